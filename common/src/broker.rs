@@ -1,0 +1,1 @@
+//! Connections to the broker, and confirmed publishing.

@@ -1,0 +1,1 @@
+//! Settings: flag over environment over file over default, refused before any connection.

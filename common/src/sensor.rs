@@ -1,0 +1,1 @@
+//! Sensor data as it arrives: SenML, plain readings, units.

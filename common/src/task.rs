@@ -1,0 +1,1 @@
+//! A task on the wire.

@@ -1,0 +1,1 @@
+//! Exchanges, queues and streams: names, declaration, verification.
