@@ -1,0 +1,45 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2154,SC2034  # variables are shared between the parts that ./dev sources
+# Whether containers can be had here, and why not. Sourced.
+
+# Sets `mode` to docker or process. Tries to get an engine once: installs Debian's docker.io when we are
+# root and there is none, and starts its daemon when it does not run.
+choose_mode() {
+    [ -z "${mode:-}" ] || return 0
+    if [ -n "${GARENNE_NO_DOCKER:-}" ]; then
+        mode=process mode_reason="GARENNE_NO_DOCKER is set"
+    elif engine_answers; then
+        mode=docker mode_reason="a Docker engine answers"
+    elif get_engine; then
+        mode=docker mode_reason="a Docker engine was started"
+    else
+        mode=process
+        warn "no Docker engine ($mode_reason): using plain processes instead of containers"
+    fi
+}
+
+engine_answers() { have docker && timeout 10 docker version --format '{{.Server.Version}}' >/dev/null 2>&1; }
+
+get_engine() {
+    mode_reason="none runs and this is not root"
+    if ! is_root; then
+        if have docker && [ -S /var/run/docker.sock ]; then
+            mode_reason="this user may not use /var/run/docker.sock; 'sudo usermod -aG docker $USER' allows it"
+        fi
+        return 1
+    fi
+    if [ -n "${DOCKER_HOST:-}" ]; then
+        mode_reason="nothing answers at DOCKER_HOST=$DOCKER_HOST"
+        return 1
+    fi
+    mode_reason="docker.io could not be installed"
+    have dockerd || require "containers" docker.io || return 1
+    have docker || require "containers" docker.io || return 1
+    say "starting dockerd"
+    # In a session of its own, so that Ctrl-C here does not stop everyone's containers.
+    setsid nohup dockerd >"$log_dir/dockerd.log" 2>&1 </dev/null &
+    mode_reason="dockerd did not start: $(tail -1 "$log_dir/dockerd.log" 2>/dev/null)"
+    if alive=$! wait_until 30 dockerd engine_answers; then return 0; fi
+    mode_reason="dockerd does not start here: $(grep -m1 -o 'failed to start daemon.*' "$log_dir/dockerd.log" || echo "see $log_dir/dockerd.log")"
+    return 1
+}

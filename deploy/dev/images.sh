@@ -1,0 +1,109 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2154,SC2034  # variables are shared between the parts that ./dev sources
+# Container images with or without a registry. Sourced; needs an engine.
+
+# The newest RabbitMQ that Debian's stable release carries, and the one most readers will meet next:
+# 3.10 is out of support and 4.3 comes from Debian's moving testing suite.
+default_rabbitmq=4.0
+
+# RabbitMQ series → the Debian suite that packages it.
+suite_of() {
+    case $1 in
+        3.10) echo bookworm ;;
+        4.0) echo trixie ;;
+        4.3) echo forky ;;
+        *) return 1 ;;
+    esac
+}
+
+have_image() { docker image inspect "$1" >/dev/null 2>&1; }
+
+# rabbitmq_image VERSION, postgres_image: set `image` to a name that exists locally.
+rabbitmq_image() {
+    image=garenne/rabbitmq:$1-management
+    have_image "$image" && return
+    official_image "rabbitmq:$1-management" && return
+    image=garenne/rabbitmq:$1-management
+    local suite
+    suite=$(suite_of "$1") ||
+        die "RabbitMQ $1: no registry answers, and only 3.10, 4.0 and 4.3 can be built from Debian's packages"
+    build_image rabbitmq "$image" "$suite"
+    local got
+    got=$(docker run --rm --entrypoint dpkg-query "$image" -W -f '${Version}' rabbitmq-server)
+    case $got in
+        "$1".*) say "built $image (RabbitMQ $got)" ;;
+        *)
+            docker image rm "$image" >/dev/null
+            die "Debian $suite now carries RabbitMQ $got instead of $1: change suite_of in deploy/dev/images.sh"
+            ;;
+    esac
+}
+postgres_image() {
+    image=garenne/postgres:17
+    have_image "$image" && return
+    official_image postgres:17 && return
+    image=garenne/postgres:17
+    build_image postgres "$image" trixie
+    say "built $image"
+}
+
+# official_image NAME: sets `image` when the official one is here or can be pulled. A registry that does
+# not begin to answer within ten seconds is taken as absent, and not asked again in this run.
+official_image() {
+    image=$1
+    have_image "$image" && return
+    [ -z "${no_registry:-}" ] || return 1
+    local log=$log_dir/pull.log pull
+    say "pulling $image"
+    timeout 600 docker pull "$image" >"$log" 2>&1 </dev/null &
+    pull=$!
+    if alive=$pull wait_until 10 "the registry's answer" grep -qE 'Pulling (from|fs layer)|Downloaded|up to date' "$log"; then
+        wait "$pull" && return
+    else
+        kill "$pull" 2>/dev/null || true
+        wait "$pull" 2>/dev/null || true
+    fi
+    ! have_image "$image" || return 0
+    no_registry=1
+    say "no registry ($(tail -1 "$log" | cut -c1-120)): building images from Debian's packages"
+    return 1
+}
+
+# build_image FOLDER NAME SUITE
+build_image() {
+    debian_image "$3"
+    say "building $2 on Debian $3"
+    # The host's network: a mirror that is reached through a local proxy or name is reached here too.
+    docker build --network host --build-arg "BASE=garenne/debian:$3-slim" -t "$2" "$root/deploy/images/$1" \
+        >"$log_dir/build-$1.log" 2>&1 ||
+        die "building $2 failed: $(grep -E '^(E:|ERROR|failed)|returned a non-zero' "$log_dir/build-$1.log" | tail -1); see $log_dir/build-$1.log"
+}
+
+# debian_image SUITE: a minimal base image, from the mirror and through the proxy that apt uses here,
+# with this machine's CA certificates. It carries the mirror's address: never publish it.
+debian_image() {
+    local suite=$1 name=garenne/debian:$1-slim log=$log_dir/debian-$1.log mirror proxy bundle options=()
+    have_image "$name" && return
+    require "building images without a registry" mmdebstrap || exit 1
+    # shellcheck disable=SC2016  # apt's own placeholders
+    # Labels are known only where package lists were fetched; the address tells enough elsewhere.
+    mirror=$(apt-get indextargets --format '$(REPO_URI) $(LABEL)' 'Created-By: Packages' 2>/dev/null |
+        awk '$2 == "Debian" || (NF == 1 && $1 ~ "/debian/?$") { print $1; exit }')
+    mirror=${mirror:-http://deb.debian.org/debian}
+    for proxy in http https; do
+        local value
+        value=$(apt-config shell value "Acquire::$proxy::Proxy" | sed "s/^value='\(.*\)'$/\1/")
+        [ -z "$value" ] || options+=("--aptopt=Acquire::$proxy::Proxy \"$value\"")
+    done
+    bundle=/etc/ssl/certs/ca-certificates.crt
+    [ ! -s "$bundle" ] || options+=("--customize-hook=upload $bundle $bundle")
+    is_root || options+=(--mode=unshare)
+    say "making a Debian $suite base image from $mirror"
+    mmdebstrap --variant=minbase --include=ca-certificates "${options[@]}" \
+        --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
+        "$suite" - "$mirror" 2>"$log" | docker import -c 'CMD ["bash"]' - "$name.new" >>"$log" 2>&1 ||
+        die "Debian $suite could not be had from $mirror: $(grep -E '^E:' "$log" | head -1); see $log"
+    # Named only when whole: an interrupted run must not leave a broken base behind.
+    docker tag "$name.new" "$name"
+    docker rmi "$name.new" >/dev/null
+}

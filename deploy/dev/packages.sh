@@ -1,0 +1,62 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2154,SC2034  # variables are shared between the parts that ./dev sources
+# Debian packages that a step needs: installed when we are root, else named for the reader. Sourced.
+
+# require WHY PACKAGE…: makes sure that the packages are installed.
+require() {
+    local why=$1 missing=() package
+    shift
+    for package in "$@"; do installed "$package" || missing+=("$package"); done
+    [ ${#missing[@]} -gt 0 ] || return 0
+    if ! have apt-get; then
+        warn "$why needs the equivalent of Debian's packages: ${missing[*]}"
+        return 1
+    fi
+    if ! is_root; then
+        warn "$why needs packages: run 'sudo apt-get install --no-install-recommends ${missing[*]}', or ./dev as root"
+        return 1
+    fi
+    say "installing for $why: ${missing[*]}"
+    apt_install "${missing[@]}"
+}
+
+installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+
+apt_install() {
+    local log=$log_dir/apt.log policy=/usr/sbin/policy-rc.d own_policy="" rc=0
+    # Packages must not start services: ours run on ports and in folders of their own.
+    if [ ! -e "$policy" ]; then
+        printf '#!/bin/sh\nexit 101\n' > "$policy"
+        chmod +x "$policy"
+        own_policy=1
+    fi
+    # Another repository of this machine may be down without ours being so: an update may fail.
+    {
+        apt_get install "$@" || { apt_get update || true; apt_get install "$@"; }
+    } >"$log" 2>&1 || rc=$?
+    [ -z "$own_policy" ] || rm -f "$policy"
+    if [ $rc != 0 ]; then
+        warn "apt could not install $*: $(grep -E '^E:' "$log" | head -1); the whole output is in $log"
+        return 1
+    fi
+    # Neither may they start at the next boot.
+    if have systemctl; then
+        local service
+        for service in rabbitmq-server postgresql docker containerd; do
+            case " $* " in
+                *" $service"*) systemctl --quiet disable "$service.service" "$service.socket" >/dev/null 2>&1 || true ;;
+            esac
+        done
+    fi
+}
+
+apt_get() {
+    DEBIAN_FRONTEND=noninteractive apt-get -y -q --no-install-recommends \
+        -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 "$@" </dev/null
+}
+
+require_rust() {
+    have cargo || die "cargo is missing: install Rust from https://rustup.rs, then run this again"
+    # rustc links with cc, and the TLS library compiles C.
+    have cc || require "linking" gcc libc6-dev || exit 1
+}

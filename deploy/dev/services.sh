@@ -1,0 +1,123 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2154,SC2034  # variables are shared between the parts that ./dev sources
+# The broker and the database that ./dev starts, reuses and stops. Sourced; needs `mode`.
+#
+# Each is remembered in a state file: MODE, and NAME (container) or GROUP and DIR (process group and its
+# folder), and its URLs. Only what a state file names is ever stopped.
+
+broker_up() {
+    local amqp management
+    if service_runs rabbitmq; then
+        say "the broker of the last run is still up"
+    elif [ "$mode" = docker ]; then
+        local version=${RABBITMQ_VERSION:-$default_rabbitmq}
+        rabbitmq_image "$version"
+        service_down rabbitmq
+        amqp=$(free_port 5672) management=$(free_port 15672)
+        start_container rabbitmq "$image" \
+            -p "127.0.0.1:$amqp:5672" -p "127.0.0.1:$management:15672" \
+            --mount "type=bind,readonly,src=$root/deploy/rabbitmq/enabled_plugins,dst=/etc/rabbitmq/enabled_plugins" \
+            -e RABBITMQ_DEFAULT_USER=guest -e RABBITMQ_DEFAULT_PASS=guest -- \
+            "AMQP_URL=amqp://guest:guest@127.0.0.1:$amqp/%2f" "MANAGEMENT_URL=http://guest:guest@127.0.0.1:$management"
+    else
+        require "the broker" rabbitmq-server || exit 1
+        service_down rabbitmq
+        amqp=$(free_port 5672) management=$(free_port 15672)
+        start_process rabbitmq "$amqp" "$management" -- \
+            "AMQP_URL=amqp://guest:guest@127.0.0.1:$amqp/%2f" "MANAGEMENT_URL=http://guest:guest@127.0.0.1:$management"
+    fi
+    amqp_url=$(recall rabbitmq AMQP_URL) management_url=$(recall rabbitmq MANAGEMENT_URL)
+    wait_for_log rabbitmq "Server startup complete" 90
+}
+
+# Sets `postgres_url`, empty where no database can be had: the caller goes on without.
+postgres_up() {
+    local port
+    postgres_url=
+    if service_runs postgres; then
+        :
+    elif [ "$mode" = docker ]; then
+        postgres_image
+        service_down postgres
+        port=$(free_port 5432)
+        start_container postgres "$image" -p "127.0.0.1:$port:5432" -e POSTGRES_USER=garenne \
+            -e POSTGRES_PASSWORD=garenne -e POSTGRES_DB=garenne -- \
+            "URL=postgres://garenne:garenne@127.0.0.1:$port/garenne"
+    else
+        have_postgres || require "the database" postgresql || return 0
+        service_down postgres
+        port=$(free_port 5432)
+        start_process postgres "$port" -- "URL=postgres://garenne:garenne@127.0.0.1:$port/garenne"
+    fi
+    wait_for_log postgres "database system is ready to accept connections" 60
+    postgres_url=$(recall postgres URL)
+}
+
+have_postgres() { have postgres || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; }
+
+# start_container SERVICE IMAGE DOCKER_ARG… -- KEY=VALUE…
+start_container() {
+    local service=$1 image=$2 name=garenne-dev-$checkout_id-$1 args=()
+    shift 2
+    while [ "$1" != -- ]; do args+=("$1") && shift; done
+    shift
+    say "starting $image as $name"
+    docker rm -f -v "$name" >/dev/null 2>&1 || true
+    docker run -d --name "$name" --label garenne.dev="$checkout_id" "${args[@]}" "$image" >/dev/null
+    remember "$service" MODE=docker "NAME=$name" "$@"
+}
+
+# start_process SERVICE ARG… -- KEY=VALUE…
+start_process() {
+    local service=$1 args=() dir
+    shift
+    while [ "$1" != -- ]; do args+=("$1") && shift; done
+    shift
+    # Outside of the checkout: the service's own user must be able to reach it.
+    dir=$(mktemp -d "${TMPDIR:-/tmp}/garenne-dev-$service-XXXXXX")
+    chmod 755 "$dir"
+    say "starting $service as a process in $dir"
+    RABBITMQ_DEFAULT_USER=guest RABBITMQ_DEFAULT_PASS=guest \
+        setsid "$root/deploy/process/$service" start "$dir" "${args[@]}" >"$log_dir/$service.log" 2>&1 </dev/null &
+    remember "$service" MODE=process "GROUP=$!" "DIR=$dir" "$@"
+}
+
+service_runs() {
+    [ -e "$state_dir/$1" ] || return 1
+    [ "$(recall "$1" MODE)" = "$mode" ] || return 1
+    if [ "$mode" = docker ]; then
+        [ "$(docker inspect -f '{{.State.Running}}' "$(recall "$1" NAME)" 2>/dev/null)" = true ]
+    else
+        our_group "$1"
+    fi
+}
+
+# Whether the remembered process group is still ours: pids are used again after a reboot.
+our_group() {
+    local group
+    group=$(recall "$1" GROUP)
+    [ -n "$group" ] && kill -0 -- "-$group" 2>/dev/null &&
+        pgrep -g "$group" -f "$(recall "$1" DIR)" >/dev/null
+}
+
+service_down() {
+    [ -e "$state_dir/$1" ] || return 0
+    if [ "$(recall "$1" MODE)" = docker ]; then
+        docker rm -f -v "$(recall "$1" NAME)" >/dev/null 2>&1 || true
+    else
+        if our_group "$1"; then kill -KILL -- "-$(recall "$1" GROUP)" 2>/dev/null || true; fi
+        rm -rf "$(recall "$1" DIR)"
+    fi
+    rm -f "$state_dir/$1"
+    say "stopped $1"
+}
+
+service_log() {
+    if [ "$(recall "$1" MODE)" = docker ]; then docker logs "$(recall "$1" NAME)" 2>&1; else cat "$log_dir/$1.log"; fi
+}
+# grep -c reads to the end: with -q it would leave early, and the pipe would count as failed.
+log_has() { service_log "$1" | grep -c "$2" >/dev/null; }
+
+wait_for_log() {
+    wait_until "$3" "$1" log_has "$1" "$2" || die "$1 did not start: $(service_log "$1" | tail -3 | tr '\n' ' ')"
+}
