@@ -1,1 +1,17 @@
-//! A task on the wire.
+//! A task on the wire: what any AMQP 0-9-1 client can write, and what Garenne adds to it.
+//!
+//! The body is the payload. Everything else is optional and read by [`Envelope::read`]; what a copy
+//! of a task (retry, suspect, dead, replay) keeps and drops is decided in one place, [`Copied`].
+
+mod copy;
+mod envelope;
+pub mod header;
+mod id;
+mod kind;
+mod outcome;
+
+pub use copy::Copied;
+pub use envelope::{ContentType, Envelope, Malformed, NewTask, epoch_ms};
+pub use id::{IdError, TaskId};
+pub use kind::{Kind, KindError, matches_binding};
+pub use outcome::{DeadReason, Settlement};

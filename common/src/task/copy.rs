@@ -1,0 +1,193 @@
+//! What a copy of a task keeps, drops and translates.
+//!
+//! A copied `x-death` trips the broker's cycle detection and the message vanishes; `CC`/`BCC`
+//! deliver it twice; a foreign `user_id` closes the channel; a kept `expiration` shortens the delay
+//! queue it waits in.
+
+use std::time::SystemTime;
+
+use lapin::{
+    BasicProperties,
+    types::{AMQPValue, FieldTable},
+};
+
+use super::{
+    envelope::{Envelope, epoch_ms, expires_at},
+    header::{self, long},
+    outcome::DeadReason,
+};
+
+/// The properties of a confirmed copy, under construction. The body is copied as it is.
+#[derive(Clone, Debug)]
+pub struct Copied {
+    properties: BasicProperties,
+    headers: FieldTable,
+}
+
+impl Copied {
+    /// Starts from the properties the task arrived with. The copy always carries `type` (its routing
+    /// key will be a queue's name) and an id, so that all later copies are the same task.
+    pub fn of(original: &BasicProperties, task: &Envelope, now: SystemTime) -> Self {
+        let mut copied = Self::verbatim(original, now);
+        copied.properties =
+            copied.properties.with_type(task.kind.as_str().into()).with_message_id(task.id.as_str().into());
+        copied
+    }
+
+    /// The same for a message that could not be read as a task: what it says of itself is kept.
+    pub fn verbatim(original: &BasicProperties, now: SystemTime) -> Self {
+        let dropped = |name: &str| {
+            name == "x-death"
+                || name.starts_with("x-first-death-")
+                || name.starts_with("x-last-death-")
+                || name == "x-delivery-count"
+                || name == "x-acquired-count"
+                || name == "CC"
+                || name == "BCC"
+                || name == header::DELAY_MS
+        };
+        let mut headers = FieldTable::default();
+        for (name, value) in original.headers().iter().flat_map(|table| table.inner()) {
+            if !dropped(name.as_str()) {
+                headers.insert(name.clone(), value.clone());
+            }
+        }
+        if let Some(user) = original.user_id() {
+            headers.insert(header::USER_ID.into(), long(user.as_str()));
+        }
+        if let Ok(Some(at)) = expires_at(original, now) {
+            headers.insert(header::EXPIRES_AT.into(), at.into());
+        }
+        Self { properties: without_expiration_and_user(original).with_delivery_mode(2), headers }
+    }
+
+    /// Sets a header.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: impl Into<AMQPValue>) -> Self {
+        self.headers.insert(name.into(), value.into());
+        self
+    }
+
+    /// Removes a header.
+    #[must_use]
+    pub fn without(mut self, name: &str) -> Self {
+        let kept = self.headers.inner().iter().filter(|(key, _)| key.as_str() != name);
+        self.headers = kept
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect::<std::collections::BTreeMap<_, _>>()
+            .into();
+        self
+    }
+
+    /// Attempts spent so far.
+    #[must_use]
+    pub fn attempt(self, spent: u32) -> Self {
+        self.with(header::ATTEMPT, AMQPValue::LongUInt(spent))
+    }
+
+    /// Not before this time, milliseconds since 1970.
+    #[must_use]
+    pub fn not_before(self, at: i64) -> Self {
+        self.with(header::NOT_BEFORE, at)
+    }
+
+    /// The marks of a dead letter. `error` is cut to one line of at most 1,000 bytes.
+    #[must_use]
+    pub fn dead(self, reason: DeadReason, error: &str, worker: &str, lane: &str, now: SystemTime) -> Self {
+        let line: String = error.chars().map(|c| if c.is_control() { ' ' } else { c }).take(1000).collect();
+        let now = epoch_ms(now);
+        let first = header::get(&Some(self.headers.clone()), header::FIRST_SEEN)
+            .and_then(header::integer)
+            .unwrap_or(now);
+        self.with(header::REASON, long(reason.as_str()))
+            .with(header::ERROR, long(&line))
+            .with(header::WORKER, long(worker))
+            .with(header::LANE, long(lane))
+            .with(header::FIRST_SEEN, first)
+            .with(header::DIED_AT, now)
+    }
+
+    /// The finished properties.
+    pub fn into_properties(self) -> BasicProperties {
+        if self.headers.inner().is_empty() {
+            self.properties
+        } else {
+            self.properties.with_headers(self.headers)
+        }
+    }
+}
+
+/// The client's properties can be added to but not taken from, so the kept ones are set anew.
+fn without_expiration_and_user(original: &BasicProperties) -> BasicProperties {
+    let mut kept = BasicProperties::default();
+    macro_rules! keep {
+        ($($read:ident => $write:ident),*) => {
+            $(if let Some(value) = original.$read().clone() { kept = kept.$write(value); })*
+        };
+    }
+    keep!(
+        content_type => with_content_type,
+        content_encoding => with_content_encoding,
+        priority => with_priority,
+        correlation_id => with_correlation_id,
+        reply_to => with_reply_to,
+        message_id => with_message_id,
+        timestamp => with_timestamp,
+        kind => with_type,
+        app_id => with_app_id
+    );
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use super::*;
+
+    #[test]
+    fn a_copy_drops_what_would_lose_or_double_it_and_keeps_the_rest() {
+        let now = UNIX_EPOCH + Duration::from_secs(1000);
+        let mut table = FieldTable::default();
+        for name in ["x-death", "x-first-death-reason", "x-delivery-count", "CC", "BCC", "mine"] {
+            table.insert(name.into(), long("v"));
+        }
+        let original = BasicProperties::default()
+            .with_headers(table)
+            .with_user_id("guest".into())
+            .with_expiration("2000".into())
+            .with_reply_to("answers".into())
+            .with_priority(3);
+        let task = Envelope::read("bench.noop", &original, None, |_| true, now).unwrap();
+        let copy = Copied::of(&original, &task, now).attempt(2).into_properties();
+
+        let names: Vec<_> =
+            copy.headers().as_ref().unwrap().inner().keys().map(|k| k.as_str().to_owned()).collect();
+        assert_eq!(names, ["garenne-attempt", "garenne-expires-at", "garenne-user-id", "mine"]);
+        assert_eq!(
+            header::get(copy.headers(), header::EXPIRES_AT).and_then(header::integer),
+            Some(1_002_000)
+        );
+        assert_eq!(copy.user_id(), &None);
+        assert_eq!(copy.expiration(), &None);
+        assert_eq!(copy.kind().as_ref().unwrap().as_str(), "bench.noop");
+        assert_eq!(copy.message_id().as_ref().unwrap().as_str(), task.id.as_str());
+        assert_eq!(copy.reply_to().as_ref().unwrap().as_str(), "answers");
+        assert_eq!(copy.priority(), &Some(3));
+
+        let again = Envelope::read("garenne.retry.fast.1s", &copy, None, |_| true, now).unwrap();
+        assert_eq!(
+            (again.kind.as_str(), again.attempt, again.expires_at),
+            ("bench.noop", 2, Some(1_002_000))
+        );
+    }
+
+    #[test]
+    fn a_dead_letters_error_is_one_line() {
+        let copy = Copied::verbatim(&BasicProperties::default(), UNIX_EPOCH)
+            .dead(DeadReason::Rejected, "first\nsecond", "w", "fast", UNIX_EPOCH)
+            .into_properties();
+        let error = header::get(copy.headers(), header::ERROR).and_then(header::text);
+        assert_eq!(error.as_deref(), Some("first second"));
+    }
+}

@@ -1,0 +1,320 @@
+//! Reading a task from a delivery, and writing a new one.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use lapin::{BasicProperties, types::FieldTable};
+use thiserror::Error;
+
+use super::{
+    header::{self, integer, long},
+    id::{IdError, TaskId},
+    kind::{Kind, KindError},
+};
+
+/// Milliseconds since 1970. Wire headers carry times in this form.
+pub fn epoch_ms(time: SystemTime) -> i64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis().try_into().unwrap_or(i64::MAX))
+}
+
+/// How the body is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ContentType {
+    /// Plain JSON: the default, also for a missing or a foreign `content_type`.
+    #[default]
+    Json,
+    /// A SenML pack (RFC 8428).
+    SenmlJson,
+}
+
+impl ContentType {
+    /// The media type.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Json => "application/json",
+            Self::SenmlJson => "application/senml+json",
+        }
+    }
+}
+
+/// Everything about a task but its payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Envelope {
+    /// The task's id; a random one where the message had none (see [`Envelope::id_given`]).
+    pub id: TaskId,
+    /// Whether the publisher gave the id. Without one, effects are not tied to the task.
+    pub id_given: bool,
+    /// What is to be done.
+    pub kind: Kind,
+    /// How the body is written.
+    pub content_type: ContentType,
+    /// Attempts already spent.
+    pub attempt: u32,
+    /// Deadline once started, as the publisher asked; the kind's own bounds it.
+    pub timeout: Option<Duration>,
+    /// Not before, milliseconds since 1970.
+    pub not_before: Option<i64>,
+    /// Useless after, milliseconds since 1970.
+    pub expires_at: Option<i64>,
+    /// The group it belongs to.
+    pub group: Option<String>,
+    /// The publisher's correlation id.
+    pub correlation_id: Option<String>,
+    /// Where a result is wanted.
+    pub reply_to: Option<String>,
+    /// W3C trace context: `traceparent`, and `tracestate` where there is one.
+    pub trace: Option<(String, Option<String>)>,
+    /// Start marks written in the suspect queue.
+    pub suspect_runs: u32,
+    /// How often the broker says the message came back (quorum queues).
+    pub delivery_count: u32,
+}
+
+/// A message that is no task. The text names the property or header and the limit.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Malformed {
+    /// The id.
+    #[error(transparent)]
+    Id(#[from] IdError),
+    /// The kind.
+    #[error(transparent)]
+    Kind(#[from] KindError),
+    /// A header that should be a number.
+    #[error("header {name} must be a whole number from 0 to {max}")]
+    Number {
+        /// The header.
+        name: &'static str,
+        /// The largest value.
+        max: i64,
+    },
+    /// A header that should be a short text.
+    #[error("header {name} must be text of 1 to {max} bytes", max = Envelope::MAX_TEXT)]
+    Text {
+        /// The header.
+        name: &'static str,
+    },
+    /// AMQP's `expiration` is decimal milliseconds in a string.
+    #[error("property expiration must be milliseconds as decimal text, not {0:?}")]
+    Expiration(String),
+}
+
+impl Envelope {
+    /// The longest `garenne-timeout-ms` and `garenne-delay-ms`: 30 days.
+    pub const MAX_MS: i64 = 30 * 24 * 3600 * 1000;
+    /// The longest text header, in bytes.
+    pub const MAX_TEXT: usize = 255;
+
+    /// Reads a delivery. `known` says which kinds have a handler here: a routing key that is none of
+    /// them gives way to the lane's `default_kind`.
+    ///
+    /// # Errors
+    /// [`Malformed`] names the property or header and what is allowed.
+    pub fn read(
+        routing_key: &str,
+        properties: &BasicProperties,
+        default_kind: Option<&str>,
+        known: impl Fn(&str) -> bool,
+        now: SystemTime,
+    ) -> Result<Self, Malformed> {
+        let headers = properties.headers();
+        let id = properties.message_id().as_ref().map(|id| TaskId::parse(id.as_str())).transpose()?;
+        let kind = match (properties.kind(), default_kind) {
+            (Some(kind), _) => kind.as_str(),
+            (None, Some(default)) if !known(routing_key) => default,
+            (None, _) => routing_key,
+        };
+        let delay = number(headers, header::DELAY_MS, Self::MAX_MS)?.filter(|&ms| ms > 0);
+        let not_before = number(headers, header::NOT_BEFORE, i64::MAX)?;
+        Ok(Self {
+            id_given: id.is_some(),
+            id: id.unwrap_or_else(TaskId::random),
+            kind: Kind::parse(kind)?,
+            content_type: match properties.content_type().as_ref().map(|it| it.as_str()) {
+                Some(it) if it.starts_with("application/senml+json") => ContentType::SenmlJson,
+                _ => ContentType::Json,
+            },
+            attempt: small(headers, header::ATTEMPT)?,
+            timeout: number(headers, header::TIMEOUT_MS, Self::MAX_MS)?
+                .map(|ms| Duration::from_millis(ms.unsigned_abs())),
+            not_before: not_before.or(delay.map(|ms| epoch_ms(now) + ms)),
+            expires_at: expires_at(properties, now)?,
+            group: text(headers, header::GROUP)?,
+            correlation_id: properties.correlation_id().as_ref().map(|it| it.as_str().to_owned()),
+            reply_to: properties.reply_to().as_ref().map(|it| it.as_str().to_owned()),
+            // A broken trace context is nobody's failure: the task runs in a new trace.
+            trace: header::get(headers, header::TRACEPARENT)
+                .and_then(header::text)
+                .map(|parent| (parent, header::get(headers, header::TRACESTATE).and_then(header::text))),
+            suspect_runs: small(headers, header::SUSPECT_RUNS)?,
+            delivery_count: header::get(headers, "x-delivery-count")
+                .and_then(integer)
+                .and_then(|n| n.try_into().ok())
+                .unwrap_or(0),
+        })
+    }
+
+    /// Whether its time was up at `now`.
+    pub fn expired(&self, now: SystemTime) -> bool {
+        self.expires_at.is_some_and(|at| at <= epoch_ms(now))
+    }
+
+    /// How long it still has to wait at `now`; nothing when it may start.
+    pub fn due_in(&self, now: SystemTime) -> Option<Duration> {
+        let wait = self.not_before? - epoch_ms(now);
+        (wait > 0).then(|| Duration::from_millis(wait.unsigned_abs()))
+    }
+}
+
+/// The absolute expiry: our own header, else AMQP's relative `expiration` counted from `timestamp`
+/// where the publisher gave one, else from now.
+pub(super) fn expires_at(properties: &BasicProperties, now: SystemTime) -> Result<Option<i64>, Malformed> {
+    if let Some(at) = number(properties.headers(), header::EXPIRES_AT, i64::MAX)? {
+        return Ok(Some(at));
+    }
+    let Some(expiration) = properties.expiration() else { return Ok(None) };
+    let ms: i64 =
+        expiration.as_str().parse().map_err(|_| Malformed::Expiration(expiration.as_str().to_owned()))?;
+    let sent = properties
+        .timestamp()
+        .map_or(epoch_ms(now), |s| s.saturating_mul(1000).try_into().unwrap_or(i64::MAX));
+    Ok(Some(sent.saturating_add(ms)))
+}
+
+fn number(headers: &Option<FieldTable>, name: &'static str, max: i64) -> Result<Option<i64>, Malformed> {
+    header::get(headers, name)
+        .map(|value| integer(value).filter(|n| (0..=max).contains(n)).ok_or(Malformed::Number { name, max }))
+        .transpose()
+}
+
+fn small(headers: &Option<FieldTable>, name: &'static str) -> Result<u32, Malformed> {
+    number(headers, name, 1_000_000).map(|n| n.and_then(|n| n.try_into().ok()).unwrap_or(0))
+}
+
+fn text(headers: &Option<FieldTable>, name: &'static str) -> Result<Option<String>, Malformed> {
+    let Some(value) = header::get(headers, name) else { return Ok(None) };
+    header::text(value)
+        .filter(|text| (1..=Envelope::MAX_TEXT).contains(&text.len()))
+        .map(Some)
+        .ok_or(Malformed::Text { name })
+}
+
+/// A task to publish.
+#[derive(Clone, Debug)]
+pub struct NewTask {
+    /// The task's id.
+    pub id: TaskId,
+    /// The kind; also the routing key.
+    pub kind: Kind,
+    /// How the body is written.
+    pub content_type: ContentType,
+    /// The payload.
+    pub body: Vec<u8>,
+    /// Group, if any.
+    pub group: Option<String>,
+    /// Not before this long from now.
+    pub delay: Option<Duration>,
+    /// Deadline once started.
+    pub timeout: Option<Duration>,
+    /// W3C trace context to go on from.
+    pub trace: Option<(String, Option<String>)>,
+}
+
+impl NewTask {
+    /// A task with a new id and nothing optional.
+    pub fn new(kind: Kind, content_type: ContentType, body: Vec<u8>) -> Self {
+        let id = TaskId::random();
+        Self { id, kind, content_type, body, group: None, delay: None, timeout: None, trace: None }
+    }
+
+    /// The properties it travels with: persistent, stamped with the time.
+    pub fn properties(&self, now: SystemTime) -> BasicProperties {
+        let mut headers = FieldTable::default();
+        if let Some(group) = &self.group {
+            headers.insert(header::GROUP.into(), long(group));
+        }
+        let ms = |span: Duration| i64::try_from(span.as_millis()).unwrap_or(i64::MAX).into();
+        if let Some(delay) = self.delay {
+            headers.insert(header::DELAY_MS.into(), ms(delay));
+        }
+        if let Some(timeout) = self.timeout {
+            headers.insert(header::TIMEOUT_MS.into(), ms(timeout));
+        }
+        if let Some((parent, state)) = &self.trace {
+            headers.insert(header::TRACEPARENT.into(), long(parent));
+            if let Some(state) = state {
+                headers.insert(header::TRACESTATE.into(), long(state));
+            }
+        }
+        let properties = BasicProperties::default()
+            .with_message_id(self.id.as_str().into())
+            .with_type(self.kind.as_str().into())
+            .with_content_type(self.content_type.as_str().into())
+            .with_delivery_mode(2)
+            .with_timestamp(epoch_ms(now).unsigned_abs() / 1000);
+        if headers.inner().is_empty() { properties } else { properties.with_headers(headers) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now() -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(1_800_000_000)
+    }
+
+    fn read(key: &str, properties: BasicProperties) -> Result<Envelope, Malformed> {
+        Envelope::read(key, &properties, Some("reading.process"), |kind| kind.starts_with("bench."), now())
+    }
+
+    fn headers(pairs: &[(&str, lapin::types::AMQPValue)]) -> BasicProperties {
+        let mut table = FieldTable::default();
+        for (name, value) in pairs {
+            table.insert((*name).into(), value.clone());
+        }
+        BasicProperties::default().with_headers(table)
+    }
+
+    #[test]
+    fn a_routing_key_is_enough() {
+        let task = read("bench.noop", BasicProperties::default()).unwrap();
+        assert_eq!(task.kind.as_str(), "bench.noop");
+        assert!(!task.id_given);
+        assert_eq!(task.attempt, 0);
+    }
+
+    #[test]
+    fn a_foreign_routing_key_gives_way_to_the_lanes_default_and_type_beats_both() {
+        assert_eq!(read("some.topic", BasicProperties::default()).unwrap().kind.as_str(), "reading.process");
+        let typed = BasicProperties::default().with_type("odd.kind".into());
+        assert_eq!(read("bench.noop", typed).unwrap().kind.as_str(), "odd.kind");
+    }
+
+    #[test]
+    fn numbers_are_taken_in_any_integer_type_and_refused_by_name() {
+        let task = read("bench.noop", headers(&[(header::TIMEOUT_MS, 250_u8.into())])).unwrap();
+        assert_eq!(task.timeout, Some(Duration::from_millis(250)));
+        let task = read("bench.noop", headers(&[(header::ATTEMPT, long("3"))])).unwrap();
+        assert_eq!(task.attempt, 3);
+        let error = read("bench.noop", headers(&[(header::TIMEOUT_MS, long("soon"))])).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "header garenne-timeout-ms must be a whole number from 0 to 2592000000"
+        );
+    }
+
+    #[test]
+    fn a_delay_becomes_a_time_and_keeps_it() {
+        let task = read("bench.noop", headers(&[(header::DELAY_MS, 1500_i32.into())])).unwrap();
+        assert_eq!(task.due_in(now()), Some(Duration::from_millis(1500)));
+        assert_eq!(task.due_in(now() + Duration::from_secs(2)), None);
+    }
+
+    #[test]
+    fn expiration_counts_from_the_timestamp_where_there_is_one() {
+        let stamped =
+            BasicProperties::default().with_expiration("5000".into()).with_timestamp(1_800_000_000 - 4);
+        let task = read("bench.noop", stamped).unwrap();
+        assert!(!task.expired(now()));
+        assert!(task.expired(now() + Duration::from_secs(1)));
+    }
+}

@@ -1,0 +1,72 @@
+//! The headers Garenne reads and writes, and how to read a number that any client may have written
+//! in any of AMQP's integer types.
+
+use lapin::types::{AMQPValue, FieldTable};
+
+/// Deadline once started, milliseconds.
+pub const TIMEOUT_MS: &str = "garenne-timeout-ms";
+/// Not before this many milliseconds from now; becomes [`NOT_BEFORE`] at first sight.
+pub const DELAY_MS: &str = "garenne-delay-ms";
+/// Not before this time, milliseconds since 1970; written by workers while a task is put off.
+pub const NOT_BEFORE: &str = "garenne-not-before";
+/// Tasks of one group can be stopped, paused and awaited together.
+pub const GROUP: &str = "garenne-group";
+/// Attempts already spent.
+pub const ATTEMPT: &str = "garenne-attempt";
+/// Absolute expiry, milliseconds since 1970: what `expiration` becomes in a copy.
+pub const EXPIRES_AT: &str = "garenne-expires-at";
+/// What `user_id` becomes in a copy, which another user publishes.
+pub const USER_ID: &str = "garenne-user-id";
+/// Starts written in the suspect queue before the task ran there.
+pub const SUSPECT_RUNS: &str = "garenne-suspect-runs";
+/// Why it is dead.
+pub const REASON: &str = "garenne-reason";
+/// The error, one line.
+pub const ERROR: &str = "garenne-error";
+/// The worker that gave it up.
+pub const WORKER: &str = "garenne-worker";
+/// First time a worker saw it fail, milliseconds since 1970.
+pub const FIRST_SEEN: &str = "garenne-first-seen";
+/// When it was declared dead, milliseconds since 1970.
+pub const DIED_AT: &str = "garenne-died-at";
+/// The lane it came from, so that a replay or a suspect's retry finds its way back.
+pub const LANE: &str = "garenne-lane";
+/// W3C trace context.
+pub const TRACEPARENT: &str = "traceparent";
+/// W3C trace state.
+pub const TRACESTATE: &str = "tracestate";
+
+/// A whole number, whatever integer type the client chose; decimal text is taken too.
+pub fn integer(value: &AMQPValue) -> Option<i64> {
+    match value {
+        AMQPValue::ShortShortInt(n) => Some((*n).into()),
+        AMQPValue::ShortShortUInt(n) => Some((*n).into()),
+        AMQPValue::ShortInt(n) => Some((*n).into()),
+        AMQPValue::ShortUInt(n) => Some((*n).into()),
+        AMQPValue::LongInt(n) => Some((*n).into()),
+        AMQPValue::LongUInt(n) => Some((*n).into()),
+        AMQPValue::LongLongInt(n) => Some(*n),
+        AMQPValue::Timestamp(n) => (*n).try_into().ok(),
+        AMQPValue::LongString(_) | AMQPValue::ShortString(_) => text(value)?.trim().parse().ok(),
+        _ => None,
+    }
+}
+
+/// A text header.
+pub fn text(value: &AMQPValue) -> Option<String> {
+    match value {
+        AMQPValue::LongString(text) => String::from_utf8(text.as_bytes().to_vec()).ok(),
+        AMQPValue::ShortString(text) => Some(text.as_str().to_owned()),
+        _ => None,
+    }
+}
+
+/// The header of that name, where there is a table at all.
+pub fn get<'a>(headers: &'a Option<FieldTable>, name: &str) -> Option<&'a AMQPValue> {
+    headers.as_ref()?.inner().get(name)
+}
+
+/// A text for a header.
+pub fn long(text: &str) -> AMQPValue {
+    AMQPValue::LongString(text.as_bytes().into())
+}

@@ -1,0 +1,148 @@
+//! Putting the topology on a broker, or finding out that it is there.
+
+use lapin::{
+    Channel, Connection, ErrorKind,
+    options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions},
+    types::{AMQPValue, FieldTable},
+};
+use thiserror::Error;
+
+use super::plan::{Arg, Binding, Exchange, Queue, Topology};
+use crate::task::header::long;
+
+/// Why the topology is not there.
+#[derive(Debug, Error)]
+pub enum TopologyError {
+    /// The user may not create what is missing.
+    #[error(
+        "{what} {name:?} is missing and this user may not create it: run `garenne topology apply` as a user with the configure right"
+    )]
+    Denied {
+        /// `exchange` or `queue`.
+        what: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// It is there with other arguments.
+    #[error(
+        "{what} {name:?} exists with other arguments ({detail}): `garenne topology check` lists them; delete it or choose another --prefix"
+    )]
+    Differs {
+        /// `exchange` or `queue`.
+        what: &'static str,
+        /// Its name.
+        name: String,
+        /// The broker's words.
+        detail: String,
+    },
+    /// The connection failed on the way.
+    #[error("cannot declare the topology: {0}")]
+    Broker(#[from] lapin::Error),
+}
+
+/// Declares everything, whether it is there or not. Needs the configure right.
+///
+/// # Errors
+/// [`TopologyError`]: what is denied or differs is named.
+pub async fn apply(connection: &Connection, topology: &Topology) -> Result<(), TopologyError> {
+    let channel = connection.create_channel().await?;
+    for exchange in &topology.exchanges {
+        declare_exchange(&channel, exchange, false)
+            .await
+            .map_err(|e| explain("exchange", &exchange.name, e))?;
+    }
+    for queue in &topology.queues {
+        declare_queue(&channel, queue, false).await.map_err(|e| explain("queue", &queue.name, e))?;
+    }
+    for binding in &topology.bindings {
+        bind(&channel, binding).await.map_err(|e| explain("queue", &binding.queue, e))?;
+    }
+    channel.close(200, "done".into()).await?;
+    Ok(())
+}
+
+/// Makes sure that everything exists: looks first, which needs no right, and creates it all where
+/// something is missing.
+///
+/// # Errors
+/// [`TopologyError::Denied`] names what is missing and may not be created.
+pub async fn ensure(connection: &Connection, topology: &Topology) -> Result<(), TopologyError> {
+    if missing(connection, topology).await? { apply(connection, topology).await } else { Ok(()) }
+}
+
+async fn missing(connection: &Connection, topology: &Topology) -> Result<bool, TopologyError> {
+    let channel = connection.create_channel().await?;
+    let look = async {
+        for exchange in &topology.exchanges {
+            declare_exchange(&channel, exchange, true).await?;
+        }
+        for queue in &topology.queues {
+            declare_queue(&channel, queue, true).await?;
+        }
+        Ok(())
+    };
+    match look.await {
+        Ok(()) => {
+            channel.close(200, "done".into()).await?;
+            Ok(false)
+        }
+        // 404 closes the channel; it is not used again.
+        Err(error) if reply_code(&error) == Some(404) => Ok(true),
+        Err(error) => Err(TopologyError::Broker(error)),
+    }
+}
+
+async fn declare_exchange(channel: &Channel, exchange: &Exchange, passive: bool) -> Result<(), lapin::Error> {
+    let kind = lapin::ExchangeKind::Custom(exchange.kind.as_str().into());
+    let options = ExchangeDeclareOptions { passive, durable: true, ..Default::default() };
+    channel.exchange_declare(exchange.name.as_str().into(), kind, options, table(&exchange.arguments)).await
+}
+
+async fn declare_queue(channel: &Channel, queue: &Queue, passive: bool) -> Result<(), lapin::Error> {
+    let options = QueueDeclareOptions { passive, durable: true, ..Default::default() };
+    channel.queue_declare(queue.name.as_str().into(), options, table(&queue.arguments)).await.map(drop)
+}
+
+async fn bind(channel: &Channel, binding: &Binding) -> Result<(), lapin::Error> {
+    let Binding { exchange, queue, key } = binding;
+    let options = QueueBindOptions::default();
+    channel
+        .queue_bind(
+            queue.as_str().into(),
+            exchange.as_str().into(),
+            key.as_str().into(),
+            options,
+            FieldTable::default(),
+        )
+        .await
+}
+
+fn table<'a>(arguments: impl IntoIterator<Item = (&'a &'static str, &'a Arg)>) -> FieldTable {
+    let mut table = FieldTable::default();
+    for (name, value) in arguments {
+        let value = match value {
+            Arg::Text(text) => long(text),
+            Arg::Number(number) => AMQPValue::LongLongInt(*number),
+        };
+        table.insert((*name).into(), value);
+    }
+    table
+}
+
+/// AMQP's reply code, where the broker gave one.
+pub(crate) fn reply_code(error: &lapin::Error) -> Option<u16> {
+    match error.kind() {
+        ErrorKind::ProtocolError(error) => Some(error.get_id()),
+        _ => None,
+    }
+}
+
+fn explain(what: &'static str, name: &str, error: lapin::Error) -> TopologyError {
+    match (reply_code(&error), error.kind()) {
+        (Some(403), _) => TopologyError::Denied { what, name: name.to_owned() },
+        (Some(406), ErrorKind::ProtocolError(broker)) => {
+            TopologyError::Differs { what, name: name.to_owned(), detail: broker.get_message().to_string() }
+        }
+        _ => TopologyError::Broker(error),
+    }
+}
