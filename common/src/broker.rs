@@ -1,1 +1,16 @@
 //! Connections to the broker, and confirmed publishing.
+//!
+//! Publishing and consuming use separate connections: an alarm blocks publishing connections, and a
+//! blocked connection's acks and heartbeats would wait as well.
+
+mod connect;
+mod error;
+mod probe;
+mod publisher;
+mod wire;
+
+pub use connect::{Backoff, Broker, Role};
+pub use error::BrokerError;
+pub use probe::probe_version;
+pub use publisher::{Pending, PublishError, Publisher, PublisherConfig};
+pub use wire::{Message, Target};

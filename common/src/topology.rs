@@ -12,6 +12,7 @@ mod names;
 mod plan;
 mod version;
 
+pub(crate) use declare::reply_code;
 pub use declare::{TopologyError, apply, ensure};
 pub use delay::Delay;
 pub use export::{Difference, compare, definitions};

@@ -1,0 +1,192 @@
+//! One broker, as a process knows it: where it is, who we are, how long to try.
+
+use std::{fmt, time::Duration};
+
+use lapin::{Connection, ConnectionProperties, uri::AMQPUri};
+use rand::Rng;
+
+use super::{error::BrokerError, probe::probe_version};
+use crate::topology::BrokerVersion;
+
+/// What a connection is for; the label of `garenne_connection_up` and part of its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Publishes with confirms.
+    Publish,
+    /// Consumes and settles.
+    Consume,
+    /// An operator's look or a declaration.
+    Operate,
+}
+
+impl Role {
+    /// The label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Publish => "publish",
+            Self::Consume => "consume",
+            Self::Operate => "operate",
+        }
+    }
+}
+
+/// Opens connections to one broker.
+#[derive(Clone)]
+pub struct Broker {
+    uri: AMQPUri,
+    program: String,
+    attempt_timeout: Duration,
+}
+
+/// What is assumed of a broker whose version cannot be asked for (TLS): the current major.
+const ASSUMED: BrokerVersion = BrokerVersion { major: 4, minor: 0 };
+
+impl Broker {
+    /// A broker at `url`; `program` names the connections in the broker's own listings.
+    ///
+    /// # Errors
+    /// [`BrokerError::Url`].
+    pub fn new(url: &str, program: &str) -> Result<Self, BrokerError> {
+        let mut uri: AMQPUri = url.parse().map_err(BrokerError::Url)?;
+        // A half-open connection is noticed after two silent heartbeats.
+        uri.query.heartbeat.get_or_insert(10);
+        Ok(Self { uri, program: program.to_owned(), attempt_timeout: Duration::from_secs(5) })
+    }
+
+    /// Host and port, for messages.
+    pub fn address(&self) -> String {
+        format!("{}:{}", self.uri.authority.host, self.uri.authority.port)
+    }
+
+    /// The virtual host.
+    pub fn vhost(&self) -> &str {
+        &self.uri.vhost
+    }
+
+    /// One attempt, with a timeout of its own: a proxy in front of the broker may accept and stay
+    /// silent.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn connect(&self, role: Role) -> Result<Connection, BrokerError> {
+        let name = format!("{} {}", self.program, role.as_str());
+        let properties = ConnectionProperties::default().with_connection_name(name.into());
+        let attempt = Connection::connect_uri(self.uri.clone(), properties);
+        match tokio::time::timeout(self.attempt_timeout, attempt).await {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) => Err(BrokerError::from_lapin(&error, &self.uri)),
+            Err(_) => Err(BrokerError::Unavailable {
+                address: self.address(),
+                detail: format!("no AMQP answer within {} s", self.attempt_timeout.as_secs()),
+            }),
+        }
+    }
+
+    /// Tries until it works or `budget` is spent, backing off from 100 ms to 5 s with jitter. A
+    /// refusal ends it at once.
+    ///
+    /// # Errors
+    /// The last attempt's [`BrokerError`].
+    pub async fn connect_within(&self, role: Role, budget: Duration) -> Result<Connection, BrokerError> {
+        let give_up = tokio::time::Instant::now() + budget;
+        let mut backoff = Backoff::default();
+        loop {
+            match self.connect(role).await {
+                Ok(connection) => return Ok(connection),
+                Err(error) if error.is_final() => return Err(error),
+                Err(error) => {
+                    let wait = backoff.next_wait();
+                    if tokio::time::Instant::now() + wait >= give_up {
+                        return Err(error);
+                    }
+                    tracing::info!(%error, ?wait, "no connection yet");
+                    tokio::time::sleep(wait).await;
+                }
+            }
+        }
+    }
+
+    /// The broker's version. Over TLS it cannot be asked for and the current major is assumed.
+    ///
+    /// # Errors
+    /// [`BrokerError::Unavailable`].
+    pub async fn version(&self) -> Result<BrokerVersion, BrokerError> {
+        if self.uri.scheme == lapin::uri::AMQPScheme::AMQPS {
+            return Ok(ASSUMED);
+        }
+        let authority = &self.uri.authority;
+        match probe_version(&authority.host, authority.port, self.attempt_timeout).await {
+            Ok(version) => Ok(version),
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => Ok(ASSUMED),
+            Err(error) => {
+                Err(BrokerError::Unavailable { address: self.address(), detail: error.to_string() })
+            }
+        }
+    }
+}
+
+/// Shown without the password.
+impl fmt::Debug for Broker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Broker").field("address", &self.address()).field("vhost", &self.uri.vhost).finish()
+    }
+}
+
+/// Capped exponential waits with full jitter over the upper half, so that a fleet does not return in
+/// step.
+#[derive(Clone, Debug)]
+pub struct Backoff {
+    next: Duration,
+    cap: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { next: Duration::from_millis(100), cap: Duration::from_secs(5) }
+    }
+}
+
+impl Backoff {
+    /// The next wait: doubles from 100 ms to 5 s.
+    pub fn next_wait(&mut self) -> Duration {
+        let wait = self.next.mul_f64(rand::rng().random_range(0.5..1.0));
+        self.next = (self.next * 2).min(self.cap);
+        wait
+    }
+
+    /// Starts over, after a success.
+    pub fn reset(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn nobody_there_is_one_line_with_what_to_do() {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let broker = Broker::new(&format!("amqp://guest:secret@127.0.0.1:{port}/%2f"), "test").unwrap();
+        let error = broker.connect(Role::Operate).await.unwrap_err();
+        let text = error.to_string();
+        assert!(text.starts_with(&format!("no broker at 127.0.0.1:{port}: ")), "{text}");
+        assert!(text.ends_with("is RabbitMQ running there? (--amqp-url)"), "{text}");
+        assert!(!text.contains('\n') && !text.contains("secret"), "{text}");
+        assert!(!error.is_final());
+    }
+
+    #[test]
+    fn a_bad_url_says_how_one_looks() {
+        let error = Broker::new("http://x", "test").unwrap_err();
+        assert!(error.to_string().contains("amqp://user:password@host:5672/%2f"), "{error}");
+    }
+
+    #[test]
+    fn waits_double_to_a_cap_and_vary() {
+        let mut backoff = Backoff::default();
+        let waits: Vec<_> = (0..12).map(|_| backoff.next_wait()).collect();
+        assert!(waits[0] >= Duration::from_millis(50) && waits[0] < Duration::from_millis(100));
+        assert!(waits[11] >= Duration::from_millis(2500) && waits[11] < Duration::from_secs(5));
+    }
+}

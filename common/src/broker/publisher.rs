@@ -1,0 +1,243 @@
+//! Confirmed, mandatory publishing with many messages in flight.
+//!
+//! Members of a deadpool are connections with one confirm channel each. A member is held only while
+//! its frame is written; confirms are awaited outside, so a thousand messages can be in flight on one
+//! member. A member whose channel died is dropped at its next turn and a new one is made.
+
+use std::{sync::Arc, time::Duration};
+
+use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, RecycleError, RecycleResult, Timeouts};
+use lapin::{Channel, Connection, options::BasicPublishOptions, options::ConfirmSelectOptions};
+use thiserror::Error;
+use tokio::sync::{Semaphore, oneshot};
+
+use super::{
+    connect::{Broker, Role},
+    error::BrokerError,
+    wire::Message,
+};
+
+mod confirms;
+use confirms::{Confirms, Verdict};
+
+/// Sizes and patience of a [`Publisher`].
+#[derive(Clone, Debug)]
+pub struct PublisherConfig {
+    /// Connections at most, 1 or more.
+    pub connections: usize,
+    /// Unconfirmed messages at most, over all connections.
+    pub in_flight: usize,
+    /// How long to wait for a free member or a free place in flight.
+    pub acquire_timeout: Duration,
+    /// How long to wait for a confirm; after it the message may or may not be stored.
+    pub confirm_timeout: Duration,
+}
+
+impl Default for PublisherConfig {
+    fn default() -> Self {
+        Self {
+            connections: 1,
+            in_flight: 1000,
+            acquire_timeout: Duration::from_secs(5),
+            confirm_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Why a message is not known to be safe.
+#[derive(Clone, Debug, Error)]
+pub enum PublishError {
+    /// Nothing was sent: every member was busy, or too much was in flight.
+    #[error("publisher is busy: no {what} within {waited:?}")]
+    Busy {
+        /// `connection` or `place in flight`.
+        what: &'static str,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// Nothing was sent: no connection.
+    #[error(transparent)]
+    Connect(BrokerError),
+    /// The broker has no queue for it; it was not stored.
+    #[error("no queue takes exchange {exchange:?}, routing key {routing_key:?}")]
+    Unroutable {
+        /// The exchange.
+        exchange: String,
+        /// The routing key.
+        routing_key: String,
+    },
+    /// The broker refused to store it (queue full or unavailable); it may be sent again.
+    #[error("the broker refused the message (queue {routing_key:?} full or unavailable)")]
+    Refused {
+        /// The routing key.
+        routing_key: String,
+    },
+    /// In doubt: sent, and the connection ended or the confirm did not come in time. Sending it again
+    /// with the same id is safe.
+    #[error("unconfirmed: {0}")]
+    InDoubt(String),
+}
+
+impl PublishError {
+    /// Whether the message may have been stored all the same.
+    pub fn in_doubt(&self) -> bool {
+        matches!(self, Self::InDoubt(_) | Self::Refused { .. })
+    }
+}
+
+/// Publishes messages; cheap to clone.
+#[derive(Clone)]
+pub struct Publisher {
+    pool: Pool<Members>,
+    in_flight: Arc<Semaphore>,
+    config: PublisherConfig,
+}
+
+/// A message on its way.
+#[must_use = "a message is safe only once its confirm arrived"]
+pub struct Pending {
+    verdict: oneshot::Receiver<Verdict>,
+    exchange: String,
+    routing_key: String,
+    timeout: Duration,
+}
+
+impl Publisher {
+    /// A publisher that connects at its first message.
+    pub fn new(broker: Broker, config: PublisherConfig) -> Self {
+        let pool = Pool::builder(Members { broker })
+            .max_size(config.connections.max(1))
+            .runtime(deadpool::Runtime::Tokio1)
+            .timeouts(Timeouts {
+                wait: Some(config.acquire_timeout),
+                create: Some(config.acquire_timeout),
+                recycle: None,
+            })
+            .build()
+            .expect("a runtime is given, which is all that build asks for");
+        let in_flight = Arc::new(Semaphore::new(config.in_flight.max(1)));
+        Self { pool, in_flight, config }
+    }
+
+    /// Connects now, so that a wrong password is known before work starts.
+    ///
+    /// # Errors
+    /// As [`Publisher::publish`].
+    pub async fn connect(&self) -> Result<(), PublishError> {
+        self.member().await.map(drop)
+    }
+
+    /// Sends a message and waits for the broker to confirm that a queue has it.
+    ///
+    /// # Errors
+    /// [`PublishError`]; only [`PublishError::in_doubt`] ones may have been stored.
+    pub async fn publish(&self, message: Message) -> Result<(), PublishError> {
+        self.send(message).await?.confirmed().await
+    }
+
+    /// Sends a message; its confirm can be awaited later.
+    ///
+    /// # Errors
+    /// As [`Publisher::publish`].
+    pub async fn send(&self, message: Message) -> Result<Pending, PublishError> {
+        let waited = self.config.acquire_timeout;
+        let place = Arc::clone(&self.in_flight).acquire_owned();
+        let place = tokio::time::timeout(waited, place)
+            .await
+            .map_err(|_| PublishError::Busy { what: "place in flight", waited })?
+            .expect("the semaphore is never closed");
+        let member = self.member().await?;
+        let Message { target, properties, body } = message;
+        let id = properties.message_id().as_ref().map(|id| id.as_str().to_owned());
+        let options = BasicPublishOptions { mandatory: target.mandatory, immediate: false };
+        let sending = member.channel.basic_publish(
+            target.exchange.as_str().into(),
+            target.routing_key.as_str().into(),
+            options,
+            &body,
+            properties,
+        );
+        // A blocked connection stops writing: the frame then waits here.
+        let confirm = match tokio::time::timeout(self.config.confirm_timeout, sending).await {
+            Ok(Ok(confirm)) => confirm,
+            Ok(Err(error)) => return Err(PublishError::InDoubt(error.to_string())),
+            Err(_) => return Err(PublishError::InDoubt("the broker takes nothing (blocked?)".into())),
+        };
+        let verdict = member.confirms.watch(confirm, id, place);
+        let Target { exchange, routing_key, .. } = target;
+        Ok(Pending { verdict, exchange, routing_key, timeout: self.config.confirm_timeout })
+    }
+
+    /// Closes every connection; what is in flight ends in doubt. Call it once nothing is.
+    pub async fn close(&self) {
+        self.pool.close();
+        let _ = self.in_flight.acquire_many(self.config.in_flight.try_into().unwrap_or(u32::MAX)).await;
+    }
+
+    async fn member(&self) -> Result<Object<Members>, PublishError> {
+        self.pool.get().await.map_err(|error| match error {
+            PoolError::Backend(error) => PublishError::Connect(error),
+            _ => PublishError::Busy { what: "connection", waited: self.config.acquire_timeout },
+        })
+    }
+}
+
+use super::wire::Target;
+
+impl Pending {
+    /// Waits for the broker's word.
+    ///
+    /// # Errors
+    /// [`PublishError::Unroutable`], [`PublishError::Refused`] or [`PublishError::InDoubt`].
+    pub async fn confirmed(self) -> Result<(), PublishError> {
+        let Self { verdict, exchange, routing_key, timeout } = self;
+        match tokio::time::timeout(timeout, verdict).await {
+            Ok(Ok(Verdict::Stored)) => Ok(()),
+            Ok(Ok(Verdict::Returned)) => Err(PublishError::Unroutable { exchange, routing_key }),
+            Ok(Ok(Verdict::Refused)) => Err(PublishError::Refused { routing_key }),
+            Ok(Ok(Verdict::Lost(why))) => Err(PublishError::InDoubt(why)),
+            Ok(Err(_)) => Err(PublishError::InDoubt("the connection ended".into())),
+            Err(_) => Err(PublishError::InDoubt(format!("no confirm within {timeout:?}"))),
+        }
+    }
+}
+
+/// Makes and checks members.
+struct Members {
+    broker: Broker,
+}
+
+/// A connection with its confirm channel. The connection is kept for as long as the channel is used.
+struct Member {
+    connection: Connection,
+    channel: Channel,
+    confirms: Confirms,
+}
+
+impl Manager for Members {
+    type Type = Member;
+    type Error = BrokerError;
+
+    async fn create(&self) -> Result<Member, BrokerError> {
+        let connection = self.broker.connect(Role::Publish).await?;
+        let opening = async {
+            let channel = connection.create_channel().await?;
+            channel.confirm_select(ConfirmSelectOptions::default()).await?;
+            Ok::<_, lapin::Error>(channel)
+        };
+        let channel = opening.await.map_err(|error| BrokerError::Unavailable {
+            address: self.broker.address(),
+            detail: error.to_string(),
+        })?;
+        let confirms = Confirms::start(channel.clone());
+        Ok(Member { connection, channel, confirms })
+    }
+
+    async fn recycle(&self, member: &mut Member, _: &Metrics) -> RecycleResult<BrokerError> {
+        if member.connection.status().connected() && member.channel.status().connected() {
+            Ok(())
+        } else {
+            Err(RecycleError::message("the connection ended"))
+        }
+    }
+}
