@@ -14,7 +14,7 @@ use tokio::sync::{Semaphore, oneshot};
 use super::{
     connect::{Broker, Role},
     error::BrokerError,
-    wire::Message,
+    wire::{Message, Target},
 };
 
 mod confirms;
@@ -168,10 +168,11 @@ impl Publisher {
         Ok(Pending { verdict, exchange, routing_key, timeout: self.config.confirm_timeout })
     }
 
-    /// Closes every connection; what is in flight ends in doubt. Call it once nothing is.
+    /// Waits for what is in flight, at most a confirm's timeout, then closes every connection.
     pub async fn close(&self) {
+        let all = self.config.in_flight.max(1).try_into().unwrap_or(u32::MAX);
+        let _ = tokio::time::timeout(self.config.confirm_timeout, self.in_flight.acquire_many(all)).await;
         self.pool.close();
-        let _ = self.in_flight.acquire_many(self.config.in_flight.try_into().unwrap_or(u32::MAX)).await;
     }
 
     async fn member(&self) -> Result<Object<Members>, PublishError> {
@@ -181,8 +182,6 @@ impl Publisher {
         })
     }
 }
-
-use super::wire::Target;
 
 impl Pending {
     /// Waits for the broker's word.
