@@ -1,1 +1,56 @@
 //! Settings: flag over environment over file over default, refused before any connection.
+//!
+//! A binary's settings are one serde type with a default for every field; [`load`] fills it and
+//! names what is wrong with a setting, its value, where it came from and what is allowed.
+//!
+//! ```
+//! use garenne_common::config::{self, Common, Invalid, Lanes, Settings, Sources};
+//! use serde::{Deserialize, Serialize};
+//!
+//! #[derive(Default, Serialize, Deserialize)]
+//! #[serde(default)]
+//! struct WorkerConfig {
+//!     #[serde(flatten)]
+//!     common: Common,
+//!     lanes: Lanes,
+//! }
+//!
+//! impl Settings for WorkerConfig {
+//!     const PER_LANE: &'static [&'static str] = &["prefetch", "concurrency"];
+//!
+//!     fn validate(&self) -> Result<(), Invalid> {
+//!         self.common.validate()?;
+//!         self.lanes.validate()
+//!     }
+//! }
+//!
+//! let mut sources = Sources::default();
+//! sources.flags.insert("prefetch".into(), "50".into());
+//! let config: WorkerConfig = config::load(sources).unwrap();
+//! assert_eq!(config.lanes.get("slow").unwrap().prefetch, 50);
+//! ```
+
+mod args;
+mod common;
+mod concurrency;
+mod error;
+mod explain;
+mod known;
+pub mod lane;
+mod layer;
+pub mod list;
+mod load;
+mod print;
+mod secret;
+mod size;
+
+pub use args::{CommonArgs, flag};
+pub use common::{Common, DEFAULT_ADMIN, LogFormat};
+pub use concurrency::Concurrency;
+pub use error::{ConfigError, Invalid};
+pub use known::Settings;
+pub use lane::{Lane, LaneArgs, Lanes};
+pub use load::{Sources, load, load_with};
+pub use print::print_config;
+pub use secret::{SecretUrl, read_secret_file};
+pub use size::Size;

@@ -6,6 +6,7 @@
 
 pub mod broker;
 pub mod config;
+pub mod exit;
 pub mod pool;
 pub mod sensor;
 pub mod shutdown;

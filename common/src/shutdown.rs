@@ -1,1 +1,14 @@
 //! How a process stops: modes, signals, the receipt.
+//!
+//! Libraries never catch signals. A binary's `main` turns signals into [`signal::Command`]s, the
+//! admin port feeds the same channel, and whoever runs the work reads them.
+
+pub mod mode;
+pub mod receipt;
+pub mod signal;
+pub mod tally;
+
+pub use mode::Mode;
+pub use receipt::Receipt;
+pub use signal::Command;
+pub use tally::{Fate, Tally};

@@ -1,0 +1,56 @@
+//! Serde's and the `config` crate's errors in words that say what is allowed.
+
+use config::ConfigError as Source;
+
+use super::known::nearest;
+
+/// What a value's own type has to say about it.
+pub(super) enum Explained {
+    /// The value is not allowed.
+    Problem(String),
+    /// A table has no such field.
+    UnknownField { field: String, advice: String },
+}
+
+pub(super) fn explain(error: &Source) -> Explained {
+    match error {
+        Source::At { error, .. } => explain(error),
+        Source::Type { expected, .. } => Explained::Problem(format!("expected {}", in_words(expected))),
+        Source::Message(text) => explain_text(text),
+        other => Explained::Problem(other.to_string()),
+    }
+}
+
+/// Serde's texts all end in `, expected …`, and so do those of our own types: the rest repeats the
+/// value, which is shown anyway and may be a secret.
+fn explain_text(text: &str) -> Explained {
+    let Some((told, expected)) = text.split_once(", expected ") else {
+        return Explained::Problem(text.to_owned());
+    };
+    if let Some(field) = told.strip_prefix("unknown field ") {
+        let field = field.trim_matches('`').to_owned();
+        let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
+        let advice = nearest(&field, known.iter().copied());
+        return Explained::UnknownField { field, advice };
+    }
+    Explained::Problem(format!("expected {}", in_words(&expected.replace('`', ""))))
+}
+
+fn in_words(expected: &str) -> String {
+    match expected {
+        "an unsigned 8 bit integer" | "u8" => "a whole number from 0 to 255",
+        "an unsigned 16 bit integer" | "u16" => "a whole number from 0 to 65535",
+        "an unsigned 32 bit integer" | "u32" => "a whole number from 0 to 4294967295",
+        "an unsigned 64 bit or less integer" | "an unsigned u64 bit integer" | "u64" | "usize" => {
+            "a whole number from 0"
+        }
+        "an integer" => "a whole number",
+        "a floating point" => "a number",
+        "a boolean" => "true or false",
+        "a duration" => "a duration such as 500ms, 25s or 2m",
+        "a map" => "a table",
+        "a sequence" => "a list",
+        other => other,
+    }
+    .to_owned()
+}

@@ -1,0 +1,236 @@
+//! A lane: one queue on the broker, and one local pool whose size is the queue's prefetch.
+
+mod args;
+mod partial;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Serialize, Serializer};
+
+use super::{Concurrency, Invalid, list};
+pub use args::LaneArgs;
+
+/// Quorum queues refuse more.
+pub const MOST_PREFETCH: u16 = 2000;
+
+/// Longest lane name: `<prefix>.retry.<lane>.<delay>` stays well within AMQP's 255 bytes.
+pub const LONGEST_NAME: usize = 32;
+
+/// The word beside the lanes' names that says which of them this process works on.
+const ONLY: &str = "only";
+
+/// One lane's settings.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Lane {
+    /// Messages delivered and not yet settled, 1 to [`MOST_PREFETCH`]: AMQP prefetch and pool size in one.
+    pub prefetch: u16,
+    /// Tasks that run at once; `max` is at most `prefetch`.
+    pub concurrency: Concurrency,
+    /// Routing keys this lane takes, as topic patterns; none is right for a lane that is only
+    /// published to directly.
+    #[serde(with = "list")]
+    pub bindings: Vec<String>,
+    /// The kind of a message whose routing key and `type` name none.
+    pub default_kind: Option<String>,
+    /// How long the broker waits for a delivery's settlement; unset, the broker's own (30 minutes).
+    #[serde(with = "humantime_serde")]
+    pub consumer_timeout: Option<Duration>,
+}
+
+impl Default for Lane {
+    fn default() -> Self {
+        Self {
+            prefetch: 200,
+            concurrency: Concurrency::default(),
+            bindings: Vec::new(),
+            default_kind: None,
+            consumer_timeout: None,
+        }
+    }
+}
+
+impl Lane {
+    /// A lane with these bindings and the defaults for the rest.
+    pub fn bound_to(bindings: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self { bindings: bindings.into_iter().map(Into::into).collect(), ..Self::default() }
+    }
+}
+
+/// The lanes by name, in order of their names: `fast` and `slow` by default.
+///
+/// A setting of a lane leaves its others as they are. `only` (the flag `--lane`) picks those that
+/// this process works on; the others stay defined, for whoever declares or checks the topology.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lanes {
+    defined: BTreeMap<String, Lane>,
+    only: Option<Vec<String>>,
+    /// Lanes that nobody gave bindings, in all likelihood a slip of the keyboard.
+    unbound: Vec<String>,
+}
+
+impl Default for Lanes {
+    fn default() -> Self {
+        [
+            ("fast".to_owned(), Lane::bound_to(["reading.#", "window.#", "bench.#"])),
+            ("slow".to_owned(), Lane::bound_to(["spectrum.#", "alert.#"])),
+        ]
+        .into_iter()
+        .collect()
+    }
+}
+
+impl FromIterator<(String, Lane)> for Lanes {
+    fn from_iter<I: IntoIterator<Item = (String, Lane)>>(lanes: I) -> Self {
+        Self { defined: lanes.into_iter().collect(), only: None, unbound: Vec::new() }
+    }
+}
+
+impl Lanes {
+    /// The lanes this process works on.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Lane)> {
+        self.defined.iter().map(|(name, lane)| (name.as_str(), lane)).filter(|(name, _)| self.picked(name))
+    }
+
+    /// All lanes there are settings for, picked or not.
+    pub fn defined(&self) -> impl Iterator<Item = (&str, &Lane)> {
+        self.defined.iter().map(|(name, lane)| (name.as_str(), lane))
+    }
+
+    /// The names of the lanes this process works on.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.iter().map(|(name, _)| name)
+    }
+
+    /// A lane this process works on.
+    pub fn get(&self, name: &str) -> Option<&Lane> {
+        self.defined.get(name).filter(|_| self.picked(name))
+    }
+
+    /// How many lanes this process works on.
+    pub fn len(&self) -> usize {
+        self.iter().count()
+    }
+
+    /// Whether this process works on no lane at all; [`Lanes::validate`] refuses that.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn picked(&self, name: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| only.iter().any(|one| one == name))
+    }
+
+    /// # Errors
+    /// The first lane's field that is refused: name, prefetch, concurrency, or bindings.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        if let Some(only) = &self.only {
+            self.validate_only(only)?;
+        }
+        let mut takers: BTreeMap<&str, &str> = BTreeMap::new();
+        for (name, lane) in self.defined() {
+            validate_name(name)?;
+            validate_lane(name, lane)?;
+            if self.is_unbound(name) {
+                return Err(Invalid::new(
+                    format!("lanes.{name}"),
+                    "a lane without bindings",
+                    format!(
+                        "expected lanes.{name}.bindings, a list of routing keys ([] where it is only \
+                         published to directly), or one of the lanes {}",
+                        self.bound_names()
+                    ),
+                ));
+            }
+            for binding in &lane.bindings {
+                if let Some(other) = takers.insert(binding, name) {
+                    return Err(Invalid::new(
+                        format!("lanes.{name}.bindings"),
+                        format_args!("{binding:?}"),
+                        format!("lane {other} has the same routing key, and each task would run twice"),
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn validate_only(&self, only: &[String]) -> Result<(), Invalid> {
+        if only.is_empty() {
+            let problem = format!("expected at least one of {}", self.bound_names());
+            return Err(Invalid::new("lanes.only", "[]", problem));
+        }
+        let exists = |name: &String| self.defined.contains_key(name) && !self.is_unbound(name);
+        match only.iter().find(|name| !exists(name)) {
+            None => Ok(()),
+            Some(name) => Err(Invalid::new(
+                "lanes.only",
+                format_args!("{name:?}"),
+                format!(
+                    "no lane is called that, expected some of {}; a new one needs lanes.{name}.bindings",
+                    self.bound_names()
+                ),
+            )),
+        }
+    }
+
+    fn is_unbound(&self, name: &str) -> bool {
+        self.unbound.iter().any(|one| one == name)
+    }
+
+    fn bound_names(&self) -> String {
+        let names = self.defined.keys().map(String::as_str).filter(|name| !self.is_unbound(name));
+        names.collect::<Vec<_>>().join(", ")
+    }
+}
+
+fn validate_name(name: &str) -> Result<(), Invalid> {
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
+    if (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(allowed) {
+        return Ok(());
+    }
+    Err(Invalid::new(
+        format!("lanes.{name}"),
+        format_args!("{name:?}"),
+        format!("expected a lane name of 1 to {LONGEST_NAME} of a-z 0-9 - _"),
+    ))
+}
+
+fn validate_lane(name: &str, lane: &Lane) -> Result<(), Invalid> {
+    if !(1..=MOST_PREFETCH).contains(&lane.prefetch) {
+        return Err(Invalid::new(
+            format!("lanes.{name}.prefetch"),
+            lane.prefetch,
+            format!("expected 1 to {MOST_PREFETCH}"),
+        ));
+    }
+    if usize::from(lane.prefetch) < lane.concurrency.max {
+        return Err(Invalid::new(
+            format!("lanes.{name}.prefetch"),
+            lane.prefetch,
+            format!(
+                "expected at least {}, the most workers of lanes.{name}.concurrency = {}",
+                lane.concurrency.max, lane.concurrency
+            ),
+        ));
+    }
+    Ok(())
+}
+
+impl Serialize for Lanes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        if let Some(only) = &self.only {
+            map.serialize_entry(ONLY, only)?;
+        }
+        for (name, lane) in &self.defined {
+            map.serialize_entry(name, lane)?;
+        }
+        map.end()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+//! Lanes as they are written: each with only the settings that differ.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
+
+use super::{Lane, Lanes, ONLY};
+use crate::config::{Concurrency, list};
+
+/// A lane's settings, those given.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct PartialLane {
+    #[serde(deserialize_with = "prefetch")]
+    prefetch: Option<u16>,
+    concurrency: Option<Concurrency>,
+    bindings: Option<ListOfKeys>,
+    default_kind: Option<String>,
+    #[serde(with = "humantime_serde")]
+    consumer_timeout: Option<Duration>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ListOfKeys(#[serde(with = "list")] Vec<String>);
+
+#[derive(Deserialize)]
+struct ListOfNames(#[serde(with = "list")] Vec<String>);
+
+/// A number beyond 65535 is refused in the same words as one that only the broker would refuse.
+fn prefetch<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::Error> {
+    let number = u64::deserialize(deserializer).map_err(|_| out_of_range::<D>())?;
+    u16::try_from(number).map(Some).map_err(|_| out_of_range::<D>())
+}
+
+fn out_of_range<'de, D: Deserializer<'de>>() -> D::Error {
+    serde::de::Error::custom(format!("prefetch out of range, expected 1 to {}", super::MOST_PREFETCH))
+}
+
+impl<'de> Deserialize<'de> for Lanes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(LanesVisitor)
+    }
+}
+
+struct LanesVisitor;
+
+impl<'de> Visitor<'de> for LanesVisitor {
+    type Value = Lanes;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a table for each lane")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Lanes, A::Error> {
+        let mut lanes = Lanes::default();
+        let mut partial: BTreeMap<String, PartialLane> = BTreeMap::new();
+        while let Some(name) = map.next_key::<String>()? {
+            if name == ONLY {
+                lanes.only = Some(map.next_value::<ListOfNames>()?.0);
+            } else {
+                partial.insert(name, map.next_value()?);
+            }
+        }
+        for (name, given) in partial {
+            if given.bindings.is_none() && !lanes.defined.contains_key(&name) {
+                lanes.unbound.push(name.clone());
+            }
+            overlay(lanes.defined.entry(name).or_default(), given);
+        }
+        Ok(lanes)
+    }
+}
+
+fn overlay(lane: &mut Lane, given: PartialLane) {
+    if let Some(prefetch) = given.prefetch {
+        lane.prefetch = prefetch;
+    }
+    if let Some(concurrency) = given.concurrency {
+        lane.concurrency = concurrency;
+    }
+    if let Some(ListOfKeys(bindings)) = given.bindings {
+        lane.bindings = bindings;
+    }
+    if given.default_kind.is_some() {
+        lane.default_kind = given.default_kind;
+    }
+    if given.consumer_timeout.is_some() {
+        lane.consumer_timeout = given.consumer_timeout;
+    }
+}

@@ -1,0 +1,212 @@
+use clap::Parser;
+use serde::{Deserialize, Serialize};
+
+use super::*;
+use crate::config::{ConfigError, Settings, Sources, load_with};
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Config {
+    lanes: Lanes,
+}
+
+impl Settings for Config {
+    const PER_LANE: &'static [&'static str] = &["prefetch", "concurrency"];
+
+    fn validate(&self) -> Result<(), Invalid> {
+        self.lanes.validate()
+    }
+}
+
+#[derive(Parser)]
+struct Cli {
+    #[command(flatten)]
+    lanes: LaneArgs,
+}
+
+fn resolve(flags: &[&str], env: &[(&str, &str)], file: &str) -> Result<Lanes, ConfigError> {
+    let cli = Cli::parse_from(["test"].iter().chain(flags));
+    let mut sources = Sources::default();
+    cli.lanes.add_to(&mut sources.flags)?;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lanes.toml");
+    std::fs::write(&path, file).unwrap();
+    sources.file = Some(path);
+    let env = env.iter().map(|(name, value)| (name.into(), value.into()));
+    load_with::<Config>(sources, env).map(|config| config.lanes)
+}
+
+fn refusal(flags: &[&str], env: &[(&str, &str)]) -> String {
+    resolve(flags, env, "").unwrap_err().to_string()
+}
+
+#[test]
+fn the_default_lanes_are_the_contracts() {
+    let lanes = resolve(&[], &[], "").unwrap();
+    assert_eq!(lanes, Lanes::default());
+    assert_eq!(lanes.names().collect::<Vec<_>>(), ["fast", "slow"]);
+    assert_eq!(lanes.get("fast").unwrap().bindings, ["reading.#", "window.#", "bench.#"]);
+    assert_eq!(lanes.get("slow").unwrap().bindings, ["spectrum.#", "alert.#"]);
+    assert_eq!(lanes.get("slow").unwrap().prefetch, 200);
+}
+
+#[test]
+fn a_lane_given_partly_keeps_the_rest() {
+    let lanes = resolve(&[], &[("GARENNE_LANES__FAST__PREFETCH", "7")], "").unwrap();
+    let expected = Lane { prefetch: 7, ..Lanes::default().get("fast").unwrap().clone() };
+    assert_eq!(lanes.get("fast"), Some(&expected));
+    assert_eq!(lanes.get("slow"), Lanes::default().get("slow"));
+}
+
+#[test]
+fn one_variable_can_carry_a_list_and_a_duration() {
+    let env = [
+        ("GARENNE_LANES__GPU__BINDINGS", "image.#, video.#"),
+        ("GARENNE_LANES__GPU__CONSUMER_TIMEOUT", "2m"),
+    ];
+    let lanes = resolve(&[], &env, "").unwrap();
+    assert_eq!(lanes.names().collect::<Vec<_>>(), ["fast", "gpu", "slow"]);
+    assert_eq!(lanes.get("gpu").unwrap().bindings, ["image.#", "video.#"]);
+    assert_eq!(lanes.get("gpu").unwrap().consumer_timeout, Some(Duration::from_secs(120)));
+}
+
+#[test]
+fn the_lane_flag_picks_lanes_and_leaves_the_others_defined() {
+    let lanes = resolve(&["--lane", "slow:prefetch=9,concurrency=2..3"], &[], "").unwrap();
+    assert_eq!(lanes.names().collect::<Vec<_>>(), ["slow"]);
+    assert_eq!(lanes.len(), 1);
+    assert_eq!(lanes.get("fast"), None);
+    assert_eq!(lanes.get("slow").unwrap().prefetch, 9);
+    assert_eq!(lanes.get("slow").unwrap().concurrency, Concurrency { min: 2, max: 3 });
+    assert_eq!(lanes.defined().count(), 2);
+    let again = serde_json::from_value(serde_json::to_value(&lanes).unwrap()).unwrap();
+    assert_eq!(lanes, again);
+}
+
+#[test]
+fn a_setting_for_all_lanes_yields_to_a_lanes_own_of_the_same_rank() {
+    let flags = ["--prefetch", "50", "--lane", "fast:prefetch=60", "--lane", "slow"];
+    let lanes = resolve(&flags, &[], "").unwrap();
+    assert_eq!(lanes.get("fast").unwrap().prefetch, 60);
+    assert_eq!(lanes.get("slow").unwrap().prefetch, 50);
+}
+
+#[test]
+fn a_setting_for_all_lanes_outranks_a_lanes_own_of_a_lower_rank() {
+    let file = "prefetch = 10\n[lanes.slow]\nprefetch = 20\n[lanes.gpu]\nbindings = []\n";
+    let lanes = resolve(&[], &[], file).unwrap();
+    let prefetches = |lanes: &Lanes| lanes.iter().map(|(_, lane)| lane.prefetch).collect::<Vec<_>>();
+    assert_eq!(prefetches(&lanes), [10, 10, 20]);
+    assert_eq!(prefetches(&resolve(&["--prefetch", "30"], &[], file).unwrap()), [30, 30, 30]);
+    let env = [("GARENNE_LANES__GPU__PREFETCH", "40")];
+    assert_eq!(prefetches(&resolve(&[], &env, file).unwrap()), [10, 40, 20]);
+}
+
+#[test]
+fn prefetch_has_bounds() {
+    let fast = |value| refusal(&[], &[("GARENNE_LANES__FAST__PREFETCH", value)]);
+    assert_eq!(
+        fast("2001"),
+        "setting lanes.fast.prefetch = 2001 (environment GARENNE_LANES__FAST__PREFETCH) is refused: \
+         expected 1 to 2000"
+    );
+    assert_eq!(
+        fast("0"),
+        "setting lanes.fast.prefetch = 0 (environment GARENNE_LANES__FAST__PREFETCH) is refused: \
+         expected 1 to 2000"
+    );
+    assert_eq!(
+        fast("70000"),
+        "setting lanes.fast.prefetch = 70000 (environment GARENNE_LANES__FAST__PREFETCH) is refused: \
+         expected 1 to 2000"
+    );
+    assert_eq!(
+        fast("many"),
+        "setting lanes.fast.prefetch = \"many\" (environment GARENNE_LANES__FAST__PREFETCH) is refused: \
+         expected 1 to 2000"
+    );
+    assert_eq!(
+        refusal(&["--prefetch", "2001"], &[]),
+        "setting lanes.fast.prefetch = 2001 (flag --prefetch) is refused: expected 1 to 2000"
+    );
+}
+
+#[test]
+fn prefetch_holds_what_the_workers_run() {
+    assert_eq!(
+        refusal(&["--lane", "slow:prefetch=3,concurrency=1..4"], &[]),
+        "setting lanes.slow.prefetch = 3 (flag --lane) is refused: \
+         expected at least 4, the most workers of lanes.slow.concurrency = 1..4"
+    );
+    assert_eq!(
+        refusal(&["--concurrency", "1..300"], &[]),
+        "setting lanes.fast.prefetch = 200 (the default) is refused: \
+         expected at least 300, the most workers of lanes.fast.concurrency = 1..300"
+    );
+}
+
+#[test]
+fn a_range_that_is_none_names_the_lane() {
+    assert_eq!(
+        refusal(&["--lane", "fast:concurrency=4..1"], &[]),
+        "setting lanes.fast.concurrency = \"4..1\" (flag --lane) is refused: \
+         expected MIN..MAX with 1 <= MIN <= MAX, such as 1..4"
+    );
+}
+
+#[test]
+fn a_misspelt_lane_is_not_a_new_one() {
+    assert_eq!(
+        refusal(&["--lane", "fsat"], &[]),
+        "setting lanes.only = \"fsat\" (flag --lane) is refused: no lane is called that, \
+         expected some of fast, slow; a new one needs lanes.fsat.bindings"
+    );
+    assert_eq!(
+        refusal(&[], &[("GARENNE_LANES__GPU__PREFETCH", "5")]),
+        "setting lanes.gpu = a lane without bindings (environment GARENNE_LANES__GPU__PREFETCH) is refused: \
+         expected lanes.gpu.bindings, a list of routing keys ([] where it is only published to directly), \
+         or one of the lanes fast, slow"
+    );
+    assert_eq!(
+        refusal(&[], &[("GARENNE_LANES__ONLY", "fast,sloww")]),
+        "setting lanes.only = \"sloww\" (environment GARENNE_LANES__ONLY) is refused: \
+         no lane is called that, expected some of fast, slow; a new one needs lanes.sloww.bindings"
+    );
+}
+
+#[test]
+fn a_misspelt_field_names_the_nearest() {
+    assert_eq!(
+        refusal(&[], &[("GARENNE_LANES__FAST__PREFECTH", "7")]),
+        "setting lanes.fast.prefecth (environment GARENNE_LANES__FAST__PREFECTH) is unknown: \
+         did you mean prefetch?"
+    );
+    assert_eq!(
+        refusal(&["--lane", "fast:prefecth=7"], &[]),
+        "setting lanes = \"fast:prefecth=7\" (flag --lane) is refused: \
+         prefecth is unknown, expected one of prefetch, concurrency, default_kind, consumer_timeout"
+    );
+    assert_eq!(
+        refusal(&["--lane", "fast:prefetch"], &[]),
+        "setting lanes = \"fast:prefetch\" (flag --lane) is refused: \
+         \"prefetch\" has no value, expected NAME[:prefetch=N,concurrency=MIN..MAX]"
+    );
+    assert_eq!(
+        refusal(&["--lane", "fast", "--lane", "fast"], &[]),
+        "setting lanes = \"fast\" (flag --lane) is refused: lane fast is given twice"
+    );
+}
+
+#[test]
+fn names_and_bindings_that_cannot_work_are_refused() {
+    let refused = |file| resolve(&[], &[], file).unwrap_err().to_string().replace(char::is_whitespace, " ");
+    let name = refused("[lanes.\"a b\"]\nbindings = []\n");
+    assert!(name.starts_with("setting lanes.a b = \"a b\" (file "), "{name}");
+    assert!(name.ends_with(") is refused: expected a lane name of 1 to 32 of a-z 0-9 - _"), "{name}");
+    let twice = refused("[lanes.gpu]\nbindings = [\"reading.#\"]\n");
+    assert!(twice.starts_with("setting lanes.gpu.bindings = \"reading.#\" (file "), "{twice}");
+    assert!(
+        twice.ends_with(") is refused: lane fast has the same routing key, and each task would run twice"),
+        "{twice}"
+    );
+}

@@ -1,0 +1,261 @@
+//! One source of settings, every value marked with where it came from.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use config::{Map, Source, Value, ValueKind};
+
+use super::ConfigError;
+use super::known::Known;
+
+/// Variables under the prefix that are no settings: the log filter, and the file's own name.
+const RESERVED: [&str; 2] = ["log", "config"];
+
+/// One source's settings.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Layer {
+    pub(super) table: Map<String, Value>,
+}
+
+impl Source for Layer {
+    fn clone_into_box(&self) -> Box<dyn Source + Send + Sync> {
+        Box::new(self.clone())
+    }
+
+    fn collect(&self) -> Result<Map<String, Value>, config::ConfigError> {
+        Ok(self.table.clone())
+    }
+}
+
+impl Layer {
+    pub(super) fn flags(flags: toml::Table, known: &Known) -> Self {
+        let table = flags.into_iter().map(|(key, value)| {
+            let origin = format!("flag --{}", flag_name(&key, &value));
+            let mut value = from_toml(value, &origin);
+            if let ValueKind::String(text) = value.kind {
+                value.kind = coerce(text, known.default_at(std::slice::from_ref(&key)));
+            }
+            (key, value)
+        });
+        Self { table: table.collect() }
+    }
+
+    /// # Errors
+    /// The file cannot be read or is no TOML. `named_by` says which setting named it.
+    pub(super) fn file(path: &Path, named_by: &str) -> Result<Self, ConfigError> {
+        let refused = |problem: String| ConfigError::File {
+            what: "configuration file",
+            path: path.to_owned(),
+            origin: named_by.to_owned(),
+            problem,
+        };
+        let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
+        let table: toml::Table = toml::from_str(&text).map_err(|error: toml::de::Error| {
+            let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
+            refused(format!("line {line}: {}", error.message().replace('\n', ", ")))
+        })?;
+        let origin = format!("file {}", path.display());
+        Ok(Self { table: table.into_iter().map(|(key, value)| (key, from_toml(value, &origin))).collect() })
+    }
+
+    /// # Errors
+    /// A variable is not UTF-8, a `…_FILE` cannot be read, or a setting is given both ways.
+    pub(super) fn environment(vars: &Variables, known: &Known) -> Result<Self, ConfigError> {
+        let mut layer = Self::default();
+        let mut seen: BTreeMap<Vec<String>, &str> = BTreeMap::new();
+        for (rest, (name, value)) in &vars.by_rest {
+            if RESERVED.contains(&rest.as_str()) || value.is_empty() || is_service_link(rest, value) {
+                continue;
+            }
+            let mut path: Vec<String> = rest.split("__").map(str::to_owned).collect();
+            let mut origin = format!("environment {name}");
+            let mut text = value.to_str().map(str::to_owned).ok_or_else(|| ConfigError::Invalid {
+                setting: path.join("."),
+                value: format!("{value:?}"),
+                origin: origin.clone(),
+                problem: "expected UTF-8".to_owned(),
+            })?;
+            if let Some(named) = setting_read_from_file(&path, known) {
+                let file = PathBuf::from(&text);
+                text = super::secret::read_trimmed(&file).map_err(|problem| ConfigError::File {
+                    what: "file",
+                    path: file.clone(),
+                    origin: origin.clone(),
+                    problem,
+                })?;
+                origin = format!("file {} of {origin}", file.display());
+                path = named;
+            }
+            if let Some(other) = seen.insert(path.clone(), name) {
+                return Err(ConfigError::Together(format!("{other} and {name} are both set, keep one")));
+            }
+            let kind = coerce(text, known.default_at(&path));
+            insert(&mut layer.table, &path, Value::new(Some(&origin), kind));
+        }
+        Ok(layer)
+    }
+
+    /// # Errors
+    /// The first name that is no setting of this program. Settings of the fleet's other programs
+    /// are passed over, except as flags.
+    pub(super) fn keep_known(&mut self, known: &Known) -> Result<(), ConfigError> {
+        let mut unknown: Vec<_> = self.table.keys().filter(|key| !known.has(key)).cloned().collect();
+        unknown.sort_unstable();
+        for key in unknown {
+            let value = self.table.remove(&key).expect("the key was just listed");
+            let origin = first_origin(&value);
+            if Known::elsewhere(&key) && !origin.starts_with("flag ") {
+                tracing::debug!(setting = key, origin, "a setting of another program is passed over");
+                continue;
+            }
+            return Err(ConfigError::Unknown { advice: known.advice(&key), setting: key, origin });
+        }
+        Ok(())
+    }
+
+    /// Moves the settings that hold for every lane onto `lanes`, where a lane of this source has
+    /// none of its own.
+    pub(super) fn spread_per_lane(&mut self, known: &Known, lanes: &[String]) {
+        for setting in known.per_lane {
+            let Some(value) = self.table.remove(*setting) else { continue };
+            for lane in lanes {
+                let path = ["lanes".to_owned(), lane.clone(), (*setting).to_owned()];
+                if !has(&self.table, &path) {
+                    insert(&mut self.table, &path, value.clone());
+                }
+            }
+        }
+    }
+
+    /// The lanes this source has settings for.
+    pub(super) fn lanes(&self) -> impl Iterator<Item = String> {
+        let lanes = self.table.get("lanes").and_then(|lanes| match &lanes.kind {
+            ValueKind::Table(table) => Some(table),
+            _ => None,
+        });
+        lanes.into_iter().flat_map(|table| {
+            let tables = table.iter().filter(|(_, lane)| matches!(lane.kind, ValueKind::Table(_)));
+            tables.map(|(name, _)| name.clone())
+        })
+    }
+}
+
+/// The environment variables under one prefix, by what follows it in lower case.
+pub(super) struct Variables {
+    by_rest: BTreeMap<String, (String, OsString)>,
+}
+
+impl Variables {
+    pub(super) fn under(prefix: &str, vars: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
+        let by_rest = vars.into_iter().filter_map(|(name, value)| {
+            let name = name.into_string().ok()?;
+            let rest = name.strip_prefix(prefix)?.strip_prefix('_')?.to_lowercase();
+            Some((rest, (name, value)))
+        });
+        Self { by_rest: by_rest.collect() }
+    }
+
+    /// The configuration file that the environment names, and the variable that does.
+    pub(super) fn config_file(&self) -> Option<(PathBuf, String)> {
+        let (name, value) = self.by_rest.get("config").filter(|(_, value)| !value.is_empty())?;
+        Some((PathBuf::from(value), format!("environment {name}")))
+    }
+}
+
+/// A repeatable flag has the singular name of its list or table.
+fn flag_name(key: &str, value: &toml::Value) -> String {
+    let name = match value {
+        toml::Value::Array(_) | toml::Value::Table(_) => key.strip_suffix('s').unwrap_or(key),
+        _ => key,
+    };
+    name.replace('_', "-")
+}
+
+fn from_toml(value: toml::Value, origin: &String) -> Value {
+    let kind = match value {
+        toml::Value::String(text) => ValueKind::String(text),
+        toml::Value::Integer(number) => ValueKind::I64(number),
+        toml::Value::Float(number) => ValueKind::Float(number),
+        toml::Value::Boolean(truth) => ValueKind::Boolean(truth),
+        toml::Value::Datetime(time) => ValueKind::String(time.to_string()),
+        toml::Value::Array(items) => {
+            ValueKind::Array(items.into_iter().map(|item| from_toml(item, origin)).collect())
+        }
+        toml::Value::Table(table) => {
+            ValueKind::Table(table.into_iter().map(|(key, value)| (key, from_toml(value, origin))).collect())
+        }
+    };
+    Value::new(Some(origin), kind)
+}
+
+/// `x_file` stands for `x` where `x` is a setting and `x_file` is none.
+fn setting_read_from_file(path: &[String], known: &Known) -> Option<Vec<String>> {
+    if known.default_at(path).is_some() {
+        return None;
+    }
+    let (last, parents) = path.split_last()?;
+    let named: Vec<String> =
+        parents.iter().cloned().chain([last.strip_suffix("_file")?.to_owned()]).collect();
+    known.default_at(&named).is_some().then_some(named)
+}
+
+/// Kubernetes gives every pod variables about the services beside it; one called `garenne-…` makes
+/// them look like settings.
+fn is_service_link(rest: &str, value: &OsString) -> bool {
+    let address = value.to_str().is_some_and(|text| text.contains("://"));
+    rest.ends_with("_service_host")
+        || rest.contains("_service_port")
+        || rest.contains("_port_")
+        || rest == "service_host"
+        || rest.starts_with("service_port")
+        || ((rest == "port" || rest.ends_with("_port")) && address)
+        || rest.starts_with("port_")
+}
+
+/// A flattened struct is filled from buffered values, where text no longer turns into a number.
+fn coerce(text: String, default: Option<&serde_json::Value>) -> ValueKind {
+    match default {
+        Some(serde_json::Value::Bool(_)) => text.parse().map(ValueKind::Boolean).ok(),
+        Some(serde_json::Value::Number(number)) if number.is_f64() => text.parse().map(ValueKind::Float).ok(),
+        Some(serde_json::Value::Number(_)) => text.parse().map(ValueKind::I64).ok(),
+        _ => None,
+    }
+    .unwrap_or(ValueKind::String(text))
+}
+
+fn has(table: &Map<String, Value>, path: &[String]) -> bool {
+    let Some((key, rest)) = path.split_first() else { return true };
+    match table.get(key).map(|value| &value.kind) {
+        Some(ValueKind::Table(inner)) => has(inner, rest),
+        Some(_) => rest.is_empty(),
+        None => false,
+    }
+}
+
+/// Puts `value` at `path`; a plain value in the way is kept, and refused later for what it is.
+pub(super) fn insert(table: &mut Map<String, Value>, path: &[String], value: Value) {
+    let Some((key, rest)) = path.split_first() else { return };
+    if rest.is_empty() {
+        table.insert(key.clone(), value);
+        return;
+    }
+    let inner = table.entry(key.clone()).or_insert_with(|| Value::new(None, ValueKind::Table(Map::new())));
+    if let ValueKind::Table(inner) = &mut inner.kind {
+        insert(inner, rest, value);
+    }
+}
+
+/// Where a value, or the first value in a table, came from.
+pub(super) fn first_origin(value: &Value) -> String {
+    if let Some(origin) = value.origin() {
+        return origin.to_owned();
+    }
+    match &value.kind {
+        ValueKind::Table(table) => {
+            let first = table.iter().min_by_key(|(key, _)| key.as_str());
+            first.map_or_else(String::new, |(_, value)| first_origin(value))
+        }
+        _ => String::new(),
+    }
+}

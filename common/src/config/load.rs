@@ -1,0 +1,154 @@
+//! Layers of settings made into one value, or one clear line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use config::{Config, Map, Source as _, Value, ValueKind};
+
+use super::explain::{Explained, explain};
+use super::known::{Known, Settings};
+use super::layer::{Layer, Variables, first_origin, insert};
+use super::{ConfigError, Invalid, secret};
+
+/// Where a program's settings come from, weakest first: file, environment, flags.
+#[derive(Debug, Clone)]
+pub struct Sources {
+    /// A TOML file; without one, that which `PREFIX_CONFIG` names, if any.
+    pub file: Option<PathBuf>,
+    /// Environment variables that begin with this and `_` are settings; `__` goes one table down.
+    pub env_prefix: &'static str,
+    /// What the command line says, by setting name.
+    pub flags: toml::Table,
+}
+
+impl Default for Sources {
+    fn default() -> Self {
+        Self { file: None, env_prefix: "GARENNE", flags: toml::Table::new() }
+    }
+}
+
+/// Resolves the settings from this process's environment and `sources`.
+///
+/// # Errors
+/// The first setting that is unknown or refused.
+pub fn load<T: Settings>(sources: Sources) -> Result<T, ConfigError> {
+    load_with(sources, std::env::vars_os())
+}
+
+/// As [`load`], with another environment.
+///
+/// # Errors
+/// The first setting that is unknown or refused.
+pub fn load_with<T: Settings>(
+    sources: Sources,
+    environment: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<T, ConfigError> {
+    let known = Known::of::<T>();
+    let variables = Variables::under(sources.env_prefix, environment);
+    let file = match sources.file {
+        Some(path) => Some((path, "flag --config".to_owned())),
+        None => variables.config_file(),
+    };
+    let mut layers = Vec::with_capacity(3);
+    if let Some((path, named_by)) = file {
+        layers.push(Layer::file(&path, &named_by)?);
+    }
+    layers.push(Layer::environment(&variables, &known)?);
+    layers.push(Layer::flags(sources.flags, &known));
+
+    let mut builder = Config::builder();
+    let mut lanes: Vec<String> = known.default_lanes().collect();
+    for mut layer in layers {
+        layer.keep_known(&known)?;
+        lanes.extend(layer.lanes());
+        layer.spread_per_lane(&known, &lanes);
+        builder = builder.add_source(layer);
+    }
+    let resolved = builder.build().and_then(|config| config.collect()).map_err(|error| together(&error))?;
+
+    let settings: T = deserialize(resolved.clone()).map_err(|error| blame::<T>(&resolved, &error))?;
+    settings.validate().map_err(|invalid| with_origin(invalid, &resolved))?;
+    Ok(settings)
+}
+
+fn deserialize<T: Settings>(table: Map<String, Value>) -> Result<T, config::ConfigError> {
+    T::deserialize(Value::new(None, ValueKind::Table(table)))
+}
+
+/// Finds the setting behind an error by trying each alone: every setting has a default, and serde
+/// loses the path of a flattened one.
+fn blame<T: Settings>(resolved: &Map<String, Value>, error: &config::ConfigError) -> ConfigError {
+    let mut leaves = Vec::new();
+    collect_leaves(resolved, &mut Vec::new(), &mut leaves);
+    leaves.sort_by(|(left, _), (right, _)| left.cmp(right));
+    for (path, value) in leaves {
+        let mut alone = Map::new();
+        insert(&mut alone, &path, value.clone());
+        let Err(error) = deserialize::<T>(alone) else { continue };
+        let (setting, origin) = (path.join("."), first_origin(&value));
+        return match explain(&error) {
+            Explained::Problem(problem) => {
+                ConfigError::Invalid { value: shown(&setting, &value), setting, origin, problem }
+            }
+            Explained::UnknownField { field, advice } => {
+                let parents = path.iter().take_while(|part| **part != field).cloned();
+                let setting = parents.chain([field.clone()]).collect::<Vec<_>>().join(".");
+                ConfigError::Unknown { setting, origin, advice }
+            }
+        };
+    }
+    together(error)
+}
+
+fn together(error: &config::ConfigError) -> ConfigError {
+    ConfigError::Together(match explain(error) {
+        Explained::Problem(problem) => problem,
+        Explained::UnknownField { field, advice } => format!("{field} is unknown, {advice}"),
+    })
+}
+
+fn collect_leaves(
+    table: &Map<String, Value>,
+    path: &mut Vec<String>,
+    leaves: &mut Vec<(Vec<String>, Value)>,
+) {
+    for (key, value) in table {
+        path.push(key.clone());
+        match &value.kind {
+            ValueKind::Table(inner) if !inner.is_empty() => collect_leaves(inner, path, leaves),
+            _ => leaves.push((path.clone(), value.clone())),
+        }
+        path.pop();
+    }
+}
+
+/// A value as its user wrote it, secrets masked.
+fn shown(setting: &str, value: &Value) -> String {
+    match &value.kind {
+        ValueKind::String(text) => format!("{:?}", secret::mask(setting, text)),
+        ValueKind::Array(items) => {
+            format!("[{}]", items.iter().map(|item| shown(setting, item)).collect::<Vec<_>>().join(", "))
+        }
+        ValueKind::Table(_) => "a table".to_owned(),
+        _ => secret::mask(setting, &value.to_string()),
+    }
+}
+
+fn with_origin(invalid: Invalid, resolved: &Map<String, Value>) -> ConfigError {
+    let mut parts = invalid.setting.split('.');
+    let root = parts.next().and_then(|root| resolved.get(root));
+    let found = parts.try_fold(root, |value, part| match value.map(|value| &value.kind) {
+        Some(ValueKind::Table(table)) => Some(table.get(part)),
+        other => Some(other.and(value)),
+    });
+    let origin = found.flatten().map(first_origin).filter(|origin| !origin.is_empty());
+    ConfigError::Invalid {
+        origin: origin.unwrap_or_else(|| "the default".to_owned()),
+        setting: invalid.setting,
+        value: invalid.value,
+        problem: invalid.problem,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,212 @@
+//! Values that no log, error or printed configuration may show.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use secrecy::{ExposeSecret, SecretString};
+use serde::de::{Deserialize, Deserializer, Error as _};
+use serde::{Serialize, Serializer};
+use url::Url;
+
+use super::ConfigError;
+
+/// What stands where a secret was.
+const MASK: &str = "***";
+
+/// A URL that may carry a password; text, debug and serialized forms show `***` in its place.
+#[derive(Clone)]
+pub struct SecretUrl {
+    whole: SecretString,
+    masked: String,
+}
+
+impl SecretUrl {
+    /// The URL with its password, for the one call that connects.
+    pub fn expose(&self) -> &str {
+        self.whole.expose_secret()
+    }
+
+    /// The URL with `***` for its password.
+    pub fn masked(&self) -> &str {
+        &self.masked
+    }
+
+    /// The part before the first colon, in lower case.
+    pub fn scheme(&self) -> &str {
+        self.masked.split_once(':').map_or("", |(scheme, _)| scheme)
+    }
+}
+
+/// Text that is no URL; it is not repeated, for it may be a secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no URL ({0}), expected a URL such as amqp://user:password@host:port/path ({0})")]
+pub struct NotAUrl(url::ParseError);
+
+impl FromStr for SecretUrl {
+    type Err = NotAUrl;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let url = Url::parse(text.trim()).map_err(NotAUrl)?;
+        if !url.has_host() {
+            return Err(NotAUrl(url::ParseError::EmptyHost));
+        }
+        Ok(Self { masked: mask_url(url), whole: text.trim().to_owned().into() })
+    }
+}
+
+impl fmt::Display for SecretUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.masked)
+    }
+}
+
+impl fmt::Debug for SecretUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SecretUrl({})", self.masked)
+    }
+}
+
+impl PartialEq for SecretUrl {
+    fn eq(&self, other: &Self) -> bool {
+        self.expose() == other.expose()
+    }
+}
+
+impl Eq for SecretUrl {}
+
+impl Serialize for SecretUrl {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.masked)
+    }
+}
+
+impl<'de> Deserialize<'de> for SecretUrl {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// Reads a secret that a setting names by file, such as the admin token.
+///
+/// # Errors
+/// The file cannot be read, is empty, or is not UTF-8; `setting` names the culprit.
+pub fn read_secret_file(setting: &str, path: &Path) -> Result<SecretString, ConfigError> {
+    let refused = |problem| ConfigError::File {
+        what: "secret file",
+        path: path.to_owned(),
+        origin: format!("setting {setting}"),
+        problem,
+    };
+    let text = read_trimmed(path).map_err(refused)?;
+    if text.is_empty() {
+        return Err(refused("it is empty, expected the secret on one line".to_owned()));
+    }
+    Ok(text.into())
+}
+
+/// Editors and `echo` end a file with a line end that is no part of the secret.
+pub(super) fn read_trimmed(path: &Path) -> Result<String, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+/// `text` as the value of `setting`, with whatever may be secret in it masked. Errs on the side of
+/// hiding: it also sees values that are too broken to tell.
+pub(super) fn mask(setting: &str, text: &str) -> String {
+    let last = setting.rsplit('.').next().unwrap_or(setting);
+    let names_secret = ["password", "secret", "token"].iter().any(|word| last.ends_with(word));
+    if names_secret {
+        return MASK.to_owned();
+    }
+    match Url::parse(text.trim()) {
+        Ok(url) if url.has_host() => mask_url(url),
+        _ => match text.rsplit_once('@') {
+            None => text.to_owned(),
+            Some((before, host)) => {
+                let scheme = before.split_once("://").map_or("", |(scheme, _)| scheme);
+                let separator = if scheme.is_empty() { "" } else { "://" };
+                format!("{scheme}{separator}{MASK}@{host}")
+            }
+        },
+    }
+}
+
+fn mask_url(mut url: Url) -> String {
+    if url.password().is_some() {
+        // Fails only for URLs without a host, which have no password either.
+        let _ = url.set_password(Some(MASK));
+    }
+    if url.query().is_some() {
+        let pairs: Vec<(String, String)> = url
+            .query_pairs()
+            .map(|(key, value)| {
+                let secret = ["pass", "secret", "token"].iter().any(|word| key.contains(word));
+                (key.into_owned(), if secret { MASK.to_owned() } else { value.into_owned() })
+            })
+            .collect();
+        url.query_pairs_mut().clear().extend_pairs(pairs);
+    }
+    url.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_shows_nowhere_but_where_it_is_asked_for() {
+        let url: SecretUrl = "amqp://user:s3cret@host:5672/%2f".parse().unwrap();
+        assert_eq!(url.expose(), "amqp://user:s3cret@host:5672/%2f");
+        assert_eq!(url.to_string(), "amqp://user:***@host:5672/%2f");
+        assert_eq!(format!("{url:?}"), "SecretUrl(amqp://user:***@host:5672/%2f)");
+        assert_eq!(serde_json::to_string(&url).unwrap(), "\"amqp://user:***@host:5672/%2f\"");
+        assert_eq!(url.scheme(), "amqp");
+    }
+
+    #[test]
+    fn a_url_without_a_password_is_shown_as_it_is() {
+        let url: SecretUrl = "http://localhost:15672".parse().unwrap();
+        assert_eq!(url.masked(), "http://localhost:15672/");
+    }
+
+    #[test]
+    fn a_password_in_the_query_is_masked_too() {
+        let url: SecretUrl = "postgres://host/db?user=u&password=p&sslmode=require".parse().unwrap();
+        assert_eq!(url.masked(), "postgres://host/db?user=u&password=***&sslmode=require");
+    }
+
+    #[test]
+    fn broken_urls_are_masked_by_guess() {
+        assert_eq!(mask("amqp_url", "amqp//user:s3cret@host"), "***@host");
+        assert_eq!(mask("amqp_url", "amqp://user:s3c@ret@host:port"), "amqp://***@host:port");
+        assert_eq!(mask("amqp_url", "user:s3cret@host"), "***@host");
+        assert_eq!(mask("postgres.password", "s3cret"), "***");
+        assert_eq!(mask("prefix", "a b"), "a b");
+    }
+
+    #[test]
+    fn what_is_no_url_is_not_repeated() {
+        assert_eq!(
+            "user:s3cret".parse::<SecretUrl>().unwrap_err().to_string(),
+            "no URL (empty host), expected a URL such as amqp://user:password@host:port/path (empty host)"
+        );
+    }
+
+    #[test]
+    fn an_empty_secret_file_is_refused_by_name() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "\n").unwrap();
+        let error = read_secret_file("admin_token_file", file.path()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "secret file {} (setting admin_token_file) cannot be used: \
+                 it is empty, expected the secret on one line",
+                file.path().display()
+            )
+        );
+        std::fs::write(file.path(), "t0ken\r\n").unwrap();
+        assert_eq!(read_secret_file("admin_token_file", file.path()).unwrap().expose_secret(), "t0ken");
+    }
+}

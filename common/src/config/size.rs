@@ -1,0 +1,120 @@
+//! Amounts of bytes.
+
+use std::fmt;
+use std::str::FromStr;
+
+use bytesize::ByteSize;
+use serde::de::{self, Deserialize, Deserializer, Visitor};
+use serde::{Serialize, Serializer};
+
+/// Bytes, written `4MiB`, `500kB` or as a plain number. Shown exactly, in the largest binary unit
+/// that divides it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Size(pub u64);
+
+impl Size {
+    /// `count` times 1024 bytes.
+    pub const fn kib(count: u64) -> Self {
+        Self(count << 10)
+    }
+
+    /// `count` times 1024² bytes.
+    pub const fn mib(count: u64) -> Self {
+        Self(count << 20)
+    }
+
+    /// The number of bytes; sizes beyond the address space are cut to it.
+    pub fn bytes(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+        let exact = units.into_iter().find(|(bits, _)| self.0 > 0 && self.0.trailing_zeros() >= *bits);
+        match exact {
+            Some((bits, unit)) => write!(f, "{}{unit}", self.0 >> bits),
+            None => write!(f, "{}B", self.0),
+        }
+    }
+}
+
+/// Text that is no amount of bytes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("size {0:?} is unclear, expected a size such as 4MiB, 500kB or 1048576")]
+pub struct BadSize(String);
+
+impl FromStr for Size {
+    type Err = BadSize;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.trim().parse::<ByteSize>().map(|size| Self(size.as_u64())).map_err(|_| BadSize(text.to_owned()))
+    }
+}
+
+impl Serialize for Size {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TextOrNumber)
+    }
+}
+
+struct TextOrNumber;
+
+impl Visitor<'_> for TextOrNumber {
+    type Value = Size;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a size such as 4MiB, 500kB or 1048576")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Size, E> {
+        text.parse().map_err(E::custom)
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Size, E> {
+        self.visit_str(&number.to_string())
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Size, E> {
+        Ok(Size(number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_written_and_shown_exactly() {
+        for (text, bytes, shown) in [
+            ("4MiB", 4 << 20, "4MiB"),
+            ("4 MiB", 4 << 20, "4MiB"),
+            ("500kB", 500_000, "500000B"),
+            ("1048576", 1 << 20, "1MiB"),
+            ("1536KiB", 1536 << 10, "1536KiB"),
+            ("0", 0, "0B"),
+        ] {
+            let size: Size = text.parse().unwrap();
+            assert_eq!((size.0, size.to_string().as_str()), (bytes, shown), "{text}");
+            assert_eq!(size.to_string().parse(), Ok(size));
+        }
+        assert_eq!(serde_json::from_str::<Size>("4096").unwrap(), Size::kib(4));
+    }
+
+    #[test]
+    fn an_unclear_size_says_what_is_meant() {
+        for text in ["4XiB", "big", "-1", ""] {
+            assert_eq!(
+                text.parse::<Size>().unwrap_err().to_string(),
+                format!("size {text:?} is unclear, expected a size such as 4MiB, 500kB or 1048576")
+            );
+        }
+    }
+}

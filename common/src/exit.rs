@@ -1,0 +1,159 @@
+//! How a process ends: one clear line on stderr and a code that scripts can tell apart.
+
+use std::fmt;
+use std::io::Write;
+use std::process::{ExitCode, Termination};
+
+/// The exit codes of every Garenne binary; the numbers are those of `sysexits.h` where it has one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Exit {
+    /// What was asked for is done.
+    Done = 0,
+    /// It failed, or a receipt counts abandoned tasks.
+    Failed = 1,
+    /// The command line makes no sense; clap ends with the same code.
+    Usage = 2,
+    /// The broker could not be reached within the retry budget.
+    BrokerUnavailable = 69,
+    /// The broker denied: wrong password, or a right is missing.
+    Denied = 77,
+    /// A setting is wrong.
+    Config = 78,
+    /// Interrupted once more while stopping hard.
+    Interrupted = 130,
+}
+
+impl Exit {
+    /// The number the shell sees.
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        ExitCode::from(exit.code())
+    }
+}
+
+impl Termination for Exit {
+    fn report(self) -> ExitCode {
+        self.into()
+    }
+}
+
+/// An error that knows how its process should end.
+pub trait HasExit: std::error::Error {
+    /// The code to end with.
+    fn exit(&self) -> Exit;
+}
+
+/// Why a `main` cannot go on: the line its user reads, and the code its caller gets.
+///
+/// Made by `?` from every error that [`HasExit`], and with [`Exit::Failed`] from [`anyhow::Error`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// The code to end with.
+    pub exit: Exit,
+    /// What happened and what to do, on one line.
+    pub line: String,
+}
+
+impl Failure {
+    /// A failure told by `message`, whose line ends become spaces.
+    pub fn new(exit: Exit, message: impl fmt::Display) -> Self {
+        Self { exit, line: one_line(&message.to_string()) }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.line)
+    }
+}
+
+impl<E: HasExit> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Failure::new(error.exit(), &error)
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Failure::new(Exit::Failed, format_args!("{error:#}"))
+    }
+}
+
+/// Runs a binary's work and turns its failure into `program: line` on stderr.
+///
+/// ```no_run
+/// use garenne_common::exit::{self, Exit};
+///
+/// #[tokio::main]
+/// async fn main() -> Exit {
+///     exit::run_main("garenne-worker", async { Ok(Exit::Done) }).await
+/// }
+/// ```
+pub async fn run_main(program: &str, work: impl Future<Output = Result<Exit, Failure>>) -> Exit {
+    report(program, work.await)
+}
+
+/// As [`run_main`], for a `main` that builds its own runtime.
+pub fn report(program: &str, ended: Result<Exit, Failure>) -> Exit {
+    ended.unwrap_or_else(|failure| {
+        // Nobody is left to tell when stderr itself is gone.
+        let _ = writeln!(std::io::stderr().lock(), "{program}: {failure}");
+        failure.exit
+    })
+}
+
+/// Logs and terminals take a failure as one line, whatever a library put into its message.
+fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_codes_are_the_contracts() {
+        let all = [
+            Exit::Done,
+            Exit::Failed,
+            Exit::Usage,
+            Exit::BrokerUnavailable,
+            Exit::Denied,
+            Exit::Config,
+            Exit::Interrupted,
+        ];
+        assert_eq!(all.map(Exit::code), [0, 1, 2, 69, 77, 78, 130]);
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("no right to\n  write")]
+    struct Refused;
+
+    impl HasExit for Refused {
+        fn exit(&self) -> Exit {
+            Exit::Denied
+        }
+    }
+
+    #[tokio::test]
+    async fn a_typed_error_ends_with_its_code_on_one_line() {
+        let refused: Result<Exit, Refused> = Err(Refused);
+        let work = async { Ok(refused?) };
+        assert_eq!(run_main("test", work).await, Exit::Denied);
+        assert_eq!(Failure::from(Refused).line, "no right to write");
+    }
+
+    #[test]
+    fn an_untyped_error_fails_with_its_causes() {
+        let error = anyhow::anyhow!("port 80 is taken").context("gateway not started");
+        let failure = Failure::from(error);
+        assert_eq!(failure.exit, Exit::Failed);
+        assert_eq!(failure.line, "gateway not started: port 80 is taken");
+    }
+}

@@ -1,0 +1,118 @@
+//! How thoroughly a process finishes what it holds before it stops.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::de::{Deserialize, Deserializer, Error as _};
+use serde::{Serialize, Serializer};
+
+/// What a stopping worker does with the tasks it holds; intake stops in each of them.
+///
+/// Ordered by severity: a stop that is under way can only become stricter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Mode {
+    /// Running and locally queued tasks finish, however long they take.
+    Light,
+    /// Running tasks finish, however long they take; queued ones are requeued.
+    Soft,
+    /// As [`Mode::Soft`] within the shutdown timeout, then as [`Mode::Hard`].
+    #[default]
+    SoftTimeout,
+    /// Long tasks are interrupted and everything is handed back; short ones get the hard grace.
+    Hard,
+}
+
+impl Mode {
+    /// All modes, mildest first.
+    pub const ALL: [Mode; 4] = [Mode::Light, Mode::Soft, Mode::SoftTimeout, Mode::Hard];
+
+    /// The name used in settings, on the admin port and in receipts.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Mode::Light => "light",
+            Mode::Soft => "soft",
+            Mode::SoftTimeout => "soft-timeout",
+            Mode::Hard => "hard",
+        }
+    }
+
+    /// Whether a stop under way in this mode is made stricter by `asked`; a milder request changes
+    /// nothing, so that a late `light` cannot hold up a process told to stop hard.
+    pub fn escalates_to(self, asked: Mode) -> bool {
+        asked > self
+    }
+
+    /// The mode that holds after `asked` came in during this one.
+    #[must_use]
+    pub fn stricter(self, asked: Mode) -> Mode {
+        self.max(asked)
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// A word that names no shutdown mode.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("shutdown mode {0:?} is unknown, expected light, soft, soft-timeout or hard")]
+pub struct UnknownMode(pub String);
+
+impl FromStr for Mode {
+    type Err = UnknownMode;
+
+    fn from_str(word: &str) -> Result<Self, Self::Err> {
+        Mode::ALL
+            .into_iter()
+            .find(|mode| mode.as_str() == word.trim())
+            .ok_or_else(|| UnknownMode(word.to_owned()))
+    }
+}
+
+impl Serialize for Mode {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for Mode {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mode_survives_text_and_json() {
+        for mode in Mode::ALL {
+            assert_eq!(mode.to_string().parse(), Ok(mode));
+            let json = serde_json::to_string(&mode).unwrap();
+            assert_eq!(json, format!("\"{mode}\""));
+            assert_eq!(serde_json::from_str::<Mode>(&json).unwrap(), mode);
+        }
+        assert_eq!(Mode::default().to_string(), "soft-timeout");
+    }
+
+    #[test]
+    fn an_unknown_mode_says_what_is_allowed() {
+        assert_eq!(
+            "softly".parse::<Mode>().unwrap_err().to_string(),
+            "shutdown mode \"softly\" is unknown, expected light, soft, soft-timeout or hard"
+        );
+    }
+
+    #[test]
+    fn a_stop_only_becomes_stricter() {
+        assert!(Mode::Light.escalates_to(Mode::Soft));
+        assert!(Mode::SoftTimeout.escalates_to(Mode::Hard));
+        assert!(!Mode::Hard.escalates_to(Mode::Light));
+        assert!(!Mode::Soft.escalates_to(Mode::Soft));
+        assert_eq!(Mode::Hard.stricter(Mode::Light), Mode::Hard);
+        assert_eq!(Mode::Light.stricter(Mode::SoftTimeout), Mode::SoftTimeout);
+    }
+}

@@ -1,0 +1,185 @@
+//! What became of every delivery a process took: its last line.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::Mode;
+use crate::exit::Exit;
+
+/// The account a worker gives when it has stopped. Counts are messages since its start.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename = "shutdown_receipt")]
+pub struct Receipt {
+    /// The worker's name, as on its heartbeats.
+    pub worker: String,
+    /// The mode the stop ended in; `escalated` tells whether it began milder.
+    pub mode: Mode,
+    /// Whether the stop was made stricter on the way, by an operator or by the shutdown timeout.
+    pub escalated: bool,
+    /// Messages the broker delivered.
+    pub delivered: u64,
+    /// Successes, acknowledged.
+    pub acked: u64,
+    /// Handed back without spending an attempt.
+    pub requeued: u64,
+    /// Copied to the retry ladder; put-offs included.
+    pub retried: u64,
+    /// Copied to the dead-letter queue.
+    pub dead: u64,
+    /// Copied to the suspect queue.
+    pub suspected: u64,
+    /// Settled here, but the connection died before the broker could have heard; it redelivers.
+    pub lost_settlements: u64,
+    /// Still running when the process left; the broker redelivers.
+    pub abandoned: u64,
+    /// From the start of the stop to its end.
+    pub seconds: f64,
+}
+
+impl Receipt {
+    /// Everything that has an end on this receipt.
+    pub fn accounted(&self) -> u64 {
+        self.acked
+            + self.requeued
+            + self.retried
+            + self.dead
+            + self.suspected
+            + self.lost_settlements
+            + self.abandoned
+    }
+
+    /// Whether every delivery has exactly one end.
+    pub fn balances(&self) -> bool {
+        self.delivered == self.accounted()
+    }
+
+    /// How the process should end: abandoned work is a failure even if the stop was orderly.
+    pub fn exit(&self) -> Exit {
+        if self.abandoned > 0 { Exit::Failed } else { Exit::Done }
+    }
+
+    /// The receipt as one line of JSON, without a line end.
+    pub fn to_line(&self) -> String {
+        serde_json::to_string(self).expect("a receipt holds only strings and finite numbers")
+    }
+
+    /// Writes the receipt to `path` and then as one line to stderr.
+    ///
+    /// The line is written even if the file cannot be: it is the account of last resort.
+    ///
+    /// # Errors
+    /// The file cannot be written; `path` then holds what it held before.
+    pub fn write_to(&self, path: &Path) -> Result<(), ReceiptError> {
+        let written = self.save(path);
+        self.print();
+        written
+    }
+
+    /// Writes the receipt as one line to stderr; a closed stderr is no reason to fail a clean stop.
+    pub fn print(&self) {
+        let mut line = self.to_line();
+        line.push('\n');
+        let _ = io::stderr().lock().write_all(line.as_bytes());
+    }
+
+    /// Replaces `path` as a whole, so that a reader never sees half a receipt.
+    fn save(&self, path: &Path) -> Result<(), ReceiptError> {
+        let failed = |source| ReceiptError { path: path.to_owned(), source };
+        let mut name = path.file_name().ok_or_else(|| failed(io::ErrorKind::IsADirectory.into()))?.to_owned();
+        // A fleet may share the folder: the process id keeps two writers apart.
+        name.push(format!(".{}.part", std::process::id()));
+        let part = path.with_file_name(name);
+        let write = || -> io::Result<()> {
+            let mut file = File::create(&part)?;
+            writeln!(file, "{}", self.to_line())?;
+            file.sync_all()?;
+            std::fs::rename(&part, path)
+        };
+        write().map_err(|source| {
+            let _ = std::fs::remove_file(&part);
+            failed(source)
+        })
+    }
+}
+
+/// The receipt could not be put where it was asked for.
+#[derive(Debug, thiserror::Error)]
+#[error("receipt file {} cannot be written: {source}", path.display())]
+pub struct ReceiptError {
+    /// Where it should have gone.
+    pub path: PathBuf,
+    /// Why it did not.
+    pub source: io::Error,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn receipt() -> Receipt {
+        Receipt {
+            worker: "w1".into(),
+            mode: Mode::Soft,
+            escalated: false,
+            delivered: 21,
+            acked: 6,
+            requeued: 5,
+            retried: 4,
+            dead: 3,
+            suspected: 2,
+            lost_settlements: 1,
+            abandoned: 0,
+            seconds: 0.25,
+        }
+    }
+
+    #[test]
+    fn the_json_is_the_contracts() {
+        assert_eq!(
+            receipt().to_line(),
+            concat!(
+                r#"{"event":"shutdown_receipt","worker":"w1","mode":"soft","escalated":false,"delivered":21,"#,
+                r#""acked":6,"requeued":5,"retried":4,"dead":3,"suspected":2,"lost_settlements":1,"#,
+                r#""abandoned":0,"seconds":0.25}"#
+            )
+        );
+        assert_eq!(serde_json::from_str::<Receipt>(&receipt().to_line()).unwrap(), receipt());
+    }
+
+    #[test]
+    fn it_balances_only_when_every_delivery_has_an_end() {
+        assert!(receipt().balances());
+        assert!(!Receipt { acked: 5, ..receipt() }.balances());
+        assert!(Receipt { acked: 5, abandoned: 1, ..receipt() }.balances());
+        assert!(!Receipt { delivered: 20, ..receipt() }.balances());
+    }
+
+    #[test]
+    fn abandoned_work_fails_the_process() {
+        assert_eq!(receipt().exit(), Exit::Done);
+        assert_eq!(Receipt { abandoned: 1, ..receipt() }.exit(), Exit::Failed);
+    }
+
+    #[test]
+    fn the_file_is_replaced_whole_and_nothing_else_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("receipt.json");
+        std::fs::write(&path, "an older and much longer receipt".repeat(100)).unwrap();
+        receipt().write_to(&path).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), receipt().to_line() + "\n");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_named() {
+        let error = receipt().write_to(Path::new("/nonexistent-folder/receipt.json")).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "receipt file /nonexistent-folder/receipt.json cannot be written: \
+             No such file or directory (os error 2)"
+        );
+    }
+}

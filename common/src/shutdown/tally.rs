@@ -1,0 +1,154 @@
+//! The running count behind a receipt.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use super::{Mode, Receipt};
+
+/// The one end a delivery can come to. The names are the receipt's fields, so that receipt and
+/// metrics can be compared by eye.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(usize)]
+pub enum Fate {
+    /// Success, acknowledged.
+    Acked,
+    /// Handed back without spending an attempt.
+    Requeued,
+    /// Copied to the retry ladder, then acknowledged.
+    Retried,
+    /// Copied to the dead-letter queue, then acknowledged.
+    Dead,
+    /// Copied to the suspect queue, then acknowledged.
+    Suspected,
+    /// The connection died before the answer; the broker redelivers.
+    LostSettlement,
+    /// Left running when the process ended; the broker redelivers.
+    Abandoned,
+}
+
+impl Fate {
+    /// All fates, in the receipt's order.
+    pub const ALL: [Fate; 7] = [
+        Fate::Acked,
+        Fate::Requeued,
+        Fate::Retried,
+        Fate::Dead,
+        Fate::Suspected,
+        Fate::LostSettlement,
+        Fate::Abandoned,
+    ];
+
+    /// The receipt's field name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Fate::Acked => "acked",
+            Fate::Requeued => "requeued",
+            Fate::Retried => "retried",
+            Fate::Dead => "dead",
+            Fate::Suspected => "suspected",
+            Fate::LostSettlement => "lost_settlements",
+            Fate::Abandoned => "abandoned",
+        }
+    }
+}
+
+/// Counts deliveries and their ends from any thread.
+///
+/// The counts are independent of each other; they are exact once the threads that bump them are
+/// done, which is when a receipt is made.
+#[derive(Debug, Default)]
+pub struct Tally {
+    delivered: AtomicU64,
+    fates: [AtomicU64; Fate::ALL.len()],
+}
+
+impl Tally {
+    /// A tally of nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// One message came in.
+    pub fn delivered(&self) {
+        self.delivered.fetch_add(1, Relaxed);
+    }
+
+    /// One delivery came to its end.
+    pub fn settled(&self, fate: Fate) {
+        self.settled_many(fate, 1);
+    }
+
+    /// `count` deliveries came to the same end.
+    pub fn settled_many(&self, fate: Fate, count: u64) {
+        self.fates[fate as usize].fetch_add(count, Relaxed);
+    }
+
+    /// Messages delivered so far.
+    pub fn deliveries(&self) -> u64 {
+        self.delivered.load(Relaxed)
+    }
+
+    /// Deliveries that came to this end so far.
+    pub fn count(&self, fate: Fate) -> u64 {
+        self.fates[fate as usize].load(Relaxed)
+    }
+
+    /// Deliveries without an end yet.
+    pub fn outstanding(&self) -> u64 {
+        // Ends are read first: a delivery that comes in meanwhile must not make the difference negative.
+        let settled: u64 = Fate::ALL.into_iter().map(|fate| self.count(fate)).sum();
+        self.deliveries().saturating_sub(settled)
+    }
+
+    /// The receipt of a stop that took `took`.
+    pub fn receipt(&self, worker: &str, mode: Mode, escalated: bool, took: Duration) -> Receipt {
+        Receipt {
+            worker: worker.to_owned(),
+            mode,
+            escalated,
+            delivered: self.deliveries(),
+            acked: self.count(Fate::Acked),
+            requeued: self.count(Fate::Requeued),
+            retried: self.count(Fate::Retried),
+            dead: self.count(Fate::Dead),
+            suspected: self.count(Fate::Suspected),
+            lost_settlements: self.count(Fate::LostSettlement),
+            abandoned: self.count(Fate::Abandoned),
+            // Milliseconds are as exact as anything a person compares them with.
+            seconds: (took.as_secs_f64() * 1000.0).round() / 1000.0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_fate_lands_in_the_field_of_its_name() {
+        let tally = Tally::new();
+        for (index, fate) in Fate::ALL.into_iter().enumerate() {
+            let count = 1 << index;
+            tally.settled_many(fate, count);
+            (0..count).for_each(|_| tally.delivered());
+        }
+        let receipt = tally.receipt("w", Mode::Hard, true, Duration::from_micros(1_234_567));
+        let json = serde_json::to_value(&receipt).unwrap();
+        for (index, fate) in Fate::ALL.into_iter().enumerate() {
+            assert_eq!(json[fate.as_str()], 1 << index, "{fate:?}");
+        }
+        assert_eq!(json["delivered"], 127);
+        assert_eq!(json["seconds"], 1.235);
+        assert!(receipt.balances());
+    }
+
+    #[test]
+    fn outstanding_is_what_has_no_end_yet() {
+        let tally = Tally::new();
+        tally.delivered();
+        tally.delivered();
+        tally.settled(Fate::Acked);
+        assert_eq!(tally.outstanding(), 1);
+        assert!(!tally.receipt("w", Mode::Soft, false, Duration::ZERO).balances());
+    }
+}
