@@ -1,0 +1,245 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const NOW: i64 = 1_763_600_000_000_000;
+
+fn now() -> Timestamp {
+    Timestamp::from_micros(NOW).unwrap()
+}
+
+fn parse(content_type: &str, body: &str) -> Result<Vec<Record>, BadRecord> {
+    readings_from(content_type, body.as_bytes(), now())
+}
+
+fn brief(record: &Record) -> String {
+    let Reading { device, metric, value, unit, time } = &record.reading;
+    let unit = unit.map_or("-", Unit::symbol);
+    format!("{device} {metric} {value} {unit} {:+}", (time.as_micros() - NOW) as f64 / 1e6)
+}
+
+fn briefs(content_type: &str, body: &str) -> Vec<String> {
+    parse(content_type, body).unwrap().iter().map(brief).collect()
+}
+
+fn error(content_type: &str, body: &str) -> String {
+    parse(content_type, body).unwrap_err().to_string()
+}
+
+const PLAIN: &str = r#"{"device":"a","metric":"temperature","value":21.5,"unit":"Cel","time":1763600010}"#;
+
+#[test]
+fn the_forms_of_a_body() {
+    let one = "a temperature 21.5 Cel +10";
+    assert_eq!(briefs("", PLAIN), [one]);
+    assert_eq!(briefs("Application/JSON; charset=UTF-8", PLAIN), [one]);
+    assert_eq!(briefs("application/json", &format!("[{PLAIN},{PLAIN}]")), [one, one]);
+    assert_eq!(briefs("application/x-ndjson", &format!("{PLAIN}\r\n\n{PLAIN}\n")), [one, one]);
+    let senml = r#"[{"bn":"a:","bt":1763600010,"n":"temperature","u":"Cel","v":21.5}]"#;
+    assert_eq!(briefs("application/senml+json", senml), [one]);
+    assert_eq!(briefs("application/json", senml), [one]);
+    assert_eq!(briefs("", &senml[1..senml.len() - 1]), [one]);
+    assert_eq!(briefs("application/jsonl", &format!("{senml}\n{PLAIN}")), [one, one]);
+    assert_eq!(briefs("", &format!("\u{feff}{PLAIN}")), [one]);
+}
+
+#[test]
+fn optional_fields_of_a_plain_reading() {
+    let records = parse("", r#"{"device":"a","metric":"b","value":-0.5e2,"unit":null,"time":null}"#).unwrap();
+    assert_eq!(brief(&records[0]), "a b -50 - +0");
+    assert!(records[0].time_assumed);
+    let records =
+        parse("", r#"{"id":"r-1","device":"CO(GT) ü","metric":"b","value":1,"time":"2025-11-20T00:53:21Z"}"#)
+            .unwrap();
+    assert_eq!(brief(&records[0]), "CO(GT) ü b 1 - +1");
+    assert_eq!(records[0].id.as_deref(), Some("r-1"));
+    assert!(!records[0].time_assumed);
+}
+
+#[test]
+fn senml_becomes_readings() {
+    let pack = r#"[
+        {"bn":"urn:dev:ow:10e2073a01080063","bt":1763600000,"bu":"%RH","v":20},
+        {"u":"lon","v":24.30621},
+        {"n":":open","vb":true,"t":60},
+        {"n":"/raw","u":"count","v":7,"s":3},
+        {"bn":"2001:db8::3","bu":"/","v":0.5},
+        {"bn":"x","bt":-5,"v":1,"u":"degF"}
+    ]"#;
+    assert_eq!(
+        briefs("application/senml+json", pack),
+        [
+            "urn:dev:ow:10e2073a01080063 humidity 20 %RH +0",
+            "urn:dev:ow:10e2073a01080063 longitude 24.30621 lon +0",
+            "urn:dev:ow:10e2073a01080063 open 1 %RH +60",
+            "urn:dev:ow:10e2073a01080063 raw 7 count +0",
+            "2001:db8::3 ratio 0.5 / +0",
+            "x temperature 1 degF -5",
+        ]
+    );
+    let assumed: Vec<_> = parse("", pack).unwrap().iter().map(|record| record.time_assumed).collect();
+    assert_eq!(assumed, [false, false, false, false, false, true]);
+    assert_eq!(briefs("", r#"[{"n":"door:open","vb":false}]"#), ["door open 0 / +0"]);
+}
+
+#[test]
+fn lines_share_no_base_fields() {
+    let body = "[{\"bn\":\"a:\",\"bu\":\"Cel\",\"n\":\"t\",\"v\":1}]\n{\"n\":\"b:t\",\"v\":2}";
+    assert_eq!(briefs("application/x-ndjson", body), ["a t 1 Cel +0", "b t 2 - +0"]);
+}
+
+#[test]
+fn names_within_a_body_are_shared() {
+    let records = parse("", &format!("[{PLAIN},{PLAIN}]")).unwrap();
+    assert!(std::sync::Arc::ptr_eq(&records[0].reading.device, &records[1].reading.device));
+}
+
+#[test]
+fn what_users_see() {
+    let long = "x".repeat(129);
+    let cut = "x".repeat(60);
+    for (body, message) in [
+        ("", "record 0: body: not JSON: EOF while parsing a value at line 1 column 0".to_owned()),
+        ("{", "record 0: body: not JSON: EOF while parsing an object at line 1 column 1".into()),
+        ("[]", "record 0: body: no record in it that measures anything".into()),
+        (r#"[{"bn":"a"}]"#, "record 0: body: no record in it that measures anything".into()),
+        ("{}", "record 0: body: neither a plain reading (device, metric, value) nor SenML (n, v)".into()),
+        ("[1]", "record 0: body: a number is not a record; a record is an object".into()),
+        ("\"hi\"", r#"record 0: body: the string "hi" is no body; an object or an array of objects is needed"#.into()),
+        (r#"{"device":"a","value":1}"#, "record 0: metric: it is required".into()),
+        (r#"{"device":"a","metric":"b","value":null}"#, "record 0: value: it is required".into()),
+        (r#"{"device":"a","metric":"b","value":"21,5"}"#, r#"record 0: value: the string "21,5" is not a number"#.into()),
+        (r#"{"device":"a","metric":"b","value":1e999}"#, "record 0: body: not JSON: number out of range at line 1 column 40".into()),
+        (r#"{"device":"a","metric":"b","value":NaN}"#, "record 0: body: not JSON: expected value at line 1 column 36".into()),
+        (r#"{"device":7,"metric":"b","value":1}"#, "record 0: device: the number 7 is not a string".into()),
+        (r#"{"device":"","metric":"b","value":1}"#, r#"record 0: device: "": it is empty"#.into()),
+        (r#"{"device":"a\u0000b","metric":"b","value":1}"#, r#"record 0: device: "a\0b": it holds a control character"#.into()),
+        (r#"{"device":" a","metric":"b","value":1}"#, r#"record 0: device: " a": it starts or ends with white space"#.into()),
+        (&format!(r#"{{"device":"{long}","metric":"b","value":1}}"#), format!("record 0: device: \"{cut}\"… is 129 bytes long; 128 are allowed")),
+        (&format!(r#"[{{"n":"{long}","v":1}}]"#), format!("record 0: n: \"{cut}\"… is 129 bytes long; 128 are allowed")),
+        (r#"{"device":"a","metric":"b","value":1,"unit":"celsius"}"#, r#"record 0: unit: "celsius" is not a SenML unit; the nearest is "Cel" (degrees Celsius)"#.into()),
+        (r#"[{"n":"a","v":1,"bu":"Celcius"}]"#, r#"record 0: bu: "Celcius" is not a SenML unit; the nearest is "Cel" (degrees Celsius)"#.into()),
+        (r#"{"device":"a","metric":"b","value":1,"time":"yesterday"}"#, r#"record 0: time: "yesterday": not an RFC 3339 date and time such as 2026-11-20T07:30:00Z"#.into()),
+        (r#"{"device":"a","metric":"b","value":1,"time":1763600000000}"#, "record 0: time: 1763600000000: outside the years 0000 to 9999; a number is Unix seconds, not milliseconds".into()),
+        (r#"{"device":"a","metric":"b","value":1,"time":true}"#, "record 0: time: true is not an RFC 3339 date and time, or Unix seconds".into()),
+        (r#"{"device":"a","metric":"b","value":1,"timee":5}"#, "record 0: timee: a plain reading has no such field, only device, metric, value, unit, time, id; did you mean time?".into()),
+        (r#"{"device":"a","metric":"b","value":1,"n":"x"}"#, "record 0: body: SenML fields among those of a plain reading".into()),
+        (r#"{"device":"a","device":"b","metric":"b","value":1}"#, "record 0: device: it is given twice".into()),
+        (r#"[{"n":"a:b","v":1},{"n":"a:c","vs":"Machine Room"}]"#, r#"record 1: vs: the string "Machine Room" is no reading; send v or vb"#.into()),
+        (r#"[{"n":"a:b","vd":"aGkgCg"}]"#, "record 0: vd: data is no reading; send v or vb".into()),
+        (r#"[{"n":"a:b","s":5}]"#, "record 0: s: a sum without a value is no reading; send v or vb".into()),
+    ] {
+        assert_eq!(error("application/json", body), message, "{body}");
+    }
+}
+
+#[test]
+fn media_types() {
+    for given in ["text/plain", "application/cbor", "application/json; charset=latin-1"] {
+        let refused = parse(given, PLAIN).unwrap_err();
+        assert_eq!(refused.code.http_status(), 415);
+        assert_eq!(
+            refused.to_string(),
+            format!(
+                "record 0: content-type: {given:?} carries no readings; application/json, application/senml+json and application/x-ndjson in UTF-8 do"
+            )
+        );
+    }
+    assert_eq!(
+        error("", "\u{feff}"),
+        "record 0: body: not JSON: EOF while parsing a value at line 1 column 0"
+    );
+    let not_text = readings_from("", b"{\"device\":\"\xff\"}", now()).unwrap_err();
+    assert_eq!(not_text.to_string(), "record 0: body: not UTF-8 from byte 11 on");
+    assert_eq!(not_text.code.http_status(), 400);
+}
+
+#[test]
+fn a_bad_line_is_named() {
+    let body = format!("{PLAIN}\n\n{PLAIN}\n{{oops\n");
+    assert_eq!(
+        error("application/x-ndjson", &body),
+        "record 2: body: line 4: not JSON: key must be a string at line 1 column 2"
+    );
+}
+
+#[test]
+fn the_limit_is_the_limit() {
+    let limits = Limits { records: 3, ..Limits::default() };
+    let body = |count: usize| format!("[{}]", vec![PLAIN; count].join(","));
+    assert_eq!(readings_within("", body(3).as_bytes(), now(), &limits).unwrap().len(), 3);
+    let refused = readings_within("", body(4).as_bytes(), now(), &limits).unwrap_err();
+    assert_eq!(refused.to_string(), "record 3: body: more than 3 records");
+    assert_eq!(refused.code.http_status(), 413);
+    let lines = [PLAIN; 4].join("\n");
+    assert!(readings_within("application/jsonl", lines.as_bytes(), now(), &limits).is_err());
+}
+
+fn json_value() -> impl Strategy<Value = serde_json::Value> {
+    let leaf = prop_oneof![
+        Just(serde_json::Value::Null),
+        any::<bool>().prop_map(Into::into),
+        any::<f64>().prop_map(Into::into),
+        any::<i64>().prop_map(Into::into),
+        prop_oneof!["[a-zA-Z0-9:/_.-]{0,12}", "\\PC{0,8}", Just("Cel".to_owned()), Just("%RH".to_owned())]
+            .prop_map(Into::into),
+    ];
+    leaf.prop_recursive(2, 8, 3, |inner| prop::collection::vec(inner, 0..3).prop_map(Into::into))
+}
+
+fn record_like() -> impl Strategy<Value = serde_json::Value> {
+    let label = prop::sample::select(vec![
+        "device", "metric", "value", "unit", "time", "id", "bn", "bt", "bu", "bv", "bs", "bver", "n", "u",
+        "v", "vs", "vb", "vd", "s", "t", "ut", "x", "y_",
+    ]);
+    prop::collection::hash_map(label, json_value(), 0..7)
+        .prop_map(|map| map.into_iter().map(|(label, value)| (label.to_owned(), value)).collect())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn any_bytes_are_answered(body in prop::collection::vec(any::<u8>(), 0..200)) {
+        for content_type in ["", "application/senml+json", "application/x-ndjson"] {
+            let _ = readings_from(content_type, &body, now());
+        }
+    }
+
+    #[test]
+    fn any_records_are_answered_on_one_line(records in prop::collection::vec(record_like(), 0..4)) {
+        let body = serde_json::to_vec(&records).unwrap();
+        for content_type in ["", "application/senml+json"] {
+            match readings_from(content_type, &body, now()) {
+                Ok(records) => for record in records {
+                    prop_assert!(record.reading.value.is_finite());
+                    prop_assert!((1..=128).contains(&record.reading.device.len()));
+                    prop_assert!((1..=128).contains(&record.reading.metric.len()));
+                },
+                Err(error) => {
+                    let text = error.to_string();
+                    prop_assert!(!text.contains(['\n', '\r']) && text.len() < 400, "{}", text);
+                    prop_assert!(error.index <= records.len());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_read_again(
+        device in "[a-z0-9:./-]{1,30}", metric in "[a-z0-9_]{1,30}", value in prop::num::f64::NORMAL,
+        micros in 0..4_000_000_000_000_000_i64, unit in prop::sample::select(Unit::all().collect::<Vec<_>>()),
+    ) {
+        let reading = Reading {
+            device: device.as_str().into(),
+            metric: metric.as_str().into(),
+            value,
+            unit: Some(unit),
+            time: Timestamp::from_micros(micros).unwrap(),
+        };
+        let body = serde_json::to_vec(&[&reading]).unwrap();
+        let read = readings_from("application/json", &body, now()).unwrap();
+        prop_assert_eq!(&read[0].reading, &reading);
+        prop_assert!(!read[0].time_assumed);
+    }
+}

@@ -1,0 +1,173 @@
+//! SenML, JSON form (RFC 8428): records, base fields, and their resolution.
+//!
+//! A pack is resolved record by record: [`Base`] carries what the records before set, and turns
+//! the fields of one record into a [`Resolved`] one, with its full name, absolute time and sums.
+//! How a resolved record becomes a reading of a device's metric is [`name::split`].
+//!
+//! Where the RFC leaves room:
+//! - A record that holds base fields only (RFC 8428 §5.1.7) sets them and measures nothing.
+//! - A record with regular fields but neither value nor sum takes the base value or base sum in
+//!   force (§4.5.4: the missing one counts as zero); with none in force it is refused.
+//! - All records must have one version (§4.4), 10 when not said; a higher one is refused.
+//! - Upper-case `E` in a number is accepted, though §5 forbids writing it.
+
+use std::borrow::Cow;
+
+use super::parse::{BadRecord, Fault, shown};
+use super::timestamp::{BadTimestamp, Timestamp};
+
+pub mod name;
+mod record;
+pub use record::{Fields, Resolved, Value};
+
+/// The SenML version that RFC 8428 defines and this implementation understands.
+pub const VERSION: u64 = 10;
+
+/// Times below are relative to now (RFC 8428 §4.5.3): 2^28 seconds.
+pub const RELATIVE_BELOW: f64 = 268_435_456.0;
+
+/// Resolves a pack (RFC 8428 §4.6): every base field applied, relative times counted from `now`,
+/// in chronological order; records of one time keep theirs.
+///
+/// # Errors
+/// The first record that is not SenML.
+pub fn resolve(body: &[u8], now: Timestamp) -> Result<Vec<Resolved<'static>>, BadRecord> {
+    let mut records = super::parse::resolved(body, now)?;
+    records.sort_by_key(|record| record.time);
+    Ok(records)
+}
+
+/// The base fields in force at one place of a pack.
+#[derive(Debug, Default)]
+pub struct Base {
+    name: String,
+    unit: Option<String>,
+    time: f64,
+    value: Option<f64>,
+    sum: Option<f64>,
+    version: Option<u64>,
+    /// The concatenated name of the record at hand, kept for its allocation.
+    full_name: String,
+}
+
+impl Base {
+    /// No base field set: the start of a pack.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes over the record's base fields, then resolves its regular ones. `None` for a record
+    /// that sets base fields only. `index` is the record's place in the pack, for errors.
+    ///
+    /// # Errors
+    /// What RFC 8428 forbids, naming the field.
+    pub fn resolve<'a>(
+        &'a mut self,
+        fields: Fields<'a>,
+        now: Timestamp,
+        index: usize,
+    ) -> Result<Option<Resolved<'a>>, BadRecord> {
+        self.set(&fields, index)?;
+        if !fields.has_regular() && fields.has_base() {
+            return Ok(None);
+        }
+        self.full_name.clear();
+        self.full_name.push_str(&self.name);
+        self.full_name.push_str(fields.n.as_deref().unwrap_or_default());
+        name::check(&self.full_name).map_err(|error| {
+            let field = if fields.n.is_some() { "n" } else { "bn" };
+            BadRecord::new(index, field, Fault::BadName, format!("{}: {error}", shown(&self.full_name)))
+        })?;
+        let value = self.value_of(&fields, index)?;
+        let sum = match (self.sum, fields.s) {
+            (None, None) => None,
+            (base, own) => Some(finite(base.unwrap_or(0.0) + own.unwrap_or(0.0), "s", index)?),
+        };
+        if value.is_none() && sum.is_none() {
+            let message = "one of v, vb, vs, vd or s is needed".to_owned();
+            return Err(BadRecord::new(index, "v", Fault::MissingField, message));
+        }
+        let seconds = self.time + fields.t.unwrap_or(0.0);
+        let relative = seconds < RELATIVE_BELOW;
+        let time = if relative { now.plus_seconds(seconds) } else { Timestamp::from_unix_seconds(seconds) }
+            .map_err(|error: BadTimestamp| {
+            let field = if fields.t.is_some() { "t" } else { "bt" };
+            BadRecord::new(index, field, Fault::BadTime, format!("{seconds}: {error}"))
+        })?;
+        Ok(Some(Resolved {
+            name: Cow::Borrowed(&self.full_name),
+            unit: fields.u.or(self.unit.as_deref().map(Cow::Borrowed)),
+            value,
+            sum,
+            time,
+            relative,
+            update_time: fields.ut,
+        }))
+    }
+
+    fn set(&mut self, fields: &Fields<'_>, index: usize) -> Result<(), BadRecord> {
+        let version = fields.bver.or(self.version).unwrap_or(VERSION);
+        if version > VERSION || version == 0 {
+            let message = format!("{version} is not a version from 1 to {VERSION}");
+            return Err(BadRecord::new(index, "bver", Fault::UnsupportedVersion, message));
+        }
+        if let Some(first) = self.version.filter(|first| *first != version) {
+            let message = format!("{version}, but the pack began with version {first}");
+            return Err(BadRecord::new(index, "bver", Fault::UnsupportedVersion, message));
+        }
+        self.version = Some(version);
+        if let Some(name) = &fields.bn {
+            self.name.clear();
+            self.name.push_str(name);
+        }
+        if let Some(unit) = &fields.bu {
+            self.unit = Some(unit.to_string());
+        }
+        self.time = fields.bt.unwrap_or(self.time);
+        self.value = fields.bv.or(self.value);
+        self.sum = fields.bs.or(self.sum);
+        Ok(())
+    }
+
+    fn value_of<'a>(&self, fields: &Fields<'a>, index: usize) -> Result<Option<Value<'a>>, BadRecord> {
+        let given = [fields.v.is_some(), fields.vb.is_some(), fields.vs.is_some(), fields.vd.is_some()];
+        if given.iter().filter(|given| **given).count() > 1 {
+            let message = "only one of v, vb, vs and vd may be given".to_owned();
+            return Err(BadRecord::new(index, "v", Fault::Duplicate, message));
+        }
+        if let Some(data) = &fields.vd
+            && !is_base64url(data)
+        {
+            let message = format!("{}: not base64 of the URL-safe alphabet without padding", shown(data));
+            return Err(BadRecord::new(index, "vd", Fault::WrongType, message));
+        }
+        Ok(match fields {
+            Fields { vb: Some(flag), .. } => Some(Value::Bool(*flag)),
+            Fields { vs: Some(text), .. } => Some(Value::Text(text.clone())),
+            Fields { vd: Some(data), .. } => Some(Value::Data(data.clone())),
+            Fields { v: Some(number), .. } => {
+                Some(Value::Number(finite(self.value.unwrap_or(0.0) + number, "v", index)?))
+            }
+            // A base value stands for a missing value, except where a sum makes the value optional
+            // and the base value was meant for the records that have one.
+            _ if fields.s.is_none() => self.value.map(Value::Number),
+            _ => None,
+        })
+    }
+}
+
+fn finite(sum: f64, field: &'static str, index: usize) -> Result<f64, BadRecord> {
+    if sum.is_finite() {
+        return Ok(sum);
+    }
+    let message = "with the base value added it exceeds a double".to_owned();
+    Err(BadRecord::new(index, field, Fault::OutOfRange, message))
+}
+
+fn is_base64url(text: &str) -> bool {
+    text.len() % 4 != 1
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+}
+
+#[cfg(test)]
+mod tests;

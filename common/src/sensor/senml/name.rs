@@ -1,0 +1,152 @@
+//! Names of SenML records: what they may be made of, and which part is the device.
+
+use std::net::Ipv6Addr;
+
+/// What is wrong with a name (RFC 8428 §4.5.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BadName {
+    /// Base name and name together are empty.
+    #[error("the name, base name included, is empty")]
+    Empty,
+    /// Not a letter or a digit first.
+    #[error("a name starts with a letter or a digit")]
+    Start,
+    /// Something else than letters, digits and `-:./_`.
+    #[error("a name holds only A-Z, a-z, 0-9 and - : . / _, not {0:?}")]
+    Character(char),
+}
+
+/// Checks a full name. Its length is the caller's to limit: the RFC sets none.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub fn check(name: &str) -> Result<(), BadName> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b':' | b'.' | b'/' | b'_');
+    if name.is_empty() {
+        return Err(BadName::Empty);
+    }
+    if !name.bytes().all(allowed) {
+        let wrong = name.chars().find(|one| !one.is_ascii() || !allowed(*one as u8));
+        return Err(BadName::Character(wrong.unwrap_or(char::REPLACEMENT_CHARACTER)));
+    }
+    if !name.as_bytes()[0].is_ascii_alphanumeric() {
+        return Err(BadName::Start);
+    }
+    Ok(())
+}
+
+/// The device and, where the name has one, the metric.
+///
+/// Only the full name decides, so that a pack and its resolved form give the same readings:
+/// 1. `urn:dev:` (RFC 9039): the device is the URN with the parts its subtype has (one after `mac`
+///    and `ow`, two after `org` and `os`, three after `ops`), the metric what follows the next `:`,
+///    `/` or, in that last part, `_`; `urn:uuid:` has one part.
+/// 2. A name that is an IPv6 or MAC address as a whole is a device.
+/// 3. Any other name is cut at its last `/`, or without one at its last `:`.
+/// 4. Without a cut, all of it is the device. Separators at the end count for nothing.
+pub fn split(name: &str) -> (&str, Option<&str>) {
+    let name = name.trim_end_matches([':', '/']);
+    if let Some(parts) = urn_parts(name) {
+        return cut_urn(name, parts);
+    }
+    if is_address(name) {
+        return (name, None);
+    }
+    match name.rsplit_once('/').or_else(|| name.rsplit_once(':')) {
+        Some((device, metric)) if !device.is_empty() && !metric.is_empty() => (device, Some(metric)),
+        _ => (name, None),
+    }
+}
+
+/// How many parts between colons a device's URN has, `urn` included.
+fn urn_parts(name: &str) -> Option<usize> {
+    let head = name.get(..4).filter(|head| head.eq_ignore_ascii_case("urn:"))?;
+    let mut parts = name[head.len()..].split(':');
+    match parts.next()? {
+        space if space.eq_ignore_ascii_case("uuid") => Some(3),
+        space if space.eq_ignore_ascii_case("dev") => match parts.next()? {
+            "mac" | "ow" => Some(4),
+            "org" | "os" => Some(5),
+            "ops" => Some(6),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn cut_urn(name: &str, parts: usize) -> (&str, Option<&str>) {
+    let mut colons = name.bytes().enumerate().filter(|(_, byte)| *byte == b':').map(|(at, _)| at);
+    let Some(last_part) = colons.nth(parts - 2).map(|at| at + 1) else { return (name, None) };
+    let Some(end) = name[last_part..].find([':', '/', '_']).map(|at| at + last_part) else {
+        return (name, None);
+    };
+    (&name[..end], Some(&name[end + 1..]).filter(|metric| !metric.is_empty()))
+}
+
+fn is_address(name: &str) -> bool {
+    let colons = name.bytes().filter(|byte| *byte == b':').count();
+    let all_hex = || name.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b':' || byte == b'.');
+    if colons < 2 || !all_hex() {
+        return false;
+    }
+    let is_mac = matches!(colons, 5 | 7) && name.split(':').all(|part| part.len() == 2);
+    is_mac || name.parse::<Ipv6Addr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_and_metrics() {
+        for (name, device, metric) in [
+            ("urn:dev:ow:10e2073a01080063:temperature", "urn:dev:ow:10e2073a01080063", Some("temperature")),
+            ("urn:dev:ow:10e2073a01080063_temperature", "urn:dev:ow:10e2073a01080063", Some("temperature")),
+            ("urn:dev:ow:10e2073a01080063/pcb/temp", "urn:dev:ow:10e2073a01080063", Some("pcb/temp")),
+            ("urn:dev:ow:10e2073a01080063", "urn:dev:ow:10e2073a01080063", None),
+            ("urn:dev:ow:10e2073a01080063:", "urn:dev:ow:10e2073a01080063", None),
+            ("urn:dev:mac:0024beffff804ff1:hum", "urn:dev:mac:0024beffff804ff1", Some("hum")),
+            ("urn:dev:org:32473-foo:x1", "urn:dev:org:32473-foo:x1", None),
+            ("urn:dev:org:32473:foo:temp", "urn:dev:org:32473:foo", Some("temp")),
+            (
+                "urn:dev:ops:32473-a:Refrigerator:5002:temp",
+                "urn:dev:ops:32473-a:Refrigerator:5002",
+                Some("temp"),
+            ),
+            ("urn:dev:ops:32473:a", "urn:dev:ops:32473:a", None),
+            (
+                "urn:uuid:f81d4fae-7dec-11d0-a765-00a0c91e6bf6:co2",
+                "urn:uuid:f81d4fae-7dec-11d0-a765-00a0c91e6bf6",
+                Some("co2"),
+            ),
+            ("urn:example:thing:co2", "urn:example:thing", Some("co2")),
+            ("2001:db8::2/temperature", "2001:db8::2", Some("temperature")),
+            ("2001:db8::3", "2001:db8::3", None),
+            ("00:24:be:ff:80:4f", "00:24:be:ff:80:4f", None),
+            ("00:24:be:ff:80:4f:hum", "00:24:be:ff:80:4f", Some("hum")),
+            ("bench-1:temperature", "bench-1", Some("temperature")),
+            ("hall/rack.2/temperature", "hall/rack.2", Some("temperature")),
+            ("a:b/c", "a:b", Some("c")),
+            ("temperature", "temperature", None),
+            ("bench-1/", "bench-1", None),
+            ("urn:", "urn", None),
+            ("urn:dev:ow", "urn:dev:ow", None),
+        ] {
+            assert_eq!(split(name), (device, metric), "{name}");
+        }
+    }
+
+    #[test]
+    fn charset() {
+        assert_eq!(check("urn:dev:ow:10e2073a01080063:a-b.c/d_E9"), Ok(()));
+        assert_eq!(check(""), Err(BadName::Empty));
+        assert_eq!(check("-a"), Err(BadName::Start));
+        assert_eq!(check(":a"), Err(BadName::Start));
+        assert_eq!(
+            check("room 1").unwrap_err().to_string(),
+            "a name holds only A-Z, a-z, 0-9 and - : . / _, not ' '"
+        );
+        assert_eq!(check("gr\u{fc}n"), Err(BadName::Character('ü')));
+        assert_eq!(check("a\n"), Err(BadName::Character('\n')));
+    }
+}

@@ -1,0 +1,303 @@
+//! An instant, exact enough to be a key.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use time::OffsetDateTime;
+
+/// Microseconds since 1970-01-01T00:00:00Z, as POSIX counts them.
+///
+/// Microseconds and not nanoseconds, because an instant is part of a reading's key and must come
+/// out the same however it was written: a double holds Unix seconds of this century to 0.24 µs, so
+/// `1276020076.001` and `2010-06-08T18:01:16.001Z` only meet when both are rounded to microseconds.
+/// It is also what Postgres stores.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(i64);
+
+/// Why something is not an instant. Says what was expected; the caller adds the value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BadTimestamp {
+    /// Not of RFC 3339's form, or a date or time that does not exist.
+    #[error("not an RFC 3339 date and time such as 2026-11-20T07:30:00Z")]
+    Form,
+    /// A date and time without an offset; guessing one would move readings by hours.
+    #[error("no UTC offset; end it with Z or an offset such as +02:00")]
+    NoOffset,
+    /// Outside the years 0000 to 9999 that RFC 3339 can write.
+    #[error("outside the years 0000 to 9999; a number is Unix seconds, not milliseconds")]
+    Range,
+    /// NaN or infinite.
+    #[error("not a finite number of Unix seconds")]
+    NotFinite,
+}
+
+const MICROS: i64 = 1_000_000;
+/// 0000-01-01T00:00:00Z
+const MIN: i64 = -62_167_219_200 * MICROS;
+/// 9999-12-31T23:59:59.999999Z
+const MAX: i64 = 253_402_300_800 * MICROS - 1;
+
+impl Timestamp {
+    /// From microseconds since the epoch.
+    ///
+    /// # Errors
+    /// [`BadTimestamp::Range`] outside the years 0000 to 9999.
+    pub const fn from_micros(micros: i64) -> Result<Self, BadTimestamp> {
+        if micros < MIN || micros > MAX { Err(BadTimestamp::Range) } else { Ok(Self(micros)) }
+    }
+
+    /// From Unix seconds, rounded to the nearest microsecond.
+    ///
+    /// # Errors
+    /// Not finite, or outside the years 0000 to 9999.
+    pub fn from_unix_seconds(seconds: f64) -> Result<Self, BadTimestamp> {
+        if !seconds.is_finite() {
+            return Err(BadTimestamp::NotFinite);
+        }
+        // Whole and fractional part apart: the product of a large double and 1e6 would round twice.
+        let whole = seconds.trunc();
+        if whole.abs() > 1e12 {
+            return Err(BadTimestamp::Range);
+        }
+        Self::from_micros(whole as i64 * MICROS + ((seconds - whole) * 1e6).round() as i64)
+    }
+
+    /// This instant moved by a number of seconds, rounded to the nearest microsecond.
+    ///
+    /// # Errors
+    /// As [`from_unix_seconds`](Self::from_unix_seconds).
+    pub fn plus_seconds(self, seconds: f64) -> Result<Self, BadTimestamp> {
+        if !seconds.is_finite() {
+            return Err(BadTimestamp::NotFinite);
+        }
+        if seconds.abs() > 1e12 {
+            return Err(BadTimestamp::Range);
+        }
+        Self::from_micros(self.0 + (seconds * 1e6).round() as i64)
+    }
+
+    /// Microseconds since the epoch: the exact value, fit for a key.
+    pub const fn as_micros(self) -> i64 {
+        self.0
+    }
+
+    /// Unix seconds; exact to the microsecond for the next 250 years.
+    pub fn as_unix_seconds(self) -> f64 {
+        self.0 as f64 / 1e6
+    }
+
+    /// Reads RFC 3339, with `T`, `t` or a space between date and time and any number of decimals
+    /// (rounded to microseconds). A leap second is the second after it, as in POSIX time.
+    ///
+    /// # Errors
+    /// Which part is wrong, as [`BadTimestamp`].
+    pub fn parse(text: &str) -> Result<Self, BadTimestamp> {
+        let bytes = text.as_bytes();
+        let (Some(head), Some(tail)) = (bytes.get(..19), bytes.get(19..)) else {
+            return Err(BadTimestamp::Form);
+        };
+        let separators = [(4, b'-'), (7, b'-'), (13, b':'), (16, b':')];
+        if separators.iter().any(|&(at, byte)| head[at] != byte) || !matches!(head[10], b'T' | b't' | b' ') {
+            return Err(BadTimestamp::Form);
+        }
+        let (year, month, day) = (digits(&head[..4])?, digits(&head[5..7])?, digits(&head[8..10])?);
+        let (hour, minute, second) = (digits(&head[11..13])?, digits(&head[14..16])?, digits(&head[17..])?);
+        if !(1..=12).contains(&month)
+            || !(1..=days_in_month(year, month)).contains(&day)
+            || hour > 23
+            || minute > 59
+            || second > 60
+        {
+            return Err(BadTimestamp::Form);
+        }
+        let (micros, zone) = fraction(tail)?;
+        let seconds =
+            days_from_civil(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second - offset(zone)?;
+        Self::from_micros(seconds * MICROS + micros)
+    }
+
+    fn write(self, out: &mut [u8; 27]) -> &str {
+        let (days, in_day) = (self.0.div_euclid(86_400 * MICROS), self.0.rem_euclid(86_400 * MICROS));
+        let (year, month, day) = civil_from_days(days);
+        let (seconds, micros) = (in_day / MICROS, in_day % MICROS);
+        out.copy_from_slice(b"0000-00-00T00:00:00.000000Z");
+        put(&mut out[..4], year);
+        put(&mut out[5..7], month);
+        put(&mut out[8..10], day);
+        put(&mut out[11..13], seconds / 3_600);
+        put(&mut out[14..16], seconds / 60 % 60);
+        put(&mut out[17..19], seconds % 60);
+        put(&mut out[20..26], micros);
+        let mut end = if micros == 0 { 19 } else { 26 };
+        while micros != 0 && out[end - 1] == b'0' {
+            end -= 1;
+        }
+        out[end] = b'Z';
+        std::str::from_utf8(&out[..=end]).expect("digits and separators are ASCII")
+    }
+}
+
+fn digits(bytes: &[u8]) -> Result<i64, BadTimestamp> {
+    bytes.iter().try_fold(0, |sum, byte| match byte {
+        b'0'..=b'9' => Ok(sum * 10 + i64::from(byte - b'0')),
+        _ => Err(BadTimestamp::Form),
+    })
+}
+
+/// The microseconds after an optional decimal point, and what follows them.
+fn fraction(tail: &[u8]) -> Result<(i64, &[u8]), BadTimestamp> {
+    let [b'.', rest @ ..] = tail else { return Ok((0, tail)) };
+    let length = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    if length == 0 {
+        return Err(BadTimestamp::Form);
+    }
+    let kept = length.min(6);
+    let mut micros = digits(&rest[..kept])? * 10_i64.pow(6 - kept as u32);
+    if rest[..length].get(6).is_some_and(|digit| *digit >= b'5') {
+        micros += 1;
+    }
+    Ok((micros, &rest[length..]))
+}
+
+/// Seconds east of UTC.
+fn offset(zone: &[u8]) -> Result<i64, BadTimestamp> {
+    match zone {
+        [b'Z' | b'z'] => Ok(0),
+        [sign @ (b'+' | b'-'), h1, h2, b':', m1, m2] => {
+            let (hours, minutes) = (digits(&[*h1, *h2])?, digits(&[*m1, *m2])?);
+            if hours > 23 || minutes > 59 {
+                return Err(BadTimestamp::Form);
+            }
+            let seconds = hours * 3_600 + minutes * 60;
+            Ok(if *sign == b'-' { -seconds } else { seconds })
+        }
+        [] => Err(BadTimestamp::NoOffset),
+        _ => Err(BadTimestamp::Form),
+    }
+}
+
+fn put(out: &mut [u8], mut value: i64) {
+    for slot in out.iter_mut().rev() {
+        *slot = b'0' + (value % 10) as u8;
+        value /= 10;
+    }
+}
+
+fn days_in_month(year: i64, month: i64) -> i64 {
+    match month {
+        4 | 6 | 9 | 11 => 30,
+        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
+        2 => 28,
+        _ => 31,
+    }
+}
+
+/// Days since the epoch of a Gregorian date (H. Hinnant, "chrono-Compatible Low-Level Date
+/// Algorithms"): years start in March, so that the leap day is the last.
+fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let era = year.div_euclid(400);
+    let of_era = year.rem_euclid(400);
+    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
+}
+
+/// The inverse of [`days_from_civil`].
+fn civil_from_days(days: i64) -> (i64, i64, i64) {
+    let days = days + 719_468;
+    let era = days.div_euclid(146_097);
+    let of_era = days.rem_euclid(146_097);
+    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let shifted = (5 * of_year + 2) / 153;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    (year + era * 400 + i64::from(month <= 2), month, of_year - (153 * shifted + 2) / 5 + 1)
+}
+
+impl fmt::Display for Timestamp {
+    /// RFC 3339 in UTC with as many decimals as are needed: `2010-06-08T18:01:16.001Z`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.write(&mut [0; 27]))
+    }
+}
+
+impl fmt::Debug for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl From<OffsetDateTime> for Timestamp {
+    /// Rounds down to microseconds; years outside 0000 to 9999 become the nearest one inside.
+    fn from(at: OffsetDateTime) -> Self {
+        let micros = at.unix_timestamp_nanos().div_euclid(1_000);
+        Self(micros.clamp(i128::from(MIN), i128::from(MAX)) as i64)
+    }
+}
+
+impl From<Timestamp> for OffsetDateTime {
+    fn from(at: Timestamp) -> Self {
+        Self::from_unix_timestamp_nanos(i128::from(at.0) * 1_000)
+            .expect("the years 0000 to 9999 are within OffsetDateTime's range")
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.write(&mut [0; 27]))
+    }
+}
+
+impl<'de> Deserialize<'de> for Timestamp {
+    /// RFC 3339 text, or a number of Unix seconds.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TimestampVisitor)
+    }
+}
+
+struct TimestampVisitor;
+
+impl de::Visitor<'_> for TimestampVisitor {
+    type Value = Timestamp;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an RFC 3339 date and time, or Unix seconds")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Timestamp, E> {
+        Timestamp::parse(text).map_err(|error| E::custom(format_args!("time {text:?}: {error}")))
+    }
+
+    fn visit_f64<E: de::Error>(self, seconds: f64) -> Result<Timestamp, E> {
+        Timestamp::from_unix_seconds(seconds)
+            .map_err(|error| E::custom(format_args!("time {seconds}: {error}")))
+    }
+
+    fn visit_i64<E: de::Error>(self, seconds: i64) -> Result<Timestamp, E> {
+        self.visit_f64(seconds as f64)
+    }
+
+    fn visit_u64<E: de::Error>(self, seconds: u64) -> Result<Timestamp, E> {
+        self.visit_f64(seconds as f64)
+    }
+}
+
+impl schemars::JsonSchema for Timestamp {
+    fn schema_name() -> Cow<'static, str> {
+        "Timestamp".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "description": "An instant: RFC 3339 with an offset, or Unix seconds. Kept to the microsecond.",
+            "anyOf": [
+                { "type": "string", "format": "date-time" },
+                { "type": "number", "minimum": MIN / MICROS, "maximum": MAX / MICROS }
+            ]
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,81 @@
+use super::*;
+
+fn unit(symbol: &str) -> Unit {
+    Unit::parse(symbol).unwrap()
+}
+
+#[test]
+fn the_registry_is_complete_and_consistent() {
+    let count = |group| Unit::all().filter(|unit| unit.group() == group).count();
+    // 58 rows in RFC 8428 §12.1 and 8 in RFC 8798 §2; 33 in RFC 8798 §3.
+    assert_eq!((count(Group::Primary), count(Group::Secondary)), (66, 33));
+    for one in Unit::all() {
+        assert_eq!(Unit::get(one.symbol()), Some(one), "{one} is in the table twice");
+        assert_eq!(one.primary().group(), Group::Primary, "{one}");
+        assert!(one.converts_to(one.primary()), "{one}");
+        assert_eq!(Unit::get(one.0.base).map(|base| base.0.base), Some(one.0.base), "{one}");
+    }
+}
+
+#[test]
+fn values_of_the_standard() {
+    for (value, from, to, expected) in [
+        (100.0, "ms", "s", 0.1),     // RFC 8798's own example
+        (10.0, "dBm", "dBW", -20.0), // RFC 8798's own example
+        (1013.25, "hPa", "Pa", 101_325.0),
+        (12.0, "/100", "/", 0.12),
+        (90.0, "km/h", "m/s", 25.0),
+        (1.0, "kWh", "J", 3.6e6),
+        (1.0, "kWh", "Wh", 1000.0),
+        (1.0, "KiB", "B", 1024.0),
+        (1.0, "KiB", "bit", 8192.0),
+        (1.0, "MB/s", "Mbit/s", 8.0),
+        (250.0, "ug/m3", "kg/m3", 2.5e-7),
+        (0.0, "K", "Cel", -273.15),
+        (25.0, "Cel", "K", 298.15),
+        (1500.0, "g", "kg", 1.5),
+        (180.0, "deg", "rad", std::f64::consts::PI),
+        (72.0, "beat/min", "1/s", 1.2),
+    ] {
+        assert_eq!(unit(from).convert(value, unit(to)), Ok(expected), "{value} {from}");
+    }
+}
+
+#[test]
+fn fahrenheit_is_exact_at_its_fixed_points() {
+    for (fahrenheit, celsius) in [(32.0, 0.0), (212.0, 100.0), (-40.0, -40.0), (98.6, 37.0), (68.0, 20.0)] {
+        assert_eq!(unit("degF").convert(fahrenheit, unit("Cel")), Ok(celsius));
+        assert_eq!(unit("°F").convert(fahrenheit, unit("degF")), Ok(fahrenheit));
+    }
+}
+
+#[test]
+fn every_conversion_comes_back() {
+    for from in Unit::all() {
+        for to in Unit::all().filter(|to| from.converts_to(*to)) {
+            let there = from.convert(12.345, to).unwrap();
+            let back = to.convert(there, from).unwrap();
+            assert!((back - 12.345).abs() < 1e-9, "{from} -> {to}: {back}");
+        }
+    }
+}
+
+#[test]
+fn errors_read_well() {
+    for (given, message) in [
+        ("cel", r#""cel" is not a SenML unit; the nearest is "Cel" (degrees Celsius)"#),
+        ("Celsius", r#""Celsius" is not a SenML unit; the nearest is "Cel" (degrees Celsius)"#),
+        ("fahrenheit", r#""fahrenheit" is not a SenML unit; the nearest is "degF" (degrees Fahrenheit)"#),
+        ("rpm", r#""rpm" is not a SenML unit; the nearest is "1/min" (1 per minute (event rate, rpm))"#),
+        ("hPA", r#""hPA" is not a SenML unit; the nearest is "hPa" (hectopascal)"#),
+        ("m/s3", r#""m/s3" is not a SenML unit; the nearest is "m/s" (meter per second (velocity))"#),
+        ("furlongs", r#""furlongs" is not a SenML unit"#),
+        ("", r#""" is not a SenML unit"#),
+    ] {
+        assert_eq!(Unit::parse(given).unwrap_err().to_string(), message);
+    }
+    assert_eq!(
+        unit("Cel").convert(1.0, unit("%RH")).unwrap_err().to_string(),
+        "Cel (degrees Celsius) cannot be converted to %RH (percentage (relative humidity))"
+    );
+}
