@@ -3,7 +3,10 @@
 use lapin::ErrorKind;
 use thiserror::Error;
 
-use crate::topology::reply_code;
+use crate::{
+    exit::{Exit, HasExit},
+    topology::reply_code,
+};
 
 /// A connection that could not be had, or was lost.
 #[derive(Clone, Debug, Error)]
@@ -33,6 +36,16 @@ pub enum BrokerError {
     /// The URL cannot be read.
     #[error("amqp_url cannot be read: {0}; it looks like amqp://user:password@host:5672/%2f")]
     Url(String),
+}
+
+impl HasExit for BrokerError {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Unavailable { .. } => Exit::BrokerUnavailable,
+            Self::Denied { .. } => Exit::Denied,
+            Self::Url(_) => Exit::Config,
+        }
+    }
 }
 
 impl BrokerError {

@@ -16,6 +16,7 @@ use super::{
     error::BrokerError,
     wire::{Message, Target},
 };
+use crate::exit::{Exit, HasExit};
 
 mod confirms;
 use confirms::{Confirms, Verdict};
@@ -76,6 +77,15 @@ pub enum PublishError {
     /// with the same id is safe.
     #[error("unconfirmed: {0}")]
     InDoubt(String),
+}
+
+impl HasExit for PublishError {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Connect(error) => error.exit(),
+            _ => Exit::Failed,
+        }
+    }
 }
 
 impl PublishError {

@@ -8,7 +8,10 @@ use lapin::{
 use thiserror::Error;
 
 use super::plan::{Arg, Binding, Exchange, Queue, Topology};
-use crate::task::header::long;
+use crate::{
+    exit::{Exit, HasExit},
+    task::header::long,
+};
 
 /// Why the topology is not there.
 #[derive(Debug, Error)]
@@ -38,6 +41,16 @@ pub enum TopologyError {
     /// The connection failed on the way.
     #[error("cannot declare the topology: {0}")]
     Broker(#[from] lapin::Error),
+}
+
+impl HasExit for TopologyError {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Denied { .. } => Exit::Denied,
+            Self::Differs { .. } => Exit::Failed,
+            Self::Broker(_) => Exit::BrokerUnavailable,
+        }
+    }
 }
 
 /// Declares everything, whether it is there or not. Needs the configure right.
