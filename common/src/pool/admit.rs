@@ -1,0 +1,119 @@
+//! Admission: what is taken in, what is refused, and that a refusal gives everything back.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::{
+    Batch, Completion, Handle, Phase, Refusal, Refused, Spec, Task,
+    board::Board,
+    entry::{Entry, Finish, Owner},
+    handle::{Control, HandleState},
+    shared::Shared,
+    wide::Wide,
+};
+
+impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
+    /// Answers the task's sequence number.
+    pub(super) fn admit(
+        self: &Arc<Self>,
+        spec: Spec,
+        task: T,
+        completion: C,
+        handle: Option<Arc<HandleState>>,
+    ) -> Result<u64, Refused<(T, C)>> {
+        let rest = match self.shards(spec.width, &task) {
+            Ok(rest) => rest,
+            Err(reason) => return Err(Refused { reason, task: (task, completion) }),
+        };
+        let submitted = self.options.observer.is_some().then(Instant::now);
+        let mut board = self.lock();
+        if let Err(reason) = self.room(&board, 1) {
+            drop(board);
+            return Err(Refused { reason, task: (task, completion) });
+        }
+        let seq = enter(&mut board, spec, task, rest, Finish { completion, handle }, submitted);
+        let staffing = self.staff(&mut board);
+        drop(board);
+        self.apply(staffing);
+        Ok(seq)
+    }
+
+    /// Admits all or none.
+    #[expect(clippy::type_complexity, reason = "what came in goes out again")]
+    pub(super) fn admit_together(
+        self: &Arc<Self>,
+        tasks: Vec<(Spec, T, C)>,
+    ) -> Result<Batch, Refused<Vec<(Spec, T, C)>>> {
+        let mut shards = Vec::with_capacity(tasks.len());
+        for (spec, task, _) in &tasks {
+            match self.shards(spec.width, task) {
+                Ok(rest) => shards.push(rest),
+                Err(reason) => return Err(Refused { reason, task: tasks }),
+            }
+        }
+        let mut handles = Vec::with_capacity(tasks.len());
+        let control: Arc<dyn Control> = Arc::clone(self) as Arc<dyn Control>;
+        let submitted = self.options.observer.is_some().then(Instant::now);
+        let mut board = self.lock();
+        if let Err(reason) = self.room(&board, tasks.len()) {
+            drop(board);
+            return Err(Refused { reason, task: tasks });
+        }
+        for ((spec, task, completion), rest) in tasks.into_iter().zip(shards) {
+            let state = Arc::new(HandleState::default());
+            let id = spec.id.clone();
+            let finish = Finish { completion, handle: Some(Arc::clone(&state)) };
+            let seq = enter(&mut board, spec, task, rest, finish, submitted);
+            handles.push(Handle { id, seq, state, control: Arc::clone(&control) });
+        }
+        // The first worker wakes the next while there is work.
+        let staffing = self.staff(&mut board);
+        drop(board);
+        self.apply(staffing);
+        Ok(Batch { handles })
+    }
+
+    /// The shards beyond the first.
+    fn shards(&self, width: u32, task: &T) -> Result<Vec<T>, Refusal> {
+        let max = *self.config.workers.end();
+        if width == 1 {
+            return Ok(Vec::new());
+        }
+        if width as usize > max {
+            return Err(Refusal::TooManyWorkers { asked: width, max });
+        }
+        let rest: Vec<T> = (1..width).map_while(|_| task.shard()).collect();
+        if rest.len() + 1 == width as usize { Ok(rest) } else { Err(Refusal::NotSharded { asked: width }) }
+    }
+
+    fn room(&self, board: &Board<T, C>, tasks: usize) -> Result<(), Refusal> {
+        let limit = self.config.queue;
+        if board.phase > Phase::Open {
+            Err(Refusal::PoolClosed)
+        } else if board.admitted - self.ended() + tasks as u64 > limit as u64 {
+            Err(Refusal::QueueFull { limit })
+        } else {
+            Ok(())
+        }
+    }
+}
+
+fn enter<T: Task, C: Completion<T::Output>>(
+    board: &mut Board<T, C>,
+    spec: Spec,
+    task: T,
+    rest: Vec<T>,
+    finish: Finish<C>,
+    submitted: Option<Instant>,
+) -> u64 {
+    let Spec { id, run, group, width, placement } = spec;
+    let owner = match width {
+        1 => Owner::One(finish),
+        _ => Owner::Wide(Arc::new(Wide::new(rest, width, finish))),
+    };
+    let seq = board.admitted;
+    board.admitted += 1;
+    board.lane.push(Entry { seq, id, run, placement, group, shard: 0, width, submitted, task, owner });
+    seq
+}

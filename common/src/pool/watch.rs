@@ -1,0 +1,201 @@
+//! The pool's one timer: deadlines, graces, idle workers, and the moment `SoftTimeout` turns hard.
+//!
+//! A task costs no timer of its own: it only compares its deadline with when the watch wakes anyway.
+//! The watch runs where the pool was started, not where its tasks run, so that tasks that never give
+//! the processor back cannot stop it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{sync::Notify, time::Instant};
+
+use super::{
+    Cause, Completion, Ending, Phase, Stop, Task,
+    board::Board,
+    cell::{Cell, Current, Limit},
+    shared::Shared,
+    signal::Epoch,
+};
+
+/// When the watch wakes next.
+pub(super) struct Alarm {
+    start: Instant,
+    /// Nanoseconds after `start`.
+    next: AtomicU64,
+    rung: Notify,
+}
+
+impl Alarm {
+    pub(super) fn new() -> Self {
+        Self { start: Instant::now(), next: AtomicU64::new(u64::MAX), rung: Notify::new() }
+    }
+
+    /// Makes sure that the watch looks no later than this.
+    pub(super) fn ring_by(&self, at: Instant) {
+        let at = self.nanos(at);
+        // Nearly always an earlier alarm is set, and a read of a line nobody writes is all it costs.
+        if at < self.next.load(Ordering::SeqCst) && at < self.next.fetch_min(at, Ordering::SeqCst) {
+            self.rung.notify_one();
+        }
+    }
+
+    fn nanos(&self, at: Instant) -> u64 {
+        u64::try_from(at.saturating_duration_since(self.start).as_nanos()).unwrap_or(u64::MAX - 1)
+    }
+
+    /// Forgets the alarm that is set. To be called before looking, so that one set meanwhile stays.
+    fn clear(&self) {
+        self.next.store(u64::MAX, Ordering::SeqCst);
+    }
+
+    async fn wait(&self) {
+        loop {
+            match self.next.load(Ordering::SeqCst) {
+                u64::MAX => self.rung.notified().await,
+                next => {
+                    let at = self.start + Duration::from_nanos(next);
+                    tokio::select! {
+                        () = tokio::time::sleep_until(at) => return,
+                        () = self.rung.notified() => {}
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// How long a worker may take to drop a future it was asked to drop, before it counts as stuck.
+const DROP_TIME: Duration = Duration::from_millis(100);
+
+/// Serves a pool until it is closed.
+pub(super) async fn watch<T: Task, C: Completion<T::Output>>(shared: Arc<Shared<T, C>>) {
+    loop {
+        tokio::select! {
+            () = shared.closed.cancelled() => return,
+            () = shared.alarm.wait() => shared.look(),
+        }
+    }
+}
+
+struct Findings<T: Task, C: Completion<T::Output>> {
+    now: Instant,
+    grace: Duration,
+    next: Option<Instant>,
+    /// Found past their deadline.
+    told: Vec<(Arc<Cell<T, C>>, Epoch)>,
+    stuck: Vec<Arc<Cell<T, C>>>,
+    given_up: Vec<(Current<T, C>, Cause)>,
+}
+
+impl<T: Task, C: Completion<T::Output>> Findings<T, C> {
+    fn look_again(&mut self, at: Instant) {
+        self.next = Some(self.next.map_or(at, |next| next.min(at)));
+    }
+
+    fn look_at(&mut self, cell: &Arc<Cell<T, C>>) {
+        let mut slot = cell.lock();
+        let Some(current) = &mut slot.current else { return };
+        match current.deadline {
+            Some(deadline) if deadline > self.now => self.look_again(deadline),
+            Some(_) if current.limit.is_none() => {
+                current.limit(Cause::Deadline, self.now, self.grace);
+                self.told.push((Arc::clone(cell), current.epoch));
+            }
+            _ => {}
+        }
+        let Some(limit) = &mut current.limit else { return };
+        let Limit { cause, give_up, asked } = *limit;
+        if give_up > self.now {
+            self.look_again(give_up);
+            return;
+        }
+        if !asked {
+            limit.asked = true;
+            cell.ask_to_drop();
+        }
+        // Inside the task's code at this moment: it had its grace and did not use it.
+        if cell.reach.polling.load(Ordering::Relaxed) || give_up + DROP_TIME <= self.now {
+            if let Some(current) = slot.current.take() {
+                self.stuck.push(Arc::clone(cell));
+                self.given_up.push((current, cause));
+            }
+        } else {
+            self.look_again(give_up + DROP_TIME);
+        }
+    }
+}
+
+impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
+    fn look(self: &Arc<Self>) {
+        self.alarm.clear();
+        let now = Instant::now();
+        let mut board = self.lock();
+        let hard = match board.hard_at {
+            Some((at, grace)) if at <= now => Some(Stop::Hard { grace }),
+            _ => None,
+        };
+        let mut findings = Findings {
+            now,
+            grace: self.config.grace,
+            next: board.hard_at.filter(|_| hard.is_none()).map(|(at, _)| at),
+            told: Vec::new(),
+            stuck: Vec::new(),
+            given_up: Vec::new(),
+        };
+        for cell in board.workers.iter().flatten() {
+            findings.look_at(cell);
+        }
+        for cell in &findings.stuck {
+            board.dismiss(cell);
+            self.stuck.fetch_add(1, Ordering::AcqRel);
+        }
+        // Kept from closing until the ends found here have been told.
+        board.draining += 1;
+        let idle_until = self.shrink(&mut board, now);
+        let staffing = self.staff(&mut board);
+        drop(board);
+        self.apply(staffing);
+        for (cell, epoch) in findings.told.drain(..) {
+            cell.signal.tell(epoch, Cause::Deadline);
+        }
+        for cell in findings.stuck.drain(..) {
+            cell.reach.abandoned.notify_one();
+        }
+        for (current, cause) in findings.given_up.drain(..) {
+            let id = current.id.clone();
+            tracing::warn!(pool = self.config.name, task = %id, ?cause, "task is stuck; its worker was replaced");
+            self.end_current(current, Ending::GaveUp { cause, stuck: true });
+        }
+        if let Some(hard) = hard {
+            self.begin_shutdown(hard);
+        }
+        for at in findings.next.into_iter().chain(idle_until) {
+            self.alarm.ring_by(at);
+        }
+        self.lock().draining -= 1;
+        self.settle_closed();
+    }
+
+    /// Sends workers home that have been idle for too long; answers when to look again.
+    fn shrink(&self, board: &mut Board<T, C>, now: Instant) -> Option<Instant> {
+        while board.phase == Phase::Open && board.alive > *self.config.workers.start() {
+            let oldest = board.idle.front()?.since + self.config.idle_timeout;
+            if oldest > now {
+                return Some(oldest);
+            }
+            let idle = board.idle.pop_front()?;
+            if let Some(cell) = board.workers[idle.index].clone() {
+                cell.reach.leave.store(true, Ordering::Release);
+                // It no longer counts from here, or this loop would send home one too many.
+                board.dismiss(&cell);
+            }
+            idle.waker.wake();
+        }
+        None
+    }
+}
