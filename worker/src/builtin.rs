@@ -1,0 +1,3 @@
+//! What the stock worker can do.
+
+pub mod reading;
