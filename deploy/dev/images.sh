@@ -98,6 +98,9 @@ debian_image() {
     bundle=/etc/ssl/certs/ca-certificates.crt
     [ ! -s "$bundle" ] || options+=("--customize-hook=upload $bundle $bundle")
     is_root || options+=(--mode=unshare)
+    # A mirror that is updated seldom outlives the week that testing's index is valid for: three months
+    # will do for a test image. Signatures are checked all the same.
+    options+=('--aptopt=Acquire::Min-ValidTime "7776000"')
     say "making a Debian $suite base image from $mirror"
     mmdebstrap --variant=minbase --include=ca-certificates "${options[@]}" \
         --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \

@@ -1,1 +1,4 @@
-//! placeholder
+//! Garenne's integration suite. The scenarios are in `tests/scenarios/`; this library is what they
+//! stand on: real brokers and databases, and ways to hurt them.
+
+pub mod harness;

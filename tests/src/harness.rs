@@ -1,0 +1,14 @@
+//! Real servers for scenarios, in containers where a Docker engine answers, else as plain processes.
+//!
+//! Nothing that a harness starts outlives the test process, however that ends: see `lifeline`.
+
+pub mod broker;
+pub mod engine;
+pub mod fault;
+pub mod management;
+pub mod postgres;
+
+mod lifeline;
+mod node;
+mod port;
+mod runtime;

@@ -1,0 +1,371 @@
+//! A RabbitMQ to test against.
+
+use std::{
+    fmt::{self, Display},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::OnceCell,
+    time::{Instant, sleep, timeout},
+};
+use uuid::Uuid;
+
+use super::{
+    engine::{self, Mode},
+    management::{Management, VhostView},
+    node::{Node, NodeFile, NodeSpec},
+    port::free_port,
+    runtime::{block_on_harness, on_harness, spawn_on_harness},
+};
+
+/// User and password of every test broker.
+const USER: &str = "guest";
+
+/// How long a broker may take to answer after a start.
+const READY: Duration = Duration::from_secs(90);
+
+/// Differences from a stock broker.
+#[derive(Clone, Debug, Default)]
+pub struct BrokerOptions {
+    /// Lines for `rabbitmq.conf`.
+    pub conf: Vec<String>,
+}
+
+/// A running RabbitMQ. Clones are the same broker; the last one to go takes it down.
+#[derive(Clone, Debug)]
+pub struct Broker {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    /// Always there until `drop` takes it.
+    node: Option<Arc<Node>>,
+    amqp_port: u16,
+    management: Management,
+    version: BrokerVersion,
+    mode: Mode,
+}
+
+/// A broker's version, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BrokerVersion(pub u16, pub u16, pub u16);
+
+impl BrokerVersion {
+    fn parse(text: &str) -> Option<Self> {
+        // Release candidates and distributions add a suffix: 4.3.0-rc.1, 4.0.5+dfsg.
+        let core = text.split(['-', '+']).next()?;
+        let mut parts = core.split('.').map(str::parse);
+        Some(Self(parts.next()?.ok()?, parts.next()?.ok()?, parts.next()?.ok()?))
+    }
+}
+
+impl Display for BrokerVersion {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}.{}.{}", self.0, self.1, self.2)
+    }
+}
+
+impl Broker {
+    /// Starts a broker of its own for one scenario: for those that stop, kill or throttle it.
+    ///
+    /// # Errors
+    /// When it cannot be had or does not answer, with the end of its log.
+    pub async fn start(options: BrokerOptions) -> Result<Self> {
+        let mode = engine::mode().await;
+        on_harness(Self::launch(mode, options)).await
+    }
+
+    /// The broker that all scenarios of this process share; each takes a virtual host of its own.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub async fn shared() -> Result<Self> {
+        static SHARED: OnceCell<Broker> = OnceCell::const_new();
+        SHARED.get_or_try_init(|| Self::start(BrokerOptions::default())).await.cloned()
+    }
+
+    async fn launch(mode: Mode, options: BrokerOptions) -> Result<Self> {
+        let (amqp_port, management_port) = (free_port()?, free_port()?);
+        let management = Management::new(format!("http://127.0.0.1:{management_port}"), USER, USER)?;
+        let node = Node::launch(mode, spec(&options, amqp_port, management_port).await).await?;
+        wait_until_ready(&node, amqp_port, &management).await?;
+        let text = management.version().await?;
+        let version = BrokerVersion::parse(&text).with_context(|| format!("broker version `{text}`"))?;
+        let node = Some(Arc::new(node));
+        Ok(Self { inner: Arc::new(Inner { node, amqp_port, management, version, mode }) })
+    }
+
+    /// Where AMQP clients connect, on the default virtual host.
+    #[must_use]
+    pub fn amqp_url(&self) -> String {
+        format!("{}/%2f", self.amqp_authority())
+    }
+
+    fn amqp_authority(&self) -> String {
+        format!("amqp://{USER}:{USER}@127.0.0.1:{}", self.inner.amqp_port)
+    }
+
+    /// Where the management API is, with user and password.
+    #[must_use]
+    pub fn management_url(&self) -> String {
+        self.inner.management.url_with_password()
+    }
+
+    /// A client of the management API.
+    #[must_use]
+    pub fn management(&self) -> &Management {
+        &self.inner.management
+    }
+
+    /// What the broker says it is.
+    #[must_use]
+    pub fn version(&self) -> BrokerVersion {
+        self.inner.version
+    }
+
+    /// Whether this broker is a container or a process.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.inner.mode
+    }
+
+    /// Makes a fresh virtual host. It and all that is in it go when the value is dropped.
+    ///
+    /// # Errors
+    /// When the management API refuses or does not answer.
+    pub async fn vhost(&self) -> Result<VirtualHost> {
+        let name = format!("test-{}", Uuid::new_v4().simple());
+        self.inner.management.create_vhost(&name, USER).await?;
+        Ok(VirtualHost { name, broker: self.clone() })
+    }
+
+    /// SIGKILL. A queue declared within about half a second before can be lost with its confirmed
+    /// messages, since the broker had not written it yet: let fresh queues settle first.
+    ///
+    /// # Errors
+    /// When it is down already.
+    pub async fn kill(&self) -> Result<()> {
+        let node = self.node();
+        on_harness(async move { node.kill().await }).await
+    }
+
+    /// An orderly stop.
+    ///
+    /// # Errors
+    /// When it is down already, or does not stop within a minute.
+    pub async fn stop(&self) -> Result<()> {
+        let node = self.node();
+        on_harness(async move { node.stop().await }).await
+    }
+
+    /// Starts a broker that was stopped or killed, on the same ports and data, and waits for it.
+    ///
+    /// # Errors
+    /// When it does not answer in time, with the end of its log.
+    pub async fn restart(&self) -> Result<()> {
+        let (node, amqp_port) = (self.node(), self.inner.amqp_port);
+        let management = self.inner.management.clone();
+        on_harness(async move {
+            node.start().await?;
+            wait_until_ready(&node, amqp_port, &management).await
+        })
+        .await
+    }
+
+    /// Freezes the broker: connections stay open and nothing answers, as when a host hangs.
+    ///
+    /// # Errors
+    /// When it is down.
+    pub async fn pause(&self) -> Result<()> {
+        let node = self.node();
+        on_harness(async move { node.pause().await }).await
+    }
+
+    /// Ends a [`pause`](Self::pause).
+    ///
+    /// # Errors
+    /// When it is down.
+    pub async fn unpause(&self) -> Result<()> {
+        let node = self.node();
+        on_harness(async move { node.unpause().await }).await
+    }
+
+    /// Runs `rabbitmqctl` with these arguments and returns what it printed.
+    ///
+    /// # Errors
+    /// When it exits with anything but 0.
+    pub async fn exec_ctl(&self, arguments: &[&str]) -> Result<String> {
+        let node = self.node();
+        let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        on_harness(async move {
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            node.control("rabbitmqctl", &arguments).await
+        })
+        .await
+    }
+
+    /// Raises or clears the memory alarm, which blocks every connection that publishes. It holds for the
+    /// whole broker, so not for the shared one.
+    ///
+    /// # Errors
+    /// When `rabbitmqctl` fails.
+    pub async fn set_memory_alarm(&self, raised: bool) -> Result<()> {
+        // A watermark of zero is below any use of memory.
+        let watermark = if raised { "0" } else { "0.6" };
+        self.exec_ctl(&["set_vm_memory_high_watermark", watermark]).await.map(drop)
+    }
+
+    fn node(&self) -> Arc<Node> {
+        Arc::clone(self.inner.node.as_ref().expect("only drop takes the node"))
+    }
+}
+
+/// A virtual host of one scenario. It is deleted, with all that is in it, when this is dropped.
+#[derive(Debug)]
+pub struct VirtualHost {
+    name: String,
+    broker: Broker,
+}
+
+impl VirtualHost {
+    /// Its name; needs no escaping in a URL.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where AMQP clients connect.
+    #[must_use]
+    pub fn amqp_url(&self) -> String {
+        format!("{}/{}", self.broker.amqp_authority(), self.name)
+    }
+
+    /// Where the management API is, with user and password; the same for all virtual hosts.
+    #[must_use]
+    pub fn management_url(&self) -> String {
+        self.broker.management_url()
+    }
+
+    /// The broker that it is on.
+    #[must_use]
+    pub fn broker(&self) -> &Broker {
+        &self.broker
+    }
+
+    /// The management API's view of this virtual host.
+    #[must_use]
+    pub fn view(&self) -> VhostView<'_> {
+        self.broker.management().vhost(&self.name)
+    }
+
+    /// Makes a user who has only these rights here (regular expressions), and returns the URL with which
+    /// that user connects. The password is the name.
+    ///
+    /// # Errors
+    /// When the management API refuses.
+    pub async fn user_url(&self, name: &str, rights: Rights<'_>) -> Result<String> {
+        let user = format!("{name}-{}", self.name);
+        let management = self.broker.management();
+        management.create_user(&user, &user).await?;
+        management.grant(&self.name, &user, rights.configure, rights.write, rights.read).await?;
+        Ok(format!("amqp://{user}:{user}@127.0.0.1:{}/{}", self.broker.inner.amqp_port, self.name))
+    }
+}
+
+impl Drop for VirtualHost {
+    fn drop(&mut self) {
+        let (management, name) = (self.broker.management().clone(), self.name.clone());
+        // Nobody waits: what is left when the broker goes, goes with it.
+        spawn_on_harness(async move {
+            let _ = management.delete_vhost(&name).await;
+        });
+    }
+}
+
+/// A user's rights on a virtual host, each a regular expression over names.
+#[derive(Clone, Copy, Debug)]
+pub struct Rights<'a> {
+    /// What the user may declare and delete.
+    pub configure: &'a str,
+    /// Where the user may publish.
+    pub write: &'a str,
+    /// From where the user may consume.
+    pub read: &'a str,
+}
+
+async fn spec(options: &BrokerOptions, amqp_port: u16, management_port: u16) -> NodeSpec {
+    let mut conf = vec![
+        // Numbers in the management API that are half a second old at most, instead of five.
+        "collect_statistics_interval = 500".to_owned(),
+    ];
+    conf.extend(options.conf.iter().cloned());
+    NodeSpec {
+        service: "rabbitmq",
+        image: engine::rabbitmq_image().await,
+        ready: "Server startup complete",
+        environment: vec![
+            ("RABBITMQ_DEFAULT_USER", USER.to_owned()),
+            ("RABBITMQ_DEFAULT_PASS", USER.to_owned()),
+        ],
+        files: vec![
+            NodeFile {
+                in_container: "/etc/rabbitmq/conf.d/90-test.conf",
+                in_folder: Some("extra.conf"),
+                content: conf.join("\n") + "\n",
+            },
+            NodeFile {
+                // Quorum queues publish their numbers at their own tick.
+                in_container: "/etc/rabbitmq/advanced.config",
+                in_folder: Some("advanced.config"),
+                content: "[{rabbit, [{quorum_tick_interval, 500}]}].\n".to_owned(),
+            },
+            NodeFile {
+                in_container: "/etc/rabbitmq/enabled_plugins",
+                in_folder: None,
+                content: include_str!("../../../deploy/rabbitmq/enabled_plugins").to_owned(),
+            },
+        ],
+        ports: vec![(amqp_port, 5672), (management_port, 15672)],
+    }
+}
+
+/// Waits until the broker greets AMQP clients and the management API answers. Either port accepts
+/// connections before that: docker-proxy listens from the container's start.
+async fn wait_until_ready(node: &Node, amqp_port: u16, management: &Management) -> Result<()> {
+    let deadline = Instant::now() + READY;
+    loop {
+        node.check_alive()?;
+        if greets(amqp_port).await && management.version().await.is_ok() {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            bail!("the broker did not answer within {READY:?}: {}", node.log().await);
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Whether an AMQP 0-9-1 header is answered by a method frame (type 1): `connection.start`.
+async fn greets(port: u16) -> bool {
+    let greeting = async {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
+        stream.write_all(b"AMQP\x00\x00\x09\x01").await?;
+        stream.read_u8().await
+    };
+    matches!(timeout(Duration::from_secs(1), greeting).await, Ok(Ok(1)))
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // A container's removal needs the runtime that its client lives on.
+        if let Some(node) = self.node.take() {
+            block_on_harness(async move { drop(node) });
+        }
+    }
+}

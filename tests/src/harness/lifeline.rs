@@ -1,0 +1,52 @@
+//! Clean-up that happens even when the test process is killed.
+//!
+//! Statics are never dropped, a `SIGKILL` runs nothing, and Ctrl-C reaches a test binary between any two
+//! lines. So each server has a small shell beside it that reads from a pipe whose other end only this
+//! process holds. However this process ends, the pipe does too, and the shell clears up.
+
+use std::{
+    io::Write,
+    os::unix::process::CommandExt,
+    process::{Child, Command, Stdio},
+};
+
+use anyhow::{Context, Result};
+
+/// A shell that runs a clean-up script when this is dropped or this process is gone.
+#[derive(Debug)]
+pub(crate) struct Lifeline {
+    shell: Child,
+}
+
+impl Lifeline {
+    /// Starts the shell. `script` runs once, at the end; `$last` in it is the last line given to
+    /// [`tell`](Self::tell), else empty. `arguments` are its `$1…`.
+    pub(crate) fn start(script: &str, arguments: &[&str]) -> Result<Self> {
+        let whole = format!("last=; while read -r line; do last=$line; done; {script}");
+        let shell = Command::new("sh")
+            .args(["-c", &whole, "lifeline"])
+            .args(arguments)
+            .stdin(Stdio::piped())
+            // An inherited output would keep `cargo test | tail` waiting for us.
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            // Ctrl-C goes to the whole foreground group; this one must survive it.
+            .process_group(0)
+            .spawn()
+            .context("cannot start sh, which clears up after the tests")?;
+        Ok(Self { shell })
+    }
+
+    /// Changes what the script finds in `$last`.
+    pub(crate) fn tell(&mut self, line: &str) -> Result<()> {
+        let pipe = self.shell.stdin.as_mut().context("the lifeline's pipe is gone")?;
+        writeln!(pipe, "{line}").context("the lifeline's shell is gone")
+    }
+}
+
+impl Drop for Lifeline {
+    fn drop(&mut self) {
+        drop(self.shell.stdin.take());
+        let _ = self.shell.wait();
+    }
+}

@@ -1,0 +1,127 @@
+//! A server in a container.
+
+use std::{collections::HashMap, time::Duration};
+
+use anyhow::{Context, Result};
+use futures_util::TryStreamExt;
+use testcontainers::{
+    ContainerAsync, ContainerRequest, GenericImage, ImageExt,
+    bollard::{
+        exec::StartExecResults,
+        models::{ExecConfig, PortBinding},
+        query_parameters::KillContainerOptionsBuilder,
+    },
+    core::{IntoContainerPort, WaitFor, client::docker_client_instance},
+    runners::AsyncRunner,
+};
+use uuid::Uuid;
+
+use super::{NodeSpec, checked, tail};
+use crate::harness::lifeline::Lifeline;
+
+/// A busy machine with two cores needs a few seconds; a pull from a registry comes before this clock.
+const STARTUP: Duration = Duration::from_secs(120);
+
+#[derive(Debug)]
+pub(crate) struct ContainerNode {
+    container: ContainerAsync<GenericImage>,
+    // After the container, which removes itself when it can: then there is nothing left to do here.
+    _lifeline: Lifeline,
+}
+
+impl ContainerNode {
+    pub(crate) async fn launch(spec: NodeSpec) -> Result<Self> {
+        let name = format!("garenne-test-{}-{}", spec.service, Uuid::new_v4().simple());
+        // Before the container: there must be no moment in which nobody would remove it.
+        let lifeline = Lifeline::start(r#"docker rm --force --volumes "$1""#, &[&name])?;
+        let image = format!("{}:{}", spec.image.name, spec.image.tag);
+        let container = request(spec, &name).start().await.with_context(|| {
+            format!(
+                "container image {image} does not start; where no registry answers, \
+                 `./dev images` builds one"
+            )
+        })?;
+        Ok(Self { container, _lifeline: lifeline })
+    }
+
+    pub(crate) async fn kill(&self) -> Result<()> {
+        let docker = docker_client_instance().await?;
+        let options = KillContainerOptionsBuilder::new().signal("SIGKILL").build();
+        docker.kill_container(self.container.id(), Some(options)).await?;
+        // The engine answers when the signal is sent. A stop of a container that runs no longer is
+        // nothing; of one that still does, it waits.
+        self.container.stop_with_timeout(Some(0)).await?;
+        Ok(())
+    }
+
+    pub(crate) async fn stop(&self) -> Result<()> {
+        Ok(self.container.stop_with_timeout(Some(60)).await?)
+    }
+
+    pub(crate) async fn start(&self) -> Result<()> {
+        Ok(self.container.start().await?)
+    }
+
+    pub(crate) async fn pause(&self) -> Result<()> {
+        Ok(self.container.pause().await?)
+    }
+
+    pub(crate) async fn unpause(&self) -> Result<()> {
+        Ok(self.container.unpause().await?)
+    }
+
+    pub(crate) async fn control(&self, command: &str, arguments: &[&str]) -> Result<String> {
+        let docker = docker_client_instance().await?;
+        let whole = std::iter::once(command).chain(arguments.iter().copied()).map(str::to_owned);
+        let config = ExecConfig {
+            cmd: Some(whole.collect()),
+            attach_stdout: Some(true),
+            attach_stderr: Some(true),
+            ..ExecConfig::default()
+        };
+        let exec = docker.create_exec(self.container.id(), config).await?.id;
+        let mut text = String::new();
+        if let StartExecResults::Attached { mut output, .. } = docker.start_exec(&exec, None).await? {
+            while let Some(part) = output.try_next().await? {
+                text.push_str(&part.to_string());
+            }
+        }
+        let success = docker.inspect_exec(&exec).await?.exit_code == Some(0);
+        checked(arguments, success, text)
+    }
+
+    pub(crate) async fn log(&self) -> String {
+        let bytes = self.container.stdout_to_vec().await.unwrap_or_default();
+        tail(&String::from_utf8_lossy(&bytes))
+    }
+}
+
+fn request(spec: NodeSpec, name: &str) -> ContainerRequest<GenericImage> {
+    let mut image = GenericImage::new(spec.image.name, spec.image.tag)
+        .with_wait_for(WaitFor::message_on_either_std(spec.ready));
+    for (_, inside) in &spec.ports {
+        image = image.with_exposed_port(inside.tcp());
+    }
+    let mut request = image.with_container_name(name).with_startup_timeout(STARTUP);
+    for (variable, value) in spec.environment {
+        request = request.with_env_var(variable, value);
+    }
+    for file in spec.files {
+        request = request.with_copy_to(file.in_container, file.content.into_bytes());
+    }
+    // Ports that we choose stay the same over a stop and a start, those that the engine chooses do not;
+    // and nobody but this machine has any business with them.
+    let bindings: HashMap<_, _> = spec
+        .ports
+        .iter()
+        .map(|(ours, inside)| {
+            let binding =
+                PortBinding { host_ip: Some("127.0.0.1".to_owned()), host_port: Some(ours.to_string()) };
+            (format!("{inside}/tcp"), Some(vec![binding]))
+        })
+        .collect();
+    request.with_host_config_modifier(move |host| {
+        host.publish_all_ports = Some(false);
+        host.port_bindings = Some(bindings.clone());
+    })
+}

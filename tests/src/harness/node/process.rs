@@ -1,0 +1,179 @@
+//! A server as a process group of its own, run by the script of its name in `deploy/process`.
+
+use std::{
+    fs,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use rustix::{
+    io::Errno,
+    process::{Pid, Signal, kill_process, kill_process_group},
+};
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep};
+
+use super::{NodeSpec, checked, tail};
+use crate::harness::lifeline::Lifeline;
+
+/// An orderly stop of a busy broker; far more than it needs, so that only a hang reaches it.
+const STOP: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+pub(crate) struct ProcessNode {
+    script: PathBuf,
+    arguments: Vec<String>,
+    environment: Vec<(&'static str, String)>,
+    group: Mutex<Group>,
+    folder: TempDir,
+}
+
+/// The server's process group and the shell that ends it when nobody else can.
+#[derive(Debug)]
+struct Group {
+    /// Its leader; `None` while the server is down.
+    leader: Option<Child>,
+    lifeline: Lifeline,
+}
+
+impl ProcessNode {
+    pub(crate) fn launch(spec: &NodeSpec) -> Result<Self> {
+        let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy/process").join(spec.service);
+        // Not in the checkout: a server that gives up root must be able to reach it.
+        let folder = tempfile::Builder::new().prefix("garenne-test-").tempdir()?;
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
+        for file in &spec.files {
+            if let Some(name) = file.in_folder {
+                fs::write(folder.path().join(name), &file.content)?;
+            }
+        }
+        let path = folder.path().to_str().context("the temporary folder's name is not UTF-8")?.to_owned();
+        let lifeline = Lifeline::start(r#"[ -z "$last" ] || kill -KILL -- "-$last"; rm -rf "$1""#, &[&path])?;
+        let mut arguments = vec!["start".to_owned(), path];
+        arguments.extend(spec.ports.iter().map(|(ours, _)| ours.to_string()));
+        let environment = spec.environment.clone();
+        let group = Mutex::new(Group { leader: None, lifeline });
+        let node = Self { script, arguments, environment, group, folder };
+        node.start()?;
+        Ok(node)
+    }
+
+    pub(crate) fn start(&self) -> Result<()> {
+        let mut group = self.group();
+        let log = fs::File::options().create(true).append(true).open(self.log_file())?;
+        let leader = Command::new(&self.script)
+            .args(&self.arguments)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot run {}", self.script.display()))?;
+        group.lifeline.tell(&leader.id().to_string())?;
+        group.leader = Some(leader);
+        Ok(())
+    }
+
+    pub(crate) fn kill(&self) -> Result<()> {
+        self.group().kill()
+    }
+
+    pub(crate) async fn stop(&self) -> Result<()> {
+        self.group().signal_leader(Signal::TERM)?;
+        let deadline = Instant::now() + STOP;
+        while self.group().running()? {
+            if Instant::now() > deadline {
+                bail!("the server did not stop within {STOP:?}: {}", self.log());
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+        // Helpers of its group, such as the broker's epmd, have no one to serve any more.
+        self.kill()
+    }
+
+    pub(crate) fn pause(&self) -> Result<()> {
+        self.group().signal(Signal::STOP)
+    }
+
+    pub(crate) fn unpause(&self) -> Result<()> {
+        self.group().signal(Signal::CONT)
+    }
+
+    pub(crate) async fn control(&self, arguments: &[&str]) -> Result<String> {
+        let output = tokio::process::Command::new(&self.script)
+            .arg("ctl")
+            .arg(self.folder.path())
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .await?;
+        let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.push_str(&String::from_utf8_lossy(&output.stderr));
+        checked(arguments, output.status.success(), text)
+    }
+
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        if !self.group().running()? {
+            bail!("the server ended by itself: {}", self.log());
+        }
+        Ok(())
+    }
+
+    pub(crate) fn log(&self) -> String {
+        tail(&fs::read_to_string(self.log_file()).unwrap_or_default())
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.folder.path().join("server.log")
+    }
+
+    fn group(&self) -> MutexGuard<'_, Group> {
+        self.group.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for ProcessNode {
+    fn drop(&mut self) {
+        // Before its folder goes. A server that is down already is fine.
+        let _ = self.kill();
+    }
+}
+
+impl Group {
+    fn leader(&mut self) -> Result<&mut Child> {
+        self.leader.as_mut().context("the server is down")
+    }
+
+    fn running(&mut self) -> Result<bool> {
+        Ok(self.leader()?.try_wait()?.is_none())
+    }
+
+    fn signal(&mut self, signal: Signal) -> Result<()> {
+        Ok(kill_process_group(pid(self.leader()?)?, signal)?)
+    }
+
+    fn signal_leader(&mut self, signal: Signal) -> Result<()> {
+        Ok(kill_process(pid(self.leader()?)?, signal)?)
+    }
+
+    fn kill(&mut self) -> Result<()> {
+        match self.signal(Signal::KILL) {
+            // Nobody left in it.
+            Err(error) if error.downcast_ref() == Some(&Errno::SRCH) => {}
+            other => other?,
+        }
+        self.leader()?.wait()?;
+        self.leader = None;
+        // The number may be another's from now on.
+        self.lifeline.tell("")
+    }
+}
+
+fn pid(child: &Child) -> Result<Pid> {
+    i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("a process id out of range")
+}

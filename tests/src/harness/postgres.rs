@@ -1,0 +1,210 @@
+//! A PostgreSQL to test against.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Result, bail};
+use tokio::{
+    sync::OnceCell,
+    time::{Instant, sleep, timeout},
+};
+use tokio_postgres::{Client, NoTls};
+use uuid::Uuid;
+
+use super::{
+    engine::{self, Mode},
+    node::{Node, NodeSpec},
+    port::free_port,
+    runtime::{block_on_harness, on_harness, spawn_on_harness},
+};
+
+/// User, password and first database of every test server.
+const USER: &str = "garenne";
+
+/// How long a server may take to answer after a start.
+const READY: Duration = Duration::from_secs(60);
+
+/// A running PostgreSQL. Clones are the same server; the last one to go takes it down.
+#[derive(Clone, Debug)]
+pub struct Postgres {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    /// Always there until `drop` takes it.
+    node: Option<Arc<Node>>,
+    port: u16,
+}
+
+impl Postgres {
+    /// Starts a server of its own for one scenario: for those that stop or kill it.
+    ///
+    /// # Errors
+    /// When it cannot be had or does not answer, with the end of its log.
+    pub async fn start() -> Result<Self> {
+        let mode = engine::mode().await;
+        on_harness(Self::launch(mode)).await
+    }
+
+    /// The server that all scenarios of this process share; each takes a database of its own.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub async fn shared() -> Result<Self> {
+        static SHARED: OnceCell<Postgres> = OnceCell::const_new();
+        SHARED.get_or_try_init(Self::start).await.cloned()
+    }
+
+    async fn launch(mode: Mode) -> Result<Self> {
+        let port = free_port()?;
+        let node = Node::launch(mode, spec(port).await).await?;
+        wait_until_ready(&node, port).await?;
+        Ok(Self { inner: Arc::new(Inner { node: Some(Arc::new(node)), port }) })
+    }
+
+    /// Makes a fresh database. It is deleted when the value is dropped.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn database(&self) -> Result<Database> {
+        let name = format!("test_{}", Uuid::new_v4().simple());
+        let client = connect(&url(self.inner.port, USER)).await?;
+        client.batch_execute(&format!("CREATE DATABASE {name}")).await?;
+        Ok(Database { name, server: self.clone() })
+    }
+
+    /// SIGKILL.
+    ///
+    /// # Errors
+    /// When it is down already.
+    pub async fn kill(&self) -> Result<()> {
+        let node = self.node();
+        on_harness(async move { node.kill().await }).await
+    }
+
+    /// Starts a server that was killed, on the same port and data, and waits for it.
+    ///
+    /// # Errors
+    /// When it does not answer in time, with the end of its log.
+    pub async fn restart(&self) -> Result<()> {
+        let (node, port) = (self.node(), self.inner.port);
+        on_harness(async move {
+            node.start().await?;
+            wait_until_ready(&node, port).await
+        })
+        .await
+    }
+
+    /// Freezes the server: connections stay open and nothing answers.
+    ///
+    /// # Errors
+    /// When it is down.
+    pub async fn pause(&self) -> Result<()> {
+        let node = self.node();
+        on_harness(async move { node.pause().await }).await
+    }
+
+    /// Ends a [`pause`](Self::pause).
+    ///
+    /// # Errors
+    /// When it is down.
+    pub async fn unpause(&self) -> Result<()> {
+        let node = self.node();
+        on_harness(async move { node.unpause().await }).await
+    }
+
+    fn node(&self) -> Arc<Node> {
+        Arc::clone(self.inner.node.as_ref().expect("only drop takes the node"))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // A container's removal needs the runtime that its client lives on.
+        if let Some(node) = self.node.take() {
+            block_on_harness(async move { drop(node) });
+        }
+    }
+}
+
+/// A database of one scenario, deleted when this is dropped.
+#[derive(Debug)]
+pub struct Database {
+    name: String,
+    server: Postgres,
+}
+
+impl Database {
+    /// Where clients connect, user and password included.
+    #[must_use]
+    pub fn url(&self) -> String {
+        url(self.server.inner.port, &self.name)
+    }
+
+    /// The server that it is on.
+    #[must_use]
+    pub fn server(&self) -> &Postgres {
+        &self.server
+    }
+
+    /// Connects to it, for queries of the test itself.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn connect(&self) -> Result<Client> {
+        connect(&self.url()).await
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        let (port, name) = (self.server.inner.port, self.name.clone());
+        // Nobody waits: what is left when the server goes, goes with it.
+        spawn_on_harness(async move {
+            if let Ok(client) = connect(&url(port, USER)).await {
+                let _ = client.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await;
+            }
+        });
+    }
+}
+
+fn url(port: u16, database: &str) -> String {
+    format!("postgres://{USER}:{USER}@127.0.0.1:{port}/{database}")
+}
+
+async fn connect(url: &str) -> Result<Client> {
+    let (client, connection) = timeout(Duration::from_secs(5), tokio_postgres::connect(url, NoTls)).await??;
+    // Ends when the client is dropped.
+    tokio::spawn(connection);
+    Ok(client)
+}
+
+async fn spec(port: u16) -> NodeSpec {
+    let environment =
+        ["POSTGRES_USER", "POSTGRES_PASSWORD", "POSTGRES_DB"].map(|name| (name, USER.to_owned()));
+    NodeSpec {
+        service: "postgres",
+        image: engine::postgres_image().await,
+        ready: "database system is ready to accept connections",
+        environment: environment.to_vec(),
+        files: Vec::new(),
+        ports: vec![(port, 5432)],
+    }
+}
+
+/// Waits until a query is answered: the official image logs that it is ready once before it restarts.
+async fn wait_until_ready(node: &Node, port: u16) -> Result<()> {
+    let deadline = Instant::now() + READY;
+    loop {
+        node.check_alive()?;
+        if let Ok(client) = connect(&url(port, USER)).await
+            && client.simple_query("SELECT 1").await.is_ok()
+        {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            bail!("the database did not answer within {READY:?}: {}", node.log().await);
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+}
