@@ -97,6 +97,17 @@ pub enum Settlement {
 }
 
 impl Settlement {
+    /// Every settlement, in the receipt's order.
+    pub const ALL: [Self; 7] = [
+        Self::Acked,
+        Self::Requeued,
+        Self::Retried,
+        Self::Dead,
+        Self::Suspected,
+        Self::Lost,
+        Self::Abandoned,
+    ];
+
     /// The settlement as a metric label.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -1,0 +1,173 @@
+//! What the admin port answers.
+
+use axum::Json;
+use axum::Router;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, Request, State};
+use axum::http::{Method, StatusCode, Uri, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use secrecy::{ExposeSecret, SecretString};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use subtle::ConstantTimeEq;
+
+use super::problem::Problem;
+use super::{AdminParts, GroupCommand};
+use crate::shutdown::{Command, Mode};
+
+/// Prometheus' text format.
+const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The admin port's routes; without a `token`, commands are refused.
+pub fn router(parts: AdminParts, token: Option<SecretString>) -> Router {
+    let commands = Router::new()
+        .route("/shutdown", post(shutdown))
+        .route("/quiet", post(quiet))
+        .route("/resume", post(resume))
+        .route("/tasks/{id}/stop", post(stop_task))
+        .route("/groups/{group}/{command}", post(group))
+        .route_layer(middleware::from_fn_with_state(token.map(std::sync::Arc::new), authorize));
+    Router::new()
+        .route("/livez", get(livez))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .route("/pool", get(pool))
+        .merge(commands)
+        .fallback(not_found)
+        .method_not_allowed_fallback(wrong_method)
+        .with_state(parts)
+}
+
+/// Answering at all is the proof: liveness depends on nothing, least of all on the broker.
+async fn livez() -> &'static str {
+    "ok\n"
+}
+
+async fn readyz(State(parts): State<AdminParts>) -> Response {
+    match parts.readiness.ready() {
+        Ok(()) => Json(json!({ "ready": true })).into_response(),
+        Err(reasons) => {
+            let body = json!({ "ready": false, "reasons": reasons });
+            (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response()
+        }
+    }
+}
+
+async fn metrics(State(parts): State<AdminParts>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, METRICS_TYPE)], parts.metrics.encode())
+}
+
+async fn pool(State(parts): State<AdminParts>) -> Json<Value> {
+    Json(parts.control.pool())
+}
+
+#[derive(Deserialize)]
+struct ShutdownQuery {
+    mode: Option<String>,
+}
+
+async fn shutdown(
+    State(parts): State<AdminParts>,
+    query: Result<Query<ShutdownQuery>, QueryRejection>,
+) -> Result<Response, Problem> {
+    let Query(query) = query.map_err(|error| bad_request(error.body_text()))?;
+    let mode: Mode = match query.mode {
+        Some(word) => word.parse().map_err(|error| bad_request(format!("{error}")))?,
+        None => parts.mode,
+    };
+    parts.control.command(Command::Shutdown(mode));
+    Ok(accepted(json!({ "shutdown": mode })))
+}
+
+async fn quiet(State(parts): State<AdminParts>) -> Response {
+    parts.control.command(Command::Quiet);
+    accepted(json!({ "quiet": true }))
+}
+
+async fn resume(State(parts): State<AdminParts>) -> Response {
+    parts.control.command(Command::Resume);
+    accepted(json!({ "quiet": false }))
+}
+
+async fn stop_task(
+    State(parts): State<AdminParts>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Response, Problem> {
+    let Path(id) = id.map_err(|error| bad_request(error.body_text()))?;
+    if parts.control.stop_task(&id) {
+        Ok(accepted(json!({ "task": id, "stopping": true })))
+    } else {
+        Err(Problem::new(StatusCode::NOT_FOUND, format!("task {id:?} is not held by this process")))
+    }
+}
+
+async fn group(
+    State(parts): State<AdminParts>,
+    path: Result<Path<(String, String)>, PathRejection>,
+) -> Result<Response, Problem> {
+    let Path((group, word)) = path.map_err(|error| bad_request(error.body_text()))?;
+    let command = match word.as_str() {
+        "pause" => GroupCommand::Pause,
+        "resume" => GroupCommand::Resume,
+        "stop" => GroupCommand::Stop,
+        _ => {
+            let detail = format!("group command {word:?} is unknown, expected pause, resume or stop");
+            return Err(Problem::new(StatusCode::NOT_FOUND, detail));
+        }
+    };
+    if parts.control.group(&group, command) {
+        Ok(accepted(json!({ "group": group, "command": word })))
+    } else {
+        Err(Problem::new(StatusCode::NOT_FOUND, format!("group {group:?} has no tasks in this process")))
+    }
+}
+
+async fn authorize(
+    State(token): State<Option<std::sync::Arc<SecretString>>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let Some(token) = token else {
+        let detail = "commands are off: set --admin-token-file or GARENNE_ADMIN_TOKEN_FILE to a file \
+                      with a token, and send it as Authorization: Bearer";
+        return Problem::new(StatusCode::FORBIDDEN, detail).into_response();
+    };
+    let given = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
+    let given = given.and_then(bearer).unwrap_or_default();
+    // An empty token cannot be configured, so no credentials never equal it.
+    if given.ct_eq(token.expose_secret().as_bytes()).into() {
+        return next.run(request).await;
+    }
+    let detail = "the admin token is missing or wrong: send it as Authorization: Bearer";
+    Problem::new(StatusCode::UNAUTHORIZED, detail).into_response()
+}
+
+/// The credentials after `Bearer`, whose case does not matter (RFC 9110).
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = value.split_at_checked(b"bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+}
+
+async fn not_found(uri: Uri) -> Problem {
+    let detail = format!(
+        "nothing is at {}; GET /livez, /readyz, /metrics or /pool, \
+         POST /shutdown, /quiet, /resume, /tasks/{{id}}/stop or /groups/{{group}}/{{pause|resume|stop}}",
+        uri.path()
+    );
+    Problem::new(StatusCode::NOT_FOUND, detail)
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> Problem {
+    let detail = format!("{method} is not for {}; questions are GET, commands are POST", uri.path());
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
+}
+
+fn bad_request(detail: String) -> Problem {
+    Problem::new(StatusCode::BAD_REQUEST, detail)
+}
+
+fn accepted(body: Value) -> Response {
+    (StatusCode::ACCEPTED, Json(body)).into_response()
+}

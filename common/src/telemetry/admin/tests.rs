@@ -1,0 +1,271 @@
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{Request, header};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tower::ServiceExt;
+
+use super::*;
+use crate::config::Common;
+use crate::exit::{Exit, HasExit};
+
+/// Remembers what it was told; holds task `a/b` and group `g`; is ready when it has no reasons.
+#[derive(Default)]
+struct Process {
+    told: Mutex<Vec<String>>,
+    waits_for: Vec<String>,
+}
+
+impl Process {
+    fn tell(&self, what: String) {
+        self.told.lock().unwrap().push(what);
+    }
+}
+
+impl Readiness for Process {
+    fn ready(&self) -> Result<(), Vec<String>> {
+        if self.waits_for.is_empty() { Ok(()) } else { Err(self.waits_for.clone()) }
+    }
+}
+
+impl Control for Process {
+    fn command(&self, command: Command) {
+        self.tell(format!("{command:?}"));
+    }
+
+    fn pool(&self) -> Value {
+        json!({ "lanes": { "fast": { "queued": 3 } } })
+    }
+
+    fn stop_task(&self, id: &str) -> bool {
+        self.tell(format!("stop {id}"));
+        id == "a/b"
+    }
+
+    fn group(&self, group: &str, command: GroupCommand) -> bool {
+        self.tell(format!("{command:?} {group}"));
+        group == "g"
+    }
+}
+
+fn parts(process: &Arc<Process>) -> AdminParts {
+    AdminParts {
+        metrics: Metrics::new("test"),
+        readiness: process.clone(),
+        control: process.clone(),
+        mode: Mode::Soft,
+    }
+}
+
+struct Answer {
+    status: u16,
+    content_type: String,
+    body: String,
+}
+
+async fn ask(process: &Arc<Process>, token: Option<&str>, method: &str, uri: &str, sent: &str) -> Answer {
+    let router = router(parts(process), token.map(|token| token.to_owned().into()));
+    let mut request = Request::builder().method(method).uri(uri);
+    if !sent.is_empty() {
+        request = request.header(header::AUTHORIZATION, sent);
+    }
+    let response = router.oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+    let content_type = response.headers().get(header::CONTENT_TYPE).unwrap().to_str().unwrap().to_owned();
+    let status = response.status().as_u16();
+    let body = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    Answer { status, content_type, body: String::from_utf8(body.to_vec()).unwrap() }
+}
+
+async fn question(process: Process, uri: &str) -> Answer {
+    ask(&Arc::new(process), None, "GET", uri, "").await
+}
+
+fn detail(answer: &Answer) -> String {
+    assert_eq!(answer.content_type, "application/problem+json");
+    let problem: Value = serde_json::from_str(&answer.body).unwrap();
+    assert_eq!(problem["status"], answer.status);
+    assert_eq!(problem["type"], "about:blank");
+    problem["detail"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn liveness_depends_on_nothing() {
+    let process = Process { waits_for: vec!["broker".into()], ..Process::default() };
+    let answer = question(process, "/livez").await;
+    assert_eq!((answer.status, answer.body.as_str()), (200, "ok\n"));
+}
+
+#[tokio::test]
+async fn readiness_names_what_is_waited_for() {
+    let answer = question(Process::default(), "/readyz").await;
+    assert_eq!((answer.status, answer.body.as_str()), (200, r#"{"ready":true}"#));
+    let process = Process { waits_for: vec!["no broker connection".into()], ..Process::default() };
+    let answer = question(process, "/readyz").await;
+    assert_eq!(answer.status, 503);
+    assert_eq!(answer.body, r#"{"ready":false,"reasons":["no broker connection"]}"#);
+}
+
+#[tokio::test]
+async fn metrics_and_pool_are_shown_to_all() {
+    let answer = question(Process::default(), "/metrics").await;
+    assert_eq!(
+        (answer.status, answer.content_type.as_str()),
+        (200, "text/plain; version=0.0.4; charset=utf-8")
+    );
+    assert!(answer.body.contains("garenne_build_info{role=\"test\""), "{}", answer.body);
+    let answer = question(Process::default(), "/pool").await;
+    assert_eq!((answer.status, answer.body.as_str()), (200, r#"{"lanes":{"fast":{"queued":3}}}"#));
+}
+
+#[tokio::test]
+async fn commands_need_the_token() {
+    let process = Arc::new(Process::default());
+    let wrong = ["", "Bearer", "Bearer ", "Bearer secre", "Bearer secrets", "Basic secret", "secret"];
+    for sent in wrong {
+        let answer = ask(&process, Some("secret"), "POST", "/quiet", sent).await;
+        assert_eq!(answer.status, 401, "{sent:?}");
+        assert_eq!(detail(&answer), "the admin token is missing or wrong: send it as Authorization: Bearer");
+    }
+    assert!(process.told.lock().unwrap().is_empty());
+    for sent in ["Bearer secret", "bearer secret"] {
+        assert_eq!(ask(&process, Some("secret"), "POST", "/quiet", sent).await.status, 202);
+    }
+    assert_eq!(*process.told.lock().unwrap(), ["Quiet", "Quiet"]);
+}
+
+#[tokio::test]
+async fn without_a_token_commands_say_how_to_enable_them() {
+    let process = Arc::new(Process::default());
+    for uri in ["/shutdown?mode=hard", "/quiet", "/resume", "/tasks/a/stop", "/groups/g/pause"] {
+        let answer = ask(&process, None, "POST", uri, "Bearer ").await;
+        assert_eq!(answer.status, 403, "{uri}");
+        assert_eq!(
+            detail(&answer),
+            "commands are off: set --admin-token-file or GARENNE_ADMIN_TOKEN_FILE to a file \
+             with a token, and send it as Authorization: Bearer"
+        );
+    }
+    assert!(process.told.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn commands_reach_the_process() {
+    let process = Arc::new(Process::default());
+    for (uri, body) in [
+        ("/shutdown?mode=light", r#"{"shutdown":"light"}"#),
+        ("/shutdown", r#"{"shutdown":"soft"}"#),
+        ("/quiet", r#"{"quiet":true}"#),
+        ("/resume", r#"{"quiet":false}"#),
+        ("/tasks/a%2Fb/stop", r#"{"stopping":true,"task":"a/b"}"#),
+        ("/groups/g/pause", r#"{"command":"pause","group":"g"}"#),
+        ("/groups/g/stop", r#"{"command":"stop","group":"g"}"#),
+        ("/groups/g/resume", r#"{"command":"resume","group":"g"}"#),
+    ] {
+        let answer = ask(&process, Some("t"), "POST", uri, "Bearer t").await;
+        assert_eq!((answer.status, answer.body.as_str()), (202, body), "{uri}");
+    }
+    let told =
+        ["Shutdown(Light)", "Shutdown(Soft)", "Quiet", "Resume", "stop a/b", "Pause g", "Stop g", "Resume g"];
+    assert_eq!(*process.told.lock().unwrap(), told);
+}
+
+#[tokio::test]
+async fn what_cannot_be_done_says_why() {
+    let process = Arc::new(Process::default());
+    for (method, uri, status, expected) in [
+        (
+            "POST",
+            "/shutdown?mode=softly",
+            400,
+            "shutdown mode \"softly\" is unknown, expected light, soft, soft-timeout or hard",
+        ),
+        ("POST", "/tasks/x/stop", 404, "task \"x\" is not held by this process"),
+        ("POST", "/groups/x/stop", 404, "group \"x\" has no tasks in this process"),
+        ("POST", "/groups/g/jump", 404, "group command \"jump\" is unknown, expected pause, resume or stop"),
+        ("GET", "/shutdown", 405, "GET is not for /shutdown; questions are GET, commands are POST"),
+        ("POST", "/metrics", 405, "POST is not for /metrics; questions are GET, commands are POST"),
+        (
+            "GET",
+            "/",
+            404,
+            "nothing is at /; GET /livez, /readyz, /metrics or /pool, \
+             POST /shutdown, /quiet, /resume, /tasks/{id}/stop or /groups/{group}/{pause|resume|stop}",
+        ),
+    ] {
+        let answer = ask(&process, Some("t"), method, uri, "Bearer t").await;
+        assert_eq!((answer.status, detail(&answer).as_str()), (status, expected), "{method} {uri}");
+    }
+}
+
+async fn free_port() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    (listener, addr)
+}
+
+#[tokio::test]
+async fn a_taken_default_gives_way_to_a_free_port() {
+    let (_taken, addr) = free_port().await;
+    let got = bind::listen(None, addr).await.unwrap().local_addr().unwrap();
+    assert_eq!(got.ip(), addr.ip());
+    assert_ne!(got.port(), addr.port());
+}
+
+#[tokio::test]
+async fn a_taken_address_asked_for_by_name_is_refused() {
+    let (_taken, addr) = free_port().await;
+    let error = bind(&Common { admin: Some(addr), ..Common::default() }).await.err().unwrap();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "setting admin = {addr} (--admin or GARENNE_ADMIN) is refused: the address is already in use: \
+             stop what listens there, name another one, or none for a free port"
+        )
+    );
+    assert_eq!(error.exit(), Exit::Config);
+}
+
+/// A served port, the way to stop it, and the end of serving.
+async fn served(header_timeout: Duration) -> (SocketAddr, oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
+    let (listener, addr) = free_port().await;
+    let config = AdminConfig::new(listener, None).unwrap().with_header_timeout(header_timeout);
+    assert_eq!(config.addr(), addr);
+    let (stop, stopped) = oneshot::channel::<()>();
+    let parts = parts(&Arc::new(Process::default()));
+    let serving = tokio::spawn(serve(config, parts, async move {
+        let _ = stopped.await;
+    }));
+    (addr, stop, serving)
+}
+
+#[tokio::test]
+async fn the_port_answers_until_it_is_told_to_stop() {
+    let (addr, stop, serving) = served(Duration::from_secs(10)).await;
+    let mut idle = TcpStream::connect(addr).await.unwrap();
+    let mut client = TcpStream::connect(addr).await.unwrap();
+    client.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("ok\n"), "{answer}");
+    stop.send(()).unwrap();
+    serving.await.unwrap();
+    // An idle client neither holds up the stop nor is left hanging.
+    assert_eq!(idle.read(&mut [0; 64]).await.unwrap_or(0), 0);
+    assert!(TcpStream::connect(addr).await.is_err());
+}
+
+#[tokio::test]
+async fn a_head_that_never_ends_is_cut_off() {
+    let (addr, _stop, _serving) = served(Duration::from_millis(20)).await;
+    let mut client = TcpStream::connect(addr).await.unwrap();
+    client.write_all(b"GET /livez HTTP/1.1\r\nhost: ").await.unwrap();
+    let mut answer = Vec::new();
+    // Ends when the server closes, however it words that.
+    let _ = client.read_to_end(&mut answer).await;
+    assert!(!answer.starts_with(b"HTTP/1.1 200"));
+}

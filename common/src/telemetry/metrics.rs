@@ -1,0 +1,127 @@
+//! Prometheus metrics of workers and gateway: names, labels and units as documented, in one registry
+//! of their own.
+//!
+//! Label values are bounded: lanes, roles and states by configuration, outcomes, settlements and
+//! reasons by their types, kinds by registration ([`Metrics::register_kinds`]); any other kind is
+//! counted as `unknown`, so that a foreign publisher cannot grow the process.
+
+mod connection;
+mod gateway;
+mod kind;
+mod lane;
+mod register;
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use prometheus::{IntGauge, Registry, TextEncoder};
+
+pub use connection::{ConnectionMetrics, ConnectionRole, PublishResult};
+pub use gateway::GatewayMetrics;
+pub use kind::{KindMetrics, TaskOutcome, UNKNOWN_KIND};
+pub use lane::LaneMetrics;
+
+use kind::Kinds;
+use lane::Lanes;
+
+/// All metrics of one process; a clone is another handle to the same.
+#[derive(Clone)]
+pub struct Metrics {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    registry: Registry,
+    lanes: Lanes,
+    kinds: Kinds,
+    connection: ConnectionMetrics,
+    gateway: GatewayMetrics,
+    stuck: IntGauge,
+    before_encode: RwLock<Vec<Box<dyn Fn() + Send + Sync>>>,
+}
+
+impl Metrics {
+    /// The metrics of a process that does the job `role`, such as `worker` or `gateway`, at this
+    /// crate's version.
+    pub fn new(role: &str) -> Self {
+        let registry = Registry::new();
+        register::build_info(&registry, role);
+        register::process(&registry);
+        let inner = Inner {
+            lanes: Lanes::register(&registry),
+            kinds: Kinds::register(&registry),
+            connection: ConnectionMetrics::register(&registry),
+            gateway: GatewayMetrics::register(&registry),
+            stuck: register::gauge(
+                &registry,
+                "garenne_tasks_stuck",
+                "Tasks that ignore being told to stop and hold their worker.",
+            ),
+            before_encode: RwLock::default(),
+            registry,
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// A lane's metrics, resolved for the hot path; keep them. Lanes are those of the settings.
+    pub fn lane(&self, lane: &str) -> LaneMetrics {
+        self.inner.lanes.get(lane)
+    }
+
+    /// Makes these kinds known: their metrics appear at once, at zero.
+    pub fn register_kinds<'a>(&self, kinds: impl IntoIterator<Item = &'a str>) {
+        self.inner.kinds.know(kinds);
+    }
+
+    /// A kind's metrics, resolved for the hot path; a kind that was not registered answers those of
+    /// [`UNKNOWN_KIND`].
+    pub fn kind(&self, kind: &str) -> KindMetrics {
+        self.inner.kinds.get(kind)
+    }
+
+    /// The broker connections and what is published on them.
+    pub fn connection(&self) -> &ConnectionMetrics {
+        &self.inner.connection
+    }
+
+    /// The gateway's requests and connections; absent from the output while nothing is counted.
+    pub fn gateway(&self) -> &GatewayMetrics {
+        &self.inner.gateway
+    }
+
+    /// Tasks that ignore being told to stop.
+    pub fn tasks_stuck(&self) -> &IntGauge {
+        &self.inner.stuck
+    }
+
+    /// The registry, for what only one program has to say.
+    pub fn registry(&self) -> &Registry {
+        &self.inner.registry
+    }
+
+    /// Runs `refresh` before each [`Metrics::encode`]: for gauges that are cheaper to look at than to
+    /// keep. It must not block, nor hold a [`Metrics`] (a clone of its handles is fine): the hook
+    /// lives as long as the metrics do.
+    pub fn before_encode(&self, refresh: impl Fn() + Send + Sync + 'static) {
+        self.inner.before_encode.write().unwrap_or_else(PoisonError::into_inner).push(Box::new(refresh));
+    }
+
+    /// All metrics in Prometheus' text format.
+    pub fn encode(&self) -> String {
+        for refresh in self.inner.before_encode.read().unwrap_or_else(PoisonError::into_inner).iter() {
+            refresh();
+        }
+        let mut text = String::new();
+        let families = self.inner.registry.gather();
+        TextEncoder::new().encode_utf8(&families, &mut text).expect("text goes into a string");
+        text
+    }
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+//! What happens to tasks of one kind.
+
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock};
+use std::time::Duration;
+
+use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, Registry};
+
+use super::register::{self, DURATIONS};
+use crate::task::DeadReason;
+
+/// The label of every kind that no handler was registered for.
+pub const UNKNOWN_KIND: &str = "unknown";
+
+/// How one attempt at a task ended; what became of the message is its settlement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TaskOutcome {
+    /// Done, and the sinks accepted it.
+    Success,
+    /// The handler failed in a way that may pass.
+    Error,
+    /// The handler panicked.
+    Panic,
+    /// The deadline passed.
+    Timeout,
+    /// The handler refused it for good.
+    Rejected,
+    /// The handler put it off; no attempt spent.
+    Snoozed,
+    /// An operator stopped it.
+    Stopped,
+    /// Shutdown interrupted it; no attempt spent.
+    Interrupted,
+}
+
+impl TaskOutcome {
+    /// Every outcome.
+    pub const ALL: [Self; 8] = [
+        Self::Success,
+        Self::Error,
+        Self::Panic,
+        Self::Timeout,
+        Self::Rejected,
+        Self::Snoozed,
+        Self::Stopped,
+        Self::Interrupted,
+    ];
+
+    /// The outcome as a metric label.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::Error => "error",
+            Self::Panic => "panic",
+            Self::Timeout => "timeout",
+            Self::Rejected => "rejected",
+            Self::Snoozed => "snoozed",
+            Self::Stopped => "stopped",
+            Self::Interrupted => "interrupted",
+        }
+    }
+}
+
+/// The families that a kind's metrics belong to, and the kinds that have their own.
+pub(super) struct Kinds {
+    tasks: IntCounterVec,
+    dead: IntCounterVec,
+    duration: HistogramVec,
+    known: RwLock<HashMap<String, KindMetrics>>,
+    unknown: KindMetrics,
+}
+
+impl Kinds {
+    pub(super) fn register(registry: &Registry) -> Self {
+        let tasks = register::counters(
+            registry,
+            "garenne_tasks_total",
+            "Attempts by how they ended.",
+            &["kind", "outcome"],
+        );
+        let dead = register::counters(
+            registry,
+            "garenne_dead_total",
+            "Tasks put into the dead-letter queue, by reason.",
+            &["kind", "reason"],
+        );
+        let duration = register::histograms(
+            registry,
+            "garenne_task_duration_seconds",
+            "From the start of an attempt to its end.",
+            &["kind"],
+            DURATIONS,
+        );
+        let unknown = KindMetrics::resolve(&tasks, &dead, &duration, UNKNOWN_KIND);
+        Self { tasks, dead, duration, known: RwLock::default(), unknown }
+    }
+
+    pub(super) fn know<'a>(&self, kinds: impl IntoIterator<Item = &'a str>) {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        for kind in kinds {
+            let metrics = KindMetrics::resolve(&self.tasks, &self.dead, &self.duration, kind);
+            known.insert(kind.to_owned(), metrics);
+        }
+    }
+
+    pub(super) fn get(&self, kind: &str) -> KindMetrics {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.get(kind).unwrap_or(&self.unknown).clone()
+    }
+}
+
+/// One kind's metrics; a clone counts into the same.
+#[derive(Debug, Clone)]
+pub struct KindMetrics {
+    label: String,
+    outcomes: [IntCounter; TaskOutcome::ALL.len()],
+    /// `garenne_task_duration_seconds`
+    pub duration: Histogram,
+    dead: IntCounterVec,
+}
+
+impl KindMetrics {
+    fn resolve(tasks: &IntCounterVec, dead: &IntCounterVec, duration: &HistogramVec, kind: &str) -> Self {
+        Self {
+            label: kind.to_owned(),
+            outcomes: TaskOutcome::ALL.map(|outcome| tasks.with_label_values(&[kind, outcome.as_str()])),
+            duration: duration.with_label_values(&[kind]),
+            dead: dead.clone(),
+        }
+    }
+
+    /// Counts an attempt into `garenne_tasks_total` and `garenne_task_duration_seconds`.
+    pub fn ended(&self, outcome: TaskOutcome, took: Duration) {
+        self.outcomes[outcome as usize].inc();
+        self.duration.observe(took.as_secs_f64());
+    }
+
+    /// Counts an attempt of which no duration is known.
+    pub fn counted(&self, outcome: TaskOutcome) {
+        self.outcomes[outcome as usize].inc();
+    }
+
+    /// Counts into `garenne_dead_total`; rare, so a reason appears with its first dead letter.
+    pub fn dead(&self, reason: DeadReason) {
+        self.dead.with_label_values(&[self.label.as_str(), reason.as_str()]).inc();
+    }
+}

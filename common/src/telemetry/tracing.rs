@@ -1,0 +1,159 @@
+//! Log lines on stderr; stdout is for results only.
+
+use std::io::{self, IsTerminal};
+
+use ::tracing::Subscriber;
+use ::tracing::subscriber::{DefaultGuard, NoSubscriber};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::config::{ConfigError, LogFormat};
+
+/// The variables that may hold the filter, the first that is set wins.
+const FILTERS: [&str; 2] = ["GARENNE_LOG", "RUST_LOG"];
+
+/// Our own events from info on, other crates' from warnings on. A target's prefix is enough.
+const DEFAULT_FILTER: &str = "warn,garenne=info";
+
+/// Starts logging to stderr in `format`, filtered by `GARENNE_LOG`, else `RUST_LOG`, else
+/// `warn,garenne=info`. Called once, from `main`; a second call changes nothing.
+///
+/// # Errors
+/// The filter cannot be understood.
+pub fn init(format: LogFormat) -> Result<(), ConfigError> {
+    let set = FILTERS.into_iter().find_map(|name| {
+        let value = std::env::var(name).ok().filter(|value| !value.trim().is_empty())?;
+        Some((name, value))
+    });
+    let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
+    let filter = match &set {
+        Some((name, value)) => filter(name, value)?,
+        None => EnvFilter::new(DEFAULT_FILTER),
+    };
+    // Losing to a logger that the host set up is no error: its choice holds.
+    let _ = ::tracing::subscriber::set_global_default(subscriber(format, filter, colours, io::stderr));
+    Ok(())
+}
+
+/// Drops every event on this thread until the guard is dropped: for tests that provoke warnings.
+pub fn quiet() -> DefaultGuard {
+    ::tracing::subscriber::set_default(NoSubscriber::new())
+}
+
+fn filter(name: &str, value: &str) -> Result<EnvFilter, ConfigError> {
+    EnvFilter::try_new(value).map_err(|_| ConfigError::Invalid {
+        setting: "log filter".to_owned(),
+        value: format!("{value:?}"),
+        origin: format!("environment {name}"),
+        problem: "expected directives such as info or garenne=debug,lapin=warn, \
+                  with levels off, error, warn, info, debug or trace"
+            .to_owned(),
+    })
+}
+
+fn subscriber<W>(
+    format: LogFormat,
+    filter: EnvFilter,
+    colours: bool,
+    writer: W,
+) -> Box<dyn Subscriber + Send + Sync>
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    // A closed stderr must not turn each event into a panic of its own.
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(writer)
+        .with_ansi(colours)
+        .log_internal_errors(false);
+    match format {
+        LogFormat::Human => Box::new(builder.finish()),
+        LogFormat::Json => Box::new(builder.json().flatten_event(true).with_current_span(true).finish()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Lines {
+        fn text(&self) -> String {
+            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        }
+    }
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn logged(format: LogFormat, filter: &str) -> String {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let subscriber = subscriber(format, EnvFilter::new(filter), false, move || writer.clone());
+        ::tracing::subscriber::with_default(subscriber, || {
+            ::tracing::info!(target: "garenne_worker::consumer", lane = "fast", "ours");
+            ::tracing::debug!(target: "garenne_worker::consumer", "ours in detail");
+            ::tracing::info!(target: "lapin::channel", "theirs");
+            ::tracing::warn!(target: "lapin::channel", "theirs to worry about");
+        });
+        lines.text()
+    }
+
+    #[test]
+    fn by_default_we_inform_and_others_warn() {
+        let text = logged(LogFormat::Human, DEFAULT_FILTER);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        assert!(lines[0].ends_with(" INFO garenne_worker::consumer: ours lane=\"fast\""), "{text}");
+        assert!(lines[1].ends_with(" WARN lapin::channel: theirs to worry about"), "{text}");
+    }
+
+    #[test]
+    fn json_is_one_object_a_line() {
+        let text = logged(LogFormat::Json, DEFAULT_FILTER);
+        let lines: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), 2);
+        assert_eq!(lines[0]["message"], "ours");
+        assert_eq!(lines[0]["lane"], "fast");
+        assert_eq!(lines[0]["level"], "INFO");
+        assert!(lines[0]["timestamp"].is_string());
+    }
+
+    #[test]
+    fn a_bad_filter_names_its_variable() {
+        let error = filter("GARENNE_LOG", "garenne=loud").unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "setting log filter = \"garenne=loud\" (environment GARENNE_LOG) is refused: \
+             expected directives such as info or garenne=debug,lapin=warn, \
+             with levels off, error, warn, info, debug or trace"
+        );
+    }
+
+    #[test]
+    fn quiet_drops_events() {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let loud = subscriber(LogFormat::Human, EnvFilter::new("trace"), false, move || writer.clone());
+        ::tracing::subscriber::with_default(loud, || {
+            let guard = quiet();
+            ::tracing::error!("unheard");
+            drop(guard);
+            ::tracing::error!("heard");
+        });
+        assert!(lines.text().contains(" heard") && !lines.text().contains("unheard"));
+    }
+}
