@@ -14,4 +14,4 @@ pub use copy::Copied;
 pub use envelope::{ContentType, Envelope, Malformed, NewTask, epoch_ms};
 pub use id::{IdError, TaskId};
 pub use kind::{Kind, KindError, matches_binding};
-pub use outcome::{DeadReason, Settlement};
+pub use outcome::DeadReason;

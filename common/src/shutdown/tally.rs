@@ -4,7 +4,53 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::{Mode, Receipt};
-use crate::task::Settlement;
+
+/// The one end a delivery can come to. The names are the receipt's fields, so that receipt and
+/// metrics can be compared by eye.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(usize)]
+pub enum Fate {
+    /// Success, acknowledged.
+    Acked,
+    /// Handed back without spending an attempt.
+    Requeued,
+    /// Copied to the retry ladder, then acknowledged.
+    Retried,
+    /// Copied to the dead-letter queue, then acknowledged.
+    Dead,
+    /// Copied to the suspect queue, then acknowledged.
+    Suspected,
+    /// The connection died before the answer; the broker redelivers.
+    LostSettlement,
+    /// Left running when the process ended; the broker redelivers.
+    Abandoned,
+}
+
+impl Fate {
+    /// All fates, in the receipt's order.
+    pub const ALL: [Fate; 7] = [
+        Fate::Acked,
+        Fate::Requeued,
+        Fate::Retried,
+        Fate::Dead,
+        Fate::Suspected,
+        Fate::LostSettlement,
+        Fate::Abandoned,
+    ];
+
+    /// The receipt's field name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Fate::Acked => "acked",
+            Fate::Requeued => "requeued",
+            Fate::Retried => "retried",
+            Fate::Dead => "dead",
+            Fate::Suspected => "suspected",
+            Fate::LostSettlement => "lost_settlements",
+            Fate::Abandoned => "abandoned",
+        }
+    }
+}
 
 /// Counts deliveries and their ends from any thread.
 ///
@@ -13,7 +59,7 @@ use crate::task::Settlement;
 #[derive(Debug, Default)]
 pub struct Tally {
     delivered: AtomicU64,
-    settlements: [AtomicU64; Settlement::ALL.len()],
+    fates: [AtomicU64; Fate::ALL.len()],
 }
 
 impl Tally {
@@ -28,13 +74,13 @@ impl Tally {
     }
 
     /// One delivery came to its end.
-    pub fn settled(&self, settlement: Settlement) {
-        self.settled_many(settlement, 1);
+    pub fn settled(&self, fate: Fate) {
+        self.settled_many(fate, 1);
     }
 
     /// `count` deliveries came to the same end.
-    pub fn settled_many(&self, settlement: Settlement, count: u64) {
-        self.settlements[settlement as usize].fetch_add(count, Relaxed);
+    pub fn settled_many(&self, fate: Fate, count: u64) {
+        self.fates[fate as usize].fetch_add(count, Relaxed);
     }
 
     /// Messages delivered so far.
@@ -43,14 +89,14 @@ impl Tally {
     }
 
     /// Deliveries that came to this end so far.
-    pub fn count(&self, settlement: Settlement) -> u64 {
-        self.settlements[settlement as usize].load(Relaxed)
+    pub fn count(&self, fate: Fate) -> u64 {
+        self.fates[fate as usize].load(Relaxed)
     }
 
     /// Deliveries without an end yet.
     pub fn outstanding(&self) -> u64 {
         // Ends are read first: a delivery that comes in meanwhile must not make the difference negative.
-        let settled: u64 = Settlement::ALL.into_iter().map(|one| self.count(one)).sum();
+        let settled: u64 = Fate::ALL.into_iter().map(|fate| self.count(fate)).sum();
         self.deliveries().saturating_sub(settled)
     }
 
@@ -61,13 +107,13 @@ impl Tally {
             mode,
             escalated,
             delivered: self.deliveries(),
-            acked: self.count(Settlement::Acked),
-            requeued: self.count(Settlement::Requeued),
-            retried: self.count(Settlement::Retried),
-            dead: self.count(Settlement::Dead),
-            suspected: self.count(Settlement::Suspected),
-            lost_settlements: self.count(Settlement::Lost),
-            abandoned: self.count(Settlement::Abandoned),
+            acked: self.count(Fate::Acked),
+            requeued: self.count(Fate::Requeued),
+            retried: self.count(Fate::Retried),
+            dead: self.count(Fate::Dead),
+            suspected: self.count(Fate::Suspected),
+            lost_settlements: self.count(Fate::LostSettlement),
+            abandoned: self.count(Fate::Abandoned),
             // Milliseconds are as exact as anything a person compares them with.
             seconds: (took.as_secs_f64() * 1000.0).round() / 1000.0,
         }
@@ -79,18 +125,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_settlement_lands_in_its_own_field() {
-        let fields = ["acked", "requeued", "retried", "dead", "suspected", "lost_settlements", "abandoned"];
+    fn each_fate_lands_in_the_field_of_its_name() {
         let tally = Tally::new();
-        for (index, settlement) in Settlement::ALL.into_iter().enumerate() {
+        for (index, fate) in Fate::ALL.into_iter().enumerate() {
             let count = 1 << index;
-            tally.settled_many(settlement, count);
+            tally.settled_many(fate, count);
             (0..count).for_each(|_| tally.delivered());
         }
         let receipt = tally.receipt("w", Mode::Hard, true, Duration::from_micros(1_234_567));
         let json = serde_json::to_value(&receipt).unwrap();
-        for (index, field) in fields.into_iter().enumerate() {
-            assert_eq!(json[field], 1 << index, "{field}");
+        for (index, fate) in Fate::ALL.into_iter().enumerate() {
+            assert_eq!(json[fate.as_str()], 1 << index, "{fate:?}");
         }
         assert_eq!(json["delivered"], 127);
         assert_eq!(json["seconds"], 1.235);
@@ -102,7 +147,7 @@ mod tests {
         let tally = Tally::new();
         tally.delivered();
         tally.delivered();
-        tally.settled(Settlement::Acked);
+        tally.settled(Fate::Acked);
         assert_eq!(tally.outstanding(), 1);
         assert!(!tally.receipt("w", Mode::Soft, false, Duration::ZERO).balances());
     }

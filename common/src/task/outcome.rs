@@ -77,51 +77,6 @@ impl FromStr for DeadReason {
     }
 }
 
-/// What became of a delivery; the metric label of `garenne_settlements_total`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Settlement {
-    /// Done, and the sinks accepted it.
-    Acked,
-    /// Handed back to the broker; no attempt spent.
-    Requeued,
-    /// A confirmed copy waits in the retry ladder.
-    Retried,
-    /// A confirmed copy is in the dead-letter queue.
-    Dead,
-    /// A confirmed copy is in the suspect queue.
-    Suspected,
-    /// The channel died before the settlement could be sent; the broker redelivers.
-    Lost,
-    /// Still running when the process had to go; left to the broker.
-    Abandoned,
-}
-
-impl Settlement {
-    /// Every settlement, in the receipt's order.
-    pub const ALL: [Self; 7] = [
-        Self::Acked,
-        Self::Requeued,
-        Self::Retried,
-        Self::Dead,
-        Self::Suspected,
-        Self::Lost,
-        Self::Abandoned,
-    ];
-
-    /// The settlement as a metric label.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Acked => "acked",
-            Self::Requeued => "requeued",
-            Self::Retried => "retried",
-            Self::Dead => "dead",
-            Self::Suspected => "suspected",
-            Self::Lost => "lost",
-            Self::Abandoned => "abandoned",
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
 use super::register::{self, WAITS};
-use crate::task::Settlement;
+use crate::shutdown::Fate;
 
 /// The families that a lane's metrics belong to.
 pub(super) struct Lanes {
@@ -80,7 +80,7 @@ impl Lanes {
         LaneMetrics {
             deliveries: self.deliveries.with_label_values(&[lane]),
             redeliveries: self.redeliveries.with_label_values(&[lane]),
-            settlements: Settlement::ALL.map(|one| self.settlements.with_label_values(&[lane, one.as_str()])),
+            settlements: Fate::ALL.map(|one| self.settlements.with_label_values(&[lane, one.as_str()])),
             wait: self.wait.with_label_values(&[lane]),
             queue_length: self.queue_length.with_label_values(&[lane]),
             queue_capacity: self.queue_capacity.with_label_values(&[lane]),
@@ -99,7 +99,7 @@ pub struct LaneMetrics {
     pub deliveries: IntCounter,
     /// `garenne_redeliveries_total`; these are deliveries too.
     pub redeliveries: IntCounter,
-    settlements: [IntCounter; Settlement::ALL.len()],
+    settlements: [IntCounter; Fate::ALL.len()],
     /// `garenne_task_wait_seconds`
     pub wait: Histogram,
     /// `garenne_pool_queue_length`
@@ -126,13 +126,13 @@ impl LaneMetrics {
     }
 
     /// Counts into `garenne_settlements_total`.
-    pub fn settled(&self, settlement: Settlement) {
-        self.settlements[settlement as usize].inc();
+    pub fn settled(&self, fate: Fate) {
+        self.settlements[fate as usize].inc();
     }
 
     /// Counts `count` deliveries that came to the same end.
-    pub fn settled_many(&self, settlement: Settlement, count: u64) {
-        self.settlements[settlement as usize].inc_by(count);
+    pub fn settled_many(&self, fate: Fate, count: u64) {
+        self.settlements[fate as usize].inc_by(count);
     }
 
     /// The time from delivery to the start of the task.

@@ -2,7 +2,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::*;
-use crate::task::{DeadReason, Settlement};
+use crate::shutdown::Fate;
+use crate::task::DeadReason;
 
 /// Every series with its value, as a scraper reads them.
 fn scrape(metrics: &Metrics) -> BTreeMap<String, f64> {
@@ -78,8 +79,8 @@ fn handles_count_where_they_say() {
     let lane = metrics.lane("fast");
     lane.delivered(false);
     lane.delivered(true);
-    lane.settled(Settlement::Acked);
-    lane.settled_many(Settlement::Lost, 3);
+    lane.settled(Fate::Acked);
+    lane.settled_many(Fate::LostSettlement, 3);
     lane.waited(Duration::from_millis(20));
     metrics.register_kinds(["reading.process"]);
     let kind = metrics.kind("reading.process");
@@ -91,7 +92,7 @@ fn handles_count_where_they_say() {
         (r#"garenne_deliveries_total{lane="fast"}"#, 2.0),
         (r#"garenne_redeliveries_total{lane="fast"}"#, 1.0),
         (r#"garenne_settlements_total{lane="fast",settlement="acked"}"#, 1.0),
-        (r#"garenne_settlements_total{lane="fast",settlement="lost"}"#, 3.0),
+        (r#"garenne_settlements_total{lane="fast",settlement="lost_settlements"}"#, 3.0),
         (r#"garenne_settlements_total{lane="fast",settlement="dead"}"#, 0.0),
         (r#"garenne_task_wait_seconds_bucket{lane="fast",le="0.01"}"#, 0.0),
         (r#"garenne_task_wait_seconds_bucket{lane="fast",le="0.025"}"#, 1.0),
