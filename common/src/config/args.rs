@@ -1,15 +1,15 @@
 //! The flags that every Garenne program has.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::path::PathBuf;
 
-use super::Sources;
+use super::{Sources, secret};
 
 /// Flags of every program: `#[command(flatten)]` them, then [`CommonArgs::sources`].
 ///
 /// Values are checked by [`super::load`] and not by clap, so that a bad value reads the same
 /// wherever it came from, and ends with the code for configuration.
-#[derive(Debug, Clone, Default, clap::Args)]
+#[derive(Clone, Default, clap::Args)]
 #[command(next_help_heading = "Common options")]
 pub struct CommonArgs {
     /// Broker with user, password and virtual host [default: amqp://guest:guest@127.0.0.1:5672/%2f]
@@ -51,9 +51,119 @@ impl CommonArgs {
     }
 }
 
+/// The URLs may hold passwords, and may be too broken to be [`super::SecretUrl`]s.
+impl fmt::Debug for CommonArgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let masked = |url: &Option<String>| url.as_deref().map(|url| secret::mask("url", url));
+        f.debug_struct("CommonArgs")
+            .field("amqp_url", &masked(&self.amqp_url))
+            .field("management_url", &masked(&self.management_url))
+            .field("prefix", &self.prefix)
+            .field("log_format", &self.log_format)
+            .field("admin", &self.admin)
+            .field("admin_token_file", &self.admin_token_file)
+            .field("config", &self.config)
+            .field("print_config", &self.print_config)
+            .finish()
+    }
+}
+
 /// Puts a flag's value, if it was given, under the name of its setting.
 pub fn flag(flags: &mut toml::Table, setting: &str, value: Option<impl Display>) {
     if let Some(value) = value {
         flags.insert(setting.to_owned(), toml::Value::String(value.to_string()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+    use serde::{Deserialize, Serialize};
+
+    use super::*;
+    use crate::config::{Common, ConfigError, LogFormat, Settings, load_with};
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        common: CommonArgs,
+        #[command(subcommand)]
+        command: Option<Command>,
+    }
+
+    #[derive(clap::Subcommand)]
+    enum Command {
+        Serve,
+    }
+
+    #[derive(Default, Serialize, Deserialize)]
+    #[serde(default)]
+    struct Config {
+        #[serde(flatten)]
+        common: Common,
+    }
+
+    impl Settings for Config {}
+
+    fn resolve(flags: &[&str]) -> Result<Common, ConfigError> {
+        let cli = Cli::parse_from(["test"].iter().chain(flags));
+        load_with::<Config>(cli.common.sources(toml::Table::new()), []).map(|config| config.common)
+    }
+
+    #[test]
+    fn the_flags_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_reaches_its_setting() {
+        let common = resolve(&[
+            "--amqp-url=amqps://u:p@broker/v",
+            "--management-url=https://broker:15671",
+            "--prefix=test",
+            "--log-format=json",
+            "--admin=0.0.0.0:9464",
+            "--admin-token-file=/run/token",
+        ]);
+        let expected = Common {
+            amqp_url: "amqps://u:p@broker/v".parse().unwrap(),
+            management_url: Some("https://broker:15671".parse().unwrap()),
+            prefix: "test".into(),
+            log_format: LogFormat::Json,
+            admin: Some(([0, 0, 0, 0], 9464).into()),
+            admin_token_file: Some("/run/token".into()),
+        };
+        assert_eq!(common.unwrap(), expected);
+        assert_eq!(resolve(&[]).unwrap(), Common::default());
+    }
+
+    #[test]
+    fn debug_output_shows_no_password() {
+        let cli = Cli::parse_from(["test", "--amqp-url", "amqp://u:s3cret@broker"]);
+        let args = format!("{:?}", cli.common);
+        assert!(args.contains(r#"amqp_url: Some("amqp://u:***@broker")"#), "{args}");
+        let sources = format!("{:?}", cli.common.sources(toml::Table::new()));
+        assert_eq!(sources, r#"Sources { file: None, flags: ["amqp_url"], .. }"#);
+    }
+
+    #[test]
+    fn flags_may_follow_the_subcommand() {
+        let cli = Cli::parse_from(["test", "serve", "--prefix", "late", "--print-config"]);
+        assert!(matches!(cli.command, Some(Command::Serve)));
+        assert_eq!(cli.common.prefix.as_deref(), Some("late"));
+        assert!(cli.common.print_config);
+    }
+
+    #[test]
+    fn a_bad_flag_is_named_as_such() {
+        assert_eq!(
+            resolve(&["--log-format", "xml"]).unwrap_err().to_string(),
+            "setting log_format = \"xml\" (flag --log-format) is refused: expected human or json"
+        );
+        assert_eq!(
+            resolve(&["--config", "/nonexistent.toml"]).unwrap_err().to_string(),
+            "configuration file /nonexistent.toml (flag --config) cannot be used: \
+             No such file or directory (os error 2)"
+        );
     }
 }

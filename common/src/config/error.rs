@@ -64,6 +64,12 @@ pub struct Invalid {
     pub problem: String,
 }
 
+impl HasExit for Invalid {
+    fn exit(&self) -> Exit {
+        Exit::Config
+    }
+}
+
 impl Invalid {
     /// `setting` has the value `value`, and that is refused because of `problem`.
     pub fn new(

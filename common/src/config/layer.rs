@@ -9,8 +9,12 @@ use config::{Map, Source, Value, ValueKind};
 use super::ConfigError;
 use super::known::Known;
 
-/// Variables under the prefix that are no settings: the log filter, and the file's own name.
-const RESERVED: [&str; 2] = ["log", "config"];
+/// Variables under the prefix that are no settings: the log filter, the file's own name, and what
+/// the `dev` script reads.
+const RESERVED: [&str; 3] = ["log", "config", "no_docker"];
+
+/// Variables of the `dev` script and the test suite, which the programs they start inherit.
+const RESERVED_PREFIXES: [&str; 2] = ["dev_", "test_"];
 
 /// One source's settings.
 #[derive(Debug, Clone, Default)]
@@ -31,10 +35,11 @@ impl Source for Layer {
 impl Layer {
     pub(super) fn flags(flags: toml::Table, known: &Known) -> Self {
         let table = flags.into_iter().map(|(key, value)| {
-            let origin = format!("flag --{}", flag_name(&key, &value));
+            let default = known.default_at(std::slice::from_ref(&key));
+            let origin = format!("flag --{}", flag_name(&key, default));
             let mut value = from_toml(value, &origin);
             if let ValueKind::String(text) = value.kind {
-                value.kind = coerce(text, known.default_at(std::slice::from_ref(&key)));
+                value.kind = coerce(text, default);
             }
             (key, value)
         });
@@ -65,7 +70,7 @@ impl Layer {
         let mut layer = Self::default();
         let mut seen: BTreeMap<Vec<String>, &str> = BTreeMap::new();
         for (rest, (name, value)) in &vars.by_rest {
-            if RESERVED.contains(&rest.as_str()) || value.is_empty() || is_service_link(rest, value) {
+            if value.is_empty() || is_reserved(rest) || is_service_link(rest, value) {
                 continue;
             }
             let mut path: Vec<String> = rest.split("__").map(str::to_owned).collect();
@@ -163,12 +168,14 @@ impl Variables {
     }
 }
 
+fn is_reserved(rest: &str) -> bool {
+    RESERVED.contains(&rest) || RESERVED_PREFIXES.iter().any(|prefix| rest.starts_with(prefix))
+}
+
 /// A repeatable flag has the singular name of its list or table.
-fn flag_name(key: &str, value: &toml::Value) -> String {
-    let name = match value {
-        toml::Value::Array(_) | toml::Value::Table(_) => key.strip_suffix('s').unwrap_or(key),
-        _ => key,
-    };
+fn flag_name(key: &str, default: Option<&serde_json::Value>) -> String {
+    let many = default.is_some_and(|default| default.is_array() || default.is_object());
+    let name = if many { key.strip_suffix('s').unwrap_or(key) } else { key };
     name.replace('_', "-")
 }
 

@@ -11,7 +11,7 @@ use super::layer::{Layer, Variables, first_origin, insert};
 use super::{ConfigError, Invalid, secret};
 
 /// Where a program's settings come from, weakest first: file, environment, flags.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Sources {
     /// A TOML file; without one, that which `PREFIX_CONFIG` names, if any.
     pub file: Option<PathBuf>,
@@ -19,6 +19,14 @@ pub struct Sources {
     pub env_prefix: &'static str,
     /// What the command line says, by setting name.
     pub flags: toml::Table,
+}
+
+/// Flags may hold passwords.
+impl std::fmt::Debug for Sources {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let flags: Vec<&String> = self.flags.keys().collect();
+        f.debug_struct("Sources").field("file", &self.file).field("flags", &flags).finish_non_exhaustive()
+    }
 }
 
 impl Default for Sources {

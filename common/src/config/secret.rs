@@ -39,18 +39,30 @@ impl SecretUrl {
 }
 
 /// Text that is no URL; it is not repeated, for it may be a secret.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("no URL ({0}), expected a URL such as amqp://user:password@host:port/path ({0})")]
-pub struct NotAUrl(url::ParseError);
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no URL, expected a URL such as scheme://user:password@host:port/path ({0})")]
+pub struct NotAUrl(String);
+
+impl NotAUrl {
+    fn new(text: &str, why: impl fmt::Display) -> Self {
+        // The usual reason for `invalid port number` and the like in a URL that works elsewhere.
+        let hint =
+            if text.contains('@') { "; in a password, # / ? @ : and % are percent-encoded" } else { "" };
+        Self(format!("{why}{hint}"))
+    }
+}
 
 impl FromStr for SecretUrl {
     type Err = NotAUrl;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let url = Url::parse(text.trim()).map_err(NotAUrl)?;
-        if !url.has_host() {
-            return Err(NotAUrl(url::ParseError::EmptyHost));
-        }
+        let url = match Url::parse(text.trim()) {
+            Ok(url) if url.cannot_be_a_base() => return Err(NotAUrl::new(text, "the scheme is missing")),
+            Err(url::ParseError::RelativeUrlWithoutBase) => {
+                return Err(NotAUrl::new(text, "the scheme is missing"));
+            }
+            parsed => parsed.map_err(|error| NotAUrl::new(text, error))?,
+        };
         Ok(Self { masked: mask_url(url), whole: text.trim().to_owned().into() })
     }
 }
@@ -120,7 +132,7 @@ pub(super) fn mask(setting: &str, text: &str) -> String {
         return MASK.to_owned();
     }
     match Url::parse(text.trim()) {
-        Ok(url) if url.has_host() => mask_url(url),
+        Ok(url) if !url.cannot_be_a_base() => mask_url(url),
         _ => match text.rsplit_once('@') {
             None => text.to_owned(),
             Some((before, host)) => {
@@ -187,10 +199,20 @@ mod tests {
 
     #[test]
     fn what_is_no_url_is_not_repeated() {
+        let refusal = |text: &str| text.parse::<SecretUrl>().unwrap_err().to_string();
+        let expected = "no URL, expected a URL such as scheme://user:password@host:port/path";
+        assert_eq!(refusal("localhost:5672"), format!("{expected} (the scheme is missing)"));
+        assert_eq!(refusal("localhost"), format!("{expected} (the scheme is missing)"));
         assert_eq!(
-            "user:s3cret".parse::<SecretUrl>().unwrap_err().to_string(),
-            "no URL (empty host), expected a URL such as amqp://user:password@host:port/path (empty host)"
+            refusal("amqp://user:s3#cret@host"),
+            format!("{expected} (invalid port number; in a password, # / ? @ : and % are percent-encoded)")
         );
+    }
+
+    #[test]
+    fn a_socket_folder_is_a_host_too() {
+        let url: SecretUrl = "postgres:///garenne?host=/run/postgresql".parse().unwrap();
+        assert_eq!(url.expose(), "postgres:///garenne?host=/run/postgresql");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::Mode;
-use crate::exit::Exit;
+use crate::exit::{Exit, HasExit};
 
 /// The account a worker gives when it has stopped. Counts are messages since its start.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -113,6 +113,12 @@ pub struct ReceiptError {
     pub path: PathBuf,
     /// Why it did not.
     pub source: io::Error,
+}
+
+impl HasExit for ReceiptError {
+    fn exit(&self) -> Exit {
+        Exit::Failed
+    }
 }
 
 #[cfg(test)]

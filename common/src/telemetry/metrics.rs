@@ -15,7 +15,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use prometheus::{IntGauge, Registry, TextEncoder};
 
-pub use connection::{ConnectionMetrics, ConnectionRole, PublishResult};
+pub use connection::{ConnectionMetrics, PublishResult};
 pub use gateway::GatewayMetrics;
 pub use kind::{KindMetrics, TaskOutcome, UNKNOWN_KIND};
 pub use lane::LaneMetrics;

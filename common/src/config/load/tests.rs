@@ -232,7 +232,8 @@ fn a_refused_url_keeps_its_password() {
     assert_eq!(
         refusal("GARENNE_AMQP_URL", "amqp://user:s3cret@host:port/"),
         "setting amqp_url = \"amqp://***@host:port/\" (environment GARENNE_AMQP_URL) is refused: \
-         expected a URL such as amqp://user:password@host:port/path (invalid port number)"
+         expected a URL such as scheme://user:password@host:port/path \
+         (invalid port number; in a password, # / ? @ : and % are percent-encoded)"
     );
 }
 
@@ -262,6 +263,7 @@ fn what_is_no_setting_of_this_program_but_of_the_fleet_is_passed_over() {
     let env = [
         ("GARENNE_LISTEN", "0.0.0.0:8080"),
         ("GARENNE_LOG", "debug"),
+        ("GARENNE_TEST_MODE", "local"),
         ("GARENNE_PREFIX", ""),
         ("GARENNE_PORT", "tcp://10.0.0.1:80"),
         ("GARENNE_GATEWAY_SERVICE_HOST", "10.0.0.1"),

@@ -5,25 +5,7 @@ use std::time::Duration;
 use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
 use super::register::{self, CONFIRMS};
-
-/// What a connection is for: a broker that blocks publishers must not hold up acknowledgements.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ConnectionRole {
-    /// Publishing.
-    Publish,
-    /// Consuming.
-    Consume,
-}
-
-impl ConnectionRole {
-    /// The role as a metric label.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Publish => "publish",
-            Self::Consume => "consume",
-        }
-    }
-}
+use crate::broker::{PublishError, Role};
 
 /// How a publish ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -44,6 +26,17 @@ impl PublishResult {
     /// Every result.
     pub const ALL: [Self; 5] =
         [Self::Confirmed, Self::Returned, Self::Refused, Self::Unconfirmed, Self::NotSent];
+
+    /// How this publish ended.
+    pub fn of(published: &Result<(), PublishError>) -> Self {
+        match published {
+            Ok(()) => Self::Confirmed,
+            Err(PublishError::Unroutable { .. }) => Self::Returned,
+            Err(PublishError::Refused { .. }) => Self::Refused,
+            Err(PublishError::InDoubt(_)) => Self::Unconfirmed,
+            Err(PublishError::Busy { .. } | PublishError::Connect(_)) => Self::NotSent,
+        }
+    }
 
     /// The result as a metric label.
     pub const fn as_str(self) -> &'static str {
@@ -106,23 +99,21 @@ impl ConnectionMetrics {
     }
 
     /// `garenne_connection_up`; set it, for the role appears with its first value.
-    pub fn up(&self, role: ConnectionRole) -> IntGauge {
+    pub fn up(&self, role: Role) -> IntGauge {
         self.up.with_label_values(&[role.as_str()])
     }
 
     /// `garenne_reconnects_total`
-    pub fn reconnects(&self, role: ConnectionRole) -> IntCounter {
+    pub fn reconnects(&self, role: Role) -> IntCounter {
         self.reconnects.with_label_values(&[role.as_str()])
     }
 
-    /// Counts into `garenne_published_total`.
-    pub fn published(&self, result: PublishResult) {
+    /// Counts a publish into `garenne_published_total` and, where the broker confirmed it, the time
+    /// that took.
+    pub fn published(&self, result: PublishResult, took: Duration) {
         self.published[result as usize].inc();
-    }
-
-    /// Counts a confirmed publish and the time its confirm took.
-    pub fn confirmed(&self, took: Duration) {
-        self.published(PublishResult::Confirmed);
-        self.confirm.observe(took.as_secs_f64());
+        if result == PublishResult::Confirmed {
+            self.confirm.observe(took.as_secs_f64());
+        }
     }
 }

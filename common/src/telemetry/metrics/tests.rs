@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::*;
+use crate::broker::{PublishError, Role};
 use crate::shutdown::Fate;
 use crate::task::DeadReason;
 
@@ -38,8 +39,8 @@ fn names_types_and_labels_are_the_documented_ones() {
     metrics.lane("fast");
     metrics.register_kinds(["reading.process"]);
     metrics.kind("reading.process").dead(DeadReason::Rejected);
-    metrics.connection().up(ConnectionRole::Consume).set(1);
-    metrics.connection().reconnects(ConnectionRole::Publish);
+    metrics.connection().up(Role::Consume).set(1);
+    metrics.connection().reconnects(Role::Publish);
     metrics.gateway().requests("http", "202").inc();
     metrics.gateway().connections("worker-pool", "open").set(1);
     let families = families(&metrics);
@@ -86,7 +87,10 @@ fn handles_count_where_they_say() {
     let kind = metrics.kind("reading.process");
     kind.ended(TaskOutcome::Success, Duration::from_micros(200));
     kind.dead(DeadReason::AttemptsExhausted);
-    metrics.connection().confirmed(Duration::from_millis(2));
+    let took = Duration::from_millis(2);
+    metrics.connection().published(PublishResult::of(&Ok(())), took);
+    let doubt = Err(PublishError::InDoubt("the connection ended".into()));
+    metrics.connection().published(PublishResult::of(&doubt), took);
     let series = scrape(&metrics);
     for (name, value) in [
         (r#"garenne_deliveries_total{lane="fast"}"#, 2.0),
@@ -101,6 +105,7 @@ fn handles_count_where_they_say() {
         (r#"garenne_task_duration_seconds_bucket{kind="reading.process",le="0.00025"}"#, 1.0),
         (r#"garenne_dead_total{kind="reading.process",reason="attempts-exhausted"}"#, 1.0),
         (r#"garenne_published_total{result="confirmed"}"#, 1.0),
+        (r#"garenne_published_total{result="unconfirmed"}"#, 1.0),
         (r#"garenne_publish_confirm_seconds_count"#, 1.0),
     ] {
         assert_eq!(series.get(name), Some(&value), "{name}");
