@@ -50,3 +50,20 @@ impl Drop for Lifeline {
         let _ = self.shell.wait();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Lifeline;
+
+    #[test]
+    fn script_runs_at_the_end_with_the_last_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("last");
+        let mut lifeline = Lifeline::start(r#"echo "$last" > "$1""#, &[file.to_str().unwrap()]).unwrap();
+        lifeline.tell("first").unwrap();
+        lifeline.tell("second").unwrap();
+        assert!(!file.exists());
+        drop(lifeline);
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "second\n");
+    }
+}

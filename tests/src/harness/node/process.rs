@@ -52,7 +52,8 @@ impl ProcessNode {
             }
         }
         let path = folder.path().to_str().context("the temporary folder's name is not UTF-8")?.to_owned();
-        let lifeline = Lifeline::start(r#"[ -z "$last" ] || kill -KILL -- "-$last"; rm -rf "$1""#, &[&path])?;
+        let lifeline =
+            Lifeline::start(r#"[ -z "$last" ] || kill -s KILL -- "-$last"; rm -rf "$1""#, &[&path])?;
         let mut arguments = vec!["start".to_owned(), path];
         arguments.extend(spec.ports.iter().map(|(ours, _)| ours.to_string()));
         let environment = spec.environment.clone();
