@@ -1,0 +1,82 @@
+//! Accepting connections and handing them to the server.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{net::TcpListener, sync::Semaphore};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    connection::Connection, http, ingest::Ingest, instruments::Instruments, limits::Limits, server::Server,
+};
+
+/// What every connection of a gateway shares.
+pub struct Parts {
+    /// Bodies to receipts.
+    pub ingest: Arc<Ingest>,
+    /// Limits.
+    pub limits: Limits,
+    /// Counters.
+    pub instruments: Instruments,
+}
+
+/// How many senders that found no place are told so at once; beyond that they are only closed.
+const TURNED_AWAY_AT_ONCE: usize = 64;
+
+/// A bound port with a server behind it.
+pub struct Gateway {
+    listener: TcpListener,
+    parts: Arc<Parts>,
+    server: Arc<dyn Server>,
+}
+
+impl Gateway {
+    /// Serves what `listener` accepts with `server`.
+    pub fn new(listener: TcpListener, parts: Arc<Parts>, server: Arc<dyn Server>) -> Self {
+        Self { listener, parts, server }
+    }
+
+    /// Accepts until `stop` is cancelled, then lets requests under way end, at most for the drain
+    /// timeout. Returns whether all of them ended.
+    pub async fn run(self, stop: CancellationToken) -> bool {
+        let Self { listener, parts, server } = self;
+        let router = http::router(Arc::clone(&parts));
+        let turned_away = Arc::new(Semaphore::new(TURNED_AWAY_AT_ONCE));
+        let tellers = TaskTracker::new();
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = stop.cancelled() => break,
+            };
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    // Out of file descriptors, or the peer is gone already: the port stays, and a
+                    // pause keeps the first from spinning.
+                    tracing::warn!(%error, "accept failed");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+            };
+            let connection = Connection {
+                stream,
+                peer,
+                parts: Arc::clone(&parts),
+                router: router.clone(),
+                stop: stop.clone(),
+            };
+            if let Err(connection) = server.offer(connection) {
+                parts.instruments.refused(server.name());
+                tracing::info!(%peer, server = server.name(), "connection refused: no place");
+                if let Ok(place) = Arc::clone(&turned_away).try_acquire_owned() {
+                    tellers.spawn(async move {
+                        let _ = connection.turn_away().await;
+                        drop(place);
+                    });
+                }
+            }
+        }
+        // New senders are refused by the system from here on and find another gateway.
+        drop(listener);
+        tokio::time::timeout(parts.limits.drain_timeout, server.drain()).await.is_ok()
+    }
+}

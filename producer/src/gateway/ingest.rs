@@ -1,0 +1,176 @@
+//! From a body to tasks to receipts: what HTTP and TCP share.
+
+use std::{sync::Arc, time::Duration};
+
+use garenne_common::{
+    sensor::{Record, Timestamp, parse::Limits as RecordLimits, parse::readings_within},
+    task::{ContentType, Kind, NewTask, TaskId, matches_binding},
+};
+use serde_json::value::RawValue;
+use time::OffsetDateTime;
+
+use super::refusal::Refusal;
+use crate::outlet::Outlet;
+
+/// The kind of a reading's task.
+pub(crate) const READING: &str = "reading.process";
+
+/// Which kinds some lane takes.
+#[derive(Clone, Debug)]
+pub struct Routes {
+    bindings: Vec<String>,
+}
+
+impl Routes {
+    /// Routes by the bindings of all lanes.
+    pub fn new(bindings: impl IntoIterator<Item = String>) -> Self {
+        Self { bindings: bindings.into_iter().collect() }
+    }
+
+    /// The kind, when some lane takes it. The alternate exchange would confirm it otherwise, and
+    /// nobody would ever work on it.
+    ///
+    /// # Errors
+    /// [`Refusal::Kind`] or [`Refusal::NoLane`].
+    pub fn kind(&self, text: &str) -> Result<Kind, Refusal> {
+        let kind = Kind::parse(text)?;
+        if self.bindings.iter().any(|binding| matches_binding(binding, text)) {
+            Ok(kind)
+        } else {
+            Err(Refusal::NoLane { kind: text.to_owned(), bindings: self.bindings.join(", ") })
+        }
+    }
+}
+
+/// Turns what senders write into tasks, delivers them, and answers with their ids.
+pub struct Ingest {
+    outlet: Arc<dyn Outlet>,
+    routes: Routes,
+    records: RecordLimits,
+    retry_after: Duration,
+}
+
+/// What a sender says of a task beside its body.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TaskOptions {
+    pub(super) id: Option<String>,
+    pub(super) content_type: ContentType,
+    pub(super) group: Option<String>,
+    pub(super) delay: Option<Duration>,
+    pub(super) timeout: Option<Duration>,
+    pub(super) trace: Option<(String, Option<String>)>,
+}
+
+impl Ingest {
+    /// Delivers to `outlet` what `routes` take.
+    pub fn new(
+        outlet: Arc<dyn Outlet>,
+        routes: Routes,
+        max_records: usize,
+        retry_after: Duration,
+    ) -> Arc<Self> {
+        let records = RecordLimits { records: max_records, ..RecordLimits::default() };
+        Arc::new(Self { outlet, routes, records, retry_after })
+    }
+
+    /// Takes readings: each becomes a task of its own. The ids answer in the order of the records,
+    /// and only once all of them are safe.
+    ///
+    /// # Errors
+    /// A record at fault, nothing was delivered; or the broker, and nothing is promised.
+    pub(super) async fn readings(
+        &self,
+        content_type: &str,
+        body: &[u8],
+        idempotency_key: Option<&str>,
+        trace: Option<(String, Option<String>)>,
+    ) -> Result<Vec<TaskId>, Refusal> {
+        let tasks = self.reading_tasks(content_type, body, idempotency_key, trace)?;
+        self.deliver(tasks).await
+    }
+
+    /// The tasks of a body of readings.
+    pub(super) fn reading_tasks(
+        &self,
+        content_type: &str,
+        body: &[u8],
+        idempotency_key: Option<&str>,
+        trace: Option<(String, Option<String>)>,
+    ) -> Result<Vec<NewTask>, Refusal> {
+        let records = readings_within(content_type, body, now(), &self.records)?;
+        self.record_tasks(&records, idempotency_key, trace)
+    }
+
+    pub(super) fn record_tasks(
+        &self,
+        records: &[Record],
+        idempotency_key: Option<&str>,
+        trace: Option<(String, Option<String>)>,
+    ) -> Result<Vec<NewTask>, Refusal> {
+        let kind = self.routes.kind(READING)?;
+        let request = idempotency_key
+            .map(|key| TaskId::parse(key).map_err(|error| Refusal::Id { field: "Idempotency-Key", error }))
+            .transpose()?;
+        let tasks = records.iter().enumerate().map(|(index, record)| {
+            let body = serde_json::to_vec(&record.reading).expect("a reading is plain JSON");
+            let mut task = NewTask::new(kind.clone(), ContentType::Json, body);
+            if let Some(id) = record_id(record, request.as_ref(), index) {
+                task.id = id;
+            }
+            task.trace.clone_from(&trace);
+            task
+        });
+        Ok(tasks.collect())
+    }
+
+    /// Takes one task of any kind that some lane takes.
+    ///
+    /// # Errors
+    /// As [`Ingest::readings`].
+    pub(super) async fn task(
+        &self,
+        kind: &str,
+        body: &[u8],
+        options: TaskOptions,
+    ) -> Result<Vec<TaskId>, Refusal> {
+        let kind = self.routes.kind(kind)?;
+        // Parsed and not only passed on: a body that no worker can read is refused where its sender
+        // still listens.
+        serde_json::from_slice::<&RawValue>(body).map_err(|error| Refusal::NotJson(error.to_string()))?;
+        let mut task = NewTask::new(kind, options.content_type, body.to_vec());
+        if let Some(id) = options.id {
+            task.id = TaskId::parse(&id).map_err(|error| Refusal::Id { field: "Idempotency-Key", error })?;
+        }
+        task.group = options.group;
+        task.delay = options.delay;
+        task.timeout = options.timeout;
+        task.trace = options.trace;
+        self.deliver(vec![task]).await
+    }
+
+    /// Delivers all of them or promises none.
+    pub(super) async fn deliver(&self, tasks: Vec<NewTask>) -> Result<Vec<TaskId>, Refusal> {
+        let ids = tasks.iter().map(|task| task.id.clone()).collect();
+        match self.outlet.deliver(tasks).await {
+            Ok(()) => Ok(ids),
+            Err(error) => Err(Refusal::Broker { error, retry_after: self.retry_after }),
+        }
+    }
+}
+
+/// What a record is known by wherever it is repeated: the sender's own id, else its place in a
+/// request that has a key, else its own device, metric, time and value. A reading whose time was
+/// assumed has no identity and gets a new id.
+fn record_id(record: &Record, request: Option<&TaskId>, index: usize) -> Option<TaskId> {
+    if let Some(id) = &record.id {
+        return TaskId::parse(id).ok();
+    }
+    if let Some(request) = request {
+        return Some(TaskId::derived(request, &index.to_string()));
+    }
+    (!record.time_assumed).then(|| crate::identity::of(&record.reading))
+}
+
+pub(super) fn now() -> Timestamp {
+    OffsetDateTime::now_utc().into()
+}

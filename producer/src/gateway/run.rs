@@ -1,0 +1,166 @@
+//! `serve`: the gateway as a process, from settings to its last receipt.
+
+use std::{
+    io::ErrorKind,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use garenne_common::{
+    broker::PublisherConfig,
+    config::ConfigError,
+    exit::{Exit, Failure},
+    shutdown::{Command, Mode, signal},
+    telemetry::{
+        Metrics,
+        admin::{self, AdminParts, Control, GroupCommand, Readiness},
+    },
+};
+use serde_json::{Value, json};
+use tokio::{net::TcpListener, sync::mpsc, sync::oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::{Gateway, Ingest, Instruments, accept::Parts};
+use crate::{connect, outlet::BrokerOutlet, settings::ProducerSettings};
+
+/// Messages that may wait for their confirms: enough for thousands of senders, and a bound on what
+/// a silent broker makes this process keep.
+const IN_FLIGHT: usize = 8192;
+
+/// Runs the gateway until it is told to stop.
+///
+/// # Errors
+/// What keeps it from starting: the port, the broker, a right, a file.
+pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
+    let (orders, mut commands) = signal::commands(Mode::SoftTimeout)
+        .map_err(|error| Failure::new(Exit::Failed, format!("no signal handlers: {error}")))?;
+    let listener = bind(&settings).await?;
+    let admin = admin::bind(&settings.common).await?;
+    let config = PublisherConfig { in_flight: IN_FLIGHT, ..PublisherConfig::default() };
+    let publisher = tokio::select! {
+        publisher = connect::publisher(&settings, config, connect::BUDGET) => publisher?,
+        () = stop_order(&mut commands) => return Ok(Exit::Done),
+    };
+
+    let metrics = Metrics::new("gateway");
+    let instruments = Instruments::register(&metrics)
+        .map_err(|error| Failure::new(Exit::Failed, format!("metrics: {error}")))?;
+    let outlet = BrokerOutlet::new(publisher.clone(), &settings.names(), metrics.connection().clone());
+    let limits = settings.gateway.clone();
+    let ingest = Ingest::new(outlet, settings.routes(), limits.max_records, limits.retry_after);
+    let server = settings.server.start(&limits, &instruments);
+    let parts = Arc::new(Parts { ingest, limits, instruments });
+
+    let state =
+        Arc::new(State { accepting: AtomicBool::new(true), orders, server: settings.server.as_str() });
+    let (close_admin, admin_closed) = oneshot::channel::<()>();
+    let admin = tokio::spawn(admin::serve(
+        admin,
+        AdminParts { metrics, readiness: state.clone(), control: state.clone(), mode: Mode::SoftTimeout },
+        async {
+            let _ = admin_closed.await;
+        },
+    ));
+
+    let stop = CancellationToken::new();
+    let address = settings.listen_address(&listener);
+    tracing::info!(address, server = settings.server.as_str(), "gateway is open for sensors");
+    let gateway = tokio::spawn(Gateway::new(listener, parts, server).run(stop.clone()));
+
+    stop_order(&mut commands).await;
+    state.accepting.store(false, Ordering::Relaxed);
+    stop.cancel();
+    tracing::info!("no more connections; requests under way are answered");
+    let (all_answered, interrupted) = tokio::select! {
+        drained = gateway => (drained.unwrap_or(false), false),
+        () = stop_order(&mut commands) => (false, true),
+    };
+    publisher.close().await;
+    let _ = close_admin.send(());
+    let _ = admin.await;
+    if interrupted {
+        return Ok(Exit::Interrupted);
+    }
+    if !all_answered {
+        tracing::warn!("some requests were not answered in time; what has no receipt may be repeated");
+        return Ok(Exit::Failed);
+    }
+    Ok(Exit::Done)
+}
+
+/// The next order to stop; pausing means nothing to a gateway, whose senders would only time out.
+async fn stop_order(commands: &mut mpsc::Receiver<Command>) {
+    while let Some(command) = commands.recv().await {
+        if matches!(command, Command::Shutdown(_) | Command::Escalate) {
+            return;
+        }
+    }
+    std::future::pending::<()>().await;
+}
+
+async fn bind(settings: &ProducerSettings) -> Result<TcpListener, ConfigError> {
+    TcpListener::bind(settings.listen).await.map_err(|error| {
+        let problem = match error.kind() {
+            ErrorKind::AddrInUse => {
+                "the address is already in use: stop what listens there, or choose another port, such as --listen 127.0.0.1:8081".to_owned()
+            }
+            ErrorKind::PermissionDenied => {
+                "the address needs a right this user lacks: choose a port from 1024 on".to_owned()
+            }
+            ErrorKind::AddrNotAvailable => "the address is none of this machine's".to_owned(),
+            _ => error.to_string(),
+        };
+        ConfigError::Invalid {
+            setting: "listen".to_owned(),
+            value: settings.listen.to_string(),
+            origin: "--listen or GARENNE_LISTEN".to_owned(),
+            problem,
+        }
+    })
+}
+
+impl ProducerSettings {
+    /// The address with the port the system chose, where 0 was asked for.
+    fn listen_address(&self, listener: &TcpListener) -> String {
+        listener.local_addr().unwrap_or(self.listen).to_string()
+    }
+}
+
+/// The gateway as its admin port sees it.
+struct State {
+    accepting: AtomicBool,
+    orders: mpsc::Sender<Command>,
+    server: &'static str,
+}
+
+impl Readiness for State {
+    fn ready(&self) -> Result<(), Vec<String>> {
+        if self.accepting.load(Ordering::Relaxed) {
+            Ok(())
+        } else {
+            Err(vec!["the gateway stops".to_owned()])
+        }
+    }
+}
+
+impl Control for State {
+    fn command(&self, command: Command) {
+        if self.orders.try_send(command).is_err() {
+            tracing::warn!(?command, "command dropped: too many wait");
+        }
+    }
+
+    fn pool(&self) -> Value {
+        json!({ "server": self.server })
+    }
+
+    fn stop_task(&self, _id: &str) -> bool {
+        false
+    }
+
+    fn group(&self, _group: &str, _command: GroupCommand) -> bool {
+        false
+    }
+}

@@ -1,0 +1,94 @@
+//! The TCP line protocol: one JSON document a line, answered in order.
+
+use std::{io, sync::Arc};
+
+use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesOrdered};
+use garenne_common::task::TaskId;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    accept::Parts,
+    frame::{Frame, Lines},
+    refusal::Refusal,
+};
+
+type Answer = Result<Vec<TaskId>, Refusal>;
+
+/// Serves one connection until the sender closes, is silent for too long, or `stop` is cancelled:
+/// then no more lines are read and what is under way is answered.
+pub(super) async fn serve<S>(stream: S, parts: &Arc<Parts>, stop: &CancellationToken) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let limits = &parts.limits;
+    let (reader, mut writer) = tokio::io::split(stream);
+    let mut lines = Lines::new(reader, limits.max_line.bytes(), limits.idle_timeout, limits.body_timeout);
+    let mut under_way: FuturesOrdered<BoxFuture<'static, Answer>> = FuturesOrdered::new();
+    let mut out = Vec::new();
+    let mut reading = true;
+    while reading || !under_way.is_empty() {
+        tokio::select! {
+            biased;
+            Some(answer) = under_way.next(), if !under_way.is_empty() => {
+                write_answer(&mut out, answer, parts);
+                // What else is answered already goes out in the same write.
+                while let Some(Some(answer)) = under_way.next().now_or_never() {
+                    write_answer(&mut out, answer, parts);
+                }
+                match timeout(limits.write_timeout, writer.write_all(&out)).await {
+                    Ok(written) => written?,
+                    Err(_) => return Err(io::ErrorKind::TimedOut.into()),
+                }
+                out.clear();
+                lines.answered();
+            }
+            () = stop.cancelled(), if reading => reading = false,
+            frame = lines.next(), if reading && under_way.len() < limits.max_in_flight => {
+                match frame? {
+                    Frame::Line(line) => {
+                        let parts = Arc::clone(parts);
+                        under_way.push_back(async move {
+                            parts.ingest.readings("", &line, None, None).await
+                        }.boxed());
+                    }
+                    Frame::TooLong => {
+                        let refusal = Refusal::TooLarge { what: "line", limit: limits.max_line };
+                        under_way.push_back(async { Err(refusal) }.boxed());
+                    }
+                    Frame::Idle if !under_way.is_empty() => lines.answered(),
+                    Frame::Slow => {
+                        let refusal = Refusal::Timeout { what: "line", limit: limits.body_timeout };
+                        under_way.push_back(async { Err(refusal) }.boxed());
+                        reading = false;
+                    }
+                    Frame::Idle | Frame::End => reading = false,
+                }
+            }
+        }
+    }
+    timeout(limits.write_timeout, writer.shutdown()).await.unwrap_or(Ok(()))
+}
+
+/// `ok <id>…` with an id per record, or `error <code> <message>`; one line each.
+fn write_answer(out: &mut Vec<u8>, answer: Answer, parts: &Parts) {
+    match answer {
+        Ok(ids) => {
+            parts.instruments.answered("tcp", "ok", ids.len());
+            out.extend_from_slice(b"ok");
+            for id in &ids {
+                out.push(b' ');
+                out.extend_from_slice(id.as_str().as_bytes());
+            }
+        }
+        Err(refusal) => {
+            parts.instruments.answered("tcp", refusal.code(), 0);
+            let text = refusal.to_string().replace(['\r', '\n'], " ");
+            out.extend_from_slice(format!("error {} {text}", refusal.code()).as_bytes());
+        }
+    }
+    out.push(b'\n');
+}
