@@ -41,6 +41,7 @@ mod layer;
 pub mod list;
 mod load;
 mod print;
+mod retry;
 mod secret;
 mod size;
 
@@ -52,5 +53,6 @@ pub use known::Settings;
 pub use lane::{Lane, LaneArgs, Lanes};
 pub use load::{Sources, load, load_with};
 pub use print::print_config;
+pub use retry::{Retry, Span};
 pub use secret::{SecretUrl, read_secret_file};
 pub use size::Size;

@@ -1,3 +1,4 @@
-//! What the stock worker can do.
+//! The kinds of the stock worker.
 
+pub mod bench;
 pub mod reading;

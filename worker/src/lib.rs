@@ -1,3 +1,41 @@
-//! placeholder
+//! Garenne's worker, a library first: register handlers, give it a broker, run it.
+//!
+//! ```no_run
+//! use garenne_worker::{TaskContext, TaskError, Worker, WorkerConfig, json_payload};
+//!
+//! #[derive(serde::Deserialize)]
+//! struct Greet {
+//!     name: String,
+//! }
+//! json_payload!(Greet, "demo.greet");
+//!
+//! async fn greet(_: TaskContext, payload: Greet) -> Result<String, TaskError> {
+//!     Ok(format!("hello {}", payload.name))
+//! }
+//!
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let worker = Worker::builder(WorkerConfig::default()).handle(greet).build()?;
+//! let receipt = worker.run_until(async { tokio::signal::ctrl_c().await.unwrap_or(()) }).await?;
+//! assert!(receipt.balances());
+//! # Ok(())
+//! # }
+//! ```
 
+mod bridge;
 pub mod builtin;
+mod clerk;
+pub mod cli;
+mod consumer;
+mod execute;
+pub mod handler;
+mod registry;
+mod settings;
+pub mod sink;
+mod status;
+pub mod testing;
+pub mod worker;
+
+pub use handler::{Output, Payload, TaskContext, TaskError, TaskOptions};
+pub use registry::RegistryError;
+pub use settings::{SinkName, WorkerConfig};
+pub use worker::{Worker, WorkerBuilder, WorkerError};

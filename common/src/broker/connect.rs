@@ -63,6 +63,11 @@ impl Broker {
         &self.uri.vhost
     }
 
+    /// An error of a connection to this broker, in words that say what to do.
+    pub fn explain(&self, error: &lapin::Error) -> BrokerError {
+        BrokerError::from_lapin(error, &self.uri)
+    }
+
     /// One attempt, with a timeout of its own: a proxy in front of the broker may accept and stay
     /// silent.
     ///
@@ -74,7 +79,7 @@ impl Broker {
         let attempt = Connection::connect_uri(self.uri.clone(), properties);
         match tokio::time::timeout(self.attempt_timeout, attempt).await {
             Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => Err(BrokerError::from_lapin(&error, &self.uri)),
+            Ok(Err(error)) => Err(self.explain(&error)),
             Err(_) => Err(BrokerError::Unavailable {
                 address: self.address(),
                 detail: format!("no AMQP answer within {} s", self.attempt_timeout.as_secs()),

@@ -1,5 +1,6 @@
 //! A message ready to be published.
 
+use bytes::Bytes;
 use lapin::BasicProperties;
 
 /// Where to.
@@ -37,6 +38,6 @@ pub struct Message {
     pub target: Target,
     /// Properties; `message_id` tells returned messages apart.
     pub properties: BasicProperties,
-    /// The body.
-    pub body: Vec<u8>,
+    /// The body, shared with whoever may have to send it again.
+    pub body: Bytes,
 }

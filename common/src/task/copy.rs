@@ -28,14 +28,23 @@ impl Copied {
     /// Starts from the properties the task arrived with. The copy always carries `type` (its routing
     /// key will be a queue's name) and an id, so that all later copies are the same task.
     pub fn of(original: &BasicProperties, task: &Envelope, now: SystemTime) -> Self {
-        let mut copied = Self::verbatim(original, now);
+        let mut copied = Self::kept(original, now);
         copied.properties =
             copied.properties.with_type(task.kind.as_str().into()).with_message_id(task.id.as_str().into());
         copied
     }
 
-    /// The same for a message that could not be read as a task: what it says of itself is kept.
-    pub fn verbatim(original: &BasicProperties, now: SystemTime) -> Self {
+    /// The same for a message that could not be read as a task: what it says of itself is kept, and a
+    /// missing `type` is filled from its routing key, which the copy's will not be.
+    pub fn verbatim(original: &BasicProperties, routing_key: &str, now: SystemTime) -> Self {
+        let mut copied = Self::kept(original, now);
+        if original.kind().is_none() && !routing_key.is_empty() {
+            copied.properties = copied.properties.with_type(routing_key.into());
+        }
+        copied
+    }
+
+    fn kept(original: &BasicProperties, now: SystemTime) -> Self {
         let dropped = |name: &str| {
             name == "x-death"
                 || name.starts_with("x-first-death-")
@@ -91,20 +100,33 @@ impl Copied {
         self.with(header::NOT_BEFORE, at)
     }
 
+    /// Takes a due time off again.
+    #[must_use]
+    pub fn due_now(self) -> Self {
+        self.without(header::NOT_BEFORE)
+    }
+
+    /// When a worker first saw it fail; the first mark stays.
+    #[must_use]
+    pub fn first_seen(self, now: SystemTime) -> Self {
+        if self.headers.contains_key(header::FIRST_SEEN) {
+            self
+        } else {
+            self.with(header::FIRST_SEEN, epoch_ms(now))
+        }
+    }
+
     /// The marks of a dead letter. `error` is cut to one line of at most 1,000 bytes.
     #[must_use]
     pub fn dead(self, reason: DeadReason, error: &str, worker: &str, lane: &str, now: SystemTime) -> Self {
         let line: String = error.chars().map(|c| if c.is_control() { ' ' } else { c }).take(1000).collect();
-        let now = epoch_ms(now);
-        let first = header::get(&Some(self.headers.clone()), header::FIRST_SEEN)
-            .and_then(header::integer)
-            .unwrap_or(now);
+        let died_at = epoch_ms(now);
         self.with(header::REASON, long(reason.as_str()))
             .with(header::ERROR, long(&line))
             .with(header::WORKER, long(worker))
             .with(header::LANE, long(lane))
-            .with(header::FIRST_SEEN, first)
-            .with(header::DIED_AT, now)
+            .with(header::DIED_AT, died_at)
+            .first_seen(now)
     }
 
     /// The finished properties.
@@ -184,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_dead_letters_error_is_one_line() {
-        let copy = Copied::verbatim(&BasicProperties::default(), UNIX_EPOCH)
+        let copy = Copied::verbatim(&BasicProperties::default(), "some.key", UNIX_EPOCH)
             .dead(DeadReason::Rejected, "first\nsecond", "w", "fast", UNIX_EPOCH)
             .into_properties();
         let error = header::get(copy.headers(), header::ERROR).and_then(header::text);

@@ -54,6 +54,11 @@ impl TaskId {
         }
     }
 
+    /// The id's shared text.
+    pub fn shared(&self) -> Arc<str> {
+        Arc::clone(&self.0)
+    }
+
     /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0

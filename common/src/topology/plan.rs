@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use crate::config::Lanes;
+
 use super::{delay::Delay, ladder::Ladder, names::Names, version::BrokerVersion};
 
 /// A lane as the topology sees it.
@@ -83,6 +85,21 @@ pub struct Topology {
     pub queues: Vec<Queue>,
     /// Bindings.
     pub bindings: Vec<Binding>,
+}
+
+impl LaneSpec {
+    /// Every lane there are settings for: a process that works on some of them still declares all,
+    /// so that what it may put off or hand on has somewhere to go.
+    pub fn all(lanes: &Lanes) -> Vec<Self> {
+        lanes
+            .defined()
+            .map(|(name, lane)| Self {
+                name: name.to_owned(),
+                bindings: lane.bindings.clone(),
+                consumer_timeout: lane.consumer_timeout,
+            })
+            .collect()
+    }
 }
 
 /// How long stop orders are kept: as long as a task can be put off (30 days).

@@ -13,6 +13,7 @@ use serde::Serialize;
 pub mod calibration;
 pub mod derive;
 pub mod quality;
+pub mod task;
 
 pub use calibration::Calibration;
 pub use quality::{Flag, Quality};

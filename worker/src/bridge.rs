@@ -1,0 +1,114 @@
+//! From a delivery to its settlement, for one lane: read it, check it, queue it in the pool, and act
+//! on what becomes of it.
+
+use std::{sync::Arc, time::SystemTime};
+
+use garenne_common::{
+    pool::{Completion, Ending, Pool, Refusal, Refused, Spec},
+    task::{DeadReason, Envelope},
+};
+use tokio::sync::Notify;
+
+use crate::{
+    clerk::Clerk,
+    consumer::Delivery,
+    execute::{Attempt, End, Ran},
+    registry::{Entry, Registry},
+};
+
+/// A lane's pipeline.
+pub(crate) struct Bridge {
+    pub(crate) lane: Arc<str>,
+    pub(crate) default_kind: Option<String>,
+    pub(crate) max_payload: usize,
+    pub(crate) worker: Arc<str>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) pool: Pool<Attempt, Job>,
+    pub(crate) clerk: Arc<Clerk>,
+    /// Told whenever a place in the pool gets free.
+    pub(crate) room: Notify,
+}
+
+/// The half of a task that stays with us while the pool has the other: the loan to settle.
+pub(crate) struct Job {
+    bridge: Arc<Bridge>,
+    delivery: Delivery,
+    envelope: Arc<Envelope>,
+    entry: Arc<Entry>,
+}
+
+impl Completion<Ran> for Job {
+    fn complete(self, ending: Ending<Ran>) {
+        let Self { bridge, delivery, envelope, entry } = self;
+        bridge.room.notify_one();
+        let clerk = Arc::clone(&bridge.clerk);
+        clerk.settle(&bridge.lane, delivery, envelope, &entry, End::of(ending));
+    }
+}
+
+impl Bridge {
+    /// Takes a delivery. Returns once the pool has it or it is on its way back; a pool that is full
+    /// (with tasks of a channel that died) is waited for.
+    pub(crate) async fn accept(self: &Arc<Self>, delivery: Delivery) {
+        let now = SystemTime::now();
+        let dead = |delivery, envelope, reason, error| {
+            self.clerk.dead(&self.lane, delivery, envelope, reason, error);
+        };
+        if delivery.body.len() > self.max_payload {
+            let (size, max) = (delivery.body.len(), self.max_payload);
+            let error = format!("the body has {size} bytes, max_payload allows {max}");
+            return dead(delivery, None, DeadReason::TooLarge, error);
+        }
+        let known = |kind: &str| self.registry.get(kind).is_some();
+        let default_kind = self.default_kind.as_deref();
+        let read = Envelope::read(&delivery.routing_key, &delivery.properties, default_kind, known, now);
+        let envelope = match read {
+            Ok(envelope) => Arc::new(envelope),
+            Err(malformed) => return dead(delivery, None, DeadReason::Malformed, malformed.to_string()),
+        };
+        if envelope.expired(now) {
+            return dead(delivery, Some(envelope), DeadReason::Expired, "expired before it started".into());
+        }
+        let Some(entry) = self.registry.get(envelope.kind.as_str()).cloned() else {
+            let error = format!("no handler for kind {:?}", envelope.kind.as_str());
+            return dead(delivery, Some(envelope), DeadReason::UnknownKind, error);
+        };
+        if let Some(wait) = envelope.due_in(now) {
+            return self.clerk.put_off(&self.lane, delivery, &envelope, wait);
+        }
+        self.submit(delivery, envelope, entry).await;
+    }
+
+    async fn submit(self: &Arc<Self>, delivery: Delivery, envelope: Arc<Envelope>, entry: Arc<Entry>) {
+        let mut spec = Spec::short(envelope.id.shared());
+        if let Some(most) = entry.options.deadline {
+            spec = spec.deadline(envelope.timeout.map_or(most, |asked| asked.min(most)));
+        }
+        if entry.options.cpu_bound {
+            spec = spec.on_threads();
+        }
+        if let Some(group) = &envelope.group {
+            spec = spec.group(group.as_str());
+        }
+        let mut task = Attempt {
+            handler: Arc::clone(&entry.handler),
+            envelope: Arc::clone(&envelope),
+            worker: Arc::clone(&self.worker),
+            body: delivery.body.clone(),
+            epoch: delivery.epoch(),
+        };
+        let mut job = Job { bridge: Arc::clone(self), delivery, envelope, entry };
+        loop {
+            let room = self.room.notified();
+            match self.pool.submit_detached(spec.clone(), task, job) {
+                Ok(()) => return,
+                Err(Refused { reason: Refusal::QueueFull { .. }, task: (back, completion) }) => {
+                    (task, job) = (back, completion);
+                    room.await;
+                }
+                // Closed: dropping the job hands the delivery back.
+                Err(_) => return,
+            }
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! `reading.process` as a task: the payload is exactly what the gateway accepts.
+
+use std::sync::Arc;
+
+use garenne_common::sensor::{Record, Timestamp, readings_from};
+use time::OffsetDateTime;
+
+use super::{Calibration, Stored, process};
+use crate::{
+    handler::{ContentType, Output, Payload, ReadingRow, TaskContext, TaskError, Unreadable},
+    worker::WorkerBuilder,
+};
+
+/// The readings of one task: one plain object, an array of them, or a SenML pack.
+pub struct Readings(Vec<Record>);
+
+impl Payload for Readings {
+    const KIND: &'static str = "reading.process";
+
+    fn read(content_type: ContentType, body: &[u8]) -> Result<Self, Unreadable> {
+        let now = OffsetDateTime::now_utc().unix_timestamp_nanos() / 1000;
+        let now = i64::try_from(now).ok().and_then(|micros| Timestamp::from_micros(micros).ok());
+        let now = now.ok_or_else(|| Unreadable::Invalid("this machine's clock is out of bounds".into()))?;
+        let bad = match readings_from(content_type.as_str(), body, now) {
+            Ok(records) => return Ok(Self(records)),
+            Err(bad) => bad,
+        };
+        // Broken JSON and the wrong JSON die of different reasons.
+        Err(match Unreadable::json::<serde::de::IgnoredAny>(body) {
+            Err(broken) => broken,
+            Ok(_) => Unreadable::Invalid(bad.to_string()),
+        })
+    }
+}
+
+/// Adds the kind, with this calibration.
+pub fn register(builder: WorkerBuilder, calibration: Calibration) -> WorkerBuilder {
+    let calibration = Arc::new(calibration);
+    builder.handle(move |_: TaskContext, Readings(records): Readings| {
+        let calibration = Arc::clone(&calibration);
+        async move {
+            let processed = process(&records, &calibration);
+            let rows =
+                processed.readings.iter().chain(&processed.derived).map(row).collect::<Result<_, _>>()?;
+            Ok(Output::json(&processed)?.with_rows(rows))
+        }
+    })
+}
+
+fn row(stored: &Stored) -> Result<ReadingRow, TaskError> {
+    let nanos = i128::from(stored.time.as_micros()) * 1000;
+    let time = OffsetDateTime::from_unix_timestamp_nanos(nanos).map_err(TaskError::reject)?;
+    Ok(ReadingRow {
+        device: Arc::clone(&stored.device),
+        metric: Arc::clone(&stored.metric),
+        time,
+        value: stored.value,
+        unit: stored.unit.map(|unit| unit.symbol()),
+        raw: stored.raw,
+        quality: stored.quality.iter().map(|flag| flag.as_str()).collect(),
+    })
+}

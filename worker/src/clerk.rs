@@ -1,0 +1,229 @@
+//! Acts on what became of a task: sinks and ack, or a confirmed copy and ack, or back to the broker.
+//!
+//! The copy is confirmed before the original is acked, and a result is stored before its task is
+//! acked; what fails on the way leaves the original unacked.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use garenne_common::{
+    broker::{Backoff, Message, PublishError, Publisher, Target},
+    shutdown::Fate,
+    task::{Copied, DeadReason, Envelope, epoch_ms},
+    telemetry::Metrics,
+    topology::{Ladder, Names},
+};
+use rand::Rng;
+use tokio::runtime::Handle;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    consumer::Delivery,
+    execute::{End, Outcome},
+    handler::TaskOptions,
+    registry::Entry,
+    sink::{Accepted, Desk, Finished, Parcel, results},
+};
+
+/// The wait before a kind's second attempt where it names none.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// Each further wait is this many times as long.
+const RETRY_FACTOR: f64 = 3.0;
+
+/// Settles tasks of every lane.
+pub(crate) struct Clerk {
+    pub(crate) worker: Arc<str>,
+    pub(crate) names: Names,
+    pub(crate) ladder: Ladder,
+    pub(crate) max_attempts: u32,
+    /// Whether `reply_to` is answered.
+    pub(crate) replies: bool,
+    pub(crate) publisher: Publisher,
+    pub(crate) desk: Desk,
+    pub(crate) metrics: Metrics,
+    /// The runtime that talks to the broker; completions arrive on others.
+    pub(crate) runtime: Handle,
+    /// Copies and replies on their way.
+    pub(crate) tracker: TaskTracker,
+    /// Cancelled when nothing may be waited for any longer.
+    pub(crate) hurry: CancellationToken,
+    /// Replies nobody could be found for.
+    pub(crate) unroutable_replies: AtomicU64,
+}
+
+impl Clerk {
+    /// Acts on an outcome. Returns at once; what takes time goes on in the background.
+    pub(crate) fn settle(
+        self: &Arc<Self>,
+        lane: &Arc<str>,
+        delivery: Delivery,
+        envelope: Arc<Envelope>,
+        entry: &Entry,
+        End { outcome, attempt, took }: End,
+    ) {
+        match (attempt, took) {
+            (Some(attempt), Some(took)) => entry.metrics.ended(attempt, took),
+            (Some(attempt), None) => entry.metrics.counted(attempt),
+            (None, _) => {}
+        }
+        match outcome {
+            Outcome::Done { output, started_at, took } => {
+                let finished =
+                    Finished { envelope, worker: Arc::clone(&self.worker), started_at, took, output };
+                self.done(lane, delivery, finished);
+            }
+            Outcome::Retry { error, after } => {
+                self.retry(lane, delivery, envelope, &entry.options, error, after);
+            }
+            Outcome::Dead { reason, error } => self.dead(lane, delivery, Some(envelope), reason, error),
+            Outcome::PutOff { wait } => self.put_off(lane, delivery, &envelope, wait),
+            Outcome::HandBack => drop(delivery),
+            Outcome::Abandon => delivery.settle(Fate::Abandoned),
+        }
+    }
+
+    /// Completes when no copy, result or reply is on its way.
+    pub(crate) async fn idle(&self) {
+        self.tracker.close();
+        self.tracker.wait().await;
+    }
+
+    fn done(self: &Arc<Self>, lane: &Arc<str>, delivery: Delivery, finished: Finished) {
+        let wants_reply = self.replies && finished.envelope.reply_to.is_some();
+        if self.desk.is_empty() && !wants_reply {
+            return delivery.settle(Fate::Acked);
+        }
+        let (this, lane) = (Arc::clone(self), Arc::clone(lane));
+        let reply = wants_reply.then(|| finished.clone());
+        let envelope = Arc::clone(&finished.envelope);
+        // The tracker counts the parcel until it is answered.
+        let open = self.tracker.token();
+        let answer = move |accepted| {
+            let _open = open;
+            match accepted {
+                Some(Accepted::Stored) => {
+                    delivery.settle(Fate::Acked);
+                    reply.into_iter().for_each(|finished| this.reply(finished));
+                }
+                Some(Accepted::Conflict(detail)) => {
+                    this.dead(&lane, delivery, Some(envelope), DeadReason::Conflict, detail);
+                }
+                None => drop(delivery),
+            }
+        };
+        self.desk.hand_over(Parcel { finished, answer: Box::new(answer) });
+    }
+
+    /// Sends the result to whoever asked for it. It never holds up the ack.
+    fn reply(self: &Arc<Self>, finished: Finished) {
+        let this = Arc::clone(self);
+        let sending = async move {
+            let Some(queue) = finished.envelope.reply_to.clone() else { return };
+            match this.publisher.publish(results::message(&finished, Target::queue(queue))).await {
+                Ok(()) => {}
+                Err(PublishError::Unroutable { .. }) => {
+                    this.unroutable_replies.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(error) => tracing::warn!(task = %finished.envelope.id, %error, "reply not sent"),
+            }
+        };
+        self.tracker.spawn_on(sending, &self.runtime);
+    }
+
+    fn retry(
+        self: &Arc<Self>,
+        lane: &Arc<str>,
+        delivery: Delivery,
+        envelope: Arc<Envelope>,
+        options: &TaskOptions,
+        error: String,
+        after: Option<Duration>,
+    ) {
+        let spent = envelope.attempt + 1;
+        let most = options.max_attempts.unwrap_or(self.max_attempts);
+        if spent >= most {
+            let error = format!("{error} (attempt {spent} of {most})");
+            return self.dead(lane, delivery, Some(envelope), DeadReason::AttemptsExhausted, error);
+        }
+        tracing::info!(task = %envelope.id, kind = %envelope.kind, attempt = spent, error, "will be tried again");
+        let now = SystemTime::now();
+        let copied = Copied::of(&delivery.properties, &envelope, now).attempt(spent).first_seen(now);
+        let (rung, copied) = match after {
+            Some(after) => {
+                let due = epoch_ms(now + after);
+                (self.ladder.rung_below(after), copied.not_before(due))
+            }
+            None => {
+                let first = options.first_retry.unwrap_or(FIRST_RETRY);
+                let wait = first.mul_f64(RETRY_FACTOR.powi(envelope.attempt.min(20) as i32));
+                (self.ladder.rung_near(wait, rand::rng().random()), copied.due_now())
+            }
+        };
+        let target = Target::queue(self.names.retry(lane, rung));
+        self.copy(delivery, copied, target, Fate::Retried);
+    }
+
+    /// Puts a task off through the ladder, no attempt spent.
+    pub(crate) fn put_off(
+        self: &Arc<Self>,
+        lane: &Arc<str>,
+        delivery: Delivery,
+        envelope: &Envelope,
+        wait: Duration,
+    ) {
+        let now = SystemTime::now();
+        let copied = Copied::of(&delivery.properties, envelope, now).not_before(epoch_ms(now + wait));
+        let target = Target::queue(self.names.retry(lane, self.ladder.rung_below(wait)));
+        self.copy(delivery, copied, target, Fate::Retried);
+    }
+
+    /// Makes it a dead letter. Without an envelope it could not even be read.
+    pub(crate) fn dead(
+        self: &Arc<Self>,
+        lane: &Arc<str>,
+        delivery: Delivery,
+        envelope: Option<Arc<Envelope>>,
+        reason: DeadReason,
+        error: String,
+    ) {
+        let now = SystemTime::now();
+        let (kind, id) = envelope.as_ref().map_or(("unknown", None), |e| (e.kind.as_str(), Some(&e.id)));
+        tracing::warn!(task = id.map(tracing::field::display), kind, %reason, error, "dead");
+        self.metrics.kind(kind).dead(reason);
+        let copied = match &envelope {
+            Some(envelope) => Copied::of(&delivery.properties, envelope, now),
+            None => Copied::verbatim(&delivery.properties, &delivery.routing_key, now),
+        };
+        let copied = copied.dead(reason, &error, &self.worker, lane, now);
+        self.copy(delivery, copied, Target::queue(self.names.dead()), Fate::Dead);
+    }
+
+    /// Publishes a copy until it is confirmed, then takes the original off the queue. Gives the
+    /// original back when its channel died or time is up.
+    fn copy(self: &Arc<Self>, delivery: Delivery, copied: Copied, target: Target, fate: Fate) {
+        let message = Message { target, properties: copied.into_properties(), body: delivery.body.clone() };
+        let this = Arc::clone(self);
+        let copying = async move {
+            let mut backoff = Backoff::default();
+            while delivery.alive() {
+                match this.publisher.publish(message.clone()).await {
+                    Ok(()) => return delivery.settle(fate),
+                    Err(error) => {
+                        let wait = backoff.next_wait();
+                        tracing::warn!(%error, ?wait, queue = message.target.routing_key, "copy not confirmed");
+                        tokio::select! {
+                            () = tokio::time::sleep(wait) => {}
+                            () = this.hurry.cancelled() => return,
+                        }
+                    }
+                }
+            }
+        };
+        self.tracker.spawn_on(copying, &self.runtime);
+    }
+}

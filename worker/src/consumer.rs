@@ -1,0 +1,15 @@
+//! The only AMQP in this crate: deliveries come in, settlements go out.
+
+mod delivery;
+mod epoch;
+mod ledger;
+mod link;
+mod meter;
+mod settle;
+mod subscribe;
+
+pub(crate) use delivery::Delivery;
+pub(crate) use epoch::Epoch;
+pub(crate) use link::Link;
+pub(crate) use meter::Meter;
+pub(crate) use subscribe::{Intake, Subscription, run};

@@ -1,0 +1,65 @@
+//! A delivery that must be settled, and can be only once.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use garenne_common::shutdown::Fate;
+use lapin::BasicProperties;
+
+use super::{
+    epoch::{Epoch, Order},
+    meter::Meter,
+};
+
+/// A message on loan from the broker. Settling consumes it; dropping it hands it back.
+pub(crate) struct Delivery {
+    loan: Loan,
+    pub(crate) routing_key: String,
+    pub(crate) properties: BasicProperties,
+    pub(crate) body: Bytes,
+}
+
+struct Loan {
+    epoch: Arc<Epoch>,
+    meter: Meter,
+    tag: u64,
+    fate: Fate,
+}
+
+impl Delivery {
+    pub(super) fn new(epoch: Arc<Epoch>, meter: Meter, message: lapin::message::Delivery) -> Self {
+        meter.delivered(message.redelivered);
+        epoch.count_delivery();
+        Self {
+            loan: Loan { epoch, meter, tag: message.delivery_tag, fate: Fate::Requeued },
+            routing_key: message.routing_key.to_string(),
+            properties: message.properties,
+            body: message.data.into(),
+        }
+    }
+
+    /// Whether its channel still lives.
+    pub(crate) fn alive(&self) -> bool {
+        self.loan.epoch.alive()
+    }
+
+    /// Its channel, for whoever wants to know that later.
+    pub(crate) fn epoch(&self) -> Arc<Epoch> {
+        Arc::clone(&self.loan.epoch)
+    }
+
+    /// Settles it. Everything but [`Fate::Requeued`] and [`Fate::Abandoned`] takes it off the queue,
+    /// so the effect or the copy must be safe by now.
+    pub(crate) fn settle(mut self, fate: Fate) {
+        self.loan.fate = fate;
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        let order = Order { tag: self.tag, fate: self.fate };
+        if !self.epoch.order(order) {
+            self.meter.settled(Fate::LostSettlement, 1);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! The connection that all lanes of a worker consume on.
+
+use std::{sync::Arc, time::Duration};
+
+use garenne_common::{
+    broker::{Broker, BrokerError, Role},
+    telemetry::Metrics,
+};
+use lapin::{Channel, Connection, options::BasicQosOptions};
+use tokio::sync::Mutex;
+
+/// Shared by the lanes; whoever finds the connection dead makes the next one.
+#[derive(Clone)]
+pub(crate) struct Link {
+    broker: Broker,
+    current: Arc<Mutex<Option<Arc<Connection>>>>,
+    metrics: Metrics,
+}
+
+impl Link {
+    pub(crate) fn new(broker: Broker, metrics: Metrics) -> Self {
+        Self { broker, current: Arc::default(), metrics }
+    }
+
+    /// A channel with this prefetch, on the living connection or a new one. The connection comes
+    /// along: it lives as long as somebody holds it.
+    pub(crate) async fn channel(&self, prefetch: u16) -> Result<(Arc<Connection>, Channel), BrokerError> {
+        let connection = self.connection().await?;
+        let open = async {
+            let channel = connection.create_channel().await?;
+            channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
+            Ok::<_, lapin::Error>(channel)
+        };
+        match open.await {
+            Ok(channel) => Ok((connection, channel)),
+            Err(error) => Err(self.broker.explain(&error)),
+        }
+    }
+
+    /// Connects for the first time, for as long as `budget` allows.
+    pub(crate) async fn connect_within(&self, budget: Duration) -> Result<(), BrokerError> {
+        let connection = self.broker.connect_within(Role::Consume, budget).await?;
+        self.metrics.connection().up(Role::Consume).set(1);
+        *self.current.lock().await = Some(Arc::new(connection));
+        Ok(())
+    }
+
+    /// The living connection, or a new one.
+    pub(crate) async fn connection(&self) -> Result<Arc<Connection>, BrokerError> {
+        let mut current = self.current.lock().await;
+        if let Some(connection) = current.as_ref().filter(|connection| connection.status().connected()) {
+            return Ok(Arc::clone(connection));
+        }
+        let up = self.metrics.connection().up(Role::Consume);
+        up.set(0);
+        if current.take().is_some() {
+            self.metrics.connection().reconnects(Role::Consume).inc();
+        }
+        let connection = Arc::new(self.broker.connect(Role::Consume).await?);
+        up.set(1);
+        *current = Some(Arc::clone(&connection));
+        Ok(connection)
+    }
+
+    /// Closes the connection, once every channel is closed.
+    pub(crate) async fn close(&self) {
+        if let Some(connection) = self.current.lock().await.take() {
+            // A connection that is gone already is as good as closed.
+            let _ = connection.close(200, "worker stopped".into()).await;
+        }
+    }
+}

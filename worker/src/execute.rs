@@ -1,0 +1,168 @@
+//! One attempt: decode, run, and what its end means for the task.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use bytes::Bytes;
+use garenne_common::{
+    pool::{self, Cause, Ending},
+    task::{DeadReason, Envelope},
+    telemetry::metrics::TaskOutcome,
+};
+
+use crate::{
+    consumer::Epoch,
+    handler::{ErasedHandler, Output, TaskContext, TaskError, Wish},
+};
+
+/// A task as the pool runs it.
+pub(crate) struct Attempt {
+    pub(crate) handler: Arc<dyn ErasedHandler>,
+    pub(crate) envelope: Arc<Envelope>,
+    pub(crate) worker: Arc<str>,
+    pub(crate) body: Bytes,
+    pub(crate) epoch: Arc<Epoch>,
+}
+
+/// What an attempt yields to the pool.
+pub(crate) struct Ran {
+    pub(crate) result: Result<Output, TaskError>,
+    pub(crate) started_at: SystemTime,
+    pub(crate) took: Duration,
+}
+
+impl pool::Task for Attempt {
+    type Output = Ran;
+
+    async fn run(self, cx: pool::TaskContext) -> Ran {
+        let (started_at, started) = (SystemTime::now(), Instant::now());
+        let result = if !self.epoch.alive() {
+            // It waited here while its channel died: the broker gives it to somebody else.
+            Err(TaskError::interrupted())
+        } else if self.envelope.expired(started_at) {
+            Err(TaskError::expired())
+        } else {
+            let content_type = self.envelope.content_type;
+            let context = TaskContext::new(self.envelope, self.worker, cx);
+            self.handler.call(context, content_type, self.body).await
+        };
+        Ran { result, started_at, took: started.elapsed() }
+    }
+}
+
+/// What becomes of a task.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// It succeeded.
+    Done { output: Output, started_at: SystemTime, took: Duration },
+    /// An attempt is spent; another one where some are left.
+    Retry { error: String, after: Option<Duration> },
+    /// No further attempt.
+    Dead { reason: DeadReason, error: String },
+    /// Later; no attempt is spent.
+    PutOff { wait: Duration },
+    /// Back to the broker; no attempt is spent.
+    HandBack,
+    /// Still running and given up: left to the broker.
+    Abandon,
+}
+
+/// An outcome, and how the attempt counts where there was one.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) outcome: Outcome,
+    pub(crate) attempt: Option<TaskOutcome>,
+    pub(crate) took: Option<Duration>,
+}
+
+impl End {
+    /// Reads the pool's word.
+    pub(crate) fn of(ending: Ending<Ran>) -> Self {
+        match ending {
+            Ending::Finished { output: Ran { result: Ok(output), started_at, took }, .. } => Self {
+                outcome: Outcome::Done { output, started_at, took },
+                attempt: Some(TaskOutcome::Success),
+                took: Some(took),
+            },
+            Ending::Finished { output: Ran { result: Err(error), took, .. }, told } => {
+                let (outcome, attempt) = Self::failed(error, told);
+                Self { outcome, attempt: Some(attempt), took: Some(took) }
+            }
+            Ending::Panicked { message } => {
+                let error = format!("the handler panicked: {message}");
+                Self::untimed(Outcome::Retry { error, after: None }, TaskOutcome::Panic)
+            }
+            Ending::GaveUp { cause: Cause::Shutdown, stuck: true } => {
+                Self::untimed(Outcome::Abandon, TaskOutcome::Interrupted)
+            }
+            Ending::GaveUp { cause, .. } => {
+                let (outcome, attempt) = Self::told(cause);
+                Self::untimed(outcome, attempt)
+            }
+            Ending::NotStarted { cause } => Self { outcome: Self::told(cause).0, attempt: None, took: None },
+        }
+    }
+
+    fn untimed(outcome: Outcome, attempt: TaskOutcome) -> Self {
+        Self { outcome, attempt: Some(attempt), took: None }
+    }
+
+    fn failed(TaskError { wish, message }: TaskError, told: Option<Cause>) -> (Outcome, TaskOutcome) {
+        match (wish, told) {
+            (Wish::Dead(reason), _) => (Outcome::Dead { reason, error: message }, TaskOutcome::Rejected),
+            // Whatever a task says after it was told to stop, it failed because it was told.
+            (_, Some(cause)) => Self::told(cause),
+            (Wish::Retry { after }, None) => (Outcome::Retry { error: message, after }, TaskOutcome::Error),
+            (Wish::Snooze { wait }, None) => (Outcome::PutOff { wait }, TaskOutcome::Snoozed),
+            (Wish::HandBack, None) => (Outcome::HandBack, TaskOutcome::Interrupted),
+        }
+    }
+
+    fn told(cause: Cause) -> (Outcome, TaskOutcome) {
+        match cause {
+            Cause::Deadline => {
+                let error = "the deadline passed".into();
+                (Outcome::Retry { error, after: None }, TaskOutcome::Timeout)
+            }
+            Cause::Stopped => {
+                let error = "stopped by an operator".into();
+                (Outcome::Dead { reason: DeadReason::Stopped, error }, TaskOutcome::Stopped)
+            }
+            Cause::Shutdown => (Outcome::HandBack, TaskOutcome::Interrupted),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed(error: TaskError, told: Option<Cause>) -> Outcome {
+        let ran = Ran { result: Err(error), started_at: SystemTime::UNIX_EPOCH, took: Duration::ZERO };
+        End::of(Ending::Finished { output: ran, told }).outcome
+    }
+
+    #[test]
+    fn interruption_is_no_attempt_but_a_deadline_is() {
+        assert!(matches!(failed(TaskError::retry("io"), Some(Cause::Shutdown)), Outcome::HandBack));
+        assert!(matches!(failed(TaskError::interrupted(), Some(Cause::Deadline)), Outcome::Retry { .. }));
+        let stopped = failed(TaskError::interrupted(), Some(Cause::Stopped));
+        assert!(matches!(stopped, Outcome::Dead { reason: DeadReason::Stopped, .. }));
+    }
+
+    #[test]
+    fn only_what_is_stuck_at_shutdown_is_abandoned() {
+        let gave_up = |cause, stuck| End::of(Ending::GaveUp { cause, stuck }).outcome;
+        assert!(matches!(gave_up(Cause::Shutdown, true), Outcome::Abandon));
+        assert!(matches!(gave_up(Cause::Shutdown, false), Outcome::HandBack));
+        assert!(matches!(gave_up(Cause::Deadline, true), Outcome::Retry { .. }));
+    }
+
+    #[test]
+    fn a_final_refusal_stays_final_when_told_to_stop() {
+        let outcome = failed(TaskError::reject("no"), Some(Cause::Shutdown));
+        assert!(matches!(outcome, Outcome::Dead { reason: DeadReason::Rejected, .. }));
+    }
+}

@@ -1,0 +1,175 @@
+//! What a handler is: an async function from a context and a payload to an output or a [`TaskError`].
+
+mod context;
+mod error;
+mod output;
+
+use std::{future::Future, marker::PhantomData, time::Duration};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use serde::de::DeserializeOwned;
+
+pub use context::TaskContext;
+pub use error::TaskError;
+pub(crate) use error::Wish;
+pub use garenne_common::task::ContentType;
+pub use output::{IntoOutput, Output, ReadingRow};
+
+/// A payload type. It carries its kind, so that a handler cannot be registered for the wrong one.
+pub trait Payload: Sized + Send + 'static {
+    /// The kind of task this is the payload of.
+    const KIND: &'static str;
+
+    /// Reads the body.
+    ///
+    /// # Errors
+    /// [`Unreadable`] says whether the body is no JSON at all or not what this kind takes.
+    fn read(content_type: ContentType, body: &[u8]) -> Result<Self, Unreadable>;
+}
+
+/// Why a body is not the payload of its kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unreadable {
+    /// No JSON: dead with `malformed`.
+    Malformed(String),
+    /// JSON, but not this kind's: dead with `invalid-payload`.
+    Invalid(String),
+}
+
+impl Unreadable {
+    /// Reads JSON into a type, telling broken JSON from the wrong JSON.
+    ///
+    /// # Errors
+    /// [`Unreadable`] with serde's own words: field, expectation, line and column.
+    pub fn json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Self> {
+        serde_json::from_slice(body).map_err(|error| {
+            if body.is_empty() {
+                Self::Malformed("the body is empty".into())
+            } else if error.is_data() {
+                Self::Invalid(error.to_string())
+            } else {
+                Self::Malformed(error.to_string())
+            }
+        })
+    }
+}
+
+/// Makes a [`Payload`] of a type that reads itself from JSON.
+///
+/// ```
+/// #[derive(serde::Deserialize)]
+/// struct Resize { width: u32 }
+/// garenne_worker::json_payload!(Resize, "image.resize");
+/// ```
+#[macro_export]
+macro_rules! json_payload {
+    ($type:ty, $kind:expr) => {
+        impl $crate::handler::Payload for $type {
+            const KIND: &'static str = $kind;
+
+            fn read(
+                _: $crate::handler::ContentType,
+                body: &[u8],
+            ) -> Result<Self, $crate::handler::Unreadable> {
+                $crate::handler::Unreadable::json(body)
+            }
+        }
+    };
+}
+/// How tasks of a kind run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TaskOptions {
+    /// The longest a task may run; nothing for a short task, which has no timer and cannot be
+    /// interrupted.
+    pub deadline: Option<Duration>,
+    /// Whether it keeps a processor busy and so runs on threads made for that.
+    pub cpu_bound: bool,
+    /// Attempts at most, instead of the worker's setting.
+    pub max_attempts: Option<u32>,
+    /// The wait before the second attempt, instead of one second; each further one is three times as
+    /// long.
+    pub first_retry: Option<Duration>,
+}
+
+impl TaskOptions {
+    /// A short task: no timer, uninterruptible.
+    pub fn short() -> Self {
+        Self { deadline: None, cpu_bound: false, max_attempts: None, first_retry: None }
+    }
+
+    /// A long task: cancellable, with a deadline of 60 s until another is set.
+    pub fn long() -> Self {
+        Self { deadline: Some(Duration::from_secs(60)), ..Self::short() }
+    }
+
+    /// Sets the deadline, and so makes the task a long one.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    /// Runs on threads of its own.
+    #[must_use]
+    pub fn cpu_bound(mut self) -> Self {
+        self.cpu_bound = true;
+        self
+    }
+
+    /// Attempts at most, 1 or more.
+    #[must_use]
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.max_attempts = Some(attempts.max(1));
+        self
+    }
+
+    /// The wait before the second attempt.
+    #[must_use]
+    pub fn first_retry(mut self, wait: Duration) -> Self {
+        self.first_retry = Some(wait);
+        self
+    }
+}
+
+/// A handler with its types erased, as the registry holds it.
+pub(crate) trait ErasedHandler: Send + Sync {
+    fn call(
+        &self,
+        context: TaskContext,
+        content_type: ContentType,
+        body: Bytes,
+    ) -> BoxFuture<'static, Result<Output, TaskError>>;
+}
+
+/// Erases `F`; see [`ErasedHandler`].
+pub(crate) struct Erased<F, P>(F, PhantomData<fn(P)>);
+
+impl<F, P> Erased<F, P> {
+    pub(crate) fn new(handler: F) -> Self {
+        Self(handler, PhantomData)
+    }
+}
+
+impl<F, P, R, O> ErasedHandler for Erased<F, P>
+where
+    F: Fn(TaskContext, P) -> R + Send + Sync,
+    P: Payload,
+    R: Future<Output = Result<O, TaskError>> + Send + 'static,
+    O: IntoOutput,
+{
+    fn call(
+        &self,
+        context: TaskContext,
+        content_type: ContentType,
+        body: Bytes,
+    ) -> BoxFuture<'static, Result<Output, TaskError>> {
+        let payload = match P::read(content_type, &body) {
+            Ok(payload) => payload,
+            Err(unreadable) => return Box::pin(std::future::ready(Err(unreadable.into()))),
+        };
+        drop(body);
+        let running = (self.0)(context, payload);
+        Box::pin(async move { running.await?.into_output() })
+    }
+}

@@ -1,0 +1,90 @@
+//! How a handler says what should become of a task it did not finish.
+
+use std::time::Duration;
+
+use garenne_common::task::DeadReason;
+
+use super::Unreadable;
+
+/// Names the settlement. Any error converts into one that asks for a retry, so `?` does what a
+/// passing fault needs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TaskError {
+    pub(crate) wish: Wish,
+    pub(crate) message: String,
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Wish {
+    /// Another attempt, by the kind's back-off or after a given wait.
+    Retry { after: Option<Duration> },
+    /// No further attempt.
+    Dead(DeadReason),
+    /// Later, without spending an attempt.
+    Snooze { wait: Duration },
+    /// Back to the broker at once, without spending an attempt.
+    HandBack,
+}
+
+impl TaskError {
+    /// A passing fault: try again by the kind's back-off.
+    pub fn retry(message: impl std::fmt::Display) -> Self {
+        Self::new(Wish::Retry { after: None }, message)
+    }
+
+    /// A passing fault of known length: try again, not before `after`.
+    pub fn retry_after(message: impl std::fmt::Display, after: Duration) -> Self {
+        Self::new(Wish::Retry { after: Some(after) }, message)
+    }
+
+    /// It will never work: a dead letter with reason `rejected`.
+    pub fn reject(message: impl std::fmt::Display) -> Self {
+        Self::new(Wish::Dead(DeadReason::Rejected), message)
+    }
+
+    /// The payload makes no sense: a dead letter with reason `invalid-payload`.
+    pub fn invalid(message: impl std::fmt::Display) -> Self {
+        Self::new(Wish::Dead(DeadReason::InvalidPayload), message)
+    }
+
+    /// Not now: put off for `wait`, no attempt spent.
+    pub fn snooze(wait: Duration) -> Self {
+        Self::new(Wish::Snooze { wait }, "snoozed")
+    }
+
+    /// Told to stop, and stopped: what becomes of the task follows from who told it. Shutdown hands
+    /// it back without spending an attempt; a deadline spends one; an operator's stop is final.
+    pub fn interrupted() -> Self {
+        Self::new(Wish::HandBack, "interrupted")
+    }
+
+    /// Its time was up before it started.
+    pub(crate) fn expired() -> Self {
+        Self::new(Wish::Dead(DeadReason::Expired), "expired before it started")
+    }
+
+    /// The error's text.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    fn new(wish: Wish, message: impl std::fmt::Display) -> Self {
+        Self { wish, message: message.to_string() }
+    }
+}
+
+impl From<Unreadable> for TaskError {
+    fn from(unreadable: Unreadable) -> Self {
+        match unreadable {
+            Unreadable::Malformed(message) => Self::new(Wish::Dead(DeadReason::Malformed), message),
+            Unreadable::Invalid(message) => Self::invalid(message),
+        }
+    }
+}
+
+impl<E: std::error::Error> From<E> for TaskError {
+    fn from(error: E) -> Self {
+        Self::retry(error)
+    }
+}

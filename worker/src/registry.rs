@@ -1,0 +1,53 @@
+//! Which handler runs which kind.
+
+use std::{collections::HashMap, sync::Arc};
+
+use garenne_common::{
+    task::{Kind, KindError},
+    telemetry::metrics::KindMetrics,
+};
+use thiserror::Error;
+
+use crate::handler::{ErasedHandler, TaskOptions};
+
+/// A kind's handler and how its tasks run.
+pub(crate) struct Entry {
+    pub(crate) handler: Arc<dyn ErasedHandler>,
+    pub(crate) options: TaskOptions,
+    pub(crate) metrics: KindMetrics,
+}
+
+/// Every kind of a worker.
+#[derive(Clone, Default)]
+pub(crate) struct Registry(HashMap<Kind, Arc<Entry>>);
+
+/// A registration that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum RegistryError {
+    /// Two handlers for one kind.
+    #[error("kind {0:?} has two handlers")]
+    Duplicate(String),
+    /// A kind that could not be a routing key.
+    #[error(transparent)]
+    Kind(#[from] KindError),
+    /// Nothing to do.
+    #[error("the worker has no handler")]
+    Empty,
+}
+
+impl Registry {
+    pub(crate) fn add(&mut self, kind: &str, entry: Entry) -> Result<(), RegistryError> {
+        match self.0.insert(Kind::parse(kind)?, Arc::new(entry)) {
+            None => Ok(()),
+            Some(_) => Err(RegistryError::Duplicate(kind.to_owned())),
+        }
+    }
+
+    pub(crate) fn get(&self, kind: &str) -> Option<&Arc<Entry>> {
+        self.0.get(kind)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}

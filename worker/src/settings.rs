@@ -1,0 +1,141 @@
+//! The worker's settings.
+
+use std::{path::PathBuf, time::Duration};
+
+use garenne_common::{
+    config::{Common, Invalid, Lanes, Retry, SecretUrl, Settings, Size, list},
+    shutdown::Mode,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::sink::postgres::OnConflict;
+
+/// A sink by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SinkName {
+    /// One JSON line a result on standard output.
+    Stdout,
+    /// One message a result on the results exchange.
+    Results,
+    /// Tables in Postgres.
+    Postgres,
+}
+
+/// Everything a worker can be told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WorkerConfig {
+    /// Broker, prefix, logs, admin port.
+    #[serde(flatten)]
+    pub common: Common,
+    /// The lanes, and which of them this worker works on.
+    pub lanes: Lanes,
+    /// The retry ladder.
+    pub retry: Retry,
+    /// Where results go; none means that a task is acked once its handler succeeded.
+    #[serde(with = "list")]
+    pub sinks: Vec<SinkName>,
+    /// Where Postgres is, for that sink.
+    pub postgres_url: Option<SecretUrl>,
+    /// What becomes of a reading whose key is stored with another value.
+    pub on_conflict: OnConflict,
+    /// How it stops when told nothing else.
+    pub shutdown_mode: Mode,
+    /// What soft-timeout waits before it turns hard.
+    #[serde(with = "humantime_serde")]
+    pub shutdown_timeout: Duration,
+    /// What a hard stop waits for short tasks, and a long one that was told to stop for any.
+    #[serde(with = "humantime_serde")]
+    pub hard_grace: Duration,
+    /// Where the shutdown receipt goes besides stderr.
+    pub receipt: Option<PathBuf>,
+    /// The worker's name, unique in the fleet; host name and a random part when absent.
+    pub worker_id: Option<String>,
+    /// Attempts at most where a kind names no number, 1 or more.
+    pub max_attempts: u32,
+    /// The largest body that is tried, bytes.
+    pub max_payload: Size,
+    /// Whether the `bench.*` kinds are there.
+    pub enable_bench: bool,
+    /// Whether `reply_to` is answered; needs write on `amq.default`.
+    pub replies: bool,
+    /// Calibration of `reading.process`, TOML.
+    pub calibration: Option<PathBuf>,
+    /// How long the broker may be away at the start.
+    #[serde(with = "humantime_serde")]
+    pub connect_timeout: Duration,
+}
+
+impl Default for WorkerConfig {
+    fn default() -> Self {
+        Self {
+            common: Common::default(),
+            lanes: Lanes::default(),
+            retry: Retry::default(),
+            sinks: Vec::new(),
+            postgres_url: None,
+            on_conflict: OnConflict::default(),
+            shutdown_mode: Mode::default(),
+            shutdown_timeout: Duration::from_secs(25),
+            hard_grace: Duration::from_secs(2),
+            receipt: None,
+            worker_id: None,
+            max_attempts: 5,
+            max_payload: Size::mib(4),
+            enable_bench: false,
+            replies: false,
+            calibration: None,
+            connect_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// The longest worker id: its control queue's name holds it.
+const LONGEST_ID: usize = 64;
+
+impl Settings for WorkerConfig {
+    const PER_LANE: &'static [&'static str] = &["prefetch", "concurrency"];
+
+    fn validate(&self) -> Result<(), Invalid> {
+        self.common.validate()?;
+        self.lanes.validate()?;
+        self.retry.ladder()?;
+        if self.sinks.contains(&SinkName::Postgres) && self.postgres_url.is_none() {
+            let problem = "the sink postgres needs it, such as postgres://user:password@host/database";
+            return Err(Invalid::new("postgres_url", "nothing", problem));
+        }
+        if self.max_attempts == 0 {
+            return Err(Invalid::new("max_attempts", "0", "expected 1 or more"));
+        }
+        if self.max_payload.bytes() == 0 {
+            return Err(Invalid::new("max_payload", "0", "expected 1B or more"));
+        }
+        match &self.worker_id {
+            Some(id) if !fits(id) => {
+                let problem = format!("expected 1 to {LONGEST_ID} of a-z A-Z 0-9 . _ -");
+                Err(Invalid::new("worker_id", format_args!("{id:?}"), problem))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn fits(id: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (1..=LONGEST_ID).contains(&id.len()) && id.bytes().all(allowed)
+}
+
+impl WorkerConfig {
+    /// The worker's name: the one set, else the host's with a random part, so that two workers on one
+    /// host differ.
+    pub fn name(&self) -> String {
+        self.worker_id.clone().unwrap_or_else(|| {
+            let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+            let host: String =
+                host.trim().chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(40).collect();
+            let random: u32 = rand::random();
+            format!("{}-{random:08x}", if host.is_empty() { "worker" } else { &host })
+        })
+    }
+}

@@ -1,0 +1,108 @@
+//! Where results go. A task is acked only once every sink accepted its result.
+
+mod desk;
+pub mod postgres;
+pub mod results;
+pub mod stdout;
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use futures_util::future::BoxFuture;
+use garenne_common::task::Envelope;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use thiserror::Error;
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+use crate::handler::Output;
+
+pub(crate) use desk::{Desk, Parcel};
+
+/// A finished task on its way to the sinks.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    /// The task.
+    pub envelope: Arc<Envelope>,
+    /// The worker that ran it.
+    pub worker: Arc<str>,
+    /// When the attempt began.
+    pub started_at: SystemTime,
+    /// How long it ran.
+    pub took: Duration,
+    /// What it gave.
+    pub output: Output,
+}
+
+/// The result as others read it.
+#[derive(Serialize)]
+struct Line<'a> {
+    task_id: &'a str,
+    kind: &'a str,
+    attempt: u32,
+    worker: &'a str,
+    started_at: String,
+    duration_ms: f64,
+    output: &'a RawValue,
+}
+
+impl Finished {
+    /// Which attempt it was, from 1.
+    pub fn attempt(&self) -> u32 {
+        self.envelope.attempt + 1
+    }
+
+    /// How long it ran, milliseconds.
+    pub fn duration_ms(&self) -> f64 {
+        (self.took.as_secs_f64() * 1e6).round() / 1e3
+    }
+
+    /// The result as one JSON object, without a line end.
+    pub fn to_json(&self) -> Vec<u8> {
+        let started_at = OffsetDateTime::from(self.started_at).format(&Rfc3339);
+        serde_json::to_vec(&Line {
+            task_id: self.envelope.id.as_str(),
+            kind: self.envelope.kind.as_str(),
+            attempt: self.attempt(),
+            worker: &self.worker,
+            started_at: started_at.expect("a year of four digits"),
+            duration_ms: self.duration_ms(),
+            output: &self.output.json,
+        })
+        .expect("text, numbers and JSON that is already written")
+    }
+}
+
+/// What a sink says of one result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Accepted {
+    /// It is stored, now or already.
+    Stored,
+    /// It contradicts what is stored: a dead letter with reason `conflict`.
+    Conflict(String),
+}
+
+/// A sink that cannot take anything right now. The batch is offered again; meanwhile the prefetch
+/// fills and the broker keeps the rest.
+#[derive(Clone, Debug, Error)]
+#[error("sink {sink} is away: {detail}")]
+pub struct SinkError {
+    /// The sink.
+    pub sink: &'static str,
+    /// What happened.
+    pub detail: String,
+}
+
+/// Stores results. Writing the same result twice must have the effect of writing it once.
+pub trait Sink: Send + Sync + 'static {
+    /// The name in logs.
+    fn name(&self) -> &'static str;
+
+    /// Writes a batch and answers for each result, in order.
+    ///
+    /// # Errors
+    /// [`SinkError`] when nothing of the batch is known to be stored; it will be offered again.
+    fn write<'a>(&'a self, batch: &'a [Finished]) -> BoxFuture<'a, Result<Vec<Accepted>, SinkError>>;
+}

@@ -1,0 +1,164 @@
+//! Gathers finished tasks for the sinks: while one batch is written the next one fills, so at low
+//! load nothing waits and at high load batches are large.
+
+use std::sync::Arc;
+
+use garenne_common::broker::Backoff;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::{Accepted, Finished, Sink};
+
+/// The largest batch, results.
+const BATCH: usize = 512;
+
+/// A finished task and whoever wants to know what the sinks said; [`None`] when they never could.
+pub(crate) struct Parcel {
+    pub(crate) finished: Finished,
+    pub(crate) answer: Box<dyn FnOnce(Option<Accepted>) + Send>,
+}
+
+/// Takes parcels to the sinks. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Desk(Option<mpsc::UnboundedSender<Parcel>>);
+
+impl Desk {
+    /// A desk in front of these sinks. Once `hurry` is cancelled an absent sink is not waited for
+    /// any longer.
+    pub(crate) fn open(sinks: Vec<Arc<dyn Sink>>, hurry: CancellationToken) -> Self {
+        if sinks.is_empty() {
+            return Self(None);
+        }
+        // Bounded by the prefetches: each parcel is an unsettled delivery.
+        let (sender, receiver) = mpsc::unbounded_channel();
+        tokio::spawn(serve(sinks, receiver, hurry));
+        Self(Some(sender))
+    }
+
+    /// Whether there is any sink at all.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    pub(crate) fn hand_over(&self, parcel: Parcel) {
+        match &self.0 {
+            Some(sender) => {
+                if let Err(mpsc::error::SendError(parcel)) = sender.send(parcel) {
+                    (parcel.answer)(None);
+                }
+            }
+            None => (parcel.answer)(Some(Accepted::Stored)),
+        }
+    }
+}
+
+async fn serve(
+    sinks: Vec<Arc<dyn Sink>>,
+    mut parcels: mpsc::UnboundedReceiver<Parcel>,
+    hurry: CancellationToken,
+) {
+    let mut buffer = Vec::with_capacity(BATCH);
+    while parcels.recv_many(&mut buffer, BATCH).await > 0 {
+        let (batch, answers): (Vec<_>, Vec<_>) = buffer.drain(..).map(|p| (p.finished, p.answer)).unzip();
+        let accepted = write_all(&sinks, &batch, &hurry).await;
+        match accepted {
+            Some(accepted) => {
+                answers.into_iter().zip(accepted).for_each(|(answer, accepted)| answer(Some(accepted)));
+            }
+            None => answers.into_iter().for_each(|answer| answer(None)),
+        }
+    }
+}
+
+/// Every sink in turn; a conflict in one is the word on that result.
+async fn write_all(
+    sinks: &[Arc<dyn Sink>],
+    batch: &[Finished],
+    hurry: &CancellationToken,
+) -> Option<Vec<Accepted>> {
+    let mut word = vec![Accepted::Stored; batch.len()];
+    for sink in sinks {
+        let mut backoff = Backoff::default();
+        let accepted = loop {
+            let problem = match sink.write(batch).await {
+                Ok(accepted) if accepted.len() == batch.len() => break accepted,
+                Ok(accepted) => {
+                    format!("sink {} answered {} of {}", sink.name(), accepted.len(), batch.len())
+                }
+                Err(error) => error.to_string(),
+            };
+            let wait = backoff.next_wait();
+            tracing::warn!(problem, ?wait, waiting = batch.len(), "results wait for a sink");
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = hurry.cancelled() => return None,
+            }
+        };
+        for (word, accepted) in word.iter_mut().zip(accepted) {
+            if *word == Accepted::Stored {
+                *word = accepted;
+            }
+        }
+    }
+    Some(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::atomic::{AtomicUsize, Ordering},
+        time::Duration,
+    };
+
+    use futures_util::{FutureExt, future::BoxFuture};
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::{sink::SinkError, testing::finished};
+
+    struct Flaky {
+        failures: AtomicUsize,
+    }
+
+    impl Sink for Flaky {
+        fn name(&self) -> &'static str {
+            "flaky"
+        }
+
+        fn write<'a>(&'a self, batch: &'a [Finished]) -> BoxFuture<'a, Result<Vec<Accepted>, SinkError>> {
+            let left = self.failures.load(Ordering::Relaxed);
+            let answer = if left > 0 {
+                self.failures.store(left - 1, Ordering::Relaxed);
+                Err(SinkError { sink: "flaky", detail: "away".into() })
+            } else {
+                Ok(vec![Accepted::Stored; batch.len()])
+            };
+            std::future::ready(answer).boxed()
+        }
+    }
+
+    fn parcel() -> (Parcel, oneshot::Receiver<Option<Accepted>>) {
+        let (sender, receiver) = oneshot::channel();
+        let answer = Box::new(move |accepted| drop(sender.send(accepted)));
+        (Parcel { finished: finished("t", "{}"), answer }, receiver)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_absent_sink_is_waited_for() {
+        let desk = Desk::open(vec![Arc::new(Flaky { failures: 5.into() })], CancellationToken::new());
+        let (parcel, word) = parcel();
+        desk.hand_over(parcel);
+        assert_eq!(word.await.unwrap(), Some(Accepted::Stored));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn in_a_hurry_an_absent_sink_means_not_stored() {
+        let hurry = CancellationToken::new();
+        let desk = Desk::open(vec![Arc::new(Flaky { failures: usize::MAX.into() })], hurry.clone());
+        let (parcel, word) = parcel();
+        desk.hand_over(parcel);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        hurry.cancel();
+        assert_eq!(word.await.unwrap(), None);
+    }
+}

@@ -1,0 +1,294 @@
+//! Results and readings in Postgres: batched, in one transaction, each effect once.
+//!
+//! A result is unique by task id, a reading by device, metric and time. Writing either again changes
+//! nothing; the same reading with another value is a conflict.
+
+use std::{sync::Arc, time::Duration};
+
+use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts};
+use futures_util::future::BoxFuture;
+use thiserror::Error;
+use time::OffsetDateTime;
+use tokio_postgres::{NoTls, types::Json};
+
+use super::{Accepted, Finished, Sink, SinkError};
+use crate::handler::ReadingRow;
+
+/// What becomes of a reading whose key is stored with another value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnConflict {
+    /// The task is dead with reason `conflict`; what is stored stays.
+    #[default]
+    Dead,
+    /// The newer value replaces the stored one.
+    Replace,
+}
+
+/// Why the sink could not be set up.
+#[derive(Debug, Error)]
+pub enum PostgresError {
+    /// The URL cannot be read.
+    #[error("postgres_url cannot be read: {0}; it looks like postgres://user:password@host:5432/database")]
+    Url(tokio_postgres::Error),
+    /// Nobody answered, or the server refused.
+    #[error(
+        "no Postgres at {address}: {detail}; is it running, and may this user create tables? (--postgres-url)"
+    )]
+    Away {
+        /// Host and port.
+        address: String,
+        /// What happened.
+        detail: String,
+    },
+}
+
+/// The tables, derived from the fleet's prefix.
+#[derive(Clone, Debug)]
+struct Tables {
+    readings: String,
+    results: String,
+}
+
+/// Writes to Postgres through a small pool.
+pub struct PostgresSink {
+    pool: Pool,
+    tables: Tables,
+    on_conflict: OnConflict,
+}
+
+/// How long a connection may take; an attempt that takes longer is repeated with the batch.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Guards table creation when a whole fleet starts at once.
+const SCHEMA_LOCK: i64 = 0x0067_6172_656e_6e65;
+
+impl PostgresSink {
+    /// Connects and creates the tables where they are missing. Their names begin with `prefix`,
+    /// whatever is no letter or digit in it replaced by `_`.
+    ///
+    /// # Errors
+    /// [`PostgresError`] says what to check.
+    pub async fn connect(
+        url: &str,
+        prefix: &str,
+        on_conflict: OnConflict,
+    ) -> Result<Arc<Self>, PostgresError> {
+        let config: tokio_postgres::Config = url.parse().map_err(PostgresError::Url)?;
+        let address = address(&config);
+        let manager =
+            Manager::from_config(config, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+        let timeouts = Timeouts { wait: Some(PATIENCE), create: Some(PATIENCE), recycle: Some(PATIENCE) };
+        let pool = Pool::builder(manager)
+            .max_size(4)
+            .runtime(Runtime::Tokio1)
+            .timeouts(timeouts)
+            .build()
+            .expect("a runtime is given, which is all that build asks for");
+        let stem: String = prefix
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' })
+            .collect();
+        let tables = Tables { readings: format!("{stem}_readings"), results: format!("{stem}_results") };
+        let sink = Self { pool, tables, on_conflict };
+        sink.create_tables().await.map_err(|detail| PostgresError::Away { address, detail })?;
+        Ok(Arc::new(sink))
+    }
+
+    async fn create_tables(&self) -> Result<(), String> {
+        let client = self.client().await?;
+        let Tables { readings, results } = &self.tables;
+        let ddl = format!(
+            "BEGIN;
+             SELECT pg_advisory_xact_lock({SCHEMA_LOCK});
+             CREATE TABLE IF NOT EXISTS {readings} (
+                 device text, metric text, time timestamptz, value double precision NOT NULL, unit text,
+                 raw double precision, quality text[] NOT NULL, task_id text NOT NULL, worker text NOT NULL,
+                 stored_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (device, metric, time));
+             CREATE TABLE IF NOT EXISTS {results} (
+                 task_id text PRIMARY KEY, kind text NOT NULL, attempt int NOT NULL, worker text NOT NULL,
+                 started_at timestamptz NOT NULL, duration_ms double precision NOT NULL, output jsonb NOT NULL);
+             COMMIT"
+        );
+        client.batch_execute(&ddl).await.map_err(|error| explain(&error))
+    }
+
+    async fn client(&self) -> Result<Object, String> {
+        self.pool.get().await.map_err(|error| match error {
+            deadpool_postgres::PoolError::Backend(error) => explain(&error),
+            other => other.to_string(),
+        })
+    }
+
+    async fn store(&self, batch: &[Finished]) -> Result<Vec<Accepted>, String> {
+        let mut client = self.client().await?;
+        let transaction = client.transaction().await.map_err(|e| explain(&e))?;
+        let mut accepted = vec![Accepted::Stored; batch.len()];
+        let rows = Rows::of(batch);
+        if !rows.device.is_empty() {
+            for (at, detail) in self.store_readings(&transaction, &rows).await.map_err(|e| explain(&e))? {
+                accepted[at] = Accepted::Conflict(detail);
+            }
+        }
+        let kept = batch.iter().zip(&accepted).filter(|(_, accepted)| **accepted == Accepted::Stored);
+        let kept: Vec<_> = kept.map(|(finished, _)| finished).collect();
+        self.store_results(&transaction, &kept).await.map_err(|e| explain(&e))?;
+        transaction.commit().await.map_err(|e| explain(&e))?;
+        Ok(accepted)
+    }
+
+    /// The positions in the batch of results that contradict a stored reading, and how.
+    async fn store_readings(
+        &self,
+        transaction: &deadpool_postgres::Transaction<'_>,
+        rows: &Rows<'_>,
+    ) -> Result<Vec<(usize, String)>, tokio_postgres::Error> {
+        let table = &self.tables.readings;
+        let on_conflict = match self.on_conflict {
+            OnConflict::Dead => "DO NOTHING".to_owned(),
+            // A later duplicate within one batch would be an error: the last one wins beforehand.
+            OnConflict::Replace => format!(
+                "(device, metric, time) DO UPDATE SET value = excluded.value, unit = excluded.unit, \
+                 raw = excluded.raw, quality = excluded.quality, task_id = excluded.task_id, \
+                 worker = excluded.worker, stored_at = now() WHERE {table}.value <> excluded.value"
+            ),
+        };
+        let insert = format!(
+            "INSERT INTO {table} (device, metric, time, value, unit, raw, quality, task_id, worker)
+             SELECT DISTINCT ON (device, metric, time)
+                    device, metric, time, value, unit, raw, string_to_array(quality, ','), task_id, worker
+             FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::float8[], $5::text[], $6::float8[],
+                         $7::text[], $8::text[], $9::text[], $10::int4[])
+                  AS input(device, metric, time, value, unit, raw, quality, task_id, worker, place)
+             ORDER BY device, metric, time, place {order}
+             ON CONFLICT {on_conflict}",
+            order = if self.on_conflict == OnConflict::Replace { "DESC" } else { "ASC" },
+        );
+        let statement = transaction.prepare_cached(&insert).await?;
+        let Rows { device, metric, time, value, unit, raw, quality, task_id, worker, place } = rows;
+        let inserted = transaction
+            .execute(&statement, &[device, metric, time, value, unit, raw, quality, task_id, worker, place])
+            .await?;
+        if self.on_conflict == OnConflict::Replace || inserted == device.len() as u64 {
+            return Ok(Vec::new());
+        }
+        let compare = format!(
+            "SELECT place, device, metric, input.value, stored.value
+             FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::float8[], $5::int4[])
+                  AS input(device, metric, time, value, place)
+             JOIN {table} AS stored USING (device, metric, time)
+             WHERE stored.value <> input.value"
+        );
+        let statement = transaction.prepare_cached(&compare).await?;
+        let conflicts = transaction.query(&statement, &[device, metric, time, value, place]).await?;
+        Ok(conflicts
+            .into_iter()
+            .map(|row| {
+                let (place, device, metric): (i32, &str, &str) = (row.get(0), row.get(1), row.get(2));
+                let (new, stored): (f64, f64) = (row.get(3), row.get(4));
+                let detail = format!("{device} {metric} is stored as {stored}, this task says {new}");
+                (usize::try_from(place).expect("a position in the batch"), detail)
+            })
+            .collect())
+    }
+
+    async fn store_results(
+        &self,
+        transaction: &deadpool_postgres::Transaction<'_>,
+        batch: &[&Finished],
+    ) -> Result<(), tokio_postgres::Error> {
+        let insert = format!(
+            "INSERT INTO {} (task_id, kind, attempt, worker, started_at, duration_ms, output)
+             SELECT * FROM unnest($1::text[], $2::text[], $3::int4[], $4::text[], $5::timestamptz[],
+                                  $6::float8[], $7::jsonb[])
+             ORDER BY 1 ON CONFLICT DO NOTHING",
+            self.tables.results
+        );
+        let statement = transaction.prepare_cached(&insert).await?;
+        let column = |pick: fn(&Finished) -> &str| batch.iter().map(|f| pick(f)).collect::<Vec<_>>();
+        let attempts: Vec<_> = batch.iter().map(|f| i32::try_from(f.attempt()).unwrap_or(i32::MAX)).collect();
+        let started: Vec<_> = batch.iter().map(|f| OffsetDateTime::from(f.started_at)).collect();
+        let durations: Vec<_> = batch.iter().map(|f| f.duration_ms()).collect();
+        let outputs: Vec<_> = batch.iter().map(|f| Json(&f.output.json)).collect();
+        transaction
+            .execute(
+                &statement,
+                &[
+                    &column(|f| f.envelope.id.as_str()),
+                    &column(|f| f.envelope.kind.as_str()),
+                    &attempts,
+                    &column(|f| &f.worker),
+                    &started,
+                    &durations,
+                    &outputs,
+                ],
+            )
+            .await?;
+        Ok(())
+    }
+}
+
+impl Sink for PostgresSink {
+    fn name(&self) -> &'static str {
+        "postgres"
+    }
+
+    fn write<'a>(&'a self, batch: &'a [Finished]) -> BoxFuture<'a, Result<Vec<Accepted>, SinkError>> {
+        Box::pin(
+            async move { self.store(batch).await.map_err(|detail| SinkError { sink: "postgres", detail }) },
+        )
+    }
+}
+
+/// A batch's readings by column, and each one's place in the batch.
+#[derive(Default)]
+struct Rows<'a> {
+    device: Vec<&'a str>,
+    metric: Vec<&'a str>,
+    time: Vec<OffsetDateTime>,
+    value: Vec<f64>,
+    unit: Vec<Option<&'a str>>,
+    raw: Vec<Option<f64>>,
+    quality: Vec<String>,
+    task_id: Vec<&'a str>,
+    worker: Vec<&'a str>,
+    place: Vec<i32>,
+}
+
+impl<'a> Rows<'a> {
+    fn of(batch: &'a [Finished]) -> Self {
+        let mut rows = Self::default();
+        for (place, finished) in batch.iter().enumerate() {
+            for ReadingRow { device, metric, time, value, unit, raw, quality } in &finished.output.rows {
+                rows.device.push(device);
+                rows.metric.push(metric);
+                rows.time.push(*time);
+                rows.value.push(*value);
+                rows.unit.push(*unit);
+                rows.raw.push(*raw);
+                rows.quality.push(quality.join(","));
+                rows.task_id.push(finished.envelope.id.as_str());
+                rows.worker.push(&finished.worker);
+                rows.place.push(i32::try_from(place).expect("a batch is small"));
+            }
+        }
+        rows
+    }
+}
+
+fn address(config: &tokio_postgres::Config) -> String {
+    let host = match config.get_hosts().first() {
+        Some(tokio_postgres::config::Host::Tcp(host)) => host.clone(),
+        Some(tokio_postgres::config::Host::Unix(path)) => path.display().to_string(),
+        None => "localhost".into(),
+    };
+    format!("{host}:{}", config.get_ports().first().unwrap_or(&5432))
+}
+
+/// The server's own message where there is one; the client's otherwise says only "db error".
+fn explain(error: &tokio_postgres::Error) -> String {
+    match error.as_db_error() {
+        Some(error) => error.message().to_owned(),
+        None => std::error::Error::source(error)
+            .map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}")),
+    }
+}

@@ -1,0 +1,52 @@
+//! One message a result on the results exchange.
+
+use std::{sync::Arc, time::SystemTime};
+
+use futures_util::future::{BoxFuture, try_join_all};
+use garenne_common::{
+    broker::{Message, Publisher, Target},
+    task::{ContentType, NewTask},
+};
+
+use super::{Accepted, Finished, Sink, SinkError};
+
+/// Publishes each result with its kind as the routing key, whether anybody listens or not.
+pub struct ResultsSink {
+    publisher: Publisher,
+    exchange: String,
+}
+
+impl ResultsSink {
+    /// A sink that publishes to `exchange`.
+    pub fn new(publisher: Publisher, exchange: String) -> Arc<Self> {
+        Arc::new(Self { publisher, exchange })
+    }
+}
+
+/// The message of a result: its own id, the task's as correlation.
+pub(crate) fn message(finished: &Finished, target: Target) -> Message {
+    let body = finished.to_json();
+    let result = NewTask::new(finished.envelope.kind.clone(), ContentType::Json, Vec::new());
+    let correlation = finished.envelope.correlation_id.as_deref().unwrap_or(finished.envelope.id.as_str());
+    let properties = result.properties(SystemTime::now()).with_correlation_id(correlation.into());
+    Message { target, properties, body: body.into() }
+}
+
+impl Sink for ResultsSink {
+    fn name(&self) -> &'static str {
+        "results"
+    }
+
+    fn write<'a>(&'a self, batch: &'a [Finished]) -> BoxFuture<'a, Result<Vec<Accepted>, SinkError>> {
+        Box::pin(async move {
+            let publishing = batch.iter().map(|finished| {
+                let key = finished.envelope.kind.to_string();
+                self.publisher.publish(message(finished, Target::announce(self.exchange.clone(), key)))
+            });
+            match try_join_all(publishing).await {
+                Ok(_) => Ok(vec![Accepted::Stored; batch.len()]),
+                Err(error) => Err(SinkError { sink: "results", detail: error.to_string() }),
+            }
+        })
+    }
+}

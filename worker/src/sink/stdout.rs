@@ -1,0 +1,46 @@
+//! One JSON line a result on standard output.
+
+use std::{io::Write, sync::Arc};
+
+use futures_util::future::BoxFuture;
+use tokio::task::spawn_blocking;
+
+use super::{Accepted, Finished, Sink, SinkError};
+
+/// Writes NDJSON to standard output. A reader that is slow slows the worker; nothing is dropped.
+#[derive(Clone, Debug, Default)]
+pub struct StdoutSink(());
+
+impl StdoutSink {
+    /// The sink.
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self(()))
+    }
+}
+
+impl Sink for StdoutSink {
+    fn name(&self) -> &'static str {
+        "stdout"
+    }
+
+    fn write<'a>(&'a self, batch: &'a [Finished]) -> BoxFuture<'a, Result<Vec<Accepted>, SinkError>> {
+        let mut lines = Vec::with_capacity(batch.len() * 256);
+        for finished in batch {
+            lines.extend(finished.to_json());
+            lines.push(b'\n');
+        }
+        let count = batch.len();
+        Box::pin(async move {
+            // One write for the batch: lines of two processes on one pipe do not mix midway.
+            let write = move || {
+                let mut stdout = std::io::stdout().lock();
+                stdout.write_all(&lines).and_then(|()| stdout.flush())
+            };
+            match spawn_blocking(write).await {
+                Ok(Ok(())) => Ok(vec![Accepted::Stored; count]),
+                Ok(Err(error)) => Err(SinkError { sink: "stdout", detail: error.to_string() }),
+                Err(error) => Err(SinkError { sink: "stdout", detail: error.to_string() }),
+            }
+        })
+    }
+}

@@ -1,0 +1,213 @@
+//! A worker: built from settings and handlers, run until it is told to stop.
+
+use std::{
+    future::Future,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use garenne_common::{
+    broker::{BrokerError, PublishError},
+    config::{ConfigError, Invalid},
+    exit::{Exit, HasExit},
+    pool,
+    shutdown::{Command, Mode, Receipt, Tally},
+    telemetry::Metrics,
+    topology::TopologyError,
+};
+use thiserror::Error;
+use tokio::sync::mpsc;
+
+use crate::{
+    handler::{Erased, ErasedHandler, IntoOutput, Payload, TaskContext, TaskError, TaskOptions},
+    registry::{Entry, Registry, RegistryError},
+    settings::WorkerConfig,
+    sink::{Sink, postgres::PostgresError},
+};
+
+mod drain;
+pub(crate) mod lane;
+mod start;
+
+/// Why a worker could not start.
+#[derive(Debug, Error)]
+pub enum WorkerError {
+    /// A handler.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// A setting.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A setting that only the whole shows to be wrong.
+    #[error(transparent)]
+    Setting(#[from] Invalid),
+    /// A lane's pool.
+    #[error("lane {lane}: {problem}")]
+    Pool {
+        /// The lane.
+        lane: String,
+        /// What is wrong.
+        problem: pool::ConfigError,
+    },
+    /// The broker.
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
+    /// The publishing connection.
+    #[error(transparent)]
+    Publish(#[from] PublishError),
+    /// The exchanges and queues.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// Postgres.
+    #[error(transparent)]
+    Postgres(#[from] PostgresError),
+    /// The operating system.
+    #[error("cannot start threads: {0}")]
+    Threads(std::io::Error),
+}
+
+impl HasExit for WorkerError {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Registry(_) | Self::Config(_) | Self::Setting(_) | Self::Pool { .. } => Exit::Config,
+            Self::Broker(error) => error.exit(),
+            Self::Publish(error) => error.exit(),
+            Self::Topology(error) => error.exit(),
+            Self::Postgres(PostgresError::Url(_)) => Exit::Config,
+            Self::Postgres(PostgresError::Away { .. }) | Self::Threads(_) => Exit::Failed,
+        }
+    }
+}
+
+/// Collects handlers and sinks.
+pub struct WorkerBuilder {
+    config: WorkerConfig,
+    handlers: Vec<(&'static str, Arc<dyn ErasedHandler>, TaskOptions)>,
+    sinks: Vec<Arc<dyn Sink>>,
+}
+
+impl WorkerBuilder {
+    /// Adds a handler of short tasks.
+    #[must_use]
+    pub fn handle<F, P, R, O>(self, handler: F) -> Self
+    where
+        F: Fn(TaskContext, P) -> R + Send + Sync + 'static,
+        P: Payload,
+        R: Future<Output = Result<O, TaskError>> + Send + 'static,
+        O: IntoOutput + 'static,
+    {
+        self.handle_with(handler, TaskOptions::short())
+    }
+
+    /// Adds a handler whose tasks run as `options` say.
+    #[must_use]
+    pub fn handle_with<F, P, R, O>(mut self, handler: F, options: TaskOptions) -> Self
+    where
+        F: Fn(TaskContext, P) -> R + Send + Sync + 'static,
+        P: Payload,
+        R: Future<Output = Result<O, TaskError>> + Send + 'static,
+        O: IntoOutput + 'static,
+    {
+        self.handlers.push((P::KIND, Arc::new(Erased::new(handler)), options));
+        self
+    }
+
+    /// Adds a sink besides those of the settings.
+    #[must_use]
+    pub fn sink(mut self, sink: Arc<dyn Sink>) -> Self {
+        self.sinks.push(sink);
+        self
+    }
+
+    /// The settings so far.
+    pub fn config(&self) -> &WorkerConfig {
+        &self.config
+    }
+
+    /// The finished worker.
+    ///
+    /// # Errors
+    /// No handler, two for one kind, or a kind that could not be a routing key.
+    pub fn build(self) -> Result<Worker, RegistryError> {
+        let Self { config, handlers, sinks } = self;
+        let metrics = Metrics::new("worker");
+        metrics.register_kinds(handlers.iter().map(|(kind, ..)| *kind));
+        let mut registry = Registry::default();
+        for (kind, handler, options) in handlers {
+            registry.add(kind, Entry { handler, options, metrics: metrics.kind(kind) })?;
+        }
+        if registry.is_empty() {
+            return Err(RegistryError::Empty);
+        }
+        let name = config.name().into();
+        Ok(Worker { name, config, registry: Arc::new(registry), sinks, metrics, tally: Arc::default() })
+    }
+}
+
+/// A worker ready to run.
+pub struct Worker {
+    name: Arc<str>,
+    config: WorkerConfig,
+    registry: Arc<Registry>,
+    sinks: Vec<Arc<dyn Sink>>,
+    metrics: Metrics,
+    tally: Arc<Tally>,
+}
+
+impl Worker {
+    /// Starts building one.
+    pub fn builder(config: WorkerConfig) -> WorkerBuilder {
+        WorkerBuilder { config, handlers: Vec::new(), sinks: Vec::new() }
+    }
+
+    pub(crate) fn into_registry(self) -> Arc<Registry> {
+        self.registry
+    }
+
+    /// Runs until `shutdown` completes, then stops in the configured mode. The receipt says what
+    /// became of every delivery.
+    ///
+    /// # Errors
+    /// [`WorkerError`] when it cannot start.
+    pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Result<Receipt, WorkerError> {
+        let (sender, commands) = mpsc::channel(1);
+        let mode = self.config.shutdown_mode;
+        let wait = async {
+            shutdown.await;
+            // The worker may have stopped by another way already.
+            let _ = sender.send(Command::Shutdown(mode)).await;
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            receipt = self.run(sender.clone(), commands) => receipt,
+            () = wait => unreachable!("it waits for ever"),
+        }
+    }
+
+    /// Runs until a command stops it. `sender` feeds the same channel: the admin port uses it.
+    ///
+    /// # Errors
+    /// [`WorkerError`] when it cannot start. Once it runs, trouble with the broker is waited out.
+    pub async fn run(
+        self,
+        sender: mpsc::Sender<Command>,
+        mut commands: mpsc::Receiver<Command>,
+    ) -> Result<Receipt, WorkerError> {
+        let running = start::start(&self, sender).await?;
+        tracing::info!(worker = %self.name, lanes = running.lanes.len(), "consuming");
+        let mode = running.until_shutdown(&mut commands).await;
+        let began = Instant::now();
+        let escalated = running.drain(mode, &mut commands, &self.config).await;
+        Ok(self.tally.receipt(&self.name, mode, escalated, began.elapsed()))
+    }
+}
+
+/// How the pools of this worker stop in a mode.
+fn pool_stop(mode: Mode, timeout: Duration, grace: Duration) -> pool::Stop {
+    match mode {
+        Mode::Light => pool::Stop::Light,
+        Mode::Soft => pool::Stop::Soft,
+        Mode::SoftTimeout => pool::Stop::SoftTimeout { timeout, grace },
+        Mode::Hard => pool::Stop::Hard { grace },
+    }
+}

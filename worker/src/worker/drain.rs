@@ -1,0 +1,143 @@
+//! A worker at work, and its way down: intake, pools, sinks and copies, settlements, connections,
+//! and the admin port last. Senders stop before receivers.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use garenne_common::{
+    broker::Publisher,
+    shutdown::{Command, Mode},
+};
+use tokio::{
+    runtime::Runtime,
+    sync::{mpsc, watch},
+    task::JoinHandle,
+    time::{Instant, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{lane::Lane, pool_stop};
+use crate::{
+    clerk::Clerk,
+    consumer::{Intake, Link},
+    settings::WorkerConfig,
+};
+
+/// How long closing may take once everything is settled; a broker that does not answer is left.
+const CLOSING: Duration = Duration::from_secs(5);
+
+/// Everything a running worker consists of.
+pub(super) struct Running {
+    pub(super) lanes: Vec<Lane>,
+    pub(super) intake: watch::Sender<Intake>,
+    pub(super) clerk: std::sync::Arc<Clerk>,
+    pub(super) publisher: Publisher,
+    pub(super) link: Link,
+    pub(super) hurry: CancellationToken,
+    pub(super) handlers: Runtime,
+    pub(super) admin: JoinHandle<()>,
+    pub(super) admin_closed: CancellationToken,
+}
+
+impl Running {
+    /// Obeys `quiet` and `resume` until a command stops the worker. Nobody left to command it means
+    /// that it should stop, too.
+    pub(super) async fn until_shutdown(&self, commands: &mut mpsc::Receiver<Command>) -> Mode {
+        loop {
+            match commands.recv().await {
+                Some(Command::Shutdown(mode)) => return mode,
+                Some(Command::Escalate) => return Mode::Hard,
+                Some(Command::Quiet) => {
+                    tracing::info!("quiet: no new messages are taken");
+                    self.intake.send_replace(Intake::Quiet);
+                }
+                Some(Command::Resume) => {
+                    tracing::info!("resumed");
+                    self.intake.send_replace(Intake::Open);
+                }
+                None => return Mode::SoftTimeout,
+            }
+        }
+    }
+
+    /// Stops in this mode; commands may make it harder on the way. Answers whether it got harder, by
+    /// a command or because the timeout passed.
+    pub(super) async fn drain(
+        self,
+        mode: Mode,
+        commands: &mut mpsc::Receiver<Command>,
+        config: &WorkerConfig,
+    ) -> bool {
+        let (patience, grace) = (config.shutdown_timeout, config.hard_grace);
+        tracing::info!(%mode, "stopping");
+        let began = Instant::now();
+        self.intake.send_replace(Intake::Closed);
+        self.stop_pools(mode, patience, grace);
+        let ended_in = self.until_settled(mode, commands, patience, grace).await;
+        let timed_out = mode == Mode::SoftTimeout && began.elapsed() >= patience;
+        self.close().await;
+        timed_out || ended_in != mode
+    }
+
+    /// Waits for the pools, the sinks and the copies; a command may make it harder meanwhile. Answers
+    /// the mode it ended in.
+    async fn until_settled(
+        &self,
+        mode: Mode,
+        commands: &mut mpsc::Receiver<Command>,
+        patience: Duration,
+        grace: Duration,
+    ) -> Mode {
+        let mut now_in = mode;
+        let settled = async {
+            join_all(self.lanes.iter().map(|lane| lane.pool.stopped())).await;
+            // What ran is done; a sink or a broker that is away is waited for as long as the mode
+            // allows, then the deliveries go back.
+            let rest = if mode == Mode::Hard { grace } else { patience };
+            if timeout(rest, self.clerk.idle()).await.is_err() {
+                self.hurry.cancel();
+            }
+        };
+        let mut settled = std::pin::pin!(settled);
+        loop {
+            let command = tokio::select! {
+                () = &mut settled => return now_in,
+                Some(command) = commands.recv() => command,
+            };
+            let asked = match command {
+                Command::Escalate => Mode::Hard,
+                Command::Shutdown(asked) => asked,
+                Command::Quiet | Command::Resume => continue,
+            };
+            if now_in.escalates_to(asked) {
+                tracing::warn!(mode = %asked, "stopping harder");
+                now_in = asked;
+                self.stop_pools(asked, patience, grace);
+            }
+            if asked == Mode::Hard {
+                self.hurry.cancel();
+            }
+        }
+    }
+
+    fn stop_pools(&self, mode: Mode, patience: Duration, grace: Duration) {
+        self.lanes.iter().for_each(|lane| lane.pool.begin_shutdown(pool_stop(mode, patience, grace)));
+    }
+
+    async fn close(self) {
+        let Self { lanes, clerk, publisher, link, hurry, handlers, admin, admin_closed, .. } = self;
+        let mut consumers: Vec<_> = lanes.into_iter().map(|lane| lane.consumer).collect();
+        if timeout(CLOSING, join_all(&mut consumers)).await.is_err() {
+            hurry.cancel();
+            tracing::warn!("the broker does not answer: what is unsettled comes back by itself");
+            consumers.iter().for_each(JoinHandle::abort);
+        }
+        let _ = timeout(CLOSING, clerk.idle()).await;
+        let _ = timeout(CLOSING, publisher.close()).await;
+        let _ = timeout(CLOSING, link.close()).await;
+        // A handler that ignores everything must not hold the process.
+        handlers.shutdown_background();
+        admin_closed.cancel();
+        let _ = timeout(CLOSING, admin).await;
+    }
+}

@@ -1,0 +1,93 @@
+//! A running lane: its pool, its consumer, and how both are seen.
+
+use std::{sync::Arc, time::Duration};
+
+use garenne_common::{
+    config::Lane as LaneConfig,
+    pool::{Observer, Placement, Pool, PoolConfig, PoolOptions},
+    telemetry::metrics::LaneMetrics,
+};
+use tokio::{runtime::Handle, sync::watch, task::JoinHandle};
+
+use super::WorkerError;
+use crate::{
+    bridge::{Bridge, Job},
+    consumer::{self, Intake, Link, Meter, Subscription},
+    execute::Attempt,
+};
+
+/// A lane at work.
+pub(crate) struct Lane {
+    pub(crate) name: Arc<str>,
+    pub(crate) pool: Pool<Attempt, Job>,
+    pub(crate) consumer: JoinHandle<()>,
+    /// Whether its queue is being consumed.
+    pub(crate) up: watch::Receiver<bool>,
+}
+
+/// How long a worker of the pool over the minimum may idle.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// What a long task gets that names no deadline; every kind names one.
+const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
+
+struct Waits(LaneMetrics);
+
+impl Observer for Waits {
+    fn started(&self, waited: Duration, _: Placement) {
+        self.0.waited(waited);
+    }
+}
+
+/// Starts a lane's pool.
+pub(super) fn start_pool(
+    name: &str,
+    config: &LaneConfig,
+    grace: Duration,
+    metrics: &LaneMetrics,
+    handlers: Handle,
+) -> Result<Pool<Attempt, Job>, WorkerError> {
+    let pool = PoolConfig {
+        name: name.to_owned(),
+        queue: config.prefetch.into(),
+        workers: config.concurrency.min..=config.concurrency.max,
+        idle_timeout: IDLE_TIMEOUT,
+        default_deadline: DEFAULT_DEADLINE,
+        grace,
+    };
+    metrics.queue_capacity.set(config.prefetch.into());
+    let options = PoolOptions { observer: Some(Arc::new(Waits(metrics.clone()))), ..PoolOptions::default() };
+    Pool::start_with(pool, handlers, options)
+        .map_err(|problem| WorkerError::Pool { lane: name.to_owned(), problem })
+}
+
+/// Starts consuming a lane's queue into its bridge.
+pub(super) fn start_lane(
+    bridge: Arc<Bridge>,
+    subscription: Subscription,
+    link: Link,
+    meter: Meter,
+    intake: watch::Receiver<Intake>,
+) -> Lane {
+    let (up, is_up) = watch::channel(false);
+    let (name, pool) = (Arc::clone(&bridge.lane), bridge.pool.clone());
+    let consumer = tokio::spawn(async move {
+        let accept = |delivery| {
+            let bridge = Arc::clone(&bridge);
+            async move { bridge.accept(delivery).await }
+        };
+        consumer::run(link, subscription, meter, intake, up, accept).await;
+    });
+    Lane { name, pool, consumer, up: is_up }
+}
+
+/// Shows a pool in its lane's gauges; called before each scrape.
+pub(super) fn show(pool: &Pool<Attempt, Job>, metrics: &LaneMetrics) {
+    let snapshot = pool.snapshot();
+    let gauge = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+    metrics.queue_length.set(gauge(snapshot.queued));
+    metrics.workers_idle.set(gauge(snapshot.workers.idle));
+    metrics.workers_busy.set(gauge(snapshot.workers.busy));
+    metrics.workers_restarting.set(gauge(snapshot.workers.restarting));
+    let restarts = &metrics.worker_restarts;
+    restarts.inc_by(snapshot.workers.restarts.saturating_sub(restarts.get()));
+}

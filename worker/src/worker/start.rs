@@ -1,0 +1,133 @@
+//! Bringing a worker up: ports first, then the broker, then the sinks, then the intake.
+
+use std::sync::Arc;
+
+use garenne_common::{
+    broker::{Broker, Publisher, PublisherConfig},
+    shutdown::Command,
+    telemetry::admin,
+    topology::{LaneSpec, Names, Topology, ensure},
+};
+use tokio::{
+    runtime::{Builder, Runtime},
+    sync::{mpsc, watch},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    Worker, WorkerError,
+    drain::Running,
+    lane::{show, start_lane, start_pool},
+};
+use crate::{
+    bridge::Bridge,
+    clerk::Clerk,
+    consumer::{Intake, Link, Meter, Subscription},
+    settings::SinkName,
+    sink::{Desk, Sink, postgres::PostgresSink, results::ResultsSink, stdout::StdoutSink},
+    status::Status,
+};
+
+pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> Result<Running, WorkerError> {
+    let config = &worker.config;
+    let ladder = config.retry.ladder()?;
+    let admin_port = admin::bind(&config.common).await?;
+    let names = Names::new(&config.common.prefix);
+
+    let broker = Broker::new(config.common.amqp_url.expose(), &format!("garenne-worker {}", worker.name))?;
+    let link = Link::new(broker.clone(), worker.metrics.clone());
+    link.connect_within(config.connect_timeout).await?;
+    let version = broker.version().await?;
+    let publisher = Publisher::new(broker, PublisherConfig::default());
+    let topology = Topology::new(&names, &LaneSpec::all(&config.lanes), &ladder, version);
+    let connection = link.connection().await?;
+    let (ensured, connected) = tokio::join!(ensure(&connection, &topology), publisher.connect());
+    ensured?;
+    connected?;
+    tracing::info!(%version, "connected to RabbitMQ");
+
+    let hurry = CancellationToken::new();
+    let desk = Desk::open(sinks(worker, &publisher, &names).await?, hurry.clone());
+    let clerk = Arc::new(Clerk {
+        worker: Arc::clone(&worker.name),
+        names: names.clone(),
+        ladder,
+        max_attempts: config.max_attempts,
+        replies: config.replies,
+        publisher: publisher.clone(),
+        desk,
+        metrics: worker.metrics.clone(),
+        runtime: tokio::runtime::Handle::current(),
+        tracker: TaskTracker::new(),
+        hurry: hurry.clone(),
+        unroutable_replies: 0.into(),
+    });
+
+    let handlers = handler_runtime()?;
+    let (intake, wanted) = watch::channel(Intake::Open);
+    let mut lanes = Vec::new();
+    for (name, lane) in config.lanes.iter() {
+        let metrics = worker.metrics.lane(name);
+        let pool = start_pool(name, lane, config.hard_grace, &metrics, handlers.handle().clone())?;
+        let bridge = Arc::new(Bridge {
+            lane: name.into(),
+            default_kind: lane.default_kind.clone(),
+            max_payload: config.max_payload.bytes(),
+            worker: Arc::clone(&worker.name),
+            registry: Arc::clone(&worker.registry),
+            pool: pool.clone(),
+            clerk: Arc::clone(&clerk),
+            room: tokio::sync::Notify::new(),
+        });
+        let subscription = Subscription {
+            queue: names.lane(name),
+            prefetch: lane.prefetch,
+            tag: format!("{}.{name}", worker.name),
+        };
+        let meter = Meter { tally: Arc::clone(&worker.tally), lane: metrics.clone() };
+        lanes.push(start_lane(bridge, subscription, link.clone(), meter, wanted.clone()));
+        worker.metrics.before_encode(move || show(&pool, &metrics));
+    }
+
+    let status = Arc::new(Status::new(&lanes, commands));
+    let parts = admin::AdminParts {
+        metrics: worker.metrics.clone(),
+        readiness: Arc::clone(&status) as _,
+        control: status,
+        mode: config.shutdown_mode,
+    };
+    let admin_closed = CancellationToken::new();
+    let admin = tokio::spawn(admin::serve(admin_port, parts, admin_closed.clone().cancelled_owned()));
+    Ok(Running { lanes, intake, clerk, publisher, link, hurry, handlers, admin, admin_closed })
+}
+
+async fn sinks(
+    worker: &Worker,
+    publisher: &Publisher,
+    names: &Names,
+) -> Result<Vec<Arc<dyn Sink>>, WorkerError> {
+    let config = &worker.config;
+    let mut sinks = worker.sinks.clone();
+    for name in &config.sinks {
+        sinks.push(match name {
+            SinkName::Stdout => StdoutSink::new(),
+            SinkName::Results => ResultsSink::new(publisher.clone(), names.results()),
+            SinkName::Postgres => {
+                let url = config.postgres_url.as_ref().expect("validated with the settings");
+                PostgresSink::connect(url.expose(), &config.common.prefix, config.on_conflict).await?
+            }
+        });
+    }
+    Ok(sinks)
+}
+
+/// Handlers run on threads of their own, so that nothing they do holds up heartbeats and acks.
+fn handler_runtime() -> Result<Runtime, WorkerError> {
+    let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+    Builder::new_multi_thread()
+        .worker_threads(threads)
+        .thread_name("handler")
+        .enable_all()
+        .build()
+        .map_err(WorkerError::Threads)
+}
