@@ -39,7 +39,7 @@ impl BrokerOutlet {
         let properties = task.properties(SystemTime::now());
         let target = Target::exchange(self.exchange.clone(), task.kind.as_str().to_owned());
         let started = Instant::now();
-        let outcome = self.publisher.publish(Message { target, properties, body: task.body }).await;
+        let outcome = self.publisher.publish(Message { target, properties, body: task.body.into() }).await;
         self.metrics.published(PublishResult::of(&outcome), started.elapsed());
         outcome
     }
