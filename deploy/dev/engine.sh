@@ -43,3 +43,17 @@ get_engine() {
     mode_reason="dockerd does not start here: $(grep -m1 -o 'failed to start daemon.*' "$log_dir/dockerd.log" || echo "see $log_dir/dockerd.log")"
     return 1
 }
+
+# Puts a docker client first in PATH that can build with BuildKit: newer ones need a plugin for it, older
+# ones have it built in, and a machine may have both.
+need_buildkit() {
+    export DOCKER_BUILDKIT=1 COMPOSE_DOCKER_CLI_BUILD=1
+    local client
+    while read -r client; do
+        if printf 'FROM scratch\nLABEL probe=buildkit\n' | "$client" build -q - >/dev/null 2>&1; then
+            PATH=$(dirname "$client"):$PATH
+            return
+        fi
+    done < <(type -ap docker)
+    require "building with BuildKit" docker-buildx || exit 1
+}

@@ -47,6 +47,33 @@ postgres_image() {
     say "built $image"
 }
 
+# rust_image, base_image: for deploy/Dockerfile's stages.
+rust_image() {
+    local version sysroot container
+    version=$(rustc --version | sed -E 's/^rustc ([0-9]+\.[0-9]+).*/\1/')
+    image=garenne/rust:$version-trixie
+    have_image "$image" && return
+    official_image "rust:$version-trixie" && return
+    image=garenne/rust:$version-trixie
+    sysroot=$(rustc --print sysroot)
+    [ "$sysroot" != /usr ] || die "no registry, and Rust is not from rustup: its toolchain cannot be copied into an image"
+    build_image rust "$image.cc" trixie
+    say "copying Rust $version into $image"
+    container=$(docker create "$image.cc")
+    tar -C "$sysroot" --exclude ./share --exclude ./lib/rustlib/src --owner 0 --group 0 -c . |
+        docker cp - "$container:/usr/local"
+    docker commit "$container" "$image" >/dev/null
+    docker rm "$container" >/dev/null
+    docker rmi "$image.cc" >/dev/null
+}
+base_image() {
+    image=garenne/debian:trixie-slim
+    have_image "$image" && return
+    official_image debian:trixie-slim && return
+    image=garenne/debian:trixie-slim
+    debian_image trixie
+}
+
 # official_image NAME: sets `image` when the official one is here or can be pulled. A registry that does
 # not begin to answer within ten seconds is taken as absent, and not asked again in this run.
 official_image() {
@@ -104,8 +131,10 @@ debian_image() {
     say "making a Debian $suite base image from $mirror"
     mmdebstrap --variant=minbase --include=ca-certificates "${options[@]}" \
         --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
-        "$suite" - "$mirror" 2>"$log" | docker import -c 'CMD ["bash"]' - "$name.new" >>"$log" 2>&1 ||
+        "$suite" - "$mirror" 2>"$log" | docker import -c 'CMD ["bash"]' - "$name.new" >>"$log" 2>&1 || {
+        docker rmi "$name.new" >/dev/null 2>&1 || true
         die "Debian $suite could not be had from $mirror: $(grep -E '^E:' "$log" | head -1); see $log"
+    }
     # Named only when whole: an interrupted run must not leave a broken base behind.
     docker tag "$name.new" "$name"
     docker rmi "$name.new" >/dev/null
