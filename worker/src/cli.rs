@@ -101,6 +101,7 @@ impl Cli {
             return Ok(Exit::Done);
         }
         tracing::init(config.common.log_format)?;
+        one_line_panics();
         let (sender, commands) = signal::commands(config.shutdown_mode).map_err(anyhow::Error::from)?;
         let receipt_file = config.receipt.clone();
         let worker = register(Worker::builder(config))?.build().map_err(crate::WorkerError::from)?;
@@ -128,4 +129,17 @@ pub fn stock(builder: WorkerBuilder) -> Result<WorkerBuilder, Failure> {
     };
     let builder = builtin::reading::task::register(builder, calibration);
     Ok(if bench { builtin::bench::register(builder) } else { builder })
+}
+
+/// A handler's panic is caught and counted, and its task tried again: one log line tells of it, with
+/// a backtrace only where somebody asked for one.
+fn one_line_panics() {
+    if std::env::var_os("RUST_BACKTRACE").is_some() {
+        return;
+    }
+    std::panic::set_hook(Box::new(|panic| {
+        let message = panic.payload_as_str().unwrap_or("no message");
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        ::tracing::error!(message, place, "panic");
+    }));
 }

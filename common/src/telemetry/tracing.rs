@@ -13,7 +13,7 @@ use crate::config::{ConfigError, LogFormat};
 const FILTERS: [&str; 2] = ["GARENNE_LOG", "RUST_LOG"];
 
 /// Our own events from info on, other crates' from warnings on. A target's prefix is enough.
-const DEFAULT_FILTER: &str = "warn,garenne=info";
+const DEFAULT_FILTER: &str = "warn,garenne=info,lapin=off";
 
 /// Starts logging to stderr in `format`, filtered by `GARENNE_LOG`, else `RUST_LOG`, else
 /// `warn,garenne=info`. Called once, from `main`; a second call changes nothing.
@@ -105,8 +105,8 @@ mod tests {
         ::tracing::subscriber::with_default(subscriber, || {
             ::tracing::info!(target: "garenne_worker::consumer", lane = "fast", "ours");
             ::tracing::debug!(target: "garenne_worker::consumer", "ours in detail");
-            ::tracing::info!(target: "lapin::channel", "theirs");
-            ::tracing::warn!(target: "lapin::channel", "theirs to worry about");
+            ::tracing::info!(target: "hyper::proto", "theirs");
+            ::tracing::warn!(target: "hyper::proto", "theirs to worry about");
         });
         lines.text()
     }
@@ -117,7 +117,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 2, "{text}");
         assert!(lines[0].ends_with(" INFO garenne_worker::consumer: ours lane=\"fast\""), "{text}");
-        assert!(lines[1].ends_with(" WARN lapin::channel: theirs to worry about"), "{text}");
+        assert!(lines[1].ends_with(" WARN hyper::proto: theirs to worry about"), "{text}");
     }
 
     #[test]
