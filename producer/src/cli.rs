@@ -1,9 +1,18 @@
 //! The command line.
 
-use clap::{Args, Parser, Subcommand};
-use garenne_common::config::{CommonArgs, ConfigError, flag, load};
+use std::{path::PathBuf, time::Duration};
 
-use crate::settings::ProducerSettings;
+use clap::{Args, Parser, Subcommand};
+use garenne_common::{
+    config::{CommonArgs, ConfigError, flag, load, read_secret_file},
+    exit::Failure,
+};
+use secrecy::ExposeSecret;
+
+use crate::{
+    replay::{ReplayOptions, Speed, mapping::Mapping},
+    settings::ProducerSettings,
+};
 
 /// Readings and tasks into Garenne: a gateway for sensors, and tools that publish, replay and
 /// simulate.
@@ -24,12 +33,27 @@ pub enum Command {
     /// Run the sensor gateway: HTTP and the TCP line protocol on one port
     #[command(after_help = SERVE_EXAMPLE)]
     Serve(ServeArgs),
+    /// Send a recording, CSV or NDJSON, at the speed it was made or faster
+    #[command(after_help = REPLAY_EXAMPLE)]
+    Replay(Box<ReplayArgs>),
 }
 
 const SERVE_EXAMPLE: &str = "Example:
   garenne-producer serve --listen 0.0.0.0:8080 --amqp-url amqp://guest:guest@127.0.0.1:5672/%2f
   curl -i -H 'content-type: application/json' http://127.0.0.1:8080/v1/readings \\
        -d '{\"device\":\"d1\",\"metric\":\"temperature\",\"value\":21.5,\"unit\":\"Cel\"}'";
+
+const REPLAY_EXAMPLE: &str = "Examples:
+  garenne-producer replay greenhouse.csv --speed 60x --to http://127.0.0.1:8080
+  garenne-producer replay AirQualityUCI.csv --utc-offset +01:00 --missing -200 --receipts sent.ndjson
+
+Delimiter, decimal comma, time columns, devices, metrics, units and missing-value codes are found out
+from the file; the flags and a map say otherwise. A map is TOML:
+  time = [\"Date\", \"Time\"]
+  device = \"roadside\"
+  [columns.\"CO(GT)\"]
+  metric = \"co\"
+  unit = \"mg/m3\"";
 
 /// Flags of `serve`.
 #[derive(Debug, Clone, Default, Args)]
@@ -42,6 +66,131 @@ pub struct ServeArgs {
     pub server: Option<String>,
 }
 
+/// Flags of `replay`.
+#[derive(Debug, Clone, Args)]
+pub struct ReplayArgs {
+    /// The recording; - for standard input
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// max, or how many times faster than recorded, such as 60x
+    #[arg(long, value_name = "SPEED", default_value = "max")]
+    pub speed: Speed,
+    /// Readings a second at most
+    #[arg(long, value_name = "N", value_parser = over_zero)]
+    pub rate: Option<f64>,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "clap would take a comment for the command's description")]
+    pub sending: SendingArgs,
+    /// How the file is laid out, in TOML
+    #[arg(long, value_name = "FILE")]
+    pub map: Option<PathBuf>,
+    /// Between columns: one character, or tab
+    #[arg(long, value_name = "CHAR", value_parser = delimiter)]
+    pub delimiter: Option<char>,
+    /// 2,6 is two and six tenths
+    #[arg(long)]
+    pub decimal_comma: bool,
+    /// A code for a missing value, such as -200; repeatable; none: take every number for one
+    #[arg(long, value_name = "VALUE", allow_hyphen_values = true)]
+    pub missing: Vec<String>,
+    /// How times are written, as in strftime, such as '%d/%m/%Y %H.%M.%S'
+    #[arg(long, value_name = "FORMAT")]
+    pub time_format: Option<String>,
+    /// Heading of a column that makes up the time; repeatable
+    #[arg(long, value_name = "HEADING")]
+    pub time_column: Vec<String>,
+    /// Offset of times that have none, such as +01:00 [default: UTC]
+    #[arg(long, value_name = "OFFSET", allow_hyphen_values = true)]
+    pub utc_offset: Option<String>,
+    /// The device of every row [default: the column called device, sensor or the like, else the file's name]
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+    /// Heading of the column that names the device
+    #[arg(long, value_name = "HEADING")]
+    pub device_column: Option<String>,
+}
+
+/// How readings are sent, by whatever makes them.
+#[derive(Debug, Clone, Args)]
+pub struct SendingArgs {
+    /// A gateway: http://HOST:PORT or tcp://HOST:PORT [default: straight to the broker]
+    #[arg(long, value_name = "URL")]
+    pub to: Option<String>,
+    /// File with the gateway's token
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Append a line of JSON for every reading that is safe
+    #[arg(long, value_name = "FILE")]
+    pub receipts: Option<PathBuf>,
+    /// Readings in one request at most
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000))]
+    pub batch: usize,
+    /// Requests under way at once
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
+    pub in_flight: usize,
+    /// How long a request that is not taken is repeated
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    pub retry_for: Duration,
+}
+
+fn over_zero(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| "expected a number over 0".to_owned())
+}
+
+fn delimiter(text: &str) -> Result<char, String> {
+    match text {
+        "tab" | "\\t" => Ok('\t'),
+        _ => {
+            let mut chars = text.chars();
+            match (chars.next(), chars.next()) {
+                (Some(only), None) if only.is_ascii() => Ok(only),
+                _ => Err("expected one ASCII character, or tab".to_owned()),
+            }
+        }
+    }
+}
+
+impl SendingArgs {
+    /// The gateway's token.
+    ///
+    /// # Errors
+    /// The file cannot be used.
+    pub fn token(&self) -> Result<Option<String>, ConfigError> {
+        let secret =
+            self.token_file.as_deref().map(|path| read_secret_file("token_file", path)).transpose()?;
+        Ok(secret.map(|secret| secret.expose_secret().to_owned()))
+    }
+}
+
+impl ReplayArgs {
+    /// The map with what the flags say over it, and everything else.
+    ///
+    /// # Errors
+    /// A file cannot be used.
+    pub fn options(self) -> Result<ReplayOptions, Failure> {
+        let mut mapping = self.map.as_deref().map_or_else(|| Ok(Mapping::default()), Mapping::read)?;
+        mapping.delimiter = self.delimiter.or(mapping.delimiter);
+        if self.decimal_comma {
+            mapping.decimal_comma = Some(true);
+        }
+        if !self.missing.is_empty() {
+            mapping.missing = Some(self.missing.into_iter().filter(|code| code != "none").collect());
+        }
+        if !self.time_column.is_empty() {
+            mapping.time = self.time_column;
+        }
+        mapping.time_format = self.time_format.or(mapping.time_format);
+        mapping.utc_offset = self.utc_offset.or(mapping.utc_offset);
+        mapping.device = self.device.or(mapping.device);
+        mapping.device_column = self.device_column.or(mapping.device_column);
+        let token = self.sending.token()?;
+        let SendingArgs { to, receipts, batch, in_flight, retry_for, .. } = self.sending;
+        let (file, speed, rate) = (self.file, self.speed, self.rate);
+        Ok(ReplayOptions { file, mapping, speed, rate, to, token, receipts, batch, in_flight, retry_for })
+    }
+}
+
 impl Cli {
     /// The settings that flags, environment and file add up to.
     ///
@@ -49,8 +198,7 @@ impl Cli {
     /// The first setting that is refused.
     pub fn settings(&self) -> Result<ProducerSettings, ConfigError> {
         let mut flags = toml::Table::new();
-        let Command::Serve(serve) = &self.command;
-        {
+        if let Command::Serve(serve) = &self.command {
             flag(&mut flags, "listen", serve.listen.as_ref());
             flag(&mut flags, "server", serve.server.as_ref());
         }

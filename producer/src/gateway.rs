@@ -19,6 +19,7 @@ mod sniff;
 mod tcp;
 
 pub use accept::{Gateway, Parts};
+pub(crate) use ingest::READING;
 pub use ingest::{Ingest, Routes};
 pub use instruments::Instruments;
 pub use limits::Limits;

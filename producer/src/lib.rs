@@ -6,7 +6,10 @@
 
 pub mod cli;
 mod connect;
+pub mod deliver;
 pub mod gateway;
 pub mod identity;
 pub mod outlet;
+mod progress;
+pub mod replay;
 pub mod settings;

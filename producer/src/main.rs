@@ -8,7 +8,7 @@ use garenne_common::{
 };
 use garenne_producer::{
     cli::{Cli, Command},
-    gateway,
+    gateway, replay,
 };
 
 #[tokio::main]
@@ -25,5 +25,6 @@ async fn run(cli: Cli) -> Result<Exit, Failure> {
     init(settings.common.log_format)?;
     match cli.command {
         Command::Serve(_) => gateway::run::run(settings).await,
+        Command::Replay(args) => replay::run(settings, args.options()?).await,
     }
 }

@@ -1,0 +1,58 @@
+//! Straight to the broker, as any AMQP client may.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use garenne_common::{
+    broker::PublishError,
+    exit::{Exit, HasExit},
+    sensor::Reading,
+    task::{ContentType, Kind, NewTask, TaskId},
+};
+
+use super::{Destination, Setback};
+use crate::{identity, outlet::Outlet};
+
+/// Publishes each reading as a task.
+pub struct BrokerDestination {
+    outlet: Arc<dyn Outlet>,
+    kind: Kind,
+}
+
+impl BrokerDestination {
+    /// Publishes readings as tasks of `kind`.
+    pub fn new(outlet: Arc<dyn Outlet>, kind: Kind) -> Self {
+        Self { outlet, kind }
+    }
+
+    async fn publish(&self, batch: &[Reading]) -> Result<Vec<TaskId>, Setback> {
+        let tasks: Vec<NewTask> = batch
+            .iter()
+            .map(|reading| {
+                let body = serde_json::to_vec(reading).expect("a reading is plain JSON");
+                NewTask {
+                    id: identity::of(reading),
+                    ..NewTask::new(self.kind.clone(), ContentType::Json, body)
+                }
+            })
+            .collect();
+        let ids = tasks.iter().map(|task| task.id.clone()).collect();
+        self.outlet.deliver(tasks).await.map(|()| ids).map_err(|error| setback(&error))
+    }
+}
+
+/// Whether trying again can help.
+pub(crate) fn setback(error: &PublishError) -> Setback {
+    let why = error.to_string();
+    match error {
+        PublishError::Unroutable { .. } => Setback::Never { why, exit: Exit::Failed },
+        PublishError::Connect(cause) if cause.is_final() => Setback::Never { why, exit: cause.exit() },
+        _ => Setback::Again { why, after: None },
+    }
+}
+
+impl Destination for BrokerDestination {
+    fn deliver<'a>(&'a self, batch: &'a [Reading]) -> BoxFuture<'a, Result<Vec<TaskId>, Setback>> {
+        Box::pin(self.publish(batch))
+    }
+}

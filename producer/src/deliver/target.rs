@@ -1,0 +1,63 @@
+//! `--to`: which destination it names.
+
+use std::sync::Arc;
+
+use garenne_common::{
+    broker::{Publisher, PublisherConfig},
+    exit::{Exit, Failure},
+    telemetry::Metrics,
+};
+
+use super::{BrokerDestination, Destination, HttpDestination, TcpDestination};
+use crate::{connect, gateway::READING, outlet::BrokerOutlet, settings::ProducerSettings};
+
+/// A destination, and the publisher behind it where there is one: it is closed last.
+pub struct Target {
+    /// Takes the readings.
+    pub destination: Arc<dyn Destination>,
+    /// In words, for the summary.
+    pub name: String,
+    publisher: Option<Publisher>,
+}
+
+impl Target {
+    /// A gateway (`http://…`, `tcp://host:port`), or the broker of the settings.
+    ///
+    /// # Errors
+    /// The name is none, or the broker cannot be had.
+    pub async fn open(
+        to: Option<&str>,
+        token: Option<String>,
+        settings: &ProducerSettings,
+    ) -> Result<Self, Failure> {
+        let Some(to) = to else { return Self::broker(settings).await };
+        let destination: Arc<dyn Destination> = match to.split_once("://") {
+            Some(("http", _)) => Arc::new(HttpDestination::new(to, token)?),
+            Some(("tcp", address)) if address.contains(':') => Arc::new(TcpDestination::new(address)),
+            _ => {
+                let problem = format!("--to {to} is refused: expected http://HOST:PORT or tcp://HOST:PORT");
+                return Err(Failure::new(Exit::Usage, problem));
+            }
+        };
+        Ok(Self { destination, name: to.to_owned(), publisher: None })
+    }
+
+    async fn broker(settings: &ProducerSettings) -> Result<Self, Failure> {
+        let kind = settings.routes().kind(READING).map_err(|refusal| Failure::new(Exit::Config, refusal))?;
+        let publisher = connect::publisher(settings, PublisherConfig::default(), connect::BUDGET).await?;
+        let metrics = Metrics::new("producer");
+        let outlet = BrokerOutlet::new(publisher.clone(), &settings.names(), metrics.connection().clone());
+        Ok(Self {
+            destination: Arc::new(BrokerDestination::new(outlet, kind)),
+            name: settings.common.amqp_url.masked().to_owned(),
+            publisher: Some(publisher),
+        })
+    }
+
+    /// Closes what was opened.
+    pub async fn close(self) {
+        if let Some(publisher) = self.publisher {
+            publisher.close().await;
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! How far it is: a bar where somebody watches, a line now and then where not.
+
+use std::{
+    fmt::Display,
+    io::IsTerminal,
+    sync::Mutex,
+    sync::PoisonError,
+    time::{Duration, Instant},
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Shows progress on stderr; stdout carries the result only.
+pub(crate) struct Progress {
+    bar: Option<ProgressBar>,
+    what: &'static str,
+    size: Option<u64>,
+    last: Mutex<Instant>,
+}
+
+/// Between two lines where nobody watches.
+const EVERY: Duration = Duration::from_secs(5);
+
+impl Progress {
+    /// Progress through `size` bytes, or through nobody knows how many.
+    pub(crate) fn new(what: &'static str, size: Option<u64>) -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let (bar, template) = match size {
+                Some(size) => (
+                    ProgressBar::new(size),
+                    "{prefix} {bar:32} {percent:>3}% {binary_bytes}/{binary_total_bytes} eta {eta} {msg}",
+                ),
+                None => (ProgressBar::new_spinner(), "{prefix} {spinner} {elapsed} {msg}"),
+            };
+            bar.set_style(ProgressStyle::with_template(template).expect("the template is well-formed"));
+            bar.set_prefix(what);
+            bar.enable_steady_tick(Duration::from_millis(200));
+            bar
+        });
+        Self { bar, what, size, last: Mutex::new(Instant::now()) }
+    }
+
+    /// At this byte, with these figures.
+    pub(crate) fn at(&self, bytes: u64, figures: impl Display) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(bytes);
+            bar.set_message(figures.to_string());
+            return;
+        }
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.elapsed() >= EVERY {
+            *last = Instant::now();
+            match self.size.filter(|size| *size > 0) {
+                Some(size) => eprintln!("{} {}% {figures}", self.what, bytes.min(size) * 100 / size),
+                None => eprintln!("{} {figures}", self.what),
+            }
+        }
+    }
+
+    /// A line beside the bar.
+    pub(crate) fn say(&self, line: impl Display) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| eprintln!("{}: {line}", self.what)),
+            None => eprintln!("{}: {line}", self.what),
+        }
+    }
+
+    /// The end, with the last figures.
+    pub(crate) fn finish(&self, figures: impl Display) {
+        match &self.bar {
+            Some(bar) => bar.finish_with_message(figures.to_string()),
+            None => eprintln!("{} 100% {figures}", self.what),
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Columns out of one line.
+
+/// Splits a line at `delimiter`. Quotes hold a field together and are doubled inside it, as RFC 4180
+/// has it; `None` when a quote is not closed on the line, so that a stray one costs one row.
+pub(super) fn split(line: &str, delimiter: char) -> Option<Vec<String>> {
+    let mut bytes = line.as_bytes();
+    let mut reader = csv_core::ReaderBuilder::new().delimiter(delimiter as u8).build();
+    let mut out = vec![0; line.len() + 1];
+    let mut fields = Vec::new();
+    if line.bytes().filter(|&byte| byte == b'"').count() % 2 == 1 {
+        return None;
+    }
+    let mut written = 0;
+    loop {
+        let (result, read, wrote) = reader.read_field(bytes, &mut out[written..]);
+        bytes = &bytes[read..];
+        match result {
+            // No more input: an empty one says so.
+            csv_core::ReadFieldResult::InputEmpty => written += wrote,
+            csv_core::ReadFieldResult::OutputFull | csv_core::ReadFieldResult::End => return Some(fields),
+            csv_core::ReadFieldResult::Field { record_end } => {
+                let field = &out[..written + wrote];
+                fields.push(String::from_utf8_lossy(field).into_owned());
+                written = 0;
+                if record_end {
+                    return Some(fields);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_quotes_and_a_stray_quote() {
+        assert_eq!(split("a;2,6;;", ';').unwrap(), ["a", "2,6", "", ""]);
+        assert_eq!(split(r#""a,b",c,"say ""hi""""#, ',').unwrap(), ["a,b", "c", "say \"hi\""]);
+        assert_eq!(split("21.5\t\u{b0}C", '\t').unwrap(), ["21.5", "°C"]);
+        assert_eq!(split(r#"a,"b,c"#, ','), None);
+        assert_eq!(split("one", ',').unwrap(), ["one"]);
+    }
+}

@@ -1,0 +1,142 @@
+//! A column's heading: what is measured, and in which unit.
+
+use garenne_common::sensor::Unit;
+
+/// How units are written in headings, where that is not the registry's own symbol.
+const SPELLINGS: &[(&str, &str)] = &[
+    ("C", "Cel"),
+    ("degC", "Cel"),
+    ("deg C", "Cel"),
+    ("°C", "Cel"),
+    ("º C", "Cel"),
+    ("ºC", "Cel"),
+    ("celsius", "Cel"),
+    ("F", "degF"),
+    ("deg F", "degF"),
+    ("°F", "degF"),
+    ("ºF", "degF"),
+    ("fahrenheit", "degF"),
+    ("kelvin", "K"),
+    ("lux", "lx"),
+    ("m/s", "m/s"),
+    ("mps", "m/s"),
+    ("m_s", "m/s"),
+    ("kmh", "km/h"),
+    ("kph", "km/h"),
+    ("ugm3", "ug/m3"),
+    ("ug_m3", "ug/m3"),
+    ("µg/m3", "ug/m3"),
+    ("µg/m³", "ug/m3"),
+    ("μg/m³", "ug/m3"),
+    ("mgm3", "mg/m3"),
+    ("mg_m3", "mg/m3"),
+    ("mg/m³", "mg/m3"),
+    ("g/m³", "g/m3"),
+    ("mb", "mbar"),
+    ("volt", "V"),
+    ("volts", "V"),
+    ("watt", "W"),
+    ("watts", "W"),
+    ("rh", "%RH"),
+    ("%rh", "%RH"),
+    ("RH", "%RH"),
+];
+
+/// A single letter after an underscore is a unit only beside a word that it fits: `sensor_A` is no
+/// current.
+const LETTERS: &[(&str, &[&str])] = &[
+    ("C", &["temp", "dew", "therm", "heat", "air", "water", "soil"]),
+    ("F", &["temp", "dew", "therm", "heat", "air", "water", "soil"]),
+    ("K", &["temp", "dew", "therm", "heat", "air"]),
+    ("V", &["volt", "batt", "supply"]),
+    ("A", &["curr", "amp"]),
+    ("W", &["power", "load"]),
+    ("m", &["dist", "height", "alt", "depth", "level", "visib"]),
+];
+
+/// Splits a heading such as `temperature_C`, `Humidity (%)` or `pressure [hPa]` into the metric and
+/// its unit. Without a unit in it the whole heading is the metric.
+pub(super) fn metric_and_unit(heading: &str) -> (String, Option<Unit>) {
+    let heading = heading.trim();
+    if let Some((metric, unit)) = bracketed(heading).or_else(|| suffixed(heading)) {
+        return (metric.to_owned(), Some(unit));
+    }
+    (heading.to_owned(), None)
+}
+
+fn bracketed(heading: &str) -> Option<(&str, Unit)> {
+    for (open, close) in [('(', ')'), ('[', ']')] {
+        let Some(inside) = heading.strip_suffix(close) else { continue };
+        let (metric, symbol) = inside.rsplit_once(open)?;
+        let metric = metric.trim_end_matches(['_', ' ']);
+        if metric.is_empty() {
+            return None;
+        }
+        return unit(symbol.trim(), metric).map(|unit| (metric, unit));
+    }
+    None
+}
+
+fn suffixed(heading: &str) -> Option<(&str, Unit)> {
+    let candidates = ["_ug_m3", "_mg_m3", "_m_s"]
+        .into_iter()
+        .filter_map(|ending| heading.strip_suffix(ending).map(|metric| (metric, &ending[1..])));
+    let last = heading.rsplit_once(['_', ' ']);
+    candidates.chain(last).find_map(|(metric, symbol)| {
+        let metric = metric.trim_end_matches(['_', ' ']);
+        let word = metric.to_lowercase();
+        let fits = match LETTERS.iter().find(|(letter, _)| *letter == symbol) {
+            Some((_, words)) => words.iter().any(|hint| word.contains(hint)),
+            // `temp_min` is a minimum; seconds and hours after an underscore are too rare to guess.
+            None => symbol.chars().count() > 1 && symbol != "min" || symbol == "%",
+        };
+        (fits && !metric.is_empty()).then(|| unit(symbol, metric)).flatten().map(|unit| (metric, unit))
+    })
+}
+
+fn unit(symbol: &str, metric: &str) -> Option<Unit> {
+    if matches!(symbol.to_lowercase().as_str(), "%" | "pct" | "percent") {
+        let metric = metric.to_lowercase();
+        let has = |words: &[&str]| words.iter().any(|word| metric.contains(word));
+        return Unit::get(match () {
+            () if has(&["hum", "rh"]) => "%RH",
+            () if has(&["batt"]) => "%EL",
+            () => "/100",
+        });
+    }
+    let spelled = SPELLINGS.iter().find(|(spelling, _)| *spelling == symbol);
+    let spelled = spelled.or_else(|| {
+        SPELLINGS.iter().find(|(spelling, _)| spelling.len() > 2 && spelling.eq_ignore_ascii_case(symbol))
+    });
+    Unit::get(spelled.map_or(symbol, |(_, symbol)| symbol))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_are_read_from_headings_and_not_guessed() {
+        for (heading, metric, unit) in [
+            ("temperature_C", "temperature", Some("Cel")),
+            ("humidity_pct", "humidity", Some("%RH")),
+            ("battery_pct", "battery", Some("%EL")),
+            ("fill (%)", "fill", Some("/100")),
+            ("Temp (°C)", "Temp", Some("Cel")),
+            ("water_temp_F", "water_temp", Some("degF")),
+            ("pressure [hPa]", "pressure", Some("hPa")),
+            ("pm25_ug_m3", "pm25", Some("ug/m3")),
+            ("wind speed m/s", "wind speed", Some("m/s")),
+            ("light_lux", "light", Some("lx")),
+            ("CO(GT)", "CO(GT)", None),
+            ("PT08.S1(CO)", "PT08.S1(CO)", None),
+            ("sensor_A", "sensor_A", None),
+            ("temp_min", "temp_min", None),
+            ("temp", "temp", None),
+            ("value", "value", None),
+        ] {
+            let (got, got_unit) = metric_and_unit(heading);
+            assert_eq!((got.as_str(), got_unit.map(Unit::symbol)), (metric, unit), "{heading}");
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! What is where in a recording: found out from its first rows, where the user did not say.
+
+use std::sync::Arc;
+
+use garenne_common::sensor::Unit;
+use time::UtcOffset;
+
+use super::{
+    fields,
+    header::metric_and_unit,
+    instant::{Format, Order},
+    lines::Sample,
+    mapping::Mapping,
+    number::{self, Cell, Numbers},
+};
+
+mod dialect;
+mod moment;
+
+pub(super) use dialect::skipped;
+pub(super) use moment::{TimeColumns, from_epoch};
+
+/// Everything needed to read a row.
+pub(super) struct Layout {
+    pub(super) delimiter: char,
+    pub(super) numbers: Numbers,
+    pub(super) headings: Vec<String>,
+    pub(super) has_header: bool,
+    pub(super) time: TimeColumns,
+    pub(super) order: Order,
+    pub(super) format: Option<Format>,
+    pub(super) zone: UtcOffset,
+    pub(super) device: Device,
+    pub(super) shape: Shape,
+    /// What was concluded, for the user to object to.
+    pub(super) notes: Vec<String>,
+}
+
+/// Who measured a row.
+pub(super) enum Device {
+    Fixed(Arc<str>),
+    Column(usize),
+}
+
+/// How rows hold readings.
+pub(super) enum Shape {
+    /// A metric a column.
+    Wide(Vec<Metric>),
+    /// A reading a row, its metric named in it.
+    Long { metric: usize, value: usize, unit: Option<usize> },
+}
+
+/// A column that measures something.
+#[derive(Debug)]
+pub(super) struct Metric {
+    pub(super) index: usize,
+    pub(super) name: Arc<str>,
+    pub(super) unit: Option<Unit>,
+    pub(super) scale: f64,
+    pub(super) offset: f64,
+}
+
+const DEVICES: &[&str] = &[
+    "device",
+    "device_id",
+    "deviceid",
+    "sensor",
+    "sensor_id",
+    "sensorid",
+    "station",
+    "station_id",
+    "node",
+    "node_id",
+    "host",
+    "machine",
+    "machine_id",
+    "meter",
+    "meter_id",
+    "location",
+    "room",
+    "site",
+    "mote",
+    "mote_id",
+    "moteid",
+    "id",
+];
+const METRICS: &[&str] =
+    &["metric", "measurement", "parameter", "quantity", "sensor_type", "variable", "field"];
+const VALUES: &[&str] = &["value", "reading", "val", "result"];
+const UNITS: &[&str] = &["unit", "units", "uom"];
+
+/// Rows of the sample, split.
+pub(super) struct Rows {
+    headings: Vec<String>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Rows {
+    /// The cells of a column that say something.
+    fn cells(&self, index: usize) -> impl Iterator<Item = &str> {
+        self.rows
+            .iter()
+            .filter_map(move |row| row.get(index))
+            .map(|cell| cell.trim())
+            .filter(|cell| !cell.is_empty())
+    }
+
+    fn heading(&self, index: usize) -> String {
+        normal(&self.headings[index])
+    }
+
+    fn named(&self, names: &[&str]) -> Option<usize> {
+        names.iter().find_map(|name| (0..self.headings.len()).find(|&index| self.heading(index) == **name))
+    }
+
+    fn exactly(&self, heading: &str) -> Result<usize, String> {
+        self.headings
+            .iter()
+            .position(|known| known.trim() == heading.trim())
+            .ok_or_else(|| format!("no column is called {heading:?}; there are {}", self.headings.join(", ")))
+    }
+}
+
+/// A heading for comparison: lower case, words joined by underscores.
+fn normal(heading: &str) -> String {
+    let words = heading.to_lowercase();
+    let words = words.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+    words.collect::<Vec<_>>().join("_")
+}
+
+impl Layout {
+    /// Works the layout out. `file_device` names the device of a file that names none.
+    ///
+    /// # Errors
+    /// What could not be found out, and how to say it.
+    pub(super) fn detect(sample: &Sample, mapping: &Mapping, file_device: &str) -> Result<Self, String> {
+        let zone = mapping.zone()?;
+        let format = mapping.time_format.as_deref().map(Format::parse).transpose()?;
+        let lines: Vec<&str> =
+            sample.lines.iter().map(String::as_str).filter(|line| !dialect::skipped(line)).collect();
+        if lines.is_empty() {
+            return Err("it holds no rows".to_owned());
+        }
+        let delimiter = mapping.delimiter.unwrap_or_else(|| dialect::delimiter(&lines));
+        let mut rows: Vec<Vec<String>> =
+            lines.iter().filter_map(|line| fields::split(line, delimiter)).collect();
+        let decimal_comma =
+            mapping.decimal_comma.unwrap_or_else(|| delimiter != ',' && dialect::decimal_comma(&rows));
+        let has_header = dialect::has_header(&rows, decimal_comma);
+        let headings = if has_header {
+            rows.remove(0).into_iter().map(|heading| heading.trim().to_owned()).collect()
+        } else {
+            let width = rows.iter().map(Vec::len).max().unwrap_or(0);
+            (1..=width).map(|number| format!("column{number}")).collect()
+        };
+        let rows = Rows { headings, rows };
+        let mut notes = Vec::new();
+        let numbers = Numbers { decimal_comma, ..Numbers::default() };
+
+        let (time, order) = moment::find(&rows, mapping, delimiter, decimal_comma, &mut notes)?;
+        let device = match (&mapping.device, &mapping.device_column) {
+            (Some(name), _) => Device::Fixed(name.as_str().into()),
+            (None, Some(column)) => Device::Column(rows.exactly(column)?),
+            (None, None) => match rows.named(DEVICES).filter(|index| !time.uses(*index)) {
+                Some(index) => Device::Column(index),
+                None => Device::Fixed(file_device.into()),
+            },
+        };
+        let used = |index: usize| time.uses(index) || matches!(device, Device::Column(at) if at == index);
+        let shape = shape(&rows, mapping, &numbers, used, &mut notes)?;
+        let numbers = match &mapping.missing {
+            Some(codes) => numbers.with_missing(codes.iter().map(String::as_str)),
+            None => guess_missing(&rows, &shape, numbers, &mut notes),
+        };
+        let headings = rows.headings;
+        Ok(Self { delimiter, numbers, headings, has_header, time, order, format, zone, device, shape, notes })
+    }
+}
+
+fn shape(
+    rows: &Rows,
+    mapping: &Mapping,
+    numbers: &Numbers,
+    used: impl Fn(usize) -> bool,
+    notes: &mut Vec<String>,
+) -> Result<Shape, String> {
+    if !mapping.columns.is_empty() {
+        return mapped(rows, mapping).map(Shape::Wide);
+    }
+    let free = |names: &[&str]| rows.named(names).filter(|index| !used(*index));
+    if let (Some(metric), Some(value)) = (free(METRICS), free(VALUES)) {
+        return Ok(Shape::Long { metric, value, unit: free(UNITS) });
+    }
+    let mut metrics = Vec::new();
+    let mut left_out = Vec::new();
+    for (index, heading) in rows.headings.iter().enumerate().filter(|(index, _)| !used(*index)) {
+        let numeric = rows.cells(index).any(|cell| matches!(numbers.cell(cell), Cell::Number(_)));
+        if heading.is_empty() || !numeric {
+            // A column with neither heading nor cells is only a trailing delimiter.
+            if rows.cells(index).next().is_some() {
+                left_out.push(if heading.is_empty() {
+                    format!("number {}", index + 1)
+                } else {
+                    heading.clone()
+                });
+            }
+            continue;
+        }
+        let (name, unit) = metric_and_unit(heading);
+        metrics.push(Metric { index, name: name.into(), unit, scale: 1.0, offset: 0.0 });
+    }
+    if !left_out.is_empty() {
+        notes.push(format!(
+            "columns without numbers or without a heading are left out: {}",
+            left_out.join(", ")
+        ));
+    }
+    if metrics.is_empty() {
+        return Err(format!("no column holds numbers; there are {}", rows.headings.join(", ")));
+    }
+    Ok(Shape::Wide(metrics))
+}
+
+fn mapped(rows: &Rows, mapping: &Mapping) -> Result<Vec<Metric>, String> {
+    let column = |(heading, column): (&String, &super::mapping::Column)| {
+        let unit = column
+            .unit
+            .as_deref()
+            .map(|symbol| Unit::parse(symbol).map_err(|error| format!("column {heading:?}: {error}")))
+            .transpose()?;
+        Ok(Metric {
+            index: rows.exactly(heading)?,
+            name: column.metric.as_deref().unwrap_or(heading).into(),
+            unit,
+            scale: column.scale.unwrap_or(1.0),
+            offset: column.offset.unwrap_or(0.0),
+        })
+    };
+    let mut metrics: Vec<Metric> = mapping.columns.iter().map(column).collect::<Result<_, String>>()?;
+    metrics.sort_by_key(|metric| metric.index);
+    Ok(metrics)
+}
+
+fn guess_missing(rows: &Rows, shape: &Shape, mut numbers: Numbers, notes: &mut Vec<String>) -> Numbers {
+    let indexes: Vec<usize> = match shape {
+        Shape::Wide(metrics) => metrics.iter().map(|metric| metric.index).collect(),
+        Shape::Long { value, .. } => vec![*value],
+    };
+    let column = |index: usize| {
+        rows.cells(index).filter_map(|cell| number::parse(cell, numbers.decimal_comma)).collect()
+    };
+    let columns: Vec<Vec<f64>> = indexes.into_iter().map(column).collect();
+    if let Some(code) = number::missing_code(&columns) {
+        notes.push(format!("{code} is taken for a missing value (--missing none keeps it)"));
+        numbers.missing_numbers.push(code);
+    }
+    numbers
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+//! Numbers as recordings write them.
+
+/// How a file writes numbers, and which of them stand for nothing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Numbers {
+    /// `2,6` is two and six tenths.
+    pub(super) decimal_comma: bool,
+    /// Numbers that say there is none, such as -200.
+    pub(super) missing_numbers: Vec<f64>,
+    /// Texts that say there is none, beside the usual ones.
+    pub(super) missing_texts: Vec<String>,
+}
+
+/// A cell.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Cell {
+    /// A number.
+    Number(f64),
+    /// A code for a missing value, or nothing at all.
+    Missing,
+    /// Neither.
+    Text,
+}
+
+const NOTHING: &[&str] = &["na", "n/a", "nan", "null", "none", "nil", "-", "--", "?", "missing"];
+
+impl Numbers {
+    /// Adds codes as a user gives them: numbers are compared as numbers, anything else as text.
+    pub(super) fn with_missing<'a>(mut self, codes: impl IntoIterator<Item = &'a str>) -> Self {
+        for code in codes {
+            match parse(code.trim(), self.decimal_comma).or_else(|| parse(code.trim(), false)) {
+                Some(number) => self.missing_numbers.push(number),
+                None => self.missing_texts.push(code.trim().to_owned()),
+            }
+        }
+        self
+    }
+
+    /// What a cell says.
+    pub(super) fn cell(&self, text: &str) -> Cell {
+        let text = text.trim();
+        if text.is_empty()
+            || NOTHING.iter().any(|nothing| nothing.eq_ignore_ascii_case(text))
+            || self.missing_texts.iter().any(|code| code == text)
+        {
+            return Cell::Missing;
+        }
+        match parse(text, self.decimal_comma) {
+            Some(number) if self.missing_numbers.contains(&number) => Cell::Missing,
+            Some(number) => Cell::Number(number),
+            None => Cell::Text,
+        }
+    }
+}
+
+/// A finite number, with the other mark between thousands where it stands in the right places.
+pub(super) fn parse(text: &str, decimal_comma: bool) -> Option<f64> {
+    let (mark, thousands) = if decimal_comma { (',', '.') } else { ('.', ',') };
+    let text = text.trim().replace('\u{2212}', "-");
+    let digits = text.trim_start_matches(['+', '-']);
+    // `inf`, `nan` and hexadecimal are Rust's or C's business.
+    if !digits.starts_with(|c: char| c.is_ascii_digit() || c == mark) {
+        return None;
+    }
+    let (whole, _) = digits.split_once([mark, 'e', 'E']).unwrap_or((digits, ""));
+    let plain = if whole.contains(thousands) {
+        let mut groups = whole.split(thousands);
+        let first = groups.next().unwrap_or_default();
+        if (1..=3).contains(&first.len()) && groups.all(|group| group.len() == 3) {
+            text.replace(thousands, "")
+        } else if decimal_comma && !digits.contains(mark) {
+            // A decimal point in a file of decimal commas can only be meant as one.
+            return text.parse().ok().filter(|number: &f64| number.is_finite());
+        } else {
+            return None;
+        }
+    } else {
+        text
+    };
+    let plain = if decimal_comma { plain.replace(',', ".") } else { plain };
+    plain.parse().ok().filter(|number: &f64| number.is_finite())
+}
+
+/// Codes that loggers write where there is no value.
+const CODES: &[f64] =
+    [-99.0, -99.9, -99.99, -200.0, -888.0, -999.0, -999.9, -999.99, -9999.0, -9999.9, -99999.0].as_slice();
+
+/// The code, if any, that stands for a missing value in columns of these numbers: it occurs more
+/// than once, and every other number is far from it in each column that has it.
+pub(super) fn missing_code(columns: &[Vec<f64>]) -> Option<f64> {
+    CODES.iter().copied().find(|&code| {
+        let mut occurrences = 0;
+        let isolated = columns.iter().filter(|column| column.contains(&code)).all(|column| {
+            occurrences += column.iter().filter(|&&number| number == code).count();
+            column.iter().all(|&number| number == code || number > code / 2.0)
+        });
+        isolated && occurrences > 1
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_with_either_mark() {
+        for (text, comma, number) in [
+            ("2,6", true, Some(2.6)),
+            ("1.234,5", true, Some(1234.5)),
+            ("12.5", true, Some(12.5)),
+            ("-0,7578", true, Some(-0.7578)),
+            ("1,234.5", false, Some(1234.5)),
+            ("2,6", false, None),
+            ("1e3", false, Some(1000.0)),
+            ("\u{2212}4", false, Some(-4.0)),
+            ("+4.5", false, Some(4.5)),
+            ("inf", false, None),
+            ("0x10", false, None),
+            ("18.00.00", false, None),
+            ("", false, None),
+        ] {
+            assert_eq!(parse(text, comma), number, "{text}");
+        }
+    }
+
+    #[test]
+    fn missing_values_by_code_by_word_and_by_being_empty() {
+        let numbers = Numbers { decimal_comma: true, ..Numbers::default() }.with_missing(["-200", "bad"]);
+        for text in ["", " ", "-200", "-200,0", "NaN", "n/a", "bad"] {
+            assert_eq!(numbers.cell(text), Cell::Missing, "{text}");
+        }
+        assert_eq!(numbers.cell("-200,5"), Cell::Number(-200.5));
+        assert_eq!(numbers.cell("ok"), Cell::Text);
+    }
+
+    #[test]
+    fn a_code_is_found_where_it_stands_apart_and_a_cold_day_is_none() {
+        assert_eq!(missing_code(&[vec![1.0, -200.0, 2.0], vec![600.0, -200.0]]), Some(-200.0));
+        assert_eq!(missing_code(&[vec![1.0, -200.0, 2.0]]), None);
+        assert_eq!(missing_code(&[vec![-200.0, -200.0, -180.0]]), None);
+        assert_eq!(missing_code(&[vec![-12.0, -30.0]]), None);
+    }
+}
