@@ -9,9 +9,11 @@ pub mod header;
 mod id;
 mod kind;
 mod outcome;
+mod stop_order;
 
 pub use copy::Copied;
 pub use envelope::{ContentType, Envelope, Malformed, NewTask, epoch_ms};
 pub use id::{IdError, TaskId};
 pub use kind::{Kind, KindError, matches_binding};
 pub use outcome::DeadReason;
+pub use stop_order::StopOrder;

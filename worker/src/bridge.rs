@@ -13,8 +13,15 @@ use crate::{
     clerk::Clerk,
     consumer::Delivery,
     execute::{Attempt, End, Ran},
+    fleet::Member,
     registry::{Entry, Registry},
 };
+
+/// Returns that make a task suspicious, and unclean deaths that must have happened for it.
+const SUSPICIOUS_RETURNS: u32 = 2;
+const SUSPICIOUS_DEATHS: usize = 2;
+/// Marked runs alone that ended with an unclean death.
+const POISONOUS_RUNS: u32 = 2;
 
 /// A lane's pipeline.
 pub(crate) struct Bridge {
@@ -25,6 +32,9 @@ pub(crate) struct Bridge {
     pub(crate) registry: Arc<Registry>,
     pub(crate) pool: Pool<Attempt, Job>,
     pub(crate) clerk: Arc<Clerk>,
+    pub(crate) member: Arc<Member>,
+    /// Whether this is the suspect queue, where each task runs alone and its start is marked first.
+    pub(crate) quarantine: bool,
     /// Told whenever a place in the pool gets free.
     pub(crate) room: Notify,
 }
@@ -69,12 +79,42 @@ impl Bridge {
         if envelope.expired(now) {
             return dead(delivery, Some(envelope), DeadReason::Expired, "expired before it started".into());
         }
+        if self.member.is_stopped(&envelope) {
+            return dead(delivery, Some(envelope), DeadReason::Stopped, "stopped by an operator".into());
+        }
         let Some(entry) = self.registry.get(envelope.kind.as_str()).cloned() else {
             let error = format!("no handler for kind {:?}", envelope.kind.as_str());
             return dead(delivery, Some(envelope), DeadReason::UnknownKind, error);
         };
         if let Some(wait) = envelope.due_in(now) {
             return self.clerk.put_off(&self.lane, delivery, &envelope, wait);
+        }
+        if self.quarantine || envelope.delivery_count >= SUSPICIOUS_RETURNS {
+            // Finding out takes a moment, in which the others go on.
+            let this = Arc::clone(self);
+            self.clerk.tracker.spawn(async move { this.examine(delivery, envelope, entry).await });
+            return;
+        }
+        self.submit(delivery, envelope, entry).await;
+    }
+
+    /// Takes a task that may kill its worker. In its lane it goes to the suspect queue if it came
+    /// back often enough and workers died uncleanly; in the suspect queue its start is marked before
+    /// it runs, and a mark that was there already speaks against it.
+    async fn examine(self: Arc<Self>, delivery: Delivery, envelope: Arc<Envelope>, entry: Arc<Entry>) {
+        if !self.quarantine {
+            if self.member.unclean_deaths().await >= SUSPICIOUS_DEATHS {
+                return self.clerk.suspect(&self.lane, delivery, &envelope);
+            }
+        } else if !envelope.suspect_armed {
+            return self.clerk.arm(delivery, &envelope);
+        } else if delivery.redelivered && self.member.unclean_deaths().await > 0 {
+            if envelope.suspect_runs >= POISONOUS_RUNS {
+                let runs = envelope.suspect_runs;
+                let error = format!("its worker died in each of {runs} runs alone");
+                return self.clerk.dead(&self.lane, delivery, Some(envelope), DeadReason::Poison, error);
+            }
+            return self.clerk.arm(delivery, &envelope);
         }
         self.submit(delivery, envelope, entry).await;
     }
@@ -106,8 +146,9 @@ impl Bridge {
                     (task, job) = (back, completion);
                     room.await;
                 }
-                // Closed: dropping the job hands the delivery back.
-                Err(_) => return,
+                Err(Refused { task: (_, job), .. }) => {
+                    return self.clerk.hand_back(job.delivery, &job.envelope);
+                }
             }
         }
     }

@@ -14,7 +14,7 @@ use std::{
 use garenne_common::{
     broker::{Backoff, Message, PublishError, Publisher, Target},
     shutdown::Fate,
-    task::{Copied, DeadReason, Envelope, epoch_ms},
+    task::{Copied, DeadReason, Envelope, epoch_ms, header},
     telemetry::Metrics,
     topology::{Ladder, Names},
 };
@@ -82,7 +82,7 @@ impl Clerk {
             }
             Outcome::Dead { reason, error } => self.dead(lane, delivery, Some(envelope), reason, error),
             Outcome::PutOff { wait } => self.put_off(lane, delivery, &envelope, wait),
-            Outcome::HandBack => drop(delivery),
+            Outcome::HandBack => self.hand_back(delivery, &envelope),
             Outcome::Abandon => delivery.settle(Fate::Abandoned),
         }
     }
@@ -152,7 +152,10 @@ impl Clerk {
         }
         tracing::info!(task = %envelope.id, kind = %envelope.kind, attempt = spent, error, "will be tried again");
         let now = SystemTime::now();
-        let copied = Copied::of(&delivery.properties, &envelope, now).attempt(spent).first_seen(now);
+        // What survived a run alone is no suspect any longer.
+        let copied =
+            Copied::of(&delivery.properties, &envelope, now).disarmed(0).attempt(spent).first_seen(now);
+        let lane = envelope.lane.as_deref().unwrap_or(lane);
         let (rung, copied) = match after {
             Some(after) => {
                 let due = epoch_ms(now + after);
@@ -178,8 +181,36 @@ impl Clerk {
     ) {
         let now = SystemTime::now();
         let copied = Copied::of(&delivery.properties, envelope, now).not_before(epoch_ms(now + wait));
+        let lane = envelope.lane.as_deref().unwrap_or(lane);
         let target = Target::queue(self.names.retry(lane, self.ladder.rung_below(wait)));
         self.copy(delivery, copied, target, Fate::Retried);
+    }
+
+    /// Back to the broker, no attempt spent. In the suspect queue the mark of the run that did not
+    /// come to its end is taken off.
+    pub(crate) fn hand_back(self: &Arc<Self>, delivery: Delivery, envelope: &Envelope) {
+        if !envelope.suspect_armed {
+            return drop(delivery);
+        }
+        let runs = envelope.suspect_runs.saturating_sub(1);
+        let copied = Copied::of(&delivery.properties, envelope, SystemTime::now()).disarmed(runs);
+        self.copy(delivery, copied, Target::queue(self.names.suspect()), Fate::Suspected);
+    }
+
+    /// To the suspect queue, where it runs alone.
+    pub(crate) fn suspect(self: &Arc<Self>, lane: &Arc<str>, delivery: Delivery, envelope: &Envelope) {
+        tracing::warn!(task = %envelope.id, kind = %envelope.kind, returns = envelope.delivery_count, "suspect");
+        let copied = Copied::of(&delivery.properties, envelope, SystemTime::now())
+            .disarmed(envelope.suspect_runs)
+            .with(header::LANE, header::long(lane));
+        self.copy(delivery, copied, Target::queue(self.names.suspect()), Fate::Suspected);
+    }
+
+    /// Marks a run in the suspect queue as begun: the marked copy is the one that will run.
+    pub(crate) fn arm(self: &Arc<Self>, delivery: Delivery, envelope: &Envelope) {
+        let copied =
+            Copied::of(&delivery.properties, envelope, SystemTime::now()).armed(envelope.suspect_runs + 1);
+        self.copy(delivery, copied, Target::queue(self.names.suspect()), Fate::Suspected);
     }
 
     /// Makes it a dead letter. Without an envelope it could not even be read.

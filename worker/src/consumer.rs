@@ -2,9 +2,11 @@
 
 mod delivery;
 mod epoch;
+pub(crate) mod journal;
 mod ledger;
 mod link;
 mod meter;
+pub(crate) mod presence;
 mod settle;
 mod subscribe;
 

@@ -27,6 +27,7 @@ mod clerk;
 pub mod cli;
 mod consumer;
 mod execute;
+mod fleet;
 pub mod handler;
 mod registry;
 mod settings;

@@ -100,6 +100,23 @@ impl Copied {
         self.with(header::NOT_BEFORE, at)
     }
 
+    /// Marks a run alone as begun, the `runs`-th.
+    #[must_use]
+    pub fn armed(self, runs: u32) -> Self {
+        self.with(header::SUSPECT_RUNS, AMQPValue::LongUInt(runs)).with(header::SUSPECT_ARMED, true)
+    }
+
+    /// Takes that mark off; `runs` alone are known.
+    #[must_use]
+    pub fn disarmed(self, runs: u32) -> Self {
+        let kept = self.without(header::SUSPECT_ARMED);
+        if runs == 0 {
+            kept.without(header::SUSPECT_RUNS)
+        } else {
+            kept.with(header::SUSPECT_RUNS, AMQPValue::LongUInt(runs))
+        }
+    }
+
     /// Takes a due time off again.
     #[must_use]
     pub fn due_now(self) -> Self {

@@ -65,6 +65,12 @@ pub struct Envelope {
     pub trace: Option<(String, Option<String>)>,
     /// Start marks written in the suspect queue.
     pub suspect_runs: u32,
+    /// Whether a run in the suspect queue is marked as begun.
+    pub suspect_armed: bool,
+    /// The lane it came from, where a worker noted that.
+    pub lane: Option<String>,
+    /// When it was published, seconds since 1970, as the publisher says.
+    pub timestamp: Option<u64>,
     /// How often the broker says the message came back (quorum queues).
     pub delivery_count: u32,
 }
@@ -145,6 +151,9 @@ impl Envelope {
                 .and_then(header::text)
                 .map(|parent| (parent, header::get(headers, header::TRACESTATE).and_then(header::text))),
             suspect_runs: small(headers, header::SUSPECT_RUNS)?,
+            suspect_armed: header::get(headers, header::SUSPECT_ARMED).is_some(),
+            lane: text(headers, header::LANE)?,
+            timestamp: *properties.timestamp(),
             delivery_count: header::get(headers, "x-delivery-count")
                 .and_then(integer)
                 .and_then(|n| n.try_into().ok())

@@ -19,6 +19,8 @@ pub const EXPIRES_AT: &str = "garenne-expires-at";
 pub const USER_ID: &str = "garenne-user-id";
 /// Starts written in the suspect queue before the task ran there.
 pub const SUSPECT_RUNS: &str = "garenne-suspect-runs";
+/// Set while a run in the suspect queue is marked as begun.
+pub const SUSPECT_ARMED: &str = "garenne-suspect-armed";
 /// Why it is dead.
 pub const REASON: &str = "garenne-reason";
 /// The error, one line.

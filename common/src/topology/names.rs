@@ -49,6 +49,11 @@ impl Names {
         format!("{}.stops", self.prefix)
     }
 
+    /// The stream of workers' starts and stops.
+    pub fn lives(&self) -> String {
+        format!("{}.lives", self.prefix)
+    }
+
     /// One message per finished task, where that is on.
     pub fn results(&self) -> String {
         format!("{}.results", self.prefix)

@@ -104,8 +104,10 @@ impl LaneSpec {
 
 /// How long stop orders are kept: as long as a task can be put off (30 days).
 const STOPS_MAX_AGE: &str = "30D";
-/// Streams are truncated by whole segments; small ones, because stop orders are few.
-const STOPS_SEGMENT_BYTES: i64 = 1_000_000;
+/// How long a worker's unclean death stays evidence.
+const LIVES_MAX_AGE: &str = "1D";
+/// Streams are truncated by whole segments; small ones, because records are few.
+const SEGMENT_BYTES: i64 = 1_000_000;
 
 impl Topology {
     /// What a fleet with these lanes needs on a broker of this version.
@@ -126,11 +128,14 @@ impl Topology {
             quorum(names.dead(), version),
             quorum(names.unroutable(), version),
             dead_lettered(quorum(names.suspect(), version), &names.dead(), None),
-            stream(names.stops()),
+            stream(names.stops(), STOPS_MAX_AGE),
+            stream(names.lives(), LIVES_MAX_AGE),
         ];
         let mut bindings = vec![
             Binding { exchange: names.dead(), queue: names.dead(), key: "#".into() },
             Binding { exchange: names.unroutable(), queue: names.unroutable(), key: "#".into() },
+            Binding { exchange: names.control(), queue: names.stops(), key: "stop.#".into() },
+            Binding { exchange: names.events(), queue: names.lives(), key: "life.#".into() },
         ];
         for lane in lanes {
             let mut queue = dead_lettered(quorum(names.lane(&lane.name), version), &names.dead(), None);
@@ -177,13 +182,13 @@ fn rung(names: &Names, lane: &str, delay: Delay, version: BrokerVersion) -> Queu
     queue
 }
 
-fn stream(name: String) -> Queue {
+fn stream(name: String, max_age: &str) -> Queue {
     Queue {
         name,
         arguments: BTreeMap::from([
             ("x-queue-type", Arg::Text("stream".into())),
-            ("x-max-age", Arg::Text(STOPS_MAX_AGE.into())),
-            ("x-stream-max-segment-size-bytes", Arg::Number(STOPS_SEGMENT_BYTES)),
+            ("x-max-age", Arg::Text(max_age.into())),
+            ("x-stream-max-segment-size-bytes", Arg::Number(SEGMENT_BYTES)),
         ]),
     }
 }

@@ -15,6 +15,7 @@ use super::{
 pub(crate) struct Delivery {
     loan: Loan,
     pub(crate) routing_key: String,
+    pub(crate) redelivered: bool,
     pub(crate) properties: BasicProperties,
     pub(crate) body: Bytes,
 }
@@ -33,6 +34,7 @@ impl Delivery {
         Self {
             loan: Loan { epoch, meter, tag: message.delivery_tag, fate: Fate::Requeued },
             routing_key: message.routing_key.to_string(),
+            redelivered: message.redelivered,
             properties: message.properties,
             body: message.data.into(),
         }

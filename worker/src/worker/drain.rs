@@ -20,6 +20,7 @@ use super::{lane::Lane, pool_stop};
 use crate::{
     clerk::Clerk,
     consumer::{Intake, Link},
+    fleet::Membership,
     settings::WorkerConfig,
 };
 
@@ -29,6 +30,7 @@ const CLOSING: Duration = Duration::from_secs(5);
 /// Everything a running worker consists of.
 pub(super) struct Running {
     pub(super) lanes: Vec<Lane>,
+    pub(super) membership: Membership,
     pub(super) intake: watch::Sender<Intake>,
     pub(super) clerk: std::sync::Arc<Clerk>,
     pub(super) publisher: Publisher,
@@ -125,7 +127,8 @@ impl Running {
     }
 
     async fn close(self) {
-        let Self { lanes, clerk, publisher, link, hurry, handlers, admin, admin_closed, .. } = self;
+        let Self { lanes, membership, clerk, publisher, link, hurry, handlers, admin, admin_closed, .. } =
+            self;
         let mut consumers: Vec<_> = lanes.into_iter().map(|lane| lane.consumer).collect();
         if timeout(CLOSING, join_all(&mut consumers)).await.is_err() {
             hurry.cancel();
@@ -133,6 +136,7 @@ impl Running {
             consumers.iter().for_each(JoinHandle::abort);
         }
         let _ = timeout(CLOSING, clerk.idle()).await;
+        let _ = timeout(CLOSING, membership.leave()).await;
         let _ = timeout(CLOSING, publisher.close()).await;
         let _ = timeout(CLOSING, link.close()).await;
         // A handler that ignores everything must not hold the process.

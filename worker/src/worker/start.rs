@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use garenne_common::{
     broker::{Broker, Publisher, PublisherConfig},
+    config::{Concurrency, Lane},
+    pool::Pool,
     shutdown::Command,
+    task::StopOrder,
     telemetry::admin,
     topology::{LaneSpec, Names, Topology, ensure},
 };
@@ -20,9 +23,11 @@ use super::{
     lane::{show, start_lane, start_pool},
 };
 use crate::{
-    bridge::Bridge,
+    bridge::{Bridge, Job},
     clerk::Clerk,
     consumer::{Intake, Link, Meter, Subscription},
+    execute::Attempt,
+    fleet::Member,
     settings::SinkName,
     sink::{Desk, Sink, postgres::PostgresSink, results::ResultsSink, stdout::StdoutSink},
     status::Status,
@@ -64,23 +69,37 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
     });
 
     let handlers = handler_runtime()?;
+    let mut plans: Vec<_> = config.lanes.iter().map(|(name, lane)| (name, lane.clone(), false)).collect();
+    plans.push((QUARANTINE, quarantine(), true));
+    let mut pools = Vec::new();
+    for (name, lane, _) in &plans {
+        let metrics = worker.metrics.lane(name);
+        pools.push(start_pool(name, lane, config.hard_grace, &metrics, handlers.handle().clone())?);
+    }
+
+    let held = pools.clone();
+    let stop = move |order: &StopOrder| held.iter().for_each(|pool| stop_in(pool, order));
+    let (name, joined) = (Arc::clone(&worker.name), commands.clone());
+    let membership = Member::join(name, names.clone(), link.clone(), publisher.clone(), joined, stop).await;
+
     let (intake, wanted) = watch::channel(Intake::Open);
     let mut lanes = Vec::new();
-    for (name, lane) in config.lanes.iter() {
+    for ((name, lane, quarantine), pool) in plans.into_iter().zip(pools) {
         let metrics = worker.metrics.lane(name);
-        let pool = start_pool(name, lane, config.hard_grace, &metrics, handlers.handle().clone())?;
         let bridge = Arc::new(Bridge {
             lane: name.into(),
-            default_kind: lane.default_kind.clone(),
+            default_kind: lane.default_kind,
             max_payload: config.max_payload.bytes(),
             worker: Arc::clone(&worker.name),
             registry: Arc::clone(&worker.registry),
             pool: pool.clone(),
             clerk: Arc::clone(&clerk),
+            member: Arc::clone(&membership.member),
+            quarantine,
             room: tokio::sync::Notify::new(),
         });
         let subscription = Subscription {
-            queue: names.lane(name),
+            queue: if quarantine { names.suspect() } else { names.lane(name) },
             prefetch: lane.prefetch,
             tag: format!("{}.{name}", worker.name),
         };
@@ -98,7 +117,23 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
     };
     let admin_closed = CancellationToken::new();
     let admin = tokio::spawn(admin::serve(admin_port, parts, admin_closed.clone().cancelled_owned()));
-    Ok(Running { lanes, intake, clerk, publisher, link, hurry, handlers, admin, admin_closed })
+    Ok(Running { lanes, membership, intake, clerk, publisher, link, hurry, handlers, admin, admin_closed })
+}
+
+/// What the suspect queue is called among the lanes.
+const QUARANTINE: &str = "suspect";
+
+/// Suspects run alone.
+fn quarantine() -> Lane {
+    Lane { prefetch: 1, concurrency: Concurrency { min: 1, max: 1 }, ..Lane::default() }
+}
+
+/// Ends what a stop order covers, as far as this worker holds it.
+fn stop_in(pool: &Pool<Attempt, Job>, order: &StopOrder) {
+    match order {
+        StopOrder::Task { task, .. } => drop(pool.stop(&task.as_str().into())),
+        StopOrder::Group { group, .. } => drop(pool.group(group.as_str()).stop()),
+    }
 }
 
 async fn sinks(
