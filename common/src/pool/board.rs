@@ -1,10 +1,15 @@
 //! Everything under the pool's one lock: what waits, who is idle, how far the shutdown is.
 
-use std::{collections::VecDeque, sync::Arc, task::Waker};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, atomic::Ordering},
+    task::Waker,
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
-use super::{Completion, Phase, Task, cell::Cell, lane::Lane};
+use super::{Completion, Phase, Task, cell::Cell, entry::Entry, lane::Lane};
 
 pub(super) struct Board<T: Task, C: Completion<T::Output>> {
     pub(super) phase: Phase,
@@ -18,11 +23,17 @@ pub(super) struct Board<T: Task, C: Completion<T::Output>> {
     pub(super) alive: usize,
     pub(super) restarting: usize,
     pub(super) restarts: u64,
+    /// Workers whose task waits, or runs on a thread of its own.
+    pub(super) parked: usize,
     /// Workers without work: the last to become idle at the back, taken from there so that few stay
     /// warm and the rest time out.
     pub(super) idle: VecDeque<Idle>,
+    /// Indexes of workers that may hold tasks of a batch.
+    pub(super) batched: Vec<usize>,
+    /// Whether the watch looks after batches and seats.
+    pub(super) ticking: bool,
     /// When `SoftTimeout` turns hard, and with which grace.
-    pub(super) hard_at: Option<(Instant, std::time::Duration)>,
+    pub(super) hard_at: Option<(Instant, Duration)>,
     /// Threads of control that still have completions of drained tasks to call.
     pub(super) draining: usize,
 }
@@ -52,23 +63,32 @@ impl<T: Task, C: Completion<T::Output>> Board<T, C> {
             alive: 0,
             restarting: 0,
             restarts: 0,
+            parked: 0,
             idle: VecDeque::new(),
+            batched: Vec::new(),
+            ticking: false,
             hard_at: None,
             draining: 0,
         }
     }
 
-    /// Finds a worker for what waits, if something does: an idle one, else a new one.
-    pub(super) fn staff(&mut self, min: usize, max: usize) -> Staffing<T, C> {
-        let work = self.lane.has_work();
-        if work && let Some(idle) = self.idle.pop_back() {
-            return Staffing::Wake(idle.waker);
-        }
-        let wanted = (work && self.alive < max) || (self.phase == Phase::Open && self.alive < min);
-        if wanted && self.phase != Phase::Closed { Staffing::Grow(self.hire()) } else { Staffing::Enough }
+    /// Workers that are at work and keep a thread of the runtime busy, or are about to.
+    pub(super) fn running(&self) -> usize {
+        (self.alive - self.idle.len()).saturating_sub(self.restarting + self.parked)
     }
 
-    fn hire(&mut self) -> Arc<Cell<T, C>> {
+    /// Finds a worker for what waits: an idle one, else a new one.
+    pub(super) fn call(&mut self, max: usize) -> Staffing<T, C> {
+        if let Some(idle) = self.idle.pop_back() {
+            Staffing::Wake(idle.waker)
+        } else if self.alive < max && self.phase != Phase::Closed {
+            Staffing::Grow(self.hire())
+        } else {
+            Staffing::Enough
+        }
+    }
+
+    pub(super) fn hire(&mut self) -> Arc<Cell<T, C>> {
         let index = self.workers.iter().position(Option::is_none).unwrap_or(self.workers.len());
         let cell = Arc::new(Cell::new(self.names, index));
         self.names += 1;
@@ -80,19 +100,48 @@ impl<T: Task, C: Completion<T::Output>> Board<T, C> {
         cell
     }
 
-    /// The worker no longer counts. False when it had been written off before.
+    /// The worker no longer counts, and what is left of its batch goes back. False when it had been
+    /// written off before.
     pub(super) fn dismiss(&mut self, cell: &Arc<Cell<T, C>>) -> bool {
-        let place = &mut self.workers[cell.index];
-        if !place.as_ref().is_some_and(|there| Arc::ptr_eq(there, cell)) {
+        if !self.workers[cell.index].as_ref().is_some_and(|there| Arc::ptr_eq(there, cell)) {
             return false;
         }
-        *place = None;
+        self.put_back(cell);
+        self.workers[cell.index] = None;
         self.alive -= 1;
+        if cell.reach.parked.swap(false, Ordering::Relaxed) {
+            self.parked -= 1;
+        }
         self.forget_idle(cell.index);
         true
     }
 
+    pub(super) fn put_back(&mut self, cell: &Cell<T, C>) {
+        let mut slot = cell.lock();
+        self.lane.put_back(&mut slot.local);
+        self.batched.retain(|holder| *holder != cell.index);
+    }
+
     pub(super) fn forget_idle(&mut self, index: usize) {
         self.idle.retain(|idle| idle.index != index);
+    }
+
+    /// How many tasks wait, those in batches included.
+    pub(super) fn waiting(&self) -> usize {
+        let held = |index: &usize| self.workers[*index].as_ref().map_or(0, |cell| cell.lock().local.len());
+        self.lane.len() + self.batched.iter().map(held).sum::<usize>()
+    }
+
+    /// Takes out what matches, wherever it waits.
+    pub(super) fn extract(&mut self, matches: impl Fn(&Entry<T, C>) -> bool) -> Vec<Entry<T, C>> {
+        // Batches first: they are older than what is in the lane.
+        let mut out = Vec::new();
+        for index in &self.batched {
+            if let Some(cell) = &self.workers[*index] {
+                out.append(&mut super::entry::extract(&mut cell.lock().local, &matches));
+            }
+        }
+        out.append(&mut self.lane.extract(matches));
+        out
     }
 }

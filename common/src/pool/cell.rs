@@ -1,6 +1,7 @@
 //! One worker as the others see it: what it runs, and how to reach it.
 
 use std::{
+    collections::VecDeque,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -13,7 +14,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{
     Cause, Completion, GroupName, Placement, Run, Task, TaskId,
-    entry::Owner,
+    entry::{Entry, Owner},
     signal::{Epoch, Signal},
 };
 
@@ -35,6 +36,9 @@ pub(super) struct Reach {
     pub(super) give_up: AtomicBool,
     /// True while the task's own code has the processor; only ever a hint.
     pub(super) polling: AtomicBool,
+    /// The task waits, or runs on a thread: the worker keeps no thread of the runtime busy. Changed
+    /// under the board's lock.
+    pub(super) parked: AtomicBool,
     /// Leave after the current task.
     pub(super) leave: AtomicBool,
     pub(super) waker: AtomicWaker,
@@ -44,6 +48,10 @@ pub(super) struct Reach {
 
 pub(super) struct Slot<T: Task, C: Completion<T::Output>> {
     pub(super) current: Option<Current<T, C>>,
+    /// The rest of the worker's batch.
+    pub(super) local: VecDeque<Entry<T, C>>,
+    /// Which task the watch saw here last.
+    pub(super) seen: Option<Epoch>,
 }
 
 /// The running task. Whoever takes it out of the slot tells its owner the end.
@@ -104,7 +112,7 @@ impl<T: Task, C: Completion<T::Output>> Cell<T, C> {
             index,
             signal: Arc::default(),
             reach: Reach::default(),
-            slot: Mutex::new(Slot { current: None }),
+            slot: Mutex::new(Slot { current: None, local: VecDeque::new(), seen: None }),
         }
     }
 

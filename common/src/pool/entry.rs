@@ -22,6 +22,12 @@ pub(super) struct Entry<T: Task, C: Completion<T::Output>> {
     pub(super) owner: Owner<T, C>,
 }
 
+impl<T: Task, C: Completion<T::Output>> Entry<T, C> {
+    pub(super) const fn is_plain(&self) -> bool {
+        self.group.is_none() && self.width == 1 && matches!(self.placement, Placement::Runtime)
+    }
+}
+
 /// Who is told how it ended.
 pub(super) enum Owner<T: Task, C: Completion<T::Output>> {
     One(Finish<C>),

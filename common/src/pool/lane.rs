@@ -85,6 +85,23 @@ impl<T: Task, C: Completion<T::Output>> Lane<T, C> {
         self.ready.push_back(entry);
     }
 
+    /// Puts back what was taken in a batch and not started; it is older than all that is ready.
+    pub(super) fn put_back(&mut self, batch: &mut VecDeque<Entry<T, C>>) {
+        while let Some(entry) = batch.pop_back() {
+            self.ready.push_front(entry);
+        }
+    }
+
+    /// Whether the next task is one that any worker may run, with nothing else to be considered.
+    pub(super) fn has_plain(&self) -> bool {
+        self.joiners.is_empty() && self.eligible.is_empty() && self.ready.front().is_some_and(Entry::is_plain)
+    }
+
+    /// Takes the next task if it is such a one.
+    pub(super) fn take_plain(&mut self) -> Option<Entry<T, C>> {
+        if self.has_plain() { self.ready.pop_front() } else { None }
+    }
+
     /// Whether a worker that looked would probably find something.
     pub(super) fn has_work(&self) -> bool {
         !self.ready.is_empty() || !self.eligible.is_empty() || !self.joiners.is_empty()

@@ -22,7 +22,7 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
         let mut told = Vec::new();
         let waiting = {
             let mut board = self.lock();
-            let waiting = board.lane.extract(waits);
+            let waiting = board.extract(waits);
             for cell in board.workers.iter().flatten() {
                 if let Some(current) = cell.lock().current.as_mut().filter(|current| runs(current))
                     && current.told().is_none()
@@ -94,8 +94,8 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
                 Phase::Open | Phase::Closed => Vec::new(),
                 Phase::Light => board.lane.extract_paused(),
                 // A shard whose task has started belongs to what runs.
-                Phase::Soft | Phase::SoftTimeout => board.lane.extract(|entry| entry.shard == 0),
-                Phase::Hard => board.lane.extract(|_| true),
+                Phase::Soft | Phase::SoftTimeout => board.extract(|entry| entry.shard == 0),
+                Phase::Hard => board.extract(|_| true),
             };
             board.draining += 1;
             let idle: Vec<_> = board.idle.drain(..).collect();

@@ -76,7 +76,7 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
                 restarts: board.restarts,
             },
             queue: self.config.queue,
-            queued: board.lane.len(),
+            queued: board.waiting(),
             running: tasks.len(),
             stuck: self.stuck.load(Ordering::Acquire),
             totals: Totals { admitted: board.admitted, ..self.counts().since(Counts::default()) },

@@ -16,7 +16,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{
     Cause, Completion, Ending, Phase, Stop, Task,
-    board::Board,
+    board::{Board, Staffing},
     cell::{Cell, Current, Limit},
     shared::Shared,
     signal::Epoch,
@@ -71,6 +71,9 @@ impl Alarm {
 
 /// How long a worker may take to drop a future it was asked to drop, before it counts as stuck.
 const DROP_TIME: Duration = Duration::from_millis(100);
+
+/// How often batches and seats are looked after, while there are any.
+pub(super) const TICK: Duration = Duration::from_millis(5);
 
 /// Serves a pool until it is closed.
 pub(super) async fn watch<T: Task, C: Completion<T::Output>>(shared: Arc<Shared<T, C>>) {
@@ -157,8 +160,11 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
         // Kept from closing until the ends found here have been told.
         board.draining += 1;
         let idle_until = self.shrink(&mut board, now);
-        let staffing = self.staff(&mut board);
+        let (staffing, tick) = self.tick(&mut board);
         drop(board);
+        if tick {
+            self.alarm.ring_by(now + TICK);
+        }
         self.apply(staffing);
         for (cell, epoch) in findings.told.drain(..) {
             cell.signal.tell(epoch, Cause::Deadline);
@@ -169,7 +175,7 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
         for (current, cause) in findings.given_up.drain(..) {
             let id = current.id.clone();
             tracing::warn!(pool = self.config.name, task = %id, ?cause, "task is stuck; its worker was replaced");
-            self.end_current(current, Ending::GaveUp { cause, stuck: true });
+            self.end_current(current, Ending::GaveUp { cause, stuck: true }, None);
         }
         if let Some(hard) = hard {
             self.begin_shutdown(hard);
@@ -179,6 +185,26 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
         }
         self.lock().draining -= 1;
         self.settle_closed();
+    }
+
+    /// Moves on what waits behind a worker that has not got on since the last look, and calls a worker
+    /// in spite of the runtime's threads seeming taken: one of them may be blocked.
+    fn tick(&self, board: &mut Board<T, C>) -> (Staffing<T, C>, bool) {
+        for index in board.batched.clone() {
+            let Some(cell) = board.workers[index].clone() else { continue };
+            let mut slot = cell.lock();
+            let running = slot.current.as_ref().map(|current| current.epoch);
+            let stands_still = slot.seen == running;
+            slot.seen = running;
+            drop(slot);
+            if stands_still {
+                board.put_back(&cell);
+            }
+        }
+        board.ticking = false;
+        let tick = board.running() > 0 && self.wants_tick(board);
+        let max = *self.config.workers.end();
+        (if board.lane.has_work() { board.call(max) } else { self.staff(board) }, tick)
     }
 
     /// Sends workers home that have been idle for too long; answers when to look again.

@@ -11,12 +11,13 @@ use std::{
 };
 
 use rand::Rng;
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     Cause, Completion, Ending, Placement, Run, Task, TaskContext,
-    cell::{Cell, Reach},
-    shared::{Next, Shared, Start},
+    cell::Cell,
+    shared::Shared,
+    turn::{Next, Pace, Start},
 };
 
 /// What a task's own code did.
@@ -46,39 +47,68 @@ pub(super) async fn work<T: Task, C: Completion<T::Output>>(mut presence: Presen
 async fn serve<T: Task, C: Completion<T::Output>>(shared: &Arc<Shared<T, C>>, cell: &Arc<Cell<T, C>>) {
     let mut thread: Option<mpsc::Sender<Errand>> = None;
     let mut panics_in_a_row = 0;
+    let mut pace = Pace::default();
+    let mut batched = None;
     loop {
-        let start = match poll_fn(|cx| shared.next(cell, cx)).await {
-            Next::Start(start) => start,
-            Next::Leave => return,
+        let start = match batched.take() {
+            Some(start) => start,
+            None => {
+                // Between batches others get the thread, were tasks never to wait for anything.
+                tokio::task::coop::consume_budget().await;
+                match poll_fn(|cx| shared.next(cell, &mut pace, cx)).await {
+                    Next::Start(start) => start,
+                    Next::Leave => return,
+                }
+            }
         };
         let then = match start.placement {
-            Placement::Runtime => run(shared, cell, start).await,
-            Placement::Threads => run_on_thread(shared, cell, start, &mut thread).await,
+            Placement::Runtime => run(shared, cell, start, &mut batched).await,
+            Placement::Threads => {
+                pace.forget();
+                run_on_thread(shared, cell, start, &mut thread).await
+            }
         };
         match then {
             Then::Continue => panics_in_a_row = 0,
             Then::Leave => return,
             Then::Restart => {
+                pace.forget();
                 panics_in_a_row += 1;
                 let pause = shared.options.restart.pause(panics_in_a_row, rand::rng().random());
                 shared.restart(pause).await;
             }
         }
-        tokio::task::coop::consume_budget().await;
     }
 }
 
-/// Runs one task and tells its owner the end, unless somebody else already has.
+/// Runs one task and tells its owner the end, unless somebody else already has. The next of the batch
+/// takes its place in the same step, under one lock.
 async fn run<T: Task, C: Completion<T::Output>>(
     shared: &Arc<Shared<T, C>>,
     cell: &Cell<T, C>,
     start: Start<T>,
+    next: &mut Option<Start<T>>,
 ) -> Then {
-    let driven = drive(&cell.reach, start.task, start.cx).await;
-    let current = {
-        let mut slot = cell.lock();
-        cell.reach.give_up.store(false, Ordering::Relaxed);
-        slot.current.take()
+    let Start { task, cx, placement, waited } = start;
+    if let Some(long) = &cx.long {
+        shared.alarm.ring_by(long.deadline);
+    }
+    let observer = shared.options.observer.as_deref();
+    if let (Some(observer), Some(waited)) = (observer, waited) {
+        observer.started(waited, placement);
+    }
+    let driven = drive(shared, cell, task, cx, placement).await;
+    if cell.reach.parked.load(Ordering::Relaxed) && placement == Placement::Runtime {
+        shared.unpark(cell);
+    }
+    // One reading is both the end of this task and the start of the next.
+    let now = observer.is_some().then(Instant::now);
+    let current = if matches!(driven, Driven::Panicked(_)) {
+        shared.last_turn(cell)
+    } else {
+        let (current, start) = shared.turn(cell, now);
+        *next = start;
+        current
     };
     let Some(current) = current else {
         shared.came_back();
@@ -94,7 +124,7 @@ async fn run<T: Task, C: Completion<T::Output>>(
             (Ending::GaveUp { cause, stuck: matches!(current.run, Run::Short) }, Then::Continue)
         }
     };
-    shared.end_current(current, ending);
+    shared.end_current(current, ending, now);
     then
 }
 
@@ -106,11 +136,12 @@ async fn run_on_thread<T: Task, C: Completion<T::Output>>(
     thread: &mut Option<mpsc::Sender<Errand>>,
 ) -> Then {
     let (tell, told) = oneshot::channel();
+    shared.park(cell);
     let errand: Errand = {
         let (shared, cell) = (Arc::clone(shared), Arc::clone(cell));
         Box::new(move || {
             let runtime = shared.runtime.clone();
-            let then = runtime.block_on(run(&shared, &cell, start));
+            let then = runtime.block_on(run(&shared, &cell, start, &mut None));
             // The worker may be gone with its runtime; then nobody needs to know.
             let _ = tell.send(then);
         })
@@ -122,14 +153,17 @@ async fn run_on_thread<T: Task, C: Completion<T::Output>>(
         let current = cell.lock().current.take();
         if let Some(current) = current {
             let message = "no thread could be started for the task".to_owned();
-            shared.end_current(current, Ending::Panicked { message });
+            shared.end_current(current, Ending::Panicked { message }, None);
         }
+        shared.unpark(cell);
         return Then::Restart;
     }
-    tokio::select! {
+    let then = tokio::select! {
         then = told => then.unwrap_or(Then::Leave),
         () = cell.reach.abandoned.notified() => Then::Leave,
-    }
+    };
+    shared.unpark(cell);
+    then
 }
 
 fn spawn_thread(pool: &str, worker: u64) -> mpsc::Sender<Errand> {
@@ -147,13 +181,22 @@ fn spawn_thread(pool: &str, worker: u64) -> mpsc::Sender<Errand> {
 }
 
 /// Polls the task in place, catching its panics, those of its destructors included.
-async fn drive<T: Task>(reach: &Reach, task: T, cx: TaskContext) -> Driven<T::Output> {
+async fn drive<T: Task, C: Completion<T::Output>>(
+    shared: &Arc<Shared<T, C>>,
+    cell: &Cell<T, C>,
+    task: T,
+    cx: TaskContext,
+    placement: Placement,
+) -> Driven<T::Output> {
+    let reach = &cell.reach;
     let made = catch_unwind(AssertUnwindSafe(|| task.run(cx)));
     let future = match made {
         Ok(future) => future,
         Err(panic) => return Driven::Panicked(message(panic)),
     };
     let mut future = pin!(Some(future));
+    // On a thread the worker has been parked from the start.
+    let mut parked = placement == Placement::Threads;
     let driven = poll_fn(|cx| {
         let Some(running) = future.as_mut().as_pin_mut() else { return Poll::Ready(Driven::Dropped) };
         reach.polling.store(true, Ordering::Relaxed);
@@ -166,10 +209,12 @@ async fn drive<T: Task>(reach: &Reach, task: T, cx: TaskContext) -> Driven<T::Ou
                 // Registered before the check, so that an order in between is not missed.
                 reach.waker.register(cx.waker());
                 if reach.give_up.load(Ordering::Acquire) {
-                    Poll::Ready(Driven::Dropped)
-                } else {
-                    Poll::Pending
+                    return Poll::Ready(Driven::Dropped);
                 }
+                if !std::mem::replace(&mut parked, true) {
+                    shared.park(cell);
+                }
+                Poll::Pending
             }
         }
     })
@@ -211,7 +256,7 @@ impl<T: Task, C: Completion<T::Output>> Drop for Presence<T, C> {
     fn drop(&mut self) {
         let current = self.cell.lock().current.take();
         if let Some(current) = current {
-            self.shared.end_current(current, Ending::GaveUp { cause: Cause::Shutdown, stuck: false });
+            self.shared.end_current(current, Ending::GaveUp { cause: Cause::Shutdown, stuck: false }, None);
         }
         self.shared.leave(&self.cell, self.cut_off);
     }

@@ -1,0 +1,101 @@
+//! What a task costs on the pool, beside the channels and spawns it could have been.
+//!
+//! `cargo bench -p garenne-common --bench pool -- [--json FILE] [--rounds N]`
+
+#[path = "pool/harness.rs"]
+mod harness;
+#[path = "pool/ours.rs"]
+mod ours;
+#[path = "pool/peers.rs"]
+mod peers;
+
+use std::{path::PathBuf, process::ExitCode, sync::Arc};
+
+use garenne_common::pool::Run;
+use tokio::runtime::{Builder, Runtime};
+
+use harness::{Contestant, Row, compete, publish};
+use ours::Load;
+
+/// Tasks that are submitted before any is waited for.
+const GROUP: u64 = 1024;
+/// Groups in one measured run.
+const GROUPS: u64 = 64;
+const TASKS: u64 = GROUP * GROUPS;
+const TRIPS: u64 = 20_000;
+
+fn runtime() -> Arc<Runtime> {
+    Arc::new(Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime"))
+}
+
+fn per_task(rounds: usize) -> Vec<Row> {
+    let runtime = runtime();
+    let long = Run::Long { deadline: None };
+    let mut contestants = Vec::new();
+    let loads = [
+        ("short/empty", Run::Short, Load::Empty),
+        ("short/factorial50", Run::Short, Load::Factorial(50)),
+        ("long/empty", long, Load::Empty),
+    ];
+    for (name, run, load) in loads {
+        for (suffix, observed) in [("", false), ("/with-metrics", true)] {
+            let pool = ours::start(&runtime, GROUP as usize, 2..=2, observed);
+            let measure = ours::groups(&runtime, pool, run, load, GROUPS);
+            contestants.push(Contestant::new(&format!("pool/{name}{suffix}"), TASKS, measure));
+        }
+    }
+    for (name, run) in [("short", Run::Short), ("long", long)] {
+        let pool = ours::start(&runtime, GROUP as usize, 2..=2, false);
+        let measure = ours::round_trips(&runtime, pool, run, TRIPS);
+        contestants.push(Contestant::new(&format!("pool/round-trip/{name}"), TRIPS, measure));
+    }
+    let mut peer = |name: &str, run: Box<dyn FnMut() -> std::time::Duration>| {
+        contestants.push(Contestant::new(&format!("peer/{name}"), TASKS, run));
+    };
+    peer("tokio-mpsc/recv", Box::new(peers::tokio_mpsc(&runtime, GROUPS, false)));
+    peer("tokio-mpsc/recv-many", Box::new(peers::tokio_mpsc(&runtime, GROUPS, true)));
+    peer("crossbeam", Box::new(peers::crossbeam(&runtime, GROUPS)));
+    peer("tokio-spawn", Box::new(peers::spawn(&runtime, GROUPS, false)));
+    peer("tokio-spawn/timeout-and-token", Box::new(peers::spawn(&runtime, GROUPS, true)));
+    compete(&mut contestants, rounds)
+}
+
+/// The same task on pools that differ in one size only.
+fn scale(rounds: usize) -> Vec<Row> {
+    let runtime = runtime();
+    let mut contestants = Vec::new();
+    for queue in [1024, 10_000, 100_000] {
+        let pool = ours::start(&runtime, queue, 2..=2, false);
+        let measure = ours::groups(&runtime, pool, Run::Short, Load::Empty, GROUPS);
+        contestants.push(Contestant::new(&format!("pool/scale/queue-{queue}"), TASKS, measure));
+    }
+    for workers in [1, 2, 16, 256] {
+        let pool = ours::start(&runtime, GROUP as usize, workers..=workers, false);
+        let measure = ours::groups(&runtime, pool, Run::Short, Load::Empty, GROUPS);
+        contestants.push(Contestant::new(&format!("pool/scale/workers-{workers}"), TASKS, measure));
+    }
+    compete(&mut contestants, rounds)
+}
+
+fn main() -> ExitCode {
+    let mut json = None;
+    let mut rounds = 15;
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--json" => json = arguments.next().map(PathBuf::from),
+            "--rounds" => rounds = arguments.next().and_then(|n| n.parse().ok()).unwrap_or(rounds),
+            // What cargo adds, and filters meant for other benches.
+            _ => {}
+        }
+    }
+    let mut rows = per_task(rounds);
+    rows.extend(scale(rounds));
+    match publish(&rows, json.as_deref()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cannot write the results: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Whose turn it is: how workers come by their tasks.
+//!
+//! A worker takes one task at a time while others could take the next. Only when every seat is taken
+//! (as many workers are at work as the runtime has threads, or as the pool has workers) does it take
+//! a batch, sized so that tasks like the last ones would be through within [`SLICE`]: the lock on the
+//! board, which all share, is then paid once for many. Tasks of a batch are given back the moment
+//! their worker has to wait, are taken over by workers without work, and are moved on by the watch
+//! when their worker has not got on, so that none of them waits for its batch.
+
+use std::{
+    sync::{Arc, OnceLock, atomic::Ordering},
+    task::{Context, Poll},
+    time::{Duration, Instant as StdInstant},
+};
+
+use tokio::time::Instant;
+
+use super::{
+    Completion, Phase, Placement, Run, Task, TaskContext,
+    board::{Board, Idle},
+    cell::{Cell, Current, Slot},
+    entry::{Entry, Finish, Owner},
+    shared::Shared,
+    task::Long,
+};
+
+/// What a batch should take.
+const SLICE: Duration = Duration::from_micros(20);
+/// Most tasks in a batch.
+const BATCH: usize = 64;
+
+pub(super) enum Next<T> {
+    Start(Start<T>),
+    Leave,
+}
+
+/// A task ready to run; its other half is in the worker's slot.
+pub(super) struct Start<T> {
+    pub(super) task: T,
+    pub(super) cx: TaskContext,
+    pub(super) placement: Placement,
+    /// How long it waited; only known to a pool that is observed.
+    pub(super) waited: Option<Duration>,
+}
+
+/// What a worker knows of how quick its tasks are.
+#[derive(Default)]
+pub(super) struct Pace {
+    size: usize,
+    began: Option<(StdInstant, usize)>,
+}
+
+impl Pace {
+    /// How many tasks to take now. Doubles from one up to what fits into the slice. Measured by the
+    /// real clock, also under a paused one: it is about processor time.
+    fn size(&mut self) -> (usize, StdInstant) {
+        let now = StdInstant::now();
+        let (fits, before) = match self.began {
+            None => (1, 1),
+            Some((began, tasks)) => {
+                let each = (now - began).as_nanos() / tasks.max(1) as u128;
+                (usize::try_from(SLICE.as_nanos() / each.max(1)).unwrap_or(BATCH), self.size)
+            }
+        };
+        self.size = fits.min(before * 2).clamp(1, BATCH);
+        (self.size, now)
+    }
+
+    /// The next task is not one of a run of quick ones.
+    pub(super) fn forget(&mut self) {
+        self.began = None;
+    }
+}
+
+impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
+    /// The worker's next task, or its registration as idle. Called when its batch is used up.
+    pub(super) fn next(
+        self: &Arc<Self>,
+        cell: &Arc<Cell<T, C>>,
+        pace: &mut Pace,
+        cx: &mut Context<'_>,
+    ) -> Poll<Next<T>> {
+        let mut board = self.lock();
+        board.batched.retain(|holder| *holder != cell.index);
+        if cell.reach.leave.load(Ordering::Acquire) {
+            return Poll::Ready(Next::Leave);
+        }
+        let mut slot = cell.lock();
+        let taken = board.lane.take().or_else(|| steal(&mut board, &mut slot));
+        let Some(entry) = taken else {
+            drop(slot);
+            pace.forget();
+            return self.no_work(board, cell, cx);
+        };
+        if entry.placement == Placement::Runtime && board.lane.has_plain() && !self.seats(&board) {
+            let (size, now) = pace.size();
+            for _ in 1..size {
+                let Some(entry) = board.lane.take_plain() else { break };
+                slot.local.push_back(entry);
+            }
+            pace.began = Some((now, slot.local.len() + 1));
+        }
+        if !slot.local.is_empty() {
+            board.batched.push(cell.index);
+        }
+        // In the slot before the board is released: at no moment is the task in neither.
+        let start = self.install(cell, &mut slot, entry, None);
+        drop(slot);
+        let staffing = self.staff(&mut board);
+        let tick = self.wants_tick(&mut board);
+        drop(board);
+        self.apply(staffing);
+        if tick {
+            self.alarm.ring_by(Instant::now() + super::watch::TICK);
+        }
+        Poll::Ready(Next::Start(start))
+    }
+
+    fn no_work(
+        &self,
+        mut board: std::sync::MutexGuard<'_, Board<T, C>>,
+        cell: &Cell<T, C>,
+        cx: &Context<'_>,
+    ) -> Poll<Next<T>> {
+        // Nothing is startable and nothing new comes in; what waits for its group's cap is taken by
+        // the worker that frees it.
+        if board.phase > Phase::Open {
+            return Poll::Ready(Next::Leave);
+        }
+        board.forget_idle(cell.index);
+        let since = Instant::now();
+        board.idle.push_back(Idle { index: cell.index, since, waker: cx.waker().clone() });
+        let spare = board.alive > *self.config.workers.start();
+        drop(board);
+        if spare {
+            self.alarm.ring_by(since + self.config.idle_timeout);
+        }
+        Poll::Pending
+    }
+
+    /// The task is over: its record comes out of the slot, the next of the batch goes in. None when
+    /// the task was given up and the worker written off.
+    pub(super) fn turn(
+        &self,
+        cell: &Cell<T, C>,
+        now: Option<Instant>,
+    ) -> (Option<Current<T, C>>, Option<Start<T>>) {
+        let mut slot = cell.lock();
+        cell.reach.give_up.store(false, Ordering::Relaxed);
+        let current = slot.current.take();
+        let mut start = None;
+        if current.is_some()
+            && !cell.reach.leave.load(Ordering::Relaxed)
+            && let Some(entry) = slot.local.pop_front()
+        {
+            start = Some(self.install(cell, &mut slot, entry, now));
+        }
+        (current, start)
+    }
+
+    /// The same without going on: what is left of the batch goes back.
+    pub(super) fn last_turn(self: &Arc<Self>, cell: &Cell<T, C>) -> Option<Current<T, C>> {
+        let current = {
+            let mut slot = cell.lock();
+            cell.reach.give_up.store(false, Ordering::Relaxed);
+            slot.current.take()
+        };
+        self.put_back(cell);
+        current
+    }
+
+    fn put_back(self: &Arc<Self>, cell: &Cell<T, C>) {
+        let staffing = {
+            let mut board = self.lock();
+            board.put_back(cell);
+            self.staff(&mut board)
+        };
+        self.apply(staffing);
+    }
+
+    /// The worker's task waits for something: its seat is free, and what is left of its batch.
+    pub(super) fn park(self: &Arc<Self>, cell: &Cell<T, C>) {
+        let staffing = {
+            let mut board = self.lock();
+            board.put_back(cell);
+            if !cell.reach.parked.swap(true, Ordering::Relaxed) {
+                board.parked += 1;
+            }
+            self.staff(&mut board)
+        };
+        self.apply(staffing);
+    }
+
+    /// The task that waited is over.
+    pub(super) fn unpark(&self, cell: &Cell<T, C>) {
+        let mut board = self.lock();
+        if cell.reach.parked.swap(false, Ordering::Relaxed) {
+            board.parked -= 1;
+        }
+    }
+
+    fn install(
+        &self,
+        cell: &Cell<T, C>,
+        slot: &mut Slot<T, C>,
+        entry: Entry<T, C>,
+        now: Option<Instant>,
+    ) -> Start<T> {
+        let Entry { seq, id, run, placement, group, shard, width, submitted, task, owner } = entry;
+        let epoch = cell.signal.begin();
+        let mut long = None;
+        let since = match run {
+            Run::Short if submitted.is_none() => None,
+            Run::Short | Run::Long { .. } => Some(now.unwrap_or_else(Instant::now)),
+        };
+        if let (Run::Long { deadline }, Some(since)) = (run, since) {
+            let deadline = since + deadline.unwrap_or(self.config.default_deadline);
+            long = Some(Long { signal: Arc::clone(&cell.signal), epoch, deadline, token: OnceLock::new() });
+        }
+        let deadline = long.as_ref().map(|long| long.deadline);
+        match &owner {
+            Owner::One(Finish { handle: Some(handle), .. }) => handle.start(),
+            Owner::One(_) => {}
+            Owner::Wide(wide) => wide.started(),
+        }
+        let waited =
+            since.zip(submitted).map(|(since, submitted)| since.saturating_duration_since(submitted));
+        let cx = TaskContext { id: id.clone(), shard, width, long };
+        slot.current = Some(Current {
+            id,
+            seq,
+            run,
+            placement,
+            group,
+            shard: (shard, width),
+            epoch,
+            since,
+            deadline,
+            limit: None,
+            owner,
+        });
+        Start { task, cx, placement, waited }
+    }
+}
+
+/// Takes over the older half of what somebody's batch still holds.
+fn steal<T: Task, C: Completion<T::Output>>(
+    board: &mut Board<T, C>,
+    into: &mut Slot<T, C>,
+) -> Option<Entry<T, C>> {
+    for holder in &board.batched {
+        let Some(victim) = &board.workers[*holder] else { continue };
+        let mut from = victim.lock();
+        let half = from.local.len().div_ceil(2);
+        let first = from.local.pop_front();
+        if first.is_some() {
+            into.local.extend(from.local.drain(..half - 1));
+            return first;
+        }
+    }
+    None
+}
