@@ -28,7 +28,7 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
         };
         let submitted = self.options.observer.is_some().then(Instant::now);
         let mut board = self.lock();
-        if let Err(reason) = self.room(&board, 1) {
+        if let Err(reason) = self.room(&mut board, 1) {
             drop(board);
             return Err(Refused { reason, task: (task, completion) });
         }
@@ -56,7 +56,7 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
         let control: Arc<dyn Control> = Arc::clone(self) as Arc<dyn Control>;
         let submitted = self.options.observer.is_some().then(Instant::now);
         let mut board = self.lock();
-        if let Err(reason) = self.room(&board, tasks.len()) {
+        if let Err(reason) = self.room(&mut board, tasks.len()) {
             drop(board);
             return Err(Refused { reason, task: tasks });
         }
@@ -87,11 +87,11 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
         if rest.len() + 1 == width as usize { Ok(rest) } else { Err(Refusal::NotSharded { asked: width }) }
     }
 
-    fn room(&self, board: &Board<T, C>, tasks: usize) -> Result<(), Refusal> {
+    fn room(&self, board: &mut Board<T, C>, tasks: usize) -> Result<(), Refusal> {
         let limit = self.config.queue;
         if board.phase > Phase::Open {
             Err(Refusal::PoolClosed)
-        } else if board.admitted - self.ended() + tasks as u64 > limit as u64 {
+        } else if !board.has_room(tasks as u64, limit as u64, self.ended_elsewhere()) {
             Err(Refusal::QueueFull { limit })
         } else {
             Ok(())
@@ -114,6 +114,7 @@ fn enter<T: Task, C: Completion<T::Output>>(
     };
     let seq = board.admitted;
     board.admitted += 1;
+    let task = Some(task);
     board.lane.push(Entry { seq, id, run, placement, group, shard: 0, width, submitted, task, owner });
     seq
 }

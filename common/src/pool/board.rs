@@ -28,8 +28,11 @@ pub(super) struct Board<T: Task, C: Completion<T::Output>> {
     /// Workers without work: the last to become idle at the back, taken from there so that few stay
     /// warm and the rest time out.
     pub(super) idle: VecDeque<Idle>,
-    /// Indexes of workers that may hold tasks of a batch.
-    pub(super) batched: Vec<usize>,
+    /// Indexes of workers at work that are not parked: only they hold batches and ends not counted
+    /// here. About as many as the runtime has threads.
+    pub(super) active: Vec<usize>,
+    /// Tasks that ended, as far as counted here.
+    pub(super) ended: u64,
     /// Whether the watch looks after batches and seats.
     pub(super) ticking: bool,
     /// When `SoftTimeout` turns hard, and with which grace.
@@ -65,7 +68,8 @@ impl<T: Task, C: Completion<T::Output>> Board<T, C> {
             restarts: 0,
             parked: 0,
             idle: VecDeque::new(),
-            batched: Vec::new(),
+            active: Vec::new(),
+            ended: 0,
             ticking: false,
             hard_at: None,
             draining: 0,
@@ -106,7 +110,7 @@ impl<T: Task, C: Completion<T::Output>> Board<T, C> {
         if !self.workers[cell.index].as_ref().is_some_and(|there| Arc::ptr_eq(there, cell)) {
             return false;
         }
-        self.put_back(cell);
+        self.deactivate(cell);
         self.workers[cell.index] = None;
         self.alive -= 1;
         if cell.reach.parked.swap(false, Ordering::Relaxed) {
@@ -116,10 +120,35 @@ impl<T: Task, C: Completion<T::Output>> Board<T, C> {
         true
     }
 
+    /// What is left of the worker's batch waits for others again.
     pub(super) fn put_back(&mut self, cell: &Cell<T, C>) {
         let mut slot = cell.lock();
-        self.lane.put_back(&mut slot.local);
-        self.batched.retain(|holder| *holder != cell.index);
+        self.lane.put_back(slot.drain(usize::MAX >> 1));
+    }
+
+    /// The worker holds no more than what it runs, and counts for nothing.
+    pub(super) fn deactivate(&mut self, cell: &Cell<T, C>) {
+        let mut slot = cell.lock();
+        self.lane.put_back(slot.drain(usize::MAX >> 1));
+        self.ended += std::mem::take(&mut slot.uncounted);
+        self.active.retain(|index| *index != cell.index);
+    }
+
+    pub(super) fn activate(&mut self, cell: &Cell<T, C>) {
+        if !self.active.contains(&cell.index) {
+            self.active.push(cell.index);
+        }
+    }
+
+    /// Whether `tasks` more can be admitted. `elsewhere` counts ends that were not a worker's.
+    pub(super) fn has_room(&self, tasks: u64, limit: u64, elsewhere: u64) -> bool {
+        let open = self.admitted - self.ended - elsewhere + tasks;
+        open <= limit || open - self.uncounted() <= limit
+    }
+
+    pub(super) fn uncounted(&self) -> u64 {
+        let of = |index: &usize| self.workers[*index].as_ref().map_or(0, |cell| cell.lock().uncounted);
+        self.active.iter().map(of).sum()
     }
 
     pub(super) fn forget_idle(&mut self, index: usize) {
@@ -128,17 +157,17 @@ impl<T: Task, C: Completion<T::Output>> Board<T, C> {
 
     /// How many tasks wait, those in batches included.
     pub(super) fn waiting(&self) -> usize {
-        let held = |index: &usize| self.workers[*index].as_ref().map_or(0, |cell| cell.lock().local.len());
-        self.lane.len() + self.batched.iter().map(held).sum::<usize>()
+        let held = |index: &usize| self.workers[*index].as_ref().map_or(0, |cell| cell.lock().waiting());
+        self.lane.len() + self.active.iter().map(held).sum::<usize>()
     }
 
     /// Takes out what matches, wherever it waits.
     pub(super) fn extract(&mut self, matches: impl Fn(&Entry<T, C>) -> bool) -> Vec<Entry<T, C>> {
         // Batches first: they are older than what is in the lane.
         let mut out = Vec::new();
-        for index in &self.batched {
+        for index in &self.active {
             if let Some(cell) = &self.workers[*index] {
-                out.append(&mut super::entry::extract(&mut cell.lock().local, &matches));
+                out.append(&mut cell.lock().extract(&matches));
             }
         }
         out.append(&mut self.lane.extract(matches));

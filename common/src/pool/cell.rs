@@ -1,7 +1,7 @@
 //! One worker as the others see it: what it runs, and how to reach it.
 
 use std::{
-    collections::VecDeque,
+    collections::{VecDeque, vec_deque::Drain},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -13,8 +13,8 @@ use futures_util::task::AtomicWaker;
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
-    Cause, Completion, GroupName, Placement, Run, Task, TaskId,
-    entry::{Entry, Owner},
+    Cause, Completion, Run, Task,
+    entry::{Entry, extract},
     signal::{Epoch, Signal},
 };
 
@@ -47,27 +47,24 @@ pub(super) struct Reach {
 }
 
 pub(super) struct Slot<T: Task, C: Completion<T::Output>> {
-    pub(super) current: Option<Current<T, C>>,
-    /// The rest of the worker's batch.
-    pub(super) local: VecDeque<Entry<T, C>>,
+    /// The worker's batch. While `running` is set, the first of it is the running task: it stays
+    /// where it is, because moving it would cost more than running it.
+    batch: VecDeque<Entry<T, C>>,
+    running: Option<Running>,
+    /// Tasks this worker ended and the board has not counted yet. Raised in the same step in which the
+    /// task comes out, so before its completion is called: whoever learns of an end finds the room it
+    /// made.
+    pub(super) uncounted: u64,
     /// Which task the watch saw here last.
     pub(super) seen: Option<Epoch>,
 }
 
-/// The running task. Whoever takes it out of the slot tells its owner the end.
-pub(super) struct Current<T: Task, C: Completion<T::Output>> {
-    pub(super) id: TaskId,
-    pub(super) seq: u64,
-    pub(super) run: Run,
-    pub(super) placement: Placement,
-    pub(super) group: Option<GroupName>,
-    pub(super) shard: (u32, u32),
-    pub(super) epoch: Epoch,
+/// What is only known of a task that runs.
+#[derive(Default)]
+pub(super) struct Running {
     /// Absent for a short task nobody observes: a clock read is a fifth of its cost.
     pub(super) since: Option<Instant>,
-    pub(super) deadline: Option<Instant>,
     pub(super) limit: Option<Limit>,
-    pub(super) owner: Owner<T, C>,
 }
 
 /// When a task that is to stop will be given up.
@@ -79,29 +76,91 @@ pub(super) struct Limit {
     pub(super) asked: bool,
 }
 
-impl<T: Task, C: Completion<T::Output>> Current<T, C> {
+/// The running task, still in its slot.
+pub(super) struct Current<'a, T: Task, C: Completion<T::Output>> {
+    pub(super) entry: &'a Entry<T, C>,
+    pub(super) running: &'a mut Running,
+}
+
+/// The task that ran, out of its slot. Whoever took it out tells its owner the end.
+pub(super) struct Ended<T: Task, C: Completion<T::Output>> {
+    pub(super) entry: Entry<T, C>,
+    pub(super) running: Running,
+}
+
+impl Running {
     /// Why the task itself was told to stop; a short one never is.
-    pub(super) fn told(&self) -> Option<Cause> {
-        match self.run {
+    pub(super) fn told(&self, run: Run) -> Option<Cause> {
+        match run {
             Run::Short => None,
             Run::Long { .. } => self.limit.map(|limit| limit.cause),
         }
     }
+}
 
+impl<T: Task, C: Completion<T::Output>> Current<'_, T, C> {
     /// Limits what is left to the task. A later order may shorten what is left, never lengthen it.
     /// True when the task is now to be told for the first time.
     pub(super) fn limit(&mut self, cause: Cause, now: Instant, grace: Duration) -> bool {
         let give_up = now + grace;
-        match &mut self.limit {
+        match &mut self.running.limit {
             Some(limit) => {
                 limit.give_up = limit.give_up.min(give_up);
                 false
             }
             None => {
-                self.limit = Some(Limit { cause, give_up, asked: false });
-                matches!(self.run, Run::Long { .. })
+                self.running.limit = Some(Limit { cause, give_up, asked: false });
+                matches!(self.entry.run, Run::Long { .. })
             }
         }
+    }
+}
+
+impl<T: Task, C: Completion<T::Output>> Slot<T, C> {
+    pub(super) fn current(&mut self) -> Option<Current<'_, T, C>> {
+        let entry = self.batch.front()?;
+        self.running.as_mut().map(|running| Current { entry, running })
+    }
+
+    /// Takes the running task out.
+    pub(super) fn finish(&mut self) -> Option<Ended<T, C>> {
+        let running = self.running.take()?;
+        self.batch.pop_front().map(|entry| Ended { entry, running })
+    }
+
+    /// The next of the batch, to be marked as running. Nothing may be running.
+    pub(super) fn start(&mut self) -> Option<(&mut Entry<T, C>, &mut Running)> {
+        let entry = self.batch.front_mut()?;
+        Some((entry, self.running.insert(Running::default())))
+    }
+
+    pub(super) fn push_first(&mut self, entry: Entry<T, C>) {
+        self.batch.push_front(entry);
+    }
+
+    pub(super) fn push(&mut self, entry: Entry<T, C>) {
+        self.batch.push_back(entry);
+    }
+
+    /// How many wait behind the running task.
+    pub(super) fn waiting(&self) -> usize {
+        self.batch.len() - usize::from(self.running.is_some())
+    }
+
+    /// Takes out the first `most` that wait.
+    pub(super) fn drain(&mut self, most: usize) -> Drain<'_, Entry<T, C>> {
+        let first = usize::from(self.running.is_some());
+        self.batch.drain(first..(first + most).min(self.batch.len()))
+    }
+
+    /// Takes out what matches of that which waits.
+    pub(super) fn extract(&mut self, matches: impl Fn(&Entry<T, C>) -> bool) -> Vec<Entry<T, C>> {
+        let running = if self.running.is_some() { self.batch.pop_front() } else { None };
+        let out = extract(&mut self.batch, matches);
+        if let Some(running) = running {
+            self.batch.push_front(running);
+        }
+        out
     }
 }
 
@@ -112,7 +171,7 @@ impl<T: Task, C: Completion<T::Output>> Cell<T, C> {
             index,
             signal: Arc::default(),
             reach: Reach::default(),
-            slot: Mutex::new(Slot { current: None, local: VecDeque::new(), seen: None }),
+            slot: Mutex::new(Slot { batch: VecDeque::new(), running: None, uncounted: 0, seen: None }),
         }
     }
 

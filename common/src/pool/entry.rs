@@ -1,6 +1,6 @@
 //! An admitted task on its way to a worker, and what has to be told when it ends.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -18,11 +18,20 @@ pub(super) struct Entry<T: Task, C: Completion<T::Output>> {
     pub(super) width: u32,
     /// Only read when somebody observes the pool: a clock read is a fifth of a short task's cost.
     pub(super) submitted: Option<Instant>,
-    pub(super) task: T,
+    /// Absent once it runs.
+    pub(super) task: Option<T>,
     pub(super) owner: Owner<T, C>,
 }
 
 impl<T: Task, C: Completion<T::Output>> Entry<T, C> {
+    /// When the task is to be told, if it started then; none for a short one.
+    pub(super) fn deadline(&self, since: Option<Instant>, default: Duration) -> Option<Instant> {
+        match self.run {
+            Run::Short => None,
+            Run::Long { deadline } => since.map(|since| since + deadline.unwrap_or(default)),
+        }
+    }
+
     pub(super) const fn is_plain(&self) -> bool {
         self.group.is_none() && self.width == 1 && matches!(self.placement, Placement::Runtime)
     }

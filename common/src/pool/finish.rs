@@ -2,29 +2,31 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
 };
 
 use tokio::time::Instant;
 
 use super::{
-    Cause, Completion, Ending, EndingKind, GroupName, Task, TaskId,
-    cell::Current,
+    Cause, Completion, Ending, GroupName, Task, TaskId,
+    cell::Ended,
     entry::{Entry, Finish, Owner},
     shared::Shared,
     wide::ShardEnd,
 };
 
 impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
-    /// The running task is over and out of its worker's slot.
+    /// The running task is over and out of its worker's slot. `counted` when the worker has
+    /// counted it.
     pub(super) fn end_current(
         self: &Arc<Self>,
-        current: Current<T, C>,
+        ended: Ended<T, C>,
         ending: Ending<T::Output>,
         now: Option<Instant>,
+        counted: bool,
     ) {
-        let Current { id, seq, group, since, owner, .. } = current;
-        if let (Some(observer), Some(since)) = (self.options.observer.as_deref(), since) {
+        let Ended { entry: Entry { seq, id, group, owner, .. }, running } = ended;
+        if let (Some(observer), Some(since)) = (self.options.observer.as_deref(), running.since) {
             let now = now.unwrap_or_else(Instant::now);
             observer.ended(now.saturating_duration_since(since), ending.kind());
         }
@@ -37,7 +39,7 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
             };
             self.apply(staffing);
         }
-        self.end(&id, seq, group.as_ref(), owner, ending);
+        self.end(&id, seq, group.as_ref(), owner, ending, counted);
     }
 
     /// A task that waited is over.
@@ -48,15 +50,15 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
         match owner {
             Owner::Wide(wide) if shard == 0 => {
                 if let Some(finish) = wide.never_started() {
-                    self.conclude(&id, group.as_ref(), finish, Ending::NotStarted { cause });
+                    self.conclude(&id, group.as_ref(), finish, Ending::NotStarted { cause }, false);
                 }
             }
             // Its siblings started, so the task as a whole was.
             owner @ Owner::Wide(_) => {
-                self.end(&id, seq, group.as_ref(), owner, Ending::GaveUp { cause, stuck: false });
+                self.end(&id, seq, group.as_ref(), owner, Ending::GaveUp { cause, stuck: false }, false);
             }
             owner @ Owner::One(_) => {
-                self.end(&id, seq, group.as_ref(), owner, Ending::NotStarted { cause });
+                self.end(&id, seq, group.as_ref(), owner, Ending::NotStarted { cause }, false);
             }
         }
     }
@@ -68,9 +70,10 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
         group: Option<&GroupName>,
         owner: Owner<T, C>,
         ending: Ending<T::Output>,
+        counted: bool,
     ) {
         match owner {
-            Owner::One(finish) => self.conclude(id, group, finish, ending),
+            Owner::One(finish) => self.conclude(id, group, finish, ending, counted),
             Owner::Wide(wide) => match wide.shard_ended(ending) {
                 ShardEnd::Continue => {}
                 ShardEnd::StopSiblings => {
@@ -81,20 +84,23 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
                         Err(failure) => failure,
                         Ok((outputs, told)) => joined::<T>(outputs, told),
                     };
-                    self.conclude(id, group, finish, ending);
+                    self.conclude(id, group, finish, ending, counted);
                 }
             },
         }
     }
 
     /// The one place where a task's end is counted and told.
-    fn conclude(&self, id: &TaskId, group: Option<&GroupName>, finish: Finish<C>, ending: Ending<T::Output>) {
+    fn conclude(
+        &self,
+        id: &TaskId,
+        group: Option<&GroupName>,
+        finish: Finish<C>,
+        ending: Ending<T::Output>,
+        counted: bool,
+    ) {
         let Finish { mut completion, handle } = finish;
-        let kind = ending.kind();
-        if kind != EndingKind::Finished {
-            self.tallies[rare(kind)].fetch_add(1, Ordering::Release);
-        }
-        self.ended.fetch_add(1, Ordering::Release);
+        self.count(ending.kind(), counted);
         let outcome = handle.is_some().then(|| ending.outcome());
         if matches!(ending, Ending::Panicked { .. } | Ending::GaveUp { .. }) {
             let undo = catch_unwind(AssertUnwindSafe(|| completion.compensate(id, &ending)));
@@ -118,14 +124,5 @@ fn joined<T: Task>(outputs: Vec<T::Output>, told: Option<Cause>) -> Ending<T::Ou
     match catch_unwind(AssertUnwindSafe(|| outputs.into_iter().reduce(T::join))) {
         Ok(Some(output)) => Ending::Finished { output, told },
         Ok(None) | Err(_) => Ending::Panicked { message: "joining the shards' outputs panicked".to_owned() },
-    }
-}
-
-const fn rare(kind: EndingKind) -> usize {
-    match kind {
-        EndingKind::Finished | EndingKind::NotStarted => 0,
-        EndingKind::Interrupted => 1,
-        EndingKind::Abandoned => 2,
-        EndingKind::Panicked => 3,
     }
 }

@@ -86,8 +86,8 @@ impl<T: Task, C: Completion<T::Output>> Lane<T, C> {
     }
 
     /// Puts back what was taken in a batch and not started; it is older than all that is ready.
-    pub(super) fn put_back(&mut self, batch: &mut VecDeque<Entry<T, C>>) {
-        while let Some(entry) = batch.pop_back() {
+    pub(super) fn put_back(&mut self, batch: impl DoubleEndedIterator<Item = Entry<T, C>>) {
+        for entry in batch.rev() {
             self.ready.push_front(entry);
         }
     }
@@ -168,7 +168,7 @@ impl<T: Task, C: Completion<T::Output>> Lane<T, C> {
                     shard,
                     width: entry.width,
                     submitted: entry.submitted,
-                    task,
+                    task: Some(task),
                     owner: Owner::Wide(Arc::clone(wide)),
                 });
             }

@@ -5,8 +5,7 @@ use std::sync::{Arc, atomic::Ordering};
 use tokio::time::Instant;
 
 use super::{
-    Cause, Completion, GroupName, Phase, Stop, Task, TaskId, cell::Current, entry::Entry, handle::Control,
-    shared::Shared,
+    Cause, Completion, GroupName, Phase, Stop, Task, TaskId, entry::Entry, handle::Control, shared::Shared,
 };
 
 impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
@@ -17,18 +16,18 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
         matches: impl Fn(u64, &TaskId, Option<&GroupName>) -> bool,
     ) -> usize {
         let now = Instant::now();
-        let waits = |entry: &Entry<T, C>| matches(entry.seq, &entry.id, entry.group.as_ref());
-        let runs = |current: &Current<T, C>| matches(current.seq, &current.id, current.group.as_ref());
+        let matches = |entry: &Entry<T, C>| matches(entry.seq, &entry.id, entry.group.as_ref());
         let mut told = Vec::new();
         let waiting = {
             let mut board = self.lock();
-            let waiting = board.extract(waits);
+            let waiting = board.extract(matches);
             for cell in board.workers.iter().flatten() {
-                if let Some(current) = cell.lock().current.as_mut().filter(|current| runs(current))
-                    && current.told().is_none()
+                if let Some(mut current) = cell.lock().current()
+                    && matches(current.entry)
+                    && current.running.told(current.entry.run).is_none()
                     && current.limit(cause, now, self.config.grace)
                 {
-                    told.push((Arc::clone(cell), current.epoch));
+                    told.push((Arc::clone(cell), cell.signal.epoch()));
                 }
             }
             board.draining += 1;
@@ -67,7 +66,7 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
             }
             if board.phase == Phase::Open {
                 // Set before any end that belongs to the shutdown.
-                let _ = self.baseline.set(self.counts());
+                let _ = self.baseline.set(self.counts(&board));
             }
             board.phase = board.phase.max(stop.phase());
             match stop {
@@ -82,10 +81,10 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
                     board.hard_at = None;
                     wake_at = Some(now + grace);
                     for cell in board.workers.iter().flatten() {
-                        if let Some(current) = &mut cell.lock().current
+                        if let Some(mut current) = cell.lock().current()
                             && current.limit(Cause::Shutdown, now, grace)
                         {
-                            told.push((Arc::clone(cell), current.epoch));
+                            told.push((Arc::clone(cell), cell.signal.epoch()));
                         }
                     }
                 }
@@ -130,11 +129,11 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
                 waker = board.idle.remove(at).map(|idle| idle.waker);
             }
             if now
-                && let Some(current) = &mut cell.lock().current
-                && current.told().is_none()
+                && let Some(mut current) = cell.lock().current()
+                && current.running.told(current.entry.run).is_none()
                 && current.limit(Cause::Stopped, at, self.config.grace)
             {
-                told = Some((Arc::clone(&cell), current.epoch));
+                told = Some((Arc::clone(&cell), cell.signal.epoch()));
             }
         }
         if let Some(waker) = waker {

@@ -12,7 +12,7 @@ use tokio::runtime;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Backoff, Cause, Completion, Observer, Phase, PoolConfig, Task,
+    Backoff, Cause, Completion, EndingKind, Observer, Phase, PoolConfig, Task,
     board::{Board, Staffing},
     cell::Cell,
     entry::Entry,
@@ -37,10 +37,9 @@ pub(super) struct Shared<T: Task, C: Completion<T::Output>> {
     threads: usize,
     board: Mutex<Board<T, C>>,
     pub(super) alarm: Alarm,
-    /// Tasks whose end is known; raised before their completion is called, so that whoever learns of
-    /// the end finds the room it made.
-    pub(super) ended: AtomicU64,
-    pub(super) tallies: [AtomicU64; 4],
+    /// Tasks whose end no worker of the runtime told.
+    elsewhere: AtomicU64,
+    tallies: [AtomicU64; 4],
     pub(super) stuck: AtomicU64,
     /// Cancelled when a shutdown begins.
     pub(super) closing: CancellationToken,
@@ -66,7 +65,7 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
             runtime,
             board: Mutex::new(Board::new()),
             alarm: Alarm::new(),
-            ended: AtomicU64::new(0),
+            elsewhere: AtomicU64::new(0),
             tallies: Default::default(),
             stuck: AtomicU64::new(0),
             closing: CancellationToken::new(),
@@ -100,8 +99,8 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
 
     /// Whether the watch has to be set ticking: a batch is held, or workers are held back for want of
     /// threads, and either may turn out wrong.
-    pub(super) fn wants_tick(&self, board: &mut Board<T, C>) -> bool {
-        let wanted = !board.batched.is_empty() || *self.config.workers.end() > self.threads;
+    pub(super) fn wants_tick(&self, board: &mut Board<T, C>, batch: bool) -> bool {
+        let wanted = batch || *self.config.workers.end() > self.threads;
         wanted && !std::mem::replace(&mut board.ticking, wanted)
     }
 
@@ -122,13 +121,23 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
         self.apply(staffing);
     }
 
-    pub(super) fn ended(&self) -> u64 {
-        self.ended.load(Ordering::Acquire)
+    pub(super) fn ended_elsewhere(&self) -> u64 {
+        self.elsewhere.load(Ordering::Acquire)
     }
 
-    pub(super) fn counts(&self) -> Counts {
-        let rare = self.tallies.each_ref().map(|tally| tally.load(Ordering::Acquire));
-        Counts { ended: self.ended(), rare }
+    /// Counts an end before it is told. `counted` when its worker has, but for the kind.
+    pub(super) fn count(&self, kind: EndingKind, counted: bool) {
+        if kind != EndingKind::Finished {
+            self.tallies[rare(kind)].fetch_add(1, Ordering::Release);
+        }
+        if !counted {
+            self.elsewhere.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    pub(super) fn counts(&self, board: &Board<T, C>) -> Counts {
+        let ended = board.ended + board.uncounted() + self.ended_elsewhere();
+        Counts { ended, rare: self.tallies.each_ref().map(|tally| tally.load(Ordering::Acquire)) }
     }
 
     /// A written-off worker's task returned after all.
@@ -204,5 +213,14 @@ struct Restarting<'a, T: Task, C: Completion<T::Output>>(&'a Shared<T, C>);
 impl<T: Task, C: Completion<T::Output>> Drop for Restarting<'_, T, C> {
     fn drop(&mut self) {
         self.0.lock().restarting -= 1;
+    }
+}
+
+const fn rare(kind: EndingKind) -> usize {
+    match kind {
+        EndingKind::Finished | EndingKind::NotStarted => 0,
+        EndingKind::Interrupted => 1,
+        EndingKind::Abandoned => 2,
+        EndingKind::Panicked => 3,
     }
 }

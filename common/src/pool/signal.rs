@@ -38,6 +38,11 @@ impl Signal {
         Epoch(next)
     }
 
+    /// The epoch that is open.
+    pub(super) fn epoch(&self) -> Epoch {
+        Epoch(self.state.load(Ordering::Acquire) & !CAUSE_BITS)
+    }
+
     /// Tells the task of that epoch; false when it is over or was told already.
     pub(super) fn tell(&self, epoch: Epoch, cause: Cause) -> bool {
         let told = epoch.0 | encode(cause);

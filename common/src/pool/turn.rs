@@ -8,7 +8,7 @@
 //! when their worker has not got on, so that none of them waits for its batch.
 
 use std::{
-    sync::{Arc, OnceLock, atomic::Ordering},
+    sync::{Arc, MutexGuard, OnceLock, atomic::Ordering},
     task::{Context, Poll},
     time::{Duration, Instant as StdInstant},
 };
@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::{
     Completion, Phase, Placement, Run, Task, TaskContext,
     board::{Board, Idle},
-    cell::{Cell, Current, Slot},
+    cell::{Cell, Slot},
     entry::{Entry, Finish, Owner},
     shared::Shared,
     task::Long,
@@ -81,44 +81,44 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
         cx: &mut Context<'_>,
     ) -> Poll<Next<T>> {
         let mut board = self.lock();
-        board.batched.retain(|holder| *holder != cell.index);
         if cell.reach.leave.load(Ordering::Acquire) {
             return Poll::Ready(Next::Leave);
         }
         let mut slot = cell.lock();
-        let taken = board.lane.take().or_else(|| steal(&mut board, &mut slot));
-        let Some(entry) = taken else {
+        board.ended += std::mem::take(&mut slot.uncounted);
+        let Some(entry) = board.lane.take().or_else(|| steal(&mut board, &mut slot, cell.index)) else {
             drop(slot);
             pace.forget();
             return self.no_work(board, cell, cx);
         };
-        if entry.placement == Placement::Runtime && board.lane.has_plain() && !self.seats(&board) {
+        let batched = entry.placement == Placement::Runtime && board.lane.has_plain() && !self.seats(&board);
+        slot.push_first(entry);
+        if batched {
             let (size, now) = pace.size();
             for _ in 1..size {
                 let Some(entry) = board.lane.take_plain() else { break };
-                slot.local.push_back(entry);
+                slot.push(entry);
             }
-            pace.began = Some((now, slot.local.len() + 1));
+            pace.began = Some((now, slot.waiting()));
         }
-        if !slot.local.is_empty() {
-            board.batched.push(cell.index);
-        }
+        let batched = slot.waiting() > 1;
         // In the slot before the board is released: at no moment is the task in neither.
-        let start = self.install(cell, &mut slot, entry, None);
+        let start = self.start(cell, &mut slot, None);
         drop(slot);
+        board.activate(cell);
         let staffing = self.staff(&mut board);
-        let tick = self.wants_tick(&mut board);
+        let tick = self.wants_tick(&mut board, batched);
         drop(board);
         self.apply(staffing);
         if tick {
             self.alarm.ring_by(Instant::now() + super::watch::TICK);
         }
-        Poll::Ready(Next::Start(start))
+        Poll::Ready(start.map_or(Next::Leave, Next::Start))
     }
 
     fn no_work(
         &self,
-        mut board: std::sync::MutexGuard<'_, Board<T, C>>,
+        mut board: MutexGuard<'_, Board<T, C>>,
         cell: &Cell<T, C>,
         cx: &Context<'_>,
     ) -> Poll<Next<T>> {
@@ -127,6 +127,7 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
         if board.phase > Phase::Open {
             return Poll::Ready(Next::Leave);
         }
+        board.active.retain(|index| *index != cell.index);
         board.forget_idle(cell.index);
         let since = Instant::now();
         board.idle.push_back(Idle { index: cell.index, since, waker: cx.waker().clone() });
@@ -138,38 +139,38 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
         Poll::Pending
     }
 
-    /// The task is over: its record comes out of the slot, the next of the batch goes in. None when
-    /// the task was given up and the worker written off.
-    pub(super) fn turn(
+    /// Marks the first of the batch as running and takes what runs out of it.
+    pub(super) fn start(
         &self,
         cell: &Cell<T, C>,
+        slot: &mut Slot<T, C>,
         now: Option<Instant>,
-    ) -> (Option<Current<T, C>>, Option<Start<T>>) {
-        let mut slot = cell.lock();
-        cell.reach.give_up.store(false, Ordering::Relaxed);
-        let current = slot.current.take();
-        let mut start = None;
-        if current.is_some()
-            && !cell.reach.leave.load(Ordering::Relaxed)
-            && let Some(entry) = slot.local.pop_front()
-        {
-            start = Some(self.install(cell, &mut slot, entry, now));
+    ) -> Option<Start<T>> {
+        let (entry, running) = slot.start()?;
+        let epoch = cell.signal.begin();
+        let mut long = None;
+        let mut waited = None;
+        if entry.submitted.is_some() || matches!(entry.run, Run::Long { .. }) {
+            let since = now.unwrap_or_else(Instant::now);
+            running.since = Some(since);
+            waited = entry.submitted.map(|submitted| since.saturating_duration_since(submitted));
+            if let Some(deadline) = entry.deadline(running.since, self.config.default_deadline) {
+                let signal = Arc::clone(&cell.signal);
+                long = Some(Long { signal, epoch, deadline, token: OnceLock::new() });
+            }
         }
-        (current, start)
+        match &entry.owner {
+            Owner::One(Finish { handle: Some(handle), .. }) => handle.start(),
+            Owner::One(_) => {}
+            Owner::Wide(wide) => wide.started(),
+        }
+        let cx = TaskContext { id: entry.id.clone(), shard: entry.shard, width: entry.width, long };
+        let placement = entry.placement;
+        entry.task.take().map(|task| Start { task, cx, placement, waited })
     }
 
-    /// The same without going on: what is left of the batch goes back.
-    pub(super) fn last_turn(self: &Arc<Self>, cell: &Cell<T, C>) -> Option<Current<T, C>> {
-        let current = {
-            let mut slot = cell.lock();
-            cell.reach.give_up.store(false, Ordering::Relaxed);
-            slot.current.take()
-        };
-        self.put_back(cell);
-        current
-    }
-
-    fn put_back(self: &Arc<Self>, cell: &Cell<T, C>) {
+    /// The worker stops for a while: what is left of its batch goes back.
+    pub(super) fn put_back(self: &Arc<Self>, cell: &Cell<T, C>) {
         let staffing = {
             let mut board = self.lock();
             board.put_back(cell);
@@ -182,7 +183,7 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
     pub(super) fn park(self: &Arc<Self>, cell: &Cell<T, C>) {
         let staffing = {
             let mut board = self.lock();
-            board.put_back(cell);
+            board.deactivate(cell);
             if !cell.reach.parked.swap(true, Ordering::Relaxed) {
                 board.parked += 1;
             }
@@ -196,50 +197,8 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
         let mut board = self.lock();
         if cell.reach.parked.swap(false, Ordering::Relaxed) {
             board.parked -= 1;
+            board.activate(cell);
         }
-    }
-
-    fn install(
-        &self,
-        cell: &Cell<T, C>,
-        slot: &mut Slot<T, C>,
-        entry: Entry<T, C>,
-        now: Option<Instant>,
-    ) -> Start<T> {
-        let Entry { seq, id, run, placement, group, shard, width, submitted, task, owner } = entry;
-        let epoch = cell.signal.begin();
-        let mut long = None;
-        let since = match run {
-            Run::Short if submitted.is_none() => None,
-            Run::Short | Run::Long { .. } => Some(now.unwrap_or_else(Instant::now)),
-        };
-        if let (Run::Long { deadline }, Some(since)) = (run, since) {
-            let deadline = since + deadline.unwrap_or(self.config.default_deadline);
-            long = Some(Long { signal: Arc::clone(&cell.signal), epoch, deadline, token: OnceLock::new() });
-        }
-        let deadline = long.as_ref().map(|long| long.deadline);
-        match &owner {
-            Owner::One(Finish { handle: Some(handle), .. }) => handle.start(),
-            Owner::One(_) => {}
-            Owner::Wide(wide) => wide.started(),
-        }
-        let waited =
-            since.zip(submitted).map(|(since, submitted)| since.saturating_duration_since(submitted));
-        let cx = TaskContext { id: id.clone(), shard, width, long };
-        slot.current = Some(Current {
-            id,
-            seq,
-            run,
-            placement,
-            group,
-            shard: (shard, width),
-            epoch,
-            since,
-            deadline,
-            limit: None,
-            owner,
-        });
-        Start { task, cx, placement, waited }
     }
 }
 
@@ -247,15 +206,16 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
 fn steal<T: Task, C: Completion<T::Output>>(
     board: &mut Board<T, C>,
     into: &mut Slot<T, C>,
+    own: usize,
 ) -> Option<Entry<T, C>> {
-    for holder in &board.batched {
+    for holder in board.active.iter().filter(|holder| **holder != own) {
         let Some(victim) = &board.workers[*holder] else { continue };
         let mut from = victim.lock();
-        let half = from.local.len().div_ceil(2);
-        let first = from.local.pop_front();
-        if first.is_some() {
-            into.local.extend(from.local.drain(..half - 1));
-            return first;
+        let half = from.waiting().div_ceil(2);
+        let mut stolen = from.drain(half);
+        if let Some(first) = stolen.next() {
+            stolen.for_each(|entry| into.push(entry));
+            return Some(first);
         }
     }
     None

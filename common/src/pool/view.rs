@@ -4,6 +4,7 @@ use tokio::time::Instant;
 
 use super::{
     Completion, GroupView, Report, RunningTask, Snapshot, Task, TaskState, Totals, Workers,
+    cell::Current,
     shared::{Counts, Shared},
 };
 use std::sync::atomic::Ordering;
@@ -26,7 +27,7 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
     pub(super) fn report(&self) -> Report {
         let earlier = self.baseline.get().copied().unwrap_or_default();
         let Totals { finished, not_started, interrupted, abandoned, panicked, .. } =
-            self.counts().since(earlier);
+            self.counts(&self.lock()).since(earlier);
         Report { finished, not_started, interrupted, abandoned, panicked }
     }
 
@@ -35,19 +36,19 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
         let board = self.lock();
         let mut tasks = Vec::new();
         for cell in board.workers.iter().flatten() {
-            if let Some(current) = &cell.lock().current {
-                let state = match current.told() {
+            if let Some(Current { entry, running }) = cell.lock().current() {
+                let state = match running.told(entry.run) {
                     None => TaskState::Running,
                     Some(cause) => TaskState::Stopping(cause),
                 };
                 tasks.push(RunningTask {
-                    id: current.id.clone(),
+                    id: entry.id.clone(),
                     worker: cell.name,
-                    group: current.group.clone(),
-                    shard: current.shard,
+                    group: entry.group.clone(),
+                    shard: (entry.shard, entry.width),
                     state,
-                    on_thread: current.placement == super::Placement::Threads,
-                    running_seconds: current.since.map(|since| (now - since).as_secs_f64()),
+                    on_thread: entry.placement == super::Placement::Threads,
+                    running_seconds: running.since.map(|since| (now - since).as_secs_f64()),
                 });
             }
         }
@@ -79,7 +80,7 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
             queued: board.waiting(),
             running: tasks.len(),
             stuck: self.stuck.load(Ordering::Acquire),
-            totals: Totals { admitted: board.admitted, ..self.counts().since(Counts::default()) },
+            totals: Totals { admitted: board.admitted, ..self.counts(&board).since(Counts::default()) },
             tasks,
             groups,
         }

@@ -17,7 +17,7 @@ use tokio::{sync::Notify, time::Instant};
 use super::{
     Cause, Completion, Ending, Phase, Stop, Task,
     board::{Board, Staffing},
-    cell::{Cell, Current, Limit},
+    cell::{Cell, Ended, Limit},
     shared::Shared,
     signal::Epoch,
 };
@@ -92,7 +92,7 @@ struct Findings<T: Task, C: Completion<T::Output>> {
     /// Found past their deadline.
     told: Vec<(Arc<Cell<T, C>>, Epoch)>,
     stuck: Vec<Arc<Cell<T, C>>>,
-    given_up: Vec<(Current<T, C>, Cause)>,
+    given_up: Vec<(Ended<T, C>, Cause)>,
 }
 
 impl<T: Task, C: Completion<T::Output>> Findings<T, C> {
@@ -100,18 +100,18 @@ impl<T: Task, C: Completion<T::Output>> Findings<T, C> {
         self.next = Some(self.next.map_or(at, |next| next.min(at)));
     }
 
-    fn look_at(&mut self, cell: &Arc<Cell<T, C>>) {
+    fn look_at(&mut self, cell: &Arc<Cell<T, C>>, default_deadline: Duration) {
         let mut slot = cell.lock();
-        let Some(current) = &mut slot.current else { return };
-        match current.deadline {
+        let Some(mut current) = slot.current() else { return };
+        match current.entry.deadline(current.running.since, default_deadline) {
             Some(deadline) if deadline > self.now => self.look_again(deadline),
-            Some(_) if current.limit.is_none() => {
+            Some(_) if current.running.limit.is_none() => {
                 current.limit(Cause::Deadline, self.now, self.grace);
-                self.told.push((Arc::clone(cell), current.epoch));
+                self.told.push((Arc::clone(cell), cell.signal.epoch()));
             }
             _ => {}
         }
-        let Some(limit) = &mut current.limit else { return };
+        let Some(limit) = &mut current.running.limit else { return };
         let Limit { cause, give_up, asked } = *limit;
         if give_up > self.now {
             self.look_again(give_up);
@@ -123,9 +123,9 @@ impl<T: Task, C: Completion<T::Output>> Findings<T, C> {
         }
         // Inside the task's code at this moment: it had its grace and did not use it.
         if cell.reach.polling.load(Ordering::Relaxed) || give_up + DROP_TIME <= self.now {
-            if let Some(current) = slot.current.take() {
+            if let Some(ended) = slot.finish() {
                 self.stuck.push(Arc::clone(cell));
-                self.given_up.push((current, cause));
+                self.given_up.push((ended, cause));
             }
         } else {
             self.look_again(give_up + DROP_TIME);
@@ -151,7 +151,7 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
             given_up: Vec::new(),
         };
         for cell in board.workers.iter().flatten() {
-            findings.look_at(cell);
+            findings.look_at(cell, self.config.default_deadline);
         }
         for cell in &findings.stuck {
             board.dismiss(cell);
@@ -172,10 +172,10 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
         for cell in findings.stuck.drain(..) {
             cell.reach.abandoned.notify_one();
         }
-        for (current, cause) in findings.given_up.drain(..) {
-            let id = current.id.clone();
+        for (ended, cause) in findings.given_up.drain(..) {
+            let id = &ended.entry.id;
             tracing::warn!(pool = self.config.name, task = %id, ?cause, "task is stuck; its worker was replaced");
-            self.end_current(current, Ending::GaveUp { cause, stuck: true }, None);
+            self.end_current(ended, Ending::GaveUp { cause, stuck: true }, None, false);
         }
         if let Some(hard) = hard {
             self.begin_shutdown(hard);
@@ -190,19 +190,21 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
     /// Moves on what waits behind a worker that has not got on since the last look, and calls a worker
     /// in spite of the runtime's threads seeming taken: one of them may be blocked.
     fn tick(&self, board: &mut Board<T, C>) -> (Staffing<T, C>, bool) {
-        for index in board.batched.clone() {
+        let mut holds = false;
+        for index in board.active.clone() {
             let Some(cell) = board.workers[index].clone() else { continue };
             let mut slot = cell.lock();
-            let running = slot.current.as_ref().map(|current| current.epoch);
+            let running = Some(cell.signal.epoch());
             let stands_still = slot.seen == running;
             slot.seen = running;
+            holds |= slot.waiting() > 0;
             drop(slot);
             if stands_still {
                 board.put_back(&cell);
             }
         }
         board.ticking = false;
-        let tick = board.running() > 0 && self.wants_tick(board);
+        let tick = board.running() > 0 && self.wants_tick(board, holds);
         let max = *self.config.workers.end();
         (if board.lane.has_work() { board.call(max) } else { self.staff(board) }, tick)
     }

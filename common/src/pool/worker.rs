@@ -4,9 +4,9 @@ use std::{
     any::Any,
     future::{Future, poll_fn},
     panic::{AssertUnwindSafe, catch_unwind},
-    pin::pin,
+    pin::{Pin, pin},
     sync::{Arc, atomic::Ordering, mpsc},
-    task::Poll,
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -16,6 +16,7 @@ use tokio::{sync::oneshot, time::Instant};
 use super::{
     Cause, Completion, Ending, Placement, Run, Task, TaskContext,
     cell::Cell,
+    entry::Owner,
     shared::Shared,
     turn::{Next, Pace, Start},
 };
@@ -28,11 +29,14 @@ enum Driven<O> {
     Dropped,
 }
 
-/// What the worker does next.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Then {
-    Continue,
+/// Why a worker stops taking turns.
+enum Event<T> {
+    /// Its task panicked.
     Restart,
+    /// Its next task wants a thread.
+    Thread(Start<T>),
+    /// The one task it was to run is over.
+    Done,
     Leave,
 }
 
@@ -47,123 +51,209 @@ pub(super) async fn work<T: Task, C: Completion<T::Output>>(mut presence: Presen
 async fn serve<T: Task, C: Completion<T::Output>>(shared: &Arc<Shared<T, C>>, cell: &Arc<Cell<T, C>>) {
     let mut thread: Option<mpsc::Sender<Errand>> = None;
     let mut panics_in_a_row = 0;
-    let mut pace = Pace::default();
-    let mut batched = None;
+    let mut turns = Turns { shared, cell, pace: Pace::default(), parked: false, once: false, successes: 0 };
+    let mut future = pin!(None);
     loop {
-        let start = match batched.take() {
-            Some(start) => start,
-            None => {
-                // Between batches others get the thread, were tasks never to wait for anything.
-                tokio::task::coop::consume_budget().await;
-                match poll_fn(|cx| shared.next(cell, &mut pace, cx)).await {
-                    Next::Start(start) => start,
-                    Next::Leave => return,
-                }
-            }
-        };
-        let then = match start.placement {
-            Placement::Runtime => run(shared, cell, start, &mut batched).await,
-            Placement::Threads => {
-                pace.forget();
-                run_on_thread(shared, cell, start, &mut thread).await
-            }
-        };
-        match then {
-            Then::Continue => panics_in_a_row = 0,
-            Then::Leave => return,
-            Then::Restart => {
-                pace.forget();
+        let mut event = poll_fn(|cx| turns.poll(None, future.as_mut(), T::run, cx)).await;
+        if let Event::Thread(start) = event {
+            event = run_on_thread(shared, cell, start, &mut thread).await;
+        }
+        if std::mem::take(&mut turns.successes) > 0 {
+            panics_in_a_row = 0;
+        }
+        match event {
+            Event::Restart => {
                 panics_in_a_row += 1;
                 let pause = shared.options.restart.pause(panics_in_a_row, rand::rng().random());
                 shared.restart(pause).await;
             }
+            Event::Thread(_) | Event::Done => panics_in_a_row = 0,
+            Event::Leave => return,
         }
     }
 }
 
-/// Runs one task and tells its owner the end, unless somebody else already has. The next of the batch
-/// takes its place in the same step, under one lock.
-async fn run<T: Task, C: Completion<T::Output>>(
-    shared: &Arc<Shared<T, C>>,
-    cell: &Cell<T, C>,
-    start: Start<T>,
-    next: &mut Option<Start<T>>,
-) -> Then {
-    let Start { task, cx, placement, waited } = start;
-    if let Some(long) = &cx.long {
-        shared.alarm.ring_by(long.deadline);
-    }
-    let observer = shared.options.observer.as_deref();
-    if let (Some(observer), Some(waited)) = (observer, waited) {
-        observer.started(waited, placement);
-    }
-    let driven = drive(shared, cell, task, cx, placement).await;
-    if cell.reach.parked.load(Ordering::Relaxed) && placement == Placement::Runtime {
-        shared.unpark(cell);
-    }
-    // One reading is both the end of this task and the start of the next.
-    let now = observer.is_some().then(Instant::now);
-    let current = if matches!(driven, Driven::Panicked(_)) {
-        shared.last_turn(cell)
-    } else {
-        let (current, start) = shared.turn(cell, now);
-        *next = start;
-        current
-    };
-    let Some(current) = current else {
-        shared.came_back();
-        return Then::Leave;
-    };
-    let told = current.told();
-    let (ending, then) = match driven {
-        Driven::Returned(output) => (Ending::Finished { output, told }, Then::Continue),
-        Driven::Panicked(message) => (Ending::Panicked { message }, Then::Restart),
-        Driven::Dropped => {
-            let cause = current.limit.map_or(Cause::Stopped, |limit| limit.cause);
-            // A short task was promised not to be interrupted, so it counts as abandoned.
-            (Ending::GaveUp { cause, stuck: matches!(current.run, Run::Short) }, Then::Continue)
-        }
-    };
-    shared.end_current(current, ending, now);
-    then
+/// A worker's turns, one poll of which runs as many tasks as return at once.
+///
+/// One flat function and no chain of small async ones: the tasks' arguments would be moved at each
+/// level, which costs more than all the rest.
+struct Turns<'a, T: Task, C: Completion<T::Output>> {
+    shared: &'a Arc<Shared<T, C>>,
+    cell: &'a Arc<Cell<T, C>>,
+    pace: Pace,
+    /// The running task has waited.
+    parked: bool,
+    /// Run the one task that is handed in.
+    once: bool,
+    /// Tasks since the last event that did not panic.
+    successes: u64,
 }
 
-/// The same on the worker's own thread. A thread that is stuck is left to itself with its worker.
+impl<T: Task, C: Completion<T::Output>> Turns<'_, T, C> {
+    fn poll<F: Future<Output = T::Output>>(
+        &mut self,
+        handed_in: Option<Start<T>>,
+        mut future: Pin<&mut Option<F>>,
+        make: impl Fn(T, TaskContext) -> F,
+        cx: &mut Context<'_>,
+    ) -> Poll<Event<T>> {
+        let mut start = handed_in;
+        loop {
+            if let Some(Start { task, cx, placement, waited }) = start.take() {
+                if let Some(long) = &cx.long {
+                    self.shared.alarm.ring_by(long.deadline);
+                }
+                if let (Some(observer), Some(waited)) = (&self.shared.options.observer, waited) {
+                    observer.started(waited, placement);
+                }
+                match catch_unwind(AssertUnwindSafe(|| make(task, cx))) {
+                    Ok(made) => future.set(Some(made)),
+                    Err(panic) => {
+                        return Poll::Ready(self.ended(Driven::Panicked(message(panic)), &mut start));
+                    }
+                }
+            }
+            if let Some(running) = future.as_mut().as_pin_mut() {
+                let mut driven = ready!(self.drive(running, cx));
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| future.set(None))) {
+                    driven = Driven::Panicked(message(panic));
+                }
+                match self.ended(driven, &mut start) {
+                    Event::Done if self.once => return Poll::Ready(Event::Done),
+                    Event::Done => {}
+                    event => return Poll::Ready(event),
+                }
+            } else {
+                // Between batches others get the thread, were tasks never to wait for anything.
+                let proceed = ready!(tokio::task::coop::poll_proceed(cx));
+                match ready!(self.shared.next(self.cell, &mut self.pace, cx)) {
+                    Next::Leave => return Poll::Ready(Event::Leave),
+                    Next::Start(next) if next.placement == Placement::Threads => {
+                        self.pace.forget();
+                        return Poll::Ready(Event::Thread(next));
+                    }
+                    Next::Start(next) => start = Some(next),
+                }
+                proceed.made_progress();
+            }
+        }
+    }
+
+    /// Polls the task in place, catching its panics.
+    fn drive<F: Future>(&mut self, running: Pin<&mut F>, cx: &mut Context<'_>) -> Poll<Driven<F::Output>> {
+        let reach = &self.cell.reach;
+        reach.polling.store(true, Ordering::Relaxed);
+        let polled = catch_unwind(AssertUnwindSafe(|| running.poll(cx)));
+        reach.polling.store(false, Ordering::Relaxed);
+        match polled {
+            Ok(Poll::Ready(output)) => Poll::Ready(Driven::Returned(output)),
+            Err(panic) => Poll::Ready(Driven::Panicked(message(panic))),
+            Ok(Poll::Pending) => {
+                // Registered before the check, so that an order in between is not missed.
+                reach.waker.register(cx.waker());
+                if reach.give_up.load(Ordering::Acquire) {
+                    return Poll::Ready(Driven::Dropped);
+                }
+                if !self.once && !std::mem::replace(&mut self.parked, true) {
+                    self.pace.forget();
+                    self.shared.park(self.cell);
+                }
+                Poll::Pending
+            }
+        }
+    }
+
+    /// The task is over: its record comes out of the slot and its owner is told, unless somebody else
+    /// already has. The next of the batch takes its place under the same lock.
+    fn ended(&mut self, driven: Driven<T::Output>, next: &mut Option<Start<T>>) -> Event<T> {
+        let (shared, reach) = (self.shared, &self.cell.reach);
+        if std::mem::take(&mut self.parked) {
+            shared.unpark(self.cell);
+        }
+        let panicked = matches!(driven, Driven::Panicked(_));
+        // One reading is both the end of this task and the start of the next.
+        let now = shared.options.observer.is_some().then(Instant::now);
+        let mut slot = self.cell.lock();
+        reach.give_up.store(false, Ordering::Relaxed);
+        let Some(ended) = slot.finish() else {
+            drop(slot);
+            shared.came_back();
+            return Event::Leave;
+        };
+        // A wide task ends later, and a thread's worker may end others meanwhile.
+        let counted = !self.once && matches!(ended.entry.owner, Owner::One(_));
+        slot.uncounted += u64::from(counted);
+        if !panicked && !self.once && !reach.leave.load(Ordering::Relaxed) {
+            *next = shared.start(self.cell, &mut slot, now);
+        }
+        drop(slot);
+        if panicked {
+            self.pace.forget();
+            shared.put_back(self.cell);
+        } else {
+            self.successes += 1;
+        }
+        let run = ended.entry.run;
+        let ending = match driven {
+            Driven::Returned(output) => Ending::Finished { output, told: ended.running.told(run) },
+            Driven::Panicked(message) => Ending::Panicked { message },
+            Driven::Dropped => {
+                let cause = ended.running.limit.map_or(Cause::Stopped, |limit| limit.cause);
+                // A short task was promised not to be interrupted, so it counts as abandoned.
+                Ending::GaveUp { cause, stuck: matches!(run, Run::Short) }
+            }
+        };
+        shared.end_current(ended, ending, now, counted);
+        if panicked { Event::Restart } else { Event::Done }
+    }
+}
+
+/// Runs a task on the worker's own thread. A thread that is stuck is left to itself with its worker.
 async fn run_on_thread<T: Task, C: Completion<T::Output>>(
     shared: &Arc<Shared<T, C>>,
     cell: &Arc<Cell<T, C>>,
     start: Start<T>,
     thread: &mut Option<mpsc::Sender<Errand>>,
-) -> Then {
+) -> Event<T> {
     let (tell, told) = oneshot::channel();
     shared.park(cell);
     let errand: Errand = {
         let (shared, cell) = (Arc::clone(shared), Arc::clone(cell));
         Box::new(move || {
-            let runtime = shared.runtime.clone();
-            let then = runtime.block_on(run(&shared, &cell, start, &mut None));
+            let event = shared.runtime.block_on(run_one(&shared, &cell, start));
             // The worker may be gone with its runtime; then nobody needs to know.
-            let _ = tell.send(then);
+            let _ = tell.send(event);
         })
     };
     let sender = thread.get_or_insert_with(|| spawn_thread(&shared.config.name, cell.name));
-    if sender.send(errand).is_err() {
+    let event = if sender.send(errand).is_ok() {
+        tokio::select! {
+            event = told => event.unwrap_or(Event::Leave),
+            () = cell.reach.abandoned.notified() => Event::Leave,
+        }
+    } else {
         // No thread could be had. Dropping the errand dropped the task; its owner still waits.
         *thread = None;
-        let current = cell.lock().current.take();
-        if let Some(current) = current {
+        let ended = cell.lock().finish();
+        if let Some(ended) = ended {
             let message = "no thread could be started for the task".to_owned();
-            shared.end_current(current, Ending::Panicked { message }, None);
+            shared.end_current(ended, Ending::Panicked { message }, None, false);
         }
-        shared.unpark(cell);
-        return Then::Restart;
-    }
-    let then = tokio::select! {
-        then = told => then.unwrap_or(Then::Leave),
-        () = cell.reach.abandoned.notified() => Then::Leave,
+        Event::Restart
     };
     shared.unpark(cell);
-    then
+    event
+}
+
+async fn run_one<T: Task, C: Completion<T::Output>>(
+    shared: &Arc<Shared<T, C>>,
+    cell: &Arc<Cell<T, C>>,
+    start: Start<T>,
+) -> Event<T> {
+    let mut turns = Turns { shared, cell, pace: Pace::default(), parked: false, once: true, successes: 0 };
+    let mut start = Some(start);
+    let mut future = pin!(None);
+    poll_fn(|cx| turns.poll(start.take(), future.as_mut(), T::run, cx)).await
 }
 
 fn spawn_thread(pool: &str, worker: u64) -> mpsc::Sender<Errand> {
@@ -178,54 +268,6 @@ fn spawn_thread(pool: &str, worker: u64) -> mpsc::Sender<Errand> {
         tracing::error!(pool, worker, %error, "cannot start a thread for cpu-bound tasks");
     }
     sender
-}
-
-/// Polls the task in place, catching its panics, those of its destructors included.
-async fn drive<T: Task, C: Completion<T::Output>>(
-    shared: &Arc<Shared<T, C>>,
-    cell: &Cell<T, C>,
-    task: T,
-    cx: TaskContext,
-    placement: Placement,
-) -> Driven<T::Output> {
-    let reach = &cell.reach;
-    let made = catch_unwind(AssertUnwindSafe(|| task.run(cx)));
-    let future = match made {
-        Ok(future) => future,
-        Err(panic) => return Driven::Panicked(message(panic)),
-    };
-    let mut future = pin!(Some(future));
-    // On a thread the worker has been parked from the start.
-    let mut parked = placement == Placement::Threads;
-    let driven = poll_fn(|cx| {
-        let Some(running) = future.as_mut().as_pin_mut() else { return Poll::Ready(Driven::Dropped) };
-        reach.polling.store(true, Ordering::Relaxed);
-        let polled = catch_unwind(AssertUnwindSafe(|| running.poll(cx)));
-        reach.polling.store(false, Ordering::Relaxed);
-        match polled {
-            Ok(Poll::Ready(output)) => Poll::Ready(Driven::Returned(output)),
-            Err(panic) => Poll::Ready(Driven::Panicked(message(panic))),
-            Ok(Poll::Pending) => {
-                // Registered before the check, so that an order in between is not missed.
-                reach.waker.register(cx.waker());
-                if reach.give_up.load(Ordering::Acquire) {
-                    return Poll::Ready(Driven::Dropped);
-                }
-                if !std::mem::replace(&mut parked, true) {
-                    shared.park(cell);
-                }
-                Poll::Pending
-            }
-        }
-    })
-    .await;
-    match catch_unwind(AssertUnwindSafe(|| future.set(None))) {
-        Ok(()) => driven,
-        Err(panic) => match driven {
-            Driven::Panicked(first) => Driven::Panicked(first),
-            Driven::Returned(_) | Driven::Dropped => Driven::Panicked(message(panic)),
-        },
-    }
 }
 
 fn message(panic: Box<dyn Any + Send>) -> String {
@@ -254,9 +296,10 @@ impl<T: Task, C: Completion<T::Output>> Presence<T, C> {
 
 impl<T: Task, C: Completion<T::Output>> Drop for Presence<T, C> {
     fn drop(&mut self) {
-        let current = self.cell.lock().current.take();
-        if let Some(current) = current {
-            self.shared.end_current(current, Ending::GaveUp { cause: Cause::Shutdown, stuck: false }, None);
+        let ended = self.cell.lock().finish();
+        if let Some(ended) = ended {
+            let ending = Ending::GaveUp { cause: Cause::Shutdown, stuck: false };
+            self.shared.end_current(ended, ending, None, false);
         }
         self.shared.leave(&self.cell, self.cut_off);
     }
