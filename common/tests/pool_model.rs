@@ -108,7 +108,13 @@ fn stop(mode: u8) -> Stop {
     }
 }
 
-fn submit(pool: &Pool<Job, Record>, log: &Arc<Mutex<Log>>, number: usize, kind: Kind, group: Option<usize>) -> Result<(), Refusal> {
+fn submit(
+    pool: &Pool<Job, Record>,
+    log: &Arc<Mutex<Log>>,
+    number: usize,
+    kind: Kind,
+    group: Option<usize>,
+) -> Result<(), Refusal> {
     let run = if kind.is_long() { Run::Long { deadline: None } } else { Run::Short };
     let mut spec = Spec { run, ..Spec::short(TaskId::number(number as u64)) };
     spec.group = group.map(|group| GROUPS[group].into());
@@ -118,7 +124,8 @@ fn submit(pool: &Pool<Job, Record>, log: &Arc<Mutex<Log>>, number: usize, kind: 
 
 fn agree(pool: &Pool<Job, Record>, log: &Arc<Mutex<Log>>, model: &Model) {
     let snapshot = pool.snapshot();
-    let mut running: Vec<usize> = snapshot.tasks.iter().map(|task| task.id.to_string().parse().unwrap()).collect();
+    let mut running: Vec<usize> =
+        snapshot.tasks.iter().map(|task| task.id.to_string().parse().unwrap()).collect();
     running.sort_unstable();
     let log = log.lock().unwrap();
     let endings: BTreeMap<usize, Ending<()>> = log
@@ -135,7 +142,8 @@ fn agree(pool: &Pool<Job, Record>, log: &Arc<Mutex<Log>>, model: &Model) {
     assert_eq!(log.starts, model.starts);
     let totals = snapshot.totals;
     assert_eq!(totals.admitted, model.admitted);
-    let ended = totals.finished + totals.not_started + totals.interrupted + totals.abandoned + totals.panicked;
+    let ended =
+        totals.finished + totals.not_started + totals.interrupted + totals.abandoned + totals.panicked;
     assert_eq!(ended, model.endings.len() as u64);
     assert!(snapshot.workers.idle + snapshot.workers.busy <= WORKERS, "{snapshot:?}");
 }

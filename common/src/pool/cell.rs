@@ -102,6 +102,10 @@ impl<T: Task, C: Completion<T::Output>> Current<'_, T, C> {
     /// Limits what is left to the task. A later order may shorten what is left, never lengthen it.
     /// True when the task is now to be told for the first time.
     pub(super) fn limit(&mut self, cause: Cause, now: Instant, grace: Duration) -> bool {
+        // Only a shutdown leaves a short task behind.
+        if matches!(self.entry.run, Run::Short) && cause != Cause::Shutdown {
+            return false;
+        }
         let give_up = now + grace;
         match &mut self.running.limit {
             Some(limit) => {

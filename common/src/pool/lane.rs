@@ -33,7 +33,7 @@ pub(super) struct GroupState<T: Task, C: Completion<T::Output>> {
     pub(super) running: usize,
     /// Tasks admitted and not ended.
     pub(super) pending: usize,
-    /// Passed over because the group may not start more. Older than any of the group's in `ready`.
+    /// Passed over because the group may not start more, oldest first.
     pub(super) parked: VecDeque<Entry<T, C>>,
     pub(super) drained: Arc<Notify>,
 }
@@ -123,13 +123,9 @@ impl<T: Task, C: Completion<T::Output>> Lane<T, C> {
                 self.refresh(&group);
                 return Some(self.started(entry));
             }
-            // A joiner goes to the front: its task is older than all that is parked behind it.
-            let joins = entry.shard > 0;
-            if joins {
-                state.parked.push_front(entry);
-            } else {
-                state.parked.push_back(entry);
-            }
+            // Nearly always at the end; not when younger ones were parked as soon as they came.
+            let at = state.parked.partition_point(|parked| parked.seq < entry.seq);
+            state.parked.insert(at, entry);
             self.parked += 1;
         }
     }

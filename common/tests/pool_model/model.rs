@@ -127,7 +127,9 @@ impl Model {
         let mut found = self.drop_waiting(&matches, Cause::Stopped);
         for number in self.running_numbers() {
             let now = self.now;
-            let Some(running) = self.running.iter_mut().find(|running| running.task.number == number) else { continue };
+            let Some(running) = self.running.iter_mut().find(|running| running.task.number == number) else {
+                continue;
+            };
             if matches(&running.task) && running.task.kind.is_long() && running.limit.is_none() {
                 running.limit = Some((Cause::Stopped, now + GRACE));
                 found += 1;
@@ -206,7 +208,9 @@ impl Model {
             self.hard();
         }
         for number in self.running_numbers() {
-            let Some(running) = self.running.iter().find(|running| running.task.number == number) else { continue };
+            let Some(running) = self.running.iter().find(|running| running.task.number == number) else {
+                continue;
+            };
             if let Some((cause, give_up)) = running.limit
                 && give_up <= now
             {
@@ -219,7 +223,9 @@ impl Model {
     /// Who listens returns as soon as he is told.
     fn obey(&mut self) {
         for number in self.running_numbers() {
-            let Some(running) = self.running.iter().find(|running| running.task.number == number) else { continue };
+            let Some(running) = self.running.iter().find(|running| running.task.number == number) else {
+                continue;
+            };
             if running.task.kind == Kind::Obeys
                 && let Some((cause, _)) = running.limit
             {
