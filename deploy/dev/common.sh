@@ -13,7 +13,7 @@ mkdir -p "$state_dir" "$log_dir"
 checkout_id=$(printf %s "$root" | cksum | cut -d' ' -f1)
 
 say() { printf '\033[2m[dev %4ds]\033[0m %s\n' "$SECONDS" "$*" >&2; }
-warn() { printf '[dev] note: %s\n' "$*" >&2; }
+warn() { printf '[dev] %s: %s\n' "${severity:-note}" "$*" >&2; }
 die() {
     printf '[dev] error: %s\n' "$*" >&2
     exit 1

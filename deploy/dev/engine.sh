@@ -55,5 +55,5 @@ need_buildkit() {
             return
         fi
     done < <(type -ap docker)
-    require "building with BuildKit" docker-buildx || exit 1
+    demand "building with BuildKit" docker-buildx
 }

@@ -111,7 +111,7 @@ build_image() {
 debian_image() {
     local suite=$1 name=garenne/debian:$1-slim log=$log_dir/debian-$1.log mirror proxy bundle options=()
     have_image "$name" && return
-    require "building images without a registry" mmdebstrap || exit 1
+    demand "building images without a registry" mmdebstrap
     # shellcheck disable=SC2016  # apt's own placeholders
     # Labels are known only where package lists were fetched; the address tells enough elsewhere.
     mirror=$(apt-get indextargets --format '$(REPO_URI) $(LABEL)' 'Created-By: Packages' 2>/dev/null |

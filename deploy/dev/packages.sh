@@ -2,7 +2,8 @@
 # shellcheck disable=SC2154,SC2034  # variables are shared between the parts that ./dev sources
 # Debian packages that a step needs: installed when we are root, else named for the reader. Sourced.
 
-# require WHY PACKAGE…: makes sure that the packages are installed.
+# require WHY PACKAGE…: makes sure that the packages are installed. `demand` does not go on without them.
+demand() { severity=error require "$@" || exit 1; }
 require() {
     local why=$1 missing=() package
     shift
@@ -58,5 +59,5 @@ apt_get() {
 require_rust() {
     have cargo || die "cargo is missing: install Rust from https://rustup.rs, then run this again"
     # rustc links with cc, and the TLS library compiles C.
-    have cc || require "linking" gcc libc6-dev || exit 1
+    have cc || demand "linking" gcc libc6-dev
 }

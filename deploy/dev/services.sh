@@ -20,7 +20,7 @@ broker_up() {
             -e RABBITMQ_DEFAULT_USER=guest -e RABBITMQ_DEFAULT_PASS=guest -- \
             "AMQP_URL=amqp://guest:guest@127.0.0.1:$amqp/%2f" "MANAGEMENT_URL=http://guest:guest@127.0.0.1:$management"
     else
-        require "the broker" rabbitmq-server || exit 1
+        demand "the broker" rabbitmq-server
         service_down rabbitmq
         amqp=$(free_port 5672) management=$(free_port 15672)
         start_process rabbitmq "$amqp" "$management" -- \
@@ -92,12 +92,12 @@ service_runs() {
     fi
 }
 
-# Whether the remembered process group is still ours: pids are used again after a reboot.
+# Whether the remembered process group is still ours: numbers are used again after a reboot. The leader
+# has the folder's name in its environment or its arguments.
 our_group() {
     local group
     group=$(recall "$1" GROUP)
-    [ -n "$group" ] && kill -0 -- "-$group" 2>/dev/null &&
-        pgrep -g "$group" -f "$(recall "$1" DIR)" >/dev/null
+    [ -n "$group" ] && grep -qs "$(recall "$1" DIR)" "/proc/$group/environ" "/proc/$group/cmdline"
 }
 
 service_down() {
