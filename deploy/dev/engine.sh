@@ -34,7 +34,8 @@ get_engine() {
     fi
     mode_reason="docker.io could not be installed"
     have dockerd || require "containers" docker.io || return 1
-    have docker || require "containers" docker.io || return 1
+    # Since trixie the client is a package of its own.
+    have docker || require "containers" docker-cli || return 1
     say "starting dockerd"
     # In a session of its own, so that Ctrl-C here does not stop everyone's containers.
     setsid nohup dockerd >"$log_dir/dockerd.log" 2>&1 </dev/null &
