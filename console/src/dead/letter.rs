@@ -1,0 +1,148 @@
+//! A dead letter, as far as an operator asks about it.
+
+use garenne_common::task::header::{self, integer, text};
+use lapin::{
+    BasicProperties,
+    message::Delivery,
+    types::{AMQPValue, FieldTable},
+};
+
+/// One dead letter.
+#[derive(Clone, Debug)]
+pub struct Letter {
+    /// The task's id, where it had one.
+    pub id: Option<String>,
+    /// The kind: `type`, else the routing key it was first published with.
+    pub kind: String,
+    /// Why: `garenne-reason`, else what the broker says.
+    pub reason: String,
+    /// Whether the broker itself dead-lettered it.
+    pub by_broker: bool,
+    /// The error, one line.
+    pub error: Option<String>,
+    /// The worker that gave it up.
+    pub worker: Option<String>,
+    /// The lane it came from.
+    pub lane: Option<String>,
+    /// The queue it came from, where the broker dead-lettered it.
+    pub queue: Option<String>,
+    /// Attempts spent.
+    pub attempt: i64,
+    /// When a worker first saw it fail, milliseconds since 1970.
+    pub first_seen: Option<i64>,
+    /// When it died, milliseconds since 1970.
+    pub died_at: Option<i64>,
+    /// Everything it travelled with.
+    pub properties: BasicProperties,
+    /// The payload.
+    pub body: Vec<u8>,
+}
+
+impl Letter {
+    /// Reads one; whatever is missing or odd is left out, for a dead letter may be anything.
+    pub fn read(delivery: &Delivery) -> Self {
+        Self::of(delivery.routing_key.as_str(), &delivery.properties, delivery.data.clone())
+    }
+
+    fn of(routing_key: &str, properties: &BasicProperties, body: Vec<u8>) -> Self {
+        let headers = properties.headers();
+        let word = |name| header::get(headers, name).and_then(text);
+        let number = |name| header::get(headers, name).and_then(integer);
+        let death = last_death(headers);
+        let death_text = |name: &str| death.and_then(|death| death.inner().get(name)).and_then(text);
+        let given = word(header::REASON);
+        let by_broker = given.is_none();
+        let broker_reason = || word("x-first-death-reason").or_else(|| death_text("reason"));
+        let first_key = || match death.and_then(|death| death.inner().get("routing-keys")) {
+            Some(AMQPValue::FieldArray(keys)) => keys.as_slice().first().and_then(text),
+            _ => None,
+        };
+        let kind = properties.kind().as_ref().map(|kind| kind.as_str().to_owned());
+        Self {
+            id: properties.message_id().as_ref().map(|id| id.as_str().to_owned()),
+            kind: kind.or_else(first_key).unwrap_or_else(|| routing_key.to_owned()),
+            reason: given.or_else(broker_reason).unwrap_or_else(|| "unknown".to_owned()),
+            by_broker,
+            error: word(header::ERROR),
+            worker: word(header::WORKER),
+            lane: word(header::LANE),
+            queue: word("x-first-death-queue").or_else(|| death_text("queue")),
+            attempt: number(header::ATTEMPT).unwrap_or(0),
+            first_seen: number(header::FIRST_SEEN),
+            died_at: number(header::DIED_AT).or_else(|| {
+                // The broker's clock has whole seconds.
+                death.and_then(|death| death.inner().get("time")).and_then(integer).map(|s| s * 1000)
+            }),
+            properties: properties.clone(),
+            body,
+        }
+    }
+}
+
+/// The newest entry of `x-death`.
+fn last_death(headers: &Option<FieldTable>) -> Option<&FieldTable> {
+    match header::get(headers, "x-death")? {
+        AMQPValue::FieldArray(deaths) => match deaths.as_slice().first()? {
+            AMQPValue::FieldTable(death) => Some(death),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use garenne_common::task::header::long;
+
+    use super::*;
+
+    /// A letter with these headers.
+    pub(in crate::dead) fn letter(kind: &str, headers: &[(&str, AMQPValue)]) -> Letter {
+        let mut table = FieldTable::default();
+        for (name, value) in headers {
+            table.insert((*name).into(), value.clone());
+        }
+        let properties =
+            BasicProperties::default().with_message_id("7".into()).with_type(kind.into()).with_headers(table);
+        Letter::of("garenne.dead", &properties, b"{}".to_vec())
+    }
+
+    #[test]
+    fn a_workers_marks_are_read() {
+        let read = letter(
+            "alert.notify",
+            &[
+                (header::REASON, long("attempts-exhausted")),
+                (header::ERROR, long("webhook answered 500")),
+                (header::ATTEMPT, AMQPValue::LongUInt(5)),
+                (header::DIED_AT, AMQPValue::LongLongInt(1_700_000_000_123)),
+            ],
+        );
+        assert_eq!((read.reason.as_str(), read.by_broker, read.attempt), ("attempts-exhausted", false, 5));
+        assert_eq!(read.died_at, Some(1_700_000_000_123));
+        assert_eq!(read.kind, "alert.notify");
+    }
+
+    #[test]
+    fn the_brokers_own_dead_letters_show_what_it_says() {
+        let mut death = FieldTable::default();
+        death.insert("reason".into(), long("expired"));
+        death.insert("queue".into(), long("garenne.tasks.fast"));
+        death.insert("time".into(), AMQPValue::Timestamp(1_700_000_000));
+        death.insert("routing-keys".into(), AMQPValue::FieldArray(vec![long("reading.process")].into()));
+        let mut table = FieldTable::default();
+        table.insert("x-death".into(), AMQPValue::FieldArray(vec![AMQPValue::FieldTable(death)].into()));
+        table.insert("x-first-death-reason".into(), long("expired"));
+        let read = Letter::of("x", &BasicProperties::default().with_headers(table), Vec::new());
+        assert_eq!((read.reason.as_str(), read.by_broker), ("expired", true));
+        assert_eq!((read.kind.as_str(), read.id), ("reading.process", None));
+        assert_eq!(read.queue.as_deref(), Some("garenne.tasks.fast"));
+        assert_eq!(read.died_at, Some(1_700_000_000_000));
+    }
+
+    #[test]
+    fn a_letter_that_says_nothing_is_still_one() {
+        let read = Letter::of("some.key", &BasicProperties::default(), Vec::new());
+        assert_eq!((read.kind.as_str(), read.reason.as_str(), read.died_at), ("some.key", "unknown", None));
+    }
+}

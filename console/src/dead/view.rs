@@ -1,0 +1,181 @@
+//! Dead letters for people and for programs.
+
+use std::{collections::BTreeMap, fmt::Write, time::SystemTime};
+
+use garenne_common::task::{epoch_ms, header};
+use serde_json::{Map, Value, json};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+use super::letter::Letter;
+use crate::table::{Column, cut, grouped, lay_out, span};
+
+/// How many letters a list shows unless asked for more.
+pub(super) const LISTED: usize = 50;
+/// Errors are cut to this many characters in a list.
+const ERROR_WIDTH: usize = 70;
+/// A payload is shown up to this many bytes.
+const BODY_SHOWN: usize = 64 * 1024;
+
+/// The newest letters, and how many of each kind and reason there are.
+pub(super) fn list(letters: &[Letter], looked: u64, limit: usize) -> String {
+    let now = epoch_ms(SystemTime::now());
+    let columns = [
+        Column::Text("id"),
+        Column::Text("kind"),
+        Column::Text("reason"),
+        Column::Figure("attempts"),
+        Column::Figure("died"),
+        Column::Text("error"),
+    ];
+    let row = |letter: &Letter| {
+        vec![
+            letter.id.clone().unwrap_or_else(|| "-".to_owned()),
+            letter.kind.clone(),
+            if letter.by_broker { format!("{} (broker)", letter.reason) } else { letter.reason.clone() },
+            letter.attempt.to_string(),
+            letter.died_at.map_or("-".to_owned(), |at| {
+                format!("{} ago", span(now.saturating_sub(at).max(0).unsigned_abs()))
+            }),
+            cut(letter.error.as_deref().unwrap_or("-"), ERROR_WIDTH),
+        ]
+    };
+    let shown = &letters[letters.len().saturating_sub(limit)..];
+    let mut text = String::new();
+    if !shown.is_empty() {
+        text += &lay_out(&columns, shown.iter().map(row));
+        text.push('\n');
+    }
+    let mut counts: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for letter in letters {
+        *counts.entry((&letter.kind, &letter.reason)).or_default() += 1;
+    }
+    let groups: Vec<_> =
+        counts.iter().map(|((kind, reason), n)| format!("{} {kind} {reason}", grouped(*n))).collect();
+    let matched = grouped(letters.len() as u64);
+    let _ = write!(text, "{matched} of {} dead letters", grouped(looked));
+    if shown.len() < letters.len() {
+        let _ = write!(text, ", the newest {} shown (--limit)", grouped(shown.len() as u64));
+    }
+    if !groups.is_empty() {
+        let _ = write!(text, ": {}", groups.join(", "));
+    }
+    text.push('\n');
+    text
+}
+
+/// One JSON object a line, without payloads.
+pub(super) fn json_lines(letters: &[Letter], limit: Option<usize>) -> String {
+    let skipped = limit.map_or(0, |limit| letters.len().saturating_sub(limit));
+    letters[skipped..].iter().fold(String::new(), |mut text, letter| {
+        let _ = writeln!(text, "{}", object(letter));
+        text
+    })
+}
+
+/// Everything about each letter.
+pub(super) fn show(letters: &[Letter], as_json: bool) -> String {
+    let mut text = String::new();
+    for letter in letters {
+        if as_json {
+            let mut whole = object(letter);
+            whole["headers"] = headers(letter);
+            whole["body"] = serde_json::from_slice(&letter.body)
+                .unwrap_or_else(|_| json!({"base64": base64(&letter.body)}));
+            let _ = writeln!(text, "{whole}");
+            continue;
+        }
+        let mut line = |name: &str, value: &str| {
+            let _ = writeln!(text, "{name:<12} {value}");
+        };
+        line("id", letter.id.as_deref().unwrap_or("-"));
+        line("kind", &letter.kind);
+        line("reason", &letter.reason);
+        line("error", letter.error.as_deref().unwrap_or("-"));
+        line("attempts", &letter.attempt.to_string());
+        line("worker", letter.worker.as_deref().unwrap_or("-"));
+        line("lane", letter.lane.as_deref().or(letter.queue.as_deref()).unwrap_or("-"));
+        line("first seen", &letter.first_seen.and_then(rfc3339).unwrap_or_else(|| "-".to_owned()));
+        line("died", &letter.died_at.and_then(rfc3339).unwrap_or_else(|| "-".to_owned()));
+        if let Value::Object(map) = headers(letter) {
+            for (name, value) in map {
+                line("header", &format!("{name} = {value}"));
+            }
+        }
+        let _ = writeln!(text, "payload      {} bytes\n{}\n", letter.body.len(), body(&letter.body));
+    }
+    text
+}
+
+fn body(body: &[u8]) -> String {
+    if let Ok(value) = serde_json::from_slice::<Value>(body) {
+        return cut(&format!("{value:#}"), BODY_SHOWN);
+    }
+    let shown = &body[..body.len().min(BODY_SHOWN)];
+    match std::str::from_utf8(shown) {
+        Ok(text) => text.to_owned(),
+        Err(_) => format!("(not text) {}", shown.escape_ascii()),
+    }
+}
+
+fn object(letter: &Letter) -> Value {
+    json!({
+        "id": letter.id,
+        "kind": letter.kind,
+        "reason": letter.reason,
+        "by_broker": letter.by_broker,
+        "error": letter.error,
+        "attempts": letter.attempt,
+        "worker": letter.worker,
+        "lane": letter.lane,
+        "queue": letter.queue,
+        "first_seen": letter.first_seen.and_then(rfc3339),
+        "died_at": letter.died_at.and_then(rfc3339),
+        "bytes": letter.body.len(),
+    })
+}
+
+/// Headers that the lines above have not told yet.
+fn headers(letter: &Letter) -> Value {
+    let told = [
+        header::REASON,
+        header::ERROR,
+        header::WORKER,
+        header::FIRST_SEEN,
+        header::DIED_AT,
+        header::ATTEMPT,
+        header::LANE,
+    ];
+    let table = letter.properties.headers();
+    let rest =
+        table.iter().flat_map(|table| table.inner()).filter(|(name, _)| !told.contains(&name.as_str()));
+    rest.map(|(name, value)| (name.to_string(), plain(value))).collect::<Map<_, _>>().into()
+}
+
+fn plain(value: &lapin::types::AMQPValue) -> Value {
+    use lapin::types::AMQPValue;
+    match value {
+        AMQPValue::Boolean(truth) => json!(truth),
+        AMQPValue::Float(number) => json!(number),
+        AMQPValue::Double(number) => json!(number),
+        AMQPValue::FieldArray(items) => items.as_slice().iter().map(plain).collect(),
+        AMQPValue::FieldTable(table) => {
+            let pairs = table.inner().iter().map(|(name, value)| (name.to_string(), plain(value)));
+            pairs.collect::<Map<_, _>>().into()
+        }
+        other => match (header::text(other), header::integer(other)) {
+            (Some(text), _) => json!(text),
+            (None, Some(number)) => json!(number),
+            (None, None) => Value::Null,
+        },
+    }
+}
+
+fn rfc3339(ms: i64) -> Option<String> {
+    let nanos = i128::from(ms) * 1_000_000;
+    OffsetDateTime::from_unix_timestamp_nanos(nanos).ok()?.format(&Rfc3339).ok()
+}
+
+fn base64(body: &[u8]) -> String {
+    use base64::Engine;
+    base64::engine::general_purpose::STANDARD.encode(body)
+}

@@ -1,0 +1,43 @@
+//! The operator's tool: what is on the broker, what died and why, and proof that nothing is lost.
+//!
+//! The binary `garenne` is a few lines on top of this; the tests and the drill use the same parts.
+
+pub mod cli;
+pub mod dead;
+pub mod management;
+pub mod operator;
+pub mod progress;
+pub mod queues;
+pub mod settings;
+pub mod status;
+pub mod table;
+pub mod topology;
+
+use garenne_common::{
+    config,
+    exit::{Exit, Failure},
+};
+
+use crate::{
+    cli::{Cli, Command},
+    operator::Operator,
+    settings::ConsoleConfig,
+};
+
+/// Does what the command line asks for.
+///
+/// # Errors
+/// The line for stderr and the code to exit with.
+pub async fn run(cli: Cli) -> Result<Exit, Failure> {
+    let settings: ConsoleConfig = config::load(cli.common.sources(cli.own_settings()))?;
+    if cli.common.print_config {
+        print!("{}", config::print_config(&settings));
+        return Ok(Exit::Done);
+    }
+    let operator = Operator::new(settings)?;
+    match cli.command {
+        Command::Status(args) => status::run(&operator, &args).await,
+        Command::Topology { verb } => topology::run(&operator, verb).await,
+        Command::Dead { verb } => dead::run(&operator, verb).await,
+    }
+}

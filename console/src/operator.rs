@@ -1,0 +1,52 @@
+//! Whom the console speaks to: one fleet on one broker.
+
+use garenne_common::{
+    broker::{Broker, BrokerError, Role},
+    exit::Failure,
+    topology::{BrokerVersion, Ladder, Names, Topology},
+};
+use lapin::Connection;
+
+use crate::{management::Management, settings::ConsoleConfig};
+
+/// One fleet as an operator reaches it.
+#[derive(Debug)]
+pub struct Operator {
+    /// The settings.
+    pub settings: ConsoleConfig,
+    /// The broker.
+    pub broker: Broker,
+    /// The broker's management API, where it was given.
+    pub management: Option<Management>,
+    /// The fleet's names.
+    pub names: Names,
+    /// The retry ladder's rungs.
+    pub ladder: Ladder,
+}
+
+impl Operator {
+    /// Prepares; nothing connects yet.
+    ///
+    /// # Errors
+    /// A URL that cannot be used.
+    pub fn new(settings: ConsoleConfig) -> Result<Self, Failure> {
+        let common = &settings.common;
+        let broker = Broker::new(common.amqp_url.expose(), "garenne")?;
+        let management = common.management_url.as_ref().map(Management::new).transpose()?;
+        let names = Names::new(&common.prefix);
+        Ok(Self { broker, management, names, ladder: Ladder::default(), settings })
+    }
+
+    /// A connection to look or declare on: one attempt, for somebody waits at the terminal.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn connect(&self) -> Result<Connection, BrokerError> {
+        self.broker.connect(Role::Operate).await
+    }
+
+    /// What must be on a broker of this version.
+    pub fn topology(&self, version: BrokerVersion) -> Topology {
+        Topology::new(&self.names, &self.settings.lane_specs(), &self.ladder, version)
+    }
+}

@@ -1,0 +1,10 @@
+//! Progress on stderr, where a person watches; nothing where nobody does.
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// A bar over `total` things, hidden unless stderr is a terminal.
+pub fn bar(total: u64, what: &'static str) -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {human_pos}/{human_len} {per_sec} eta {eta}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(total).with_style(style).with_message(what)
+}

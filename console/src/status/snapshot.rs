@@ -1,0 +1,173 @@
+//! The queues at one moment.
+
+use std::collections::BTreeMap;
+
+use garenne_common::exit::Failure;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    management::{Management, ManagementError},
+    operator::Operator,
+    queues::{LookError, Looker},
+};
+
+/// Where figures come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// The management API: everything, a few seconds old.
+    Management,
+    /// Passive declares: now, but without unacknowledged messages.
+    Amqp,
+}
+
+/// One queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct QueueStatus {
+    /// Messages ready for delivery.
+    pub ready: u64,
+    /// Messages delivered and not settled; unknown without the management API.
+    pub unacked: Option<u64>,
+    /// Consumers attached.
+    pub consumers: u64,
+}
+
+/// One lane with its retry ladder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LaneStatus {
+    /// The lane.
+    pub name: String,
+    /// Its queue.
+    #[serde(flatten)]
+    pub queue: QueueStatus,
+    /// Tasks waiting in its retry ladder, all rungs.
+    pub retrying: u64,
+    /// The same by delay, empty rungs left out.
+    pub rungs: BTreeMap<String, u64>,
+}
+
+/// All of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Snapshot {
+    /// Host and port.
+    pub broker: String,
+    /// The virtual host.
+    pub vhost: String,
+    /// The broker's version.
+    pub version: String,
+    /// The fleet's prefix.
+    pub prefix: String,
+    /// Where the figures come from.
+    pub source: Source,
+    /// The lanes, by name.
+    pub lanes: Vec<LaneStatus>,
+    /// Messages that came back from unclean deaths.
+    pub suspect: QueueStatus,
+    /// Dead letters.
+    pub dead: QueueStatus,
+    /// What no lane took.
+    pub unroutable: QueueStatus,
+    /// Queues that should be there and are not.
+    pub missing: Vec<String>,
+}
+
+impl Snapshot {
+    /// Looks at every queue: through the management API where it was given, else one by one.
+    ///
+    /// # Errors
+    /// One line and an exit code.
+    pub async fn take(operator: &Operator) -> Result<Self, Failure> {
+        let version = operator.broker.version().await?;
+        let wanted: Vec<String> = operator
+            .topology(version)
+            .queues
+            .into_iter()
+            .map(|queue| queue.name)
+            .filter(|name| *name != operator.names.stops())
+            .collect();
+        let (source, found) = match &operator.management {
+            Some(management) => {
+                (Source::Management, by_management(management, operator.broker.vhost()).await?)
+            }
+            None => (Source::Amqp, by_amqp(operator, &wanted).await?),
+        };
+        Ok(Self::of(operator, version.to_string(), source, &wanted, &found))
+    }
+
+    fn of(
+        operator: &Operator,
+        version: String,
+        source: Source,
+        wanted: &[String],
+        found: &BTreeMap<String, QueueStatus>,
+    ) -> Self {
+        let queue = |name: &str| found.get(name).copied().unwrap_or_default();
+        let names = &operator.names;
+        let lanes = operator.settings.lanes.defined().map(|(lane, _)| {
+            let waiting = |delay| (format!("{delay}"), queue(&names.retry(lane, delay)).ready);
+            let rungs: BTreeMap<_, _> =
+                operator.ladder.rungs().iter().map(|&d| waiting(d)).filter(|(_, n)| *n > 0).collect();
+            LaneStatus {
+                name: lane.to_owned(),
+                queue: queue(&names.lane(lane)),
+                retrying: rungs.values().sum(),
+                rungs,
+            }
+        });
+        Self {
+            broker: operator.broker.address(),
+            vhost: operator.broker.vhost().to_owned(),
+            version,
+            prefix: operator.settings.common.prefix.clone(),
+            source,
+            lanes: lanes.collect(),
+            suspect: queue(&names.suspect()),
+            dead: queue(&names.dead()),
+            unroutable: queue(&names.unroutable()),
+            missing: wanted.iter().filter(|name| !found.contains_key(*name)).cloned().collect(),
+        }
+    }
+}
+
+/// A queue as the management API lists it. Figures are absent until its collectors have some.
+#[derive(Deserialize)]
+struct Listed {
+    name: String,
+    #[serde(default)]
+    messages_ready: u64,
+    #[serde(default)]
+    messages_unacknowledged: u64,
+    #[serde(default)]
+    consumers: u64,
+}
+
+async fn by_management(
+    management: &Management,
+    vhost: &str,
+) -> Result<BTreeMap<String, QueueStatus>, ManagementError> {
+    let columns = [("columns", "name,messages_ready,messages_unacknowledged,consumers")];
+    let listed: Vec<Listed> = management.get(&["queues", vhost], &columns).await?;
+    let status = |queue: &Listed| QueueStatus {
+        ready: queue.messages_ready,
+        unacked: Some(queue.messages_unacknowledged),
+        consumers: queue.consumers,
+    };
+    Ok(listed.into_iter().map(|queue| (queue.name.clone(), status(&queue))).collect())
+}
+
+async fn by_amqp(operator: &Operator, wanted: &[String]) -> Result<BTreeMap<String, QueueStatus>, Failure> {
+    let connection = operator.connect().await?;
+    let mut looker = Looker::new(&connection);
+    let mut found = BTreeMap::new();
+    for name in wanted {
+        match looker.depth(name).await {
+            Ok(depth) => {
+                let queue = QueueStatus { ready: depth.ready, unacked: None, consumers: depth.consumers };
+                found.insert(name.clone(), queue);
+            }
+            Err(LookError::Missing(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,75 @@
+//! A snapshot for people.
+
+use std::fmt::Write;
+
+use super::snapshot::{QueueStatus, Snapshot, Source};
+use crate::table::{Column, grouped, lay_out};
+
+/// The snapshot as a table, with a line for everything that wants attention.
+pub(super) fn table(snapshot: &Snapshot) -> String {
+    let Snapshot { broker, version, vhost, prefix, .. } = snapshot;
+    let mut text = format!("RabbitMQ {version} at {broker}, virtual host {vhost}, prefix {prefix}\n\n");
+    let columns = [
+        Column::Text("queue"),
+        Column::Figure("ready"),
+        Column::Figure("unacked"),
+        Column::Figure("consumers"),
+        Column::Figure("retrying"),
+    ];
+    let row = |name: String, queue: &QueueStatus, retrying: Option<u64>| {
+        vec![
+            name,
+            grouped(queue.ready),
+            queue.unacked.map_or("-".to_owned(), grouped),
+            grouped(queue.consumers),
+            retrying.map_or(String::new(), grouped),
+        ]
+    };
+    let lanes = snapshot
+        .lanes
+        .iter()
+        .map(|lane| row(format!("lane {}", lane.name), &lane.queue, Some(lane.retrying)));
+    let rest =
+        [("suspect", &snapshot.suspect), ("dead", &snapshot.dead), ("unroutable", &snapshot.unroutable)];
+    let rest = rest.map(|(name, queue)| row(name.to_owned(), queue, None));
+    text += &lay_out(&columns, lanes.chain(rest));
+    for line in remarks(snapshot) {
+        let _ = write!(text, "\n{line}");
+    }
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    text
+}
+
+/// What an operator would want to know next, most urgent first.
+fn remarks(snapshot: &Snapshot) -> Vec<String> {
+    let mut lines = Vec::new();
+    if !snapshot.missing.is_empty() {
+        lines.push(format!("missing: {} - run `garenne topology apply`", snapshot.missing.join(", ")));
+    }
+    for lane in &snapshot.lanes {
+        if lane.queue.ready > 0 && lane.queue.consumers == 0 {
+            let ready = grouped(lane.queue.ready);
+            lines.push(format!("lane {}: {ready} tasks wait and no worker consumes them", lane.name));
+        }
+        if lane.retrying > 0 {
+            let rungs: Vec<_> =
+                lane.rungs.iter().map(|(delay, n)| format!("{} in {delay}", grouped(*n))).collect();
+            lines.push(format!("lane {}: retrying {}", lane.name, rungs.join(", ")));
+        }
+    }
+    if snapshot.dead.ready > 0 {
+        lines.push(format!("{} dead letters - `garenne dead list` says why", grouped(snapshot.dead.ready)));
+    }
+    if snapshot.unroutable.ready > 0 {
+        lines.push(format!(
+            "{} messages that no lane takes: a binding is missing",
+            grouped(snapshot.unroutable.ready)
+        ));
+    }
+    if snapshot.source == Source::Amqp {
+        lines.push("unacked needs --management-url".to_owned());
+    }
+    lines
+}

@@ -1,0 +1,92 @@
+//! Tables that are read at a glance: aligned columns, no frames, one line a row.
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+
+/// How a column's cells stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Column {
+    /// Text, to the left.
+    Text(&'static str),
+    /// A figure, to the right.
+    Figure(&'static str),
+}
+
+/// Lays rows out under their headings; every line ends with a line end.
+pub fn lay_out<R: IntoIterator<Item = String>>(
+    columns: &[Column],
+    rows: impl IntoIterator<Item = R>,
+) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(columns.iter().map(|column| match column {
+        Column::Text(name) | Column::Figure(name) => *name,
+    }));
+    for row in rows {
+        table.add_row(row);
+    }
+    for (index, column) in columns.iter().enumerate() {
+        let Some(cells) = table.column_mut(index) else { continue };
+        cells.set_padding((0, 2));
+        if matches!(column, Column::Figure(_)) {
+            cells.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+/// `1234567` as `1,234,567`.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// At most `width` characters, the last an ellipsis where something was cut.
+pub fn cut(text: &str, width: usize) -> String {
+    match text.char_indices().nth(width) {
+        None => text.to_owned(),
+        Some(_) => text.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
+    }
+}
+
+/// A span in one unit, two digits where they matter: `850ms`, `4.2s`, `3m`, `5h`, `2d`.
+pub fn span(milliseconds: u64) -> String {
+    match milliseconds {
+        ms @ 0..1_000 => format!("{ms}ms"),
+        ms @ 1_000..10_000 => format!("{:.1}s", ms as f64 / 1e3),
+        ms @ 10_000..120_000 => format!("{}s", ms / 1_000),
+        ms @ 120_000..7_200_000 => format!("{}m", ms / 60_000),
+        ms @ 7_200_000..172_800_000 => format!("{}h", ms / 3_600_000),
+        ms => format!("{}d", ms / 86_400_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_stand_to_the_right() {
+        let text = lay_out(
+            &[Column::Text("lane"), Column::Figure("ready")],
+            [vec!["fast".to_owned(), grouped(1_234)], vec!["slow".to_owned(), grouped(7)]],
+        );
+        assert_eq!(text, "lane  ready\nfast  1,234\nslow      7\n");
+    }
+
+    #[test]
+    fn numbers_texts_and_spans_are_short() {
+        assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([cut("abc", 3), cut("abcd", 3), cut("äöüß", 3)], ["abc", "ab…", "äö…"]);
+        assert_eq!(
+            [999, 4_200, 61_000, 180_000, 7_200_000, 200_000_000].map(span),
+            ["999ms", "4.2s", "61s", "3m", "2h", "2d"]
+        );
+    }
+}

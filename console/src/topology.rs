@@ -1,0 +1,137 @@
+//! `garenne topology`: create it, compare it with the broker's, print it.
+
+use garenne_common::{
+    exit::{Exit, Failure, HasExit},
+    topology::{self, Difference, Topology, TopologyError, compare, definitions},
+};
+use lapin::Connection;
+use serde_json::{Value, json};
+
+use crate::{
+    cli::{ExportFormat, TopologyVerb},
+    management::{Management, ManagementError},
+    operator::Operator,
+    queues::{LookError, Looker},
+};
+
+/// Runs a verb.
+///
+/// # Errors
+/// One line and an exit code.
+pub async fn run(operator: &Operator, verb: TopologyVerb) -> Result<Exit, Failure> {
+    match verb {
+        TopologyVerb::Apply => apply(operator).await,
+        TopologyVerb::Check => check(operator).await,
+        TopologyVerb::Export { format: ExportFormat::Definitions, broker_version } => {
+            let version = match broker_version {
+                Some(version) => version,
+                None => operator.broker.version().await.map_err(|error| {
+                    Failure::new(
+                        error.exit(),
+                        format_args!("{error}; or name the version: --broker-version 4.0"),
+                    )
+                })?,
+            };
+            let wanted = definitions(&operator.topology(version), operator.broker.vhost());
+            println!("{wanted:#}");
+            Ok(Exit::Done)
+        }
+    }
+}
+
+async fn apply(operator: &Operator) -> Result<Exit, Failure> {
+    let version = operator.broker.version().await?;
+    let connection = operator.connect().await?;
+    let wanted = operator.topology(version);
+    match topology::apply(&connection, &wanted).await {
+        Ok(()) => {
+            println!(
+                "RabbitMQ {version} at {}: {} exchanges, {} queues and {} bindings are there",
+                operator.broker.address(),
+                wanted.exchanges.len(),
+                wanted.queues.len(),
+                wanted.bindings.len()
+            );
+            Ok(Exit::Done)
+        }
+        // The broker names the first that differs; the management API knows all of them.
+        Err(error @ TopologyError::Differs { .. }) => {
+            if let Some(management) = &operator.management {
+                print_differences(&differences(management, &wanted, operator.broker.vhost()).await?, false);
+            }
+            Err(error.into())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn check(operator: &Operator) -> Result<Exit, Failure> {
+    let version = operator.broker.version().await?;
+    let wanted = operator.topology(version);
+    let (found, how) = match &operator.management {
+        Some(management) => {
+            (differences(management, &wanted, operator.broker.vhost()).await?, "arguments compared")
+        }
+        None => (
+            missing(&operator.connect().await?, &wanted).await?,
+            "existence only: with --management-url the arguments are compared",
+        ),
+    };
+    print_differences(&found, true);
+    let summary = match found.len() {
+        0 => "the topology is as it should be".to_owned(),
+        1 => "1 difference".to_owned(),
+        n => format!("{n} differences"),
+    };
+    println!("RabbitMQ {version} at {}: {summary} ({how})", operator.broker.address());
+    Ok(if found.is_empty() { Exit::Done } else { Exit::Failed })
+}
+
+fn print_differences(found: &[Difference], on_stdout: bool) {
+    for Difference { what, name, detail } in found {
+        if on_stdout {
+            println!("{what} {name}: {detail}");
+        } else {
+            eprintln!("{what} {name}: {detail}");
+        }
+    }
+}
+
+/// Compares what is wanted with what the management API tells of a virtual host.
+///
+/// # Errors
+/// [`ManagementError`].
+pub async fn differences(
+    management: &Management,
+    wanted: &Topology,
+    vhost: &str,
+) -> Result<Vec<Difference>, ManagementError> {
+    // Without statistics the answer is small and does not wait for the broker's collectors.
+    let bare = [("disable_stats", "true")];
+    let exchanges: Value = management.get(&["exchanges", vhost], &bare).await?;
+    let queues: Value = management.get(&["queues", vhost], &bare).await?;
+    let bindings: Value = management.get(&["bindings", vhost], &[]).await?;
+    let actual = json!({"exchanges": exchanges, "queues": queues, "bindings": bindings});
+    Ok(compare(&definitions(wanted, vhost), &actual))
+}
+
+/// What AMQP alone can tell: which exchanges and queues are not there.
+async fn missing(connection: &Connection, wanted: &Topology) -> Result<Vec<Difference>, LookError> {
+    let mut looker = Looker::new(connection);
+    let mut found = Vec::new();
+    let mut note = |what, looked: Result<(), LookError>| match looked {
+        Ok(()) => Ok(()),
+        Err(LookError::Missing(name)) => {
+            found.push(Difference { what, name, detail: "missing".into() });
+            Ok(())
+        }
+        Err(error) => Err(error),
+    };
+    for exchange in &wanted.exchanges {
+        note("exchange", looker.exchange(&exchange.name).await)?;
+    }
+    for queue in &wanted.queues {
+        note("queue", looker.depth(&queue.name).await.map(drop))?;
+    }
+    Ok(found)
+}
