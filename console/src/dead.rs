@@ -57,6 +57,7 @@ async fn matching(operator: &Operator, filter: &Filter) -> Result<(Vec<Letter>, 
     }
     let looked = walk.seen();
     walk.finish().await?;
+    Operator::leave(connection).await;
     bar.finish_and_clear();
     Ok((letters, looked))
 }

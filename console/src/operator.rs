@@ -2,8 +2,8 @@
 
 use garenne_common::{
     broker::{Broker, BrokerError, Role},
-    exit::Failure,
-    topology::{BrokerVersion, Ladder, Names, Topology},
+    exit::{Exit, Failure},
+    topology::{BrokerVersion, Ladder, LaneSpec, Names, Topology},
 };
 use lapin::Connection;
 
@@ -33,8 +33,9 @@ impl Operator {
         let common = &settings.common;
         let broker = Broker::new(common.amqp_url.expose(), "garenne")?;
         let management = common.management_url.as_ref().map(Management::new).transpose()?;
+        let ladder = settings.retry.ladder().map_err(|error| Failure::new(Exit::Config, error))?;
         let names = Names::new(&common.prefix);
-        Ok(Self { broker, management, names, ladder: Ladder::default(), settings })
+        Ok(Self { broker, management, names, ladder, settings })
     }
 
     /// A connection to look or declare on: one attempt, for somebody waits at the terminal.
@@ -47,6 +48,13 @@ impl Operator {
 
     /// What must be on a broker of this version.
     pub fn topology(&self, version: BrokerVersion) -> Topology {
-        Topology::new(&self.names, &self.settings.lane_specs(), &self.ladder, version)
+        Topology::new(&self.names, &LaneSpec::all(&self.settings.lanes), &self.ladder, version)
+    }
+
+    /// Takes leave, so that the broker's log shows no broken connection. Failing at that harms nobody.
+    pub async fn leave(connection: Connection) {
+        if let Err(error) = connection.close(200, "done".into()).await {
+            tracing::debug!(%error, "connection not closed in order");
+        }
     }
 }

@@ -1,9 +1,6 @@
 //! The console's settings: where the broker is, and what the fleet's lanes are called.
 
-use garenne_common::{
-    config::{Common, Invalid, Lanes, SecretUrl, Settings},
-    topology::LaneSpec,
-};
+use garenne_common::config::{Common, Invalid, Lanes, Retry, SecretUrl, Settings};
 use serde::{Deserialize, Serialize};
 
 /// Settings of `garenne`. A fleet can share one file: what only its workers know is passed over.
@@ -15,6 +12,8 @@ pub struct ConsoleConfig {
     pub common: Common,
     /// The fleet's lanes; the topology follows from them.
     pub lanes: Lanes,
+    /// The retry ladder, whose rungs are queues.
+    pub retry: Retry,
     /// Where the workers store readings, for audits.
     pub postgres_url: Option<SecretUrl>,
 }
@@ -22,18 +21,7 @@ pub struct ConsoleConfig {
 impl Settings for ConsoleConfig {
     fn validate(&self) -> Result<(), Invalid> {
         self.common.validate()?;
-        self.lanes.validate()
-    }
-}
-
-impl ConsoleConfig {
-    /// The lanes as the topology sees them.
-    pub fn lane_specs(&self) -> Vec<LaneSpec> {
-        let spec = |(name, lane): (&str, &garenne_common::config::Lane)| LaneSpec {
-            name: name.to_owned(),
-            bindings: lane.bindings.clone(),
-            consumer_timeout: lane.consumer_timeout,
-        };
-        self.lanes.defined().map(spec).collect()
+        self.lanes.validate()?;
+        self.retry.ladder().map(drop)
     }
 }

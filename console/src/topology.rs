@@ -43,7 +43,9 @@ async fn apply(operator: &Operator) -> Result<Exit, Failure> {
     let version = operator.broker.version().await?;
     let connection = operator.connect().await?;
     let wanted = operator.topology(version);
-    match topology::apply(&connection, &wanted).await {
+    let applied = topology::apply(&connection, &wanted).await;
+    Operator::leave(connection).await;
+    match applied {
         Ok(()) => {
             println!(
                 "RabbitMQ {version} at {}: {} exchanges, {} queues and {} bindings are there",
@@ -72,10 +74,12 @@ async fn check(operator: &Operator) -> Result<Exit, Failure> {
         Some(management) => {
             (differences(management, &wanted, operator.broker.vhost()).await?, "arguments compared")
         }
-        None => (
-            missing(&operator.connect().await?, &wanted).await?,
-            "existence only: with --management-url the arguments are compared",
-        ),
+        None => {
+            let connection = operator.connect().await?;
+            let found = missing(&connection, &wanted).await?;
+            Operator::leave(connection).await;
+            (found, "existence only: with --management-url the arguments are compared")
+        }
     };
     print_differences(&found, true);
     let summary = match found.len() {

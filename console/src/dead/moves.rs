@@ -124,6 +124,7 @@ impl Mover<'_> {
             }
         }
         run.bar.finish_and_clear();
+        Operator::leave(connection).await;
         if let Some(publisher) = publisher {
             publisher.close().await;
         }
@@ -202,7 +203,9 @@ impl Mover<'_> {
     /// The task as it goes back to work: nothing of its death is left on it.
     fn copy(&self, letter: &Letter) -> Result<Message, String> {
         let now = SystemTime::now();
-        let mut copied = Copied::verbatim(&letter.properties, now);
+        // A letter without a type tells its kind by its first routing key, unless that is our own.
+        let known_kind = if letter.kind == self.operator.names.dead() { "" } else { &letter.kind };
+        let mut copied = Copied::verbatim(&letter.properties, known_kind, now);
         for mark in [
             header::REASON,
             header::ERROR,
@@ -226,10 +229,7 @@ impl Mover<'_> {
             properties = properties.with_message_id(TaskId::random().as_str().into());
         }
         let target = self.target(letter)?;
-        if properties.kind().is_none() && letter.kind != self.operator.names.dead() {
-            properties = properties.with_type(letter.kind.as_str().into());
-        }
-        Ok(Message { target, properties, body: letter.body.clone() })
+        Ok(Message { target, properties, body: letter.body.clone().into() })
     }
 
     /// By kind where a lane takes it, as any publisher would; else back to the queue it came from.

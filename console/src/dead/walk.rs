@@ -26,8 +26,9 @@ const MOST_PREFETCH: u64 = 60_000;
 const SILENCE: Duration = Duration::from_millis(500);
 /// How long a queue that says it has messages may deliver none.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How long to wait until what was handed back is seen in the queue.
-const SETTLING: Duration = Duration::from_secs(10);
+/// How long to wait until what was handed back is seen in the queue. A broker whose disk is busy has
+/// been seen to take more than ten seconds.
+const SETTLING: Duration = Duration::from_secs(60);
 /// So few settlements are on their way at once that the broker's channel passes them all on before it
 /// closes.
 const UNSEEN_AT_MOST: u64 = 16;
@@ -50,6 +51,15 @@ pub enum WalkError {
         /// Messages ready.
         ready: u64,
     },
+    /// The broker took the settlements and does not show their effect.
+    #[error(
+        "queue {queue:?}: the broker has not applied the last settlements within {} s; what was removed last may be there again",
+        SETTLING.as_secs()
+    )]
+    Unsettled {
+        /// The queue.
+        queue: String,
+    },
     /// The consumer was ended by the broker.
     #[error("the broker ended the look at queue {queue:?}: {detail}; nothing was removed unseen")]
     Ended {
@@ -64,7 +74,7 @@ impl HasExit for WalkError {
     fn exit(&self) -> Exit {
         match self {
             Self::Look(error) => error.exit(),
-            Self::Stuck { .. } => Exit::Failed,
+            Self::Stuck { .. } | Self::Unsettled { .. } => Exit::Failed,
             Self::Ended { .. } => Exit::BrokerUnavailable,
         }
     }
@@ -218,7 +228,10 @@ impl<'c> Walk<'c> {
         }
         let mut looker = Looker::new(self.connection);
         let give_up = Instant::now() + SETTLING;
-        while looker.depth(&self.queue).await?.ready < visible && Instant::now() < give_up {
+        while looker.depth(&self.queue).await?.ready < visible {
+            if Instant::now() > give_up {
+                return Err(WalkError::Unsettled { queue: self.queue });
+            }
             sleep(POLL).await;
         }
         self.channel.close(200, "done".into()).await.map_err(broken)?;

@@ -169,5 +169,6 @@ async fn by_amqp(operator: &Operator, wanted: &[String]) -> Result<BTreeMap<Stri
             Err(error) => return Err(error.into()),
         }
     }
+    Operator::leave(connection).await;
     Ok(found)
 }
