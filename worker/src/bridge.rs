@@ -5,6 +5,7 @@ use std::{sync::Arc, time::SystemTime};
 
 use garenne_common::{
     pool::{Completion, Ending, Pool, Refusal, Refused, Spec},
+    shutdown::Fate,
     task::{DeadReason, Envelope},
 };
 use tokio::sync::Notify;
@@ -14,6 +15,7 @@ use crate::{
     consumer::Delivery,
     execute::{Attempt, End, Ran},
     fleet::Member,
+    loans::Loan,
     registry::{Entry, Registry},
 };
 
@@ -42,15 +44,34 @@ pub(crate) struct Bridge {
 /// The half of a task that stays with us while the pool has the other: the loan to settle.
 pub(crate) struct Job {
     bridge: Arc<Bridge>,
-    delivery: Delivery,
+    hold: Hold,
     envelope: Arc<Envelope>,
     entry: Arc<Entry>,
 }
 
+/// How the delivery is held while its task waits and runs.
+enum Hold {
+    /// A short task's: nobody else knows of it.
+    Own(Delivery),
+    /// A long task's: renewed when the message comes back while it runs.
+    Loan(Loan),
+}
+
+impl Job {
+    /// The delivery to settle. A loan is empty only after it was taken once.
+    fn take_delivery(hold: Hold, bridge: &Bridge, envelope: &Envelope) -> Option<Delivery> {
+        match hold {
+            Hold::Own(delivery) => Some(delivery),
+            Hold::Loan(loan) => bridge.clerk.loans.end(&envelope.id, &loan),
+        }
+    }
+}
+
 impl Completion<Ran> for Job {
     fn complete(self, ending: Ending<Ran>) {
-        let Self { bridge, delivery, envelope, entry } = self;
-        bridge.room.notify_one();
+        self.bridge.room.notify_one();
+        let Self { bridge, hold, envelope, entry } = self;
+        let Some(delivery) = Self::take_delivery(hold, &bridge, &envelope) else { return };
         let clerk = Arc::clone(&bridge.clerk);
         clerk.settle(&bridge.lane, delivery, envelope, &entry, End::of(ending));
     }
@@ -75,6 +96,17 @@ impl Bridge {
         let envelope = match read {
             Ok(envelope) => Arc::new(envelope),
             Err(malformed) => return dead(delivery, None, DeadReason::Malformed, malformed.to_string()),
+        };
+        let delivery = if delivery.redelivered {
+            if self.clerk.loans.is_done(&envelope.id) {
+                return delivery.settle(Fate::Acked);
+            }
+            match self.clerk.loans.renew(&envelope.id, delivery) {
+                Ok(()) => return,
+                Err(delivery) => delivery,
+            }
+        } else {
+            delivery
         };
         if envelope.expired(now) {
             return dead(delivery, Some(envelope), DeadReason::Expired, "expired before it started".into());
@@ -131,13 +163,17 @@ impl Bridge {
             spec = spec.group(group.as_str());
         }
         let mut task = Attempt {
-            handler: Arc::clone(&entry.handler),
+            entry: Arc::clone(&entry),
             envelope: Arc::clone(&envelope),
             worker: Arc::clone(&self.worker),
             body: delivery.body.clone(),
             epoch: delivery.epoch(),
         };
-        let mut job = Job { bridge: Arc::clone(self), delivery, envelope, entry };
+        let hold = match entry.options.deadline {
+            Some(_) => Hold::Loan(self.clerk.loans.lend(&envelope.id, delivery)),
+            None => Hold::Own(delivery),
+        };
+        let mut job = Job { bridge: Arc::clone(self), hold, envelope, entry };
         loop {
             let room = self.room.notified();
             match self.pool.submit_detached(spec.clone(), task, job) {
@@ -147,7 +183,11 @@ impl Bridge {
                     room.await;
                 }
                 Err(Refused { task: (_, job), .. }) => {
-                    return self.clerk.hand_back(job.delivery, &job.envelope);
+                    let Job { hold, envelope, .. } = job;
+                    if let Some(delivery) = Job::take_delivery(hold, self, &envelope) {
+                        self.clerk.hand_back(delivery, &envelope);
+                    }
+                    return;
                 }
             }
         }

@@ -25,15 +25,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     consumer::Delivery,
     execute::{End, Outcome},
-    handler::TaskOptions,
+    handler::RetryPolicy,
+    loans::Loans,
     registry::Entry,
     sink::{Accepted, Desk, Finished, Parcel, results},
 };
-
-/// The wait before a kind's second attempt where it names none.
-const FIRST_RETRY: Duration = Duration::from_secs(1);
-/// Each further wait is this many times as long.
-const RETRY_FACTOR: f64 = 3.0;
 
 /// Settles tasks of every lane.
 pub(crate) struct Clerk {
@@ -45,6 +41,7 @@ pub(crate) struct Clerk {
     pub(crate) replies: bool,
     pub(crate) publisher: Publisher,
     pub(crate) desk: Desk,
+    pub(crate) loans: Loans,
     pub(crate) metrics: Metrics,
     /// The runtime that talks to the broker; completions arrive on others.
     pub(crate) runtime: Handle,
@@ -78,7 +75,7 @@ impl Clerk {
                 self.done(lane, delivery, finished);
             }
             Outcome::Retry { error, after } => {
-                self.retry(lane, delivery, envelope, &entry.options, error, after);
+                self.retry(lane, delivery, envelope, &entry.options.retry, error, after);
             }
             Outcome::Dead { reason, error } => self.dead(lane, delivery, Some(envelope), reason, error),
             Outcome::PutOff { wait } => self.put_off(lane, delivery, &envelope, wait),
@@ -96,7 +93,7 @@ impl Clerk {
     fn done(self: &Arc<Self>, lane: &Arc<str>, delivery: Delivery, finished: Finished) {
         let wants_reply = self.replies && finished.envelope.reply_to.is_some();
         if self.desk.is_empty() && !wants_reply {
-            return delivery.settle(Fate::Acked);
+            return self.acked(delivery, &finished.envelope);
         }
         let (this, lane) = (Arc::clone(self), Arc::clone(lane));
         let reply = wants_reply.then(|| finished.clone());
@@ -107,7 +104,7 @@ impl Clerk {
             let _open = open;
             match accepted {
                 Some(Accepted::Stored) => {
-                    delivery.settle(Fate::Acked);
+                    this.acked(delivery, &envelope);
                     reply.into_iter().for_each(|finished| this.reply(finished));
                 }
                 Some(Accepted::Conflict(detail)) => {
@@ -117,6 +114,15 @@ impl Clerk {
             }
         };
         self.desk.hand_over(Parcel { finished, answer: Box::new(answer) });
+    }
+
+    /// Takes a finished task off its queue. Where that is too late, the message will come back and
+    /// must not run again.
+    fn acked(&self, delivery: Delivery, envelope: &Envelope) {
+        if !delivery.alive() && envelope.id_given {
+            self.loans.note_done(&envelope.id);
+        }
+        delivery.settle(Fate::Acked);
     }
 
     /// Sends the result to whoever asked for it. It never holds up the ack.
@@ -140,12 +146,12 @@ impl Clerk {
         lane: &Arc<str>,
         delivery: Delivery,
         envelope: Arc<Envelope>,
-        options: &TaskOptions,
+        policy: &RetryPolicy,
         error: String,
         after: Option<Duration>,
     ) {
         let spent = envelope.attempt + 1;
-        let most = options.max_attempts.unwrap_or(self.max_attempts);
+        let most = policy.attempts.unwrap_or(self.max_attempts).max(1);
         if spent >= most {
             let error = format!("{error} (attempt {spent} of {most})");
             return self.dead(lane, delivery, Some(envelope), DeadReason::AttemptsExhausted, error);
@@ -162,8 +168,7 @@ impl Clerk {
                 (self.ladder.rung_below(after), copied.not_before(due))
             }
             None => {
-                let first = options.first_retry.unwrap_or(FIRST_RETRY);
-                let wait = first.mul_f64(RETRY_FACTOR.powi(envelope.attempt.min(20) as i32));
+                let wait = policy.wait(spent);
                 (self.ladder.rung_near(wait, rand::rng().random()), copied.due_now())
             }
         };

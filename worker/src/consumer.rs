@@ -9,9 +9,10 @@ mod meter;
 pub(crate) mod presence;
 mod settle;
 mod subscribe;
+mod watchdog;
 
 pub(crate) use delivery::Delivery;
 pub(crate) use epoch::Epoch;
 pub(crate) use link::Link;
 pub(crate) use meter::Meter;
-pub(crate) use subscribe::{Intake, Subscription, run};
+pub(crate) use subscribe::{Intake, Subscriber, Subscription};

@@ -14,12 +14,13 @@ use garenne_common::{
 
 use crate::{
     consumer::Epoch,
-    handler::{ErasedHandler, Output, TaskContext, TaskError, Wish},
+    handler::{Output, TaskContext, TaskError, Wish},
+    registry::Entry,
 };
 
 /// A task as the pool runs it.
 pub(crate) struct Attempt {
-    pub(crate) handler: Arc<dyn ErasedHandler>,
+    pub(crate) entry: Arc<Entry>,
     pub(crate) envelope: Arc<Envelope>,
     pub(crate) worker: Arc<str>,
     pub(crate) body: Bytes,
@@ -46,7 +47,8 @@ impl pool::Task for Attempt {
         } else {
             let content_type = self.envelope.content_type;
             let context = TaskContext::new(self.envelope, self.worker, cx);
-            self.handler.call(context, content_type, self.body).await
+            let result = self.entry.handler.call(context, content_type, self.body).await;
+            result.map_err(|error| self.entry.options.retry.judge(error))
         };
         Ran { result, started_at, took: started.elapsed() }
     }
@@ -109,7 +111,7 @@ impl End {
         Self { outcome, attempt: Some(attempt), took: None }
     }
 
-    fn failed(TaskError { wish, message }: TaskError, told: Option<Cause>) -> (Outcome, TaskOutcome) {
+    fn failed(TaskError { wish, message, .. }: TaskError, told: Option<Cause>) -> (Outcome, TaskOutcome) {
         match (wish, told) {
             (Wish::Dead(reason), _) => (Outcome::Dead { reason, error: message }, TaskOutcome::Rejected),
             // Whatever a task says after it was told to stop, it failed because it was told.

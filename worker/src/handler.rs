@@ -3,6 +3,7 @@
 mod context;
 mod error;
 mod output;
+mod retry;
 
 use std::{future::Future, marker::PhantomData, time::Duration};
 
@@ -15,6 +16,7 @@ pub use error::TaskError;
 pub(crate) use error::Wish;
 pub use garenne_common::task::ContentType;
 pub use output::{IntoOutput, Output, ReadingRow};
+pub use retry::{Class, RetryPolicy};
 
 /// A payload type. It carries its kind, so that a handler cannot be registered for the wrong one.
 pub trait Payload: Sized + Send + 'static {
@@ -78,24 +80,21 @@ macro_rules! json_payload {
     };
 }
 /// How tasks of a kind run.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct TaskOptions {
     /// The longest a task may run; nothing for a short task, which has no timer and cannot be
     /// interrupted.
     pub deadline: Option<Duration>,
     /// Whether it keeps a processor busy and so runs on threads made for that.
     pub cpu_bound: bool,
-    /// Attempts at most, instead of the worker's setting.
-    pub max_attempts: Option<u32>,
-    /// The wait before the second attempt, instead of one second; each further one is three times as
-    /// long.
-    pub first_retry: Option<Duration>,
+    /// When a failed task is tried again.
+    pub retry: RetryPolicy,
 }
 
 impl TaskOptions {
     /// A short task: no timer, uninterruptible.
     pub fn short() -> Self {
-        Self { deadline: None, cpu_bound: false, max_attempts: None, first_retry: None }
+        Self { deadline: None, cpu_bound: false, retry: RetryPolicy::default() }
     }
 
     /// A long task: cancellable, with a deadline of 60 s until another is set.
@@ -117,17 +116,10 @@ impl TaskOptions {
         self
     }
 
-    /// Attempts at most, 1 or more.
+    /// Retries by this policy.
     #[must_use]
-    pub fn max_attempts(mut self, attempts: u32) -> Self {
-        self.max_attempts = Some(attempts.max(1));
-        self
-    }
-
-    /// The wait before the second attempt.
-    #[must_use]
-    pub fn first_retry(mut self, wait: Duration) -> Self {
-        self.first_retry = Some(wait);
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.retry = policy;
         self
     }
 }

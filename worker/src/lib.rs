@@ -22,6 +22,7 @@
 //! ```
 
 mod bridge;
+mod budget;
 pub mod builtin;
 mod clerk;
 pub mod cli;
@@ -29,6 +30,7 @@ mod consumer;
 mod execute;
 mod fleet;
 pub mod handler;
+mod loans;
 mod registry;
 mod settings;
 pub mod sink;
@@ -36,7 +38,7 @@ mod status;
 pub mod testing;
 pub mod worker;
 
-pub use handler::{Output, Payload, TaskContext, TaskError, TaskOptions};
+pub use handler::{Output, Payload, RetryPolicy, TaskContext, TaskError, TaskOptions};
 pub use registry::RegistryError;
 pub use settings::{SinkName, WorkerConfig};
 pub use worker::{Worker, WorkerBuilder, WorkerError};

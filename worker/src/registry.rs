@@ -1,6 +1,6 @@
 //! Which handler runs which kind.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use garenne_common::{
     task::{Kind, KindError},
@@ -45,6 +45,11 @@ impl Registry {
 
     pub(crate) fn get(&self, kind: &str) -> Option<&Arc<Entry>> {
         self.0.get(kind)
+    }
+
+    /// Every kind's deadline; none for a short one.
+    pub(crate) fn deadlines(&self) -> impl Iterator<Item = (&str, Option<Duration>)> {
+        self.0.iter().map(|(kind, entry)| (kind.as_str(), entry.options.deadline))
     }
 
     pub(crate) fn is_empty(&self) -> bool {

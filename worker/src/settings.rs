@@ -48,6 +48,9 @@ pub struct WorkerConfig {
     /// What a hard stop waits for short tasks, and a long one that was told to stop for any.
     #[serde(with = "humantime_serde")]
     pub hard_grace: Duration,
+    /// What the orchestrator grants a stopping worker before it kills it; checked against the above.
+    #[serde(with = "humantime_serde")]
+    pub termination_grace: Option<Duration>,
     /// Where the shutdown receipt goes besides stderr.
     pub receipt: Option<PathBuf>,
     /// The worker's name, unique in the fleet; host name and a random part when absent.
@@ -79,6 +82,7 @@ impl Default for WorkerConfig {
             shutdown_mode: Mode::default(),
             shutdown_timeout: Duration::from_secs(25),
             hard_grace: Duration::from_secs(2),
+            termination_grace: None,
             receipt: None,
             worker_id: None,
             max_attempts: 5,

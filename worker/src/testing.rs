@@ -9,12 +9,13 @@ use std::{
 use garenne_common::{
     pool::{OnEnd, Pool, PoolConfig, Spec},
     task::{ContentType, Envelope, Kind, NewTask, TaskId},
+    telemetry::Metrics,
 };
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
 use crate::{
-    consumer::Epoch,
+    consumer::{Epoch, Meter},
     execute::{Attempt, End, Outcome},
     handler::{Output, TaskOptions},
     registry::Registry,
@@ -68,9 +69,10 @@ impl TestWorker {
     pub async fn run_task(&self, task: &NewTask) -> Verdict {
         let entry = self.registry.get(task.kind.as_str()).expect("a kind with a handler");
         let envelope = Arc::new(envelope(task));
-        let (epoch, _orders) = Epoch::new();
+        let meter = Meter { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
+        let (epoch, _orders) = Epoch::new(meter);
         let attempt = Attempt {
-            handler: Arc::clone(&entry.handler),
+            entry: Arc::clone(entry),
             envelope: Arc::clone(&envelope),
             worker: "test".into(),
             body: task.body.clone().into(),

@@ -59,6 +59,7 @@ const ELSEWHERE: &[&str] = &[
     "sink",
     "sinks",
     "spectrum",
+    "termination_grace",
     "tls_cert",
     "tls_client_ca",
     "tls_key",

@@ -6,36 +6,32 @@ use bytes::Bytes;
 use garenne_common::shutdown::Fate;
 use lapin::BasicProperties;
 
-use super::{
-    epoch::{Epoch, Order},
-    meter::Meter,
-};
+use super::epoch::{Epoch, Order};
 
 /// A message on loan from the broker. Settling consumes it; dropping it hands it back.
 pub(crate) struct Delivery {
     loan: Loan,
     pub(crate) routing_key: String,
     pub(crate) redelivered: bool,
-    pub(crate) properties: BasicProperties,
+    /// Large, and moved from hand to hand.
+    pub(crate) properties: Box<BasicProperties>,
     pub(crate) body: Bytes,
 }
 
 struct Loan {
     epoch: Arc<Epoch>,
-    meter: Meter,
     tag: u64,
     fate: Fate,
 }
 
 impl Delivery {
-    pub(super) fn new(epoch: Arc<Epoch>, meter: Meter, message: lapin::message::Delivery) -> Self {
-        meter.delivered(message.redelivered);
-        epoch.count_delivery();
+    pub(super) fn new(epoch: Arc<Epoch>, message: lapin::message::Delivery) -> Self {
+        epoch.count_delivery(message.redelivered);
         Self {
-            loan: Loan { epoch, meter, tag: message.delivery_tag, fate: Fate::Requeued },
+            loan: Loan { epoch, tag: message.delivery_tag, fate: Fate::Requeued },
             routing_key: message.routing_key.to_string(),
             redelivered: message.redelivered,
-            properties: message.properties,
+            properties: Box::new(message.properties),
             body: message.data.into(),
         }
     }
@@ -60,8 +56,6 @@ impl Delivery {
 impl Drop for Loan {
     fn drop(&mut self) {
         let order = Order { tag: self.tag, fate: self.fate };
-        if !self.epoch.order(order) {
-            self.meter.settled(Fate::LostSettlement, 1);
-        }
+        self.epoch.order(order);
     }
 }

@@ -1,10 +1,14 @@
 //! The connection that all lanes of a worker consume on.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use garenne_common::{
     broker::{Broker, BrokerError, Role},
     telemetry::Metrics,
+    topology::{Topology, TopologyError, ensure},
 };
 use lapin::{Channel, Connection, options::BasicQosOptions};
 use tokio::sync::Mutex;
@@ -15,11 +19,13 @@ pub(crate) struct Link {
     broker: Broker,
     current: Arc<Mutex<Option<Arc<Connection>>>>,
     metrics: Metrics,
+    /// What must exist on the broker, once that is known.
+    topology: Arc<OnceLock<Topology>>,
 }
 
 impl Link {
     pub(crate) fn new(broker: Broker, metrics: Metrics) -> Self {
-        Self { broker, current: Arc::default(), metrics }
+        Self { broker, current: Arc::default(), metrics, topology: Arc::default() }
     }
 
     /// A channel with this prefetch, on the living connection or a new one. The connection comes
@@ -60,6 +66,28 @@ impl Link {
         up.set(1);
         *current = Some(Arc::clone(&connection));
         Ok(connection)
+    }
+
+    /// Makes sure that the topology is there, now and whenever a queue is found missing.
+    pub(crate) async fn ensure(
+        &self,
+        connection: &Connection,
+        topology: Topology,
+    ) -> Result<(), TopologyError> {
+        ensure(connection, &topology).await?;
+        // Only the first call of a process gets here; a later one would bring the same.
+        let _ = self.topology.set(topology);
+        Ok(())
+    }
+
+    /// Puts back what somebody deleted, where this user may.
+    pub(crate) async fn mend(&self) {
+        let Some(topology) = self.topology.get() else { return };
+        let Ok(connection) = self.connection().await else { return };
+        match ensure(&connection, topology).await {
+            Ok(()) => tracing::warn!("a queue was missing and is there again"),
+            Err(error) => tracing::warn!(%error, "a queue is missing"),
+        }
     }
 
     /// Closes the connection, once every channel is closed.

@@ -60,7 +60,7 @@ impl Settler {
         let mut due: Option<Instant> = None;
         loop {
             let draining = *self.draining.borrow();
-            if draining && self.received == self.epoch.deliveries() {
+            if draining && (self.received == self.epoch.deliveries() || !self.epoch.alive()) {
                 break;
             }
             tokio::select! {

@@ -1,6 +1,6 @@
 //! Consumes one queue, for as long as the worker wants it, over as many channels as that takes.
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use futures_util::StreamExt;
 use garenne_common::broker::Backoff;
@@ -9,9 +9,11 @@ use lapin::{
     options::{BasicCancelOptions, BasicConsumeOptions},
     types::FieldTable,
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, time::sleep_until};
 
-use super::{delivery::Delivery, epoch::Epoch, link::Link, meter::Meter, settle::Settler};
+use super::{
+    delivery::Delivery, epoch::Epoch, link::Link, meter::Meter, settle::Settler, watchdog::Watchdog,
+};
 
 /// Whether new messages are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,153 +44,170 @@ enum End {
     Broken(String),
 }
 
-/// Consumes until the intake is closed and everything delivered is settled. `accept` takes each
-/// delivery; while it waits nothing more is taken, and the prefetch bounds what piles up.
-pub(crate) async fn run<F, R>(
-    link: Link,
-    subscription: Subscription,
-    meter: Meter,
-    mut intake: watch::Receiver<Intake>,
-    up: watch::Sender<bool>,
-    accept: F,
-) where
+/// Consumes one queue until the intake is closed and everything delivered is settled.
+pub(crate) struct Subscriber<F> {
+    pub(crate) link: Link,
+    pub(crate) subscription: Subscription,
+    pub(crate) meter: Meter,
+    pub(crate) intake: watch::Receiver<Intake>,
+    /// Told whether the queue is being consumed.
+    pub(crate) up: watch::Sender<bool>,
+    /// Takes each delivery; while it waits nothing more is taken, and the prefetch bounds what piles
+    /// up.
+    pub(crate) accept: F,
+}
+
+impl<F, R> Subscriber<F>
+where
     F: Fn(Delivery) -> R,
     R: Future<Output = ()>,
 {
-    let mut backoff = Backoff::default();
-    loop {
-        if wanted(&intake) == Intake::Closed {
-            return;
-        }
-        let problem = match link.channel(subscription.prefetch).await {
-            Ok((_connection, channel)) => {
-                match one_epoch(channel, &subscription, &meter, &mut intake, &up, &mut backoff, &accept).await
-                {
+    pub(crate) async fn run(mut self) {
+        let mut backoff = Backoff::default();
+        while wanted(&self.intake) != Intake::Closed {
+            let problem = match self.link.channel(self.subscription.prefetch).await {
+                Ok((_connection, channel)) => match self.one_epoch(channel, &mut backoff).await {
                     End::Drained => return,
                     End::Broken(problem) => problem,
-                }
+                },
+                Err(error) => error.to_string(),
+            };
+            self.up.send_replace(false);
+            let wait = backoff.next_wait();
+            tracing::warn!(queue = self.subscription.queue, problem, ?wait, "not consuming, will try again");
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = until(&mut self.intake, |intake| intake == Intake::Closed) => {}
             }
-            Err(error) => error.to_string(),
-        };
-        up.send_replace(false);
-        let wait = backoff.next_wait();
-        tracing::warn!(queue = subscription.queue, problem, ?wait, "not consuming, will try again");
-        tokio::select! {
-            () = tokio::time::sleep(wait) => {}
-            () = until(&mut intake, |intake| intake == Intake::Closed) => return,
         }
     }
-}
 
-async fn one_epoch<F, R>(
-    channel: Channel,
-    subscription: &Subscription,
-    meter: &Meter,
-    intake: &mut watch::Receiver<Intake>,
-    up: &watch::Sender<bool>,
-    backoff: &mut Backoff,
-    accept: &F,
-) -> End
-where
-    F: Fn(Delivery) -> R,
-    R: Future<Output = ()>,
-{
-    let (epoch, orders) = Epoch::new();
-    let epoch = Arc::new(epoch);
-    let (drain, draining) = watch::channel(false);
-    let settler = Settler::new(
-        channel.clone(),
-        Arc::clone(&epoch),
-        meter.clone(),
-        orders,
-        subscription.prefetch,
-        draining,
-    );
-    let settling = tokio::spawn(settler.run());
+    async fn one_epoch(&mut self, channel: Channel, backoff: &mut Backoff) -> End {
+        let (epoch, orders) = Epoch::new(self.meter.clone());
+        let epoch = Arc::new(epoch);
+        let (drain, draining) = watch::channel(false);
+        let prefetch = self.subscription.prefetch;
+        let settler =
+            Settler::new(channel.clone(), Arc::clone(&epoch), self.meter.clone(), orders, prefetch, draining);
+        let settling = tokio::spawn(settler.run());
 
-    let ended = loop {
-        let ended = match wanted(intake) {
-            Intake::Closed => break Ok(()),
-            Intake::Quiet => idle(&channel, intake).await,
-            Intake::Open => match start(&channel, subscription).await {
-                Ok(consumer) => {
-                    up.send_replace(true);
-                    backoff.reset();
-                    consume(&channel, consumer, &epoch, meter, intake, accept).await
-                }
-                Err(error) => Err(error.to_string()),
-            },
+        let ended = loop {
+            let ended = match wanted(&self.intake) {
+                Intake::Closed => break Ok(()),
+                Intake::Quiet => self.idle(&channel).await,
+                Intake::Open => match self.start(&channel).await {
+                    Ok(consumer) => {
+                        self.up.send_replace(true);
+                        backoff.reset();
+                        self.consume(&channel, consumer, &epoch).await
+                    }
+                    Err(error) => {
+                        if reply_code(&error) == Some(NOT_FOUND) {
+                            self.link.mend().await;
+                        }
+                        Err(error.to_string())
+                    }
+                },
+            };
+            if ended.is_err() {
+                break ended;
+            }
         };
         if ended.is_err() {
-            break ended;
+            epoch.end();
         }
-    };
-    if ended.is_err() {
-        epoch.end();
-    }
-    drain.send_replace(true);
-    // The settler is no library's task: it ends by itself and a panic in it is a bug worth seeing.
-    let settled = settling.await;
-    match (ended, settled) {
-        (Ok(()), Ok(())) => match channel.close(200, "drained".into()).await {
-            Ok(()) => End::Drained,
-            Err(error) => End::Broken(error.to_string()),
-        },
-        (Err(problem), _) => End::Broken(problem),
-        (_, Err(panic)) => End::Broken(panic.to_string()),
-    }
-}
-
-async fn start(channel: &Channel, subscription: &Subscription) -> Result<Consumer, lapin::Error> {
-    let (queue, tag) = (subscription.queue.as_str().into(), subscription.tag.as_str().into());
-    channel.basic_consume(queue, tag, BasicConsumeOptions::default(), FieldTable::default()).await
-}
-
-/// Takes deliveries until another intake is wanted; then cancels and takes what was on its way.
-async fn consume<F, R>(
-    channel: &Channel,
-    mut consumer: Consumer,
-    epoch: &Arc<Epoch>,
-    meter: &Meter,
-    intake: &mut watch::Receiver<Intake>,
-    accept: &F,
-) -> Result<(), String>
-where
-    F: Fn(Delivery) -> R,
-    R: Future<Output = ()>,
-{
-    let mut cancelled = false;
-    loop {
-        let message = tokio::select! {
-            biased;
-            () = until(intake, |intake| intake != Intake::Open), if !cancelled => None,
-            message = consumer.next() => Some(message),
-        };
-        let Some(message) = message else {
-            cancelled = true;
-            let tag = consumer.tag();
-            channel.basic_cancel(tag, BasicCancelOptions::default()).await.map_err(|e| e.to_string())?;
-            continue;
-        };
-        match message {
-            Some(Ok(message)) => accept(Delivery::new(Arc::clone(epoch), meter.clone(), message)).await,
-            Some(Err(error)) => return Err(error.to_string()),
-            None if cancelled => return Ok(()),
-            None => return Err("the broker cancelled the consumer (was the queue deleted?)".into()),
+        drain.send_replace(true);
+        // The settler ends by itself; a panic in it is a bug worth seeing.
+        let settled = settling.await;
+        match (ended, settled) {
+            (Ok(()), Ok(())) => match channel.close(200, "drained".into()).await {
+                Ok(()) => End::Drained,
+                Err(error) => End::Broken(error.to_string()),
+            },
+            (Err(problem), _) => End::Broken(problem),
+            (_, Err(panic)) => End::Broken(panic.to_string()),
         }
     }
-}
 
-/// Waits for another intake, or for the channel to die.
-async fn idle(channel: &Channel, intake: &mut watch::Receiver<Intake>) -> Result<(), String> {
-    let mut pulse = tokio::time::interval(std::time::Duration::from_secs(1));
-    loop {
-        tokio::select! {
-            () = until(intake, |intake| intake != Intake::Quiet) => return Ok(()),
-            _ = pulse.tick() => if !channel.status().connected() {
-                return Err("the channel ended while quiet".into());
+    async fn start(&self, channel: &Channel) -> Result<Consumer, lapin::Error> {
+        let Subscription { queue, tag, .. } = &self.subscription;
+        let options = BasicConsumeOptions::default();
+        channel
+            .basic_consume(queue.as_str().into(), tag.as_str().into(), options, FieldTable::default())
+            .await
+    }
+
+    /// Takes deliveries until another intake is wanted; then cancels and takes what was on its way.
+    async fn consume(
+        &mut self,
+        channel: &Channel,
+        mut consumer: Consumer,
+        epoch: &Arc<Epoch>,
+    ) -> Result<(), String> {
+        let Self { link, subscription, intake, accept, .. } = self;
+        let mut watchdog = Watchdog::new(link, &subscription.queue, subscription.prefetch, Arc::clone(epoch));
+        let mut cancelled = false;
+        loop {
+            let event = tokio::select! {
+                biased;
+                () = until(intake, |intake| intake != Intake::Open), if !cancelled => Event::Enough,
+                message = consumer.next() => Event::Message(message),
+                () = sleep_until(watchdog.due()), if !cancelled => Event::Look,
+            };
+            match event {
+                Event::Message(Some(Ok(message))) => {
+                    accept(Delivery::new(Arc::clone(epoch), message)).await;
+                }
+                Event::Message(Some(Err(error))) => return Err(error.to_string()),
+                Event::Message(None) if cancelled => return Ok(()),
+                Event::Message(None) => {
+                    return Err("the broker cancelled the consumer (was the queue deleted?)".into());
+                }
+                Event::Look => {
+                    if watchdog.barks().await {
+                        return Err("messages wait, there is credit, and none is delivered".into());
+                    }
+                }
+                Event::Enough => {
+                    cancelled = true;
+                    let cancel = channel.basic_cancel(consumer.tag(), BasicCancelOptions::default());
+                    cancel.await.map_err(|error| error.to_string())?;
+                }
             }
         }
+    }
+
+    /// Waits for another intake, or for the channel to die.
+    async fn idle(&mut self, channel: &Channel) -> Result<(), String> {
+        let mut pulse = tokio::time::interval(PULSE);
+        loop {
+            tokio::select! {
+                () = until(&mut self.intake, |intake| intake != Intake::Quiet) => return Ok(()),
+                _ = pulse.tick() => if !channel.status().connected() {
+                    return Err("the channel ended while quiet".into());
+                }
+            }
+        }
+    }
+}
+
+/// What a consumer waits for.
+#[expect(clippy::large_enum_variant, reason = "one at a time on the stack, and nearly always the large one")]
+enum Event {
+    Message(Option<lapin::Result<lapin::message::Delivery>>),
+    Look,
+    Enough,
+}
+
+/// How often a quiet consumer looks whether its channel lives.
+const PULSE: Duration = Duration::from_secs(1);
+/// AMQP: there is no such queue.
+const NOT_FOUND: u16 = 404;
+
+fn reply_code(error: &lapin::Error) -> Option<u16> {
+    match error.kind() {
+        lapin::ErrorKind::ProtocolError(error) => Some(error.get_id()),
+        _ => None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! How a handler says what should become of a task it did not finish.
 
-use std::time::Duration;
+use std::{error::Error, sync::Arc, time::Duration};
 
 use garenne_common::task::DeadReason;
 
@@ -8,10 +8,12 @@ use super::Unreadable;
 
 /// Names the settlement. Any error converts into one that asks for a retry, so `?` does what a
 /// passing fault needs.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct TaskError {
     pub(crate) wish: Wish,
     pub(crate) message: String,
+    /// What a handler passed on with `?`, for the kind's classifier.
+    pub(crate) source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
 /// What is asked for.
@@ -69,8 +71,12 @@ impl TaskError {
         &self.message
     }
 
+    fn caused_by(self, error: impl Error + Send + Sync + 'static) -> Self {
+        Self { source: Some(Arc::new(error)), ..self }
+    }
+
     fn new(wish: Wish, message: impl std::fmt::Display) -> Self {
-        Self { wish, message: message.to_string() }
+        Self { wish, message: message.to_string(), source: None }
     }
 }
 
@@ -83,8 +89,8 @@ impl From<Unreadable> for TaskError {
     }
 }
 
-impl<E: std::error::Error> From<E> for TaskError {
+impl<E: Error + Send + Sync + 'static> From<E> for TaskError {
     fn from(error: E) -> Self {
-        Self::retry(error)
+        Self::retry(&error).caused_by(error)
     }
 }

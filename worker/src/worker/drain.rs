@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{lane::Lane, pool_stop};
 use crate::{
+    budget::FLUSH,
     clerk::Clerk,
     consumer::{Intake, Link},
     fleet::Membership,
@@ -90,12 +91,17 @@ impl Running {
         patience: Duration,
         grace: Duration,
     ) -> Mode {
+        let began = Instant::now();
         let mut now_in = mode;
         let settled = async {
             join_all(self.lanes.iter().map(|lane| lane.pool.stopped())).await;
-            // What ran is done; a sink or a broker that is away is waited for as long as the mode
+            // What ran is done. A sink or a broker that is away is waited for as long as the mode
             // allows, then the deliveries go back.
-            let rest = if mode == Mode::Hard { grace } else { patience };
+            let rest = match mode {
+                Mode::Light | Mode::Soft => patience,
+                Mode::SoftTimeout => (patience + grace).saturating_sub(began.elapsed()).max(FLUSH / 2),
+                Mode::Hard => grace.saturating_sub(began.elapsed()).max(FLUSH / 2),
+            };
             if timeout(rest, self.clerk.idle()).await.is_err() {
                 self.hurry.cancel();
             }

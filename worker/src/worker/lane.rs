@@ -12,7 +12,7 @@ use tokio::{runtime::Handle, sync::watch, task::JoinHandle};
 use super::WorkerError;
 use crate::{
     bridge::{Bridge, Job},
-    consumer::{self, Intake, Link, Meter, Subscription},
+    consumer::{Intake, Link, Meter, Subscriber, Subscription},
     execute::Attempt,
 };
 
@@ -75,7 +75,7 @@ pub(super) fn start_lane(
             let bridge = Arc::clone(&bridge);
             async move { bridge.accept(delivery).await }
         };
-        consumer::run(link, subscription, meter, intake, up, accept).await;
+        Subscriber { link, subscription, meter, intake, up, accept }.run().await;
     });
     Lane { name, pool, consumer, up: is_up }
 }

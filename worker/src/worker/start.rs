@@ -9,7 +9,7 @@ use garenne_common::{
     shutdown::Command,
     task::StopOrder,
     telemetry::admin,
-    topology::{LaneSpec, Names, Topology, ensure},
+    topology::{LaneSpec, Names, Topology},
 };
 use tokio::{
     runtime::{Builder, Runtime},
@@ -24,10 +24,12 @@ use super::{
 };
 use crate::{
     bridge::{Bridge, Job},
+    budget,
     clerk::Clerk,
     consumer::{Intake, Link, Meter, Subscription},
     execute::Attempt,
     fleet::Member,
+    loans::Loans,
     settings::SinkName,
     sink::{Desk, Sink, postgres::PostgresSink, results::ResultsSink, stdout::StdoutSink},
     status::Status,
@@ -36,6 +38,7 @@ use crate::{
 pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> Result<Running, WorkerError> {
     let config = &worker.config;
     let ladder = config.retry.ladder()?;
+    budget::check(config, worker.registry.deadlines())?;
     let admin_port = admin::bind(&config.common).await?;
     let names = Names::new(&config.common.prefix);
 
@@ -46,7 +49,7 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
     let publisher = Publisher::new(broker, PublisherConfig::default());
     let topology = Topology::new(&names, &LaneSpec::all(&config.lanes), &ladder, version);
     let connection = link.connection().await?;
-    let (ensured, connected) = tokio::join!(ensure(&connection, &topology), publisher.connect());
+    let (ensured, connected) = tokio::join!(link.ensure(&connection, topology), publisher.connect());
     ensured?;
     connected?;
     tracing::info!(%version, "connected to RabbitMQ");
@@ -61,6 +64,7 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
         replies: config.replies,
         publisher: publisher.clone(),
         desk,
+        loans: Loans::default(),
         metrics: worker.metrics.clone(),
         runtime: tokio::runtime::Handle::current(),
         tracker: TaskTracker::new(),

@@ -1,0 +1,137 @@
+//! Times that contradict each other are refused before anything starts, with the sum written out.
+
+use std::time::Duration;
+
+use garenne_common::{
+    config::{ConfigError, Lanes},
+    shutdown::Mode,
+    task::matches_binding,
+};
+use humantime::format_duration;
+
+use crate::settings::WorkerConfig;
+
+/// What settling and closing may take after the last task.
+pub(crate) const FLUSH: Duration = Duration::from_secs(3);
+
+/// The broker's own consumer timeout.
+const BROKERS_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+
+/// Checks the settings against each other and against the deadlines of the kinds.
+///
+/// # Errors
+/// [`ConfigError::Together`] with the sum that does not fit and what to change.
+pub(crate) fn check<'a>(
+    config: &WorkerConfig,
+    kinds: impl IntoIterator<Item = (&'a str, Option<Duration>)>,
+) -> Result<(), ConfigError> {
+    stopping(config)?;
+    let deadlines: Vec<_> =
+        kinds.into_iter().filter_map(|(kind, deadline)| Some((kind, deadline?))).collect();
+    holding(&config.lanes, config.hard_grace, &deadlines)
+}
+
+/// Whether a stop fits into what the orchestrator grants.
+fn stopping(config: &WorkerConfig) -> Result<(), ConfigError> {
+    let Some(granted) = config.termination_grace else { return Ok(()) };
+    let (timeout, grace) = match config.shutdown_mode {
+        Mode::Hard => (Duration::ZERO, config.hard_grace),
+        Mode::SoftTimeout => (config.shutdown_timeout, config.hard_grace),
+        // They wait for whatever runs; the orchestrator ends them when its patience does.
+        Mode::Soft | Mode::Light => return Ok(()),
+    };
+    let sum = timeout + grace + FLUSH;
+    if sum <= granted {
+        return Ok(());
+    }
+    Err(ConfigError::Together(format!(
+        "shutdown_timeout {} + hard_grace {} + {} to settle = {} is over termination_grace {}: shorten the first or grant more",
+        format_duration(timeout),
+        format_duration(grace),
+        format_duration(FLUSH),
+        format_duration(sum),
+        format_duration(granted),
+    )))
+}
+
+/// Whether the longest task of each lane ends before the broker loses patience with its delivery.
+fn holding(lanes: &Lanes, grace: Duration, deadlines: &[(&str, Duration)]) -> Result<(), ConfigError> {
+    for (name, lane) in lanes.iter() {
+        let taken = |kind: &str| {
+            lane.default_kind.as_deref() == Some(kind)
+                || lane.bindings.iter().any(|binding| matches_binding(binding, kind))
+        };
+        let Some((kind, deadline)) = deadlines.iter().filter(|(kind, _)| taken(kind)).max_by_key(|(_, d)| *d)
+        else {
+            continue;
+        };
+        let (timeout, whose) = match lane.consumer_timeout {
+            Some(timeout) => (timeout, "consumer_timeout"),
+            None => (BROKERS_TIMEOUT, "the broker's consumer timeout"),
+        };
+        let sum = *deadline + grace;
+        if sum > timeout {
+            return Err(ConfigError::Together(format!(
+                "lane {name}: deadline {} of {kind} + hard_grace {} = {} is over {whose} {}: set lanes.{name}.consumer_timeout above it",
+                format_duration(*deadline),
+                format_duration(grace),
+                format_duration(sum),
+                format_duration(timeout),
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// How long a task of this deadline may have waited and still be started: one that waited longer
+/// would be taken away by the broker in the middle.
+pub(crate) fn longest_wait(lane_timeout: Option<Duration>, deadline: Duration, grace: Duration) -> Duration {
+    lane_timeout.unwrap_or(BROKERS_TIMEOUT).saturating_sub(deadline + grace)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn refused(config: &WorkerConfig, kinds: &[(&str, Option<Duration>)]) -> String {
+        check(config, kinds.iter().copied()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_stop_that_does_not_fit_is_refused_with_its_sum() {
+        let config =
+            WorkerConfig { termination_grace: Some(Duration::from_secs(20)), ..WorkerConfig::default() };
+        assert_eq!(
+            refused(&config, &[]),
+            "the settings cannot be used together: shutdown_timeout 25s + hard_grace 2s + 3s to settle = 30s \
+             is over termination_grace 20s: shorten the first or grant more"
+        );
+        let enough =
+            WorkerConfig { termination_grace: Some(Duration::from_secs(30)), ..WorkerConfig::default() };
+        assert!(check(&enough, []).is_ok());
+        let soft = WorkerConfig { shutdown_mode: Mode::Soft, ..config };
+        assert!(check(&soft, []).is_ok());
+    }
+
+    #[test]
+    fn a_deadline_over_the_consumer_timeout_is_refused_with_its_sum() {
+        let config = WorkerConfig::default();
+        let kinds = [("spectrum.analyze", Some(30 * MINUTE)), ("reading.process", None)];
+        assert_eq!(
+            refused(&config, &kinds),
+            "the settings cannot be used together: lane slow: deadline 30m of spectrum.analyze + hard_grace 2s \
+             = 30m 2s is over the broker's consumer timeout 30m: set lanes.slow.consumer_timeout above it"
+        );
+        assert!(check(&config, [("spectrum.analyze", Some(29 * MINUTE))]).is_ok());
+        assert!(check(&config, [("unbound.kind", Some(99 * MINUTE))]).is_ok());
+    }
+
+    #[test]
+    fn what_waited_too_long_to_finish_in_time_is_known() {
+        let wait = longest_wait(Some(10 * MINUTE), 4 * MINUTE, MINUTE);
+        assert_eq!(wait, 5 * MINUTE);
+        assert_eq!(longest_wait(Some(MINUTE), 4 * MINUTE, MINUTE), Duration::ZERO);
+    }
+}
