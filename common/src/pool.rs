@@ -167,6 +167,12 @@ impl<T: Task, C: Completion<T::Output>> Pool<T, C> {
         self.shared().stop_where(Cause::Stopped, |_, other, _| other == id) > 0
     }
 
+    /// Hands back, as a shutdown would, the tasks that have waited longer than this; answers how many.
+    /// Waits are known only to a pool with an [`Observer`].
+    pub fn hand_back_waiting(&self, longer_than: std::time::Duration) -> usize {
+        self.shared().hand_back_waiting(longer_than)
+    }
+
     /// Sends a worker home: after its current task, or, `now`, telling that task to stop. The pool
     /// keeps its minimum by starting another. False when there is no such worker.
     pub fn stop_worker(&self, worker: u64, now: bool) -> bool {

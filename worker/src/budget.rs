@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use garenne_common::{
-    config::{ConfigError, Lanes},
+    config::{ConfigError, Lane, Lanes},
     shutdown::Mode,
     task::matches_binding,
 };
@@ -57,23 +57,16 @@ fn stopping(config: &WorkerConfig) -> Result<(), ConfigError> {
 /// Whether the longest task of each lane ends before the broker loses patience with its delivery.
 fn holding(lanes: &Lanes, grace: Duration, deadlines: &[(&str, Duration)]) -> Result<(), ConfigError> {
     for (name, lane) in lanes.iter() {
-        let taken = |kind: &str| {
-            lane.default_kind.as_deref() == Some(kind)
-                || lane.bindings.iter().any(|binding| matches_binding(binding, kind))
-        };
-        let Some((kind, deadline)) = deadlines.iter().filter(|(kind, _)| taken(kind)).max_by_key(|(_, d)| *d)
-        else {
-            continue;
-        };
+        let Some((kind, deadline)) = longest(lane, deadlines.iter().copied()) else { continue };
         let (timeout, whose) = match lane.consumer_timeout {
             Some(timeout) => (timeout, "consumer_timeout"),
             None => (BROKERS_TIMEOUT, "the broker's consumer timeout"),
         };
-        let sum = *deadline + grace;
+        let sum = deadline + grace;
         if sum > timeout {
             return Err(ConfigError::Together(format!(
                 "lane {name}: deadline {} of {kind} + hard_grace {} = {} is over {whose} {}: set lanes.{name}.consumer_timeout above it",
-                format_duration(*deadline),
+                format_duration(deadline),
                 format_duration(grace),
                 format_duration(sum),
                 format_duration(timeout),
@@ -83,10 +76,29 @@ fn holding(lanes: &Lanes, grace: Duration, deadlines: &[(&str, Duration)]) -> Re
     Ok(())
 }
 
-/// How long a task of this deadline may have waited and still be started: one that waited longer
-/// would be taken away by the broker in the middle.
-pub(crate) fn longest_wait(lane_timeout: Option<Duration>, deadline: Duration, grace: Duration) -> Duration {
-    lane_timeout.unwrap_or(BROKERS_TIMEOUT).saturating_sub(deadline + grace)
+/// The longest task that the lane's bindings bring, and its deadline.
+fn longest<'a>(
+    lane: &Lane,
+    deadlines: impl IntoIterator<Item = (&'a str, Duration)>,
+) -> Option<(&'a str, Duration)> {
+    let taken = |kind: &str| {
+        lane.default_kind.as_deref() == Some(kind)
+            || lane.bindings.iter().any(|binding| matches_binding(binding, kind))
+    };
+    deadlines.into_iter().filter(|(kind, _)| taken(kind)).max_by_key(|(_, deadline)| *deadline)
+}
+
+/// How long a task may wait in a lane and still be started: one that waited longer could be taken
+/// away by the broker in the middle of its run. At least two seconds, lest everything goes round.
+pub(crate) fn longest_wait<'a>(
+    lane: &Lane,
+    grace: Duration,
+    kinds: impl IntoIterator<Item = (&'a str, Option<Duration>)>,
+) -> Duration {
+    let deadlines = kinds.into_iter().filter_map(|(kind, deadline)| Some((kind, deadline?)));
+    let run = longest(lane, deadlines).map_or(Duration::ZERO, |(_, deadline)| deadline + grace);
+    let timeout = lane.consumer_timeout.unwrap_or(BROKERS_TIMEOUT);
+    timeout.saturating_sub(run).max(Duration::from_secs(2))
 }
 
 #[cfg(test)]
@@ -130,8 +142,9 @@ mod tests {
 
     #[test]
     fn what_waited_too_long_to_finish_in_time_is_known() {
-        let wait = longest_wait(Some(10 * MINUTE), 4 * MINUTE, MINUTE);
-        assert_eq!(wait, 5 * MINUTE);
-        assert_eq!(longest_wait(Some(MINUTE), 4 * MINUTE, MINUTE), Duration::ZERO);
+        let lane = Lane { consumer_timeout: Some(10 * MINUTE), ..Lane::bound_to(["a.#"]) };
+        let kinds = [("a.long", Some(4 * MINUTE)), ("b.longer", Some(9 * MINUTE)), ("a.short", None)];
+        assert_eq!(longest_wait(&lane, MINUTE, kinds), 5 * MINUTE);
+        assert_eq!(longest_wait(&lane, MINUTE, [("a.long", Some(10 * MINUTE))]), Duration::from_secs(2));
     }
 }

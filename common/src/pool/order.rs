@@ -1,6 +1,9 @@
 //! Orders from outside: stop a task, a worker, a group, the pool.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
@@ -39,6 +42,23 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
         }
         self.alarm.ring_by(now + self.config.grace);
         self.hand_back(waiting, cause);
+        found
+    }
+
+    /// Ends what has waited longer than this and has not started; answers how many tasks.
+    pub(super) fn hand_back_waiting(self: &Arc<Self>, longer_than: Duration) -> usize {
+        let now = Instant::now();
+        let stale = |entry: &Entry<T, C>| {
+            entry.shard == 0 && entry.submitted.is_some_and(|at| now.duration_since(at) > longer_than)
+        };
+        let waiting = {
+            let mut board = self.lock();
+            let waiting = board.lane.extract(stale);
+            board.draining += 1;
+            waiting
+        };
+        let found = waiting.len();
+        self.hand_back(waiting, Cause::Shutdown);
         found
     }
 

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use garenne_common::{
     config::Lane as LaneConfig,
-    pool::{Observer, Placement, Pool, PoolConfig, PoolOptions},
+    pool::{Observer, Phase, Placement, Pool, PoolConfig, PoolOptions},
     telemetry::metrics::LaneMetrics,
 };
 use tokio::{runtime::Handle, sync::watch, task::JoinHandle};
@@ -78,6 +78,22 @@ pub(super) fn start_lane(
         Subscriber { link, subscription, meter, intake, up, accept }.run().await;
     });
     Lane { name, pool, consumer, up: is_up }
+}
+
+/// How often a lane is searched for tasks that waited too long.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// Hands back what has waited here so long that the broker would take it away in the middle of its
+/// run; another worker, or this one later, has the whole time again. Ends with its lane.
+pub(super) async fn hand_back_in_time(pool: Pool<Attempt, Job>, longest_wait: Duration) {
+    let mut sweep = tokio::time::interval(SWEEP);
+    while pool.snapshot().phase == Phase::Open {
+        sweep.tick().await;
+        let count = pool.hand_back_waiting(longest_wait);
+        if count > 0 {
+            tracing::info!(count, ?longest_wait, "handed back what waited too long for its consumer timeout");
+        }
+    }
 }
 
 /// Shows a pool in its lane's gauges; called before each scrape.

@@ -20,7 +20,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     Worker, WorkerError,
     drain::Running,
-    lane::{show, start_lane, start_pool},
+    lane::{hand_back_in_time, show, start_lane, start_pool},
 };
 use crate::{
     bridge::{Bridge, Job},
@@ -107,6 +107,10 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
             prefetch: lane.prefetch,
             tag: format!("{}.{name}", worker.name),
         };
+        let longest =
+            worker.registry.deadlines().filter_map(|(_, deadline)| deadline).max().unwrap_or_default();
+        let wait = budget::longest_wait(lane.consumer_timeout, longest, config.hard_grace);
+        tokio::spawn(hand_back_in_time(pool.clone(), wait));
         let meter = Meter { tally: Arc::clone(&worker.tally), lane: metrics.clone() };
         lanes.push(start_lane(bridge, subscription, link.clone(), meter, wanted.clone()));
         worker.metrics.before_encode(move || show(&pool, &metrics));
