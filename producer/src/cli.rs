@@ -6,12 +6,15 @@ use clap::{Args, Parser, Subcommand};
 use garenne_common::{
     config::{CommonArgs, ConfigError, flag, load, read_secret_file},
     exit::Failure,
+    sensor::Timestamp,
 };
 use secrecy::ExposeSecret;
 
 use crate::{
+    publish::PublishOptions,
     replay::{ReplayOptions, Speed, mapping::Mapping},
     settings::ProducerSettings,
+    simulate::{Faults, SimulateOptions},
 };
 
 /// Readings and tasks into Garenne: a gateway for sensors, and tools that publish, replay and
@@ -36,6 +39,12 @@ pub enum Command {
     /// Send a recording, CSV or NDJSON, at the speed it was made or faster
     #[command(after_help = REPLAY_EXAMPLE)]
     Replay(Box<ReplayArgs>),
+    /// Publish NDJSON lines as tasks, straight to the broker
+    #[command(after_help = PUBLISH_EXAMPLE)]
+    Publish(PublishArgs),
+    /// Run virtual sensors, thousands if need be, with the faults that real ones have
+    #[command(after_help = SIMULATE_EXAMPLE)]
+    Simulate(SimulateArgs),
 }
 
 const SERVE_EXAMPLE: &str = "Example:
@@ -54,6 +63,14 @@ from the file; the flags and a map say otherwise. A map is TOML:
   [columns.\"CO(GT)\"]
   metric = \"co\"
   unit = \"mg/m3\"";
+
+const PUBLISH_EXAMPLE: &str = "Examples:
+  echo '{\"n\":50}' | garenne-producer publish --kind bench.factorial
+  garenne-producer publish --kind spectrum.analyze --file spectra.ndjson --id-field id";
+
+const SIMULATE_EXAMPLE: &str = "Examples:
+  garenne-producer simulate --sensors 1000 --rate 2 --for 30s --to tcp://127.0.0.1:8080
+  garenne-producer simulate --sensors 4 --seed 7 --start 2026-01-01T00:00:00Z --spike 0.01";
 
 /// Flags of `serve`.
 #[derive(Debug, Clone, Default, Args)]
@@ -108,6 +125,124 @@ pub struct ReplayArgs {
     /// Heading of the column that names the device
     #[arg(long, value_name = "HEADING")]
     pub device_column: Option<String>,
+}
+
+/// Flags of `publish`.
+#[derive(Debug, Clone, Args)]
+pub struct PublishArgs {
+    /// The kind of every line's task; some lane must take it
+    #[arg(long, value_name = "KIND", default_value = "reading.process")]
+    pub kind: String,
+    /// The file [default: standard input]
+    #[arg(long, value_name = "F")]
+    pub file: Option<PathBuf>,
+    /// The field of each line that is the task's id; the same id has no second effect
+    #[arg(long, value_name = "NAME")]
+    pub id_field: Option<String>,
+    /// Group: stop, pause or await the tasks together
+    #[arg(long, value_name = "NAME")]
+    pub group: Option<String>,
+    /// Not before this long from now
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub delay: Option<Duration>,
+    /// Deadline of each task once it is started
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub timeout: Option<Duration>,
+    /// How long a task that is not taken is repeated
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    pub retry_for: Duration,
+}
+
+impl PublishArgs {
+    /// What to publish.
+    pub fn options(self) -> PublishOptions {
+        let Self { kind, file, id_field, group, delay, timeout, retry_for } = self;
+        PublishOptions { kind, file, id_field, group, delay, timeout, retry_for }
+    }
+}
+
+/// Flags of `simulate`.
+#[derive(Debug, Clone, Args)]
+pub struct SimulateArgs {
+    /// How many sensors; four in a row are one device with four metrics
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1_000_000))]
+    pub sensors: usize,
+    /// Readings a second of each sensor
+    #[arg(long, value_name = "R", default_value = "1", value_parser = over_zero)]
+    pub rate: f64,
+    /// How long [default: until interrupted]
+    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub duration: Option<Duration>,
+    /// The same seed gives the same values
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Time of the first readings [default: now]
+    #[arg(long, value_name = "TIME", value_parser = instant)]
+    pub start: Option<Timestamp>,
+    /// Standard deviation of the noise, in the metric's unit
+    #[arg(long, value_name = "SIGMA", default_value = "0.15", value_parser = from_zero)]
+    pub noise: f64,
+    /// Drift in a day, in the metric's unit
+    #[arg(long, value_name = "PER-DAY", default_value_t = 0.5, allow_hyphen_values = true)]
+    pub drift: f64,
+    /// Chance that a reading is not sent
+    #[arg(long, value_name = "P", default_value = "0", value_parser = chance)]
+    pub dropout: f64,
+    /// Chance that a sensor hangs at its value for a while
+    #[arg(long, value_name = "P", default_value = "0.001", value_parser = chance)]
+    pub stuck: f64,
+    /// Chance of a value far off
+    #[arg(long, value_name = "P", default_value = "0.001", value_parser = chance)]
+    pub spike: f64,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "clap would take a comment for the command's description")]
+    pub sending: SendingArgs,
+}
+
+impl SimulateArgs {
+    /// Which sensors, for how long, where to.
+    ///
+    /// # Errors
+    /// The token file cannot be used.
+    pub fn options(self) -> Result<SimulateOptions, Failure> {
+        let token = self.sending.token()?;
+        let faults = Faults {
+            noise: self.noise,
+            drift_per_day: self.drift,
+            dropout: self.dropout,
+            stuck: self.stuck,
+            spike: self.spike,
+        };
+        let SendingArgs { to, receipts, batch, retry_for, .. } = self.sending;
+        let Self { sensors, rate, duration, seed, start, .. } = self;
+        Ok(SimulateOptions {
+            sensors,
+            rate,
+            duration,
+            seed,
+            start,
+            faults,
+            to,
+            token,
+            receipts,
+            batch,
+            retry_for,
+        })
+    }
+}
+
+fn chance(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number| (0.0..=1.0).contains(number));
+    number.ok_or_else(|| "expected a chance from 0 to 1".to_owned())
+}
+
+fn from_zero(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
+    number.ok_or_else(|| "expected a number from 0".to_owned())
+}
+
+fn instant(text: &str) -> Result<Timestamp, String> {
+    Timestamp::parse(text).map_err(|error| error.to_string())
 }
 
 /// How readings are sent, by whatever makes them.

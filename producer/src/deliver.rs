@@ -12,7 +12,8 @@ mod target;
 mod tcp;
 
 pub use broker::BrokerDestination;
-pub use courier::{Courier, CourierConfig, Tally};
+pub(crate) use broker::setback;
+pub use courier::{Carrier, Courier, CourierConfig, Tally};
 pub use http::HttpDestination;
 pub use receipts::Receipts;
 pub use target::Target;

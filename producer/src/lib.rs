@@ -11,5 +11,7 @@ pub mod gateway;
 pub mod identity;
 pub mod outlet;
 mod progress;
+pub mod publish;
 pub mod replay;
 pub mod settings;
+pub mod simulate;

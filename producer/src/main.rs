@@ -8,7 +8,7 @@ use garenne_common::{
 };
 use garenne_producer::{
     cli::{Cli, Command},
-    gateway, replay,
+    gateway, publish, replay, simulate,
 };
 
 #[tokio::main]
@@ -26,5 +26,7 @@ async fn run(cli: Cli) -> Result<Exit, Failure> {
     match cli.command {
         Command::Serve(_) => gateway::run::run(settings).await,
         Command::Replay(args) => replay::run(settings, args.options()?).await,
+        Command::Publish(args) => publish::run(settings, args.options()).await,
+        Command::Simulate(args) => simulate::run(settings, args.options()?).await,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -36,41 +36,25 @@ pub struct Tally {
     pub retries: AtomicU64,
 }
 
-/// Delivers batches to one destination.
+/// Delivers batches to one destination, several at once.
 pub struct Courier {
-    shared: Arc<Shared>,
+    carrier: Arc<Carrier>,
+    destination: Arc<dyn Destination>,
     places: Arc<Semaphore>,
     under_way: TaskTracker,
-}
-
-struct Shared {
-    destination: Arc<dyn Destination>,
-    receipts: Option<Receipts>,
-    config: CourierConfig,
-    tally: Arc<Tally>,
-    /// Cancelled when going on is pointless.
-    broken: CancellationToken,
-    failure: std::sync::OnceLock<(String, Exit)>,
 }
 
 impl Courier {
     /// Delivers to `destination`, with a receipt per reading where `receipts` are wanted.
     pub fn new(destination: Arc<dyn Destination>, receipts: Option<Receipts>, config: CourierConfig) -> Self {
         let places = Arc::new(Semaphore::new(config.in_flight.max(1)));
-        let shared = Shared {
-            destination,
-            receipts,
-            config,
-            tally: Arc::default(),
-            broken: CancellationToken::new(),
-            failure: std::sync::OnceLock::new(),
-        };
-        Self { shared: Arc::new(shared), places, under_way: TaskTracker::new() }
+        let carrier = Arc::new(Carrier::new(receipts, config.retry_for));
+        Self { carrier, destination, places, under_way: TaskTracker::new() }
     }
 
     /// The counters.
     pub fn tally(&self) -> Arc<Tally> {
-        Arc::clone(&self.shared.tally)
+        Arc::clone(&self.carrier.tally)
     }
 
     /// Sends a batch on its way, waiting while enough are under way. `false` when going on is
@@ -78,34 +62,66 @@ impl Courier {
     pub async fn send(&self, batch: Vec<Reading>) -> bool {
         let place = tokio::select! {
             place = Arc::clone(&self.places).acquire_owned() => place.expect("the semaphore is never closed"),
-            () = self.shared.broken.cancelled() => {
-                self.shared.tally.undelivered.fetch_add(batch.len() as u64, Relaxed);
+            () = self.carrier.broken.cancelled() => {
+                self.carrier.tally.undelivered.fetch_add(batch.len() as u64, Relaxed);
                 return false;
             }
         };
-        let shared = Arc::clone(&self.shared);
+        let (carrier, destination) = (Arc::clone(&self.carrier), Arc::clone(&self.destination));
         self.under_way.spawn(async move {
-            shared.carry(batch).await;
+            carrier.carry(&*destination, batch).await;
             drop(place);
         });
-        !self.shared.broken.is_cancelled()
+        !self.carrier.broken.is_cancelled()
     }
 
     /// Waits for everything under way; answers why it is broken, if it is.
     pub async fn finish(self) -> Option<(String, Exit)> {
         self.under_way.close();
         self.under_way.wait().await;
-        self.shared.failure.get().cloned()
+        self.carrier.failure()
     }
 }
 
-impl Shared {
-    async fn carry(&self, mut batch: Vec<Reading>) {
-        let give_up = Instant::now() + self.config.retry_for;
+/// Carries batches, each until it is taken or time is up.
+pub struct Carrier {
+    receipts: Option<Receipts>,
+    retry_for: Duration,
+    tally: Arc<Tally>,
+    /// Cancelled when going on is pointless.
+    broken: CancellationToken,
+    failure: OnceLock<(String, Exit)>,
+}
+
+impl Carrier {
+    /// Repeats each batch for at most `retry_for`.
+    pub fn new(receipts: Option<Receipts>, retry_for: Duration) -> Self {
+        let (tally, broken) = (Arc::default(), CancellationToken::new());
+        Self { receipts, retry_for, tally, broken, failure: OnceLock::new() }
+    }
+
+    /// The counters.
+    pub fn tally(&self) -> &Arc<Tally> {
+        &self.tally
+    }
+
+    /// Cancelled when going on is pointless.
+    pub fn broken(&self) -> &CancellationToken {
+        &self.broken
+    }
+
+    /// Why going on is pointless, if it is.
+    pub fn failure(&self) -> Option<(String, Exit)> {
+        self.failure.get().cloned()
+    }
+
+    /// Delivers a batch, or counts what of it was not.
+    pub async fn carry(&self, destination: &dyn Destination, mut batch: Vec<Reading>) {
+        let give_up = Instant::now() + self.retry_for;
         let mut backoff = Backoff::default();
         while !batch.is_empty() {
             let outcome = tokio::select! {
-                outcome = self.destination.deliver(&batch) => outcome,
+                outcome = destination.deliver(&batch) => outcome,
                 () = self.broken.cancelled() => break,
             };
             match outcome {
@@ -128,7 +144,7 @@ impl Shared {
                 Err(Setback::Again { why, after }) => {
                     let wait = backoff.next_wait().max(after.unwrap_or_default());
                     if Instant::now() + wait >= give_up {
-                        self.fail(format!("given up after {:?}: {why}", self.config.retry_for), Exit::Failed);
+                        self.fail(format!("given up after {:?}: {why}", self.retry_for), Exit::Failed);
                         break;
                     }
                     self.tally.retries.fetch_add(1, Relaxed);

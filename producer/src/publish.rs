@@ -1,0 +1,286 @@
+//! `publish`: NDJSON lines as tasks of any kind, straight to the broker.
+
+use std::{
+    io::{self, BufRead, BufReader},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use garenne_common::{
+    broker::{Backoff, PublisherConfig},
+    exit::{Exit, Failure},
+    sensor::{Timestamp, readings_from},
+    shutdown::{Command, Mode, signal},
+    task::{ContentType, Kind, NewTask, TaskId},
+    telemetry::Metrics,
+};
+use serde::Serialize;
+use serde_json::Value;
+use time::OffsetDateTime;
+use tokio::{sync::mpsc, time::Instant};
+
+use crate::{
+    connect,
+    deliver::{Setback, setback},
+    gateway::READING,
+    outlet::{BrokerOutlet, Outlet},
+    progress::Progress,
+    settings::ProducerSettings,
+};
+
+/// What to publish, and as what.
+#[derive(Clone, Debug)]
+pub struct PublishOptions {
+    /// The kind of every line's task.
+    pub kind: String,
+    /// The file; standard input when not given.
+    pub file: Option<PathBuf>,
+    /// The field that holds the task's id.
+    pub id_field: Option<String>,
+    /// Group of all tasks.
+    pub group: Option<String>,
+    /// Not before this long from now.
+    pub delay: Option<Duration>,
+    /// Deadline once started.
+    pub timeout: Option<Duration>,
+    /// How long a task that is not taken is repeated.
+    pub retry_for: Duration,
+}
+
+/// Tasks whose confirms are outstanding.
+const IN_FLIGHT: usize = 1000;
+/// Bad lines that are told one by one.
+const TOLD: u64 = 20;
+
+#[derive(Debug, Serialize)]
+struct Summary {
+    event: &'static str,
+    kind: String,
+    lines: u64,
+    published: u64,
+    malformed: u64,
+    unpublished: u64,
+    retries: u64,
+    seconds: f64,
+    interrupted: bool,
+}
+
+struct Numbered {
+    number: u64,
+    bytes: u64,
+    text: io::Result<Vec<u8>>,
+}
+
+/// Publishes every line, and writes a summary, one JSON line, to stdout.
+///
+/// # Errors
+/// The kind is taken by no lane, the file cannot be read, or the broker cannot be had.
+pub async fn run(settings: ProducerSettings, options: PublishOptions) -> Result<Exit, Failure> {
+    let kind =
+        settings.routes().kind(&options.kind).map_err(|refusal| Failure::new(Exit::Failed, refusal))?;
+    let (lines, size) = open(&options)?;
+    let (_orders, mut commands) = signal::commands(Mode::Soft)
+        .map_err(|error| Failure::new(Exit::Failed, format!("no signal handlers: {error}")))?;
+    let config = PublisherConfig { in_flight: IN_FLIGHT, ..PublisherConfig::default() };
+    let publisher = connect::publisher(&settings, config, connect::BUDGET).await?;
+    let metrics = Metrics::new("producer");
+    let outlet = BrokerOutlet::new(publisher.clone(), &settings.names(), metrics.connection().clone());
+
+    let (sender, mut receiver) = mpsc::channel(IN_FLIGHT);
+    std::thread::spawn(move || read(lines, &sender));
+    let progress = Progress::new("publish", size);
+    let started = Instant::now();
+    let mut summary = Summary {
+        event: "publish_summary",
+        kind: options.kind.clone(),
+        lines: 0,
+        published: 0,
+        malformed: 0,
+        unpublished: 0,
+        retries: 0,
+        seconds: 0.0,
+        interrupted: false,
+    };
+    let mut failure = None;
+    let mut under_way = FuturesUnordered::new();
+    let mut open = true;
+    while open || !under_way.is_empty() {
+        tokio::select! {
+            Some(outcome) = under_way.next(), if !under_way.is_empty() => {
+                let Outcome { retries, ended } = outcome;
+                summary.retries += retries;
+                match ended {
+                    Ok(()) => summary.published += 1,
+                    Err(error) => {
+                        summary.unpublished += 1;
+                        failure.get_or_insert(error);
+                        open = false;
+                    }
+                }
+            }
+            line = receiver.recv(), if open && under_way.len() < IN_FLIGHT => match line {
+                None => open = false,
+                Some(Numbered { number, bytes, text }) => {
+                    let text = text.map_err(|error| Failure::new(Exit::Failed, format!("line {number}: {error}")))?;
+                    progress.at(bytes, format_args!("{} safe", summary.published));
+                    if text.iter().all(u8::is_ascii_whitespace) {
+                        continue;
+                    }
+                    summary.lines += 1;
+                    match task(&text, &kind, &options) {
+                        Ok(task) => under_way.push(publish(Arc::clone(&outlet), task, options.retry_for)),
+                        Err(problem) => {
+                            summary.malformed += 1;
+                            if summary.malformed <= TOLD {
+                                progress.say(format_args!("line {number}: {problem}"));
+                            }
+                        }
+                    }
+                }
+            },
+            command = commands.recv(), if open => {
+                if matches!(command, Some(Command::Shutdown(_) | Command::Escalate)) {
+                    summary.interrupted = true;
+                    open = false;
+                }
+            }
+        }
+    }
+    publisher.close().await;
+    summary.seconds = (started.elapsed().as_secs_f64() * 1000.0).round() / 1000.0;
+    progress.finish(format_args!("{} safe, {} malformed", summary.published, summary.malformed));
+    println!("{}", serde_json::to_string(&summary).expect("a summary is plain JSON"));
+    match failure {
+        Some(failure) => Err(failure),
+        None if summary.interrupted || summary.malformed > 0 => Ok(Exit::Failed),
+        None => Ok(Exit::Done),
+    }
+}
+
+fn open(options: &PublishOptions) -> Result<(Box<dyn BufRead + Send>, Option<u64>), Failure> {
+    let Some(path) = options.file.as_ref().filter(|path| path.as_os_str() != "-") else {
+        return Ok((Box::new(BufReader::new(io::stdin())), None));
+    };
+    let refused = |error: io::Error| Failure::new(Exit::Failed, format!("{}: {error}", path.display()));
+    let file = std::fs::File::open(path).map_err(refused)?;
+    let size = file.metadata().map_err(refused)?.len();
+    Ok((Box::new(BufReader::new(file)), Some(size)))
+}
+
+fn read(mut lines: Box<dyn BufRead + Send>, sender: &mpsc::Sender<Numbered>) {
+    let mut bytes = 0;
+    for number in 1.. {
+        let mut line = Vec::new();
+        let text = match lines.read_until(b'\n', &mut line) {
+            Ok(0) => return,
+            Ok(read) => {
+                bytes += read as u64;
+                Ok(line)
+            }
+            Err(error) => Err(error),
+        };
+        let failed = text.is_err();
+        if sender.blocking_send(Numbered { number, bytes, text }).is_err() || failed {
+            return;
+        }
+    }
+}
+
+/// The task of one line; what is wrong with it otherwise.
+fn task(line: &[u8], kind: &Kind, options: &PublishOptions) -> Result<NewTask, String> {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    if kind.as_str() == READING && options.id_field.is_none() {
+        let now: Timestamp = OffsetDateTime::now_utc().into();
+        readings_from("application/json", line, now).map_err(|error| error.to_string())?;
+    }
+    let payload: Value = serde_json::from_slice(line).map_err(|error| format!("not JSON: {error}"))?;
+    let mut task = NewTask::new(kind.clone(), ContentType::Json, line.to_vec());
+    if let Some(field) = &options.id_field {
+        task.id = match payload.get(field) {
+            Some(Value::String(id)) => TaskId::parse(id),
+            Some(Value::Number(id)) => TaskId::parse(&id.to_string()),
+            Some(_) => return Err(format!("field {field:?} is no text or number and cannot be the id")),
+            None => return Err(format!("field {field:?}, the id, is not there")),
+        }
+        .map_err(|error| format!("field {field:?}: {error}"))?;
+    }
+    task.group.clone_from(&options.group);
+    task.delay = options.delay;
+    task.timeout = options.timeout;
+    Ok(task)
+}
+
+struct Outcome {
+    retries: u64,
+    ended: Result<(), Failure>,
+}
+
+/// Publishes a task until it is safe; the id stays, so that a repetition has no second effect.
+async fn publish(outlet: Arc<BrokerOutlet>, task: NewTask, retry_for: Duration) -> Outcome {
+    let give_up = Instant::now() + retry_for;
+    let mut backoff = Backoff::default();
+    let mut retries = 0;
+    loop {
+        let Err(error) = outlet.deliver(vec![task.clone()]).await else {
+            return Outcome { retries, ended: Ok(()) };
+        };
+        let wait = backoff.next_wait();
+        let exit = match setback(&error) {
+            Setback::Never { exit, .. } => Some(exit),
+            _ if Instant::now() + wait >= give_up => Some(Exit::Failed),
+            _ => None,
+        };
+        if let Some(exit) = exit {
+            return Outcome { retries, ended: Err(Failure::new(exit, error)) };
+        }
+        retries += 1;
+        tokio::time::sleep(wait).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(kind: &str, id_field: Option<&str>) -> PublishOptions {
+        PublishOptions {
+            kind: kind.to_owned(),
+            file: None,
+            id_field: id_field.map(str::to_owned),
+            group: Some("g".to_owned()),
+            delay: None,
+            timeout: None,
+            retry_for: Duration::ZERO,
+        }
+    }
+
+    fn made(line: &str, kind: &str, id_field: Option<&str>) -> Result<NewTask, String> {
+        task(line.as_bytes(), &Kind::parse(kind).unwrap(), &options(kind, id_field))
+    }
+
+    #[test]
+    fn a_line_becomes_a_task_with_its_own_id() {
+        let task = made("{\"n\":50,\"key\":\"a-1\"}\r\n", "bench.factorial", Some("key")).unwrap();
+        assert_eq!((task.id.as_str(), task.group.as_deref()), ("a-1", Some("g")));
+        assert_eq!(&task.body[..], b"{\"n\":50,\"key\":\"a-1\"}");
+        assert_eq!(made("{\"key\":7}", "bench.noop", Some("key")).unwrap().id.as_str(), "7");
+    }
+
+    #[test]
+    fn a_bad_line_says_why() {
+        let problem = |line, kind, field| made(line, kind, field).unwrap_err();
+        assert_eq!(
+            problem("{", "bench.noop", None),
+            "not JSON: EOF while parsing an object at line 1 column 1"
+        );
+        assert_eq!(problem("{}", "bench.noop", Some("key")), "field \"key\", the id, is not there");
+        assert_eq!(
+            problem("{\"key\":\"\"}", "bench.noop", Some("key")),
+            "field \"key\": message_id is empty"
+        );
+        assert_eq!(problem("{}", READING, None).split(':').next(), Some("record 0"));
+    }
+}
