@@ -78,7 +78,7 @@ pub struct ServeArgs {
     /// Where sensors connect [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<String>,
-    /// Who runs their connections: connection-pool, and for comparison sequential or unbounded [default: connection-pool]
+    /// Who runs their connections: worker-pool or connection-pool, and for comparison sequential or unbounded [default: connection-pool]
     #[arg(long, value_name = "SERVER")]
     pub server: Option<String>,
 }

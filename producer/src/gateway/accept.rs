@@ -63,6 +63,7 @@ impl Gateway {
                 parts: Arc::clone(&parts),
                 router: router.clone(),
                 stop: stop.clone(),
+                tracked: None,
             };
             if let Err(connection) = server.offer(connection) {
                 parts.instruments.refused(server.name());

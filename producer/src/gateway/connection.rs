@@ -6,7 +6,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::task_tracker::TaskTrackerToken};
 
 use super::{
     accept::Parts,
@@ -26,12 +26,14 @@ pub struct Connection {
     pub(super) parts: Arc<Parts>,
     pub(super) router: axum::Router,
     pub(super) stop: CancellationToken,
+    /// Held to the end, by servers that wait for it that way.
+    pub(super) tracked: Option<TaskTrackerToken>,
 }
 
 impl Connection {
     /// Serves it to its end. What goes wrong on it concerns nobody else.
     pub async fn serve(self) {
-        let Self { stream, peer, parts, router, stop } = self;
+        let Self { stream, peer, parts, router, stop, tracked: _tracked } = self;
         // Receipts are small and awaited one by one.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%peer, %error, "no TCP_NODELAY");

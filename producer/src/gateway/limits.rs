@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use garenne_common::config::{Invalid, Size};
+use garenne_common::config::{Concurrency, Invalid, Size};
 use serde::{Deserialize, Serialize};
 
 /// Limits of the gateway; the table `gateway` of the settings.
@@ -11,7 +11,10 @@ use serde::{Deserialize, Serialize};
 pub struct Limits {
     /// Connections served at once; one more is refused.
     pub max_connections: usize,
-    /// Accepted connections that may wait for a worker (`--server worker-pool`).
+    /// Fewest and most workers of `--server worker-pool`.
+    pub workers: Concurrency,
+    /// Connections that may wait for a worker (`worker-pool`) or for their turn (`sequential`); beyond
+    /// it new ones are refused.
     pub max_waiting: usize,
     /// The longest line of the TCP protocol.
     pub max_line: Size,
@@ -48,6 +51,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_connections: 12_000,
+            workers: Concurrency { min: 2, max: 16 },
             max_waiting: 1024,
             max_line: Size::kib(64),
             max_body: Size::mib(4),

@@ -50,7 +50,10 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
     let outlet = BrokerOutlet::new(publisher.clone(), &settings.names(), metrics.connection().clone());
     let limits = settings.gateway.clone();
     let ingest = Ingest::new(outlet, settings.routes(), limits.max_records, limits.retry_after);
-    let server = settings.server.start(&limits, &instruments);
+    let server = settings
+        .server
+        .start(&limits, &instruments)
+        .map_err(|error| Failure::new(Exit::Config, format!("gateway: {error}")))?;
     let parts = Arc::new(Parts { ingest, limits, instruments });
 
     let state =

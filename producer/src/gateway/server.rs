@@ -3,12 +3,19 @@
 use std::{fmt, str::FromStr, sync::Arc};
 
 use futures_util::future::BoxFuture;
+use garenne_common::pool::ConfigError;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use thiserror::Error;
 
 use super::{connection::Connection, instruments::Instruments, limits::Limits};
 
 mod connection_pool;
+mod sequential;
+mod worker_pool;
+
+use connection_pool::ConnectionPool;
+use sequential::Sequential;
+use worker_pool::WorkerPool;
 
 /// Runs accepted connections.
 pub trait Server: Send + Sync + 'static {
@@ -31,6 +38,8 @@ pub enum ServerKind {
     /// A task per connection, a bounded number of them.
     #[default]
     ConnectionPool,
+    /// An elastic pool of workers that take turns at the connections.
+    WorkerPool,
     /// One connection after the other; for comparison.
     Sequential,
     /// A task per connection, as many as come; for comparison.
@@ -39,27 +48,35 @@ pub enum ServerKind {
 
 /// A word that names no server.
 #[derive(Debug, Error)]
-#[error("server {0:?} is unknown, expected connection-pool, sequential or unbounded")]
+#[error("server {0:?} is unknown, expected worker-pool, connection-pool, sequential or unbounded")]
 pub struct UnknownServer(String);
 
 impl ServerKind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::WorkerPool, Self::ConnectionPool, Self::Sequential, Self::Unbounded];
+
     /// The setting's word.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ConnectionPool => "connection-pool",
+            Self::WorkerPool => "worker-pool",
             Self::Sequential => "sequential",
             Self::Unbounded => "unbounded",
         }
     }
 
-    /// Starts it.
-    pub fn start(self, limits: &Limits, instruments: &Instruments) -> Arc<dyn Server> {
-        let places = match self {
-            Self::ConnectionPool => limits.max_connections,
-            Self::Sequential => 1,
-            Self::Unbounded => tokio::sync::Semaphore::MAX_PERMITS,
-        };
-        Arc::new(connection_pool::ConnectionPool::new(self.as_str(), places, instruments))
+    /// Starts it. Needs to be called on a runtime.
+    ///
+    /// # Errors
+    /// Limits that cannot work together.
+    pub fn start(self, limits: &Limits, instruments: &Instruments) -> Result<Arc<dyn Server>, ConfigError> {
+        let connection_pool = |places| ConnectionPool::new(self.as_str(), places, instruments);
+        Ok(match self {
+            Self::ConnectionPool => Arc::new(connection_pool(limits.max_connections)),
+            Self::Unbounded => Arc::new(connection_pool(tokio::sync::Semaphore::MAX_PERMITS)),
+            Self::WorkerPool => Arc::new(WorkerPool::start(limits, instruments)?),
+            Self::Sequential => Arc::new(Sequential::start(limits, instruments)),
+        })
     }
 }
 
@@ -73,7 +90,7 @@ impl FromStr for ServerKind {
     type Err = UnknownServer;
 
     fn from_str(word: &str) -> Result<Self, Self::Err> {
-        [Self::ConnectionPool, Self::Sequential, Self::Unbounded]
+        Self::ALL
             .into_iter()
             .find(|kind| kind.as_str() == word.trim())
             .ok_or_else(|| UnknownServer(word.to_owned()))

@@ -2,7 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use garenne_common::{broker::PublishError, config::Size, telemetry::Metrics};
+use garenne_common::{
+    broker::PublishError,
+    config::{Concurrency, Size},
+    telemetry::Metrics,
+};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -31,7 +35,7 @@ async fn start_on(kind: ServerKind, outlet: Arc<MemoryOutlet>, limits: Limits) -
     let instruments = Instruments::register(&metrics).unwrap();
     let routes = Routes::new(["reading.#".to_owned(), "bench.#".to_owned()]);
     let ingest = Ingest::new(outlet.clone(), routes, limits.max_records, limits.retry_after);
-    let server = kind.start(&limits, &instruments);
+    let server = kind.start(&limits, &instruments).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let stop = CancellationToken::new();
@@ -283,4 +287,53 @@ async fn the_description_is_served_and_names_every_route() {
     assert_eq!(document["openapi"], "3.1.0");
     let paths: Vec<_> = document["paths"].as_object().unwrap().keys().collect();
     assert_eq!(paths, ["/openapi.json", "/v1/readings", "/v1/tasks/{kind}"]);
+}
+
+#[tokio::test]
+async fn every_server_speaks_the_same_and_ends_the_same() {
+    for kind in ServerKind::ALL {
+        let outlet = MemoryOutlet::gated();
+        let gateway = start_on(kind, outlet.clone(), Limits::default()).await;
+        let mut lines = gateway.lines().await;
+        lines.write_all(format!("{READING}\n{READING}\n").as_bytes()).await.unwrap();
+        outlet.waiting(2).await;
+        outlet.confirm(2);
+        for _ in 0..2 {
+            assert!(line(&mut lines).await.starts_with("ok "), "{kind}");
+        }
+        drop(lines);
+        outlet.confirm(1);
+        assert_eq!(gateway.post("/v1/readings", "application/json", READING).await.0, 202, "{kind}");
+        let mut waiting = gateway.lines().await;
+        waiting.write_all(format!("{READING}\n").as_bytes()).await.unwrap();
+        outlet.waiting(4).await;
+        gateway.stop.cancel();
+        outlet.confirm(1);
+        assert!(line(&mut waiting).await.starts_with("ok "), "{kind}");
+        assert!(gateway.gateway.await.unwrap(), "{kind}");
+        let active = format!(r#"garenne_gateway_connections{{server="{kind}",state="active"}} 0"#);
+        assert!(gateway.metrics.encode().contains(&active), "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn idle_connections_hold_no_worker() {
+    let limits = Limits { workers: Concurrency { min: 1, max: 1 }, ..Limits::default() };
+    let outlet = MemoryOutlet::gated();
+    let gateway = start_on(ServerKind::WorkerPool, outlet.clone(), limits).await;
+    let mut idle = Vec::new();
+    for sent in ["", "{", "POST /v1/readings HTTP/1.1\r\n", READING] {
+        let mut sender = gateway.lines().await;
+        sender.write_all(sent.as_bytes()).await.unwrap();
+        idle.push(sender);
+    }
+    // One that waits for its confirm holds none either.
+    idle[3].write_all(b"\n").await.unwrap();
+    outlet.waiting(1).await;
+    let mut lines = gateway.lines().await;
+    lines.write_all(format!("{READING}\n").as_bytes()).await.unwrap();
+    outlet.waiting(2).await;
+    outlet.confirm(2);
+    assert!(line(&mut lines).await.starts_with("ok "));
+    assert!(line(&mut idle[3]).await.starts_with("ok "));
 }
