@@ -92,7 +92,7 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
         let metrics = worker.metrics.lane(name);
         let bridge = Arc::new(Bridge {
             lane: name.into(),
-            default_kind: lane.default_kind,
+            default_kind: lane.default_kind.clone(),
             max_payload: config.max_payload.bytes(),
             worker: Arc::clone(&worker.name),
             registry: Arc::clone(&worker.registry),
@@ -107,9 +107,7 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
             prefetch: lane.prefetch,
             tag: format!("{}.{name}", worker.name),
         };
-        let longest =
-            worker.registry.deadlines().filter_map(|(_, deadline)| deadline).max().unwrap_or_default();
-        let wait = budget::longest_wait(lane.consumer_timeout, longest, config.hard_grace);
+        let wait = budget::longest_wait(&lane, config.hard_grace, worker.registry.deadlines());
         tokio::spawn(hand_back_in_time(pool.clone(), wait));
         let meter = Meter { tally: Arc::clone(&worker.tally), lane: metrics.clone() };
         lanes.push(start_lane(bridge, subscription, link.clone(), meter, wanted.clone()));
