@@ -43,7 +43,8 @@ pub(super) struct Board<T: Task, C: Completion<T::Output>> {
 
 pub(super) struct Idle {
     pub(super) index: usize,
-    pub(super) since: Instant,
+    /// Absent for one of the minimum.
+    pub(super) since: Option<Instant>,
     pub(super) waker: Waker,
 }
 

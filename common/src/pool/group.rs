@@ -10,7 +10,8 @@ pub struct Group<'a, T: Task, C: Completion<T::Output>> {
 }
 
 impl<T: Task, C: Completion<T::Output>> Group<'_, T, C> {
-    /// Bounds how many of the group run at once; `None` removes the bound. Running ones go on.
+    /// Bounds how many of the group run at once; `None` removes the bound. Running ones go on. A cap
+    /// of 0 is a [`pause`](Self::pause).
     pub fn cap(&self, cap: Option<usize>) {
         self.change(|lane| lane.rule(&self.name, |group| group.cap = cap));
     }
@@ -19,7 +20,6 @@ impl<T: Task, C: Completion<T::Output>> Group<'_, T, C> {
     /// shutdown what waits is handed back at once: nobody might ever resume it.
     pub fn pause(&self) {
         self.change(|lane| lane.rule(&self.name, |group| group.paused = true));
-        self.pool.shared().hand_back_paused();
     }
 
     /// Ends a pause.
@@ -58,10 +58,12 @@ impl<T: Task, C: Completion<T::Output>> Group<'_, T, C> {
     fn change(&self, change: impl FnOnce(&mut super::lane::Lane<T, C>)) {
         change(&mut self.pool.shared().lock().lane);
         self.pool.shared().restaff();
+        self.pool.shared().hand_back_shut();
     }
 }
 
 /// Tasks that were submitted together.
+#[derive(Debug)]
 pub struct Batch {
     pub(super) handles: Vec<Handle>,
 }

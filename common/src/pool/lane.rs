@@ -54,6 +54,11 @@ impl<T: Task, C: Completion<T::Output>> GroupState<T, C> {
         !self.paused && self.cap.is_none_or(|cap| self.running < cap)
     }
 
+    /// Whether only an order from outside can make it start anything.
+    fn is_shut(&self) -> bool {
+        self.paused || self.cap == Some(0)
+    }
+
     fn forgettable(&self) -> bool {
         self.pending == 0 && self.running == 0 && self.cap.is_none() && !self.paused
     }
@@ -246,14 +251,14 @@ impl<T: Task, C: Completion<T::Output>> Lane<T, C> {
         out
     }
 
-    /// Takes out what can only start after somebody resumes its group.
-    pub(super) fn extract_paused(&mut self) -> Vec<Entry<T, C>> {
-        let paused = self.groups.iter().filter(|(_, state)| state.paused).map(|(name, _)| name.clone());
-        let paused: HashSet<GroupName> = paused.collect();
-        if paused.is_empty() {
+    /// Takes out what can only start after somebody resumes its group, or raises a cap of none.
+    pub(super) fn extract_shut(&mut self) -> Vec<Entry<T, C>> {
+        let shut = self.groups.iter().filter(|(_, state)| state.is_shut()).map(|(name, _)| name.clone());
+        let shut: HashSet<GroupName> = shut.collect();
+        if shut.is_empty() {
             return Vec::new();
         }
-        self.extract(|entry| entry.group.as_ref().is_some_and(|group| paused.contains(group)))
+        self.extract(|entry| entry.group.as_ref().is_some_and(|group| shut.contains(group)))
     }
 
     /// How many of the group wait.

@@ -53,7 +53,7 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
         };
         let waiting = {
             let mut board = self.lock();
-            let waiting = board.lane.extract(stale);
+            let waiting = board.extract(stale);
             board.draining += 1;
             waiting
         };
@@ -62,15 +62,15 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
         found
     }
 
-    /// In a shutdown, ends what waits in paused groups.
-    pub(super) fn hand_back_paused(self: &Arc<Self>) {
+    /// In a shutdown, ends what waits in groups that start nothing.
+    pub(super) fn hand_back_shut(self: &Arc<Self>) {
         let waiting = {
             let mut board = self.lock();
             if board.phase == Phase::Open {
                 return;
             }
             board.draining += 1;
-            board.lane.extract_paused()
+            board.lane.extract_shut()
         };
         self.hand_back(waiting, Cause::Shutdown);
     }
@@ -111,7 +111,7 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
             }
             let waiting = match board.phase {
                 Phase::Open | Phase::Closed => Vec::new(),
-                Phase::Light => board.lane.extract_paused(),
+                Phase::Light => board.lane.extract_shut(),
                 // A shard whose task has started belongs to what runs.
                 Phase::Soft | Phase::SoftTimeout => board.extract(|entry| entry.shard == 0),
                 Phase::Hard => board.extract(|_| true),

@@ -129,17 +129,20 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
         }
         board.active.retain(|index| *index != cell.index);
         board.forget_idle(cell.index);
-        let since = Instant::now();
-        board.idle.push_back(Idle { index: cell.index, since, waker: cx.waker().clone() });
+        // Workers of the minimum stay; and more are only hired when nobody is idle, so that those
+        // who came to be idle before need no time either.
         let spare = board.alive > *self.config.workers.start();
+        let since = spare.then(Instant::now);
+        board.idle.push_back(Idle { index: cell.index, since, waker: cx.waker().clone() });
         drop(board);
-        if spare {
+        if let Some(since) = since {
             self.alarm.ring_by(since + self.config.idle_timeout);
         }
         Poll::Pending
     }
 
     /// Marks the first of the batch as running and takes what runs out of it.
+    #[inline(always)]
     pub(super) fn start(
         &self,
         cell: &Cell<T, C>,

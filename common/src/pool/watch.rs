@@ -212,7 +212,7 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
     /// Sends workers home that have been idle for too long; answers when to look again.
     fn shrink(&self, board: &mut Board<T, C>, now: Instant) -> Option<Instant> {
         while board.phase == Phase::Open && board.alive > *self.config.workers.start() {
-            let oldest = board.idle.front()?.since + self.config.idle_timeout;
+            let oldest = board.idle.front()?.since? + self.config.idle_timeout;
             if oldest > now {
                 return Some(oldest);
             }

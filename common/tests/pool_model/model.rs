@@ -146,6 +146,7 @@ impl Model {
 
     pub(crate) fn cap(&mut self, group: usize, cap: Option<usize>) {
         self.groups[group].cap = cap;
+        self.hand_back_paused();
     }
 
     pub(crate) fn shutdown(&mut self, mode: u8) {
@@ -258,7 +259,8 @@ impl Model {
 
     fn hand_back_paused(&mut self) {
         if self.phase.is_some() {
-            let paused: Vec<bool> = self.groups.iter().map(|group| group.paused).collect();
+            let paused: Vec<bool> =
+                self.groups.iter().map(|group| group.paused || group.cap == Some(0)).collect();
             self.drop_waiting(|task| task.group.is_some_and(|group| paused[group]), Cause::Shutdown);
         }
     }

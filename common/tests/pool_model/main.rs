@@ -2,7 +2,6 @@
 //! each order, and at every moment in between at which something is due, both must agree on what
 //! waits, what runs, and how everything else ended.
 
-#[path = "pool_model/model.rs"]
 mod model;
 
 use std::{
