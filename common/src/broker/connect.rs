@@ -152,16 +152,22 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The next wait: doubles from 100 ms to 5 s.
+    /// The next wait: doubles from 100 ms to the cap, 5 s by default.
     pub fn next_wait(&mut self) -> Duration {
         let wait = self.next.mul_f64(rand::rng().random_range(0.5..1.0));
         self.next = (self.next * 2).min(self.cap);
         wait
     }
 
+    /// For who had a connection and lost it: at most a second apart, so that a broker that is back is
+    /// found at once.
+    pub fn reconnect() -> Self {
+        Self { cap: Duration::from_secs(1), ..Self::default() }
+    }
+
     /// Starts over, after a success.
     pub fn reset(&mut self) {
-        *self = Self::default();
+        self.next = Self::default().next;
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) async fn follow(
     caught_up: watch::Sender<bool>,
     mut take: impl FnMut(&[u8]),
 ) {
-    let mut backoff = Backoff::default();
+    let mut backoff = Backoff::reconnect();
     let mut position = Position::default();
     loop {
         let problem = match link.channel(PREFETCH).await {

@@ -48,7 +48,7 @@ pub(crate) async fn keep(
     mut present: impl AsyncFnMut(),
     command: impl Fn(&[u8]),
 ) {
-    let mut backoff = Backoff::default();
+    let mut backoff = Backoff::reconnect();
     loop {
         let problem = match link.channel(100).await {
             Ok((_connection, channel)) => {

@@ -63,7 +63,7 @@ where
     R: Future<Output = ()>,
 {
     pub(crate) async fn run(mut self) {
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::reconnect();
         while wanted(&self.intake) != Intake::Closed {
             let problem = match self.link.channel(self.subscription.prefetch).await {
                 Ok((_connection, channel)) => match self.one_epoch(channel, &mut backoff).await {
