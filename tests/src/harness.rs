@@ -3,10 +3,15 @@
 //! Nothing that a harness starts outlives the test process, however that ends: see `lifeline`.
 
 pub mod broker;
+pub mod client;
 pub mod engine;
 pub mod fault;
 pub mod management;
 pub mod postgres;
+pub mod process;
+pub mod scene;
+pub mod wait;
+pub mod worker;
 
 mod lifeline;
 mod node;

@@ -1,0 +1,91 @@
+//! The lines that a process writes, as they come.
+
+use anyhow::{Result, anyhow};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncRead, BufReader},
+    sync::watch,
+    time::timeout,
+};
+
+use crate::harness::wait::PATIENCE;
+
+/// Lines so far; a reader of its own takes them, so that a full pipe never holds up the process.
+#[derive(Clone, Debug)]
+pub struct Log {
+    lines: watch::Receiver<Vec<String>>,
+}
+
+impl Log {
+    pub(super) fn of(pipe: impl AsyncRead + Send + Unpin + 'static) -> Self {
+        let (sender, lines) = watch::channel(Vec::new());
+        tokio::spawn(async move {
+            let mut reader = BufReader::with_capacity(64 * 1024, pipe);
+            let mut line = Vec::new();
+            let mut ready = Vec::new();
+            // An error is as good as the end.
+            while reader.read_until(b'\n', &mut line).await.is_ok_and(|read| read > 0) {
+                ready.push(String::from_utf8_lossy(line.strip_suffix(b"\n").unwrap_or(&line)).into_owned());
+                line.clear();
+                // Whoever waits is told once for all lines of a read.
+                if !reader.buffer().contains(&b'\n') {
+                    sender.send_modify(|lines| lines.append(&mut ready));
+                }
+            }
+        });
+        Self { lines }
+    }
+
+    /// The lines so far.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        self.lines.borrow().clone()
+    }
+
+    /// How many lines there are so far.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.lines.borrow().len()
+    }
+
+    /// Whether there is none so far.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The last lines, for an error message.
+    #[must_use]
+    pub fn tail(&self) -> String {
+        let lines = self.lines.borrow();
+        lines[lines.len().saturating_sub(15)..].join("\n")
+    }
+
+    /// Waits until `found` finds something in the lines.
+    ///
+    /// # Errors
+    /// When it does not in time, or the process ends before; with the last lines.
+    pub async fn until<T>(&self, what: &str, mut found: impl FnMut(&[String]) -> Option<T>) -> Result<T> {
+        let mut lines = self.lines.clone();
+        let mut result = None;
+        let waited = timeout(
+            PATIENCE,
+            lines.wait_for(|lines| {
+                result = found(lines);
+                result.is_some()
+            }),
+        )
+        .await;
+        let why = match waited {
+            Ok(Ok(_)) => return result.ok_or_else(|| anyhow!("{what} was found and is gone")),
+            Ok(Err(_)) => "the process ended before",
+            Err(_) => "not in time",
+        };
+        Err(anyhow!("{why}: {what}; {} lines, the last: {}", self.len(), self.tail()))
+    }
+
+    /// Waits for the end of the pipe.
+    pub(super) async fn complete(&self) {
+        let mut lines = self.lines.clone();
+        while lines.changed().await.is_ok() {}
+    }
+}

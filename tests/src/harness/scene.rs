@@ -1,0 +1,186 @@
+//! The stage of a scenario: a virtual host of its own, a client, and workers on it.
+
+use anyhow::{Result, ensure};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::{
+    broker::{Broker, VirtualHost},
+    client::{Client, Taken},
+    process::Program,
+    wait::{Seen, eventually},
+    worker::WorkerPlan,
+};
+
+/// The retry ladder of test workers: a scenario should not wait for seconds.
+const DELAYS: &str = "200ms,400ms";
+
+/// A virtual host, a client that is connected to it, and a folder. All of it goes with this value.
+#[derive(Debug)]
+pub struct Scene {
+    // First, so that the connection is closed before its virtual host is deleted.
+    client: Client,
+    vhost: VirtualHost,
+    folder: TempDir,
+}
+
+impl Scene {
+    /// A scene on the broker that all scenarios share.
+    ///
+    /// # Errors
+    /// When there is no broker to be had.
+    pub async fn new() -> Result<Self> {
+        Self::on(&Broker::shared().await?).await
+    }
+
+    /// A scene on a broker of the scenario's own, to be hurt.
+    ///
+    /// # Errors
+    /// When the broker does not answer.
+    pub async fn on(broker: &Broker) -> Result<Self> {
+        let vhost = broker.vhost().await?;
+        let client = Client::connect(&vhost.amqp_url()).await?;
+        Ok(Self { client, vhost, folder: tempfile::tempdir()? })
+    }
+
+    /// The foreign client.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Connects the client again, after its connection was broken.
+    ///
+    /// # Errors
+    /// When the broker does not answer.
+    pub async fn reconnect(&mut self) -> Result<()> {
+        self.client = Client::connect(&self.vhost.amqp_url()).await?;
+        Ok(())
+    }
+
+    /// The virtual host.
+    #[must_use]
+    pub fn vhost(&self) -> &VirtualHost {
+        &self.vhost
+    }
+
+    /// A folder for the scenario's files.
+    #[must_use]
+    pub fn folder(&self) -> &std::path::Path {
+        self.folder.path()
+    }
+
+    /// A worker on this virtual host, with the bench kinds and a short retry ladder, and no sink yet.
+    ///
+    /// # Errors
+    /// When its files cannot be written.
+    pub fn worker(&self, name: &str) -> Result<WorkerPlan> {
+        self.worker_at(name, &self.vhost.amqp_url())
+    }
+
+    /// A worker that reaches the broker by another URL: through a proxy, or as another user.
+    ///
+    /// # Errors
+    /// As [`worker`](Self::worker).
+    pub fn worker_at(&self, name: &str, amqp_url: &str) -> Result<WorkerPlan> {
+        let program = Program::new("garenne-worker")
+            .option("--amqp-url", amqp_url)
+            .env("GARENNE_RETRY__DELAYS", DELAYS)
+            .env("GARENNE_LOG", "info");
+        WorkerPlan::new(program, name, self.folder.path())
+    }
+
+    /// Publishes tasks `prefix-0` to `prefix-<count - 1>` to the tasks exchange and answers their ids.
+    ///
+    /// # Errors
+    /// When the broker does not store all of them.
+    pub async fn publish(
+        &self,
+        kind: &str,
+        payload: &Value,
+        prefix: &str,
+        count: usize,
+    ) -> Result<Vec<String>> {
+        let ids: Vec<_> = (0..count).map(|n| format!("{prefix}-{n}")).collect();
+        self.client.publish_all("garenne.tasks", kind, payload, ids.iter().cloned()).await?;
+        Ok(ids)
+    }
+
+    /// Waits until the broker counts exactly this many messages of a lane as ready and as unacked. Its
+    /// counts are up to a second old: what is waited for must last, and must not have been so before.
+    ///
+    /// # Errors
+    /// When it never does.
+    pub async fn until_lane(&self, lane: &str, ready: usize, unacked: usize) -> Result<()> {
+        self.until_queue(&format!("garenne.tasks.{lane}"), ready, unacked).await
+    }
+
+    /// The same for any queue.
+    ///
+    /// # Errors
+    /// When it never does.
+    pub async fn until_queue(&self, queue: &str, ready: usize, unacked: usize) -> Result<()> {
+        eventually(format!("{queue} has {ready} ready and {unacked} unacked"), async || {
+            let status = self.vhost.view().queue(queue).await?;
+            let counts = (status.ready as usize, status.unacked as usize);
+            Ok(Seen::when(counts == (ready, unacked), format_args!("{counts:?}")))
+        })
+        .await
+    }
+
+    /// Waits until this many messages of a lane are ready, by the broker's answers of the moment: without
+    /// the delay of its statistics.
+    ///
+    /// # Errors
+    /// When there never are.
+    pub async fn until_ready(&self, lane: &str, count: usize) -> Result<()> {
+        let queue = format!("garenne.tasks.{lane}");
+        eventually(format!("{count} ready in {queue}"), async || {
+            let ready = self.client.ready(&queue).await?;
+            Ok(Seen::when(ready == count, ready))
+        })
+        .await
+    }
+
+    /// Waits until nobody consumes a lane.
+    ///
+    /// # Errors
+    /// When somebody goes on.
+    pub async fn until_no_consumer(&self, lane: &str) -> Result<()> {
+        let queue = format!("garenne.tasks.{lane}");
+        eventually(format!("nobody consumes {queue}"), async || {
+            let consumers = self.client.consumers(&queue).await?;
+            Ok(Seen::when(consumers == 0, consumers))
+        })
+        .await
+    }
+
+    /// Waits until this many messages are in a queue, takes them all, and makes sure that there was no
+    /// more.
+    ///
+    /// # Errors
+    /// When there never are as many, or there are more.
+    pub async fn take_all(&self, queue: &str, count: usize) -> Result<Vec<Taken>> {
+        eventually(format!("{count} messages in {queue}"), async || {
+            let ready = self.client.ready(queue).await?;
+            Ok(Seen::when(ready >= count, ready))
+        })
+        .await?;
+        let mut all = Vec::new();
+        while let Some(taken) = self.client.take(queue).await? {
+            all.push(taken);
+        }
+        ensure!(all.len() == count, "{} messages in {queue}, {count} expected", all.len());
+        Ok(all)
+    }
+
+    /// Makes sure that a queue is empty at this moment.
+    ///
+    /// # Errors
+    /// With the number of messages where it is not.
+    pub async fn is_empty(&self, queue: &str) -> Result<()> {
+        let ready = self.client.ready(queue).await?;
+        ensure!(ready == 0, "{ready} messages in {queue}, none expected");
+        Ok(())
+    }
+}

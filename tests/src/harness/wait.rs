@@ -1,0 +1,69 @@
+//! Waiting for what must come, with a deadline and the last thing seen in the error.
+
+use std::{fmt::Display, time::Duration};
+
+use anyhow::{Result, anyhow};
+use tokio::time::{Instant, interval};
+
+/// How long anything may take on a busy machine. Only a failure takes that long.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Between two looks at a broker's numbers, which are themselves up to half a second old.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What a look saw.
+#[derive(Debug)]
+pub enum Seen<T> {
+    /// What was waited for.
+    Wanted(T),
+    /// Something else; shown when time is up.
+    Other(String),
+}
+
+impl Seen<()> {
+    /// Wanted when `holds`, else what is `shown` instead.
+    pub fn when(holds: bool, shown: impl Display) -> Self {
+        if holds { Self::Wanted(()) } else { Self::Other(shown.to_string()) }
+    }
+}
+
+/// Looks until it sees what is wanted. A look that fails is one that has not seen it yet.
+///
+/// # Errors
+/// After [`PATIENCE`], with `what` was waited for and what was last seen.
+pub async fn eventually<T>(what: impl Display, mut look: impl AsyncFnMut() -> Result<Seen<T>>) -> Result<T> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut tick = interval(LOOK);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        let other = match look().await {
+            Ok(Seen::Wanted(value)) => return Ok(value),
+            Ok(Seen::Other(other)) => other,
+            Err(error) => format!("{error:#}"),
+        };
+        if Instant::now() > deadline {
+            return Err(anyhow!("not within {PATIENCE:?}: {what}; last seen: {other}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failed_look_is_repeated_and_the_last_one_is_shown() {
+        let mut looks = 0;
+        let third = eventually("the third look", async || {
+            looks += 1;
+            if looks == 1 {
+                anyhow::bail!("not even that");
+            }
+            Ok(if looks == 3 { Seen::Wanted(looks) } else { Seen::Other(format!("look {looks}")) })
+        });
+        assert_eq!(third.await.unwrap(), 3);
+        let never = eventually("an end", async || Ok(Seen::when(false, 7))).await.unwrap_err();
+        assert_eq!(never.to_string(), "not within 60s: an end; last seen: 7");
+    }
+}

@@ -1,0 +1,353 @@
+//! `garenne-worker` as a process: its results, its admin port, its receipt.
+
+use std::{fs, path::PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use garenne_common::shutdown::Receipt;
+use reqwest::StatusCode;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{
+    process::{Process, Program, Signal},
+    wait::{Seen, eventually},
+};
+
+/// The admin token of every test worker.
+const TOKEN: &str = "test-token";
+
+/// A worker to start.
+#[derive(Clone, Debug)]
+pub struct WorkerPlan {
+    program: Program,
+    name: String,
+    receipt: PathBuf,
+}
+
+impl WorkerPlan {
+    /// A worker of this name with the bench kinds, results on standard output, and whatever else
+    /// `program` has; its files go into `folder`.
+    pub(super) fn new(program: Program, name: &str, folder: &std::path::Path) -> Result<Self> {
+        let receipt = folder.join(format!("{name}.receipt.json"));
+        let token = folder.join("admin-token");
+        fs::write(&token, TOKEN)?;
+        let program = program
+            .option("--worker-id", name)
+            .option("--receipt", &receipt)
+            .option("--admin", "127.0.0.1:0")
+            .option("--admin-token-file", &token)
+            .option("--log-format", "json")
+            .arg("--enable-bench");
+        Ok(Self { program, name: name.to_owned(), receipt })
+    }
+
+    /// Adds an option and its value.
+    #[must_use]
+    pub fn option(mut self, name: &str, value: impl AsRef<std::ffi::OsStr>) -> Self {
+        self.program = self.program.option(name, value);
+        self
+    }
+
+    /// Sets a variable.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.program = self.program.env(name, value);
+        self
+    }
+
+    /// Results to standard output.
+    #[must_use]
+    pub fn stdout(self) -> Self {
+        self.option("--sink", "stdout")
+    }
+
+    /// One lane, such as `fast:prefetch=50,concurrency=2..4`; repeatable.
+    #[must_use]
+    pub fn lane(self, lane: &str) -> Self {
+        self.option("--lane", lane)
+    }
+
+    /// Starts it without waiting for anything: for workers that are expected to refuse.
+    ///
+    /// # Errors
+    /// When it cannot be run.
+    pub async fn launch(&self) -> Result<Process> {
+        self.program.start().await
+    }
+
+    /// Starts it and waits until it consumes.
+    ///
+    /// # Errors
+    /// When it ends before, or does not get that far in time.
+    pub async fn start(self) -> Result<Worker> {
+        let process = self.launch().await?;
+        let address = process.stderr().until("the admin port's address", |lines| {
+            lines.iter().find_map(|line| {
+                let line: Value = serde_json::from_str(line).ok()?;
+                find(&line, "address").map(str::to_owned)
+            })
+        });
+        let admin = format!("http://{}", address.await?);
+        let mut worker = Worker {
+            process,
+            name: self.name.clone(),
+            receipt: self.receipt.clone(),
+            admin,
+            // A kept connection would keep the worker's admin port from closing.
+            http: reqwest::Client::builder().pool_max_idle_per_host(0).build()?,
+        };
+        worker.until_ready().await?;
+        Ok(worker)
+    }
+}
+
+/// A text field of a JSON log line, wherever the format puts fields.
+fn find<'a>(line: &'a Value, field: &str) -> Option<&'a str> {
+    line.get(field).or_else(|| line.get("fields")?.get(field))?.as_str()
+}
+
+/// A running worker. Dropped, it is killed.
+#[derive(Debug)]
+pub struct Worker {
+    process: Process,
+    name: String,
+    receipt: PathBuf,
+    admin: String,
+    http: reqwest::Client,
+}
+
+/// A result on standard output, as the contract has it.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+pub struct Done {
+    /// The task's id.
+    pub task_id: String,
+    /// Its kind.
+    pub kind: String,
+    /// Which attempt it was, from 1.
+    pub attempt: u32,
+    /// The worker that did it.
+    pub worker: String,
+    /// RFC 3339.
+    pub started_at: String,
+    /// How long it took.
+    pub duration_ms: f64,
+    /// What it gave.
+    pub output: Value,
+}
+
+/// What is left of a worker that stopped in order.
+#[derive(Debug)]
+pub struct Stopped {
+    /// The exit code.
+    pub code: i32,
+    /// Its receipt, which balances and is also the last line of its standard error.
+    pub receipt: Receipt,
+    /// Every result it wrote.
+    pub done: Vec<Done>,
+}
+
+impl Stopped {
+    /// The ids of the tasks that it did, in order.
+    #[must_use]
+    pub fn ids(&self) -> Vec<&str> {
+        self.done.iter().map(|done| done.task_id.as_str()).collect()
+    }
+}
+
+impl Worker {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The process.
+    #[must_use]
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn id(&self) -> i32 {
+        self.process.id()
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        self.process.signal(signal)
+    }
+
+    /// Waits until every lane consumes.
+    ///
+    /// # Errors
+    /// When that does not happen, with the worker's own reasons.
+    pub async fn until_ready(&mut self) -> Result<()> {
+        let (http, url) = (self.http.clone(), format!("{}/readyz", self.admin));
+        eventually(format!("{} is ready", self.name), async || {
+            self.process.check_alive()?;
+            let answer = http.get(&url).send().await?;
+            let ready = answer.status() == StatusCode::OK;
+            Ok(Seen::when(ready, answer.text().await?))
+        })
+        .await
+    }
+
+    /// Waits until it says that it is not ready.
+    ///
+    /// # Errors
+    /// When that does not happen.
+    pub async fn until_not_ready(&self) -> Result<()> {
+        let url = format!("{}/readyz", self.admin);
+        eventually(format!("{} is not ready", self.name), async || {
+            let answer = self.http.get(&url).send().await?;
+            Ok(Seen::when(answer.status() == StatusCode::SERVICE_UNAVAILABLE, answer.status()))
+        })
+        .await
+    }
+
+    /// The URL of a path of its admin port.
+    #[must_use]
+    pub fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.admin)
+    }
+
+    /// `GET` of a path of its admin port.
+    ///
+    /// # Errors
+    /// When it does not answer, or with another status than success.
+    pub async fn get(&self, path: &str) -> Result<String> {
+        let answer = self.http.get(format!("{}{path}", self.admin)).send().await?;
+        Ok(answer.error_for_status()?.text().await?)
+    }
+
+    /// `POST` to a path of its admin port, with the token.
+    ///
+    /// # Errors
+    /// When it does not answer, or with another status than success.
+    pub async fn post(&self, path: &str) -> Result<String> {
+        let request = self.http.post(format!("{}{path}", self.admin)).bearer_auth(TOKEN);
+        Ok(request.send().await?.error_for_status()?.text().await?)
+    }
+
+    /// The sum of a metric over all series whose line has each of `labels`, such as `lane="fast"`.
+    ///
+    /// # Errors
+    /// When it does not answer or there is no such series.
+    pub async fn metric(&self, name: &str, labels: &[&str]) -> Result<f64> {
+        let text = self.get("/metrics").await?;
+        let series = text.lines().filter(|line| {
+            let rest = line.strip_prefix(name);
+            rest.is_some_and(|rest| rest.starts_with(['{', ' '])) && labels.iter().all(|it| line.contains(it))
+        });
+        let values = series.map(|line| Ok(line.rsplit(' ').next().context("a value")?.parse::<f64>()?));
+        let values: Vec<_> = values.collect::<Result<_>>()?;
+        ensure!(!values.is_empty(), "no metric {name} with {labels:?}");
+        Ok(values.iter().sum())
+    }
+
+    /// Waits until a lane's pool runs and queues exactly this many tasks.
+    ///
+    /// # Errors
+    /// When that does not happen.
+    pub async fn until_holds(&self, lane: &str, running: usize, queued: usize) -> Result<()> {
+        let what = format!("{} runs {running} and queues {queued} in {lane}", self.name);
+        eventually(what, async || {
+            let pool: Value = serde_json::from_str(&self.get("/pool").await?)?;
+            let lane = &pool["lanes"][lane];
+            let held = (lane["running"].as_u64(), lane["queued"].as_u64());
+            Ok(Seen::when(held == (Some(running as u64), Some(queued as u64)), format_args!("{held:?}")))
+        })
+        .await
+    }
+
+    /// The results so far.
+    ///
+    /// # Errors
+    /// When a line is no result.
+    pub fn done(&self) -> Result<Vec<Done>> {
+        parse(&self.process.stdout().lines())
+    }
+
+    /// Waits for at least this many results.
+    ///
+    /// # Errors
+    /// When they do not come.
+    pub async fn until_done(&self, count: usize) -> Result<Vec<Done>> {
+        let enough = |lines: &[String]| (lines.len() >= count).then_some(());
+        self.process.stdout().until(&format!("{count} results"), enough).await?;
+        self.done()
+    }
+
+    /// Waits for the result of a task.
+    ///
+    /// # Errors
+    /// When it does not come.
+    pub async fn until_done_with(&self, id: &str) -> Result<Done> {
+        let what = format!("the result of {id}");
+        let quoted = format!("\"task_id\":\"{id}\"");
+        let find = |lines: &[String]| lines.iter().find(|line| line.contains(&quoted)).cloned();
+        Ok(serde_json::from_str(&self.process.stdout().until(&what, find).await?)?)
+    }
+
+    /// Waits for a line of its log that contains `text`.
+    ///
+    /// # Errors
+    /// When it does not come.
+    pub async fn until_logged(&self, text: &str) -> Result<String> {
+        let find = |lines: &[String]| lines.iter().find(|line| line.contains(text)).cloned();
+        self.process.stderr().until(text, find).await
+    }
+
+    /// SIGTERM, then [`stopped`](Self::stopped).
+    ///
+    /// # Errors
+    /// As [`stopped`](Self::stopped).
+    pub async fn stop(self) -> Result<Stopped> {
+        self.signal(Signal::TERM)?;
+        self.stopped().await
+    }
+
+    /// Waits for its end, which was asked for, and takes its receipt.
+    ///
+    /// # Errors
+    /// When it does not come, a signal ended it, or there is no receipt that is the same in the file and
+    /// on the last line of standard error and balances.
+    pub async fn stopped(self) -> Result<Stopped> {
+        let ended = self.process.ended().await?;
+        let log = ended.stderr.join("\n");
+        let code = ended.code.with_context(|| format!("signal {:?} ended it: {log}", ended.signal))?;
+        let file = fs::read_to_string(&self.receipt).with_context(|| format!("no receipt file: {log}"))?;
+        let last = ended.stderr.last().context("nothing on standard error")?;
+        ensure!(file.trim_end() == last, "the receipt file says {file}, the last line {last}");
+        let receipt: Receipt = serde_json::from_str(last)?;
+        ensure!(receipt.balances(), "the receipt does not balance: {last}");
+        ensure!(receipt.worker == self.name, "the receipt is another worker's: {last}");
+        Ok(Stopped { code, receipt, done: parse(&ended.stdout)? })
+    }
+
+    /// Waits for it to be ended by a signal of its own making and takes what it had written.
+    ///
+    /// # Errors
+    /// When it does not end, or in another way.
+    pub async fn died(self) -> Result<Vec<Done>> {
+        let ended = self.process.ended().await?;
+        ensure!(ended.code.is_none(), "it exited with {:?}", ended.code);
+        parse(&ended.stdout)
+    }
+
+    /// SIGKILL: no receipt, only what it had written.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub async fn kill(self) -> Result<Vec<Done>> {
+        parse(&self.process.kill().await?.stdout)
+    }
+}
+
+fn parse(lines: &[String]) -> Result<Vec<Done>> {
+    lines.iter().map(|line| serde_json::from_str(line).with_context(|| format!("result {line}"))).collect()
+}

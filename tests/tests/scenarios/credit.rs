@@ -1,0 +1,44 @@
+//! Prefetch is the queue's size: per lane, the broker never has more unsettled deliveries outstanding,
+//! and has as many under backlog.
+
+use anyhow::{Result, ensure};
+use garenne_tests::harness::{scene::Scene, wait::Seen, wait::eventually};
+use serde_json::json;
+
+#[tokio::test]
+async fn credit_is_the_queue_size_per_lane() -> Result<()> {
+    let scene = Scene::new().await?;
+    let plan = scene.worker("bounded")?.stdout();
+    let worker = plan
+        .lane("fast:prefetch=30,concurrency=2..4")
+        .lane("slow:prefetch=7,concurrency=1..2")
+        .env("GARENNE_LANES__SLOW__BINDINGS", "spectrum.#,alert.#,slow.#")
+        .env("GARENNE_LANES__SLOW__DEFAULT_KIND", "bench.sleep")
+        .start()
+        .await?;
+    eventually("the broker lists both consumers with their prefetch", async || {
+        let consumers = scene.vhost().view().consumers().await?;
+        let mut prefetch: Vec<_> = consumers.iter().map(|it| (it.queue(), it.prefetch)).collect();
+        prefetch.sort();
+        let wanted = [("garenne.tasks.fast", 30), ("garenne.tasks.slow", 7)];
+        Ok(Seen::when(prefetch == wanted, format_args!("{prefetch:?}")))
+    })
+    .await?;
+
+    scene.publish("bench.sleep", &json!({"ms": 20}), "fast", 1500).await?;
+    scene.publish("slow.work", &json!({"ms": 50}), "slow", 250).await?;
+    let mut reached = (0, 0);
+    eventually("both lanes done", async || {
+        let view = scene.vhost().view();
+        let (fast, slow) = (view.queue("garenne.tasks.fast").await?, view.queue("garenne.tasks.slow").await?);
+        ensure!(fast.unacked <= 30 && slow.unacked <= 7, "too many unacked: {fast:?} {slow:?}");
+        reached = (reached.0.max(fast.unacked), reached.1.max(slow.unacked));
+        let left = fast.ready + fast.unacked + slow.ready + slow.unacked;
+        Ok(Seen::when(left == 0 && worker.done()?.len() == 1750, format_args!("{left} left, {reached:?}")))
+    })
+    .await?;
+    assert_eq!(reached, (30, 7), "most unacked that was seen");
+    let receipt = worker.stop().await?.receipt;
+    assert_eq!((receipt.delivered, receipt.acked), (1750, 1750));
+    Ok(())
+}

@@ -1,0 +1,63 @@
+//! Three workers end in three ways while tasks flow, a fourth takes over: nothing is lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Result;
+use garenne_tests::harness::{process::Signal, scene::Scene};
+use serde_json::json;
+
+const TASKS: usize = 10_000;
+
+#[tokio::test]
+async fn fleet_loses_nothing() -> Result<()> {
+    let scene = Scene::new().await?;
+    let plan = |name: &str| -> Result<_> {
+        Ok(scene.worker(name)?.stdout().lane("fast:prefetch=100,concurrency=4..4"))
+    };
+    let (soft, hard, killed) = tokio::try_join!(
+        plan("soft")?.option("--shutdown-mode", "soft").start(),
+        plan("hard")?.option("--shutdown-mode", "hard").start(),
+        plan("killed")?.start(),
+    )?;
+    let payload = json!({"ms": 2});
+    let published = scene.publish("bench.sleep", &payload, "task", TASKS);
+    let ends = async {
+        soft.until_done(500).await?;
+        soft.signal(Signal::TERM)?;
+        hard.until_done(700).await?;
+        hard.signal(Signal::TERM)?;
+        killed.until_done(900).await?;
+        let killed = killed.kill().await?;
+        let fourth = plan("fourth")?.option("--shutdown-mode", "light").start().await?;
+        let (soft, hard) = tokio::try_join!(soft.stopped(), hard.stopped())?;
+        anyhow::Ok((soft, hard, killed, fourth))
+    };
+    let (ids, (soft, hard, killed, fourth)) = tokio::try_join!(published, ends)?;
+    // Nobody but the fourth holds anything now, and stopping lightly it does all that it holds.
+    scene.until_ready("fast", 0).await?;
+    let fourth = fourth.stop().await?;
+
+    for clean in [&soft, &hard, &fourth] {
+        assert_eq!(clean.code, 0, "{:?}", clean.receipt);
+        assert_eq!(clean.receipt.acked as usize, clean.done.len(), "{:?}", clean.receipt);
+        assert_eq!(clean.receipt.retried + clean.receipt.dead + clean.receipt.lost_settlements, 0);
+    }
+    assert!(hard.receipt.requeued > 0 && soft.receipt.requeued > 0, "{:?} {:?}", hard.receipt, soft.receipt);
+
+    let mut times: BTreeMap<&str, usize> = BTreeMap::new();
+    for done in soft.done.iter().chain(&hard.done).chain(&killed).chain(&fourth.done) {
+        assert_eq!(done.attempt, 1, "{done:?}");
+        *times.entry(&done.task_id).or_default() += 1;
+    }
+    let lost: Vec<_> = ids.iter().filter(|id| !times.contains_key(id.as_str())).collect();
+    assert!(lost.is_empty(), "{} lost, such as {:?}", lost.len(), lost[0]);
+    assert_eq!(times.len(), TASKS, "something was done that nobody asked for");
+    // Only the kill may have cost a repetition: of what was written and not yet acked, so of its prefetch.
+    let clean: Vec<_> = soft.ids().into_iter().chain(hard.ids()).chain(fourth.ids()).collect();
+    let once: BTreeSet<_> = clean.iter().collect();
+    assert_eq!(once.len(), clean.len(), "done twice by workers that stopped in order");
+    let repeated = times.values().filter(|&&times| times > 1).count();
+    assert!(repeated <= 100, "{repeated} tasks were repeated");
+    scene.until_lane("fast", 0, 0).await?;
+    scene.is_empty("garenne.dead").await
+}

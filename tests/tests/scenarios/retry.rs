@@ -1,0 +1,91 @@
+//! A task that fails is tried again through the ladder, its attempts counted, until they are used up.
+
+use anyhow::Result;
+use garenne_tests::harness::{
+    client::{headers, with_id},
+    scene::Scene,
+};
+use serde_json::json;
+
+#[tokio::test]
+async fn retry_then_done() -> Result<()> {
+    let scene = Scene::new().await?;
+    let worker = scene.worker("retrying")?.stdout().lane("fast:prefetch=10,concurrency=2..2").start().await?;
+    scene.publish("bench.fail", &json!({"times": 2}), "failing", 3).await?;
+    let done = worker.until_done(3).await?;
+    assert!(done.iter().all(|done| done.attempt == 3), "{done:?}");
+    scene.until_lane("fast", 0, 0).await?;
+    let stopped = worker.stop().await?;
+    let receipt = &stopped.receipt;
+    assert_eq!((receipt.delivered, receipt.acked, receipt.retried, receipt.dead), (9, 3, 6, 0));
+    assert_eq!(stopped.done.len(), 3);
+    scene.is_empty("garenne.dead").await
+}
+
+#[tokio::test]
+async fn attempts_exhausted_after_the_last_failure() -> Result<()> {
+    let scene = Scene::new().await?;
+    let worker = scene.worker("failing")?.stdout().option("--max-attempts", "3").start().await?;
+    scene.publish("bench.fail", &json!({"times": 99}), "failing", 1).await?;
+    let dead = scene.take_all("garenne.dead", 1).await?.remove(0);
+    assert_eq!(dead.text("garenne-reason"), "attempts-exhausted");
+    assert_eq!(dead.text("garenne-error"), "asked to fail 99 times, this is attempt 3 (attempt 3 of 3)");
+    assert_eq!((dead.id(), dead.number("garenne-attempt")), ("failing-0", Some(2)));
+    let receipt = worker.stop().await?.receipt;
+    assert_eq!((receipt.delivered, receipt.retried, receipt.dead), (3, 2, 1));
+    Ok(())
+}
+
+#[tokio::test]
+async fn panic_is_an_attempt_and_harms_nobody_else() -> Result<()> {
+    let scene = Scene::new().await?;
+    let plan = scene.worker("panicking")?.stdout().lane("fast:prefetch=20,concurrency=2..2");
+    let worker = plan.option("--max-attempts", "2").start().await?;
+    let pid = worker.id();
+    scene.publish("bench.sleep", &json!({"ms": 1000}), "neighbour", 1).await?;
+    worker.until_holds("fast", 1, 0).await?;
+    scene.publish("bench.panic", &json!({}), "panic", 3).await?;
+    let dead = scene.take_all("garenne.dead", 3).await?;
+    for dead in dead {
+        assert_eq!(dead.text("garenne-reason"), "attempts-exhausted");
+        let error = "the handler panicked: bench.panic was asked for (attempt 2 of 2)";
+        assert_eq!(dead.text("garenne-error"), error);
+    }
+    worker.until_done_with("neighbour-0").await?;
+    assert_eq!(worker.id(), pid);
+    assert_eq!(worker.metric("garenne_pool_worker_restarts_total", &["lane=\"fast\""]).await?, 6.0);
+    let outcomes = ["kind=\"bench.panic\"", "outcome=\"panic\""];
+    assert_eq!(worker.metric("garenne_tasks_total", &outcomes).await?, 6.0);
+    let receipt = worker.stop().await?.receipt;
+    assert_eq!((receipt.acked, receipt.retried, receipt.dead), (1, 3, 3));
+    Ok(())
+}
+
+/// The message's own deadline counts, where it is shorter than the kind's.
+#[tokio::test]
+async fn timeout_is_an_attempt() -> Result<()> {
+    let scene = Scene::new().await?;
+    let worker = scene.worker("late")?.stdout().option("--max-attempts", "2").start().await?;
+    let late = with_id("late").with_headers(headers([("garenne-timeout-ms", 200.into())]));
+    scene.client().publish("garenne.tasks", "bench.sleep", late, br#"{"ms":60000}"#).await?;
+    let dead = scene.take_all("garenne.dead", 1).await?.remove(0);
+    assert_eq!(dead.text("garenne-reason"), "attempts-exhausted");
+    assert_eq!(dead.text("garenne-error"), "the deadline passed (attempt 2 of 2)");
+    let receipt = worker.stop().await?.receipt;
+    assert_eq!((receipt.delivered, receipt.retried, receipt.dead), (2, 1, 1));
+    Ok(())
+}
+
+/// While one task waits for its next attempt, the lane goes on.
+#[tokio::test]
+async fn retries_hold_up_nobody() -> Result<()> {
+    let scene = Scene::new().await?;
+    let plan = scene.worker("steady")?.stdout().lane("fast:prefetch=4,concurrency=1..1");
+    let worker = plan.env("GARENNE_RETRY__DELAYS", "3s").start().await?;
+    scene.publish("bench.fail", &json!({"times": 1}), "failing", 20).await?;
+    scene.publish("bench.noop", &json!({}), "fine", 20).await?;
+    let first: Vec<_> = worker.until_done(20).await?.into_iter().map(|done| done.task_id).collect();
+    assert!(first.iter().all(|id| id.starts_with("fine")), "{first:?}");
+    worker.until_done(40).await?;
+    Ok(())
+}

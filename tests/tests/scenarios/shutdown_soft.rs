@@ -1,0 +1,84 @@
+//! Soft: what runs finishes, what waits locally goes back to the broker, without spending an attempt.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+use garenne_tests::harness::{
+    scene::Scene,
+    wait::{Seen, eventually},
+};
+use serde_json::json;
+
+#[tokio::test]
+async fn shutdown_soft_hands_back_what_waits() -> Result<()> {
+    let scene = Scene::new().await?;
+    let plan = scene.worker("soft")?.stdout().lane("fast:prefetch=10,concurrency=2..2");
+    let worker = plan.option("--shutdown-mode", "soft").start().await?;
+    scene.publish("bench.sleep", &json!({"ms": 1500}), "running", 2).await?;
+    worker.until_holds("fast", 2, 0).await?;
+    scene.publish("bench.noop", &json!({}), "waiting", 8).await?;
+    worker.until_holds("fast", 2, 8).await?;
+    scene.publish("bench.noop", &json!({}), "elsewhere", 5).await?;
+
+    let stopped = worker.stop().await?;
+    assert_eq!((stopped.code, stopped.receipt.mode.as_str(), stopped.receipt.escalated), (0, "soft", false));
+    assert_eq!((stopped.receipt.delivered, stopped.receipt.acked, stopped.receipt.requeued), (10, 2, 8));
+    assert_eq!(stopped.ids(), ["running-0", "running-1"]);
+    scene.until_lane("fast", 13, 0).await?;
+
+    let other = scene.worker("other")?.stdout().start().await?;
+    let done = other.until_done(13).await?;
+    assert!(done.iter().all(|done| done.attempt == 1), "a hand-back was counted as an attempt: {done:?}");
+    let ids: BTreeSet<_> = done.iter().map(|done| done.task_id.as_str()).collect();
+    assert_eq!(ids.len(), 13);
+    assert!(ids.iter().all(|id| !id.starts_with("running")), "an acked task came back: {ids:?}");
+    scene.until_lane("fast", 0, 0).await?;
+    scene.is_empty("garenne.dead").await
+}
+
+/// What is handed back is taken elsewhere while the running task still runs.
+#[tokio::test]
+async fn shutdown_soft_hands_back_before_the_running_end() -> Result<()> {
+    let scene = Scene::new().await?;
+    let plan = scene.worker("soft")?.stdout().lane("fast:prefetch=20,concurrency=1..1");
+    let worker = plan.option("--shutdown-mode", "soft").start().await?;
+    scene.publish("bench.sleep", &json!({"ms": 4000}), "running", 1).await?;
+    worker.until_holds("fast", 1, 0).await?;
+    scene.publish("bench.noop", &json!({}), "waiting", 19).await?;
+    worker.until_holds("fast", 1, 19).await?;
+    let other = scene.worker("other")?.stdout().start().await?;
+    worker.signal(garenne_tests::harness::process::Signal::TERM)?;
+    other.until_done(19).await?;
+    worker.until_holds("fast", 1, 0).await?;
+    let stopped = worker.stopped().await?;
+    assert_eq!((stopped.receipt.acked, stopped.receipt.requeued), (1, 19));
+    assert_eq!(other.done()?.len(), 19);
+    Ok(())
+}
+
+/// The broker's own count of acks and redeliveries says the same as the receipt.
+#[tokio::test]
+async fn receipt_agrees_with_the_broker() -> Result<()> {
+    let scene = Scene::new().await?;
+    let plan = scene.worker("counted")?.stdout().lane("fast:prefetch=50,concurrency=2..2");
+    let worker = plan.option("--shutdown-mode", "soft").start().await?;
+    scene.publish("bench.sleep", &json!({"ms": 5}), "quick", 300).await?;
+    scene.publish("bench.fail", &json!({"times": 9}), "failing", 5).await?;
+    scene.publish("bench.sleep", &json!({"ms": "soon"}), "invalid", 5).await?;
+    worker.until_done(150).await?;
+    let receipt = worker.stop().await?.receipt;
+    assert_eq!(receipt.lost_settlements + receipt.abandoned + receipt.suspected, 0, "{receipt:?}");
+
+    // Acked for the broker is everything that left the queue for good.
+    let left = receipt.acked + receipt.dead + receipt.retried;
+    eventually("the broker's counts", async || {
+        let path = ["queues", scene.vhost().name(), "garenne.tasks.fast"];
+        let queue: serde_json::Value = scene.vhost().broker().management().get(&path).await?;
+        let counts = (&queue["message_stats"]["ack"], &queue["message_stats"]["deliver"]);
+        Ok(Seen::when(
+            counts.0.as_u64() == Some(left) && counts.1.as_u64() == Some(receipt.delivered),
+            format_args!("acked {}, delivered {}; receipt {receipt:?}", counts.0, counts.1),
+        ))
+    })
+    .await
+}
