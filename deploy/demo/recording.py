@@ -6,7 +6,7 @@
 Six devices measure temperature and relative humidity once a minute from five in the morning. The
 sun warms the house, a vent opens at noon, and each device has its own place, noise and clock. Some
 rows are missing, as radio links lose some. One thing goes wrong, so that there is something to
-find: the heater at greenhouse-5 fails just before sunrise and comes back after 80 minutes.
+find: the window above greenhouse-5 is left open from half past ten to ten to twelve.
 
 Seeded, standard library only: the same file every time.
 """
@@ -29,15 +29,15 @@ DEVICES = {
     "greenhouse-6": (0.1, 1.05, 52),
 }
 LOST_ROWS = 0.004
-HEATER_OFF = (25, 105)
+WINDOW_OPEN = (330, 410)
 
 
-def heater_loss(device, minute):
-    """Degrees lost while greenhouse-5 has no heater: quickly down, slowly back."""
-    begin, end = HEATER_OFF
+def draught(device, minute):
+    """Degrees lost at greenhouse-5 while the window is open: quickly down, slowly back."""
+    begin, end = WINDOW_OPEN
     if device != "greenhouse-5" or minute < begin:
         return 0.0
-    cooled = 7.0 * (1 - math.exp(-(min(minute, end) - begin) / 20))
+    cooled = 7.0 * (1 - math.exp(-(min(minute, end) - begin) / 6))
     return cooled if minute <= end else cooled * math.exp(-(minute - end) / 25)
 
 
@@ -51,7 +51,7 @@ def main():
         vent = 3.0 * max(0.0, math.tanh((hours - 12) * 2))
         for device, (offset, share, second) in DEVICES.items():
             drift[device] = 0.97 * drift[device] + rng.gauss(0, 0.05)
-            air = 16.5 + 13.0 * sun * share - vent + offset + drift[device] - heater_loss(device, minute)
+            air = 16.5 + 13.0 * sun * share - vent + offset + drift[device] - draught(device, minute)
             # Nearly constant vapour, somewhat more as the plants wake.
             vapour = 14.0 + 4.5 * sun - 0.8 * vent
             saturation = 6.112 * math.exp(17.62 * air / (243.12 + air))
