@@ -35,6 +35,7 @@
 //! ```
 
 mod admit;
+mod atomic;
 mod board;
 mod cell;
 mod config;

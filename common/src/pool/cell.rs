@@ -2,18 +2,15 @@
 
 use std::{
     collections::{VecDeque, vec_deque::Drain},
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
     time::Duration,
 };
 
-use futures_util::task::AtomicWaker;
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
     Cause, Completion, Run, Task,
+    atomic::nudge::Nudge,
     entry::{Entry, extract},
     signal::{Epoch, Signal},
 };
@@ -30,10 +27,9 @@ pub(super) struct Cell<T: Task, C: Completion<T::Output>> {
 }
 
 /// How to reach a worker that is inside a task. Free of the pool's type parameters.
-#[derive(Default)]
 pub(super) struct Reach {
     /// Set under the slot's lock, for the current task only: drop it.
-    pub(super) give_up: AtomicBool,
+    pub(super) give_up: Nudge,
     /// True while the task's own code has the processor; only ever a hint.
     pub(super) polling: AtomicBool,
     /// The task waits, or runs on a thread: the worker keeps no thread of the runtime busy. Changed
@@ -41,9 +37,20 @@ pub(super) struct Reach {
     pub(super) parked: AtomicBool,
     /// Leave after the current task.
     pub(super) leave: AtomicBool,
-    pub(super) waker: AtomicWaker,
     /// Wakes a worker whose task runs on a thread that was written off.
     pub(super) abandoned: Notify,
+}
+
+impl Reach {
+    fn new() -> Self {
+        Self {
+            give_up: Nudge::new(),
+            polling: AtomicBool::new(false),
+            parked: AtomicBool::new(false),
+            leave: AtomicBool::new(false),
+            abandoned: Notify::new(),
+        }
+    }
 }
 
 pub(super) struct Slot<T: Task, C: Completion<T::Output>> {
@@ -173,8 +180,8 @@ impl<T: Task, C: Completion<T::Output>> Cell<T, C> {
         Self {
             name,
             index,
-            signal: Arc::default(),
-            reach: Reach::default(),
+            signal: Arc::new(Signal::new()),
+            reach: Reach::new(),
             slot: Mutex::new(Slot { batch: VecDeque::new(), running: None, uncounted: 0, seen: None }),
         }
     }
@@ -185,7 +192,6 @@ impl<T: Task, C: Completion<T::Output>> Cell<T, C> {
 
     /// Asks the worker to drop the current task's future. The caller holds the slot's lock.
     pub(super) fn ask_to_drop(&self) {
-        self.reach.give_up.store(true, Ordering::Release);
-        self.reach.waker.wake();
+        self.reach.give_up.set();
     }
 }

@@ -4,65 +4,46 @@
 //! epoch; whatever was kept of an earlier task (a context moved into a spawned future) no longer
 //! matches and neither hears nor causes anything.
 
-use std::sync::{
-    Mutex, PoisonError,
-    atomic::{AtomicU64, Ordering},
-};
-
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::Cause;
+use super::{Cause, atomic::told::Told};
 
-/// Which task of the worker; the low bits are free for the cause.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Epoch(u64);
+pub(super) use super::atomic::told::Epoch;
 
-const CAUSE_BITS: u64 = 0b11;
-const STEP: u64 = CAUSE_BITS + 1;
-
-#[derive(Default)]
 pub(super) struct Signal {
-    /// Epoch of the running task, with the cause in the low bits once it was told.
-    state: AtomicU64,
+    told: Told<CancellationToken>,
     woken: Notify,
-    /// Made only when the task asks for one, so never one task's token in another's hands.
-    token: Mutex<Option<(Epoch, CancellationToken)>>,
 }
 
 impl Signal {
+    pub(super) fn new() -> Self {
+        Self { told: Told::new(), woken: Notify::new() }
+    }
+
     /// Opens the next epoch. Only the worker calls this, between two tasks.
     pub(super) fn begin(&self) -> Epoch {
-        let next = (self.state.load(Ordering::Relaxed) & !CAUSE_BITS) + STEP;
-        self.state.store(next, Ordering::Release);
-        Epoch(next)
+        self.told.begin()
     }
 
     /// The epoch that is open.
     pub(super) fn epoch(&self) -> Epoch {
-        Epoch(self.state.load(Ordering::Acquire) & !CAUSE_BITS)
+        self.told.epoch()
     }
 
-    /// Tells the task of that epoch; false when it is over or was told already.
-    pub(super) fn tell(&self, epoch: Epoch, cause: Cause) -> bool {
-        let told = epoch.0 | encode(cause);
-        if self.state.compare_exchange(epoch.0, told, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            return false;
+    /// Tells the task of that epoch, unless it is over or was told already.
+    pub(super) fn tell(&self, epoch: Epoch, cause: Cause) {
+        if let Ok(token) = self.told.tell(epoch, encode(cause)) {
+            self.woken.notify_waiters();
+            if let Some(token) = token {
+                token.cancel();
+            }
         }
-        self.woken.notify_waiters();
-        let token = self.token.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some((asked, token)) = token
-            && asked == epoch
-        {
-            token.cancel();
-        }
-        true
     }
 
     /// Why the task of that epoch was told, if it was.
     pub(super) fn cause(&self, epoch: Epoch) -> Option<Cause> {
-        let state = self.state.load(Ordering::Acquire);
-        if state & !CAUSE_BITS == epoch.0 { decode(state & CAUSE_BITS) } else { None }
+        decode(self.told.cause(epoch))
     }
 
     pub(super) async fn told(&self, epoch: Epoch) -> Cause {
@@ -80,18 +61,14 @@ impl Signal {
 
     pub(super) fn token(&self, epoch: Epoch) -> CancellationToken {
         let token = CancellationToken::new();
-        if self.state.load(Ordering::Acquire) & !CAUSE_BITS == epoch.0 {
-            *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some((epoch, token.clone()));
-        }
-        // Told between the two lines above, or before: `tell` found no token to cancel.
-        if self.cause(epoch).is_some() {
+        if self.told.ask(epoch, token.clone()) {
             token.cancel();
         }
         token
     }
 }
 
-const fn encode(cause: Cause) -> u64 {
+const fn encode(cause: Cause) -> u8 {
     match cause {
         Cause::Deadline => 1,
         Cause::Stopped => 2,
@@ -99,7 +76,7 @@ const fn encode(cause: Cause) -> u64 {
     }
 }
 
-const fn decode(bits: u64) -> Option<Cause> {
+const fn decode(bits: u8) -> Option<Cause> {
     match bits {
         1 => Some(Cause::Deadline),
         2 => Some(Cause::Stopped),

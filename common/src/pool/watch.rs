@@ -5,10 +5,7 @@
 //! the processor back cannot stop it.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -16,6 +13,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{
     Cause, Completion, Ending, Phase, Stop, Task,
+    atomic::due::{Due, NEVER},
     board::{Board, Staffing},
     cell::{Cell, Ended, Limit},
     shared::Shared,
@@ -26,37 +24,27 @@ use super::{
 pub(super) struct Alarm {
     start: Instant,
     /// Nanoseconds after `start`.
-    next: AtomicU64,
+    due: Due,
     rung: Notify,
 }
 
 impl Alarm {
     pub(super) fn new() -> Self {
-        Self { start: Instant::now(), next: AtomicU64::new(u64::MAX), rung: Notify::new() }
+        Self { start: Instant::now(), due: Due::new(), rung: Notify::new() }
     }
 
     /// Makes sure that the watch looks no later than this.
     pub(super) fn ring_by(&self, at: Instant) {
-        let at = self.nanos(at);
-        // Nearly always an earlier alarm is set, and a read of a line nobody writes is all it costs.
-        if at < self.next.load(Ordering::SeqCst) && at < self.next.fetch_min(at, Ordering::SeqCst) {
+        let after = at.saturating_duration_since(self.start).as_nanos();
+        if self.due.no_later_than(u64::try_from(after).unwrap_or(NEVER - 1)) {
             self.rung.notify_one();
         }
     }
 
-    fn nanos(&self, at: Instant) -> u64 {
-        u64::try_from(at.saturating_duration_since(self.start).as_nanos()).unwrap_or(u64::MAX - 1)
-    }
-
-    /// Forgets the alarm that is set. To be called before looking, so that one set meanwhile stays.
-    fn clear(&self) {
-        self.next.store(u64::MAX, Ordering::SeqCst);
-    }
-
     async fn wait(&self) {
         loop {
-            match self.next.load(Ordering::SeqCst) {
-                u64::MAX => self.rung.notified().await,
+            match self.due.get() {
+                NEVER => self.rung.notified().await,
                 next => {
                     let at = self.start + Duration::from_nanos(next);
                     tokio::select! {
@@ -135,7 +123,7 @@ impl<T: Task, C: Completion<T::Output>> Findings<T, C> {
 
 impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
     fn look(self: &Arc<Self>) {
-        self.alarm.clear();
+        self.alarm.due.clear();
         let now = Instant::now();
         let mut board = self.lock();
         let hard = match board.hard_at {

@@ -149,9 +149,7 @@ impl<T: Task, C: Completion<T::Output>> Turns<'_, T, C> {
             Ok(Poll::Ready(output)) => Poll::Ready(Driven::Returned(output)),
             Err(panic) => Poll::Ready(Driven::Panicked(message(panic))),
             Ok(Poll::Pending) => {
-                // Registered before the check, so that an order in between is not missed.
-                reach.waker.register(cx.waker());
-                if reach.give_up.load(Ordering::Acquire) {
+                if reach.give_up.is_set_or_wakes(cx.waker()) {
                     return Poll::Ready(Driven::Dropped);
                 }
                 if !self.once && !std::mem::replace(&mut self.parked, true) {
@@ -174,7 +172,7 @@ impl<T: Task, C: Completion<T::Output>> Turns<'_, T, C> {
         // One reading is both the end of this task and the start of the next.
         let now = shared.options.observer.is_some().then(Instant::now);
         let mut slot = self.cell.lock();
-        reach.give_up.store(false, Ordering::Relaxed);
+        reach.give_up.reset();
         let Some(ended) = slot.finish() else {
             drop(slot);
             shared.came_back();
