@@ -12,7 +12,7 @@ use super::{
     Cause, Completion, Run, Task,
     atomic::nudge::Nudge,
     entry::{Entry, extract},
-    signal::{Epoch, Signal},
+    signal::Signal,
 };
 
 pub(super) struct Cell<T: Task, C: Completion<T::Output>> {
@@ -63,7 +63,7 @@ pub(super) struct Slot<T: Task, C: Completion<T::Output>> {
     /// made.
     pub(super) uncounted: u64,
     /// Which task the watch saw here last.
-    pub(super) seen: Option<Epoch>,
+    pub(super) seen: Option<u64>,
 }
 
 /// What is only known of a task that runs.

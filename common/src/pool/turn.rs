@@ -150,7 +150,6 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
         now: Option<Instant>,
     ) -> Option<Start<T>> {
         let (entry, running) = slot.start()?;
-        let epoch = cell.signal.begin();
         let mut long = None;
         let mut waited = None;
         if entry.submitted.is_some() || matches!(entry.run, Run::Long { .. }) {
@@ -159,6 +158,7 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
             waited = entry.submitted.map(|submitted| since.saturating_duration_since(submitted));
             if let Some(deadline) = entry.deadline(running.since, self.config.default_deadline) {
                 let signal = Arc::clone(&cell.signal);
+                let epoch = signal.begin();
                 long = Some(Long { signal, epoch, deadline, token: OnceLock::new() });
             }
         }

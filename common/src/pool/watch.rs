@@ -182,7 +182,7 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
         for index in board.active.clone() {
             let Some(cell) = board.workers[index].clone() else { continue };
             let mut slot = cell.lock();
-            let running = Some(cell.signal.epoch());
+            let running = slot.current().map(|current| current.entry.seq);
             let stands_still = slot.seen == running;
             slot.seen = running;
             holds |= slot.waiting() > 0;

@@ -25,7 +25,8 @@ impl<K: Clone> Told<K> {
     /// Opens the next epoch. Only the worker calls this, between two tasks.
     pub(crate) fn begin(&self) -> Epoch {
         let next = (self.state.load(Ordering::Relaxed) & !CAUSE_BITS) + STEP;
-        self.state.store(next, Ordering::Release);
+        // An exchange, so that in no order an exchange for the old epoch comes after it.
+        self.state.swap(next, Ordering::AcqRel);
         Epoch(next)
     }
 
