@@ -12,8 +12,14 @@ use super::{Sources, secret};
 #[derive(Clone, Default, clap::Args)]
 #[command(next_help_heading = "Common options")]
 pub struct CommonArgs {
-    /// Broker with user, password and virtual host [default: amqp://guest:guest@127.0.0.1:5672/%2f]
-    #[arg(long, value_name = "URL", global = true)]
+    /// Broker with user, password and virtual host.
+    // Not in the comment: rustdoc reads the brackets around a URL as a link.
+    #[arg(
+        long,
+        value_name = "URL",
+        global = true,
+        help = "Broker with user, password and virtual host [default: amqp://guest:guest@127.0.0.1:5672/%2f]"
+    )]
     pub amqp_url: Option<String>,
     /// Broker's management API, such as http://guest:guest@127.0.0.1:15672
     #[arg(long, value_name = "URL", global = true)]

@@ -63,7 +63,7 @@ pub enum Signal {
 }
 
 impl Signal {
-    /// All of them, in the order of [`Scores`].
+    /// All of them, in the order of `Scores`.
     pub const ALL: [Self; COUNT] =
         [Self::Level, Self::Trend, Self::Jump, Self::Spread, Self::Daily, Self::DailyTrend, Self::Stuck];
 
