@@ -81,6 +81,18 @@ pub struct ServeArgs {
     /// Who runs their connections: worker-pool or connection-pool, and for comparison sequential or unbounded [default: connection-pool]
     #[arg(long, value_name = "SERVER")]
     pub server: Option<String>,
+    /// File with one `NAME SHA256-HEX-OF-TOKEN [RECORDS/S]` a line; without it everybody may send
+    #[arg(long, value_name = "FILE")]
+    pub tokens: Option<PathBuf>,
+    /// Certificate chain in PEM; with it the port speaks TLS as well
+    #[arg(long, value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's key in PEM
+    #[arg(long, value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
+    /// Who signs the sensors' certificates; with it every TLS client needs one
+    #[arg(long, value_name = "FILE")]
+    pub tls_client_ca: Option<PathBuf>,
 }
 
 /// Flags of `replay`.
@@ -336,6 +348,10 @@ impl Cli {
         if let Command::Serve(serve) = &self.command {
             flag(&mut flags, "listen", serve.listen.as_ref());
             flag(&mut flags, "server", serve.server.as_ref());
+            flag(&mut flags, "tokens", serve.tokens.as_ref().map(|path| path.display()));
+            flag(&mut flags, "tls_cert", serve.tls_cert.as_ref().map(|path| path.display()));
+            flag(&mut flags, "tls_key", serve.tls_key.as_ref().map(|path| path.display()));
+            flag(&mut flags, "tls_client_ca", serve.tls_client_ca.as_ref().map(|path| path.display()));
         }
         load(self.common.sources(flags))
     }

@@ -4,9 +4,11 @@
 //! back. Which server runs it ([`server`]) is a setting and changes nothing else.
 
 mod accept;
+mod auth;
 mod connection;
 mod frame;
 mod http;
+mod influx;
 mod ingest;
 mod instruments;
 mod limits;
@@ -17,8 +19,10 @@ pub mod run;
 pub mod server;
 mod sniff;
 mod tcp;
+mod tls;
 
 pub use accept::{Gateway, Parts};
+pub use auth::Access;
 pub(crate) use ingest::READING;
 pub use ingest::{Ingest, Routes};
 pub use instruments::Instruments;
@@ -26,6 +30,14 @@ pub use limits::Limits;
 pub use openapi::document as openapi_document;
 pub use refusal::Refusal;
 pub use server::ServerKind;
+pub use tls::{TlsFiles, acceptor};
+
+/// Leaves a line in the log for each refusal: who, over what, why. Never what was sent, which may hold
+/// a secret.
+fn audit(peer: &auth::Peer, protocol: &str, code: &str) {
+    let device = peer.device.as_deref().unwrap_or("-");
+    tracing::info!(target: "garenne_producer::audit", peer = %peer.address, device, protocol, code, "refused");
+}
 
 #[cfg(test)]
 mod tests;

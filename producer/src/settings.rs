@@ -1,6 +1,7 @@
 //! Settings of `garenne-producer`.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 
 use garenne_common::{
     config::{Common, Invalid, Lanes, Settings},
@@ -23,6 +24,14 @@ pub struct ProducerSettings {
     pub listen: SocketAddr,
     /// Who runs their connections.
     pub server: ServerKind,
+    /// File with token hashes; unset, everybody may send.
+    pub tokens: Option<PathBuf>,
+    /// Certificate chain in PEM; with it and a key the port also speaks TLS.
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's key in PEM.
+    pub tls_key: Option<PathBuf>,
+    /// Who signs the sensors' certificates; with it every TLS client needs one.
+    pub tls_client_ca: Option<PathBuf>,
     /// Limits.
     pub gateway: Limits,
 }
@@ -34,6 +43,10 @@ impl Default for ProducerSettings {
             lanes: Lanes::default(),
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
             server: ServerKind::default(),
+            tokens: None,
+            tls_cert: None,
+            tls_key: None,
+            tls_client_ca: None,
             gateway: Limits::default(),
         }
     }
@@ -43,7 +56,16 @@ impl Settings for ProducerSettings {
     fn validate(&self) -> Result<(), Invalid> {
         self.common.validate()?;
         self.lanes.validate()?;
-        self.gateway.validate()
+        self.gateway.validate()?;
+        if self.tls_cert.is_some() != self.tls_key.is_some() {
+            let (missing, given) =
+                if self.tls_cert.is_some() { ("tls_key", "tls_cert") } else { ("tls_cert", "tls_key") };
+            return Err(Invalid::new(missing, "nothing", format!("{given} is set and needs it")));
+        }
+        if self.tls_client_ca.is_some() && self.tls_cert.is_none() {
+            return Err(Invalid::new("tls_cert", "nothing", "tls_client_ca is set and needs it"));
+        }
+        Ok(())
     }
 }
 

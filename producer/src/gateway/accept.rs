@@ -3,16 +3,22 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::{net::TcpListener, sync::Semaphore};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    connection::Connection, http, ingest::Ingest, instruments::Instruments, limits::Limits, server::Server,
+    auth::Access, connection::Connection, http, ingest::Ingest, instruments::Instruments, limits::Limits,
+    server::Server,
 };
 
 /// What every connection of a gateway shares.
 pub struct Parts {
     /// Bodies to receipts.
     pub ingest: Arc<Ingest>,
+    /// Who may send.
+    pub access: Arc<Access>,
+    /// For senders that speak TLS.
+    pub tls: Option<TlsAcceptor>,
     /// Limits.
     pub limits: Limits,
     /// Counters.

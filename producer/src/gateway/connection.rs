@@ -5,14 +5,17 @@ use std::{io, net::SocketAddr, sync::Arc};
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
+    time::timeout,
 };
 use tokio_util::{sync::CancellationToken, task::task_tracker::TaskTrackerToken};
 
 use super::{
     accept::Parts,
+    audit,
+    auth::Peer,
     http,
     sniff::{Protocol, sniff},
-    tcp,
+    tcp, tls,
 };
 
 /// What any transport offers.
@@ -34,12 +37,13 @@ impl Connection {
     /// Serves it to its end. What goes wrong on it concerns nobody else.
     pub async fn serve(self) {
         let Self { stream, peer, parts, router, stop, tracked: _tracked } = self;
+        let peer = Peer { address: peer, device: None };
         // Receipts are small and awaited one by one.
         if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%peer, %error, "no TCP_NODELAY");
+            tracing::debug!(peer = %peer.address, %error, "no TCP_NODELAY");
         }
-        if let Err(error) = speak(stream, &parts, router, &stop).await {
-            tracing::debug!(%peer, %error, "connection ended");
+        if let Err(error) = speak(stream, &parts, router, &peer, &stop).await {
+            tracing::debug!(peer = %peer.address, %error, "connection ended");
         }
     }
 
@@ -63,7 +67,7 @@ impl Connection {
                 )
             }
         };
-        tokio::time::timeout(wait, async {
+        timeout(wait, async {
             stream.write_all(answer.as_bytes()).await?;
             stream.shutdown().await
         })
@@ -76,16 +80,44 @@ async fn speak(
     stream: impl Transport + 'static,
     parts: &Arc<Parts>,
     router: axum::Router,
+    peer: &Peer,
     stop: &CancellationToken,
 ) -> io::Result<()> {
+    let patience = parts.limits.first_byte_timeout;
     let sniffed = tokio::select! {
-        sniffed = sniff(stream, parts.limits.first_byte_timeout) => sniffed?,
+        sniffed = sniff(stream, patience) => sniffed?,
         () = stop.cancelled() => return Ok(()),
     };
-    let Some((protocol, stream)) = sniffed else { return Ok(()) };
-    match protocol {
-        Protocol::Http => http::serve(stream, router, parts, stop).await.map_err(io::Error::other),
-        Protocol::Lines => tcp::serve(stream, parts, stop).await,
-        Protocol::Tls => Err(io::Error::other("TLS spoken on a port without a certificate (--tls-cert)")),
+    match sniffed {
+        None => Ok(()),
+        Some((Protocol::Http, stream)) => {
+            http::serve(stream, router, parts, peer, stop).await.map_err(io::Error::other)
+        }
+        Some((Protocol::Lines, stream)) => tcp::serve(stream, parts, peer, stop).await,
+        Some((Protocol::Tls, stream)) => {
+            let Some(acceptor) = &parts.tls else {
+                audit(peer, "tls", "no-certificate-here");
+                return Err(io::Error::other("TLS spoken on a port without a certificate (--tls-cert)"));
+            };
+            let handshake = timeout(parts.limits.header_timeout, acceptor.accept(stream));
+            let stream = tokio::select! {
+                stream = handshake => stream.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?,
+                () = stop.cancelled() => return Ok(()),
+            };
+            let stream = stream.inspect_err(|_| audit(peer, "tls", "handshake"))?;
+            let peer = Peer { device: tls::subject(stream.get_ref().1), ..peer.clone() };
+            let sniffed = tokio::select! {
+                sniffed = sniff(stream, patience) => sniffed?,
+                () = stop.cancelled() => return Ok(()),
+            };
+            match sniffed {
+                None => Ok(()),
+                Some((Protocol::Http, stream)) => {
+                    http::serve(stream, router, parts, &peer, stop).await.map_err(io::Error::other)
+                }
+                Some((Protocol::Lines, stream)) => tcp::serve(stream, parts, &peer, stop).await,
+                Some((Protocol::Tls, _)) => Err(io::Error::other("TLS within TLS")),
+            }
+        }
     }
 }

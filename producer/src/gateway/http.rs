@@ -4,27 +4,34 @@ use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
-    body::{Body, Bytes},
+    body::Body,
     extract::{Path, Request, State},
     http::{HeaderMap, HeaderValue, Response, StatusCode, header},
     middleware::{Next, from_fn_with_state},
     response::IntoResponse,
     routing::{get, post},
 };
+use base64::Engine;
 use garenne_common::task::{ContentType, Envelope, TaskId};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    service::TowerToHyperService,
-};
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    time::timeout,
-};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
 
-use super::{accept::Parts, ingest::TaskOptions, openapi, refusal::Refusal};
+use super::{
+    accept::Parts,
+    audit,
+    auth::{Caller, Peer},
+    ingest::TaskOptions,
+    openapi,
+    problem::RefusalCode,
+    refusal::Refusal,
+};
+
+mod body;
+mod influx;
 
 /// The API over the gateway's parts.
 pub(super) fn router(parts: Arc<Parts>) -> Router {
@@ -32,6 +39,11 @@ pub(super) fn router(parts: Arc<Parts>) -> Router {
         .route("/v1/readings", post(readings))
         .route("/v1/tasks/{kind}", post(task))
         .route("/openapi.json", get(openapi_json))
+        .route("/api/v2/write", post(influx::write))
+        .route("/write", post(influx::write))
+        .route("/query", get(influx::query).post(influx::query))
+        .route("/ping", get(influx::ping))
+        .route("/health", get(influx::health))
         .layer(from_fn_with_state(Arc::clone(&parts), count))
         .with_state(parts)
 }
@@ -41,6 +53,7 @@ pub(super) async fn serve<S>(
     stream: S,
     router: Router,
     parts: &Parts,
+    peer: &Peer,
     stop: &CancellationToken,
 ) -> Result<(), hyper::Error>
 where
@@ -51,7 +64,11 @@ where
         .header_read_timeout(parts.limits.header_timeout)
         .max_buf_size(64 * 1024)
         .pipeline_flush(true);
-    let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let service = service_fn(|mut request: Request<Incoming>| {
+        request.extensions_mut().insert(peer.clone());
+        router.clone().oneshot(request)
+    });
+    let connection = http.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     tokio::select! {
         ended = connection.as_mut() => ended,
@@ -85,10 +102,11 @@ struct Receipted(usize);
 
 async fn readings(State(parts): State<Arc<Parts>>, request: Request) -> Result<Response<Body>, Refusal> {
     let (head, body) = request.into_parts();
-    let body = read_body(body, &head.headers, &parts).await?;
+    let caller = caller_of(&parts, head.extensions.get(), &head.headers, None)?;
+    let body = body::read(body, &head.headers, &parts.limits).await?;
     let key = text(&head.headers, "idempotency-key")?;
     let content_type = text(&head.headers, "content-type")?.unwrap_or("");
-    let ids = parts.ingest.readings(content_type, &body, key, trace(&head.headers)).await?;
+    let ids = parts.ingest.readings(content_type, &body, &caller, key, trace(&head.headers)).await?;
     Ok(accepted(&ids))
 }
 
@@ -98,43 +116,57 @@ async fn task(
     request: Request,
 ) -> Result<Response<Body>, Refusal> {
     let (head, body) = request.into_parts();
+    let caller = caller_of(&parts, head.extensions.get(), &head.headers, None)?;
     let options = task_options(&head.headers)?;
-    let body = read_body(body, &head.headers, &parts).await?;
-    let ids = parts.ingest.task(&kind, &body, options).await?;
+    let body = body::read(body, &head.headers, &parts.limits).await?;
+    let ids = parts.ingest.task(&kind, &body, &caller, options).await?;
     Ok(accepted(&ids))
+}
+
+/// Who sent a request. The token is a bearer's, InfluxDB's `Token`, or a password of either API's
+/// version 1, in the header or in the query.
+fn caller_of(
+    parts: &Parts,
+    peer: Option<&Peer>,
+    headers: &HeaderMap,
+    password: Option<&str>,
+) -> Result<Caller, Refusal> {
+    let peer = peer.ok_or(Refusal::Unauthorized("the peer is not known"))?;
+    let given = text(headers, "authorization")?.and_then(|value| value.split_once(' '));
+    let basic;
+    let token = match given {
+        Some((scheme, token))
+            if scheme.eq_ignore_ascii_case("bearer") || scheme.eq_ignore_ascii_case("token") =>
+        {
+            Some(token.trim())
+        }
+        Some((scheme, credentials)) if scheme.eq_ignore_ascii_case("basic") => {
+            basic = base64::prelude::BASE64_STANDARD.decode(credentials.trim()).unwrap_or_default();
+            str::from_utf8(&basic).ok().and_then(|pair| pair.split_once(':')).map(|(_, password)| password)
+        }
+        _ => password,
+    };
+    parts.access.caller(peer, token)
 }
 
 async fn openapi_json() -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], openapi::text())
 }
 
-/// Counts every answer, those of the router itself included.
+/// Counts every answer, those of the router itself included, and leaves a line for each refusal.
 async fn count(State(parts): State<Arc<Parts>>, request: Request, next: Next) -> Response<Body> {
+    let protocol = match request.uri().path() {
+        "/api/v2/write" | "/write" | "/query" | "/ping" | "/health" => "influx",
+        _ => "http",
+    };
+    let peer = request.extensions().get::<Peer>().cloned();
     let response = next.run(request).await;
     let records = response.extensions().get::<Receipted>().map_or(0, |receipted| receipted.0);
-    parts.instruments.answered("http", response.status().as_str(), records);
+    parts.instruments.answered(protocol, response.status().as_str(), records);
+    if let (Some(RefusalCode(code)), Some(peer)) = (response.extensions().get(), peer) {
+        audit(&peer, protocol, code);
+    }
     response
-}
-
-/// The body, bounded in bytes and in time.
-async fn read_body(body: Body, headers: &HeaderMap, parts: &Parts) -> Result<Bytes, Refusal> {
-    let limits = &parts.limits;
-    let too_large = || Refusal::TooLarge { what: "body", limit: limits.max_body };
-    let announced = text(headers, "content-length")?.and_then(|length| length.parse::<u64>().ok());
-    if announced.is_some_and(|length| length > limits.max_body.0) {
-        return Err(too_large());
-    }
-    match text(headers, "content-encoding")? {
-        None | Some("" | "identity") => {}
-        Some(other) => return Err(Refusal::Encoding(other.to_owned())),
-    }
-    let collecting = Limited::new(body, limits.max_body.bytes()).collect();
-    match timeout(limits.body_timeout, collecting).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(error)) => Err(Refusal::NotJson(format!("cut off: {error}"))),
-        Err(_) => Err(Refusal::Timeout { what: "body", limit: limits.body_timeout }),
-    }
 }
 
 /// A header as text; one that is not UTF-8 is the sender's mistake.

@@ -9,7 +9,7 @@ use garenne_common::{
 use serde_json::value::RawValue;
 use time::OffsetDateTime;
 
-use super::refusal::Refusal;
+use super::{auth::Caller, refusal::Refusal};
 use crate::outlet::Outlet;
 
 /// The kind of a reading's task.
@@ -82,32 +82,25 @@ impl Ingest {
         &self,
         content_type: &str,
         body: &[u8],
+        caller: &Caller,
         idempotency_key: Option<&str>,
         trace: Option<(String, Option<String>)>,
     ) -> Result<Vec<TaskId>, Refusal> {
-        let tasks = self.reading_tasks(content_type, body, idempotency_key, trace)?;
+        let records = readings_within(content_type, body, now(), &self.records)?;
+        let tasks = self.record_tasks(&records, caller, idempotency_key, trace)?;
         self.deliver(tasks).await
     }
 
-    /// The tasks of a body of readings.
-    pub(super) fn reading_tasks(
-        &self,
-        content_type: &str,
-        body: &[u8],
-        idempotency_key: Option<&str>,
-        trace: Option<(String, Option<String>)>,
-    ) -> Result<Vec<NewTask>, Refusal> {
-        let records = readings_within(content_type, body, now(), &self.records)?;
-        self.record_tasks(&records, idempotency_key, trace)
-    }
-
+    /// A task for each record, if the caller may send all of them now.
     pub(super) fn record_tasks(
         &self,
         records: &[Record],
+        caller: &Caller,
         idempotency_key: Option<&str>,
         trace: Option<(String, Option<String>)>,
     ) -> Result<Vec<NewTask>, Refusal> {
         let kind = self.routes.kind(READING)?;
+        caller.admit(records.iter().map(|record| &*record.reading.device))?;
         let request = idempotency_key
             .map(|key| TaskId::parse(key).map_err(|error| Refusal::Id { field: "Idempotency-Key", error }))
             .transpose()?;
@@ -131,9 +124,11 @@ impl Ingest {
         &self,
         kind: &str,
         body: &[u8],
+        caller: &Caller,
         options: TaskOptions,
     ) -> Result<Vec<TaskId>, Refusal> {
         let kind = self.routes.kind(kind)?;
+        caller.admit_task(kind.as_str())?;
         // Parsed and not only passed on: a body that no worker can read is refused where its sender
         // still listens.
         serde_json::from_slice::<&RawValue>(body).map_err(|error| Refusal::NotJson(error.to_string()))?;

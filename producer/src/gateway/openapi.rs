@@ -89,7 +89,7 @@ fn reference(name: &str) -> Value {
 fn responses() -> Value {
     let mut responses = json!({ "202": { "$ref": "#/components/responses/Accepted" } });
     let table = responses.as_object_mut().expect("it was written as an object");
-    for status in ["400", "401", "408", "413", "415", "422"] {
+    for status in ["400", "401", "403", "408", "413", "415", "422"] {
         table.insert(status.to_owned(), json!({ "$ref": "#/components/responses/Problem" }));
     }
     for status in ["429", "503"] {

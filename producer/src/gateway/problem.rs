@@ -9,6 +9,10 @@ use serde::Serialize;
 
 use super::refusal::Refusal;
 
+/// Which refusal a response is, for the audit log.
+#[derive(Clone, Copy)]
+pub(super) struct RefusalCode(pub(super) &'static str);
+
 /// What a refused HTTP request is answered with.
 #[derive(Debug, Serialize)]
 struct Problem<'a> {
@@ -53,6 +57,7 @@ impl IntoResponse for Refusal {
         if matches!(self, Self::Timeout { .. }) {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
+        response.extensions_mut().insert(RefusalCode(self.code()));
         response
     }
 }

@@ -63,6 +63,24 @@ pub enum Refusal {
     /// No token, or one that is not known.
     #[error("a token is needed: {0}")]
     Unauthorized(&'static str),
+    /// A reading of a device that the sender's certificate does not speak for.
+    #[error("record {record}: device: {device:?} is not the certificate's own {subject:?}")]
+    ForeignDevice {
+        /// Its place.
+        record: usize,
+        /// The device of the reading.
+        device: String,
+        /// The certificate's subject.
+        subject: String,
+    },
+    /// A task of a sender that may only send its own readings.
+    #[error("device {subject:?} may send readings, not tasks of kind {kind:?}")]
+    DeviceTask {
+        /// The task's kind.
+        kind: String,
+        /// The certificate's subject.
+        subject: String,
+    },
     /// More than this sender may send.
     #[error("over the rate limit of {per_second} records a second")]
     RateLimited {
@@ -113,6 +131,8 @@ impl Refusal {
             Self::Encoding(_) => "unsupported-encoding",
             Self::Media(_) => "unsupported-media-type",
             Self::Unauthorized(_) => "unauthorized",
+            Self::ForeignDevice { .. } => "foreign-device",
+            Self::DeviceTask { .. } => "forbidden",
             Self::Timeout { .. } => "timeout",
             Self::RateLimited { .. } => "rate-limited",
             Self::Broker { error: PublishError::Busy { .. } | PublishError::Refused { .. }, .. } => "busy",
@@ -130,6 +150,7 @@ impl Refusal {
             Self::TooLarge { .. } => 413,
             Self::Encoding(_) | Self::Media(_) => 415,
             Self::Unauthorized(_) => 401,
+            Self::ForeignDevice { .. } | Self::DeviceTask { .. } => 403,
             Self::Timeout { .. } => 408,
             Self::RateLimited { .. } => 429,
             Self::Broker { .. } | Self::Full { .. } => 503,
@@ -152,6 +173,7 @@ impl Refusal {
             Self::Record(error) => (Some(error.index), Some(&error.field)),
             Self::Kind(_) | Self::NoLane { .. } => (None, Some("kind")),
             Self::Field { field, .. } | Self::Id { field, .. } => (None, Some(field)),
+            Self::ForeignDevice { record, .. } => (Some(*record), Some("device")),
             Self::NotJson(_) => (None, Some("body")),
             _ => (None, None),
         }

@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use garenne_common::{
@@ -22,12 +23,15 @@ use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::mpsc, sync::oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::{Gateway, Ingest, Instruments, accept::Parts};
+use super::{Access, Gateway, Ingest, Instruments, TlsFiles, accept::Parts, acceptor};
 use crate::{connect, outlet::BrokerOutlet, settings::ProducerSettings};
 
 /// Messages that may wait for their confirms: enough for thousands of senders, and a bound on what
 /// a silent broker makes this process keep.
 const IN_FLIGHT: usize = 8192;
+
+/// How often the token file is looked at.
+const TOKENS_EVERY: Duration = Duration::from_secs(1);
 
 /// Runs the gateway until it is told to stop.
 ///
@@ -36,6 +40,15 @@ const IN_FLIGHT: usize = 8192;
 pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
     let (orders, mut commands) = signal::commands(Mode::SoftTimeout)
         .map_err(|error| Failure::new(Exit::Failed, format!("no signal handlers: {error}")))?;
+    let limits = settings.gateway.clone();
+    let certificates = settings.tls_client_ca.is_some();
+    let access = Arc::new(Access::new(settings.tokens.as_deref(), certificates, limits.max_records)?);
+    let tls = match (&settings.tls_cert, &settings.tls_key) {
+        (Some(certificate), Some(key)) => {
+            Some(acceptor(TlsFiles { certificate, key, client_ca: settings.tls_client_ca.as_deref() })?)
+        }
+        _ => None,
+    };
     let listener = bind(&settings).await?;
     let admin = admin::bind(&settings.common).await?;
     let config = PublisherConfig { in_flight: IN_FLIGHT, ..PublisherConfig::default() };
@@ -48,13 +61,12 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
     let instruments = Instruments::register(&metrics)
         .map_err(|error| Failure::new(Exit::Failed, format!("metrics: {error}")))?;
     let outlet = BrokerOutlet::new(publisher.clone(), &settings.names(), metrics.connection().clone());
-    let limits = settings.gateway.clone();
     let ingest = Ingest::new(outlet, settings.routes(), limits.max_records, limits.retry_after);
     let server = settings
         .server
         .start(&limits, &instruments)
         .map_err(|error| Failure::new(Exit::Config, format!("gateway: {error}")))?;
-    let parts = Arc::new(Parts { ingest, limits, instruments });
+    let parts = Arc::new(Parts { ingest, access: Arc::clone(&access), tls, limits, instruments });
 
     let state =
         Arc::new(State { accepting: AtomicBool::new(true), orders, server: settings.server.as_str() });
@@ -67,6 +79,7 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
         },
     ));
 
+    let watching = tokio::spawn(async move { access.watch(TOKENS_EVERY).await });
     let stop = CancellationToken::new();
     let address = settings.listen_address(&listener);
     tracing::info!(address, server = settings.server.as_str(), "gateway is open for sensors");
@@ -80,6 +93,7 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
         drained = gateway => (drained.unwrap_or(false), false),
         () = stop_order(&mut commands) => (false, true),
     };
+    watching.abort();
     publisher.close().await;
     let _ = close_admin.send(());
     let _ = admin.await;

@@ -12,15 +12,30 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     accept::Parts,
+    audit,
+    auth::{Caller, Peer},
     frame::{Frame, Lines},
     refusal::Refusal,
 };
 
-type Answer = Result<Vec<TaskId>, Refusal>;
+/// What a line is answered with.
+enum Reply {
+    /// A receipt per record.
+    Receipts(Vec<TaskId>),
+    /// The token is known, by this name.
+    Welcome(String),
+}
+
+type Answer = Result<Reply, Refusal>;
 
 /// Serves one connection until the sender closes, is silent for too long, or `stop` is cancelled:
 /// then no more lines are read and what is under way is answered.
-pub(super) async fn serve<S>(stream: S, parts: &Arc<Parts>, stop: &CancellationToken) -> io::Result<()>
+pub(super) async fn serve<S>(
+    stream: S,
+    parts: &Arc<Parts>,
+    peer: &Peer,
+    stop: &CancellationToken,
+) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -30,14 +45,16 @@ where
     let mut under_way: FuturesOrdered<BoxFuture<'static, Answer>> = FuturesOrdered::new();
     let mut out = Vec::new();
     let mut reading = true;
+    // Nobody yet, where a token is needed.
+    let mut caller = parts.access.caller(peer, None).ok();
     while reading || !under_way.is_empty() {
         tokio::select! {
             biased;
             Some(answer) = under_way.next(), if !under_way.is_empty() => {
-                write_answer(&mut out, answer, parts);
+                write_answer(&mut out, answer, parts, peer);
                 // What else is answered already goes out in the same write.
                 while let Some(Some(answer)) = under_way.next().now_or_never() {
-                    write_answer(&mut out, answer, parts);
+                    write_answer(&mut out, answer, parts, peer);
                 }
                 match timeout(limits.write_timeout, writer.write_all(&out)).await {
                     Ok(written) => written?,
@@ -49,12 +66,21 @@ where
             () = stop.cancelled(), if reading => reading = false,
             frame = lines.next(), if reading && under_way.len() < limits.max_in_flight => {
                 match frame? {
-                    Frame::Line(line) => {
-                        let parts = Arc::clone(parts);
-                        under_way.push_back(async move {
-                            parts.ingest.readings("", &line, None, None).await
-                        }.boxed());
-                    }
+                    Frame::Line(line) => match admit(&line, &mut caller, parts, peer) {
+                        Admitted::Sender(caller) => {
+                            let parts = Arc::clone(parts);
+                            under_way.push_back(async move {
+                                parts.ingest.readings("", &line, &caller, None, None).await.map(Reply::Receipts)
+                            }.boxed());
+                        }
+                        Admitted::Welcome(name) => {
+                            under_way.push_back(async { Ok(Reply::Welcome(name)) }.boxed());
+                        }
+                        Admitted::Refused(refusal) => {
+                            under_way.push_back(async { Err(refusal) }.boxed());
+                            reading = false;
+                        }
+                    },
                     Frame::TooLong => {
                         let refusal = Refusal::TooLarge { what: "line", limit: limits.max_line };
                         under_way.push_back(async { Err(refusal) }.boxed());
@@ -73,10 +99,44 @@ where
     timeout(limits.write_timeout, writer.shutdown()).await.unwrap_or(Ok(()))
 }
 
+enum Admitted {
+    Sender(Caller),
+    Welcome(String),
+    /// The connection ends after this: guessing costs a connection a guess.
+    Refused(Refusal),
+}
+
+/// `auth TOKEN` makes the sender known; any other line needs it to be known, and still to be.
+fn admit(line: &[u8], caller: &mut Option<Caller>, parts: &Parts, peer: &Peer) -> Admitted {
+    if let Some(token) = line.strip_prefix(b"auth ") {
+        let token = str::from_utf8(token).unwrap_or_default().trim();
+        return match parts.access.caller(peer, Some(token)) {
+            Ok(known) => {
+                let name = known.name().to_owned();
+                *caller = Some(known);
+                Admitted::Welcome(name)
+            }
+            Err(refusal) => Admitted::Refused(refusal),
+        };
+    }
+    let Some(known) = caller else {
+        let words = "begin with a line auth TOKEN";
+        return Admitted::Refused(Refusal::Unauthorized(words));
+    };
+    match parts.access.still(known) {
+        Ok(()) => Admitted::Sender(known.clone()),
+        Err(refusal) => Admitted::Refused(refusal),
+    }
+}
+
 /// `ok <id>…` with an id per record, or `error <code> <message>`; one line each.
-fn write_answer(out: &mut Vec<u8>, answer: Answer, parts: &Parts) {
+fn write_answer(out: &mut Vec<u8>, answer: Answer, parts: &Parts, peer: &Peer) {
     match answer {
-        Ok(ids) => {
+        Ok(Reply::Welcome(name)) => {
+            parts.instruments.answered("tcp", "welcome", 0);
+            out.extend_from_slice(format!("ok {name}").as_bytes());
+        }
+        Ok(Reply::Receipts(ids)) => {
             parts.instruments.answered("tcp", "ok", ids.len());
             out.extend_from_slice(b"ok");
             for id in &ids {
@@ -86,6 +146,7 @@ fn write_answer(out: &mut Vec<u8>, answer: Answer, parts: &Parts) {
         }
         Err(refusal) => {
             parts.instruments.answered("tcp", refusal.code(), 0);
+            audit(peer, "tcp", refusal.code());
             let text = refusal.to_string().replace(['\r', '\n'], " ");
             out.extend_from_slice(format!("error {} {text}", refusal.code()).as_bytes());
         }

@@ -15,7 +15,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Gateway, Ingest, Instruments, Limits, Routes, ServerKind, accept::Parts};
+use super::{Access, Gateway, Ingest, Instruments, Limits, Routes, ServerKind, accept::Parts};
 use crate::outlet::memory::MemoryOutlet;
 
 struct Running {
@@ -31,6 +31,15 @@ async fn start(outlet: Arc<MemoryOutlet>, limits: Limits) -> Running {
 }
 
 async fn start_on(kind: ServerKind, outlet: Arc<MemoryOutlet>, limits: Limits) -> Running {
+    start_secured(kind, outlet, limits, (Access::open(), None)).await
+}
+
+async fn start_secured(
+    kind: ServerKind,
+    outlet: Arc<MemoryOutlet>,
+    limits: Limits,
+    security: (Access, Option<tokio_rustls::TlsAcceptor>),
+) -> Running {
     let metrics = Metrics::new("gateway");
     let instruments = Instruments::register(&metrics).unwrap();
     let routes = Routes::new(["reading.#".to_owned(), "bench.#".to_owned()]);
@@ -39,7 +48,8 @@ async fn start_on(kind: ServerKind, outlet: Arc<MemoryOutlet>, limits: Limits) -
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let stop = CancellationToken::new();
-    let parts = Arc::new(Parts { ingest, limits, instruments });
+    let (access, tls) = security;
+    let parts = Arc::new(Parts { ingest, access: Arc::new(access), tls, limits, instruments });
     let gateway = tokio::spawn(Gateway::new(listener, parts, server).run(stop.clone()));
     Running { address, outlet, stop, gateway, metrics }
 }
@@ -337,3 +347,6 @@ async fn idle_connections_hold_no_worker() {
     assert!(line(&mut lines).await.starts_with("ok "));
     assert!(line(&mut idle[3]).await.starts_with("ok "));
 }
+
+mod influx;
+mod security;

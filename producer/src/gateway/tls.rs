@@ -1,0 +1,77 @@
+//! TLS on the same port, and devices known by their certificate.
+
+use std::{path::Path, sync::Arc};
+
+use garenne_common::config::ConfigError;
+use rustls::{
+    RootCertStore, ServerConfig,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    server::WebPkiClientVerifier,
+};
+use tokio_rustls::TlsAcceptor;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// The files of the settings.
+#[derive(Clone, Copy, Debug)]
+pub struct TlsFiles<'a> {
+    /// Certificate chain.
+    pub certificate: &'a Path,
+    /// Its key.
+    pub key: &'a Path,
+    /// Who signs clients' certificates.
+    pub client_ca: Option<&'a Path>,
+}
+
+/// Reads the files and makes an acceptor of them.
+///
+/// # Errors
+/// The file that cannot be used is named.
+pub fn acceptor(files: TlsFiles<'_>) -> Result<TlsAcceptor, ConfigError> {
+    let refused = |setting: &str, path: &Path, problem: String| ConfigError::File {
+        what: "PEM file",
+        path: path.to_owned(),
+        origin: format!("setting {setting}"),
+        problem,
+    };
+    let chain = certificates(files.certificate).map_err(|e| refused("tls_cert", files.certificate, e))?;
+    let key = PrivateKeyDer::from_pem_file(files.key)
+        .map_err(|error| refused("tls_key", files.key, error.to_string()))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| refused("tls_cert", files.certificate, error.to_string()))?;
+    let builder = match files.client_ca {
+        None => builder.with_no_client_auth(),
+        Some(path) => {
+            let ca_refused = |problem: String| refused("tls_client_ca", path, problem);
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates(path).map_err(ca_refused)? {
+                roots.add(certificate).map_err(|error| ca_refused(error.to_string()))?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                .build()
+                .map_err(|error| ca_refused(error.to_string()))?;
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    let mut config = builder
+        .with_single_cert(chain, key)
+        .map_err(|error| refused("tls_key", files.key, format!("does not fit the certificate: {error}")))?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let chain: Result<Vec<_>, _> =
+        CertificateDer::pem_file_iter(path).map_err(|error| error.to_string())?.collect();
+    let chain = chain.map_err(|error| error.to_string())?;
+    if chain.is_empty() { Err("it holds no certificate".to_owned()) } else { Ok(chain) }
+}
+
+/// The common name of the client's certificate, which is the device it may send for.
+pub(super) fn subject(session: &rustls::ServerConnection) -> Option<Arc<str>> {
+    let der = session.peer_certificates()?.first()?;
+    let (_, certificate) = X509Certificate::from_der(der).ok()?;
+    let name = certificate.subject().iter_common_name().next()?.as_str().ok()?;
+    Some(name.into())
+}
