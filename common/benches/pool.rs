@@ -2,6 +2,8 @@
 //!
 //! `cargo bench -p garenne-common --bench pool -- [--json FILE] [--rounds N]`
 
+#[path = "pool/fair.rs"]
+mod fair;
 #[path = "pool/harness.rs"]
 mod harness;
 #[path = "pool/ours.rs"]
@@ -40,7 +42,7 @@ fn per_task(rounds: usize) -> Vec<Row> {
     for (name, run, load) in loads {
         for (suffix, observed) in [("", false), ("/with-metrics", true)] {
             let pool = ours::start(&runtime, GROUP as usize, 2..=2, observed);
-            let measure = ours::groups(&runtime, pool, run, load, GROUPS);
+            let measure = ours::groups(&runtime, pool, run, load, (GROUPS, GROUP));
             contestants.push(Contestant::new(&format!("pool/{name}{suffix}"), TASKS, measure));
         }
     }
@@ -60,18 +62,20 @@ fn per_task(rounds: usize) -> Vec<Row> {
     compete(&mut contestants, rounds)
 }
 
-/// The same task on pools that differ in one size only.
+/// The same task on pools that differ in one size only. The groups are as large as the queue, so that
+/// it is full each time.
 fn scale(rounds: usize) -> Vec<Row> {
     let runtime = runtime();
     let mut contestants = Vec::new();
-    for queue in [1024, 10_000, 100_000] {
-        let pool = ours::start(&runtime, queue, 2..=2, false);
-        let measure = ours::groups(&runtime, pool, Run::Short, Load::Empty, GROUPS);
-        contestants.push(Contestant::new(&format!("pool/scale/queue-{queue}"), TASKS, measure));
+    for queue in [10, 100, 1_000, 10_000, 100_000] {
+        let pool = ours::start(&runtime, queue as usize, 2..=2, false);
+        let groups = (100_000 / queue, queue);
+        let measure = ours::groups(&runtime, pool, Run::Short, Load::Empty, groups);
+        contestants.push(Contestant::new(&format!("pool/scale/queue-{queue}"), 100_000, measure));
     }
     for workers in [1, 2, 16, 256] {
         let pool = ours::start(&runtime, GROUP as usize, workers..=workers, false);
-        let measure = ours::groups(&runtime, pool, Run::Short, Load::Empty, GROUPS);
+        let measure = ours::groups(&runtime, pool, Run::Short, Load::Empty, (GROUPS, GROUP));
         contestants.push(Contestant::new(&format!("pool/scale/workers-{workers}"), TASKS, measure));
     }
     compete(&mut contestants, rounds)
@@ -91,6 +95,7 @@ fn main() -> ExitCode {
     }
     let mut rows = per_task(rounds);
     rows.extend(scale(rounds));
+    rows.extend(fair::rows(&runtime(), rounds));
     match publish(&rows, json.as_deref()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

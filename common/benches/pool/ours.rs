@@ -16,8 +16,6 @@ use garenne_common::pool::{
 };
 use tokio::{runtime::Runtime, sync::Notify};
 
-use super::GROUP;
-
 /// What the measured task does.
 #[derive(Clone, Copy)]
 pub(crate) enum Load {
@@ -126,7 +124,7 @@ pub(crate) fn groups(
     pool: Pool<Job, Count>,
     run: Run,
     load: Load,
-    groups: u64,
+    (groups, group): (u64, u64),
 ) -> impl FnMut() -> Duration + 'static {
     let runtime = Arc::clone(runtime);
     let countdown = Countdown::new();
@@ -135,8 +133,8 @@ pub(crate) fn groups(
         let measured = runtime.spawn(async move {
             let begun = Instant::now();
             for _ in 0..groups {
-                countdown.start(GROUP as usize);
-                for number in 0..GROUP {
+                countdown.start(group as usize);
+                for number in 0..group {
                     let spec = Spec { run, ..Spec::short(TaskId::number(number)) };
                     pool.submit_detached(spec, Job(load), Count(countdown)).expect("the queue holds a group");
                 }

@@ -150,26 +150,28 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
         now: Option<Instant>,
     ) -> Option<Start<T>> {
         let (entry, running) = slot.start()?;
-        let mut long = None;
-        let mut waited = None;
-        if entry.submitted.is_some() || matches!(entry.run, Run::Long { .. }) {
-            let since = now.unwrap_or_else(Instant::now);
-            running.since = Some(since);
-            waited = entry.submitted.map(|submitted| since.saturating_duration_since(submitted));
-            if let Some(deadline) = entry.deadline(running.since, self.config.default_deadline) {
-                let signal = Arc::clone(&cell.signal);
-                let epoch = signal.begin();
-                long = Some(Long { signal, epoch, deadline, token: OnceLock::new() });
-            }
-        }
         match &entry.owner {
             Owner::One(Finish { handle: Some(handle), .. }) => handle.start(),
             Owner::One(_) => {}
             Owner::Wide(wide) => wide.started(),
         }
-        let cx = TaskContext { id: entry.id.clone(), shard: entry.shard, width: entry.width, long };
-        let placement = entry.placement;
-        entry.task.take().map(|task| Start { task, cx, placement, waited })
+        let task = entry.task.take()?;
+        let (id, shard, width, placement) = (entry.id.clone(), entry.shard, entry.width, entry.placement);
+        // On its own path, because this one is taken a million times a second and the other's fields
+        // would be moved about unset.
+        if entry.submitted.is_none() && matches!(entry.run, Run::Short) {
+            let cx = TaskContext { id, shard, width, long: None };
+            return Some(Start { task, cx, placement, waited: None });
+        }
+        let since = now.unwrap_or_else(Instant::now);
+        running.since = Some(since);
+        let waited = entry.submitted.map(|submitted| since.saturating_duration_since(submitted));
+        let long = entry.deadline(running.since, self.config.default_deadline).map(|deadline| {
+            let signal = Arc::clone(&cell.signal);
+            let epoch = signal.begin();
+            Long { signal, epoch, deadline, token: OnceLock::new() }
+        });
+        Some(Start { task, cx: TaskContext { id, shard, width, long }, placement, waited })
     }
 
     /// The worker stops for a while: what is left of its batch goes back.

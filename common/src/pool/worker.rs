@@ -51,10 +51,10 @@ pub(super) async fn work<T: Task, C: Completion<T::Output>>(mut presence: Presen
 async fn serve<T: Task, C: Completion<T::Output>>(shared: &Arc<Shared<T, C>>, cell: &Arc<Cell<T, C>>) {
     let mut thread: Option<mpsc::Sender<Errand>> = None;
     let mut panics_in_a_row = 0;
-    let mut turns = Turns { shared, cell, pace: Pace::default(), parked: false, once: false, successes: 0 };
+    let mut turns = Turns::new(shared, cell, false);
     let mut future = pin!(None);
     loop {
-        let mut event = poll_fn(|cx| turns.poll(None, future.as_mut(), T::run, cx)).await;
+        let mut event = poll_fn(|cx| turns.poll(future.as_mut(), T::run, cx)).await;
         if let Event::Thread(start) = event {
             event = run_on_thread(shared, cell, start, &mut thread).await;
         }
@@ -83,45 +83,33 @@ struct Turns<'a, T: Task, C: Completion<T::Output>> {
     pace: Pace,
     /// The running task has waited.
     parked: bool,
-    /// Run the one task that is handed in.
+    /// Run the one task that was begun.
     once: bool,
     /// Tasks since the last event that did not panic.
     successes: u64,
+    /// The task panicked before there was a future to poll.
+    unmade: Option<String>,
 }
 
-impl<T: Task, C: Completion<T::Output>> Turns<'_, T, C> {
+impl<'a, T: Task, C: Completion<T::Output>> Turns<'a, T, C> {
+    fn new(shared: &'a Arc<Shared<T, C>>, cell: &'a Arc<Cell<T, C>>, once: bool) -> Self {
+        Self { shared, cell, pace: Pace::default(), parked: false, once, successes: 0, unmade: None }
+    }
+
     fn poll<F: Future<Output = T::Output>>(
         &mut self,
-        handed_in: Option<Start<T>>,
         mut future: Pin<&mut Option<F>>,
-        make: impl Fn(T, TaskContext) -> F,
+        make: impl Fn(T, TaskContext) -> F + Copy,
         cx: &mut Context<'_>,
     ) -> Poll<Event<T>> {
-        let mut start = handed_in;
         loop {
-            if let Some(Start { task, cx, placement, waited }) = start.take() {
-                if let Some(long) = &cx.long {
-                    self.shared.alarm.ring_by(long.deadline);
-                }
-                if let (Some(observer), Some(waited)) = (&self.shared.options.observer, waited) {
-                    observer.started(waited, placement);
-                }
-                match catch_unwind(AssertUnwindSafe(|| make(task, cx))) {
-                    Ok(made) => future.set(Some(made)),
-                    Err(panic) => {
-                        return Poll::Ready(self.ended(Driven::Panicked(message(panic)), &mut start));
-                    }
-                }
-            }
-            if let Some(running) = future.as_mut().as_pin_mut() {
-                let mut driven = ready!(self.drive(running, cx));
-                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| future.set(None))) {
-                    driven = Driven::Panicked(message(panic));
-                }
-                match self.ended(driven, &mut start) {
-                    Event::Done if self.once => return Poll::Ready(Event::Done),
-                    Event::Done => {}
-                    event => return Poll::Ready(event),
+            let driven = if let Some(message) = self.unmade.take() {
+                Driven::Panicked(message)
+            } else if let Some(running) = future.as_mut().as_pin_mut() {
+                let driven = ready!(self.drive(running, cx));
+                match catch_unwind(AssertUnwindSafe(|| future.set(None))) {
+                    Ok(()) => driven,
+                    Err(panic) => Driven::Panicked(message(panic)),
                 }
             } else {
                 // Between batches others get the thread, were tasks never to wait for anything.
@@ -132,10 +120,36 @@ impl<T: Task, C: Completion<T::Output>> Turns<'_, T, C> {
                         self.pace.forget();
                         return Poll::Ready(Event::Thread(next));
                     }
-                    Next::Start(next) => start = Some(next),
+                    Next::Start(next) => self.begin(next, future.as_mut(), make),
                 }
                 proceed.made_progress();
+                continue;
+            };
+            match self.ended(driven, future.as_mut(), make) {
+                Event::Done if !self.once => {}
+                event => return Poll::Ready(event),
             }
+        }
+    }
+
+    /// Sets the task up to be polled.
+    #[inline(always)]
+    fn begin<F>(
+        &mut self,
+        start: Start<T>,
+        mut future: Pin<&mut Option<F>>,
+        make: impl FnOnce(T, TaskContext) -> F,
+    ) {
+        let Start { task, cx, placement, waited } = start;
+        if let Some(long) = &cx.long {
+            self.shared.alarm.ring_by(long.deadline);
+        }
+        if let (Some(observer), Some(waited)) = (&self.shared.options.observer, waited) {
+            observer.started(waited, placement);
+        }
+        match catch_unwind(AssertUnwindSafe(|| make(task, cx))) {
+            Ok(made) => future.set(Some(made)),
+            Err(panic) => self.unmade = Some(message(panic)),
         }
     }
 
@@ -163,7 +177,13 @@ impl<T: Task, C: Completion<T::Output>> Turns<'_, T, C> {
 
     /// The task is over: its record comes out of the slot and its owner is told, unless somebody else
     /// already has. The next of the batch takes its place under the same lock.
-    fn ended(&mut self, driven: Driven<T::Output>, next: &mut Option<Start<T>>) -> Event<T> {
+    #[inline(always)]
+    fn ended<F>(
+        &mut self,
+        driven: Driven<T::Output>,
+        future: Pin<&mut Option<F>>,
+        make: impl FnOnce(T, TaskContext) -> F,
+    ) -> Event<T> {
         let (shared, reach) = (self.shared, &self.cell.reach);
         if std::mem::take(&mut self.parked) {
             shared.unpark(self.cell);
@@ -181,10 +201,12 @@ impl<T: Task, C: Completion<T::Output>> Turns<'_, T, C> {
         // A wide task ends later, and a thread's worker may end others meanwhile.
         let counted = !self.once && matches!(ended.entry.owner, Owner::One(_));
         slot.uncounted += u64::from(counted);
-        if !panicked && !self.once && !reach.leave.load(Ordering::Relaxed) {
-            *next = shared.start(self.cell, &mut slot, now);
-        }
+        let goes_on = !panicked && !self.once && !reach.leave.load(Ordering::Relaxed);
+        let next = if goes_on { shared.start(self.cell, &mut slot, now) } else { None };
         drop(slot);
+        if let Some(next) = next {
+            self.begin(next, future, make);
+        }
         if panicked {
             self.pace.forget();
             shared.put_back(self.cell);
@@ -248,10 +270,10 @@ async fn run_one<T: Task, C: Completion<T::Output>>(
     cell: &Arc<Cell<T, C>>,
     start: Start<T>,
 ) -> Event<T> {
-    let mut turns = Turns { shared, cell, pace: Pace::default(), parked: false, once: true, successes: 0 };
-    let mut start = Some(start);
+    let mut turns = Turns::new(shared, cell, true);
     let mut future = pin!(None);
-    poll_fn(|cx| turns.poll(start.take(), future.as_mut(), T::run, cx)).await
+    turns.begin(start, future.as_mut(), T::run);
+    poll_fn(|cx| turns.poll(future.as_mut(), T::run, cx)).await
 }
 
 fn spawn_thread(pool: &str, worker: u64) -> mpsc::Sender<Errand> {
