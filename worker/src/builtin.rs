@@ -2,4 +2,5 @@
 
 pub mod bench;
 pub mod reading;
+pub mod spectrum;
 pub mod window;
