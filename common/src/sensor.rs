@@ -10,6 +10,6 @@ pub mod timestamp;
 pub mod units;
 
 pub use parse::{BadRecord, Fault, Limits, Record, readings_from};
-pub use reading::Reading;
+pub use reading::{Reading, ReadingKey};
 pub use timestamp::Timestamp;
 pub use units::Unit;

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use garenne_common::{config::CommonArgs, topology::BrokerVersion};
+use garenne_common::{
+    config::{CommonArgs, flag},
+    topology::BrokerVersion,
+};
 
-use crate::dead::cli::DeadVerb;
+use crate::{dead::cli::DeadVerb, demo::DemoArgs, leash::LeashArgs};
 
 /// Looks at a Garenne fleet and steers it.
 #[derive(Debug, Parser)]
@@ -44,6 +47,14 @@ pub enum Command {
         #[command(subcommand)]
         verb: DeadVerb,
     },
+    /// A gateway, workers and a recording on this machine, with trouble on the way and an account at the end
+    #[command(
+        after_help = "Examples:\n  garenne demo --for 30s\n  garenne demo --recording readings.csv --speed 60x --workers 5"
+    )]
+    Demo(DemoArgs),
+    #[command(hide = true)]
+    #[expect(missing_docs, reason = "clap would take a comment for the command's description")]
+    Leash(LeashArgs),
 }
 
 /// `garenne status`.
@@ -89,7 +100,11 @@ pub enum ExportFormat {
 impl Cli {
     /// Settings that this program's own flags give.
     pub fn own_settings(&self) -> toml::Table {
-        toml::Table::new()
+        let mut own = toml::Table::new();
+        if let Command::Demo(args) = &self.command {
+            flag(&mut own, "postgres_url", args.postgres_url.as_ref());
+        }
+        own
     }
 }
 

@@ -2,10 +2,15 @@
 //!
 //! The binary `garenne` is a few lines on top of this; the tests and the drill use the same parts.
 
+pub mod audit;
 pub mod cli;
 pub mod dead;
+pub mod demo;
+mod interrupt;
+mod leash;
 pub mod management;
 pub mod operator;
+pub mod process;
 pub mod progress;
 pub mod queues;
 pub mod settings;
@@ -29,6 +34,9 @@ use crate::{
 /// # Errors
 /// The line for stderr and the code to exit with.
 pub async fn run(cli: Cli) -> Result<Exit, Failure> {
+    if let Command::Leash(args) = &cli.command {
+        return leash::run(args).map(|never| match never {});
+    }
     let settings: ConsoleConfig = config::load(cli.common.sources(cli.own_settings()))?;
     if cli.common.print_config {
         print!("{}", config::print_config(&settings));
@@ -39,5 +47,7 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Status(args) => status::run(&operator, &args).await,
         Command::Topology { verb } => topology::run(&operator, verb).await,
         Command::Dead { verb } => dead::run(&operator, verb).await,
+        Command::Demo(args) => demo::run(&operator, &args, cli.common.config.as_deref()).await,
+        Command::Leash(_) => unreachable!("it became another program above"),
     }
 }

@@ -1,5 +1,7 @@
 //! Whom the console speaks to: one fleet on one broker.
 
+use std::path::Path;
+
 use garenne_common::{
     broker::{Broker, BrokerError, Role},
     exit::{Exit, Failure},
@@ -7,7 +9,7 @@ use garenne_common::{
 };
 use lapin::Connection;
 
-use crate::{management::Management, settings::ConsoleConfig};
+use crate::{management::Management, process::Launcher, settings::ConsoleConfig};
 
 /// One fleet as an operator reaches it.
 #[derive(Debug)]
@@ -55,6 +57,24 @@ impl Operator {
     pub async fn leave(connection: Connection) {
         if let Err(error) = connection.close(200, "done".into()).await {
             tracing::debug!(%error, "connection not closed in order");
+        }
+    }
+
+    /// Gives a child the console's own settings, by environment: a password on a command line could be
+    /// read by everybody on the machine.
+    pub fn pass_on(&self, launcher: &mut Launcher, config: Option<&Path>) {
+        let common = &self.settings.common;
+        let mut settings = vec![
+            ("GARENNE_AMQP_URL", common.amqp_url.expose().to_owned()),
+            ("GARENNE_PREFIX", common.prefix.clone()),
+        ];
+        let postgres = self.settings.postgres_url.as_ref();
+        settings.extend(postgres.map(|url| ("GARENNE_POSTGRES_URL", url.expose().to_owned())));
+        settings.extend(config.map(|path| ("GARENNE_CONFIG", path.display().to_string())));
+        for (name, value) in settings {
+            // Given both ways a setting is refused.
+            launcher.hidden.push(format!("{name}_FILE").into());
+            launcher.environment.push((name.into(), value.into()));
         }
     }
 }

@@ -1,0 +1,134 @@
+//! The recording, moved to now: demo readings are measured while one watches, and no two runs share
+//! a device's time, so that a later run is not a repetition of an earlier one.
+
+use std::{
+    io::{self, Cursor, Read},
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use anyhow::Context;
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+/// The recording that comes with the program.
+const BUILT_IN: &str = include_str!("../../../deploy/demo/recording.csv");
+/// How long one pass of a recording takes unless a speed is asked for.
+pub(super) const PASS: Duration = Duration::from_secs(30);
+
+/// A recording to be replayed, pass after pass.
+pub(super) enum Recording {
+    /// One whose times can be moved.
+    Movable(Movable),
+    /// One whose layout only `replay` knows; it is sent once, as it is.
+    AsIs(PathBuf),
+}
+
+/// A CSV file with a column `time` in RFC 3339, and most likely one called `device`.
+pub(super) struct Movable {
+    headings: csv::StringRecord,
+    rows: Vec<csv::StringRecord>,
+    time: usize,
+    device: Option<usize>,
+    times: Vec<OffsetDateTime>,
+    /// From the first row to the last.
+    pub(super) span: Duration,
+    /// Readings in one pass: cells that hold a number.
+    pub(super) readings: u64,
+}
+
+impl Recording {
+    /// Opens a file, or the recording that is built in.
+    pub(super) fn open(path: Option<&Path>) -> anyhow::Result<Self> {
+        let Some(path) = path else {
+            let movable =
+                Movable::read(Cursor::new(BUILT_IN))?.context("the built-in recording has no times")?;
+            return Ok(Self::Movable(movable));
+        };
+        let named = || format!("recording {} cannot be read", path.display());
+        let file = std::fs::File::open(path).with_context(named)?;
+        Ok(match Movable::read(file).ok().flatten() {
+            Some(movable) => Self::Movable(movable),
+            None => Self::AsIs(path.to_owned()),
+        })
+    }
+}
+
+impl Movable {
+    /// Reads a recording; `None` where it has no usable `time` column.
+    fn read(from: impl Read) -> Result<Option<Self>, csv::Error> {
+        let mut reader = csv::Reader::from_reader(from);
+        let headings = reader.headers()?.clone();
+        let column =
+            |name: &str| headings.iter().position(|heading| heading.trim().eq_ignore_ascii_case(name));
+        let (Some(time), device) = (column("time"), column("device")) else { return Ok(None) };
+        let rows = reader.records().collect::<Result<Vec<_>, _>>()?;
+        let parse = |row: &csv::StringRecord| OffsetDateTime::parse(row.get(time)?.trim(), &Rfc3339).ok();
+        let Some(times) = rows.iter().map(parse).collect::<Option<Vec<_>>>() else { return Ok(None) };
+        let (Some(&first), Some(&last)) = (times.iter().min(), times.iter().max()) else { return Ok(None) };
+        let number = |(at, cell): (usize, &str)| {
+            at != time && Some(at) != device && cell.trim().parse::<f64>().is_ok()
+        };
+        let readings =
+            rows.iter().map(|row| row.iter().enumerate().filter(|cell| number(*cell)).count() as u64).sum();
+        let span = (last - first).try_into().unwrap_or_default();
+        Ok(Some(Self { headings, rows, time, device, times, span, readings }))
+    }
+
+    /// Writes one pass in which the first row is measured at `start` and recorded time runs `speed`
+    /// times as fast; devices get `prefix` in front.
+    pub(super) fn write(&self, to: &Path, start: SystemTime, speed: f64, prefix: &str) -> anyhow::Result<()> {
+        let first = self.times.iter().min().copied().unwrap_or(OffsetDateTime::UNIX_EPOCH);
+        let start = OffsetDateTime::from(start);
+        let mut writer =
+            csv::Writer::from_path(to).with_context(|| format!("{} cannot be written", to.display()))?;
+        writer.write_record(&self.headings)?;
+        for (row, time) in self.rows.iter().zip(&self.times) {
+            let moved = start + (*time - first) / speed;
+            // Readings are keyed to the microsecond.
+            let moved = moved.replace_nanosecond(moved.nanosecond() / 1000 * 1000).unwrap_or(moved);
+            let moved = moved.format(&Rfc3339).map_err(io::Error::other)?;
+            let cells = row.iter().enumerate().map(|(at, cell)| match at {
+                at if at == self.time => moved.clone(),
+                at if Some(at) == self.device => format!("{prefix}{cell}"),
+                _ => cell.to_owned(),
+            });
+            writer.write_record(cells)?;
+        }
+        writer.flush()?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+
+    #[test]
+    fn the_built_in_recording_can_be_moved() {
+        let Recording::Movable(movable) = Recording::open(None).unwrap() else { panic!("as it is") };
+        assert!(movable.readings > 5_000, "{}", movable.readings);
+        assert!(movable.span > Duration::from_secs(3600));
+    }
+
+    #[test]
+    fn a_pass_begins_at_its_start_and_runs_as_fast_as_asked() {
+        let text = "time,device,t_C\n2026-05-04T05:00:00Z,a,1\n2026-05-04T05:01:00Z,b,\n";
+        let movable = Movable::read(Cursor::new(text)).unwrap().unwrap();
+        assert_eq!((movable.readings, movable.span), (1, Duration::from_secs(60)));
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pass.csv");
+        movable.write(&path, UNIX_EPOCH + Duration::from_secs(10), 120.0, "x-").unwrap();
+        assert_eq!(
+            std::fs::read_to_string(path).unwrap(),
+            "time,device,t_C\n1970-01-01T00:00:10Z,x-a,1\n1970-01-01T00:00:10.5Z,x-b,\n"
+        );
+    }
+
+    #[test]
+    fn a_recording_with_other_times_is_left_to_replay() {
+        assert!(Movable::read(Cursor::new("Date;Time\n10/03/2004;18.00.00\n")).unwrap().is_none());
+        assert!(Movable::read(Cursor::new("time,v\nyesterday,1\n")).unwrap().is_none());
+    }
+}

@@ -1,0 +1,92 @@
+//! What happens, in words for somebody who sees it for the first time.
+
+use std::{path::Path, time::Duration};
+
+use garenne_common::shutdown::Receipt;
+
+/// The places to look at while it runs.
+pub(super) struct Places<'a> {
+    pub(super) gateway: &'a str,
+    pub(super) gateway_admin: &'a str,
+    pub(super) workers: Vec<(&'a str, String)>,
+    pub(super) broker: Option<&'a str>,
+    pub(super) dir: &'a Path,
+}
+
+pub(super) fn places(places: &Places<'_>) -> String {
+    let Places { gateway, gateway_admin, workers, broker, dir } = places;
+    let mut text = format!(
+        "\nLook around while it runs:\n  gateway   {gateway}/openapi.json  {gateway_admin}/metrics  {gateway_admin}/readyz\n            \
+         (post your own readings to {gateway}/v1/readings)\n"
+    );
+    for (name, admin) in workers {
+        text += &format!("  {name:<9} {admin}/metrics  {admin}/readyz  {admin}/pool\n");
+    }
+    if let Some(broker) = broker {
+        text += &format!(
+            "  broker    {broker}/  (user and password as in --management-url; guest, guest on a fresh one)\n"
+        );
+    }
+    text += &format!("  files     {}\n", dir.display());
+    text
+}
+
+pub(super) fn beginning(pace: &str, ends: Option<Duration>) -> String {
+    let end = match ends {
+        Some(span) => format!("It ends after {} s with an account of every reading.", span.as_secs()),
+        None => "It goes on until you press Ctrl-C; then comes an account of every reading. \
+                 (--for 30s ends by itself.)"
+            .to_owned(),
+    };
+    format!("{pace}\n{end}\n")
+}
+
+pub(super) fn soft_stop(name: &str, replacement: &str) -> String {
+    format!(
+        "\n>> {name} gets SIGTERM, as in a deployment: it takes no more work, finishes what it is running and \
+         hands the rest back to RabbitMQ.\n   {replacement} starts in its place; the others go on."
+    )
+}
+
+pub(super) fn stopped(name: &str, receipt: Option<&Receipt>, took: Duration) -> String {
+    match receipt {
+        Some(receipt) => format!(
+            "   {name} is gone after {:.1} s. Its receipt: {} delivered = {} done + {} handed back{}.",
+            took.as_secs_f64(),
+            receipt.delivered,
+            receipt.acked,
+            receipt.requeued,
+            others(receipt)
+        ),
+        None => format!(
+            "   {name} is gone after {:.1} s and left no receipt: its log says why.",
+            took.as_secs_f64()
+        ),
+    }
+}
+
+fn others(receipt: &Receipt) -> String {
+    let counts = [
+        (receipt.retried, "to be tried again"),
+        (receipt.dead, "dead"),
+        (receipt.suspected, "suspected"),
+        (receipt.lost_settlements, "settlements lost"),
+        (receipt.abandoned, "abandoned"),
+    ];
+    counts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!(" + {count} {what}")).collect()
+}
+
+pub(super) fn kill(name: &str, replacement: &str) -> String {
+    format!(
+        "\n>> {name} gets SIGKILL, as when a machine dies: it finishes nothing and says nothing.\n   RabbitMQ notices \
+         and gives what it held to the others: some of it may run twice, but is stored once. {replacement} starts."
+    )
+}
+
+pub(super) fn burst(readings: u64) -> String {
+    format!("\n>> A burst of {readings} readings at full speed, so that everybody has something in hand.")
+}
+
+pub(super) fn crashed(name: &str, last: &str, replacement: &str) -> String {
+    format!("\n!! {name} ended though nobody told it to: {last}\n   {replacement} starts in its place.")
+}
