@@ -55,6 +55,7 @@ mod signal;
 mod snapshot;
 mod task;
 mod turn;
+mod turns;
 mod view;
 mod watch;
 mod wide;

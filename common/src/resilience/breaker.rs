@@ -1,0 +1,262 @@
+//! Leaving something alone that keeps failing.
+//!
+//! Own code: the breakers there are open by the rate of failures in a window; this one counts, forgets
+//! after a time without failures, and wants several successes before it trusts again.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+/// When a breaker opens and closes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BreakerConfig {
+    /// Failures that open it, when no two of them are `error_free` apart.
+    pub failures: u32,
+    /// Successes in a row that close it again; also the most that are tried at once to find out.
+    pub successes: u32,
+    /// Time without failures after which earlier ones are forgotten.
+    pub error_free: Duration,
+    /// How long it stays open before it lets something through again.
+    pub open_for: Duration,
+}
+
+/// What a breaker does with the next call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BreakerState {
+    /// Lets everything through.
+    Closed,
+    /// Refuses everything.
+    Open,
+    /// Lets a few through to see.
+    HalfOpen,
+}
+
+/// Why a call through a breaker failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BreakerError<E> {
+    /// It was not made.
+    #[error("breaker open for another {left:?}")]
+    Open {
+        /// Until the next call may be let through; zero while others are being tried.
+        left: Duration,
+    },
+    /// It was made, and failed.
+    #[error(transparent)]
+    Failed(E),
+}
+
+/// Counts failures of calls to one thing. Clones are the same breaker.
+#[derive(Debug, Clone)]
+pub struct Breaker {
+    config: BreakerConfig,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum State {
+    Closed { failures: u32, last: Option<Instant> },
+    Open { until: Instant },
+    HalfOpen { successes: u32, trying: u32 },
+}
+
+/// Gives a trial's place back when the call is dropped before it has an answer.
+struct Trial<'a> {
+    breaker: &'a Breaker,
+    answered: bool,
+}
+
+impl Drop for Trial<'_> {
+    fn drop(&mut self) {
+        if !self.answered
+            && let State::HalfOpen { trying, .. } = &mut *self.breaker.lock()
+        {
+            *trying = trying.saturating_sub(1);
+        }
+    }
+}
+
+impl Breaker {
+    /// Closed. A threshold of 0 counts as 1.
+    #[must_use]
+    pub fn new(config: BreakerConfig) -> Self {
+        let config =
+            BreakerConfig { failures: config.failures.max(1), successes: config.successes.max(1), ..config };
+        Self { config, state: Arc::new(Mutex::new(State::Closed { failures: 0, last: None })) }
+    }
+
+    /// What it does with the next call.
+    #[must_use]
+    pub fn state(&self) -> BreakerState {
+        match *self.lock() {
+            State::Closed { .. } => BreakerState::Closed,
+            State::Open { until } if Instant::now() < until => BreakerState::Open,
+            State::Open { .. } | State::HalfOpen { .. } => BreakerState::HalfOpen,
+        }
+    }
+
+    /// Makes the call, unless the breaker is open. A call that is dropped counts as nothing.
+    ///
+    /// # Errors
+    /// The breaker is open, or the call failed.
+    pub async fn run<T, E, F: Future<Output = Result<T, E>>>(
+        &self,
+        call: impl FnOnce() -> F,
+    ) -> Result<T, BreakerError<E>> {
+        self.admit().map_err(|left| BreakerError::Open { left })?;
+        let mut trial = Trial { breaker: self, answered: false };
+        let result = call().await;
+        trial.answered = true;
+        self.record(result.is_ok());
+        result.map_err(BreakerError::Failed)
+    }
+
+    fn admit(&self) -> Result<(), Duration> {
+        let mut state = self.lock();
+        if let State::Open { until } = *state {
+            let left = until.saturating_duration_since(Instant::now());
+            if !left.is_zero() {
+                return Err(left);
+            }
+            *state = State::HalfOpen { successes: 0, trying: 0 };
+        }
+        if let State::HalfOpen { successes, trying } = &mut *state {
+            if *successes + *trying >= self.config.successes {
+                return Err(Duration::ZERO);
+            }
+            *trying += 1;
+        }
+        Ok(())
+    }
+
+    fn record(&self, ok: bool) {
+        let now = Instant::now();
+        let mut state = self.lock();
+        *state = match (*state, ok) {
+            (State::Closed { .. }, true) => return,
+            (State::Closed { failures, last }, false) => {
+                let stale = last.is_none_or(|last| now.duration_since(last) >= self.config.error_free);
+                let failures = if stale { 1 } else { failures + 1 };
+                if failures >= self.config.failures {
+                    State::Open { until: now + self.config.open_for }
+                } else {
+                    State::Closed { failures, last: Some(now) }
+                }
+            }
+            (State::HalfOpen { successes, .. }, true) if successes + 1 >= self.config.successes => {
+                State::Closed { failures: 0, last: None }
+            }
+            (State::HalfOpen { successes, trying }, true) => {
+                State::HalfOpen { successes: successes + 1, trying: trying.saturating_sub(1) }
+            }
+            (State::HalfOpen { .. }, false) => State::Open { until: now + self.config.open_for },
+            // A call from before it opened; what it says is old.
+            (State::Open { .. }, _) => return,
+        };
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn breaker() -> Breaker {
+        let config =
+            BreakerConfig { failures: 3, successes: 2, error_free: 10 * SECOND, open_for: 5 * SECOND };
+        Breaker::new(config)
+    }
+
+    async fn call(breaker: &Breaker, ok: bool) -> Result<(), BreakerError<&'static str>> {
+        breaker.run(|| async { if ok { Ok(()) } else { Err("failed") } }).await
+    }
+
+    async fn open(breaker: &Breaker) {
+        for _ in 0..3 {
+            assert_eq!(call(breaker, false).await, Err(BreakerError::Failed("failed")));
+        }
+        assert_eq!(breaker.state(), BreakerState::Open);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_opens_at_the_threshold_and_refuses_without_calling() {
+        let breaker = breaker();
+        open(&breaker).await;
+        tokio::time::sleep(2 * SECOND).await;
+        let refused = breaker.run(|| async { unreachable!("it is open") as Result<(), &str> }).await.unwrap_err();
+        assert_eq!(refused.to_string(), "breaker open for another 3s");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_are_forgotten_after_a_time_without_any() {
+        let breaker = breaker();
+        for _ in 0..5 {
+            for _ in 0..2 {
+                call(&breaker, false).await.unwrap_err();
+            }
+            // Successes do not forgive, only time does.
+            call(&breaker, true).await.unwrap();
+            tokio::time::sleep(10 * SECOND).await;
+        }
+        assert_eq!(breaker.state(), BreakerState::Closed);
+        open(&breaker).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn enough_successes_close_it_and_one_failure_opens_it_again() {
+        let breaker = breaker();
+        open(&breaker).await;
+        tokio::time::sleep(5 * SECOND).await;
+        assert_eq!(breaker.state(), BreakerState::HalfOpen);
+        call(&breaker, true).await.unwrap();
+        call(&breaker, false).await.unwrap_err();
+        assert_eq!(breaker.state(), BreakerState::Open);
+        tokio::time::sleep(5 * SECOND).await;
+        call(&breaker, true).await.unwrap();
+        assert_eq!(breaker.state(), BreakerState::HalfOpen);
+        call(&breaker, true).await.unwrap();
+        assert_eq!(breaker.state(), BreakerState::Closed);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_tried_by_a_few_and_a_dropped_try_makes_room() {
+        let breaker = breaker();
+        open(&breaker).await;
+        tokio::time::sleep(5 * SECOND).await;
+        for _ in 0..10 {
+            // Given up before there was an answer.
+            let hanging = breaker.run(std::future::pending::<Result<(), &str>>);
+            tokio::time::timeout(SECOND, hanging).await.unwrap_err();
+        }
+        let (first, second) = (breaker.clone(), breaker.clone());
+        let slow = |breaker: Breaker| async move {
+            breaker.run(|| async { Ok::<(), &str>(tokio::time::sleep(SECOND).await) }).await
+        };
+        let tries = (tokio::spawn(slow(first)), tokio::spawn(slow(second)));
+        tokio::time::sleep(SECOND / 2).await;
+        assert_eq!(call(&breaker, true).await, Err(BreakerError::Open { left: Duration::ZERO }));
+        tries.0.await.unwrap().unwrap();
+        tries.1.await.unwrap().unwrap();
+        assert_eq!(breaker.state(), BreakerState::Closed);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_from_before_it_opened_changes_nothing() {
+        let breaker = breaker();
+        let slow = breaker.clone();
+        let late = tokio::spawn(async move {
+            slow.run(|| async { Ok::<(), &str>(tokio::time::sleep(2 * SECOND).await) }).await
+        });
+        tokio::time::sleep(SECOND).await;
+        open(&breaker).await;
+        late.await.unwrap().unwrap();
+        assert_eq!(breaker.state(), BreakerState::Open);
+    }
+}

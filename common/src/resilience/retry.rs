@@ -1,0 +1,182 @@
+//! Trying again, with pauses by backon.
+
+use std::{sync::Arc, time::Duration};
+
+use backon::{BackoffBuilder, ConstantBuilder, ExponentialBuilder, Retryable};
+
+/// The pauses between attempts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backoff {
+    /// Always the same.
+    Constant {
+        /// The pause.
+        pause: Duration,
+    },
+    /// Each twice the one before.
+    Exponential {
+        /// The first pause.
+        first: Duration,
+    },
+    /// Each twice the one before, up to a limit.
+    LimitedExponential {
+        /// The first pause.
+        first: Duration,
+        /// The longest.
+        limit: Duration,
+    },
+}
+
+type Classifier<E> = Arc<dyn Fn(&E) -> bool + Send + Sync>;
+
+/// Tries something again after errors that may pass.
+pub struct Retry<E> {
+    backoff: Backoff,
+    retries: usize,
+    jitter: bool,
+    passing: Classifier<E>,
+}
+
+impl<E> Clone for Retry<E> {
+    fn clone(&self) -> Self {
+        Self { passing: Arc::clone(&self.passing), ..*self }
+    }
+}
+
+impl<E> Retry<E> {
+    /// Up to `retries` attempts after the first, whatever the error.
+    #[must_use]
+    pub fn new(backoff: Backoff, retries: usize) -> Self {
+        Self { backoff, retries, jitter: false, passing: Arc::new(|_| true) }
+    }
+
+    /// Lengthens each pause by a random part of itself, at most all of it, so that those who failed
+    /// together do not come back together.
+    #[must_use]
+    pub fn with_jitter(mut self) -> Self {
+        self.jitter = true;
+        self
+    }
+
+    /// Only errors of which this is true are retried; any other is answered at once.
+    #[must_use]
+    pub fn when(mut self, passing: impl Fn(&E) -> bool + Send + Sync + 'static) -> Self {
+        self.passing = Arc::new(passing);
+        self
+    }
+
+    /// Only these errors are retried.
+    #[must_use]
+    pub fn only(self, allowed: Vec<E>) -> Self
+    where
+        E: PartialEq + Send + Sync + 'static,
+    {
+        self.when(move |error| allowed.contains(error))
+    }
+
+    /// Makes attempts until one succeeds, fails for good, or was the last.
+    ///
+    /// # Errors
+    /// That of the last attempt.
+    pub async fn run<T, F: Future<Output = Result<T, E>>>(&self, attempt: impl FnMut() -> F) -> Result<T, E> {
+        match self.backoff {
+            Backoff::Constant { pause } => {
+                let builder = ConstantBuilder::default().with_delay(pause).with_max_times(self.retries);
+                self.attempts(attempt, if self.jitter { builder.with_jitter() } else { builder }).await
+            }
+            Backoff::Exponential { first } => self.attempts(attempt, self.doubling(first, None)).await,
+            Backoff::LimitedExponential { first, limit } => {
+                self.attempts(attempt, self.doubling(first, Some(limit))).await
+            }
+        }
+    }
+
+    fn doubling(&self, first: Duration, limit: Option<Duration>) -> ExponentialBuilder {
+        let builder = ExponentialBuilder::default().with_min_delay(first).with_max_times(self.retries);
+        let builder = match limit {
+            Some(limit) => builder.with_max_delay(limit),
+            None => builder.without_max_delay(),
+        };
+        if self.jitter { builder.with_jitter() } else { builder }
+    }
+
+    async fn attempts<T, F: Future<Output = Result<T, E>>>(
+        &self,
+        attempt: impl FnMut() -> F,
+        pauses: impl BackoffBuilder,
+    ) -> Result<T, E> {
+        attempt.retry(pauses).sleep(tokio::time::sleep).when(|error| (self.passing)(error)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// Fails always; answers the whole seconds after which each attempt was made, and the last error.
+    async fn attempts(retry: &Retry<u32>) -> (Vec<u64>, Result<(), u32>) {
+        let begun = Instant::now();
+        let made = RefCell::new(Vec::new());
+        let result = retry
+            .run(|| async {
+                made.borrow_mut().push(begun.elapsed().as_secs());
+                Err(u32::try_from(made.borrow().len()).unwrap())
+            })
+            .await;
+        (made.into_inner(), result)
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn constant_pauses() {
+        let retry = Retry::new(Backoff::Constant { pause: SECOND }, 3);
+        assert_eq!(attempts(&retry).await, (vec![0, 1, 2, 3], Err(4)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn exponential_pauses_with_and_without_a_limit() {
+        let free = Retry::new(Backoff::Exponential { first: SECOND }, 8);
+        assert_eq!(attempts(&free).await.0, [0, 1, 3, 7, 15, 31, 63, 127, 255]);
+        let limited = Retry::new(Backoff::LimitedExponential { first: SECOND, limit: 4 * SECOND }, 5);
+        assert_eq!(attempts(&limited).await.0, [0, 1, 3, 7, 11, 15]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn jitter_lengthens_a_pause_by_at_most_itself() {
+        let retry = Retry::new(Backoff::Constant { pause: 10 * SECOND }, 1).with_jitter();
+        let mut pauses = Vec::new();
+        for _ in 0..20 {
+            pauses.push(attempts(&retry).await.0[1]);
+        }
+        assert!(pauses.iter().all(|pause| (10..=20).contains(pause)), "{pauses:?}");
+        assert!(pauses.iter().any(|pause| *pause != pauses[0]), "{pauses:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_will_not_pass_is_not_retried() {
+        let pauses = Backoff::Constant { pause: SECOND };
+        let classified = Retry::new(pauses, 9).when(|error| *error < 3);
+        assert_eq!(attempts(&classified).await, (vec![0, 1, 2], Err(3)));
+        let listed = Retry::new(pauses, 9).only(vec![1]);
+        assert_eq!(attempts(&listed).await, (vec![0, 1], Err(2)));
+        let none = Retry::new(pauses, 0);
+        assert_eq!(attempts(&none).await, (vec![0], Err(1)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_success_ends_it() {
+        let retry: Retry<u32> = Retry::new(Backoff::Constant { pause: SECOND }, 9).clone();
+        let tries = RefCell::new(0);
+        let result = retry
+            .run(|| async {
+                *tries.borrow_mut() += 1;
+                if *tries.borrow() < 3 { Err(0) } else { Ok("done") }
+            })
+            .await;
+        assert_eq!((result, tries.into_inner()), (Ok("done"), 3));
+    }
+}
