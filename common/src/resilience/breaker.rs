@@ -190,7 +190,8 @@ mod tests {
         let breaker = breaker();
         open(&breaker).await;
         tokio::time::sleep(2 * SECOND).await;
-        let refused = breaker.run(|| async { unreachable!("it is open") as Result<(), &str> }).await.unwrap_err();
+        let refused =
+            breaker.run(|| async { unreachable!("it is open") as Result<(), &str> }).await.unwrap_err();
         assert_eq!(refused.to_string(), "breaker open for another 3s");
     }
 
