@@ -178,6 +178,11 @@ mod tests {
         breaker.run(|| async { if ok { Ok(()) } else { Err("failed") } }).await
     }
 
+    async fn slowly(takes: Duration) -> Result<(), &'static str> {
+        tokio::time::sleep(takes).await;
+        Ok(())
+    }
+
     async fn open(breaker: &Breaker) {
         for _ in 0..3 {
             assert_eq!(call(breaker, false).await, Err(BreakerError::Failed("failed")));
@@ -237,9 +242,7 @@ mod tests {
             tokio::time::timeout(SECOND, hanging).await.unwrap_err();
         }
         let (first, second) = (breaker.clone(), breaker.clone());
-        let slow = |breaker: Breaker| async move {
-            breaker.run(|| async { Ok::<(), &str>(tokio::time::sleep(SECOND).await) }).await
-        };
+        let slow = |breaker: Breaker| async move { breaker.run(|| slowly(SECOND)).await };
         let tries = (tokio::spawn(slow(first)), tokio::spawn(slow(second)));
         tokio::time::sleep(SECOND / 2).await;
         assert_eq!(call(&breaker, true).await, Err(BreakerError::Open { left: Duration::ZERO }));
@@ -252,9 +255,7 @@ mod tests {
     async fn an_answer_from_before_it_opened_changes_nothing() {
         let breaker = breaker();
         let slow = breaker.clone();
-        let late = tokio::spawn(async move {
-            slow.run(|| async { Ok::<(), &str>(tokio::time::sleep(2 * SECOND).await) }).await
-        });
+        let late = tokio::spawn(async move { slow.run(|| slowly(2 * SECOND)).await });
         tokio::time::sleep(SECOND).await;
         open(&breaker).await;
         late.await.unwrap().unwrap();
