@@ -4,10 +4,17 @@
 //! its frame is written; confirms are awaited outside, so a thousand messages can be in flight on one
 //! member. A member whose channel died is dropped at its next turn and a new one is made.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, RecycleError, RecycleResult, Timeouts};
-use lapin::{Channel, Connection, options::BasicPublishOptions, options::ConfirmSelectOptions};
+use futures_util::StreamExt;
+use lapin::{Channel, Connection, Event, options::BasicPublishOptions, options::ConfirmSelectOptions};
 use thiserror::Error;
 use tokio::sync::{Semaphore, oneshot};
 
@@ -16,7 +23,10 @@ use super::{
     error::BrokerError,
     wire::{Message, Target},
 };
-use crate::exit::{Exit, HasExit};
+use crate::{
+    exit::{Exit, HasExit},
+    telemetry::metrics::{ConnectionMetrics, PublishResult},
+};
 
 mod confirms;
 use confirms::{Confirms, Verdict};
@@ -59,6 +69,9 @@ pub enum PublishError {
     /// Nothing was sent: no connection.
     #[error(transparent)]
     Connect(BrokerError),
+    /// Nothing was sent: the broker takes nothing from publishers, for lack of memory or disk.
+    #[error("the broker blocks publishers: a resource alarm is on (memory or disk)")]
+    Blocked,
     /// The broker has no queue for it; it was not stored.
     #[error("no queue takes exchange {exchange:?}, routing key {routing_key:?}")]
     Unroutable {
@@ -101,6 +114,8 @@ pub struct Publisher {
     pool: Pool<Members>,
     in_flight: Arc<Semaphore>,
     config: PublisherConfig,
+    metrics: Option<ConnectionMetrics>,
+    blocked: Arc<AtomicBool>,
 }
 
 /// A message on its way.
@@ -115,7 +130,18 @@ pub struct Pending {
 impl Publisher {
     /// A publisher that connects at its first message.
     pub fn new(broker: Broker, config: PublisherConfig) -> Self {
-        let pool = Pool::builder(Members { broker })
+        Self::build(broker, config, None)
+    }
+
+    /// The same, counting every message and showing its connection in `metrics`.
+    pub fn observed(broker: Broker, config: PublisherConfig, metrics: ConnectionMetrics) -> Self {
+        Self::build(broker, config, Some(metrics))
+    }
+
+    fn build(broker: Broker, config: PublisherConfig, metrics: Option<ConnectionMetrics>) -> Self {
+        let blocked = Arc::new(AtomicBool::new(false));
+        let members = Members { broker, metrics: metrics.clone(), blocked: Arc::clone(&blocked) };
+        let pool = Pool::builder(members)
             .max_size(config.connections.max(1))
             .runtime(deadpool::Runtime::Tokio1)
             .timeouts(Timeouts {
@@ -126,7 +152,7 @@ impl Publisher {
             .build()
             .expect("a runtime is given, which is all that build asks for");
         let in_flight = Arc::new(Semaphore::new(config.in_flight.max(1)));
-        Self { pool, in_flight, config }
+        Self { pool, in_flight, config, metrics, blocked }
     }
 
     /// Connects now, so that a wrong password is known before work starts.
@@ -142,14 +168,30 @@ impl Publisher {
     /// # Errors
     /// [`PublishError`]; only [`PublishError::in_doubt`] ones may have been stored.
     pub async fn publish(&self, message: Message) -> Result<(), PublishError> {
-        self.send(message).await?.confirmed().await
+        let began = Instant::now();
+        let outcome = match self.send(message).await {
+            Ok(pending) => pending.confirmed().await,
+            Err(error) => Err(error),
+        };
+        if let Some(metrics) = &self.metrics {
+            metrics.published(PublishResult::of(&outcome), began.elapsed());
+        }
+        outcome
     }
 
-    /// Sends a message; its confirm can be awaited later.
+    /// Whether the broker blocks publishers right now.
+    pub fn is_blocked(&self) -> bool {
+        self.blocked.load(Ordering::Relaxed)
+    }
+
+    /// Sends a message; its confirm can be awaited later. Not counted in the metrics.
     ///
     /// # Errors
     /// As [`Publisher::publish`].
     pub async fn send(&self, message: Message) -> Result<Pending, PublishError> {
+        if self.is_blocked() {
+            return Err(PublishError::Blocked);
+        }
         let waited = self.config.acquire_timeout;
         let place = Arc::clone(&self.in_flight).acquire_owned();
         let place = tokio::time::timeout(waited, place)
@@ -214,6 +256,41 @@ impl Pending {
 /// Makes and checks members.
 struct Members {
     broker: Broker,
+    metrics: Option<ConnectionMetrics>,
+    blocked: Arc<AtomicBool>,
+}
+
+impl Members {
+    /// Keeps the gauges of a connection true until it ends.
+    fn observe(&self, connection: &Connection) {
+        let gauges =
+            self.metrics.as_ref().map(|metrics| (metrics.up(Role::Publish), metrics.blocked.clone()));
+        let flag = Arc::clone(&self.blocked);
+        let mut events = Box::pin(connection.events_listener());
+        let status = connection.status().clone();
+        let show = move |up: bool, blocked: bool| {
+            flag.store(blocked, Ordering::Relaxed);
+            if let Some((is_up, is_blocked)) = &gauges {
+                is_up.set(up.into());
+                is_blocked.set(blocked.into());
+            }
+        };
+        show(true, false);
+        tokio::spawn(async move {
+            while let Some(event) = events.next().await {
+                match event {
+                    Event::ConnectionBlocked(reason) => {
+                        tracing::warn!(reason, "the broker blocks publishers");
+                        show(true, true);
+                    }
+                    Event::ConnectionUnblocked => show(true, false),
+                    Event::Error(_) if !status.connected() => break,
+                    _ => {}
+                }
+            }
+            show(false, false);
+        });
+    }
 }
 
 /// A connection with its confirm channel. The connection is kept for as long as the channel is used.
@@ -238,6 +315,7 @@ impl Manager for Members {
             address: self.broker.address(),
             detail: error.to_string(),
         })?;
+        self.observe(&connection);
         let confirms = Confirms::start(channel.clone());
         Ok(Member { connection, channel, confirms })
     }

@@ -46,7 +46,8 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
     let link = Link::new(broker.clone(), worker.metrics.clone());
     link.connect_within(config.connect_timeout).await?;
     let version = broker.version().await?;
-    let publisher = Publisher::new(broker, PublisherConfig::default());
+    let metrics = worker.metrics.connection().clone();
+    let publisher = Publisher::observed(broker, PublisherConfig::default(), metrics);
     let topology = Topology::new(&names, &LaneSpec::all(&config.lanes), &ladder, version);
     let connection = link.connection().await?;
     let (ensured, connected) = tokio::join!(link.ensure(&connection, topology), publisher.connect());

@@ -34,7 +34,9 @@ impl PublishResult {
             Err(PublishError::Unroutable { .. }) => Self::Returned,
             Err(PublishError::Refused { .. }) => Self::Refused,
             Err(PublishError::InDoubt(_)) => Self::Unconfirmed,
-            Err(PublishError::Busy { .. } | PublishError::Connect(_)) => Self::NotSent,
+            Err(PublishError::Busy { .. } | PublishError::Connect(_) | PublishError::Blocked) => {
+                Self::NotSent
+            }
         }
     }
 
