@@ -78,6 +78,15 @@ fn scale(rounds: usize) -> Vec<Row> {
         let measure = ours::groups(&runtime, pool, Run::Short, Load::Empty, (GROUPS, GROUP));
         contestants.push(Contestant::new(&format!("pool/scale/workers-{workers}"), TASKS, measure));
     }
+    for workers in [2, 256] {
+        let pool = ours::start(&runtime, GROUP as usize, workers..=workers, false);
+        let measure = ours::round_trips(&runtime, pool, Run::Short, TRIPS);
+        contestants.push(Contestant::new(
+            &format!("pool/scale/round-trip-workers-{workers}"),
+            TRIPS,
+            measure,
+        ));
+    }
     compete(&mut contestants, rounds)
 }
 

@@ -45,6 +45,7 @@ mod finish;
 mod group;
 mod handle;
 mod id;
+mod idle;
 mod lane;
 mod oneshot;
 mod order;

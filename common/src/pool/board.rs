@@ -1,7 +1,6 @@
 //! Everything under the pool's one lock: what waits, who is idle, how far the shutdown is.
 
 use std::{
-    collections::VecDeque,
     sync::{Arc, atomic::Ordering},
     task::Waker,
     time::Duration,
@@ -9,7 +8,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{Completion, Phase, Task, cell::Cell, entry::Entry, lane::Lane};
+use super::{Completion, Phase, Task, cell::Cell, entry::Entry, idle::IdleList, lane::Lane};
 
 pub(super) struct Board<T: Task, C: Completion<T::Output>> {
     pub(super) phase: Phase,
@@ -25,9 +24,7 @@ pub(super) struct Board<T: Task, C: Completion<T::Output>> {
     pub(super) restarts: u64,
     /// Workers whose task waits, or runs on a thread of its own.
     pub(super) parked: usize,
-    /// Workers without work: the last to become idle at the back, taken from there so that few stay
-    /// warm and the rest time out.
-    pub(super) idle: VecDeque<Idle>,
+    pub(super) idle: IdleList,
     /// Indexes of workers at work that are not parked: only they hold batches and ends not counted
     /// here. About as many as the runtime has threads.
     pub(super) active: Vec<usize>,
@@ -39,13 +36,6 @@ pub(super) struct Board<T: Task, C: Completion<T::Output>> {
     pub(super) hard_at: Option<(Instant, Duration)>,
     /// Threads of control that still have completions of drained tasks to call.
     pub(super) draining: usize,
-}
-
-pub(super) struct Idle {
-    pub(super) index: usize,
-    /// Absent for one of the minimum.
-    pub(super) since: Option<Instant>,
-    pub(super) waker: Waker,
 }
 
 /// What is to be done once the lock is released.
@@ -68,7 +58,7 @@ impl<T: Task, C: Completion<T::Output>> Board<T, C> {
             restarting: 0,
             restarts: 0,
             parked: 0,
-            idle: VecDeque::new(),
+            idle: IdleList::default(),
             active: Vec::new(),
             ended: 0,
             ticking: false,
@@ -84,8 +74,8 @@ impl<T: Task, C: Completion<T::Output>> Board<T, C> {
 
     /// Finds a worker for what waits: an idle one, else a new one.
     pub(super) fn call(&mut self, max: usize) -> Staffing<T, C> {
-        if let Some(idle) = self.idle.pop_back() {
-            Staffing::Wake(idle.waker)
+        if let Some(waker) = self.idle.call_last() {
+            Staffing::Wake(waker)
         } else if self.alive < max && self.phase != Phase::Closed {
             Staffing::Grow(self.hire())
         } else {
@@ -117,7 +107,7 @@ impl<T: Task, C: Completion<T::Output>> Board<T, C> {
         if cell.reach.parked.swap(false, Ordering::Relaxed) {
             self.parked -= 1;
         }
-        self.forget_idle(cell.index);
+        self.idle.take(cell.index);
         true
     }
 
@@ -150,10 +140,6 @@ impl<T: Task, C: Completion<T::Output>> Board<T, C> {
     pub(super) fn uncounted(&self) -> u64 {
         let of = |index: &usize| self.workers[*index].as_ref().map_or(0, |cell| cell.lock().uncounted);
         self.active.iter().map(of).sum()
-    }
-
-    pub(super) fn forget_idle(&mut self, index: usize) {
-        self.idle.retain(|idle| idle.index != index);
     }
 
     /// How many tasks wait, those in batches included.

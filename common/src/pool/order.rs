@@ -117,12 +117,12 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
                 Phase::Hard => board.extract(|_| true),
             };
             board.draining += 1;
-            let idle: Vec<_> = board.idle.drain(..).collect();
+            let idle = board.idle.take_all();
             (waiting, idle, self.staff(&mut board))
         };
         self.closing.cancel();
-        for idle in idle {
-            idle.waker.wake();
+        for waker in idle {
+            waker.wake();
         }
         self.apply(staffing);
         for (cell, epoch) in told {
@@ -138,16 +138,14 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
     pub(super) fn stop_worker(self: &Arc<Self>, worker: u64, now: bool) -> bool {
         let at = Instant::now();
         let mut told = None;
-        let mut waker = None;
+        let waker;
         {
             let mut board = self.lock();
             let Some(cell) = board.workers.iter().flatten().find(|cell| cell.name == worker).cloned() else {
                 return false;
             };
             cell.reach.leave.store(true, Ordering::Release);
-            if let Some(at) = board.idle.iter().position(|idle| idle.index == cell.index) {
-                waker = board.idle.remove(at).map(|idle| idle.waker);
-            }
+            waker = board.idle.take(cell.index);
             if now
                 && let Some(mut current) = cell.lock().current()
                 && current.running.told(current.entry.run).is_none()

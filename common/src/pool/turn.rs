@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::{
     Completion, Phase, Placement, Run, Task, TaskContext,
-    board::{Board, Idle},
+    board::Board,
     cell::{Cell, Slot},
     entry::{Entry, Finish, Owner},
     shared::Shared,
@@ -81,6 +81,8 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
         cx: &mut Context<'_>,
     ) -> Poll<Next<T>> {
         let mut board = self.lock();
+        // Still there if it was woken for nothing; nobody must call it when it has set to work.
+        board.idle.take(cell.index);
         if cell.reach.leave.load(Ordering::Acquire) {
             return Poll::Ready(Next::Leave);
         }
@@ -128,12 +130,11 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
             return Poll::Ready(Next::Leave);
         }
         board.active.retain(|index| *index != cell.index);
-        board.forget_idle(cell.index);
         // Workers of the minimum stay; and more are only hired when nobody is idle, so that those
         // who came to be idle before need no time either.
         let spare = board.alive > *self.config.workers.start();
         let since = spare.then(Instant::now);
-        board.idle.push_back(Idle { index: cell.index, since, waker: cx.waker().clone() });
+        board.idle.push(cell.index, since, cx.waker().clone());
         drop(board);
         if let Some(since) = since {
             self.alarm.ring_by(since + self.config.idle_timeout);

@@ -200,17 +200,17 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
     /// Sends workers home that have been idle for too long; answers when to look again.
     fn shrink(&self, board: &mut Board<T, C>, now: Instant) -> Option<Instant> {
         while board.phase == Phase::Open && board.alive > *self.config.workers.start() {
-            let oldest = board.idle.front()?.since? + self.config.idle_timeout;
+            let oldest = board.idle.oldest()? + self.config.idle_timeout;
             if oldest > now {
                 return Some(oldest);
             }
-            let idle = board.idle.pop_front()?;
-            if let Some(cell) = board.workers[idle.index].clone() {
+            let (index, waker) = board.idle.take_oldest()?;
+            if let Some(cell) = board.workers[index].clone() {
                 cell.reach.leave.store(true, Ordering::Release);
                 // It no longer counts from here, or this loop would send home one too many.
                 board.dismiss(&cell);
             }
-            idle.waker.wake();
+            waker.wake();
         }
         None
     }
