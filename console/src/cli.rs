@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use garenne_common::{
     config::{CommonArgs, flag},
+    shutdown::Mode,
     topology::BrokerVersion,
 };
 
@@ -47,6 +48,28 @@ pub enum Command {
         #[command(subcommand)]
         verb: DeadVerb,
     },
+    /// Single tasks
+    Task {
+        /// What to do with them.
+        #[command(subcommand)]
+        verb: TaskVerb,
+    },
+    /// Stop a worker in order: it hands back what it did not do
+    #[command(after_help = "Examples:\n  garenne drain worker-3\n  garenne drain --all --mode light")]
+    Drain {
+        /// Which worker.
+        #[command(flatten)]
+        which: WhichArgs,
+        /// light, soft, soft-timeout or hard [default: soft-timeout]
+        #[arg(long, value_name = "MODE")]
+        mode: Option<Mode>,
+    },
+    /// Let a worker take no more work until it is told to resume
+    #[command(after_help = "Example:\n  garenne quiet worker-3")]
+    Quiet(WhichArgs),
+    /// Let a quiet worker go on
+    #[command(after_help = "Example:\n  garenne resume --all")]
+    Resume(WhichArgs),
     /// A gateway, workers and a recording on this machine, with trouble on the way and an account at the end
     #[command(
         after_help = "Examples:\n  garenne demo --for 30s\n  garenne demo --recording readings.csv --speed 60x --workers 5"
@@ -63,6 +86,37 @@ pub struct StatusArgs {
     /// One JSON object instead of a table
     #[arg(long)]
     pub json: bool,
+}
+
+/// `garenne task …`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum TaskVerb {
+    /// Stop tasks wherever they are: queued, running, or waiting for a retry
+    #[command(after_help = "Examples:\n  garenne task stop 0198c5c2-…\n  garenne task stop --group import-7")]
+    Stop(StopArgs),
+}
+
+/// `garenne task stop`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct StopArgs {
+    /// Task ids
+    #[arg(value_name = "ID", required_unless_present = "group")]
+    pub ids: Vec<String>,
+    /// Every task of this group that was published before now; repeatable
+    #[arg(long, value_name = "NAME")]
+    pub group: Vec<String>,
+}
+
+/// One worker or all of them.
+#[derive(Args, Clone, Debug, Default)]
+#[group(required = true, multiple = false)]
+pub struct WhichArgs {
+    /// The worker's id
+    #[arg(value_name = "WORKER")]
+    pub worker: Option<String>,
+    /// Every worker of the fleet
+    #[arg(long)]
+    pub all: bool,
 }
 
 /// `garenne topology …`.

@@ -10,6 +10,7 @@ mod interrupt;
 mod leash;
 pub mod management;
 pub mod operator;
+pub mod orders;
 pub mod process;
 pub mod progress;
 pub mod queues;
@@ -24,7 +25,7 @@ use garenne_common::{
 };
 
 use crate::{
-    cli::{Cli, Command},
+    cli::{Cli, Command, TaskVerb},
     operator::Operator,
     settings::ConsoleConfig,
 };
@@ -47,6 +48,12 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Status(args) => status::run(&operator, &args).await,
         Command::Topology { verb } => topology::run(&operator, verb).await,
         Command::Dead { verb } => dead::run(&operator, verb).await,
+        Command::Task { verb: TaskVerb::Stop(args) } => orders::stop(&operator, &args).await,
+        Command::Drain { which, mode } => {
+            orders::command(&operator, &which, orders::Command::Shutdown { mode }).await
+        }
+        Command::Quiet(which) => orders::command(&operator, &which, orders::Command::Quiet).await,
+        Command::Resume(which) => orders::command(&operator, &which, orders::Command::Resume).await,
         Command::Demo(args) => demo::run(&operator, &args, cli.common.config.as_deref()).await,
         Command::Leash(_) => unreachable!("it became another program above"),
     }

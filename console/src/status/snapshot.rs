@@ -83,7 +83,7 @@ impl Snapshot {
             .queues
             .into_iter()
             .map(|queue| queue.name)
-            .filter(|name| *name != operator.names.stops())
+            .filter(|name| ![operator.names.stops(), operator.names.lives()].contains(name))
             .collect();
         let (source, found) = match &operator.management {
             Some(management) => {

@@ -1,0 +1,117 @@
+//! Orders to the fleet over RabbitMQ: stop a task wherever it is, drain or quiet a worker.
+
+use std::time::SystemTime;
+
+use garenne_common::{
+    broker::{Message, PublishError, Publisher, PublisherConfig, Target},
+    exit::{Exit, Failure},
+    shutdown::Mode,
+    task::{StopOrder, TaskId, epoch_ms},
+};
+use lapin::BasicProperties;
+use serde::Serialize;
+
+use crate::{
+    cli::{StopArgs, WhichArgs},
+    operator::Operator,
+};
+
+/// The routing key that every worker listens to.
+const EVERYBODY: &str = "workers";
+
+/// What a worker can be told; it reads the same JSON.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(tag = "command", rename_all = "kebab-case")]
+pub enum Command {
+    /// Stop in this mode; the worker's default without one.
+    Shutdown {
+        /// The mode.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        mode: Option<Mode>,
+    },
+    /// Take no more work, stay.
+    Quiet,
+    /// Go on.
+    Resume,
+}
+
+/// `garenne task stop`: the order is kept, so that a task is stopped also when no worker runs now.
+///
+/// # Errors
+/// One line and an exit code.
+pub async fn stop(operator: &Operator, args: &StopArgs) -> Result<Exit, Failure> {
+    let at = epoch_ms(SystemTime::now());
+    for id in &args.ids {
+        TaskId::parse(id).map_err(|error| Failure::new(Exit::Usage, format_args!("task {id:?}: {error}")))?;
+    }
+    let tasks = args.ids.iter().map(|task| StopOrder::Task { task: task.clone(), at });
+    let groups = args.group.iter().map(|group| StopOrder::Group { group: group.clone(), at });
+    let orders: Vec<_> = tasks.chain(groups).collect();
+    for order in &orders {
+        send(operator, StopOrder::ROUTING_KEY, order).await.map_err(|error| {
+            undelivered(error, "no stream takes stop orders: run `garenne topology apply`")
+        })?;
+    }
+    println!(
+        "{} ordered to stop: running ones are interrupted, waiting ones become dead letters with reason stopped when a worker meets them",
+        if orders.len() == 1 {
+            "1 task or group".to_owned()
+        } else {
+            format!("{} tasks or groups", orders.len())
+        }
+    );
+    Ok(Exit::Done)
+}
+
+/// `garenne drain`, `quiet` and `resume`.
+///
+/// # Errors
+/// One line and an exit code; a worker that is not there is named.
+pub async fn command(operator: &Operator, which: &WhichArgs, command: Command) -> Result<Exit, Failure> {
+    let (key, nobody) = match &which.worker {
+        Some(worker) => (
+            format!("worker.{worker}"),
+            format!("no worker is called {worker:?} (its id is in its logs and receipts)"),
+        ),
+        None => (EVERYBODY.to_owned(), "no worker is there".to_owned()),
+    };
+    send(operator, &key, &command).await.map_err(|error| undelivered(error, &nobody))?;
+    println!("told {}", which.worker.as_deref().unwrap_or("every worker"));
+    Ok(Exit::Done)
+}
+
+async fn send(operator: &Operator, key: &str, body: &impl Serialize) -> Result<(), PublishError> {
+    let publisher = Publisher::new(operator.broker.clone(), PublisherConfig::default());
+    let properties = BasicProperties::default()
+        .with_delivery_mode(2)
+        .with_content_type("application/json".into())
+        .with_message_id(TaskId::random().as_str().into());
+    let body = serde_json::to_vec(body).expect("text and numbers");
+    let target = Target::exchange(operator.names.control(), key.to_owned());
+    let sent = publisher.publish(Message { target, properties, body: body.into() }).await;
+    publisher.close().await;
+    sent
+}
+
+fn undelivered(error: PublishError, nobody: &str) -> Failure {
+    match error {
+        PublishError::Unroutable { .. } => Failure::new(Exit::Failed, nobody),
+        error => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_the_ones_workers_read() {
+        let json = |command| serde_json::to_string(&command).unwrap();
+        assert_eq!(
+            json(Command::Shutdown { mode: Some(Mode::Soft) }),
+            r#"{"command":"shutdown","mode":"soft"}"#
+        );
+        assert_eq!(json(Command::Shutdown { mode: None }), r#"{"command":"shutdown"}"#);
+        assert_eq!(json(Command::Quiet), r#"{"command":"quiet"}"#);
+    }
+}
