@@ -51,7 +51,7 @@ fn per_task(rounds: usize) -> Vec<Row> {
         let measure = ours::round_trips(&runtime, pool, run, TRIPS);
         contestants.push(Contestant::new(&format!("pool/round-trip/{name}"), TRIPS, measure));
     }
-    let mut peer = |name: &str, run: Box<dyn FnMut() -> std::time::Duration>| {
+    let mut peer = |name: &str, run: Box<dyn FnMut() -> harness::Measured>| {
         contestants.push(Contestant::new(&format!("peer/{name}"), TASKS, run));
     };
     peer("tokio-mpsc/recv", Box::new(peers::tokio_mpsc(&runtime, GROUPS, false)));

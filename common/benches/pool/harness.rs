@@ -1,6 +1,11 @@
 //! Interleaved rounds, allocation counts, and the rows they end in.
 
-use std::{alloc::System, io, path::Path, time::Duration};
+use std::{
+    alloc::System,
+    io,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use serde::Serialize;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -28,15 +33,38 @@ impl Row {
     }
 }
 
-/// Something to measure: does the work for this many tasks and answers how long it took.
+/// A stopwatch that counts allocations too, those of all threads.
+pub(crate) struct Watch {
+    begun: Instant,
+    region: Region<'static, System>,
+}
+
+pub(crate) struct Measured {
+    pub(crate) took: Duration,
+    allocations: usize,
+}
+
+impl Watch {
+    pub(crate) fn start() -> Self {
+        Self { region: Region::new(ALLOCATOR), begun: Instant::now() }
+    }
+
+    pub(crate) fn stop(&self) -> Measured {
+        let took = self.begun.elapsed();
+        let stats = self.region.change();
+        Measured { took, allocations: stats.allocations + stats.reallocations }
+    }
+}
+
+/// Something to measure: does the work for this many tasks and answers what it took.
 pub(crate) struct Contestant {
     pub(crate) name: String,
     pub(crate) tasks: u64,
-    pub(crate) run: Box<dyn FnMut() -> Duration>,
+    pub(crate) run: Box<dyn FnMut() -> Measured>,
 }
 
 impl Contestant {
-    pub(crate) fn new(name: &str, tasks: u64, run: impl FnMut() -> Duration + 'static) -> Self {
+    pub(crate) fn new(name: &str, tasks: u64, run: impl FnMut() -> Measured + 'static) -> Self {
         Self { name: name.to_owned(), tasks, run: Box::new(run) }
     }
 }
@@ -52,10 +80,7 @@ pub(crate) fn compete(contestants: &mut [Contestant], rounds: usize) -> Vec<Row>
     }
     for _ in 0..rounds {
         for (at, contestant) in contestants.iter_mut().enumerate() {
-            let region = Region::new(ALLOCATOR);
-            let took = (contestant.run)();
-            let stats = region.change();
-            let allocated = stats.allocations + stats.reallocations;
+            let Measured { took, allocations: allocated } = (contestant.run)();
             #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
             let tasks = contestant.tasks as f64;
             times[at].push(took.as_secs_f64() * 1e9 / tasks);

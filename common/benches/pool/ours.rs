@@ -7,7 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use garenne_common::pool::{
@@ -15,6 +15,8 @@ use garenne_common::pool::{
     TaskContext, TaskId,
 };
 use tokio::{runtime::Runtime, sync::Notify};
+
+use super::harness::{Measured, Watch};
 
 /// What the measured task does.
 #[derive(Clone, Copy)]
@@ -125,13 +127,13 @@ pub(crate) fn groups(
     run: Run,
     load: Load,
     (groups, group): (u64, u64),
-) -> impl FnMut() -> Duration + 'static {
+) -> impl FnMut() -> Measured + 'static {
     let runtime = Arc::clone(runtime);
     let countdown = Countdown::new();
     move || {
         let pool = pool.clone();
         let measured = runtime.spawn(async move {
-            let begun = Instant::now();
+            let watch = Watch::start();
             for _ in 0..groups {
                 countdown.start(group as usize);
                 for number in 0..group {
@@ -140,7 +142,7 @@ pub(crate) fn groups(
                 }
                 countdown.wait().await;
             }
-            begun.elapsed()
+            watch.stop()
         });
         runtime.block_on(measured).expect("nothing panics here")
     }
@@ -152,20 +154,20 @@ pub(crate) fn round_trips(
     pool: Pool<Job, Count>,
     run: Run,
     trips: u64,
-) -> impl FnMut() -> Duration + 'static {
+) -> impl FnMut() -> Measured + 'static {
     let runtime = Arc::clone(runtime);
     let countdown = Countdown::new();
     move || {
         let pool = pool.clone();
         let measured = runtime.spawn(async move {
-            let begun = Instant::now();
+            let watch = Watch::start();
             for number in 0..trips {
                 countdown.start(1);
                 let spec = Spec { run, ..Spec::short(TaskId::number(number)) };
                 pool.submit_detached(spec, Job(Load::Empty), Count(countdown)).expect("the pool is empty");
                 countdown.wait().await;
             }
-            begun.elapsed()
+            watch.stop()
         });
         runtime.block_on(measured).expect("nothing panics here")
     }

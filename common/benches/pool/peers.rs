@@ -1,19 +1,19 @@
 //! What else could run the same tasks, in the same rounds: the floors of channels, and a spawn each.
 
-use std::{
-    hint::black_box,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{hint::black_box, sync::Arc, time::Duration};
 
 use tokio::{runtime::Runtime, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
-use super::{GROUP, ours::Countdown};
+use super::{
+    GROUP,
+    harness::{Measured, Watch},
+    ours::Countdown,
+};
 
 type Message = (u64, &'static Countdown);
 
-fn measured<F: Future<Output = Duration> + Send + 'static>(runtime: &Runtime, run: F) -> Duration {
+fn measured<F: Future<Output = Measured> + Send + 'static>(runtime: &Runtime, run: F) -> Measured {
     runtime.block_on(runtime.spawn(run)).expect("nothing panics here")
 }
 
@@ -22,7 +22,7 @@ pub(crate) fn tokio_mpsc(
     runtime: &Arc<Runtime>,
     groups: u64,
     many: bool,
-) -> impl FnMut() -> Duration + 'static {
+) -> impl FnMut() -> Measured + 'static {
     let senders: Arc<[mpsc::Sender<Message>]> = (0..2)
         .map(|_| {
             let (sender, mut receiver) = mpsc::channel::<Message>(GROUP as usize);
@@ -50,7 +50,7 @@ pub(crate) fn tokio_mpsc(
     move || {
         let senders = Arc::clone(&senders);
         measured(&runtime, async move {
-            let begun = Instant::now();
+            let watch = Watch::start();
             for _ in 0..groups {
                 countdown.start(GROUP as usize);
                 for number in 0..GROUP {
@@ -59,13 +59,13 @@ pub(crate) fn tokio_mpsc(
                 }
                 countdown.wait().await;
             }
-            begun.elapsed()
+            watch.stop()
         })
     }
 }
 
 /// Two threads on one crossbeam channel.
-pub(crate) fn crossbeam(runtime: &Arc<Runtime>, groups: u64) -> impl FnMut() -> Duration + 'static {
+pub(crate) fn crossbeam(runtime: &Arc<Runtime>, groups: u64) -> impl FnMut() -> Measured + 'static {
     let (sender, receiver) = crossbeam_channel::bounded::<Message>(GROUP as usize);
     for _ in 0..2 {
         let receiver = receiver.clone();
@@ -86,7 +86,7 @@ pub(crate) fn crossbeam(runtime: &Arc<Runtime>, groups: u64) -> impl FnMut() -> 
     move || {
         let sender = sender.clone();
         measured(&runtime, async move {
-            let begun = Instant::now();
+            let watch = Watch::start();
             for _ in 0..groups {
                 countdown.start(GROUP as usize);
                 for number in 0..GROUP {
@@ -94,20 +94,20 @@ pub(crate) fn crossbeam(runtime: &Arc<Runtime>, groups: u64) -> impl FnMut() -> 
                 }
                 countdown.wait().await;
             }
-            begun.elapsed()
+            watch.stop()
         })
     }
 }
 
 /// A spawned task each. `long` gives each a timeout and a child of a cancellation token.
-pub(crate) fn spawn(runtime: &Arc<Runtime>, groups: u64, long: bool) -> impl FnMut() -> Duration + 'static {
+pub(crate) fn spawn(runtime: &Arc<Runtime>, groups: u64, long: bool) -> impl FnMut() -> Measured + 'static {
     let runtime = Arc::clone(runtime);
     let countdown = Countdown::new();
     let parent = CancellationToken::new();
     move || {
         let parent = parent.clone();
         measured(&runtime, async move {
-            let begun = Instant::now();
+            let watch = Watch::start();
             for _ in 0..groups {
                 countdown.start(GROUP as usize);
                 for number in 0..GROUP {
@@ -128,7 +128,7 @@ pub(crate) fn spawn(runtime: &Arc<Runtime>, groups: u64, long: bool) -> impl FnM
                 }
                 countdown.wait().await;
             }
-            begun.elapsed()
+            watch.stop()
         })
     }
 }
