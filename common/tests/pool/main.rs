@@ -4,6 +4,7 @@ mod admission;
 mod bench;
 mod elastic;
 mod groups;
+mod observed;
 mod oneshot;
 mod panics;
 mod running;
