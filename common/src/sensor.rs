@@ -5,6 +5,7 @@
 
 pub mod parse;
 pub mod reading;
+pub mod schema;
 pub mod senml;
 pub mod timestamp;
 pub mod units;

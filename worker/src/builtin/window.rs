@@ -43,7 +43,7 @@ pub struct Payload {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<Timestamp>,
     /// Compute the slope and its interval from every pair of values however many there are; above
-    /// [`theil_sen::EXACT_UP_TO`] values a sample of pairs is taken otherwise.
+    /// 2,048 values a sample of pairs is taken otherwise.
     #[serde(default)]
     pub exact: bool,
 }

@@ -211,11 +211,17 @@ proptest! {
         let body = serde_json::to_vec(&records).unwrap();
         for content_type in ["", "application/senml+json"] {
             match readings_from(content_type, &body, now()) {
-                Ok(records) => for record in records {
-                    prop_assert!(record.reading.value.is_finite());
-                    prop_assert!((1..=128).contains(&record.reading.device.len()));
-                    prop_assert!((1..=128).contains(&record.reading.metric.len()));
-                },
+                Ok(records) => {
+                    let readings: Vec<_> = records.into_iter().map(|record| record.reading).collect();
+                    for reading in &readings {
+                        prop_assert!(reading.value.is_finite());
+                        prop_assert!((1..=128).contains(&reading.device.len()));
+                        prop_assert!((1..=128).contains(&reading.metric.len()));
+                    }
+                    let written = serde_json::to_vec(&readings).unwrap();
+                    let again = readings_from("", &written, now()).unwrap();
+                    prop_assert!(again.into_iter().map(|record| record.reading).eq(readings));
+                }
                 Err(error) => {
                     let text = error.to_string();
                     prop_assert!(!text.contains(['\n', '\r']) && text.len() < 400, "{}", text);

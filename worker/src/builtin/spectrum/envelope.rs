@@ -4,7 +4,7 @@ use realfft::RealFftPlanner;
 use realfft::num_complex::Complex;
 
 /// Up to so many samples the envelope is that of exactly these.
-const EXACT_UP_TO: usize = 1 << 16;
+pub const EXACT_UP_TO: usize = 1 << 16;
 
 /// How many of so many samples are transformed: above [`EXACT_UP_TO`] the most whose prime factors
 /// are 11 or less, which leaves out less than one in a hundred. A million samples more or less one
