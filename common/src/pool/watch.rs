@@ -179,8 +179,8 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
     /// in spite of the runtime's threads seeming taken: one of them may be blocked.
     fn tick(&self, board: &mut Board<T, C>) -> (Staffing<T, C>, bool) {
         let mut holds = false;
-        for index in board.active.clone() {
-            let Some(cell) = board.workers[index].clone() else { continue };
+        for at in 0..board.active.len() {
+            let Some(cell) = board.workers[board.active[at]].clone() else { continue };
             let mut slot = cell.lock();
             let running = slot.current().map(|current| current.entry.seq);
             let stands_still = slot.seen == running;
