@@ -14,6 +14,7 @@ use toml::Table;
 use crate::{
     builtin,
     settings::WorkerConfig,
+    sink::postgres::StoredReadings,
     worker::{Worker, WorkerBuilder},
 };
 
@@ -127,7 +128,16 @@ pub fn stock(builder: WorkerBuilder) -> Result<WorkerBuilder, Failure> {
         }
         None => builtin::reading::Calibration::default(),
     };
+    let store = match &builder.config().postgres_url {
+        Some(url) => Some(
+            StoredReadings::new(url.expose(), &builder.config().common.prefix)
+                .map_err(crate::WorkerError::from)?,
+        ),
+        None => None,
+    };
     let builder = builtin::reading::task::register(builder, calibration);
+    let builder = builtin::window::task::register(builder, store);
+    let builder = builtin::spectrum::task::register(builder);
     Ok(if bench { builtin::bench::register(builder) } else { builder })
 }
 

@@ -14,6 +14,7 @@ pub mod envelope;
 pub mod peaks;
 pub mod samples;
 pub mod shape;
+pub mod task;
 pub mod welch;
 
 pub use bearing::{Bearing, Defect};

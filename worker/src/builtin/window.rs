@@ -14,6 +14,7 @@ pub mod cusum;
 pub mod hampel;
 pub mod moments;
 pub mod order;
+pub mod task;
 pub mod theil_sen;
 
 use anomaly::Anomaly;

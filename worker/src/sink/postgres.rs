@@ -3,6 +3,8 @@
 //! A result is unique by task id, a reading by device, metric and time. Writing either again changes
 //! nothing; the same reading with another value is a conflict.
 
+mod window;
+
 use std::{sync::Arc, time::Duration};
 
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts};
@@ -12,6 +14,8 @@ use time::OffsetDateTime;
 use tokio_postgres::{NoTls, types::Json};
 
 use super::{Accepted, Finished, Sink, SinkError};
+pub use window::StoredReadings;
+
 use crate::handler::ReadingRow;
 
 /// What becomes of a reading whose key is stored with another value.
@@ -50,6 +54,29 @@ struct Tables {
     results: String,
 }
 
+impl Tables {
+    fn new(prefix: &str) -> Self {
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' };
+        let stem: String = prefix.chars().map(plain).collect();
+        Self { readings: format!("{stem}_readings"), results: format!("{stem}_results") }
+    }
+}
+
+/// A small pool that connects when it is first used, and where it connects to.
+fn pool(url: &str) -> Result<(Pool, String), PostgresError> {
+    let config: tokio_postgres::Config = url.parse().map_err(PostgresError::Url)?;
+    let address = address(&config);
+    let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+    let timeouts = Timeouts { wait: Some(PATIENCE), create: Some(PATIENCE), recycle: Some(PATIENCE) };
+    let pool = Pool::builder(Manager::from_config(config, NoTls, recycling))
+        .max_size(4)
+        .runtime(Runtime::Tokio1)
+        .timeouts(timeouts)
+        .build()
+        .expect("a runtime is given, which is all that build asks for");
+    Ok((pool, address))
+}
+
 /// Writes to Postgres through a small pool.
 pub struct PostgresSink {
     pool: Pool,
@@ -73,22 +100,8 @@ impl PostgresSink {
         prefix: &str,
         on_conflict: OnConflict,
     ) -> Result<Arc<Self>, PostgresError> {
-        let config: tokio_postgres::Config = url.parse().map_err(PostgresError::Url)?;
-        let address = address(&config);
-        let manager =
-            Manager::from_config(config, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
-        let timeouts = Timeouts { wait: Some(PATIENCE), create: Some(PATIENCE), recycle: Some(PATIENCE) };
-        let pool = Pool::builder(manager)
-            .max_size(4)
-            .runtime(Runtime::Tokio1)
-            .timeouts(timeouts)
-            .build()
-            .expect("a runtime is given, which is all that build asks for");
-        let stem: String = prefix
-            .chars()
-            .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' })
-            .collect();
-        let tables = Tables { readings: format!("{stem}_readings"), results: format!("{stem}_results") };
+        let (pool, address) = pool(url)?;
+        let tables = Tables::new(prefix);
         let sink = Self { pool, tables, on_conflict };
         sink.create_tables().await.map_err(|detail| PostgresError::Away { address, detail })?;
         Ok(Arc::new(sink))

@@ -1,0 +1,74 @@
+//! The stock kinds as a worker runs them, without a broker.
+
+use garenne_common::task::DeadReason;
+use garenne_worker::{
+    Worker, WorkerConfig,
+    cli::stock,
+    testing::{TestWorker, Verdict},
+};
+
+fn worker() -> TestWorker {
+    TestWorker::new(stock(Worker::builder(WorkerConfig::default())).unwrap()).unwrap()
+}
+
+async fn done(kind: &str, body: &str) -> serde_json::Value {
+    match worker().run(kind, body).await {
+        Verdict::Done(output) => serde_json::from_str(output.json.get()).unwrap(),
+        other => panic!("{kind} was not done: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_reading_is_stored_under_its_key() {
+    let body =
+        r#"{"device":"d","metric":"temperature","value":20.5,"unit":"Cel","time":"2026-01-01T00:00:00Z"}"#;
+    match worker().run("reading.process", body).await {
+        Verdict::Done(output) => {
+            assert_eq!(output.rows.len(), 1);
+            assert_eq!((&*output.rows[0].device, output.rows[0].value), ("d", 20.5));
+        }
+        other => panic!("not done: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_window_is_analyzed_from_inline_values() {
+    let body = r#"{"device":"d","metric":"m","times":[0,1,2,3],"values":[1,2,3,4]}"#;
+    let answer = done("window.analyze", body).await;
+    assert_eq!((answer["count"].as_u64(), answer["mean"].as_f64()), (Some(4), Some(2.5)));
+    assert_eq!(answer["slope"].as_f64(), Some(1.0));
+}
+
+#[tokio::test]
+async fn a_stored_window_without_a_store_is_refused_by_name() {
+    let body = r#"{"device":"d","metric":"m","from":0,"to":10}"#;
+    let Verdict::Dead(reason, error) = worker().run("window.analyze", body).await else {
+        panic!("it is refused");
+    };
+    assert_eq!(reason, DeadReason::Rejected);
+    assert_eq!(error, "from and to need stored readings, and this worker has no postgres_url");
+}
+
+#[tokio::test]
+async fn a_spectrum_finds_its_tone() {
+    let samples: Vec<f64> =
+        (0..4096).map(|i| (std::f64::consts::TAU * 50.0 * f64::from(i) / 1024.0).sin()).collect();
+    let body = serde_json::json!({ "sample_rate": 1024, "samples": samples }).to_string();
+    let answer = done("spectrum.analyze", &body).await;
+    let hz = answer["peaks"][0]["hz"].as_f64().unwrap();
+    assert!((hz - 50.0).abs() < 1.0, "{hz}");
+}
+
+#[tokio::test]
+async fn the_wrong_json_and_no_json_die_of_different_reasons() {
+    for (body, reason) in [
+        ("{\"sample_rate\":", DeadReason::Malformed),
+        ("{\"sample_rate\":1}", DeadReason::InvalidPayload),
+        ("", DeadReason::Malformed),
+    ] {
+        match worker().run("spectrum.analyze", body).await {
+            Verdict::Dead(found, _) => assert_eq!(found, reason, "{body}"),
+            other => panic!("{body}: {other:?}"),
+        }
+    }
+}
