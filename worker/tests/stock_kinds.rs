@@ -61,12 +61,15 @@ async fn a_spectrum_finds_its_tone() {
 
 #[tokio::test]
 async fn the_wrong_json_and_no_json_die_of_different_reasons() {
-    for (body, reason) in [
-        ("{\"sample_rate\":", DeadReason::Malformed),
-        ("{\"sample_rate\":1}", DeadReason::InvalidPayload),
-        ("", DeadReason::Malformed),
+    for (kind, body, reason) in [
+        ("spectrum.analyze", "{\"sample_rate\":", DeadReason::Malformed),
+        ("spectrum.analyze", "{\"sample_rate\":1}", DeadReason::InvalidPayload),
+        ("spectrum.analyze", "", DeadReason::Malformed),
+        ("reading.process", "{\"device\":", DeadReason::Malformed),
+        ("reading.process", "{\"device\":1}", DeadReason::InvalidPayload),
+        ("reading.process", "", DeadReason::Malformed),
     ] {
-        match worker().run("spectrum.analyze", body).await {
+        match worker().run(kind, body).await {
             Verdict::Dead(found, _) => assert_eq!(found, reason, "{body}"),
             other => panic!("{body}: {other:?}"),
         }

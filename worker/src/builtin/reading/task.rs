@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use garenne_common::sensor::{Record, Timestamp, readings_from};
+use garenne_common::sensor::{Fault, Record, Timestamp, readings_from};
 use time::OffsetDateTime;
 
 use super::{Calibration, Stored, process};
@@ -21,14 +21,9 @@ impl Payload for Readings {
         let now = OffsetDateTime::now_utc().unix_timestamp_nanos() / 1000;
         let now = i64::try_from(now).ok().and_then(|micros| Timestamp::from_micros(micros).ok());
         let now = now.ok_or_else(|| Unreadable::Invalid("this machine's clock is out of bounds".into()))?;
-        let bad = match readings_from(content_type.as_str(), body, now) {
-            Ok(records) => return Ok(Self(records)),
-            Err(bad) => bad,
-        };
-        // Broken JSON and the wrong JSON die of different reasons.
-        Err(match Unreadable::json::<serde::de::IgnoredAny>(body) {
-            Err(broken) => broken,
-            Ok(_) => Unreadable::Invalid(bad.to_string()),
+        readings_from(content_type.as_str(), body, now).map(Self).map_err(|bad| match bad.code {
+            Fault::Malformed => Unreadable::Malformed(bad.to_string()),
+            _ => Unreadable::Invalid(bad.to_string()),
         })
     }
 }
