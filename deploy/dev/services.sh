@@ -93,11 +93,11 @@ service_runs() {
 }
 
 # Whether the remembered process group is still ours: numbers are used again after a reboot. The leader
-# has the folder's name in its environment or its arguments.
+# has the folder's name in its arguments.
 our_group() {
     local group
     group=$(recall "$1" GROUP)
-    [ -n "$group" ] && grep -qs "$(recall "$1" DIR)" "/proc/$group/environ" "/proc/$group/cmdline"
+    [ -n "$group" ] && grep -qs "$(recall "$1" DIR)" "/proc/$group/cmdline"
 }
 
 service_down() {

@@ -194,8 +194,8 @@ async fn dropped_broker_leaves_nothing_behind() -> Result<()> {
     let port = reqwest::Url::parse(&broker.amqp_url())?.port().context("a port")?;
     let script = match broker.mode() {
         Mode::Docker => format!("docker ps --all --quiet --filter publish={port}"),
-        // Every process of the broker has the node's name in its environment.
-        Mode::Process => format!("grep -ls garenne-{port}@localhost /proc/[0-9]*/environ || true"),
+        // The broker has its node's name in its arguments; `[g]` keeps grep's own from matching.
+        Mode::Process => format!("grep -ls [g]arenne-{port}@localhost /proc/[0-9]*/cmdline || true"),
     };
     let traces = || -> Result<String> {
         let output = Command::new("sh").args(["-c", &script]).output()?;
