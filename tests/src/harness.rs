@@ -6,6 +6,7 @@ pub mod broker;
 pub mod client;
 pub mod engine;
 pub mod fault;
+pub mod gateway;
 pub mod management;
 pub mod postgres;
 pub mod process;

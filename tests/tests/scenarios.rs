@@ -5,6 +5,8 @@ mod scenarios {
     mod crash;
     mod credit;
     mod fleet;
+    mod gateway;
+    mod gateway_receipts;
     mod harness;
     mod retry;
     mod shutdown_escalated;

@@ -1,0 +1,175 @@
+//! `garenne-producer serve` as a process, and senders to it.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
+};
+
+use super::{
+    port,
+    process::{Ended, Process, Program, Signal},
+    scene::Scene,
+};
+
+/// A gateway to start. Cloned and started again it is the same gateway: it keeps its port.
+#[derive(Clone, Debug)]
+pub struct GatewayPlan {
+    program: Program,
+    address: String,
+}
+
+impl GatewayPlan {
+    /// A gateway on the scene's virtual host, on a free port.
+    ///
+    /// # Errors
+    /// When there is no free port.
+    pub fn new(scene: &Scene) -> Result<Self> {
+        Self::at(&scene.vhost().amqp_url())
+    }
+
+    /// A gateway that reaches the broker by this URL.
+    ///
+    /// # Errors
+    /// When there is no free port.
+    pub fn at(amqp_url: &str) -> Result<Self> {
+        let address = format!("127.0.0.1:{}", port::free_port()?);
+        let program = Program::new("garenne-producer")
+            .arg("serve")
+            .option("--amqp-url", amqp_url)
+            .option("--listen", &address)
+            .option("--admin", "127.0.0.1:0");
+        Ok(Self { program, address })
+    }
+
+    /// Adds an option and its value.
+    #[must_use]
+    pub fn option(mut self, name: &str, value: impl AsRef<std::ffi::OsStr>) -> Self {
+        self.program = self.program.option(name, value);
+        self
+    }
+
+    /// Sets a variable.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.program = self.program.env(name, value);
+        self
+    }
+
+    /// Host and port of its sensors' side.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Starts it without waiting for anything.
+    ///
+    /// # Errors
+    /// When it cannot be run.
+    pub async fn launch(&self) -> Result<Process> {
+        self.program.start().await
+    }
+
+    /// Starts it and waits until sensors may come.
+    ///
+    /// # Errors
+    /// When it ends before.
+    pub async fn start(&self) -> Result<Gateway> {
+        let process = self.launch().await?;
+        let open =
+            |lines: &[String]| lines.iter().any(|line| line.contains("open for sensors")).then_some(());
+        process.stderr().until("the gateway's port", open).await?;
+        Ok(Gateway { process, address: self.address.clone(), http: reqwest::Client::new() })
+    }
+}
+
+/// A running gateway. Dropped, it is killed.
+#[derive(Debug)]
+pub struct Gateway {
+    process: Process,
+    address: String,
+    http: reqwest::Client,
+}
+
+/// What a request was answered with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// The HTTP status.
+    pub status: u16,
+    /// `Retry-After`, in seconds.
+    pub retry_after: Option<u64>,
+    /// The body; null where it is no JSON.
+    pub body: Value,
+}
+
+impl Answer {
+    /// The ids of a 202.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn ids(&self) -> Result<Vec<String>> {
+        ensure!(self.status == 202, "{} {}", self.status, self.body);
+        serde_json::from_value(self.body["ids"].clone()).context("a 202 without ids")
+    }
+}
+
+impl Gateway {
+    /// Its URL.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// The process.
+    #[must_use]
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// `POST`s a body.
+    ///
+    /// # Errors
+    /// When nothing is answered.
+    pub async fn post(&self, path: &str, content_type: &str, body: impl Into<String>) -> Result<Answer> {
+        let request = self.http.post(format!("{}{path}", self.url()));
+        let response = request.header("content-type", content_type).body(body.into()).send().await?;
+        let status = response.status().as_u16();
+        let retry_after = response.headers().get("retry-after").and_then(|it| it.to_str().ok()?.parse().ok());
+        let body = response.bytes().await?;
+        Ok(Answer { status, retry_after, body: serde_json::from_slice(&body).unwrap_or_default() })
+    }
+
+    /// Sends lines on one connection, all at once, and takes an answer for each.
+    ///
+    /// # Errors
+    /// When one is missing.
+    pub async fn lines(&self, lines: &[&str]) -> Result<Vec<String>> {
+        let mut stream = BufReader::new(TcpStream::connect(&self.address).await?);
+        stream.write_all(format!("{}\n", lines.join("\n")).as_bytes()).await?;
+        let mut answers = Vec::new();
+        for _ in lines {
+            let mut answer = String::new();
+            ensure!(stream.read_line(&mut answer).await? > 0, "no answer after {answers:?}");
+            answers.push(answer.trim_end().to_owned());
+        }
+        Ok(answers)
+    }
+
+    /// SIGTERM, and its end.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub async fn stop(self) -> Result<Ended> {
+        self.process.signal(Signal::TERM)?;
+        self.process.ended().await
+    }
+
+    /// SIGKILL.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub async fn kill(self) -> Result<Ended> {
+        self.process.kill().await
+    }
+}

@@ -1,0 +1,149 @@
+//! Sensors speak to the gateway, and what it receipts is done.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result};
+use garenne_tests::harness::{gateway::GatewayPlan, process::Program, scene::Scene};
+use serde_json::{Value, json};
+
+fn reading(device: &str, value: f64) -> String {
+    json!({"device": device, "metric": "temperature", "value": value, "unit": "Cel", "time": "2026-11-20T07:30:00Z"})
+        .to_string()
+}
+
+fn receipt(line: &str) -> Result<String> {
+    Ok(line.strip_prefix("ok ").with_context(|| format!("refused: {line}"))?.to_owned())
+}
+
+#[tokio::test]
+async fn gateway_every_protocol_reaches_the_worker() -> Result<()> {
+    let scene = Scene::new().await?;
+    let gateway = GatewayPlan::new(&scene)?.start().await?;
+    let worker = scene.worker("worker")?.stdout().start().await?;
+    let mut ids = gateway.post("/v1/readings", "application/json", reading("a", 1.0)).await?.ids()?;
+    let array = format!("[{},{}]", reading("b", 1.0), reading("c", 1.0));
+    ids.extend(gateway.post("/v1/readings", "application/json", array).await?.ids()?);
+    let lines = format!("{}\n{}\n", reading("d", 1.0), reading("e", 1.0));
+    ids.extend(gateway.post("/v1/readings", "application/x-ndjson", lines).await?.ids()?);
+    let pack =
+        r#"[{"bn":"urn:dev:ow:1:","n":"temperature","u":"Cel","v":20},{"n":"humidity","u":"%RH","v":50}]"#;
+    ids.extend(gateway.post("/v1/readings", "application/senml+json", pack).await?.ids()?);
+    ids.extend(gateway.post("/v1/tasks/bench.factorial", "application/json", r#"{"n":5}"#).await?.ids()?);
+    for answer in gateway.lines(&[&reading("f", 1.0), &reading("g", 1.0)]).await? {
+        ids.push(receipt(&answer)?);
+    }
+    let influx = gateway.post("/api/v2/write", "text/plain", "cpu,host=h usage=1,load=2").await?;
+    assert_eq!(influx.status, 204);
+
+    let done = worker.until_done(ids.len() + 2).await?;
+    let done: BTreeSet<_> = done.into_iter().map(|done| done.task_id).collect();
+    assert_eq!(done.len(), 12);
+    assert!(ids.iter().all(|id| done.contains(id)), "{ids:?} {done:?}");
+    assert_eq!(gateway.stop().await?.code, Some(0));
+    scene.is_empty("garenne.dead").await
+}
+
+#[tokio::test]
+async fn gateway_refuses_what_nobody_would_work_on() -> Result<()> {
+    let scene = Scene::new().await?;
+    let gateway = GatewayPlan::new(&scene)?.start().await?;
+    let refused = gateway.post("/v1/tasks/nobody.cares", "application/json", "{}").await?;
+    assert_eq!((refused.status, &refused.body["code"]), (422, &json!("no-lane")));
+    let refused = gateway.post("/v1/readings", "application/json", r#"[{"device":"a"}]"#).await?;
+    assert_eq!((refused.status, &refused.body["field"]), (422, &json!("metric")));
+    scene.is_empty("garenne.unroutable").await?;
+    scene.is_empty("garenne.tasks.fast").await
+}
+
+#[tokio::test]
+async fn gateway_a_full_queue_is_pushed_back_to_the_sender() -> Result<()> {
+    let scene = Scene::new().await?;
+    let gateway = GatewayPlan::new(&scene)?.start().await?;
+    let policy =
+        json!({"pattern": "^garenne\\.tasks\\.fast$", "definition": {"max-length": 5}, "apply-to": "queues"});
+    let vhost = scene.vhost();
+    vhost.broker().management().put(&["policies", vhost.name(), "full"], &policy).await?;
+    let mut taken = 0;
+    let refused = loop {
+        let answer = gateway.post("/v1/readings", "application/json", reading("a", f64::from(taken))).await?;
+        if answer.status != 202 {
+            break answer;
+        }
+        taken += 1;
+        anyhow::ensure!(taken < 1000, "the queue never fills up");
+    };
+    assert_eq!((refused.status, refused.retry_after), (503, Some(1)), "{}", refused.body);
+    assert_eq!(refused.body["code"], "busy");
+    let line = gateway.lines(&[&reading("b", 1.0)]).await?.remove(0);
+    assert!(line.starts_with("error busy the broker refused the message"), "{line}");
+    // Each receipt is a message; what was refused may be stored or not.
+    let worker = scene.worker("worker")?.stdout().start().await?;
+    worker.until_done(taken as usize).await?;
+    let again = gateway.post("/v1/readings", "application/json", reading("c", 1.0)).await?;
+    assert_eq!(again.status, 202);
+    Ok(())
+}
+
+#[tokio::test]
+async fn gateway_says_why_it_does_not_start() -> Result<()> {
+    let scene = Scene::new().await?;
+    let url = scene.vhost().amqp_url();
+    let wrong = GatewayPlan::at(&url.replacen("guest:guest@", "guest:wrong@", 1))?;
+    assert_ne!(url, url.replacen("guest:guest@", "guest:wrong@", 1), "the harness has another user");
+    let ended = wrong.launch().await?.ended().await?;
+    let last = ended.stderr.last().cloned().unwrap_or_default();
+    assert_eq!(ended.code, Some(77), "{last}");
+    assert!(last.contains("refused user \"guest\""), "{last}");
+
+    let gateway = GatewayPlan::new(&scene)?;
+    let running = gateway.start().await?;
+    let ended = gateway.launch().await?.ended().await?;
+    let last = ended.stderr.last().cloned().unwrap_or_default();
+    assert_eq!(ended.code, Some(78), "{last}");
+    assert!(last.contains("the address is already in use"), "{last}");
+    drop(running);
+
+    let ended = gateway.clone().option("--server", "magic").launch().await?.ended().await?;
+    assert_eq!(ended.code, Some(78));
+    let last = ended.stderr.last().cloned().unwrap_or_default();
+    assert!(last.contains("expected worker-pool, connection-pool, sequential or unbounded"), "{last}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn publish_and_replay_go_straight_to_the_broker() -> Result<()> {
+    let scene = Scene::new().await?;
+    let worker = scene.worker("worker")?.stdout().start().await?;
+    let tasks = scene.folder().join("tasks.ndjson");
+    std::fs::write(&tasks, "{\"n\":1,\"key\":\"k-1\"}\nnonsense\n{\"n\":2,\"key\":\"k-2\"}\n")?;
+    let program = |command: &str| {
+        Program::new("garenne-producer").arg(command).option("--amqp-url", scene.vhost().amqp_url())
+    };
+    let publish = program("publish").option("--kind", "bench.factorial").option("--id-field", "key");
+    let ended = publish.option("--file", &tasks).run().await?;
+    assert_eq!(ended.code, Some(1), "a bad line is no success");
+    assert!(
+        ended.stderr.iter().any(|line| line.starts_with("publish: line 2: not JSON")),
+        "{:?}",
+        ended.stderr
+    );
+    let summary: Value = serde_json::from_str(&ended.stdout.join(""))?;
+    assert_eq!((&summary["published"], &summary["malformed"]), (&json!(2), &json!(1)));
+    assert_eq!(worker.until_done_with("k-2").await?.output, json!({"factorial": 2.0}));
+
+    let recording = scene.folder().join("attic.csv");
+    std::fs::write(
+        &recording,
+        "time,temperature_C,humidity_pct\n2026-01-01T00:00:00Z,20,50\n2026-01-01T00:01:00Z,21,-\n",
+    )?;
+    let receipts = scene.folder().join("receipts.ndjson");
+    let ended = program("replay").arg(&recording).option("--receipts", &receipts).run().await?;
+    assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
+    let done = worker.until_done(5).await?;
+    for line in std::fs::read_to_string(&receipts)?.lines() {
+        let receipt: Value = serde_json::from_str(line)?;
+        assert_eq!(receipt["device"], "attic");
+        assert!(done.iter().any(|done| receipt["id"] == done.task_id.as_str()), "{receipt} is not done");
+    }
+    Ok(())
+}
