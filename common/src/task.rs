@@ -9,6 +9,7 @@ pub mod header;
 mod id;
 mod kind;
 mod outcome;
+mod pack;
 mod stop_order;
 
 pub use copy::Copied;
@@ -16,4 +17,5 @@ pub use envelope::{ContentType, Envelope, Malformed, NewTask, epoch_ms};
 pub use id::{IdError, TaskId};
 pub use kind::{Kind, KindError, matches_binding};
 pub use outcome::DeadReason;
+pub use pack::{BadPack, MOST_RECORDS, PACK, Packed, pack_properties, read_pack, write_pack};
 pub use stop_order::StopOrder;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use garenne_common::{
     broker::{Broker, Publisher, PublisherConfig, Role},
     exit::Failure,
+    telemetry::Metrics,
     topology::ensure,
 };
 
@@ -21,6 +22,7 @@ pub(crate) const BUDGET: Duration = Duration::from_secs(30);
 pub(crate) async fn publisher(
     settings: &ProducerSettings,
     config: PublisherConfig,
+    metrics: &Metrics,
     budget: Duration,
 ) -> Result<Publisher, Failure> {
     let broker = Broker::new(settings.common.amqp_url.expose(), "garenne-producer")?;
@@ -31,7 +33,7 @@ pub(crate) async fn publisher(
     if let Err(error) = connection.close(200, "done".into()).await {
         tracing::debug!(%error, "the first connection was gone before it was closed");
     }
-    let publisher = Publisher::new(broker, config);
+    let publisher = Publisher::observed(broker, config, metrics.connection().clone());
     publisher.connect().await?;
     Ok(publisher)
 }

@@ -1,6 +1,6 @@
 //! Where tasks leave this process: the broker, or whatever stands for it in a test.
 
-use std::{sync::Arc, time::Instant, time::SystemTime};
+use std::{sync::Arc, time::SystemTime};
 
 use futures_util::{
     future::BoxFuture,
@@ -8,12 +8,14 @@ use futures_util::{
 };
 use garenne_common::{
     broker::{Message, PublishError, Publisher, Target},
-    task::NewTask,
-    telemetry::metrics::{ConnectionMetrics, PublishResult},
+    task::{Kind, NewTask, pack_properties, write_pack},
     topology::Names,
 };
 
+pub mod gather;
 pub mod memory;
+
+use gather::Parcels;
 
 /// Takes tasks and answers once it is known that all of them are safe.
 pub trait Outlet: Send + Sync + 'static {
@@ -23,25 +25,46 @@ pub trait Outlet: Send + Sync + 'static {
 }
 
 /// Publishes each task as a message of its own, many in flight.
+#[derive(Clone)]
 pub struct BrokerOutlet {
     publisher: Publisher,
     exchange: String,
-    metrics: ConnectionMetrics,
 }
 
 impl BrokerOutlet {
     /// Publishes to the task exchange of `names`.
-    pub fn new(publisher: Publisher, names: &Names, metrics: ConnectionMetrics) -> Arc<Self> {
-        Arc::new(Self { publisher, exchange: names.tasks(), metrics })
+    pub fn new(publisher: Publisher, names: &Names) -> Arc<Self> {
+        Arc::new(Self { publisher, exchange: names.tasks() })
+    }
+
+    fn target(&self, kind: &Kind) -> Target {
+        Target::exchange(self.exchange.clone(), kind.as_str().to_owned())
     }
 
     async fn one(&self, task: NewTask) -> Result<(), PublishError> {
-        let properties = task.properties(SystemTime::now());
-        let target = Target::exchange(self.exchange.clone(), task.kind.as_str().to_owned());
-        let started = Instant::now();
-        let outcome = self.publisher.publish(Message { target, properties, body: task.body.into() }).await;
-        self.metrics.published(PublishResult::of(&outcome), started.elapsed());
-        outcome
+        let (target, properties) = (self.target(&task.kind), task.properties(SystemTime::now()));
+        self.publisher.publish(Message { target, properties, body: task.body.into() }).await
+    }
+}
+
+impl Parcels for BrokerOutlet {
+    fn send(&self, tasks: Vec<NewTask>) -> BoxFuture<'static, Result<(), PublishError>> {
+        let outlet = self.clone();
+        Box::pin(async move {
+            let pack = match &tasks[..] {
+                [first, _, ..] => write_pack(&tasks).ok().map(|body| (first.kind.clone(), body)),
+                _ => None,
+            };
+            match pack {
+                Some((kind, body)) => {
+                    let (target, properties) =
+                        (outlet.target(&kind), pack_properties(&kind, SystemTime::now()));
+                    outlet.publisher.publish(Message { target, properties, body: body.into() }).await
+                }
+                // One task is a message as any other; so are several that cannot be packed.
+                None => outlet.deliver(tasks).await,
+            }
+        })
     }
 }
 

@@ -44,9 +44,14 @@ impl Target {
 
     async fn broker(settings: &ProducerSettings) -> Result<Self, Failure> {
         let kind = settings.routes().kind(READING).map_err(|refusal| Failure::new(Exit::Config, refusal))?;
-        let publisher = connect::publisher(settings, PublisherConfig::default(), connect::BUDGET).await?;
-        let metrics = Metrics::new("producer");
-        let outlet = BrokerOutlet::new(publisher.clone(), &settings.names(), metrics.connection().clone());
+        let publisher = connect::publisher(
+            settings,
+            PublisherConfig::default(),
+            &Metrics::new("producer"),
+            connect::BUDGET,
+        )
+        .await?;
+        let outlet = BrokerOutlet::new(publisher.clone(), &settings.names());
         Ok(Self {
             destination: Arc::new(BrokerDestination::new(outlet, kind)),
             name: settings.common.amqp_url.masked().to_owned(),

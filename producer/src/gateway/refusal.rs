@@ -135,7 +135,10 @@ impl Refusal {
             Self::DeviceTask { .. } => "forbidden",
             Self::Timeout { .. } => "timeout",
             Self::RateLimited { .. } => "rate-limited",
-            Self::Broker { error: PublishError::Busy { .. } | PublishError::Refused { .. }, .. } => "busy",
+            Self::Broker {
+                error: PublishError::Busy { .. } | PublishError::Refused { .. } | PublishError::Blocked,
+                ..
+            } => "busy",
             Self::Broker { .. } => "unavailable",
             Self::Full { .. } => "busy",
         }

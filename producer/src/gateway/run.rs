@@ -51,16 +51,16 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
     };
     let listener = bind(&settings).await?;
     let admin = admin::bind(&settings.common).await?;
+    let metrics = Metrics::new("gateway");
     let config = PublisherConfig { in_flight: IN_FLIGHT, ..PublisherConfig::default() };
     let publisher = tokio::select! {
-        publisher = connect::publisher(&settings, config, connect::BUDGET) => publisher?,
+        publisher = connect::publisher(&settings, config, &metrics, connect::BUDGET) => publisher?,
         () = stop_order(&mut commands) => return Ok(Exit::Done),
     };
 
-    let metrics = Metrics::new("gateway");
     let instruments = Instruments::register(&metrics)
         .map_err(|error| Failure::new(Exit::Failed, format!("metrics: {error}")))?;
-    let outlet = BrokerOutlet::new(publisher.clone(), &settings.names(), metrics.connection().clone());
+    let outlet = BrokerOutlet::new(publisher.clone(), &settings.names());
     let ingest = Ingest::new(outlet, settings.routes(), limits.max_records, limits.retry_after);
     let server = settings
         .server

@@ -1,0 +1,149 @@
+use std::sync::Mutex;
+
+use garenne_common::task::{ContentType, TaskId};
+use tokio::sync::Semaphore;
+
+use super::*;
+
+/// Notes what it is given and confirms when told to.
+struct Post {
+    sent: Mutex<Vec<Vec<String>>>,
+    gate: Arc<Semaphore>,
+    failure: Option<PublishError>,
+}
+
+impl Parcels for Post {
+    fn send(&self, tasks: Vec<NewTask>) -> BoxFuture<'static, Result<(), PublishError>> {
+        self.sent.lock().unwrap().push(tasks.iter().map(|task| task.id.to_string()).collect());
+        let (gate, failure) = (Arc::clone(&self.gate), self.failure.clone());
+        Box::pin(async move {
+            gate.acquire().await.unwrap().forget();
+            failure.map_or(Ok(()), Err)
+        })
+    }
+}
+
+fn post(failure: Option<PublishError>) -> Arc<Post> {
+    Arc::new(Post { sent: Mutex::default(), gate: Arc::new(Semaphore::new(0)), failure })
+}
+
+fn task(id: &str) -> NewTask {
+    let kind = Kind::parse("reading.process").unwrap();
+    NewTask { id: TaskId::parse(id).unwrap(), ..NewTask::new(kind, ContentType::Json, b"{}".to_vec()) }
+}
+
+fn config(records: usize, messages: usize) -> GatherConfig {
+    GatherConfig { records, bytes: Size::kib(1), wait: Duration::from_millis(5), messages }
+}
+
+struct Bench {
+    post: Arc<Post>,
+    outlet: Arc<GatherOutlet>,
+}
+
+impl Bench {
+    fn new(config: GatherConfig) -> Self {
+        let post = post(None);
+        Self { outlet: GatherOutlet::start(post.clone(), config), post }
+    }
+
+    /// Delivers, and lets everything that can happen without time passing happen.
+    async fn deliver(&self, ids: &[&str]) -> tokio::task::JoinHandle<Result<(), PublishError>> {
+        let (outlet, tasks) = (Arc::clone(&self.outlet), ids.iter().map(|id| task(id)).collect());
+        let delivering = tokio::spawn(async move { outlet.deliver(tasks).await });
+        settle().await;
+        delivering
+    }
+
+    fn sent(&self) -> Vec<Vec<String>> {
+        self.post.sent.lock().unwrap().clone()
+    }
+}
+
+async fn settle() {
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn alone_at_once_and_together_while_a_confirm_is_under_way() {
+    let bench = Bench::new(config(100, 16));
+    let first = bench.deliver(&["a"]).await;
+    assert_eq!(bench.sent(), [["a"]]);
+    let others = [bench.deliver(&["b"]).await, bench.deliver(&["c", "d"]).await];
+    assert_eq!(bench.sent().len(), 1);
+    bench.post.gate.add_permits(1);
+    first.await.unwrap().unwrap();
+    settle().await;
+    assert_eq!(bench.sent()[1], ["b", "c", "d"]);
+    assert!(!others[0].is_finished(), "no receipt before the confirm");
+    bench.post.gate.add_permits(1);
+    for other in others {
+        other.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_longer_than_allowed_for_a_confirm_of_others() {
+    let bench = Bench::new(config(100, 16));
+    let _first = bench.deliver(&["a"]).await;
+    let _second = bench.deliver(&["b"]).await;
+    tokio::time::sleep(Duration::from_millis(4)).await;
+    assert_eq!(bench.sent().len(), 1);
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    assert_eq!(bench.sent()[1], ["b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn packs_are_bounded_in_records_bytes_and_number() {
+    let bench = Bench::new(config(2, 2));
+    let mut flights = Vec::new();
+    for id in ["a", "b", "c", "d", "e", "f", "g"] {
+        flights.push(bench.deliver(&[id]).await);
+    }
+    assert_eq!(bench.sent(), [vec!["a"], vec!["b", "c"]], "two are under way, the rest waits");
+    bench.post.gate.add_permits(100);
+    for flight in flights {
+        flight.await.unwrap().unwrap();
+    }
+    assert!(bench.sent().iter().all(|pack| pack.len() <= 2));
+    let mut all = bench.sent().concat();
+    all.sort();
+    assert_eq!(all, ["a", "b", "c", "d", "e", "f", "g"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_request_is_split_and_answered_once_all_of_it_is_safe() {
+    let bench = Bench::new(config(3, 16));
+    let delivering = bench.deliver(&["a", "b", "c", "d", "e", "f", "g"]).await;
+    bench.post.gate.add_permits(2);
+    settle().await;
+    assert!(!delivering.is_finished());
+    bench.post.gate.add_permits(2);
+    delivering.await.unwrap().unwrap();
+    assert_eq!(bench.sent().concat().len(), 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_record_cannot_say_travels_alone() {
+    let bench = Bench::new(config(100, 16));
+    let _first = bench.deliver(&["a"]).await;
+    let grouped = NewTask { group: Some("g".to_owned()), ..task("grouped") };
+    let large = NewTask { body: vec![b'1'; 2000], ..task("large") };
+    let outlet = Arc::clone(&bench.outlet);
+    let delivering = tokio::spawn(async move { outlet.deliver(vec![task("b"), grouped, large]).await });
+    settle().await;
+    assert_eq!(bench.sent(), [["a"], ["grouped"], ["large"]]);
+    bench.post.gate.add_permits(100);
+    delivering.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pack_that_is_not_safe_promises_nobody_anything() {
+    let post = post(Some(PublishError::InDoubt("the connection ended".to_owned())));
+    let outlet = GatherOutlet::start(post.clone(), config(100, 16));
+    post.gate.add_permits(100);
+    let outcomes = join_all(["a", "b", "c"].map(|id| outlet.deliver(vec![task(id)]))).await;
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, Err(PublishError::InDoubt(_)))));
+}
