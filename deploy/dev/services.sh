@@ -5,7 +5,9 @@
 # Each is remembered in a state file: MODE, and NAME (container) or GROUP and DIR (process group and its
 # folder), and its URLs. Only what a state file names is ever stopped.
 
-broker_up() {
+# `broker_start` and `postgres_start` return while the server may still be starting, so that both do at
+# once; `…_ready` waits.
+broker_start() {
     local amqp management
     if service_runs rabbitmq; then
         say "the broker of the last run is still up"
@@ -26,29 +28,33 @@ broker_up() {
         start_process rabbitmq "$amqp" "$management" -- \
             "AMQP_URL=amqp://guest:guest@127.0.0.1:$amqp/%2f" "MANAGEMENT_URL=http://guest:guest@127.0.0.1:$management"
     fi
+}
+broker_ready() {
     amqp_url=$(recall rabbitmq AMQP_URL) management_url=$(recall rabbitmq MANAGEMENT_URL)
     wait_for_log rabbitmq "Server startup complete" 90
 }
 
-# Sets `postgres_url`, empty where no database can be had: the caller goes on without.
-postgres_up() {
+# Without a database where none can be had: `postgres_url` is empty then, and the caller goes on.
+postgres_start() {
     local port
-    postgres_url=
-    if service_runs postgres; then
-        :
-    elif [ "$mode" = docker ]; then
+    if service_runs postgres; then return; fi
+    service_down postgres
+    if [ "$mode" = docker ]; then
+        (postgres_image) || { warn "going on without Postgres" && return; }
         postgres_image
-        service_down postgres
         port=$(free_port 5432)
         start_container postgres "$image" -p "127.0.0.1:$port:5432" -e POSTGRES_USER=garenne \
             -e POSTGRES_PASSWORD=garenne -e POSTGRES_DB=garenne -- \
             "URL=postgres://garenne:garenne@127.0.0.1:$port/garenne"
     else
-        have_postgres || require "the database" postgresql || return 0
-        service_down postgres
+        have_postgres || require "the database" postgresql || { warn "going on without Postgres" && return; }
         port=$(free_port 5432)
         start_process postgres "$port" -- "URL=postgres://garenne:garenne@127.0.0.1:$port/garenne"
     fi
+}
+postgres_ready() {
+    postgres_url=
+    [ -e "$state_dir/postgres" ] || return 0
     wait_for_log postgres "database system is ready to accept connections" 60
     postgres_url=$(recall postgres URL)
 }
