@@ -2,12 +2,15 @@
 
 mod scenarios {
     mod bad_messages;
+    mod copies;
     mod crash;
     mod credit;
     mod fleet;
+    mod foreign_publishers;
     mod gateway;
     mod gateway_receipts;
     mod harness;
+    mod publisher_pool;
     mod retry;
     mod shutdown_escalated;
     mod shutdown_hard;
@@ -15,4 +18,6 @@ mod scenarios {
     mod shutdown_quiet;
     mod shutdown_soft;
     mod shutdown_soft_timeout;
+    mod sink_postgres;
+    mod start_refused;
 }

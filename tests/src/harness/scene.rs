@@ -142,6 +142,20 @@ impl Scene {
         .await
     }
 
+    /// Waits until the broker counts this many acks of the fast lane's deliveries.
+    ///
+    /// # Errors
+    /// When there never are as many.
+    pub async fn until_settled(&self, count: usize) -> Result<()> {
+        eventually(format!("{count} deliveries settled"), async || {
+            let path = ["queues", self.vhost.name(), "garenne.tasks.fast"];
+            let queue: Value = self.vhost.broker().management().get(&path).await?;
+            let acked = queue["message_stats"]["ack"].as_u64().unwrap_or(0);
+            Ok(Seen::when(acked >= count as u64, acked))
+        })
+        .await
+    }
+
     /// Waits until nobody consumes a lane.
     ///
     /// # Errors

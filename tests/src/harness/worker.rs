@@ -34,7 +34,7 @@ impl WorkerPlan {
         let program = program
             .option("--worker-id", name)
             .option("--receipt", &receipt)
-            .option("--admin", "127.0.0.1:0")
+            .env("GARENNE_ADMIN", "127.0.0.1:0")
             .option("--admin-token-file", &token)
             .option("--log-format", "json")
             .arg("--enable-bench");

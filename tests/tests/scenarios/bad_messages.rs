@@ -3,98 +3,82 @@
 use anyhow::Result;
 use garenne_tests::harness::{
     client::{headers, text, with_id},
+    process::Signal,
     scene::Scene,
 };
-use lapin::BasicProperties;
+use lapin::{BasicProperties, types::AMQPValue};
 use serde_json::json;
 
-/// Broken messages and the reason and error that each must get.
-fn bad() -> Vec<(&'static str, &'static str, BasicProperties, Vec<u8>, &'static str, &'static str)> {
-    let id = with_id;
-    let header = |name, value| headers([(name, value)]);
+/// A message that cannot be used, and the reason and part of the error that it must get.
+struct Bad {
+    id: &'static str,
+    kind: &'static str,
+    properties: BasicProperties,
+    body: Vec<u8>,
+    reason: &'static str,
+    error: &'static str,
+}
+
+impl Bad {
+    fn new(
+        (id, kind): (&'static str, &'static str),
+        body: impl Into<Vec<u8>>,
+        reason: &'static str,
+        error: &'static str,
+    ) -> Self {
+        Self { id, kind, properties: with_id(id), body: body.into(), reason, error }
+    }
+
+    fn header(self, name: &str, value: AMQPValue) -> Self {
+        Self { properties: self.properties.with_headers(headers([(name, value)])), ..self }
+    }
+}
+
+fn bad_messages() -> Vec<Bad> {
+    let all: Vec<u8> = (0..=255).collect();
+    let mut odd_type =
+        Bad::new(("odd-type", "bench.noop"), "{}", "malformed", "kind \"a kind\" may hold only");
+    odd_type.properties = odd_type.properties.with_type("a kind".into());
     vec![
-        (
-            "broken-json",
-            "bench.sleep",
-            id("broken-json"),
-            b"{\"ms\":".to_vec(),
-            "malformed",
-            "EOF while parsing",
-        ),
-        ("empty", "bench.noop", id("empty"), Vec::new(), "malformed", "the body is empty"),
-        ("binary", "bench.noop", id("binary"), (0..=255).collect(), "malformed", "expected value"),
-        (
-            "no-such-kind",
-            "bench.nothing",
-            id("no-such-kind"),
-            b"{}".to_vec(),
+        Bad::new(("broken-json", "bench.sleep"), "{\"ms\":", "malformed", "EOF while parsing"),
+        Bad::new(("empty", "bench.noop"), "", "malformed", "the body is empty"),
+        Bad::new(("binary", "bench.noop"), all, "malformed", "expected value"),
+        Bad::new(
+            ("no-such-kind", "bench.nothing"),
+            "{}",
             "unknown-kind",
             "no handler for kind \"bench.nothing\"",
         ),
-        (
-            "wrong-type",
-            "bench.sleep",
-            id("wrong-type"),
-            b"{\"ms\":\"soon\"}".to_vec(),
+        Bad::new(
+            ("wrong-type", "bench.sleep"),
+            "{\"ms\":\"soon\"}",
             "invalid-payload",
             "invalid type: string \"soon\", expected u64",
         ),
-        (
-            "missing-field",
-            "bench.sleep",
-            id("missing-field"),
-            b"{}".to_vec(),
-            "invalid-payload",
-            "missing field `ms`",
-        ),
-        (
-            "out-of-range",
-            "bench.factorial",
-            id("out-of-range"),
-            b"{\"n\":171}".to_vec(),
+        Bad::new(("missing-field", "bench.sleep"), "{}", "invalid-payload", "missing field `ms`"),
+        Bad::new(
+            ("out-of-range", "bench.factorial"),
+            "{\"n\":171}",
             "invalid-payload",
             "n is 171, 0 to 170 is allowed",
         ),
-        (
-            "no-reading",
-            "reading.process",
-            id("no-reading"),
-            b"{\"device\":\"d\"}".to_vec(),
-            "invalid-payload",
-            "",
-        ),
-        (
-            "too-large",
-            "bench.noop",
-            id("too-large"),
+        Bad::new(("no-reading", "reading.process"), "{\"device\":\"d\"}", "invalid-payload", "metric"),
+        Bad::new(
+            ("too-large", "bench.noop"),
             vec![b' '; 10 << 20],
             "too-large",
             "the body has 10485760 bytes, max_payload allows 4194304",
         ),
-        (
-            "bad-header",
-            "bench.noop",
-            id("bad-header").with_headers(header("garenne-timeout-ms", text("soon"))),
-            b"{}".to_vec(),
+        Bad::new(
+            ("bad-header", "bench.noop"),
+            "{}",
             "malformed",
-            "header garenne-timeout-ms must be a whole number",
-        ),
-        (
-            "bad-kind",
-            "bench.noop",
-            id("bad-kind").with_type("a kind".into()),
-            b"{}".to_vec(),
-            "malformed",
-            "kind \"a kind\" may hold only",
-        ),
-        (
-            "expired",
-            "bench.noop",
-            id("expired").with_headers(header("garenne-expires-at", 1_000_000_000_000_i64.into())),
-            b"{}".to_vec(),
-            "expired",
-            "expired before it started",
-        ),
+            "header garenne-timeout-ms must be a whole number from 0 to 2592000000",
+        )
+        .header("garenne-timeout-ms", text("soon")),
+        Bad::new(("expired", "bench.noop"), "{}", "expired", "expired before it started")
+            .header("garenne-expires-at", 1_000_000_000_000_i64.into()),
+        odd_type,
     ]
 }
 
@@ -104,24 +88,24 @@ async fn bad_messages_are_dead_with_their_reason_and_harm_nobody() -> Result<()>
     let plan = scene.worker("sturdy")?.stdout().lane("fast:prefetch=20,concurrency=2..2");
     let worker = plan.start().await?;
     let pid = worker.id();
-    let bad = bad();
-    for (_, key, properties, body, ..) in &bad {
-        scene.client().publish("garenne.tasks", key, properties.clone(), body).await?;
+    let bad = bad_messages();
+    for bad in &bad {
+        scene.client().publish("garenne.tasks", bad.kind, bad.properties.clone(), &bad.body).await?;
     }
     let mut dead = scene.take_all("garenne.dead", bad.len()).await?;
-    for (id, key, _, body, reason, error) in &bad {
+    for Bad { id, kind, properties, body, reason, error } in &bad {
         let at = dead.iter().position(|dead| dead.id() == *id).expect("a dead letter for each");
         let dead = dead.swap_remove(at);
         assert_eq!(dead.text("garenne-reason"), *reason, "{id}");
         let said = dead.text("garenne-error");
-        assert!(said.contains(error) && !said.is_empty() && !said.contains('\n'), "{id}: {said}");
+        assert!(said.contains(error) && !said.contains('\n'), "{id}: {said}");
         assert_eq!(dead.text("garenne-worker"), "sturdy");
         assert_eq!(dead.text("garenne-lane"), "fast");
         assert!(dead.number("garenne-died-at").is_some_and(|at| at > 1_700_000_000_000), "{id}");
         assert!(dead.number("garenne-first-seen").is_some(), "{id}");
         assert!(dead.body == *body, "{id}: another body of {} bytes", dead.body.len());
-        let kind = dead.properties.kind().as_ref().map(|kind| kind.as_str());
-        assert_eq!(kind, Some(if *id == "bad-kind" { "a kind" } else { *key }), "{id}");
+        let expected = properties.kind().as_ref().map_or(*kind, |kind| kind.as_str());
+        assert_eq!(dead.properties.kind().as_ref().map(|kind| kind.as_str()), Some(expected), "{id}");
     }
 
     // The next good ones are done by the same process.
@@ -132,10 +116,8 @@ async fn bad_messages_are_dead_with_their_reason_and_harm_nobody() -> Result<()>
     scene.until_lane("fast", 0, 0).await?;
     scene.publish("bench.sleep", &json!({"ms": 600_000}), "backlog", 30).await?;
     scene.until_lane("fast", 10, 20).await?;
-    let receipt = {
-        worker.signal(garenne_tests::harness::process::Signal::QUIT)?;
-        worker.stopped().await?.receipt
-    };
+    worker.signal(Signal::QUIT)?;
+    let receipt = worker.stopped().await?.receipt;
     assert_eq!((receipt.acked, receipt.dead), (100, bad.len() as u64), "{receipt:?}");
     Ok(())
 }

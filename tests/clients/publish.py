@@ -1,0 +1,20 @@
+"""Publishes tasks with pika, as any Python program could: publish.py URL EXCHANGE ROUTING_KEY BODY [COUNT].
+
+With an empty exchange the routing key is a queue's name. No property is set: a task needs none.
+"""
+
+import sys
+
+import pika
+
+
+def main(url, exchange, routing_key, body, count="1"):
+    connection = pika.BlockingConnection(pika.URLParameters(url))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    for _ in range(int(count)):
+        channel.basic_publish(exchange, routing_key, body, mandatory=True)
+    connection.close()
+
+
+main(*sys.argv[1:])

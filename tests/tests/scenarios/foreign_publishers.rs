@@ -1,0 +1,122 @@
+//! Any AMQP client can publish a task: a routing key is enough.
+
+use std::{env, process::Command};
+
+use anyhow::{Context, Result, bail};
+use garenne_tests::harness::scene::Scene;
+use lapin::BasicProperties;
+use serde_json::json;
+
+/// Whether a client that is missing here may be left out: `./dev test` says so where it cannot be had.
+fn left_out(client: &str) -> bool {
+    let left_out =
+        env::var("GARENNE_TEST_WITHOUT").is_ok_and(|list| list.split(',').any(|name| name.trim() == client));
+    if left_out {
+        eprintln!("left out: {client} is not installed");
+    }
+    left_out
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let output = command.output().with_context(|| {
+        format!("{command:?}; `./dev test` installs what the tests need, GARENNE_TEST_WITHOUT leaves it out")
+    })?;
+    if !output.status.success() {
+        bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(())
+}
+
+fn pika(scene: &Scene, arguments: &[&str]) -> Result<()> {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/publish.py");
+    run(Command::new("python3").arg(script).arg(scene.vhost().amqp_url()).args(arguments))
+}
+
+#[tokio::test]
+async fn pika_needs_only_a_routing_key() -> Result<()> {
+    if left_out("pika") {
+        return Ok(());
+    }
+    let scene = Scene::new().await?;
+    let worker = scene.worker("any")?.stdout().start().await?;
+    pika(&scene, &["garenne.tasks", "bench.factorial", r#"{"n": 5}"#, "3"])?;
+    let done = worker.until_done(3).await?;
+    for done in &done {
+        assert_eq!((done.kind.as_str(), done.attempt), ("bench.factorial", 1));
+        assert_eq!(done.output, json!({"factorial": 120.0}));
+    }
+    // Each got an id of its own.
+    assert!(done[0].task_id != done[1].task_id && !done[0].task_id.is_empty(), "{done:?}");
+    assert_eq!(worker.stop().await?.receipt.acked, 3);
+    Ok(())
+}
+
+#[tokio::test]
+async fn pika_can_publish_straight_to_the_queue() -> Result<()> {
+    if left_out("pika") {
+        return Ok(());
+    }
+    let scene = Scene::new().await?;
+    let plan = scene.worker("any")?.stdout().env("GARENNE_LANES__FAST__DEFAULT_KIND", "bench.factorial");
+    let worker = plan.start().await?;
+    pika(&scene, &["", "garenne.tasks.fast", r#"{"n": 3}"#])?;
+    let done = worker.until_done(1).await?.remove(0);
+    assert_eq!((done.kind.as_str(), done.output), ("bench.factorial", json!({"factorial": 6.0})));
+    Ok(())
+}
+
+#[tokio::test]
+async fn amqp_publish_needs_only_a_routing_key() -> Result<()> {
+    if left_out("amqp-publish") {
+        return Ok(());
+    }
+    let scene = Scene::new().await?;
+    let worker = scene.worker("any")?.stdout().start().await?;
+    let reading =
+        r#"{"device":"d1","metric":"temperature","value":21.5,"unit":"Cel","time":"2026-01-01T00:00:00Z"}"#;
+    run(Command::new("amqp-publish")
+        .arg(format!("--url={}", scene.vhost().amqp_url()))
+        .args(["--exchange=garenne.tasks", "--routing-key=reading.process"])
+        .arg(format!("--body={reading}")))?;
+    let done = worker.until_done(1).await?.remove(0);
+    assert_eq!((done.kind.as_str(), done.attempt), ("reading.process", 1));
+    assert_eq!(done.output["readings"][0]["value"], 21.5);
+    Ok(())
+}
+
+/// A routing key that is no kind gives way to the lane's; without one, it is a dead letter that says so.
+#[tokio::test]
+async fn foreign_routing_keys_take_the_default_kind() -> Result<()> {
+    let scene = Scene::new().await?;
+    let plan = scene.worker("default")?.stdout().env("GARENNE_LANES__FAST__DEFAULT_KIND", "bench.noop");
+    let worker = plan.start().await?;
+    let bare = BasicProperties::default;
+    scene.client().publish("", "garenne.tasks.fast", bare(), b"{}").await?;
+    scene.client().publish("garenne.tasks", "reading.of.something", bare(), b"{}").await?;
+    let typed = bare().with_type("bench.factorial".into());
+    scene.client().publish("", "garenne.tasks.fast", typed, br#"{"n":4}"#).await?;
+    let mut kinds: Vec<_> = worker.until_done(3).await?.into_iter().map(|done| done.kind).collect();
+    kinds.sort();
+    assert_eq!(kinds, ["bench.factorial", "bench.noop", "bench.noop"]);
+    worker.stop().await?;
+
+    let strict = scene.worker("strict")?.stdout().start().await?;
+    scene.client().publish("", "garenne.tasks.fast", bare(), b"{}").await?;
+    let dead = scene.take_all("garenne.dead", 1).await?.remove(0);
+    assert_eq!(dead.text("garenne-reason"), "unknown-kind");
+    assert_eq!(dead.text("garenne-error"), "no handler for kind \"garenne.tasks.fast\"");
+    assert_eq!(strict.stop().await?.receipt.dead, 1);
+    Ok(())
+}
+
+/// What no lane takes is kept where an operator finds it.
+#[tokio::test]
+async fn unroutable_tasks_are_kept() -> Result<()> {
+    let scene = Scene::new().await?;
+    let worker = scene.worker("any")?.start().await?;
+    scene.client().publish("garenne.tasks", "nobody.wants.this", BasicProperties::default(), b"{}").await?;
+    let kept = scene.take_all("garenne.unroutable", 1).await?.remove(0);
+    assert_eq!((kept.routing_key.as_str(), kept.body.as_slice()), ("nobody.wants.this", b"{}".as_slice()));
+    assert_eq!(worker.stop().await?.receipt.delivered, 0);
+    Ok(())
+}

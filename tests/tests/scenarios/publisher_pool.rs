@@ -1,0 +1,171 @@
+//! The publisher that gateway and workers share: what it says of a message is so.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use anyhow::Result;
+use futures_util::future::join_all;
+use garenne_common::{
+    broker::{self, Message, PublishError, Publisher, PublisherConfig, Target},
+    task::{ContentType, Kind, NewTask},
+};
+use garenne_tests::harness::{
+    fault::Proxy,
+    scene::Scene,
+    wait::{PATIENCE, Seen, eventually},
+};
+use lapin::{options::QueueDeclareOptions, types::FieldTable};
+use tokio::time::{Instant, timeout};
+
+/// A queue of a scene without workers.
+async fn queue(scene: &Scene) -> Result<String> {
+    let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+    scene.client().channel().queue_declare("taken".into(), options, FieldTable::default()).await?;
+    Ok("taken".to_owned())
+}
+
+fn publisher(url: &str, config: PublisherConfig) -> Result<Publisher> {
+    Ok(Publisher::new(broker::Broker::new(url, "test")?, config))
+}
+
+fn message(queue: &str, body: Vec<u8>) -> Result<Message> {
+    let task = NewTask::new(Kind::parse("bench.noop")?, ContentType::Json, Vec::new());
+    let properties = task.properties(std::time::SystemTime::now());
+    Ok(Message { target: Target::queue(queue.to_owned()), properties, body: body.into() })
+}
+
+#[tokio::test]
+async fn returns_are_of_the_message_that_came_back() -> Result<()> {
+    let scene = Scene::new().await?;
+    let queue = queue(&scene).await?;
+    let publisher = publisher(&scene.vhost().amqp_url(), PublisherConfig::default())?;
+    let publishing = (0..1000).map(async |n| {
+        let target = if n % 10 == 3 { format!("missing-{n}") } else { queue.clone() };
+        publisher.publish(message(&target, n.to_string().into_bytes())?).await.map_err(anyhow::Error::from)
+    });
+    let answers = timeout(PATIENCE, join_all(publishing)).await?;
+    for (n, answer) in answers.iter().enumerate() {
+        if n % 10 == 3 {
+            let error = answer.as_ref().unwrap_err().to_string();
+            assert_eq!(error, format!("no queue takes exchange \"\", routing key \"missing-{n}\""));
+        } else {
+            assert!(answer.is_ok(), "{n}: {answer:?}");
+        }
+    }
+    let stored = scene.take_all(&queue, 900).await?;
+    let stored: BTreeSet<_> = stored.into_iter().map(|taken| taken.body).collect();
+    let wanted = (0..1000).filter(|n| n % 10 != 3).map(|n: usize| n.to_string().into_bytes()).collect();
+    assert_eq!(stored, wanted);
+    Ok(())
+}
+
+#[tokio::test]
+async fn exhausted_pool_waits_with_a_timeout() -> Result<()> {
+    let scene = Scene::new().await?;
+    let queue = queue(&scene).await?;
+    let (proxy, url) = Proxy::for_url(&scene.vhost().amqp_url()).await?;
+    let config = PublisherConfig {
+        connections: 1,
+        in_flight: 1,
+        acquire_timeout: Duration::from_millis(400),
+        ..PublisherConfig::default()
+    };
+    let publisher = publisher(&url, config)?;
+    publisher.publish(message(&queue, b"first".to_vec())?).await?;
+
+    proxy.stall();
+    let stuck = publisher.send(message(&queue, b"second".to_vec())?).await?;
+    let began = Instant::now();
+    let busy = publisher.publish(message(&queue, b"third".to_vec())?).await.unwrap_err();
+    assert!(matches!(busy, PublishError::Busy { .. }), "{busy:?}");
+    assert_eq!(busy.to_string(), "publisher is busy: no place in flight within 400ms");
+    assert!(!busy.in_doubt(), "nothing was sent");
+    assert!((0.4..5.0).contains(&began.elapsed().as_secs_f64()), "{:?}", began.elapsed());
+
+    // One that waits gets the place as soon as it is free.
+    let (stuck, waiting, ()) =
+        tokio::join!(stuck.confirmed(), publisher.publish(message(&queue, b"fourth".to_vec())?), async {
+            proxy.heal()
+        },);
+    stuck?;
+    waiting?;
+    let bodies: Vec<_> = scene.take_all(&queue, 3).await?.into_iter().map(|taken| taken.body).collect();
+    assert_eq!(bodies, [b"first".to_vec(), b"second".to_vec(), b"fourth".to_vec()]);
+    Ok(())
+}
+
+/// A member whose socket takes nothing more is in use; whoever wants it waits, and then goes without.
+#[tokio::test]
+async fn exhausted_members_are_waited_for_with_a_timeout() -> Result<()> {
+    let scene = Scene::new().await?;
+    let queue = queue(&scene).await?;
+    let (proxy, url) = Proxy::for_url(&scene.vhost().amqp_url()).await?;
+    let config = PublisherConfig {
+        connections: 1,
+        acquire_timeout: Duration::from_millis(400),
+        ..PublisherConfig::default()
+    };
+    let publisher = publisher(&url, config)?;
+    publisher.publish(message(&queue, b"first".to_vec())?).await?;
+    proxy.stall();
+    let large = publisher.publish(message(&queue, vec![b'x'; 15 << 20])?);
+    let small = async {
+        eventually("a publisher that is busy", async || {
+            match publisher.send(message(&queue, b"small".to_vec())?).await {
+                Err(error @ PublishError::Busy { .. }) => Ok(Seen::Wanted(error)),
+                Err(other) => Err(other.into()),
+                Ok(_) => Ok(Seen::Other("sent".to_owned())),
+            }
+        })
+        .await
+    };
+    let (large, busy) = tokio::join!(large, async {
+        let busy = small.await;
+        proxy.heal();
+        busy
+    });
+    assert_eq!(busy?.to_string(), "publisher is busy: no connection within 400ms");
+    large?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn broken_member_is_dropped() -> Result<()> {
+    let scene = Scene::new().await?;
+    let queue = queue(&scene).await?;
+    let (proxy, url) = Proxy::for_url(&scene.vhost().amqp_url()).await?;
+    let publisher = publisher(&url, PublisherConfig::default())?;
+    publisher.publish(message(&queue, b"before".to_vec())?).await?;
+
+    proxy.stall();
+    let lost = publisher.send(message(&queue, b"lost".to_vec())?).await?;
+    proxy.cut();
+    let error = lost.confirmed().await.unwrap_err();
+    assert!(matches!(error, PublishError::InDoubt(_)) && error.in_doubt(), "{error:?}");
+    let refused = publisher.publish(message(&queue, b"refused".to_vec())?).await.unwrap_err();
+    assert!(matches!(refused, PublishError::Connect(_) | PublishError::Busy { .. }), "{refused:?}");
+
+    proxy.heal();
+    publisher.publish(message(&queue, b"after".to_vec())?).await?;
+    assert_eq!(proxy.connections(), 1, "one member, and it is a new one");
+    let bodies: Vec<_> = scene.take_all(&queue, 2).await?.into_iter().map(|taken| taken.body).collect();
+    assert_eq!(bodies, [b"before".to_vec(), b"after".to_vec()]);
+    Ok(())
+}
+
+/// A silent broker does not hold a publisher for ever.
+#[tokio::test]
+async fn missing_confirm_is_in_doubt() -> Result<()> {
+    let scene = Scene::new().await?;
+    let queue = queue(&scene).await?;
+    let (proxy, url) = Proxy::for_url(&scene.vhost().amqp_url()).await?;
+    let config =
+        PublisherConfig { confirm_timeout: Duration::from_millis(500), ..PublisherConfig::default() };
+    let publisher = publisher(&url, config)?;
+    publisher.connect().await?;
+    proxy.stall();
+    let error = publisher.publish(message(&queue, b"once".to_vec())?).await.unwrap_err();
+    assert_eq!(error.to_string(), "unconfirmed: no confirm within 500ms");
+    proxy.heal();
+    // It was stored, which is why it was in doubt.
+    scene.take_all(&queue, 1).await.map(drop)
+}

@@ -1,0 +1,114 @@
+//! Effects in Postgres happen once, a contradiction is a dead letter, an absence is waited out.
+
+use anyhow::Result;
+use garenne_tests::harness::{
+    client::with_id,
+    postgres::{Database, Postgres},
+    scene::Scene,
+    worker::WorkerPlan,
+};
+use serde_json::json;
+
+fn storing(scene: &Scene, name: &str, database: &Database) -> Result<WorkerPlan> {
+    Ok(scene.worker(name)?.option("--sink", "postgres").option("--postgres-url", database.url()))
+}
+
+async fn reading(scene: &Scene, id: &str, second: usize, value: f64) -> Result<()> {
+    let time = 1_790_000_000 + second;
+    let body = json!({"device": "d1", "metric": "temperature", "value": value, "unit": "Cel", "time": time});
+    let body = body.to_string();
+    scene.client().publish("garenne.tasks", "reading.process", with_id(id), body.as_bytes()).await
+}
+
+async fn count(database: &Database, table: &str) -> Result<i64> {
+    let row = database.connect().await?.query_one(&format!("SELECT count(*) FROM {table}"), &[]).await?;
+    Ok(row.get(0))
+}
+
+#[tokio::test]
+async fn same_reading_is_stored_once_and_another_value_is_a_conflict() -> Result<()> {
+    let scene = Scene::new().await?;
+    let database = Postgres::shared().await?.database().await?;
+    let worker = storing(&scene, "storing", &database)?.start().await?;
+    reading(&scene, "first", 1, 20.5).await?;
+    scene.until_settled(1).await?;
+    // The same task again, and the same reading under another id: both accepted, nothing stored anew.
+    reading(&scene, "first", 1, 20.5).await?;
+    reading(&scene, "again", 1, 20.5).await?;
+    reading(&scene, "contradiction", 1, 21.0).await?;
+    reading(&scene, "other", 2, 21.0).await?;
+    let dead = scene.take_all("garenne.dead", 1).await?.remove(0);
+    assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("contradiction", "conflict"));
+    let error = dead.text("garenne-error");
+    assert_eq!(error, "d1 temperature is stored as 20.5, this task says 21");
+
+    let receipt = worker.stop().await?.receipt;
+    assert_eq!((receipt.delivered, receipt.acked, receipt.dead), (5, 4, 1));
+    assert_eq!(count(&database, "garenne_readings").await?, 2);
+    assert_eq!(count(&database, "garenne_results").await?, 3);
+    let stored = database.connect().await?;
+    let stored = stored.query("SELECT value, task_id FROM garenne_readings ORDER BY time", &[]).await?;
+    let stored: Vec<(f64, &str)> = stored.iter().map(|row| (row.get(0), row.get(1))).collect();
+    assert_eq!(stored, [(20.5, "first"), (21.0, "other")]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn conflict_can_replace() -> Result<()> {
+    let scene = Scene::new().await?;
+    let database = Postgres::shared().await?.database().await?;
+    let worker =
+        storing(&scene, "replacing", &database)?.env("GARENNE_ON_CONFLICT", "replace").start().await?;
+    reading(&scene, "first", 1, 20.5).await?;
+    scene.until_settled(1).await?;
+    reading(&scene, "correction", 1, 21.0).await?;
+    scene.until_settled(2).await?;
+    assert_eq!(worker.stop().await?.receipt.acked, 2);
+    let row = database.connect().await?.query_one("SELECT value, task_id FROM garenne_readings", &[]).await?;
+    assert_eq!((row.get::<_, f64>(0), row.get::<_, &str>(1)), (21.0, "correction"));
+    Ok(())
+}
+
+/// While Postgres is away, the prefetch fills and the broker keeps the rest; then all is stored once.
+#[tokio::test]
+async fn postgres_away_is_back_pressure() -> Result<()> {
+    let scene = Scene::new().await?;
+    let server = Postgres::start().await?;
+    let database = server.database().await?;
+    let plan = storing(&scene, "waiting", &database)?.lane("fast:prefetch=20,concurrency=2..2");
+    let worker = plan.start().await?;
+    reading(&scene, "before", 0, 1.0).await?;
+    scene.until_settled(1).await?;
+    server.kill().await?;
+    for n in 1..=100 {
+        reading(&scene, &format!("r{n}"), n, 1.0).await?;
+    }
+    scene.until_lane("fast", 80, 20).await?;
+    assert_eq!(worker.get("/livez").await?, "ok\n");
+    server.restart().await?;
+    scene.until_settled(101).await?;
+    let receipt = worker.stop().await?.receipt;
+    assert_eq!((receipt.delivered, receipt.acked, receipt.dead), (101, 101, 0), "{receipt:?}");
+    assert_eq!(count(&database, "garenne_readings").await?, 101);
+    assert_eq!(count(&database, "garenne_results").await?, 101);
+    Ok(())
+}
+
+/// A stop does not wait for ever either: what was not stored goes back.
+#[tokio::test]
+async fn shutdown_while_postgres_is_away_hands_back() -> Result<()> {
+    let scene = Scene::new().await?;
+    let server = Postgres::start().await?;
+    let database = server.database().await?;
+    let plan = storing(&scene, "waiting", &database)?.lane("fast:prefetch=20,concurrency=2..2");
+    let worker = plan.option("--shutdown-timeout", "1s").start().await?;
+    server.kill().await?;
+    for n in 0..10 {
+        reading(&scene, &format!("r{n}"), n, 1.0).await?;
+    }
+    scene.until_lane("fast", 0, 10).await?;
+    let stopped = worker.stop().await?;
+    let receipt = stopped.receipt;
+    assert_eq!((receipt.delivered, receipt.acked, receipt.requeued), (10, 0, 10), "{receipt:?}");
+    scene.until_lane("fast", 10, 0).await
+}
