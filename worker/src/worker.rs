@@ -193,11 +193,14 @@ impl Worker {
         sender: mpsc::Sender<Command>,
         mut commands: mpsc::Receiver<Command>,
     ) -> Result<Receipt, WorkerError> {
-        let running = start::start(&self, sender).await?;
+        let mut running = start::start(&self, sender).await?;
         tracing::info!(worker = %self.name, lanes = running.lanes.len(), "consuming");
-        let mode = running.until_shutdown(&mut commands).await;
+        let wanted = running.until_shutdown(&mut commands).await;
+        let mode = *wanted.as_ref().unwrap_or(&Mode::Hard);
         let began = Instant::now();
         let escalated = running.drain(mode, &mut commands, &self.config).await;
+        // What it did get has been handed back by now.
+        wanted?;
         Ok(self.tally.receipt(&self.name, mode, escalated, began.elapsed()))
     }
 }

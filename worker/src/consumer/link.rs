@@ -43,6 +43,11 @@ impl Link {
         }
     }
 
+    /// An error of this connection's channels, in words that say what to do.
+    pub(crate) fn explain(&self, error: &lapin::Error) -> BrokerError {
+        self.broker.explain(error)
+    }
+
     /// Connects for the first time, for as long as `budget` allows.
     pub(crate) async fn connect_within(&self, budget: Duration) -> Result<(), BrokerError> {
         let connection = self.broker.connect_within(Role::Consume, budget).await?;

@@ -3,13 +3,16 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use futures_util::StreamExt;
-use garenne_common::broker::Backoff;
+use garenne_common::broker::{Backoff, BrokerError};
 use lapin::{
     Channel, Consumer,
     options::{BasicCancelOptions, BasicConsumeOptions},
     types::FieldTable,
 };
-use tokio::{sync::watch, time::sleep_until};
+use tokio::{
+    sync::{mpsc, watch},
+    time::sleep_until,
+};
 
 use super::{
     delivery::Delivery, epoch::Epoch, link::Link, meter::Meter, settle::Settler, watchdog::Watchdog,
@@ -52,6 +55,9 @@ pub(crate) struct Subscriber<F> {
     pub(crate) intake: watch::Receiver<Intake>,
     /// Told whether the queue is being consumed.
     pub(crate) up: watch::Sender<bool>,
+    /// Told when the broker denies the first attempt: a right that was never there does not come by
+    /// waiting, one that was taken away may come back.
+    pub(crate) denied: Option<mpsc::Sender<BrokerError>>,
     /// Takes each delivery; while it waits nothing more is taken, and the prefetch bounds what piles
     /// up.
     pub(crate) accept: F,
@@ -98,12 +104,20 @@ where
                 Intake::Open => match self.start(&channel).await {
                     Ok(consumer) => {
                         self.up.send_replace(true);
+                        self.denied = None;
                         backoff.reset();
                         self.consume(&channel, consumer, &epoch).await
                     }
                     Err(error) => {
-                        if reply_code(&error) == Some(NOT_FOUND) {
-                            self.link.mend().await;
+                        match reply_code(&error) {
+                            Some(NOT_FOUND) => self.link.mend().await,
+                            Some(ACCESS_REFUSED) => {
+                                if let Some(tell) = self.denied.take() {
+                                    // One lane's word is enough.
+                                    let _ = tell.try_send(self.link.explain(&error));
+                                }
+                            }
+                            _ => {}
                         }
                         Err(error.to_string())
                     }
@@ -201,6 +215,8 @@ enum Event {
 
 /// How often a quiet consumer looks whether its channel lives.
 const PULSE: Duration = Duration::from_secs(1);
+/// AMQP: the user has no read right.
+const ACCESS_REFUSED: u16 = 403;
 /// AMQP: there is no such queue.
 const NOT_FOUND: u16 = 404;
 

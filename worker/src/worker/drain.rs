@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use garenne_common::{
-    broker::Publisher,
+    broker::{BrokerError, Publisher},
     shutdown::{Command, Mode},
 };
 use tokio::{
@@ -33,6 +33,8 @@ pub(super) struct Running {
     pub(super) lanes: Vec<Lane>,
     pub(super) membership: Membership,
     pub(super) intake: watch::Sender<Intake>,
+    /// Lanes that the broker denied from the start.
+    pub(super) denials: mpsc::Receiver<BrokerError>,
     pub(super) clerk: std::sync::Arc<Clerk>,
     pub(super) publisher: Publisher,
     pub(super) link: Link,
@@ -45,11 +47,21 @@ pub(super) struct Running {
 impl Running {
     /// Obeys `quiet` and `resume` until a command stops the worker. Nobody left to command it means
     /// that it should stop, too.
-    pub(super) async fn until_shutdown(&self, commands: &mut mpsc::Receiver<Command>) -> Mode {
+    ///
+    /// # Errors
+    /// When the broker denies a lane from the start: the worker should stop and say so.
+    pub(super) async fn until_shutdown(
+        &mut self,
+        commands: &mut mpsc::Receiver<Command>,
+    ) -> Result<Mode, BrokerError> {
         loop {
-            match commands.recv().await {
-                Some(Command::Shutdown(mode)) => return mode,
-                Some(Command::Escalate) => return Mode::Hard,
+            let command = tokio::select! {
+                command = commands.recv() => command,
+                Some(denied) = self.denials.recv() => return Err(denied),
+            };
+            match command {
+                Some(Command::Shutdown(mode)) => return Ok(mode),
+                Some(Command::Escalate) => return Ok(Mode::Hard),
                 Some(Command::Quiet) => {
                     tracing::info!("quiet: no new messages are taken");
                     self.intake.send_replace(Intake::Quiet);
@@ -58,7 +70,7 @@ impl Running {
                     tracing::info!("resumed");
                     self.intake.send_replace(Intake::Open);
                 }
-                None => return Mode::SoftTimeout,
+                None => return Ok(Mode::SoftTimeout),
             }
         }
     }

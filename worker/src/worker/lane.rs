@@ -3,11 +3,16 @@
 use std::{sync::Arc, time::Duration};
 
 use garenne_common::{
+    broker::BrokerError,
     config::Lane as LaneConfig,
     pool::{Observer, Phase, Placement, Pool, PoolConfig, PoolOptions},
     telemetry::metrics::LaneMetrics,
 };
-use tokio::{runtime::Handle, sync::watch, task::JoinHandle};
+use tokio::{
+    runtime::Handle,
+    sync::{mpsc, watch},
+    task::JoinHandle,
+};
 
 use super::WorkerError;
 use crate::{
@@ -60,13 +65,14 @@ pub(super) fn start_pool(
         .map_err(|problem| WorkerError::Pool { lane: name.to_owned(), problem })
 }
 
-/// Starts consuming a lane's queue into its bridge.
+/// Starts consuming a lane's queue into its bridge. `denied` is told when the broker does not let it.
 pub(super) fn start_lane(
     bridge: Arc<Bridge>,
     subscription: Subscription,
     link: Link,
     meter: Meter,
     intake: watch::Receiver<Intake>,
+    denied: mpsc::Sender<BrokerError>,
 ) -> Lane {
     let (up, is_up) = watch::channel(false);
     let (name, pool) = (Arc::clone(&bridge.lane), bridge.pool.clone());
@@ -75,7 +81,7 @@ pub(super) fn start_lane(
             let bridge = Arc::clone(&bridge);
             async move { bridge.accept(delivery).await }
         };
-        Subscriber { link, subscription, meter, intake, up, accept }.run().await;
+        Subscriber { link, subscription, meter, intake, up, denied: Some(denied), accept }.run().await;
     });
     Lane { name, pool, consumer, up: is_up }
 }

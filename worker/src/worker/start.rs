@@ -88,6 +88,7 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
     let membership = Member::join(name, names.clone(), link.clone(), publisher.clone(), joined, stop).await;
 
     let (intake, wanted) = watch::channel(Intake::Open);
+    let (denied, denials) = mpsc::channel(1);
     let mut lanes = Vec::new();
     for ((name, lane, quarantine), pool) in plans.into_iter().zip(pools) {
         let metrics = worker.metrics.lane(name);
@@ -111,7 +112,7 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
         let wait = budget::longest_wait(&lane, config.hard_grace, worker.registry.deadlines());
         tokio::spawn(hand_back_in_time(pool.clone(), wait));
         let meter = Meter { tally: Arc::clone(&worker.tally), lane: metrics.clone() };
-        lanes.push(start_lane(bridge, subscription, link.clone(), meter, wanted.clone()));
+        lanes.push(start_lane(bridge, subscription, link.clone(), meter, wanted.clone(), denied.clone()));
         worker.metrics.before_encode(move || show(&pool, &metrics));
     }
 
@@ -124,7 +125,19 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
     };
     let admin_closed = CancellationToken::new();
     let admin = tokio::spawn(admin::serve(admin_port, parts, admin_closed.clone().cancelled_owned()));
-    Ok(Running { lanes, membership, intake, clerk, publisher, link, hurry, handlers, admin, admin_closed })
+    Ok(Running {
+        lanes,
+        membership,
+        intake,
+        denials,
+        clerk,
+        publisher,
+        link,
+        hurry,
+        handlers,
+        admin,
+        admin_closed,
+    })
 }
 
 /// What the suspect queue is called among the lanes.
