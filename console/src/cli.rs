@@ -9,7 +9,7 @@ use garenne_common::{
     topology::BrokerVersion,
 };
 
-use crate::{dead::cli::DeadVerb, demo::DemoArgs, leash::LeashArgs};
+use crate::{dead::cli::DeadVerb, demo::DemoArgs, drill::DrillArgs, leash::LeashArgs};
 
 /// Looks at a Garenne fleet and steers it.
 #[derive(Debug, Parser)]
@@ -75,6 +75,13 @@ pub enum Command {
         after_help = "Examples:\n  garenne demo --for 30s\n  garenne demo --recording readings.csv --speed 60x --workers 5"
     )]
     Demo(DemoArgs),
+    /// Kills, stops, pauses and restarts against your broker and your worker, and an account of every task
+    #[command(after_help = "Examples:\n  garenne drill --tasks 20000 --seed 7\n  \
+                      garenne drill --worker './my-worker --queue jobs' --broker-restarts 2 --broker-restart 'docker restart -t 0 rabbit'\n\n\
+                      Your worker reads GARENNE_AMQP_URL and GARENNE_PREFIX and writes one JSON line with task_id to\n\
+                      stdout per task it runs. Effects are counted in the file DRILL_EFFECTS names, if your\n\
+                      worker writes one JSON line with task_id per effect to it, or in Postgres (--effects-sql).")]
+    Drill(Box<DrillArgs>),
     #[command(hide = true)]
     #[expect(missing_docs, reason = "clap would take a comment for the command's description")]
     Leash(LeashArgs),
@@ -155,9 +162,12 @@ impl Cli {
     /// Settings that this program's own flags give.
     pub fn own_settings(&self) -> toml::Table {
         let mut own = toml::Table::new();
-        if let Command::Demo(args) = &self.command {
-            flag(&mut own, "postgres_url", args.postgres_url.as_ref());
-        }
+        let postgres = match &self.command {
+            Command::Demo(args) => args.postgres_url.as_ref(),
+            Command::Drill(args) => args.postgres_url.as_ref(),
+            _ => None,
+        };
+        flag(&mut own, "postgres_url", postgres);
         own
     }
 }

@@ -10,6 +10,8 @@ mod moves;
 mod view;
 mod walk;
 
+use std::collections::HashMap;
+
 use garenne_common::exit::{Exit, Failure};
 
 pub use filter::{Filter, PatternError};
@@ -60,6 +62,15 @@ async fn matching(operator: &Operator, filter: &Filter) -> Result<(Vec<Letter>, 
     Operator::leave(connection).await;
     bar.finish_and_clear();
     Ok((letters, looked))
+}
+
+/// Why each task in the dead-letter queue is there, by id. Looking costs nothing.
+///
+/// # Errors
+/// One line and an exit code.
+pub async fn reasons(operator: &Operator) -> Result<HashMap<String, String>, Failure> {
+    let (letters, _) = matching(operator, &Filter::default()).await?;
+    Ok(letters.into_iter().filter_map(|letter| Some((letter.id?, letter.reason))).collect())
 }
 
 async fn list(operator: &Operator, args: &ListArgs) -> Result<Exit, Failure> {

@@ -6,6 +6,7 @@ pub mod audit;
 pub mod cli;
 pub mod dead;
 pub mod demo;
+pub mod drill;
 mod interrupt;
 mod leash;
 pub mod management;
@@ -55,6 +56,7 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Quiet(which) => orders::command(&operator, &which, orders::Command::Quiet).await,
         Command::Resume(which) => orders::command(&operator, &which, orders::Command::Resume).await,
         Command::Demo(args) => demo::run(&operator, &args, cli.common.config.as_deref()).await,
+        Command::Drill(args) => drill::run(&operator, &args, cli.common.config.as_deref()).await,
         Command::Leash(_) => unreachable!("it became another program above"),
     }
 }

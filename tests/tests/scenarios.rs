@@ -5,6 +5,8 @@ mod scenarios {
     mod copies;
     mod crash;
     mod credit;
+    mod dead_letters;
+    mod drill;
     mod fleet;
     mod foreign_publishers;
     mod gateway;

@@ -38,12 +38,20 @@ struct ReceiptLine {
     time: Option<Timestamp>,
 }
 
+/// Only the id is asked of other people's workers.
 #[derive(Deserialize)]
 struct ResultLine {
     task_id: String,
+    #[serde(default = "nobody")]
     worker: Arc<str>,
+    #[serde(default)]
     attempt: u32,
+    #[serde(default)]
     started_at: String,
+}
+
+fn nobody() -> Arc<str> {
+    "?".into()
 }
 
 impl Tail {

@@ -22,13 +22,13 @@ pub fn write_findings(audit: &Audit<'_>, path: &Path) -> io::Result<()> {
     file.flush()
 }
 
-/// The sums as a table; `what` is what was sent, in the plural.
-pub fn table(totals: &Totals, what: &str) -> String {
+/// The sums as a table; `what` is what was sent, in the plural, and `done` what should become of each.
+pub fn table(totals: &Totals, what: &str, done: &str) -> String {
     let Totals { sent, once, lost, doubled, dead, rerun, repeated } = *totals;
     let mark = |bad: u64| if bad == 0 { "" } else { "  <- broken promise" };
     let mut rows = vec![
         (format!("{what} acknowledged to their sender"), sent, ""),
-        ("stored once".to_owned(), once, ""),
+        (format!("{done} once"), once, ""),
         ("dead letters".to_owned(), dead, if dead == 0 { "" } else { "  <- `garenne dead list` says why" }),
         ("lost".to_owned(), lost, mark(lost)),
         ("effects doubled".to_owned(), doubled, mark(doubled)),

@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     audit::{Audit, Evidence, Expected, Store, totals_table, write_findings},
-    dead::{Letter, Walk},
+    dead,
     interrupt::interrupts,
     operator::Operator,
     process::{Launcher, ProcessError},
@@ -388,13 +388,13 @@ impl<'o> Demo<'o> {
             self.evidence.effects = Some(effects);
         }
         if !self.idle || !self.open.is_empty() {
-            self.evidence.dead = dead_letters(self.operator).await?;
+            self.evidence.dead = dead::reasons(self.operator).await?;
         }
         let audit = Audit::of(&self.sent, &self.evidence);
         let file = self.dir.join("audit.ndjson");
         write_findings(&audit, &file).with_context(|| format!("{} cannot be written", file.display()))?;
         println!("\nThe account of every reading the gateway acknowledged:");
-        print!("{}", totals_table(&audit.totals, "readings"));
+        print!("{}", totals_table(&audit.totals, "readings", "stored"));
         println!("  one line per reading: {}", file.display());
         self.watch.leave().await;
         if audit.totals.sent == 0 {
@@ -436,22 +436,6 @@ impl<'o> Demo<'o> {
     }
 }
 
-/// Everything in the dead-letter queue, by task id.
-async fn dead_letters(operator: &Operator) -> Result<std::collections::HashMap<String, String>, Failure> {
-    let connection = operator.connect().await?;
-    let mut walk = Walk::start(&connection, &operator.names.dead()).await?;
-    let mut dead = std::collections::HashMap::new();
-    while let Some(delivery) = walk.next().await? {
-        let letter = Letter::read(&delivery);
-        if let Some(id) = letter.id {
-            dead.insert(id, letter.reason);
-        }
-    }
-    walk.finish().await?;
-    Operator::leave(connection).await;
-    Ok(dead)
-}
-
 fn ticks() -> tokio::time::Interval {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -472,5 +456,7 @@ fn folder(asked: Option<&Path>) -> anyhow::Result<PathBuf> {
         }
     };
     std::fs::create_dir_all(&dir).with_context(|| format!("folder {} cannot be made", dir.display()))?;
+    let used = std::fs::read_dir(&dir)?.next().is_some();
+    anyhow::ensure!(!used, "folder {} is not empty: an earlier run's logs would be counted", dir.display());
     Ok(dir)
 }

@@ -1,0 +1,96 @@
+//! The command line of `garenne drill`.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::Args;
+
+use super::plan::Counts;
+use crate::cli::span;
+
+/// `garenne drill`.
+#[derive(Args, Clone, Debug)]
+pub struct DrillArgs {
+    /// Command of a worker, run by the shell; {name} is replaced by the worker's name [default: garenne-worker with the bench kinds]
+    #[arg(long, value_name = "COMMAND")]
+    pub worker: Option<String>,
+    /// Workers at once
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=100))]
+    pub workers: u16,
+    /// Tasks to publish
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub tasks: u64,
+    /// Publishers at once, each with a connection of its own
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
+    pub publishers: u16,
+    /// Tasks a second, all publishers together
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub rate: u64,
+    /// Kind of the tasks; some lane must take it
+    #[arg(long, value_name = "KIND", default_value = "bench.sleep")]
+    pub kind: String,
+    /// Payload of the tasks, JSON
+    #[arg(long, value_name = "JSON", default_value = "{\"ms\":2}")]
+    pub payload: String,
+    /// The same seed makes the same trouble at the same points
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Workers killed (SIGKILL)
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub kills: u32,
+    /// Workers stopped in order (SIGTERM)
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub softs: u32,
+    /// Workers stopped hard (SIGQUIT)
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub hards: u32,
+    /// Workers frozen for a while (SIGSTOP, SIGCONT)
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub pauses: u32,
+    /// How long a frozen worker stays frozen, or a cut network cut
+    #[arg(long, value_name = "SPAN", default_value = "3s", value_parser = span)]
+    pub pause_for: Duration,
+    /// Broker restarts; needs --broker-restart
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "broker_restart")]
+    pub broker_restarts: u32,
+    /// Command that restarts the broker and returns
+    #[arg(long, value_name = "COMMAND")]
+    pub broker_restart: Option<String>,
+    /// Network cuts; needs --cut and --heal
+    #[arg(long, value_name = "N", default_value_t = 0, requires_all = ["cut", "heal"])]
+    pub cuts: u32,
+    /// Command that cuts the network between broker and workers
+    #[arg(long, value_name = "COMMAND")]
+    pub cut: Option<String>,
+    /// Command that mends it
+    #[arg(long, value_name = "COMMAND")]
+    pub heal: Option<String>,
+    /// How long nothing may get done at the end before what is open counts as lost
+    #[arg(long, value_name = "SPAN", default_value = "30s", value_parser = span)]
+    pub patience: Duration,
+    /// Where effects are stored in Postgres [default: none, unless the workers write DRILL_EFFECTS]
+    #[arg(long, value_name = "URL")]
+    pub postgres_url: Option<String>,
+    /// Query that answers (text, bigint): task id and how often it took effect [default: the results table]
+    #[arg(long, value_name = "SQL")]
+    pub effects_sql: Option<String>,
+    /// Folder for logs and reports [default: a new one under the system's temporary folder]
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
+    /// Print the report as JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl DrillArgs {
+    /// How much of each kind of trouble.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            kills: self.kills,
+            softs: self.softs,
+            hards: self.hards,
+            pauses: self.pauses,
+            broker_restarts: self.broker_restarts,
+            cuts: self.cuts,
+        }
+    }
+}

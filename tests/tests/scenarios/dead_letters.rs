@@ -1,0 +1,92 @@
+//! `garenne dead`: looking costs nothing, moving is confirmed.
+
+use anyhow::{Context, Result};
+use garenne_tests::harness::{
+    process::{Ended, Program},
+    scene::Scene,
+};
+use serde_json::{Value, json};
+
+async fn garenne(scene: &Scene, arguments: &[&str]) -> Result<Ended> {
+    let program = Program::new("garenne").option("--amqp-url", scene.vhost().amqp_url());
+    arguments.iter().fold(program, |program, argument| program.arg(argument)).run().await
+}
+
+async fn listed(scene: &Scene, filter: &[&str]) -> Result<Vec<Value>> {
+    let ended = garenne(scene, &[&["dead", "list", "--json"], filter].concat()).await?;
+    assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
+    Ok(ended.stdout.iter().map(|line| serde_json::from_str(line)).collect::<Result<_, _>>()?)
+}
+
+/// A scene with `count` dead letters, every third of them of a kind that nobody knows.
+async fn with_dead_letters(count: usize) -> Result<Scene> {
+    let scene = Scene::new().await?;
+    let worker = scene.worker("w")?.start().await?;
+    for n in 0..count {
+        let kind = if n % 3 == 0 { "bench.unheard-of" } else { "bench.sleep" };
+        let payload = if n % 3 == 0 { json!({}) } else { json!({"ms": "many"}) };
+        scene.publish(kind, &payload, &format!("{n}"), 1).await?;
+    }
+    scene.until_queue("garenne.dead", count, 0).await?;
+    worker.stop().await?;
+    Ok(scene)
+}
+
+#[tokio::test]
+async fn dead_letters_survive_a_hundred_looks_in_their_order() -> Result<()> {
+    let scene = with_dead_letters(30).await?;
+    let ids = |letters: Vec<Value>| letters.iter().map(|l| l["id"].clone()).collect::<Vec<_>>();
+    let first = ids(listed(&scene, &[]).await?);
+    assert_eq!(first.len(), 30);
+    for _ in 0..100 {
+        let ended = garenne(&scene, &["dead", "list"]).await?;
+        assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
+    }
+    assert_eq!(ids(listed(&scene, &[]).await?), first);
+    Ok(())
+}
+
+#[tokio::test]
+async fn dead_letters_are_filtered_replayed_and_dropped() -> Result<()> {
+    let scene = with_dead_letters(30).await?;
+    assert_eq!(listed(&scene, &["--reason", "unknown-kind"]).await?.len(), 10);
+    assert_eq!(listed(&scene, &["--kind", "bench.sleep", "--reason", "invalid-payload"]).await?.len(), 20);
+    assert_eq!(listed(&scene, &["--error", "NO SUCH TEXT"]).await?.len(), 0);
+    assert_eq!(listed(&scene, &["--older-than", "1h"]).await?.len(), 0);
+
+    let dry = garenne(&scene, &["dead", "replay", "--kind", "bench.sleep", "--dry-run"]).await?;
+    assert_eq!(dry.stderr.last().map(String::as_str), Some("dry run: 20 would be replayed"));
+    assert_eq!(listed(&scene, &[]).await?.len(), 30);
+
+    let replayed = garenne(&scene, &["dead", "replay", "--kind", "bench.sleep", "--limit", "7"]).await?;
+    assert_eq!((replayed.code, replayed.stderr.len()), (Some(0), 0), "{:?}", replayed.stderr);
+    scene.until_ready("fast", 7).await?;
+    assert_eq!(listed(&scene, &[]).await?.len(), 23);
+
+    let refused = garenne(&scene, &["dead", "drop", "--reason", "unknown-kind"]).await?;
+    assert_eq!(refused.code, Some(2));
+    assert_eq!(
+        refused.stderr,
+        ["garenne: dropped letters are gone for good: look with --dry-run, then repeat with --yes"]
+    );
+    let dropped = garenne(&scene, &["dead", "drop", "--reason", "unknown-kind", "--yes"]).await?;
+    assert_eq!(dropped.stdout, ["dropped 10 of 23 dead letters looked at"]);
+    // More than fit between a channel's last settlement and its end.
+    let dropped = garenne(&scene, &["dead", "replay"]).await?;
+    assert_eq!(dropped.stdout, ["replayed 13 of 13 dead letters looked at"]);
+    scene.until_ready("fast", 20).await?;
+    scene.is_empty("garenne.dead").await
+}
+
+#[tokio::test]
+async fn dead_letters_replayed_bear_no_marks_of_their_death() -> Result<()> {
+    let scene = with_dead_letters(2).await?;
+    garenne(&scene, &["dead", "replay", "--kind", "bench.sleep"]).await?;
+    scene.until_ready("fast", 1).await?;
+    let taken = scene.client().take("garenne.tasks.fast").await?.context("nothing was replayed")?;
+    assert_eq!((taken.id(), taken.routing_key.as_str()), ("1-0", "bench.sleep"));
+    for mark in ["reason", "error", "worker", "lane", "attempt", "died-at", "first-seen"] {
+        assert!(!taken.has(&format!("garenne-{mark}")), "{mark}");
+    }
+    Ok(())
+}
