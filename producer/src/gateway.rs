@@ -6,6 +6,7 @@
 mod accept;
 mod auth;
 mod connection;
+mod files;
 mod frame;
 mod http;
 mod influx;
@@ -23,6 +24,7 @@ mod tls;
 
 pub use accept::{Gateway, Parts};
 pub use auth::Access;
+pub use files::raise_file_limit;
 pub(crate) use ingest::READING;
 pub use ingest::{Ingest, Routes};
 pub use instruments::Instruments;

@@ -35,10 +35,11 @@ mod influx;
 
 /// The API over the gateway's parts.
 pub(super) fn router(parts: Arc<Parts>) -> Router {
+    let description: Arc<str> = openapi::document(parts.ingest.bindings()).to_string().into();
     Router::new()
         .route("/v1/readings", post(readings))
         .route("/v1/tasks/{kind}", post(task))
-        .route("/openapi.json", get(openapi_json))
+        .route("/openapi.json", get(|| async move { described(&description) }))
         .route("/api/v2/write", post(influx::write))
         .route("/write", post(influx::write))
         .route("/query", get(influx::query).post(influx::query))
@@ -149,8 +150,8 @@ fn caller_of(
     parts.access.caller(peer, token)
 }
 
-async fn openapi_json() -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "application/json")], openapi::text())
+fn described(description: &str) -> Response<Body> {
+    ([(header::CONTENT_TYPE, "application/json")], description.to_owned()).into_response()
 }
 
 /// Counts every answer, those of the router itself included, and leaves a line for each refusal.

@@ -73,6 +73,11 @@ impl Ingest {
         Arc::new(Self { outlet, routes, records, retry_after })
     }
 
+    /// The bindings of all lanes.
+    pub(super) fn bindings(&self) -> &[String] {
+        &self.routes.bindings
+    }
+
     /// Takes readings: each becomes a task of its own. The ids answer in the order of the records,
     /// and only once all of them are safe.
     ///

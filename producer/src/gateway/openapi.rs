@@ -1,19 +1,11 @@
 //! The API's own description, OpenAPI 3.1.
 
-use std::sync::LazyLock;
-
-use garenne_common::sensor::Reading;
+use garenne_common::sensor::{Reading, Unit};
 use serde_json::{Value, json};
 
-static TEXT: LazyLock<String> = LazyLock::new(|| document().to_string());
-
-/// The document as it is served.
-pub(super) fn text() -> &'static str {
-    &TEXT
-}
-
-/// The document. The reading's schema comes from the type itself.
-pub fn document() -> Value {
+/// The document of a gateway whose lanes have these bindings. The reading's schema comes from the type
+/// itself.
+pub fn document(bindings: &[String]) -> Value {
     let mut reading = serde_json::to_value(schemars::schema_for!(Reading)).expect("a schema is plain JSON");
     let definitions = reading.as_object_mut().and_then(|schema| schema.remove("$defs"));
     let mut schemas = json!({
@@ -48,7 +40,7 @@ pub fn document() -> Value {
         },
         "paths": {
             "/v1/readings": { "post": readings_operation() },
-            "/v1/tasks/{kind}": { "post": task_operation() },
+            "/v1/tasks/{kind}": { "post": task_operation(bindings) },
             "/openapi.json": { "get": {
                 "operationId": "openapi",
                 "summary": "This document",
@@ -134,7 +126,18 @@ fn readings_operation() -> Value {
     })
 }
 
-fn task_operation() -> Value {
+/// The kinds that some binding takes, as a regular expression: `*` is one word, `#` any number.
+fn kinds(bindings: &[String]) -> String {
+    const WORD: &str = "[A-Za-z0-9_-]+";
+    let pattern = |binding: &String| match binding.strip_suffix(".#") {
+        Some(start) => format!("{}(\\.{WORD})*", start.replace('.', "\\.").replace('*', WORD)),
+        None if binding == "#" => format!("{WORD}(\\.{WORD})*"),
+        None => binding.replace('.', "\\.").replace('*', WORD).replace('#', ".*"),
+    };
+    format!("^({})$", bindings.iter().map(pattern).collect::<Vec<_>>().join("|"))
+}
+
+fn task_operation(bindings: &[String]) -> Value {
     let milliseconds = |name: &str, description: &str| {
         json!({
             "name": name, "in": "header", "required": false, "description": description,
@@ -146,7 +149,7 @@ fn task_operation() -> Value {
         "summary": "One task of any kind that some lane takes",
         "parameters": [
             { "name": "kind", "in": "path", "required": true,
-              "schema": { "type": "string", "minLength": 1, "maxLength": 127, "pattern": "^[A-Za-z0-9._-]+$" } },
+              "schema": { "type": "string", "minLength": 1, "maxLength": 127, "pattern": kinds(bindings) } },
             idempotency_key(),
             { "name": "garenne-group", "in": "header", "required": false,
               "schema": { "type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$" } },
@@ -161,16 +164,23 @@ fn task_operation() -> Value {
     })
 }
 
+/// A part of what is accepted: the fields of RFC 8428 that a schema can describe without the records
+/// around them.
 fn senml_record() -> Value {
-    let text = json!({ "type": "string" });
-    let number = json!({ "type": "number" });
+    let name = json!({ "type": "string", "minLength": 1, "maxLength": 60, "pattern": "^[A-Za-z0-9][A-Za-z0-9:._/-]*$" });
+    let number = json!({ "type": "number", "minimum": -1e100, "maximum": 1e100 });
+    // Below 2^28 it is relative to now, above it counts from 1970.
+    let time = json!({ "type": "number", "minimum": -1e9, "maximum": 1e11 });
+    let unit = json!({ "enum": Unit::all().map(Unit::symbol).collect::<Vec<_>>() });
     json!({
         "type": "object",
         "description": "RFC 8428; text and data values are no readings.",
+        "required": ["n"],
+        "oneOf": [{ "required": ["v"] }, { "required": ["vb"] }],
+        "additionalProperties": false,
         "properties": {
-            "bn": text, "bt": number, "bu": text, "bv": number, "bs": number,
-            "bver": { "type": "integer", "minimum": 1, "maximum": 10 },
-            "n": text, "u": text, "v": number, "vb": { "type": "boolean" }, "s": number, "t": number, "ut": number
+            "bn": name, "n": name, "bt": time, "t": time, "bu": unit, "u": unit, "bv": number, "v": number,
+            "vb": { "type": "boolean" }, "ut": { "type": "number" }, "bver": { "const": 10 }
         }
     })
 }
@@ -189,4 +199,15 @@ fn problem_schema() -> Value {
             "field": { "type": "string", "description": "The field at fault." }
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_described_as_the_bindings_take_them() {
+        let bindings = ["reading.#", "a.*", "exact"].map(str::to_owned);
+        assert_eq!(kinds(&bindings), r"^(reading(\.[A-Za-z0-9_-]+)*|a\.[A-Za-z0-9_-]+|exact)$");
+    }
 }

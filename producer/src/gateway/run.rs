@@ -23,12 +23,15 @@ use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::mpsc, sync::oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::{Access, Gateway, Ingest, Instruments, TlsFiles, accept::Parts, acceptor};
+use super::{Access, Gateway, Ingest, Instruments, TlsFiles, accept::Parts, acceptor, raise_file_limit};
 use crate::{connect, outlet::BrokerOutlet, settings::ProducerSettings};
 
 /// Messages that may wait for their confirms: enough for thousands of senders, and a bound on what
 /// a silent broker makes this process keep.
 const IN_FLIGHT: usize = 8192;
+
+/// How long a reading waits for a place among them before its sender is told that the gateway is busy.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How often the token file is looked at.
 const TOKENS_EVERY: Duration = Duration::from_secs(1);
@@ -40,6 +43,7 @@ const TOKENS_EVERY: Duration = Duration::from_secs(1);
 pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
     let (orders, mut commands) = signal::commands(Mode::SoftTimeout)
         .map_err(|error| Failure::new(Exit::Failed, format!("no signal handlers: {error}")))?;
+    raise_file_limit();
     let limits = settings.gateway.clone();
     let certificates = settings.tls_client_ca.is_some();
     let access = Arc::new(Access::new(settings.tokens.as_deref(), certificates, limits.max_records)?);
@@ -52,7 +56,8 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
     let listener = bind(&settings).await?;
     let admin = admin::bind(&settings.common).await?;
     let metrics = Metrics::new("gateway");
-    let config = PublisherConfig { in_flight: IN_FLIGHT, ..PublisherConfig::default() };
+    let config =
+        PublisherConfig { in_flight: IN_FLIGHT, acquire_timeout: PATIENCE, ..PublisherConfig::default() };
     let publisher = tokio::select! {
         publisher = connect::publisher(&settings, config, &metrics, connect::BUDGET) => publisher?,
         () = stop_order(&mut commands) => return Ok(Exit::Done),

@@ -24,27 +24,23 @@ pub(super) enum Protocol {
     Lines,
 }
 
-const METHODS: [&[u8]; 9] =
-    [b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"TRACE ", b"CONNECT "];
-/// How HTTP/2 begins. It is read as HTTP, which refuses the version in words a client understands.
-const HTTP2: &[u8] = b"PRI * HTTP/2";
 const TLS_HANDSHAKE: u8 = 0x16;
+/// Longer than any HTTP method that anybody registered.
+const LONGEST_METHOD: usize = 24;
 
 /// Decides by the bytes there are; `None` when more are needed.
+///
+/// HTTP begins with a method, capital letters and a space; JSON and `auth` do not. How HTTP/2 begins
+/// looks the same, and is refused by HTTP/1 in words that its clients understand.
 pub(super) fn classify(first: &[u8]) -> Option<Protocol> {
-    match first.first()? {
-        &TLS_HANDSHAKE => return Some(Protocol::Tls),
-        byte if !byte.is_ascii_uppercase() => return Some(Protocol::Lines),
-        _ => {}
+    if *first.first()? == TLS_HANDSHAKE {
+        return Some(Protocol::Tls);
     }
-    let mut undecided = false;
-    for method in METHODS.into_iter().chain([HTTP2]) {
-        if first.starts_with(method) {
-            return Some(Protocol::Http);
-        }
-        undecided |= method.starts_with(first);
+    match first.iter().position(|byte| !(byte.is_ascii_uppercase() || *byte == b'-')) {
+        Some(end) if end > 0 && first[end] == b' ' => Some(Protocol::Http),
+        Some(_) => Some(Protocol::Lines),
+        None => (first.len() > LONGEST_METHOD).then_some(Protocol::Lines),
     }
-    if undecided { None } else { Some(Protocol::Lines) }
 }
 
 /// Reads until the protocol is clear. `None` when the sender closes or says nothing in time.
@@ -130,7 +126,12 @@ mod tests {
             (b"PRI * HTTP/2.0\r\n", Some(Protocol::Http)),
             (b"P", None),
             (b"PO", None),
-            (b"POX", Some(Protocol::Lines)),
+            (b"POX", None),
+            (b"POX\n", Some(Protocol::Lines)),
+            (b"QUERY /v1", Some(Protocol::Http)),
+            (b"M-SEARCH * HTTP/1.1", Some(Protocol::Http)),
+            (b"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", Some(Protocol::Lines)),
+            (b" POST", Some(Protocol::Lines)),
             (b"{\"device\"", Some(Protocol::Lines)),
             (b"[", Some(Protocol::Lines)),
             (b"\r\n", Some(Protocol::Lines)),

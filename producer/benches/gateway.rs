@@ -1,0 +1,86 @@
+//! The gateway's servers under the loads that sensors make, and what a receipt costs.
+//!
+//! `cargo bench -p garenne-producer --bench gateway -- [--json FILE] [--seconds N] [--rounds N] [--amqp-url URL]`
+//!
+//! The gateway is a process of its own, so that its processor time and memory are its own. Without a
+//! broker's URL receipts come from memory: the servers are compared, not the broker. With one, what a
+//! receipt costs with and without group commit is measured as well.
+
+#[path = "gateway/child.rs"]
+mod child;
+#[path = "gateway/load.rs"]
+mod load;
+#[path = "gateway/report.rs"]
+mod report;
+
+use std::{path::PathBuf, process::ExitCode, time::Duration};
+
+use child::{Child, Outlet};
+use load::{Load, Seen};
+use report::Rows;
+
+/// What to measure, and for how long.
+#[derive(Clone)]
+struct Plan {
+    json: Option<PathBuf>,
+    seconds: Duration,
+    rounds: usize,
+    amqp_url: Option<String>,
+}
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let mut plan = Plan { json: None, seconds: Duration::from_secs(3), rounds: 3, amqp_url: None };
+    while let Some(argument) = arguments.next() {
+        match (argument.as_str(), arguments.next()) {
+            ("--json", Some(path)) => plan.json = Some(path.into()),
+            ("--seconds", Some(seconds)) => {
+                plan.seconds = Duration::from_secs(seconds.parse().expect("a number"));
+            }
+            ("--rounds", Some(rounds)) => plan.rounds = rounds.parse().expect("a number"),
+            ("--amqp-url", Some(url)) => plan.amqp_url = Some(url),
+            ("--serve", Some(words)) => return child::serve(&words),
+            // Cargo says `--bench`; names of other benches are none of ours.
+            _ => {}
+        }
+    }
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let rows = runtime.block_on(run(&plan));
+    rows.publish(plan.json.as_deref()).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+}
+
+async fn run(plan: &Plan) -> Rows {
+    let mut rows = Rows::default();
+    for _ in 0..plan.rounds {
+        // In turns, so that whatever else the machine does meets each alike.
+        for load in Load::ALL {
+            for server in ["worker-pool", "connection-pool", "sequential", "unbounded"] {
+                if server == "sequential" && !load.ends_connections() {
+                    // One connection for ever, and the others never: nothing to be measured.
+                    continue;
+                }
+                let seen = measure(server, &Outlet::Memory, load, plan.seconds).await;
+                rows.add(&format!("gateway/{server}/{load}"), &seen);
+            }
+        }
+        if let Some(url) = &plan.amqp_url {
+            for load in [Load::Http, Load::Pipelined] {
+                for (name, gather) in [("direct", false), ("gathered", true)] {
+                    let outlet = Outlet::Broker { url: url.clone(), gather };
+                    let seen = measure("connection-pool", &outlet, load, plan.seconds).await;
+                    rows.add(&format!("gateway/receipt/{load}/{name}"), &seen);
+                }
+            }
+        }
+    }
+    rows
+}
+
+async fn measure(server: &str, outlet: &Outlet, load: Load, seconds: Duration) -> Seen {
+    let child = Child::start(server, outlet);
+    let before = child.cpu();
+    let mut seen = load.run(child.address(), seconds).await;
+    seen.cpu = child.cpu().saturating_sub(before);
+    seen.rss_mb = child.rss_mb();
+    seen
+}
