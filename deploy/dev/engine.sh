@@ -39,9 +39,8 @@ get_engine() {
     say "starting dockerd"
     # In a session of its own, so that Ctrl-C here does not stop everyone's containers.
     setsid nohup dockerd >"$log_dir/dockerd.log" 2>&1 </dev/null &
-    mode_reason="dockerd did not start: $(tail -1 "$log_dir/dockerd.log" 2>/dev/null)"
     if alive=$! wait_until 30 dockerd engine_answers; then return 0; fi
-    mode_reason="dockerd does not start here: $(grep -m1 -o 'failed to start daemon.*' "$log_dir/dockerd.log" || echo "see $log_dir/dockerd.log")"
+    mode_reason="dockerd does not start here, see $log_dir/dockerd.log"
     return 1
 }
 
@@ -49,9 +48,10 @@ get_engine() {
 # ones have it built in, and a machine may have both.
 need_buildkit() {
     export DOCKER_BUILDKIT=1 COMPOSE_DOCKER_CLI_BUILD=1
-    local client
+    local client probe
     while read -r client; do
-        if printf 'FROM scratch\nLABEL probe=buildkit\n' | "$client" build -q - >/dev/null 2>&1; then
+        if probe=$(printf 'FROM scratch\nLABEL probe=buildkit\n' | "$client" build -q - 2>/dev/null); then
+            docker rmi "$probe" >/dev/null 2>&1 || true
             PATH=$(dirname "$client"):$PATH
             return
         fi
