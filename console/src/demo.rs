@@ -1,6 +1,7 @@
 //! `garenne demo`: a gateway, a few workers, a recording, trouble on the way, and an account of every
 //! reading at the end.
 
+mod account;
 pub mod cli;
 mod counters;
 mod fleet;

@@ -2,6 +2,7 @@
 
 mod scenarios {
     mod bad_messages;
+    mod console;
     mod copies;
     mod crash;
     mod credit;

@@ -28,8 +28,7 @@ use super::{
     summary::{Counts, Summary},
 };
 use crate::{
-    audit::{Audit, Evidence, Expected, Store, totals_table, write_findings},
-    dead,
+    audit::{Evidence, Expected, Store},
     interrupt::interrupts,
     operator::Operator,
     process::{Launcher, ProcessError},
@@ -38,39 +37,35 @@ use crate::{
 /// How often children are looked after.
 const TICK: Duration = Duration::from_millis(100);
 /// Ticks between two summary lines.
-const TICKS_A_LINE: u64 = 10;
-/// A drain that makes no progress for this long is over.
-const STALLED: Duration = Duration::from_secs(20);
-/// How long a replay may take to finish what it has under way.
-const REPLAY_ENDS_WITHIN: Duration = Duration::from_secs(15);
+pub(super) const TICKS_A_LINE: u64 = 10;
 /// A burst's first receipts, at the latest.
 const BURST_ARRIVES_WITHIN: Duration = Duration::from_secs(3);
 /// A worker that does not answer its admin port in this time answers next second.
 const ADMIN_PATIENCE: Duration = Duration::from_millis(300);
 
-struct Demo<'o> {
-    operator: &'o Operator,
-    dir: PathBuf,
-    recording: Recording,
-    speed: f64,
-    http: reqwest::Client,
-    screen: Screen,
-    fleet: Fleet,
-    main: Option<Replay>,
-    bursts: Vec<Replay>,
-    passes: u64,
-    pass_sent: u64,
-    watch: BrokerWatch<'o>,
-    dead_before: u64,
-    redelivered: Redelivered,
-    summary: Summary,
-    started: Instant,
-    sent: Vec<Expected>,
+pub(super) struct Demo<'o> {
+    pub(super) operator: &'o Operator,
+    pub(super) dir: PathBuf,
+    pub(super) recording: Recording,
+    pub(super) speed: f64,
+    pub(super) http: reqwest::Client,
+    pub(super) screen: Screen,
+    pub(super) fleet: Fleet,
+    pub(super) main: Option<Replay>,
+    pub(super) bursts: Vec<Replay>,
+    pub(super) passes: u64,
+    pub(super) pass_sent: u64,
+    pub(super) watch: BrokerWatch<'o>,
+    pub(super) dead_before: u64,
+    pub(super) redelivered: Redelivered,
+    pub(super) summary: Summary,
+    pub(super) started: Instant,
+    pub(super) sent: Vec<Expected>,
     /// Acknowledged and in no execution log yet.
-    open: HashSet<String>,
-    evidence: Evidence,
+    pub(super) open: HashSet<String>,
+    pub(super) evidence: Evidence,
     /// Nothing is left that could still be done.
-    idle: bool,
+    pub(super) idle: bool,
 }
 
 /// Runs the demo.
@@ -274,7 +269,7 @@ impl<'o> Demo<'o> {
     }
 
     /// Tells of workers that are gone, replaces those that should not be, and reads what is new.
-    async fn look_after(&mut self) -> Result<(), Failure> {
+    pub(super) async fn look_after(&mut self) -> Result<(), Failure> {
         if let Some(status) = self.fleet.gateway.ended() {
             return Err(failed(self.fleet.gateway.error(status)));
         }
@@ -291,49 +286,12 @@ impl<'o> Demo<'o> {
         self.done_more()
     }
 
-    fn tell(&self, gone: &Gone) {
+    pub(super) fn tell(&self, gone: &Gone) {
         let (Some(took), Some(receipt)) = (gone.told, &gone.receipt) else { return };
         self.screen.say(&story::stopped(&gone.name, Some(receipt), took));
     }
 
-    /// Reads new receipts.
-    fn sent_more(&mut self) -> Result<(), Failure> {
-        let mut new = Vec::new();
-        if let Some(main) = &mut self.main {
-            new = main.receipts.receipts().map_err(anyhow::Error::from)?;
-            self.pass_sent += new.len() as u64;
-        }
-        for burst in &mut self.bursts {
-            let arrived = burst.receipts.receipts().map_err(anyhow::Error::from)?;
-            burst.arrived |= !arrived.is_empty();
-            new.extend(arrived);
-            if burst.process.ended().is_some() {
-                burst.clean_up();
-            }
-        }
-        for expected in new {
-            if !self.evidence.executions.contains_key(&expected.id) {
-                self.open.insert(expected.id.clone());
-            }
-            self.sent.push(expected);
-        }
-        Ok(())
-    }
-
-    /// Reads new lines of the execution logs.
-    fn done_more(&mut self) -> Result<(), Failure> {
-        let logs = self.fleet.members.iter_mut().map(|member| &mut member.log);
-        for log in logs.chain(&mut self.fleet.old_logs) {
-            let lines = log.executions().map_err(anyhow::Error::from)?;
-            for (id, _) in &lines {
-                self.open.remove(id);
-            }
-            self.evidence.executed(lines);
-        }
-        Ok(())
-    }
-
-    async fn draw(&mut self) -> Result<(), Failure> {
+    pub(super) async fn draw(&mut self) -> Result<(), Failure> {
         let asked: Vec<_> =
             self.fleet.members.iter().map(|m| (m.process.name.clone(), m.admin.clone())).collect();
         for (name, admin) in &asked {
@@ -358,85 +316,9 @@ impl<'o> Demo<'o> {
         }
         Ok(())
     }
-
-    /// Waits until everything acknowledged is done, stops the fleet and accounts for every reading.
-    async fn account(
-        mut self,
-        store: Option<Store>,
-        interrupts: &mut mpsc::Receiver<()>,
-    ) -> Result<Exit, Failure> {
-        let finish = async {
-            self.end_replays().await?;
-            self.screen.say("\n>> No more readings: the workers finish what is queued.");
-            self.drain().await?;
-            self.screen.end();
-            for gone in self.fleet.stop().await {
-                self.tell(&gone);
-            }
-            self.done_more()
-        };
-        tokio::select! {
-            finished = finish => finished?,
-            _ = interrupts.recv() => {
-                self.screen.end();
-                eprintln!("interrupted again: no account");
-                return Ok(Exit::Interrupted);
-            }
-        }
-        if let Some(store) = store {
-            let effects = store.effects(&self.sent).await.map_err(anyhow::Error::from)?;
-            self.evidence.effects = Some(effects);
-        }
-        if !self.idle || !self.open.is_empty() {
-            self.evidence.dead = dead::reasons(self.operator).await?;
-        }
-        let audit = Audit::of(&self.sent, &self.evidence);
-        let file = self.dir.join("audit.ndjson");
-        write_findings(&audit, &file).with_context(|| format!("{} cannot be written", file.display()))?;
-        println!("\nThe account of every reading the gateway acknowledged:");
-        print!("{}", totals_table(&audit.totals, "readings", "stored"));
-        println!("  one line per reading: {}", file.display());
-        self.watch.leave().await;
-        if audit.totals.sent == 0 {
-            return Err(Failure::new(Exit::Failed, "nothing was sent: the account proves nothing"));
-        }
-        Ok(if audit.totals.kept() { Exit::Done } else { Exit::Failed })
-    }
-
-    async fn end_replays(&mut self) -> Result<(), Failure> {
-        for replay in self.main.iter_mut().chain(&mut self.bursts) {
-            replay.process.signal(Signal::TERM);
-            replay.process.end_within(REPLAY_ENDS_WITHIN).await;
-            replay.clean_up();
-        }
-        self.sent_more()
-    }
-
-    async fn drain(&mut self) -> Result<(), Failure> {
-        let mut ticks = ticks();
-        let (mut least, mut progress) = (usize::MAX, Instant::now());
-        for tick in 1_u64.. {
-            ticks.tick().await;
-            self.look_after().await?;
-            if tick.is_multiple_of(TICKS_A_LINE) {
-                self.draw().await?;
-            }
-            if self.open.len() < least {
-                (least, progress) = (self.open.len(), Instant::now());
-            }
-            if self.open.is_empty()
-                || (self.idle && progress.elapsed() > STALLED / 4)
-                || progress.elapsed() > STALLED
-            {
-                self.draw().await?;
-                return Ok(());
-            }
-        }
-        Ok(())
-    }
 }
 
-fn ticks() -> tokio::time::Interval {
+pub(super) fn ticks() -> tokio::time::Interval {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks

@@ -23,6 +23,20 @@ pub enum Act {
     Cut,
 }
 
+impl Act {
+    /// The word for it in reports.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Kill => "kill",
+            Self::Soft => "soft stop",
+            Self::Hard => "hard stop",
+            Self::Pause => "pause",
+            Self::BrokerRestart => "broker restart",
+            Self::Cut => "network cut",
+        }
+    }
+}
+
 /// How much of each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[expect(missing_docs, reason = "each is the number of acts of its name")]

@@ -7,7 +7,11 @@ use std::{collections::BTreeMap, fs, path::Path};
 use anyhow::Context;
 use serde::Serialize;
 
-use super::{effects::Witness, plan::Counts, timeline::Timeline};
+use super::{
+    effects::Witness,
+    plan::{Act, Counts},
+    timeline::Timeline,
+};
 use crate::{
     audit::{Audit, Totals, totals_table, write_findings},
     table::{Column, grouped, lay_out},
@@ -77,7 +81,7 @@ impl Report {
         let rows = self.timeline.happenings.iter().map(|happening| {
             vec![
                 format!("{:.1}s", happening.at),
-                happening.act.map_or("crash".to_owned(), |act| format!("{act:?}").to_lowercase()),
+                happening.act.map_or("crash", Act::as_str).to_owned(),
                 happening.whom.clone(),
                 happening.recovered_after.map_or("-".to_owned(), |after| format!("{after:.2}s")),
             ]

@@ -44,6 +44,8 @@ use crate::{
 const TICK: Duration = Duration::from_millis(50);
 /// Ticks between two lines.
 const TICKS_A_LINE: u64 = 40;
+/// How long a broker may take to come back before the drill is called off.
+const BROKER_BACK_WITHIN: Duration = Duration::from_secs(300);
 /// What an orderly stop at the end may take.
 const STOP_WITHIN: Duration = Duration::from_secs(40);
 
@@ -152,6 +154,7 @@ impl<'a> Drill<'a> {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut last, mut progress) = ((0, usize::MAX), Instant::now());
+        let mut away: Option<Instant> = None;
         for tick in 1_u64.. {
             tokio::select! {
                 _ = ticks.tick() => {}
@@ -177,6 +180,19 @@ impl<'a> Drill<'a> {
             let over = publishers.is_empty() && self.plan.is_over() && quiet && self.open.is_empty();
             if over || (quiet && progress.elapsed() > self.args.patience) {
                 return Ok(false);
+            }
+            // Without a broker nobody can get anything done: patience counts from its return.
+            if tick.is_multiple_of(TICKS_A_LINE) && progress.elapsed() > TICK * TICKS_A_LINE as u32 {
+                match self.operator.connect().await {
+                    Ok(connection) => {
+                        Operator::leave(connection).await;
+                        away = None;
+                    }
+                    Err(error) if away.get_or_insert_with(Instant::now).elapsed() > BROKER_BACK_WITHIN => {
+                        return Err(error.into());
+                    }
+                    Err(_) => progress = Instant::now(),
+                }
             }
         }
         Ok(false)

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::Report;
-use crate::table::grouped;
+use crate::{drill::plan::Act, table::grouped};
 
 const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 220.0;
@@ -98,7 +98,7 @@ fn chart(page: &mut String, report: &Report) {
     let _ = write!(page, "<polyline class=sent points='{}'/>", points.join(" "));
     for happening in &timeline.happenings {
         let at = x(happening.at);
-        let what = happening.act.map_or("crash".to_owned(), |act| format!("{act:?}"));
+        let what = happening.act.map_or("crash", Act::as_str);
         let _ = write!(
             page,
             "<line class=act x1='{at:.1}' x2='{at:.1}' y1=0 y2='{HEIGHT}'><title>{what} of {whom} at {second:.1} s</title></line>\
@@ -120,7 +120,7 @@ fn happenings(page: &mut String, report: &Report) {
             page,
             "<tr><td class=n>{:.1} s<td>{}<td>{}<td>{}<td class=n>{}",
             happening.at,
-            happening.act.map_or("crashed by itself".to_owned(), |act| format!("{act:?}")),
+            happening.act.map_or("crashed by itself", Act::as_str),
             escaped(&happening.whom),
             escaped(happening.replacement.as_deref().unwrap_or("–")),
             happening.recovered_after.map_or("–".to_owned(), |after| format!("{after:.2} s")),

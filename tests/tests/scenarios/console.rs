@@ -1,0 +1,106 @@
+//! `garenne` as an operator uses it: topology, status, the demo.
+
+use anyhow::Result;
+use garenne_tests::harness::{
+    broker::Rights,
+    process::{Ended, Program},
+    scene::Scene,
+};
+use lapin::options::QueueDeleteOptions;
+use serde_json::Value;
+
+async fn garenne(url: &str, arguments: &[&str]) -> Result<Ended> {
+    let program = Program::new("garenne").option("--amqp-url", url);
+    arguments.iter().fold(program, |program, argument| program.arg(argument)).run().await
+}
+
+#[tokio::test]
+async fn console_creates_compares_and_names_what_differs() -> Result<()> {
+    let scene = Scene::new().await?;
+    let (url, management) = (scene.vhost().amqp_url(), scene.vhost().management_url());
+    let check = ["topology", "check", "--management-url", &management];
+
+    let before = garenne(&url, &["topology", "check"]).await?;
+    assert_eq!(before.code, Some(1));
+    assert!(
+        before.stdout.iter().any(|line| line == "exchange garenne.tasks: missing"),
+        "{:?}",
+        before.stdout
+    );
+
+    let applied = garenne(&url, &["topology", "apply"]).await?;
+    assert_eq!(applied.code, Some(0), "{:?}", applied.stderr);
+    let same = garenne(&url, &check).await?;
+    assert_eq!(same.code, Some(0), "{:?}", same.stdout);
+
+    let channel = scene.client().channel();
+    channel.queue_delete("garenne.tasks.slow".into(), QueueDeleteOptions::default()).await?;
+    let lacking = garenne(&url, &check).await?;
+    assert_eq!(lacking.code, Some(1));
+    assert_eq!(
+        lacking.stdout[..3],
+        [
+            "queue garenne.tasks.slow: missing",
+            "binding garenne.tasks -> garenne.tasks.slow (alert.#): missing",
+            "binding garenne.tasks -> garenne.tasks.slow (spectrum.#): missing",
+        ]
+        .map(str::to_owned),
+        "{:?}",
+        lacking.stdout
+    );
+    let status = garenne(&url, &["status", "--json"]).await?;
+    assert_eq!(status.code, Some(1));
+    let status: Value = serde_json::from_str(&status.stdout.join("\n"))?;
+    assert_eq!(status["missing"], serde_json::json!(["garenne.tasks.slow"]));
+    Ok(())
+}
+
+#[tokio::test]
+async fn console_says_who_may_not_and_ends_with_77() -> Result<()> {
+    let scene = Scene::new().await?;
+    let rights = Rights { configure: "^$", write: ".*", read: ".*" };
+    let url = scene.vhost().user_url("looker", rights).await?;
+    let denied = garenne(&url, &["topology", "apply"]).await?;
+    assert_eq!(denied.code, Some(77));
+    assert_eq!(
+        denied.stderr,
+        [
+            "garenne: exchange \"garenne.unroutable\" is missing and this user may not create it: run `garenne topology apply` as a user with the configure right"
+        ]
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn console_exports_what_it_would_create() -> Result<()> {
+    let export = garenne("amqp://127.0.0.1:1", &["topology", "export", "--broker-version", "4.0"]).await?;
+    assert_eq!(export.code, Some(0), "{:?}", export.stderr);
+    let definitions: Value = serde_json::from_str(&export.stdout.join("\n"))?;
+    let queues = definitions["queues"].as_array().map_or(0, Vec::len);
+    assert!(queues > 15 && definitions["exchanges"].as_array().map_or(0, Vec::len) == 6, "{definitions}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn console_demo_accounts_for_every_reading() -> Result<()> {
+    let scene = Scene::new().await?;
+    let folder = scene.folder().join("demo");
+    let dir = folder.display().to_string();
+    let ended = garenne(&scene.vhost().amqp_url(), &["demo", "--for", "6s", "--dir", &dir]).await?;
+    assert_eq!(ended.code, Some(0), "{:?} {:?}", ended.stdout, ended.stderr);
+    let mut receipts = 0;
+    for entry in std::fs::read_dir(&folder)? {
+        let path = entry?.path();
+        if path.to_string_lossy().ends_with(".receipts.ndjson") {
+            receipts += std::fs::read_to_string(path)?.lines().count();
+        }
+    }
+    let audit = std::fs::read_to_string(folder.join("audit.ndjson"))?;
+    assert!(receipts > 1000, "{receipts}");
+    assert_eq!(audit.lines().count(), receipts);
+    assert!(audit.lines().all(|line| line.contains("\"verdict\":\"once\"")));
+    for told in ["gets SIGTERM", "gets SIGKILL"] {
+        assert!(ended.stderr.iter().any(|line| line.contains(told)), "{told}");
+    }
+    Ok(())
+}
