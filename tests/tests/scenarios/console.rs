@@ -41,8 +41,8 @@ async fn console_creates_compares_and_names_what_differs() -> Result<()> {
         lacking.stdout[..3],
         [
             "queue garenne.tasks.slow: missing",
-            "binding garenne.tasks -> garenne.tasks.slow (alert.#): missing",
             "binding garenne.tasks -> garenne.tasks.slow (spectrum.#): missing",
+            "binding garenne.tasks -> garenne.tasks.slow (alert.#): missing",
         ]
         .map(str::to_owned),
         "{:?}",
@@ -85,8 +85,14 @@ async fn console_exports_what_it_would_create() -> Result<()> {
 async fn console_demo_accounts_for_every_reading() -> Result<()> {
     let scene = Scene::new().await?;
     let folder = scene.folder().join("demo");
-    let dir = folder.display().to_string();
-    let ended = garenne(&scene.vhost().amqp_url(), &["demo", "--for", "6s", "--dir", &dir]).await?;
+    let recording = scene.folder().join("recording.csv");
+    let rows: String =
+        (0..600).map(|n| format!("2026-05-04T05:{:02}:{:02}Z,d{},{n}.5\n", n / 60, n % 60, n % 7)).collect();
+    std::fs::write(&recording, format!("time,device,temperature_C\n{rows}"))?;
+    let (dir, recording) = (folder.display().to_string(), recording.display().to_string());
+    // Ten recorded minutes in five seconds.
+    let demo = ["demo", "--recording", &recording, "--speed", "120x", "--for", "6s", "--dir", &dir];
+    let ended = garenne(&scene.vhost().amqp_url(), &demo).await?;
     assert_eq!(ended.code, Some(0), "{:?} {:?}", ended.stdout, ended.stderr);
     let mut receipts = 0;
     for entry in std::fs::read_dir(&folder)? {
