@@ -10,7 +10,7 @@ use std::{
 };
 
 use garenne_common::{
-    broker::PublisherConfig,
+    broker::{Publisher, PublisherConfig, Role},
     config::ConfigError,
     exit::{Exit, Failure},
     shutdown::{Command, Mode, signal},
@@ -19,6 +19,7 @@ use garenne_common::{
         admin::{self, AdminParts, Control, GroupCommand, Readiness},
     },
 };
+use prometheus::IntGauge;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::mpsc, sync::oneshot};
 use tokio_util::sync::CancellationToken;
@@ -32,6 +33,9 @@ const IN_FLIGHT: usize = 8192;
 
 /// How long a reading waits for a place among them before its sender is told that the gateway is busy.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How often a lost connection is tried again when nobody sends.
+const RECONNECT_EVERY: Duration = Duration::from_secs(1);
 
 /// How often the token file is looked at.
 const TOKENS_EVERY: Duration = Duration::from_secs(1);
@@ -73,8 +77,13 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
         .map_err(|error| Failure::new(Exit::Config, format!("gateway: {error}")))?;
     let parts = Arc::new(Parts { ingest, access: Arc::clone(&access), tls, limits, instruments });
 
-    let state =
-        Arc::new(State { accepting: AtomicBool::new(true), orders, server: settings.server.as_str() });
+    let connected = metrics.connection().up(Role::Publish);
+    let state = Arc::new(State {
+        accepting: AtomicBool::new(true),
+        connected: connected.clone(),
+        orders,
+        server: settings.server.as_str(),
+    });
     let (close_admin, admin_closed) = oneshot::channel::<()>();
     let admin = tokio::spawn(admin::serve(
         admin,
@@ -85,6 +94,7 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
     ));
 
     let watching = tokio::spawn(async move { access.watch(TOKENS_EVERY).await });
+    let connecting = tokio::spawn(stay_connected(publisher.clone(), connected));
     let stop = CancellationToken::new();
     let address = settings.listen_address(&listener);
     tracing::info!(address, server = settings.server.as_str(), "gateway is open for sensors");
@@ -99,6 +109,7 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
         () = stop_order(&mut commands) => (false, true),
     };
     watching.abort();
+    connecting.abort();
     publisher.close().await;
     let _ = close_admin.send(());
     let _ = admin.await;
@@ -110,6 +121,20 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
         return Ok(Exit::Failed);
     }
     Ok(Exit::Done)
+}
+
+/// Connects again after a loss, also when nobody sends: who is not ready is sent nothing, and what is
+/// sent nothing would never find out that the broker is back.
+async fn stay_connected(publisher: Publisher, connected: IntGauge) {
+    let mut tick = tokio::time::interval(RECONNECT_EVERY);
+    loop {
+        tick.tick().await;
+        if connected.get() == 0
+            && let Err(error) = publisher.connect().await
+        {
+            tracing::info!(%error, "no connection to the broker yet");
+        }
+    }
 }
 
 /// The next order to stop; pausing means nothing to a gateway, whose senders would only time out.
@@ -153,17 +178,21 @@ impl ProducerSettings {
 /// The gateway as its admin port sees it.
 struct State {
     accepting: AtomicBool,
+    /// 1 while there is a connection to publish on.
+    connected: IntGauge,
     orders: mpsc::Sender<Command>,
     server: &'static str,
 }
 
 impl Readiness for State {
     fn ready(&self) -> Result<(), Vec<String>> {
-        if self.accepting.load(Ordering::Relaxed) {
-            Ok(())
-        } else {
-            Err(vec!["the gateway stops".to_owned()])
+        if !self.accepting.load(Ordering::Relaxed) {
+            return Err(vec!["the gateway stops".to_owned()]);
         }
+        if self.connected.get() == 0 {
+            return Err(vec!["no connection to the broker".to_owned()]);
+        }
+        Ok(())
     }
 }
 

@@ -11,6 +11,7 @@ use super::{
     port,
     process::{Ended, Process, Program, Signal},
     scene::Scene,
+    wait::{Seen, eventually},
 };
 
 /// A gateway to start. Cloned and started again it is the same gateway: it keeps its port.
@@ -80,7 +81,12 @@ impl GatewayPlan {
         let open =
             |lines: &[String]| lines.iter().any(|line| line.contains("open for sensors")).then_some(());
         process.stderr().until("the gateway's port", open).await?;
-        Ok(Gateway { process, address: self.address.clone(), http: reqwest::Client::new() })
+        let admin = process.stderr().until("the admin port's address", |lines| {
+            let line = lines.iter().find(|line| line.contains("admin port is open"))?;
+            Some(line.rsplit("address=").next()?.trim().to_owned())
+        });
+        let admin = format!("http://{}", admin.await?);
+        Ok(Gateway { process, address: self.address.clone(), admin, http: reqwest::Client::new() })
     }
 }
 
@@ -89,6 +95,7 @@ impl GatewayPlan {
 pub struct Gateway {
     process: Process,
     address: String,
+    admin: String,
     http: reqwest::Client,
 }
 
@@ -125,6 +132,19 @@ impl Gateway {
     #[must_use]
     pub fn process(&self) -> &Process {
         &self.process
+    }
+
+    /// Waits until it says that it is ready, or that it is not.
+    ///
+    /// # Errors
+    /// When it goes on saying the other thing.
+    pub async fn until_ready(&self, ready: bool) -> Result<()> {
+        let url = format!("{}/readyz", self.admin);
+        eventually(format!("the gateway is ready: {ready}"), async || {
+            let answer = self.http.get(&url).send().await?;
+            Ok(Seen::when(answer.status().is_success() == ready, answer.text().await?))
+        })
+        .await
     }
 
     /// `POST`s a body.

@@ -100,3 +100,19 @@ async fn gateway_a_blocked_broker_is_pushed_back_and_memory_stays_bounded() -> R
     gateway.stop().await?;
     Ok(())
 }
+
+#[tokio::test]
+async fn gateway_finds_its_broker_again_when_nobody_sends() -> Result<()> {
+    let broker = Broker::start(BrokerOptions::default()).await?;
+    let scene = Scene::on(&broker).await?;
+    let gateway = GatewayPlan::new(&scene)?.start().await?;
+    gateway.until_ready(true).await?;
+    broker.stop().await?;
+    gateway.until_ready(false).await?;
+    broker.restart().await?;
+    gateway.until_ready(true).await?;
+    let reading = json!({"device": "a", "metric": "m", "value": 1}).to_string();
+    assert_eq!(gateway.post("/v1/readings", "application/json", reading).await?.status, 202);
+    gateway.stop().await?;
+    Ok(())
+}
