@@ -14,7 +14,7 @@ use super::{
     audit,
     auth::Peer,
     http,
-    sniff::{Protocol, sniff},
+    sniff::{Protocol, Sniffed, sniff},
     tcp, tls,
 };
 
@@ -76,6 +76,7 @@ impl Connection {
     }
 }
 
+/// Protocols are boxed: a connection that is only open must not take the room of the largest.
 async fn speak(
     stream: impl Transport + 'static,
     parts: &Arc<Parts>,
@@ -83,41 +84,53 @@ async fn speak(
     peer: &Peer,
     stop: &CancellationToken,
 ) -> io::Result<()> {
-    let patience = parts.limits.first_byte_timeout;
-    let sniffed = tokio::select! {
-        sniffed = sniff(stream, patience) => sniffed?,
-        () = stop.cancelled() => return Ok(()),
-    };
-    match sniffed {
+    match look(stream, parts, stop).await? {
         None => Ok(()),
         Some((Protocol::Http, stream)) => {
-            http::serve(stream, router, parts, peer, stop).await.map_err(io::Error::other)
+            Box::pin(http::serve(stream, router, parts, peer, stop)).await.map_err(io::Error::other)
         }
-        Some((Protocol::Lines, stream)) => tcp::serve(stream, parts, peer, stop).await,
-        Some((Protocol::Tls, stream)) => {
-            let Some(acceptor) = &parts.tls else {
-                audit(peer, "tls", "no-certificate-here");
-                return Err(io::Error::other("TLS spoken on a port without a certificate (--tls-cert)"));
-            };
-            let handshake = timeout(parts.limits.header_timeout, acceptor.accept(stream));
-            let stream = tokio::select! {
-                stream = handshake => stream.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?,
-                () = stop.cancelled() => return Ok(()),
-            };
-            let stream = stream.inspect_err(|_| audit(peer, "tls", "handshake"))?;
-            let peer = Peer { device: tls::subject(stream.get_ref().1), ..peer.clone() };
-            let sniffed = tokio::select! {
-                sniffed = sniff(stream, patience) => sniffed?,
-                () = stop.cancelled() => return Ok(()),
-            };
-            match sniffed {
-                None => Ok(()),
-                Some((Protocol::Http, stream)) => {
-                    http::serve(stream, router, parts, &peer, stop).await.map_err(io::Error::other)
-                }
-                Some((Protocol::Lines, stream)) => tcp::serve(stream, parts, &peer, stop).await,
-                Some((Protocol::Tls, _)) => Err(io::Error::other("TLS within TLS")),
-            }
+        Some((Protocol::Lines, stream)) => Box::pin(tcp::serve(stream, parts, peer, stop)).await,
+        Some((Protocol::Tls, stream)) => Box::pin(speak_within(stream, parts, router, peer, stop)).await,
+    }
+}
+
+async fn look<S: Transport>(
+    stream: S,
+    parts: &Parts,
+    stop: &CancellationToken,
+) -> io::Result<Option<(Protocol, Sniffed<S>)>> {
+    tokio::select! {
+        sniffed = sniff(stream, parts.limits.first_byte_timeout) => sniffed,
+        () = stop.cancelled() => Ok(None),
+    }
+}
+
+/// The same within TLS.
+async fn speak_within(
+    stream: impl Transport + 'static,
+    parts: &Arc<Parts>,
+    router: axum::Router,
+    peer: &Peer,
+    stop: &CancellationToken,
+) -> io::Result<()> {
+    let Some(acceptor) = &parts.tls else {
+        audit(peer, "tls", "no-certificate-here");
+        return Err(io::Error::other("TLS spoken on a port without a certificate (--tls-cert)"));
+    };
+    let stream = tokio::select! {
+        stream = timeout(parts.limits.header_timeout, acceptor.accept(stream)) => {
+            stream.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
         }
+        () = stop.cancelled() => return Ok(()),
+    };
+    let stream = stream.inspect_err(|_| audit(peer, "tls", "handshake"))?;
+    let peer = Peer { device: tls::subject(stream.get_ref().1), ..peer.clone() };
+    match look(stream, parts, stop).await? {
+        None => Ok(()),
+        Some((Protocol::Http, stream)) => {
+            Box::pin(http::serve(stream, router, parts, &peer, stop)).await.map_err(io::Error::other)
+        }
+        Some((Protocol::Lines, stream)) => Box::pin(tcp::serve(stream, parts, &peer, stop)).await,
+        Some((Protocol::Tls, _)) => Err(io::Error::other("TLS within TLS")),
     }
 }

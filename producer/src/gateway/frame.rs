@@ -30,6 +30,8 @@ pub(super) struct Lines<R> {
     /// Bytes at the buffer's start that are known to hold no line end.
     searched: usize,
     limit: usize,
+    /// What the next read asks for.
+    room: usize,
     /// Within a line that is over the limit.
     skipping: bool,
     idle: Duration,
@@ -39,8 +41,10 @@ pub(super) struct Lines<R> {
     begun: Option<Instant>,
 }
 
-/// What one read asks for; a sensor's line is a few hundred bytes, a pipelining one sends many.
-const READ: usize = 8 * 1024;
+/// What a read asks for at least: room for a sensor's line, and what a silent connection costs.
+const LEAST: usize = 512;
+/// What it asks for at most, once a sender has filled what was asked for.
+const MOST: usize = 16 * 1024;
 
 impl<R: AsyncRead + Unpin> Lines<R> {
     /// Lines of at most `limit` bytes. `idle` bounds the silence between lines, `slow` the time that
@@ -50,6 +54,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
             reader,
             buffer: BytesMut::new(),
             searched: 0,
+            room: LEAST,
             limit,
             skipping: false,
             idle,
@@ -69,13 +74,19 @@ impl<R: AsyncRead + Unpin> Lines<R> {
                 Some(begun) => (begun + self.slow, Frame::Slow),
                 None => (self.silent_since + self.idle, Frame::Idle),
             };
-            self.buffer.reserve(READ);
+            if self.buffer.is_empty() {
+                // What lines were cut from is let go of: their answers may be far off.
+                self.buffer = BytesMut::new();
+            }
+            self.buffer.reserve(self.room);
             let Ok(read) = timeout_at(deadline, self.reader.read_buf(&mut self.buffer)).await else {
                 return Ok(late);
             };
-            if read? == 0 {
+            let read = read?;
+            if read == 0 {
                 return Ok(Frame::End);
             }
+            self.room = if read >= self.room { (self.room * 2).min(MOST) } else { read.clamp(LEAST, MOST) };
         }
     }
 

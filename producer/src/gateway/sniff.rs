@@ -48,7 +48,7 @@ pub(super) async fn sniff<S: AsyncRead + Unpin>(
     mut stream: S,
     deadline: Duration,
 ) -> io::Result<Option<(Protocol, Sniffed<S>)>> {
-    let mut first = BytesMut::with_capacity(1024);
+    let mut first = BytesMut::with_capacity(256);
     let deciding = async {
         loop {
             if stream.read_buf(&mut first).await? == 0 {
@@ -81,6 +81,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Sniffed<S> {
         let taken = self.first.len().min(buffer.remaining());
         buffer.put_slice(&self.first[..taken]);
         self.first.advance(taken);
+        if self.first.is_empty() {
+            // An empty slice still holds the memory it is a slice of.
+            self.first = Bytes::new();
+        }
         Poll::Ready(Ok(()))
     }
 }
