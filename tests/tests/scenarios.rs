@@ -2,6 +2,7 @@
 
 mod scenarios {
     mod bad_messages;
+    mod clean_stops;
     mod console;
     mod copies;
     mod crash;
@@ -13,7 +14,9 @@ mod scenarios {
     mod gateway;
     mod gateway_receipts;
     mod harness;
+    mod poison;
     mod publisher_pool;
+    mod reconnect;
     mod retry;
     mod shutdown_escalated;
     mod shutdown_hard;

@@ -18,6 +18,8 @@ pub enum Seen<T> {
     Wanted(T),
     /// Something else; shown when time is up.
     Other(String),
+    /// Something after which it cannot come any more.
+    Never(String),
 }
 
 impl Seen<()> {
@@ -40,6 +42,7 @@ pub async fn eventually<T>(what: impl Display, mut look: impl AsyncFnMut() -> Re
         let other = match look().await {
             Ok(Seen::Wanted(value)) => return Ok(value),
             Ok(Seen::Other(other)) => other,
+            Ok(Seen::Never(why)) => return Err(anyhow!("will never be: {what}; seen: {why}")),
             Err(error) => format!("{error:#}"),
         };
         if Instant::now() > deadline {
@@ -53,7 +56,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_failed_look_is_repeated_and_the_last_one_is_shown() {
+    async fn a_failed_look_is_repeated_and_the_last_other_one_is_shown() {
         let mut looks = 0;
         let third = eventually("the third look", async || {
             looks += 1;
@@ -63,6 +66,8 @@ mod tests {
             Ok(if looks == 3 { Seen::Wanted(looks) } else { Seen::Other(format!("look {looks}")) })
         });
         assert_eq!(third.await.unwrap(), 3);
+        let hopeless = eventually("life", async || Ok(Seen::<()>::Never("death".into()))).await.unwrap_err();
+        assert_eq!(hopeless.to_string(), "will never be: life; seen: death");
         let never = eventually("an end", async || Ok(Seen::when(false, 7))).await.unwrap_err();
         assert_eq!(never.to_string(), "not within 60s: an end; last seen: 7");
     }

@@ -80,6 +80,16 @@ impl WorkerPlan {
     /// # Errors
     /// When it ends before, or does not get that far in time.
     pub async fn start(self) -> Result<Worker> {
+        let mut worker = self.begin().await?;
+        worker.until_ready().await?;
+        Ok(worker)
+    }
+
+    /// Starts it and waits until its admin port is open: for workers that may not live for long.
+    ///
+    /// # Errors
+    /// When it ends before, or does not get that far in time.
+    pub async fn begin(self) -> Result<Worker> {
         let process = self.launch().await?;
         let address = process.stderr().until("the admin port's address", |lines| {
             lines.iter().find_map(|line| {
@@ -88,16 +98,14 @@ impl WorkerPlan {
             })
         });
         let admin = format!("http://{}", address.await?);
-        let mut worker = Worker {
+        Ok(Worker {
             process,
             name: self.name.clone(),
             receipt: self.receipt.clone(),
             admin,
             // A kept connection would keep the worker's admin port from closing.
             http: reqwest::Client::builder().pool_max_idle_per_host(0).build()?,
-        };
-        worker.until_ready().await?;
-        Ok(worker)
+        })
     }
 }
 
@@ -173,6 +181,12 @@ impl Worker {
         self.process.id()
     }
 
+    /// Whether it has ended, or is about to: its outputs are closed.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.process.stdout().is_closed()
+    }
+
     /// Sends a signal.
     ///
     /// # Errors
@@ -188,7 +202,9 @@ impl Worker {
     pub async fn until_ready(&mut self) -> Result<()> {
         let (http, url) = (self.http.clone(), format!("{}/readyz", self.admin));
         eventually(format!("{} is ready", self.name), async || {
-            self.process.check_alive()?;
+            if let Err(ended) = self.process.check_alive() {
+                return Ok(Seen::Never(ended.to_string()));
+            }
             let answer = http.get(&url).send().await?;
             let ready = answer.status() == StatusCode::OK;
             Ok(Seen::when(ready, answer.text().await?))

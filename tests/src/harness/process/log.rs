@@ -53,6 +53,12 @@ impl Log {
         self.len() == 0
     }
 
+    /// Whether nothing more can come.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.lines.has_changed().is_err()
+    }
+
     /// The last lines, for an error message.
     #[must_use]
     pub fn tail(&self) -> String {

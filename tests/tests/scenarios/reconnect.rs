@@ -1,0 +1,206 @@
+//! Whatever happens to the connection, the worker comes back by itself, with the same prefetch, and no
+//! task is lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result};
+use garenne_tests::harness::{
+    broker::{Broker, BrokerOptions, Rights},
+    fault::Proxy,
+    process::Signal,
+    scene::Scene,
+    wait::{Seen, eventually},
+    worker::{Done, Worker, WorkerPlan},
+};
+use serde_json::json;
+
+const PREFETCH: u64 = 20;
+
+fn plan(plan: WorkerPlan) -> WorkerPlan {
+    plan.stdout().lane("fast:prefetch=20,concurrency=4..4")
+}
+
+/// Waits until every one of these is done.
+async fn until_all(worker: &Worker, ids: &[String]) -> Result<Vec<Done>> {
+    eventually("every task is done", async || {
+        let done = worker.done()?;
+        let found: BTreeSet<_> = done.iter().map(|done| done.task_id.as_str()).collect();
+        let missing = ids.iter().filter(|id| !found.contains(id.as_str())).count();
+        Ok(if missing == 0 { Seen::Wanted(done) } else { Seen::Other(format!("{missing} missing")) })
+    })
+    .await
+}
+
+/// The broker lists one consumer of the lane, with the prefetch that it always had.
+async fn prefetch_is_restored(scene: &Scene) -> Result<()> {
+    eventually("one consumer with its prefetch", async || {
+        let consumers = scene.vhost().view().consumers().await?;
+        // The management plugin keeps the entries of a deleted queue's consumers, without a channel.
+        let lane = consumers.iter().filter(|it| it.queue() == "garenne.tasks.fast");
+        let lane = lane.filter(|it| !it.connection().is_empty());
+        let prefetch: Vec<_> = lane.map(|it| it.prefetch).collect();
+        Ok(Seen::when(prefetch == [PREFETCH], format_args!("{prefetch:?}")))
+    })
+    .await
+}
+
+/// Stops the worker. A connection that was lost `cuts` times may have taken so many prefetches of acks
+/// with it, also such as were on their way: those tasks, and no others, were done twice.
+async fn account(worker: Worker, cuts: u64) -> Result<()> {
+    let stopped = worker.stop().await?;
+    let mut times: BTreeMap<&str, usize> = BTreeMap::new();
+    for done in &stopped.done {
+        assert_eq!(done.attempt, 1, "a lost connection is no attempt: {done:?}");
+        *times.entry(&done.task_id).or_default() += 1;
+    }
+    let again = stopped.done.len() - times.len();
+    assert!(again as u64 <= cuts * PREFETCH, "{again} again, {:?}", stopped.receipt);
+    assert_eq!((stopped.code, stopped.receipt.dead, stopped.receipt.retried), (0, 0, 0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn reconnect_after_broker_restart() -> Result<()> {
+    let broker = Broker::start(BrokerOptions::default()).await?;
+    let mut scene = Scene::on(&broker).await?;
+    let mut worker = plan(scene.worker("steadfast")?).start().await?;
+    let mut ids = scene.publish("bench.sleep", &json!({"ms": 20}), "before", 300).await?;
+    worker.until_done(50).await?;
+    broker.stop().await?;
+    worker.until_not_ready().await?;
+    assert_eq!(worker.get("/livez").await?, "ok\n", "being alive does not depend on the broker");
+    broker.restart().await?;
+    worker.until_ready().await?;
+    prefetch_is_restored(&scene).await?;
+    scene.reconnect().await?;
+    ids.extend(scene.publish("bench.sleep", &json!({"ms": 1}), "after", 100).await?);
+    until_all(&worker, &ids).await?;
+    account(worker, 1).await
+}
+
+#[tokio::test]
+async fn reconnect_after_connection_reset() -> Result<()> {
+    let scene = Scene::new().await?;
+    let (proxy, url) = Proxy::for_url(&scene.vhost().amqp_url()).await?;
+    let worker = plan(scene.worker_at("cut", &url)?).start().await?;
+    let ids = scene.publish("bench.sleep", &json!({"ms": 20}), "task", 400).await?;
+    for round in 1..=4 {
+        worker.until_done(round * 60).await?;
+        proxy.drop_connections();
+    }
+    until_all(&worker, &ids).await?;
+    prefetch_is_restored(&scene).await?;
+    scene.until_lane("fast", 0, 0).await?;
+    let reconnects = worker.metric("garenne_reconnects_total", &["role=\"consume\""]).await?;
+    assert!(reconnects >= 1.0, "{reconnects} reconnects");
+    account(worker, 4).await
+}
+
+/// Nothing is refused and nothing answers: only missing heartbeats tell.
+#[tokio::test]
+async fn reconnect_after_silence() -> Result<()> {
+    let scene = Scene::new().await?;
+    let (proxy, url) = Proxy::for_url(&scene.vhost().amqp_url()).await?;
+    let mut worker = plan(scene.worker_at("silent", &format!("{url}?heartbeat=2"))?).start().await?;
+    let mut ids = scene.publish("bench.sleep", &json!({"ms": 20}), "before", 200).await?;
+    worker.until_done(50).await?;
+    proxy.stall();
+    worker.until_not_ready().await?;
+    ids.extend(scene.publish("bench.sleep", &json!({"ms": 1}), "meanwhile", 50).await?);
+    proxy.heal();
+    worker.until_ready().await?;
+    until_all(&worker, &ids).await?;
+    prefetch_is_restored(&scene).await?;
+    account(worker, 1).await
+}
+
+#[tokio::test]
+async fn reconnect_after_being_closed_by_the_broker() -> Result<()> {
+    let scene = Scene::new().await?;
+    let worker = plan(scene.worker("closed")?).start().await?;
+    let ids = scene.publish("bench.sleep", &json!({"ms": 20}), "task", 200).await?;
+    worker.until_done(50).await?;
+    // Its connection for consuming, found by its consumer; an operator's click.
+    let connection = eventually("the consumer's connection", async || {
+        let consumers = scene.vhost().view().consumers().await?;
+        let lane = consumers.iter().find(|it| it.queue() == "garenne.tasks.fast");
+        Ok(lane.map_or(Seen::Other("none".into()), |it| Seen::Wanted(it.connection().to_owned())))
+    })
+    .await?;
+    scene.vhost().broker().management().close_connection(&connection).await?;
+    until_all(&worker, &ids).await?;
+    prefetch_is_restored(&scene).await?;
+    account(worker, 1).await
+}
+
+/// The queue is gone and with it what was in it; the worker makes it again and goes on.
+#[tokio::test]
+async fn queue_deleted_and_made_again() -> Result<()> {
+    let scene = Scene::new().await?;
+    let worker = plan(scene.worker("mending")?).start().await?;
+    let pid = worker.id();
+    scene.publish("bench.noop", &json!({}), "before", 10).await?;
+    worker.until_done(10).await?;
+    let queue = ["queues", scene.vhost().name(), "garenne.tasks.fast"];
+    scene.vhost().broker().management().delete(&queue).await?;
+    prefetch_is_restored(&scene).await?;
+    let ids = scene.publish("bench.noop", &json!({}), "after", 10).await?;
+    until_all(&worker, &ids).await?;
+    assert_eq!(worker.id(), pid);
+    account(worker, 0).await
+}
+
+/// An alarm blocks who publishes. Acks travel on another connection, and copies wait.
+#[tokio::test]
+async fn memory_alarm_holds_up_copies_only() -> Result<()> {
+    let broker = Broker::start(BrokerOptions::default()).await?;
+    let scene = Scene::on(&broker).await?;
+    let worker = plan(scene.worker("alarmed")?).start().await?;
+    worker.signal(Signal::TSTP)?;
+    scene.until_no_consumer("fast").await?;
+    let fine = scene.publish("bench.noop", &json!({}), "fine", 100).await?;
+    let failing = scene.publish("bench.fail", &json!({"times": 1}), "failing", 5).await?;
+    broker.set_memory_alarm(true).await?;
+    worker.signal(Signal::CONT)?;
+    until_all(&worker, &fine).await?;
+    scene.until_lane("fast", 0, failing.len()).await?;
+    broker.set_memory_alarm(false).await?;
+    let done = until_all(&worker, &failing).await?;
+    assert!(done.iter().filter(|done| done.kind == "bench.fail").all(|done| done.attempt == 2), "{done:?}");
+    let receipt = worker.stop().await?.receipt;
+    assert_eq!((receipt.acked, receipt.retried, receipt.dead), (105, 5, 0), "{receipt:?}");
+    Ok(())
+}
+
+/// A password that was changed under the worker is waited out: whoever rotates it may be half way.
+#[tokio::test]
+async fn changed_password_is_waited_out() -> Result<()> {
+    let scene = Scene::new().await?;
+    let everything = Rights { configure: ".*", write: ".*", read: ".*" };
+    let url = scene.vhost().user_url("rotated", everything).await?;
+    let mut worker = plan(scene.worker_at("rotated", &url)?).start().await?;
+    let pid = worker.id();
+    let user = url.strip_prefix("amqp://").and_then(|it| it.split(':').next()).context("a user")?;
+    let management = scene.vhost().broker().management();
+    management.create_user(user, "another").await?;
+    let connections = eventually("its connections", async || {
+        let listed = scene.vhost().view().connections().await?;
+        let own = listed
+            .into_iter()
+            .filter(|it| it.user_provided_name.as_ref().is_some_and(|name| name.contains("rotated")));
+        let own: Vec<_> = own.map(|it| it.name).collect();
+        Ok(if own.len() >= 2 { Seen::Wanted(own) } else { Seen::Other(format!("{own:?}")) })
+    })
+    .await?;
+    for connection in connections {
+        management.close_connection(&connection).await?;
+    }
+    worker.until_not_ready().await?;
+    let ids = scene.publish("bench.noop", &json!({}), "meanwhile", 10).await?;
+    worker.until_logged("refused user").await?;
+    management.create_user(user, user).await?;
+    worker.until_ready().await?;
+    until_all(&worker, &ids).await?;
+    assert_eq!(worker.id(), pid);
+    account(worker, 1).await
+}
