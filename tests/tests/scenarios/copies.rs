@@ -76,7 +76,9 @@ async fn copies_keep_what_the_publisher_said_and_drop_what_would_lose_them() -> 
     for dropped in ["x-first-death-queue", "x-first-death-reason", "x-first-death-exchange", "CC", "BCC"] {
         assert!(!copy.has(dropped), "{dropped} was copied");
     }
-    assert!(!copy.has("x-death") && !copy.has("x-delivery-count"), "{copy:?}");
+    assert!(!copy.has("x-death"), "{copy:?}");
+    // Some brokers add a count of their own.
+    assert_eq!(copy.number("x-delivery-count").unwrap_or(0), 0, "{copy:?}");
     assert_eq!((kept.user_id(), copy.text("garenne-user-id").as_str()), (&None, "guest"));
     assert_eq!(kept.expiration(), &None, "an expiring copy would leave its rung early");
     let expires = i64::try_from(sent_at)? * 1000 + 7_200_000;

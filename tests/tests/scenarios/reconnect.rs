@@ -123,7 +123,8 @@ async fn reconnect_after_being_closed_by_the_broker() -> Result<()> {
     // Its connection for consuming, found by its consumer; an operator's click.
     let connection = eventually("the consumer's connection", async || {
         let consumers = scene.vhost().view().consumers().await?;
-        let lane = consumers.iter().find(|it| it.queue() == "garenne.tasks.fast");
+        let mut listed = consumers.iter().filter(|it| !it.connection().is_empty());
+        let lane = listed.find(|it| it.queue() == "garenne.tasks.fast");
         Ok(lane.map_or(Seen::Other("none".into()), |it| Seen::Wanted(it.connection().to_owned())))
     })
     .await?;
