@@ -61,11 +61,13 @@ impl Courier {
     /// pointless; the batch then counts as undelivered.
     pub async fn send(&self, batch: Vec<Reading>) -> bool {
         let place = tokio::select! {
-            place = Arc::clone(&self.places).acquire_owned() => place.expect("the semaphore is never closed"),
+            // First, for a failure frees a place at the same moment.
+            biased;
             () = self.carrier.broken.cancelled() => {
                 self.carrier.tally.undelivered.fetch_add(batch.len() as u64, Relaxed);
                 return false;
             }
+            place = Arc::clone(&self.places).acquire_owned() => place.expect("the semaphore is never closed"),
         };
         let (carrier, destination) = (Arc::clone(&self.carrier), Arc::clone(&self.destination));
         self.under_way.spawn(async move {
@@ -121,8 +123,9 @@ impl Carrier {
         let mut backoff = Backoff::default();
         while !batch.is_empty() {
             let outcome = tokio::select! {
-                outcome = destination.deliver(&batch) => outcome,
+                biased;
                 () = self.broken.cancelled() => break,
+                outcome = destination.deliver(&batch) => outcome,
             };
             match outcome {
                 Ok(ids) => {
