@@ -127,7 +127,7 @@ async fn queued_expiration_is_checked_before_the_start() -> Result<()> {
     let scene = Scene::new().await?;
     let plan = scene.worker("slow")?.stdout().lane("fast:prefetch=10,concurrency=1..1");
     let worker = plan.start().await?;
-    scene.publish("bench.sleep", &json!({"ms": 1500}), "running", 1).await?;
+    scene.publish("bench.sleep", &json!({"ms": 2500}), "running", 1).await?;
     worker.until_holds("fast", 1, 0).await?;
     // Delivered in time, but its turn comes too late.
     let soon = with_id("late").with_expiration("500".into());

@@ -13,7 +13,7 @@ async fn redelivery_after_kill() -> Result<()> {
     scene.publish("bench.noop", &json!({}), "done", 5).await?;
     victim.until_done(5).await?;
     scene.until_lane("fast", 0, 0).await?;
-    let running = scene.publish("bench.deaf", &json!({"ms": 3000}), "running", 2).await?;
+    let running = scene.publish("bench.deaf", &json!({"ms": 4000}), "running", 2).await?;
     victim.until_holds("fast", 2, 0).await?;
     let waiting = scene.publish("bench.noop", &json!({}), "waiting", 8).await?;
     victim.until_holds("fast", 2, 8).await?;

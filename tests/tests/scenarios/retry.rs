@@ -42,7 +42,7 @@ async fn panic_is_an_attempt_and_harms_nobody_else() -> Result<()> {
     let plan = scene.worker("panicking")?.stdout().lane("fast:prefetch=20,concurrency=2..2");
     let worker = plan.option("--max-attempts", "2").start().await?;
     let pid = worker.id();
-    scene.publish("bench.sleep", &json!({"ms": 1000}), "neighbour", 1).await?;
+    scene.publish("bench.sleep", &json!({"ms": 2500}), "neighbour", 1).await?;
     worker.until_holds("fast", 1, 0).await?;
     scene.publish("bench.panic", &json!({}), "panic", 3).await?;
     let dead = scene.take_all("garenne.dead", 3).await?;

@@ -72,7 +72,7 @@ async fn sigquit_is_hard_at_once() -> Result<()> {
 async fn admin_port_stops_in_the_mode_it_is_asked_for() -> Result<()> {
     let scene = Scene::new().await?;
     let worker = scene.worker("asked")?.stdout().lane("fast:prefetch=10,concurrency=1..1").start().await?;
-    scene.publish("bench.sleep", &json!({"ms": 500}), "running", 1).await?;
+    scene.publish("bench.sleep", &json!({"ms": 2000}), "running", 1).await?;
     worker.until_holds("fast", 1, 0).await?;
     scene.publish("bench.noop", &json!({}), "waiting", 3).await?;
     worker.until_holds("fast", 1, 3).await?;

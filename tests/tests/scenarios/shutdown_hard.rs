@@ -52,7 +52,7 @@ async fn shutdown_hard_waits_for_the_grace() -> Result<()> {
     let scene = Scene::new().await?;
     let plan = scene.worker("hard")?.stdout().lane("fast:prefetch=10,concurrency=1..1");
     let worker = plan.option("--shutdown-mode", "hard").option("--hard-grace", "20s").start().await?;
-    scene.publish("bench.spin", &json!({"ms": 1000}), "busy", 1).await?;
+    scene.publish("bench.spin", &json!({"ms": 2500}), "busy", 1).await?;
     worker.until_holds("fast", 1, 0).await?;
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.delivered, receipt.abandoned, receipt.lost_settlements), (1, 0, 0), "{receipt:?}");

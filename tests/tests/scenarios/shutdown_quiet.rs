@@ -9,7 +9,7 @@ async fn sigtstp_is_quiet_and_sigcont_resumes() -> Result<()> {
     let scene = Scene::new().await?;
     let worker = scene.worker("quiet")?.stdout().lane("fast:prefetch=10,concurrency=1..1").start().await?;
     let pid = worker.id();
-    scene.publish("bench.sleep", &json!({"ms": 500}), "running", 1).await?;
+    scene.publish("bench.sleep", &json!({"ms": 2000}), "running", 1).await?;
     worker.until_holds("fast", 1, 0).await?;
     scene.publish("bench.noop", &json!({}), "held", 3).await?;
     worker.until_holds("fast", 1, 3).await?;
@@ -34,7 +34,7 @@ async fn sigtstp_is_quiet_and_sigcont_resumes() -> Result<()> {
 async fn quiet_worker_stops_when_told() -> Result<()> {
     let scene = Scene::new().await?;
     let worker = scene.worker("quiet")?.stdout().lane("fast:prefetch=10,concurrency=1..1").start().await?;
-    scene.publish("bench.sleep", &json!({"ms": 1000}), "running", 1).await?;
+    scene.publish("bench.sleep", &json!({"ms": 2000}), "running", 1).await?;
     worker.until_holds("fast", 1, 0).await?;
     worker.post("/quiet").await?;
     scene.until_no_consumer("fast").await?;

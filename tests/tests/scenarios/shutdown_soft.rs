@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 use garenne_tests::harness::{
+    process::Signal,
     scene::Scene,
     wait::{Seen, eventually},
 };
@@ -14,7 +15,7 @@ async fn shutdown_soft_hands_back_what_waits() -> Result<()> {
     let scene = Scene::new().await?;
     let plan = scene.worker("soft")?.stdout().lane("fast:prefetch=10,concurrency=2..2");
     let worker = plan.option("--shutdown-mode", "soft").start().await?;
-    scene.publish("bench.sleep", &json!({"ms": 1500}), "running", 2).await?;
+    scene.publish("bench.sleep", &json!({"ms": 3000}), "running", 2).await?;
     worker.until_holds("fast", 2, 0).await?;
     scene.publish("bench.noop", &json!({}), "waiting", 8).await?;
     worker.until_holds("fast", 2, 8).await?;
@@ -43,16 +44,17 @@ async fn shutdown_soft_hands_back_before_the_running_end() -> Result<()> {
     let scene = Scene::new().await?;
     let plan = scene.worker("soft")?.stdout().lane("fast:prefetch=20,concurrency=1..1");
     let worker = plan.option("--shutdown-mode", "soft").start().await?;
-    scene.publish("bench.sleep", &json!({"ms": 4000}), "running", 1).await?;
+    scene.publish("bench.sleep", &json!({"ms": 600_000}), "running", 1).await?;
     worker.until_holds("fast", 1, 0).await?;
     scene.publish("bench.noop", &json!({}), "waiting", 19).await?;
     worker.until_holds("fast", 1, 19).await?;
     let other = scene.worker("other")?.stdout().start().await?;
-    worker.signal(garenne_tests::harness::process::Signal::TERM)?;
+    worker.signal(Signal::TERM)?;
     other.until_done(19).await?;
     worker.until_holds("fast", 1, 0).await?;
-    let stopped = worker.stopped().await?;
-    assert_eq!((stopped.receipt.acked, stopped.receipt.requeued), (1, 19));
+    // Enough waited for.
+    let receipt = worker.stop().await?.receipt;
+    assert_eq!((receipt.escalated, receipt.acked, receipt.requeued), (true, 0, 20), "{receipt:?}");
     assert_eq!(other.done()?.len(), 19);
     Ok(())
 }

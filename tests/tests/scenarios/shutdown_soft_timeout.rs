@@ -8,7 +8,7 @@ use serde_json::json;
 async fn shutdown_soft_timeout_is_soft_when_the_running_end_in_time() -> Result<()> {
     let scene = Scene::new().await?;
     let worker = scene.worker("patient")?.stdout().lane("fast:prefetch=10,concurrency=1..1").start().await?;
-    scene.publish("bench.sleep", &json!({"ms": 1000}), "running", 1).await?;
+    scene.publish("bench.sleep", &json!({"ms": 2500}), "running", 1).await?;
     worker.until_holds("fast", 1, 0).await?;
     scene.publish("bench.noop", &json!({}), "waiting", 4).await?;
     worker.until_holds("fast", 1, 4).await?;

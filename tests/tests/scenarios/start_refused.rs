@@ -68,7 +68,7 @@ async fn no_read_right() -> Result<()> {
         .await?;
     let (code, words) = last_words(&scene.worker_at("limited", &url)?).await?;
     assert_eq!(code, Some(77), "{words}");
-    assert!(words.contains("garenne.tasks.") && words.contains("read"), "{words}");
+    assert!(words.contains("ACCESS_REFUSED") && words.contains("access to queue 'garenne."), "{words}");
     Ok(())
 }
 
