@@ -31,12 +31,13 @@ async fn redelivery_after_kill() -> Result<()> {
 #[tokio::test]
 async fn redelivery_after_a_task_ends_its_process() -> Result<()> {
     let scene = Scene::new().await?;
-    let plan = scene.worker("victim")?.stdout().lane("fast:prefetch=10,concurrency=1..1");
+    let plan = scene.worker("victim")?.stdout().lane("fast:prefetch=10,concurrency=2..2");
     let victim = plan.start().await?;
     scene.publish("bench.noop", &json!({}), "first", 1).await?;
     victim.until_done(1).await?;
     scene.until_lane("fast", 0, 0).await?;
-    scene.publish("bench.sleep", &json!({"ms": 500}), "running", 1).await?;
+    scene.publish("bench.sleep", &json!({"ms": 600_000}), "running", 1).await?;
+    victim.until_holds("fast", 1, 0).await?;
     scene.publish("bench.abort", &json!({}), "fatal", 1).await?;
     let innocent = scene.publish("bench.noop", &json!({}), "innocent", 5).await?;
     let done = victim.died().await?;
