@@ -62,21 +62,24 @@ fn per_task(rounds: usize) -> Vec<Row> {
     compete(&mut contestants, rounds)
 }
 
-/// The same task on pools that differ in one size only. The groups are as large as the queue, so that
-/// it is full each time.
+/// The same tasks on pools that differ in one size only; and groups as large as the queue, which fill it
+/// each time: the smaller they are, the more of their cost is the waiting for their end.
 fn scale(rounds: usize) -> Vec<Row> {
     let runtime = runtime();
     let mut contestants = Vec::new();
+    let mut contestant = |name: &str, queue: u64, workers: usize, group: u64| {
+        let pool = ours::start(&runtime, queue as usize, workers..=workers, false);
+        let measure = ours::groups(&runtime, pool, Run::Short, Load::Empty, (100_000 / group, group));
+        contestants.push(Contestant::new(&format!("pool/scale/{name}"), 100_000, measure));
+    };
+    for queue in [10, 1_000, 100_000] {
+        contestant(&format!("tens/queue-{queue}"), queue, 2, 10);
+    }
     for queue in [10, 100, 1_000, 10_000, 100_000] {
-        let pool = ours::start(&runtime, queue as usize, 2..=2, false);
-        let groups = (100_000 / queue, queue);
-        let measure = ours::groups(&runtime, pool, Run::Short, Load::Empty, groups);
-        contestants.push(Contestant::new(&format!("pool/scale/queue-{queue}"), 100_000, measure));
+        contestant(&format!("full/queue-{queue}"), queue, 2, queue);
     }
     for workers in [1, 2, 16, 256] {
-        let pool = ours::start(&runtime, GROUP as usize, workers..=workers, false);
-        let measure = ours::groups(&runtime, pool, Run::Short, Load::Empty, (GROUPS, GROUP));
-        contestants.push(Contestant::new(&format!("pool/scale/workers-{workers}"), TASKS, measure));
+        contestant(&format!("workers-{workers}"), 1_000, workers, 1_000);
     }
     for workers in [2, 256] {
         let pool = ours::start(&runtime, GROUP as usize, workers..=workers, false);

@@ -79,6 +79,7 @@ pub use self::{
     shutdown::{Phase, Report, Stop},
     snapshot::{GroupView, Observer, RunningTask, Snapshot, TaskState, Totals, Workers},
     task::{Placement, Run, Spec, Task, TaskContext},
+    turns::panic_message,
     worker::Backoff,
 };
 use self::{handle::HandleState, shared::Shared};

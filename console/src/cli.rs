@@ -90,6 +90,9 @@ pub enum Command {
 /// `garenne status`.
 #[derive(Clone, Debug, Default, Args)]
 pub struct StatusArgs {
+    /// Also show what this worker runs and how far it is: its admin port's URL; repeatable
+    #[arg(long = "worker", value_name = "URL")]
+    pub workers: Vec<String>,
     /// One JSON object instead of a table
     #[arg(long)]
     pub json: bool,

@@ -4,6 +4,7 @@
 mod account;
 pub mod cli;
 mod counters;
+mod findings;
 mod fleet;
 mod recording;
 mod run;

@@ -14,7 +14,8 @@ fuzz_target!(|input: (u8, &[u8])| {
         Ok(records) => {
             let readings: Vec<&Reading> = records.iter().map(|record| &record.reading).collect();
             let written = serde_json::to_vec(&readings).expect("readings are JSON");
-            let again = readings_from("application/json", &written, now).expect("what was accepted is accepted");
+            let again =
+                readings_from("application/json", &written, now).expect("what was accepted is accepted");
             assert!(again.iter().map(|record| &record.reading).eq(readings));
         }
         Err(refused) => assert!(!refused.to_string().contains('\n')),

@@ -1,6 +1,6 @@
 //! The gateway's servers under the loads that sensors make, and what a receipt costs.
 //!
-//! `cargo bench -p garenne-producer --bench gateway -- [--json FILE] [--seconds N] [--rounds N] [--amqp-url URL]`
+//! `cargo bench -p garenne-producer --bench gateway -- [--json FILE] [--seconds N] [--rounds N] [--amqp-url URL] [--only NAME]`
 //!
 //! The gateway is a process of its own, so that its processor time and memory are its own. Without a
 //! broker's URL receipts come from memory: the servers are compared, not the broker. With one, what a
@@ -15,9 +15,12 @@ mod report;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
-use child::{Child, Outlet};
+use child::{Child, How, Outlet};
 use load::{Load, Seen};
 use report::Rows;
+
+/// The least that a fleet of sensors is looked at for.
+const MANY_BEATS: Duration = Duration::from_secs(10);
 
 /// What to measure, and for how long.
 #[derive(Clone)]
@@ -26,11 +29,20 @@ struct Plan {
     seconds: Duration,
     rounds: usize,
     amqp_url: Option<String>,
+    /// Only rows with this in their names.
+    only: Option<String>,
+}
+
+impl Plan {
+    fn takes(&self, name: &str) -> bool {
+        self.only.as_deref().is_none_or(|only| name.contains(only))
+    }
 }
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
-    let mut plan = Plan { json: None, seconds: Duration::from_secs(3), rounds: 3, amqp_url: None };
+    let mut plan =
+        Plan { json: None, seconds: Duration::from_secs(3), rounds: 3, amqp_url: None, only: None };
     while let Some(argument) = arguments.next() {
         match (argument.as_str(), arguments.next()) {
             ("--json", Some(path)) => plan.json = Some(path.into()),
@@ -39,6 +51,7 @@ fn main() -> ExitCode {
             }
             ("--rounds", Some(rounds)) => plan.rounds = rounds.parse().expect("a number"),
             ("--amqp-url", Some(url)) => plan.amqp_url = Some(url),
+            ("--only", Some(only)) => plan.only = Some(only),
             ("--serve", Some(words)) => return child::serve(&words),
             // Cargo says `--bench`; names of other benches are none of ours.
             _ => {}
@@ -51,26 +64,49 @@ fn main() -> ExitCode {
 
 async fn run(plan: &Plan) -> Rows {
     let mut rows = Rows::default();
-    for _ in 0..plan.rounds {
+    for round in 0..plan.rounds {
         // In turns, so that whatever else the machine does meets each alike.
-        for load in Load::ALL {
+        for load in Load::SERVERS {
             for server in ["worker-pool", "connection-pool", "sequential", "unbounded"] {
                 if server == "sequential" && !load.ends_connections() {
                     // One connection for ever, and the others never: nothing to be measured.
                     continue;
                 }
-                let seen = measure(server, &Outlet::Memory, load, plan.seconds).await;
-                rows.add(&format!("gateway/{server}/{load}"), &seen);
-            }
-        }
-        if let Some(url) = &plan.amqp_url {
-            for load in [Load::Http, Load::Pipelined] {
-                for (name, gather) in [("direct", false), ("gathered", true)] {
-                    let outlet = Outlet::Broker { url: url.clone(), gather };
-                    let seen = measure("connection-pool", &outlet, load, plan.seconds).await;
-                    rows.add(&format!("gateway/receipt/{load}/{name}"), &seen);
+                if plan.takes(&format!("{server}/{load}")) {
+                    let seen = measure(server, &Outlet::Memory, load, plan.seconds).await;
+                    rows.add(&format!("gateway/{server}/{load}"), &seen);
                 }
             }
+        }
+        if round == 0 && plan.takes("overload") {
+            // Long enough for whatever grows to be seen growing.
+            let seconds = plan.seconds * 10;
+            let seen = measure("connection-pool", &Outlet::Throttled, Load::Overload, seconds).await;
+            rows.add("gateway/connection-pool/overload", &seen);
+            let capacity = f64::from(child::CAPACITY) * seen.took.as_secs_f64();
+            rows.one(
+                "gateway/connection-pool/overload/goodput",
+                "of capacity",
+                seen.receipts as f64 / capacity,
+            );
+        }
+        let Some(url) = plan.amqp_url.clone().filter(|_| plan.takes("receipt")) else { continue };
+        for (load, how, name) in [
+            (Load::Http, How::Bare, "bare"),
+            (Load::Http, How::Direct, "direct"),
+            (Load::Http, How::Gathered, "gathered"),
+            (Load::Pipelined, How::Direct, "direct"),
+            (Load::Pipelined, How::Gathered, "gathered"),
+        ] {
+            let outlet = Outlet::Broker { url: url.clone(), how };
+            let seen = measure("connection-pool", &outlet, load, plan.seconds).await;
+            rows.add(&format!("gateway/receipt/{load}/{name}"), &seen);
+        }
+        for server in ["worker-pool", "connection-pool"] {
+            let outlet = Outlet::Broker { url: url.clone(), how: How::Gathered };
+            // Each sensor sends a few times.
+            let seen = measure(server, &outlet, Load::Fleet, plan.seconds.max(MANY_BEATS)).await;
+            rows.add(&format!("gateway/receipt/fleet/{server}"), &seen);
         }
     }
     rows

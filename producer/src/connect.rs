@@ -1,7 +1,5 @@
 //! From settings to a publisher that works, before anything is promised to anybody.
 
-use std::time::Duration;
-
 use garenne_common::{
     broker::{Broker, Publisher, PublisherConfig, Role},
     exit::Failure,
@@ -11,22 +9,18 @@ use garenne_common::{
 
 use crate::settings::ProducerSettings;
 
-/// How long a start waits for a broker that is not there yet.
-pub(crate) const BUDGET: Duration = Duration::from_secs(30);
-
 /// Connects, makes sure the topology is there, and answers a connected publisher.
 ///
 /// # Errors
-/// The broker is away for all of `budget` (exit code 69), or denies (77), or has something else
-/// under one of the names.
+/// The broker is away for all of `connect_timeout` (exit code 69), or denies (77), or has something
+/// else under one of the names.
 pub(crate) async fn publisher(
     settings: &ProducerSettings,
     config: PublisherConfig,
     metrics: &Metrics,
-    budget: Duration,
 ) -> Result<Publisher, Failure> {
     let broker = Broker::new(settings.common.amqp_url.expose(), "garenne-producer")?;
-    let connection = broker.connect_within(Role::Operate, budget).await?;
+    let connection = broker.connect_within(Role::Operate, settings.connect_timeout).await?;
     let version = broker.version().await?;
     tracing::info!(broker = %broker.address(), %version, "connected");
     ensure(&connection, &settings.topology(version)).await?;

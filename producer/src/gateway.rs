@@ -9,7 +9,7 @@ mod connection;
 mod files;
 mod frame;
 mod http;
-mod influx;
+pub mod influx;
 mod ingest;
 mod instruments;
 mod limits;
@@ -32,7 +32,7 @@ pub use limits::Limits;
 pub use openapi::document as openapi_document;
 pub use refusal::Refusal;
 pub use server::ServerKind;
-pub use tls::{TlsFiles, acceptor};
+pub use tls::{Tls, TlsFiles};
 
 /// Leaves a line in the log for each refusal: who, over what, why. Never what was sent, which may hold
 /// a secret.

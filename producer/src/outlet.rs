@@ -1,6 +1,9 @@
 //! Where tasks leave this process: the broker, or whatever stands for it in a test.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use futures_util::{
     future::BoxFuture,
@@ -14,8 +17,13 @@ use garenne_common::{
 
 pub mod gather;
 pub mod memory;
+mod pressure;
 
 use gather::Parcels;
+use pressure::Pressure;
+
+/// How long a reading waits for its turn to be sent before its sender is told that there is none.
+pub const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Takes tasks and answers once it is known that all of them are safe.
 pub trait Outlet: Send + Sync + 'static {
@@ -29,12 +37,18 @@ pub trait Outlet: Send + Sync + 'static {
 pub struct BrokerOutlet {
     publisher: Publisher,
     exchange: String,
+    pressure: Arc<Pressure>,
 }
 
 impl BrokerOutlet {
     /// Publishes to the task exchange of `names`.
     pub fn new(publisher: Publisher, names: &Names) -> Arc<Self> {
-        Arc::new(Self { publisher, exchange: names.tasks() })
+        Self::within(publisher, names, Duration::MAX)
+    }
+
+    /// The same, refusing what comes while a confirm has been outstanding for longer than `limit`.
+    pub fn within(publisher: Publisher, names: &Names, limit: Duration) -> Arc<Self> {
+        Arc::new(Self { publisher, exchange: names.tasks(), pressure: Arc::new(Pressure::new(limit)) })
     }
 
     fn target(&self, kind: &Kind) -> Target {
@@ -43,11 +57,30 @@ impl BrokerOutlet {
 
     async fn one(&self, task: NewTask) -> Result<(), PublishError> {
         let (target, properties) = (self.target(&task.kind), task.properties(SystemTime::now()));
+        let _sent = self.pressure.send();
         self.publisher.publish(Message { target, properties, body: task.body.into() }).await
+    }
+
+    /// Each task as a message of its own.
+    async fn each(&self, tasks: Vec<NewTask>) -> Result<(), PublishError> {
+        let mut flying: FuturesUnordered<_> = tasks.into_iter().map(|task| self.one(task)).collect();
+        // Every confirm is waited for, also after a failure: what is still in flight must not
+        // outlive the answer that the caller gives.
+        let mut outcome = Ok(());
+        while let Some(result) = flying.next().await {
+            if outcome.is_ok() {
+                outcome = result;
+            }
+        }
+        outcome
     }
 }
 
 impl Parcels for BrokerOutlet {
+    fn ready(&self) -> Result<(), PublishError> {
+        self.pressure.check()
+    }
+
     fn send(&self, tasks: Vec<NewTask>) -> BoxFuture<'static, Result<(), PublishError>> {
         let outlet = self.clone();
         Box::pin(async move {
@@ -59,10 +92,11 @@ impl Parcels for BrokerOutlet {
                 Some((kind, body)) => {
                     let (target, properties) =
                         (outlet.target(&kind), pack_properties(&kind, SystemTime::now()));
+                    let _sent = outlet.pressure.send();
                     outlet.publisher.publish(Message { target, properties, body: body.into() }).await
                 }
                 // One task is a message as any other; so are several that cannot be packed.
-                None => outlet.deliver(tasks).await,
+                None => outlet.each(tasks).await,
             }
         })
     }
@@ -71,16 +105,8 @@ impl Parcels for BrokerOutlet {
 impl Outlet for BrokerOutlet {
     fn deliver(&self, tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
         Box::pin(async move {
-            let mut flying: FuturesUnordered<_> = tasks.into_iter().map(|task| self.one(task)).collect();
-            // Every confirm is waited for, also after a failure: what is still in flight must not
-            // outlive the answer that the caller gives.
-            let mut outcome = Ok(());
-            while let Some(result) = flying.next().await {
-                if outcome.is_ok() {
-                    outcome = result;
-                }
-            }
-            outcome
+            self.pressure.check()?;
+            self.each(tasks).await
         })
     }
 }

@@ -84,7 +84,7 @@ pub async fn run(settings: ProducerSettings, options: PublishOptions) -> Result<
     let (_orders, mut commands) = signal::commands(Mode::Soft)
         .map_err(|error| Failure::new(Exit::Failed, format!("no signal handlers: {error}")))?;
     let config = PublisherConfig { in_flight: IN_FLIGHT, ..PublisherConfig::default() };
-    let publisher = connect::publisher(&settings, config, &Metrics::new("producer"), connect::BUDGET).await?;
+    let publisher = connect::publisher(&settings, config, &Metrics::new("producer")).await?;
     let outlet = BrokerOutlet::new(publisher.clone(), &settings.names());
 
     let (sender, mut receiver) = mpsc::channel(IN_FLIGHT);

@@ -1,7 +1,10 @@
 //! Settings of `garenne-producer`.
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
 
 use garenne_common::{
     config::{Common, Invalid, Lanes, Settings},
@@ -9,7 +12,10 @@ use garenne_common::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::gateway::{Limits, Routes, ServerKind};
+use crate::{
+    gateway::{Limits, Routes, ServerKind},
+    outlet::gather::GatherConfig,
+};
 
 /// Everything that can be set, by flag, environment or file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,6 +40,11 @@ pub struct ProducerSettings {
     pub tls_client_ca: Option<PathBuf>,
     /// Limits.
     pub gateway: Limits,
+    /// What the gateway gathers into one message.
+    pub group_commit: GatherConfig,
+    /// How long the broker may be away at the start.
+    #[serde(with = "humantime_serde")]
+    pub connect_timeout: Duration,
 }
 
 impl Default for ProducerSettings {
@@ -48,6 +59,8 @@ impl Default for ProducerSettings {
             tls_key: None,
             tls_client_ca: None,
             gateway: Limits::default(),
+            group_commit: GatherConfig::default(),
+            connect_timeout: Duration::from_secs(30),
         }
     }
 }
@@ -57,6 +70,7 @@ impl Settings for ProducerSettings {
         self.common.validate()?;
         self.lanes.validate()?;
         self.gateway.validate()?;
+        self.group_commit.validate()?;
         if self.tls_cert.is_some() != self.tls_key.is_some() {
             let (missing, given) =
                 if self.tls_cert.is_some() { ("tls_key", "tls_cert") } else { ("tls_cert", "tls_key") };

@@ -4,6 +4,7 @@
 
 pub mod broker;
 pub mod client;
+pub mod cluster;
 pub mod engine;
 pub mod fault;
 pub mod gateway;
@@ -12,6 +13,7 @@ pub mod postgres;
 pub mod process;
 pub mod scene;
 pub mod wait;
+pub mod webhook;
 pub mod worker;
 
 mod lifeline;

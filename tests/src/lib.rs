@@ -2,3 +2,4 @@
 //! stand on: real brokers and databases, and ways to hurt them.
 
 pub mod harness;
+pub mod rows;

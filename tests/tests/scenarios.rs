@@ -1,23 +1,30 @@
 //! Scenarios on real servers, all in one binary: it links once, and they share a broker.
 
 mod scenarios {
+    mod alarms;
     mod bad_messages;
+    mod chaos;
     mod clean_stops;
     mod console;
+    mod consumer_timeout;
     mod copies;
     mod crash;
     mod credit;
     mod dead_letters;
     mod drill;
     mod fleet;
+    mod follow_ups;
     mod foreign_publishers;
     mod gateway;
     mod gateway_receipts;
     mod harness;
+    mod packs;
     mod poison;
     mod publisher_pool;
+    mod receipts;
     mod reconnect;
     mod retry;
+    mod rolling_restarts;
     mod shutdown_escalated;
     mod shutdown_hard;
     mod shutdown_light;
@@ -25,5 +32,7 @@ mod scenarios {
     mod shutdown_soft;
     mod shutdown_soft_timeout;
     mod sink_postgres;
+    mod soak;
     mod start_refused;
+    mod stop_tasks;
 }

@@ -1,23 +1,33 @@
 //! From a delivery to its settlement, for one lane: read it, check it, queue it in the pool, and act
 //! on what becomes of it.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use garenne_common::{
-    pool::{Completion, Ending, Pool, Refusal, Refused, Spec},
+    pool::{Completion, Ending, Refusal, Refused, Spec},
     shutdown::Fate,
-    task::{DeadReason, Envelope},
+    task::{ContentType, DeadReason, Envelope},
 };
 use tokio::sync::Notify;
 
 use crate::{
     clerk::Clerk,
     consumer::Delivery,
-    execute::{Attempt, End, Ran},
+    execute::{Attempt, End},
     fleet::Member,
+    handler::Surroundings,
     loans::Loan,
+    pack::Packs,
     registry::{Entry, Registry},
+    work::{LanePool, Work, Yield},
 };
+
+mod pack;
+
+use pack::PackJob;
 
 /// Returns that make a task suspicious, and unclean deaths that must have happened for it.
 const SUSPICIOUS_RETURNS: u32 = 2;
@@ -31,18 +41,29 @@ pub(crate) struct Bridge {
     pub(crate) default_kind: Option<String>,
     pub(crate) max_payload: usize,
     pub(crate) worker: Arc<str>,
+    pub(crate) surroundings: Surroundings,
     pub(crate) registry: Arc<Registry>,
-    pub(crate) pool: Pool<Attempt, Job>,
+    pub(crate) pool: LanePool,
     pub(crate) clerk: Arc<Clerk>,
     pub(crate) member: Arc<Member>,
+    /// Every pack of this worker.
+    pub(crate) packs: Arc<Packs>,
+    /// How long the records of one may run.
+    pub(crate) pack_time: Duration,
     /// Whether this is the suspect queue, where each task runs alone and its start is marked first.
     pub(crate) quarantine: bool,
     /// Told whenever a place in the pool gets free.
     pub(crate) room: Notify,
 }
 
-/// The half of a task that stays with us while the pool has the other: the loan to settle.
-pub(crate) struct Job {
+/// The half of a task that stays with us while the pool has the other.
+pub(crate) enum Job {
+    Task(TaskJob),
+    Pack(PackJob),
+}
+
+/// A task's half: the loan to settle.
+pub(crate) struct TaskJob {
     bridge: Arc<Bridge>,
     hold: Hold,
     envelope: Arc<Envelope>,
@@ -57,7 +78,7 @@ enum Hold {
     Loan(Loan),
 }
 
-impl Job {
+impl TaskJob {
     /// The delivery to settle. A loan is empty only after it was taken once.
     fn take_delivery(hold: Hold, bridge: &Bridge, envelope: &Envelope) -> Option<Delivery> {
         match hold {
@@ -65,15 +86,44 @@ impl Job {
             Hold::Loan(loan) => bridge.clerk.loans.end(&envelope.id, &loan),
         }
     }
-}
 
-impl Completion<Ran> for Job {
-    fn complete(self, ending: Ending<Ran>) {
-        self.bridge.room.notify_one();
+    fn complete(self, end: End) {
         let Self { bridge, hold, envelope, entry } = self;
         let Some(delivery) = Self::take_delivery(hold, &bridge, &envelope) else { return };
-        let clerk = Arc::clone(&bridge.clerk);
-        clerk.settle(&bridge.lane, delivery, envelope, &entry, End::of(ending));
+        bridge.clerk.settle(&bridge.lane, delivery, envelope, &entry, end);
+    }
+
+    fn hand_back(self) {
+        let Self { bridge, hold, envelope, .. } = self;
+        if let Some(delivery) = Self::take_delivery(hold, &bridge, &envelope) {
+            bridge.clerk.hand_back(delivery, &envelope);
+        }
+    }
+}
+
+impl Job {
+    fn bridge(&self) -> &Bridge {
+        match self {
+            Self::Task(job) => &job.bridge,
+            Self::Pack(job) => &job.bridge,
+        }
+    }
+
+    fn hand_back(self) {
+        match self {
+            Self::Task(job) => job.hand_back(),
+            Self::Pack(job) => job.hand_back(0),
+        }
+    }
+}
+
+impl Completion<Yield> for Job {
+    fn complete(self, ending: Ending<Yield>) {
+        self.bridge().room.notify_one();
+        match self {
+            Self::Task(job) => job.complete(End::of(ending.map(Yield::task))),
+            Self::Pack(job) => job.complete(ending.map(Yield::pack)),
+        }
     }
 }
 
@@ -97,6 +147,9 @@ impl Bridge {
             Ok(envelope) => Arc::new(envelope),
             Err(malformed) => return dead(delivery, None, DeadReason::Malformed, malformed.to_string()),
         };
+        if envelope.content_type == ContentType::Pack {
+            return self.accept_pack(delivery, envelope, now).await;
+        }
         let delivery = if delivery.redelivered {
             if self.clerk.loans.is_done(&envelope.id) {
                 return delivery.settle(Fate::Acked);
@@ -111,7 +164,7 @@ impl Bridge {
         if envelope.expired(now) {
             return dead(delivery, Some(envelope), DeadReason::Expired, "expired before it started".into());
         }
-        if self.member.is_stopped(&envelope) {
+        if self.member.stops().cover(&envelope) {
             return dead(delivery, Some(envelope), DeadReason::Stopped, "stopped by an operator".into());
         }
         let Some(entry) = self.registry.get(envelope.kind.as_str()).cloned() else {
@@ -162,33 +215,34 @@ impl Bridge {
         if let Some(group) = &envelope.group {
             spec = spec.group(group.as_str());
         }
-        let mut task = Attempt {
+        let attempt = Attempt {
             entry: Arc::clone(&entry),
             envelope: Arc::clone(&envelope),
             worker: Arc::clone(&self.worker),
+            surroundings: self.surroundings.clone(),
             body: delivery.body.clone(),
             epoch: delivery.epoch(),
+            stops: Arc::clone(self.member.stops()),
         };
         let hold = match entry.options.deadline {
             Some(_) => Hold::Loan(self.clerk.loans.lend(&envelope.id, delivery)),
             None => Hold::Own(delivery),
         };
-        let mut job = Job { bridge: Arc::clone(self), hold, envelope, entry };
+        let job = Job::Task(TaskJob { bridge: Arc::clone(self), hold, envelope, entry });
+        self.enter(spec, Work::Task(attempt), job).await;
+    }
+
+    /// Submits to the pool as soon as there is room; hands back where the pool is closed.
+    async fn enter(&self, spec: Spec, mut work: Work, mut job: Job) {
         loop {
             let room = self.room.notified();
-            match self.pool.submit_detached(spec.clone(), task, job) {
+            match self.pool.submit_detached(spec.clone(), work, job) {
                 Ok(()) => return,
                 Err(Refused { reason: Refusal::QueueFull { .. }, task: (back, completion) }) => {
-                    (task, job) = (back, completion);
+                    (work, job) = (back, completion);
                     room.await;
                 }
-                Err(Refused { task: (_, job), .. }) => {
-                    let Job { hold, envelope, .. } = job;
-                    if let Some(delivery) = Job::take_delivery(hold, self, &envelope) {
-                        self.clerk.hand_back(delivery, &envelope);
-                    }
-                    return;
-                }
+                Err(Refused { task: (_, job), .. }) => return job.hand_back(),
             }
         }
     }

@@ -14,8 +14,15 @@ use crate::settings::WorkerConfig;
 /// What settling and closing may take after the last task.
 pub(crate) const FLUSH: Duration = Duration::from_secs(3);
 
+/// What is kept between a local wait's end and the broker's patience: a lane is searched once a second,
+/// and what is found is still to be settled.
+const MARGIN: Duration = Duration::from_secs(1).saturating_add(FLUSH);
+
 /// The broker's own consumer timeout.
 const BROKERS_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+
+/// The longest a pack keeps its worker of the pool from its other work.
+const PACK_TIME: Duration = Duration::from_secs(30);
 
 /// Checks the settings against each other and against the deadlines of the kinds.
 ///
@@ -98,7 +105,14 @@ pub(crate) fn longest_wait<'a>(
     let deadlines = kinds.into_iter().filter_map(|(kind, deadline)| Some((kind, deadline?)));
     let run = longest(lane, deadlines).map_or(Duration::ZERO, |(_, deadline)| deadline + grace);
     let timeout = lane.consumer_timeout.unwrap_or(BROKERS_TIMEOUT);
-    timeout.saturating_sub(run).max(Duration::from_secs(2))
+    timeout.saturating_sub(run + MARGIN).max(Duration::from_secs(2))
+}
+
+/// How long the records of a pack may run one after another; those that had no turn by then go on as
+/// tasks of their own. Records are short tasks, so only a pack of slow ones ever gets there.
+pub(crate) fn pack_time(lane: &Lane) -> Duration {
+    let timeout = lane.consumer_timeout.unwrap_or(BROKERS_TIMEOUT);
+    PACK_TIME.min(timeout / 4)
 }
 
 #[cfg(test)]
@@ -144,7 +158,13 @@ mod tests {
     fn what_waited_too_long_to_finish_in_time_is_known() {
         let lane = Lane { consumer_timeout: Some(10 * MINUTE), ..Lane::bound_to(["a.#"]) };
         let kinds = [("a.long", Some(4 * MINUTE)), ("b.longer", Some(9 * MINUTE)), ("a.short", None)];
-        assert_eq!(longest_wait(&lane, MINUTE, kinds), 5 * MINUTE);
+        assert_eq!(longest_wait(&lane, MINUTE, kinds), 5 * MINUTE - MARGIN);
+        let short = [("a.short", None)];
+        assert_eq!(
+            longest_wait(&lane, MINUTE, short),
+            10 * MINUTE - MARGIN,
+            "before the broker's patience ends"
+        );
         assert_eq!(longest_wait(&lane, MINUTE, [("a.long", Some(10 * MINUTE))]), Duration::from_secs(2));
     }
 }

@@ -11,10 +11,11 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use futures_util::future::join_all;
 use garenne_common::{
     broker::{Backoff, Message, PublishError, Publisher, Target},
     shutdown::Fate,
-    task::{Copied, DeadReason, Envelope, epoch_ms, header},
+    task::{Copied, DeadReason, Envelope, NewTask, epoch_ms, header},
     telemetry::Metrics,
     topology::{Ladder, Names},
 };
@@ -25,10 +26,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     consumer::Delivery,
     execute::{End, Outcome},
-    handler::RetryPolicy,
+    handler::{RetryPolicy, Routes},
+    hurry::last_word,
     loans::Loans,
     registry::Entry,
-    sink::{Accepted, Desk, Finished, Parcel, results},
+    sink::{Accepted, Desk, Finished, Parcel, Start, results},
 };
 
 /// Settles tasks of every lane.
@@ -37,6 +39,8 @@ pub(crate) struct Clerk {
     pub(crate) names: Names,
     pub(crate) ladder: Ladder,
     pub(crate) max_attempts: u32,
+    /// Where follow-ups go.
+    pub(crate) routes: Arc<Routes>,
     /// Whether `reply_to` is answered.
     pub(crate) replies: bool,
     pub(crate) publisher: Publisher,
@@ -90,9 +94,10 @@ impl Clerk {
         self.tracker.wait().await;
     }
 
-    fn done(self: &Arc<Self>, lane: &Arc<str>, delivery: Delivery, finished: Finished) {
+    fn done(self: &Arc<Self>, lane: &Arc<str>, delivery: Delivery, mut finished: Finished) {
         let wants_reply = self.replies && finished.envelope.reply_to.is_some();
-        if self.desk.is_empty() && !wants_reply {
+        let mut follow_ups = std::mem::take(&mut finished.output.follow_ups);
+        if self.desk.is_empty() && !wants_reply && follow_ups.is_empty() {
             return self.acked(delivery, &finished.envelope);
         }
         let (this, lane) = (Arc::clone(self), Arc::clone(lane));
@@ -103,17 +108,61 @@ impl Clerk {
         let answer = move |accepted| {
             let _open = open;
             match accepted {
-                Some(Accepted::Stored) => {
-                    this.acked(delivery, &envelope);
-                    reply.into_iter().for_each(|finished| this.reply(finished));
+                Some(Accepted::Stored) => this.stored(delivery, envelope, follow_ups, reply),
+                Some(Accepted::StoredAnd(starts)) => {
+                    let task = |it: Start| NewTask::following(&envelope, it.id, it.kind, it.body);
+                    follow_ups.extend(starts.into_iter().map(task));
+                    this.stored(delivery, envelope, follow_ups, reply);
                 }
                 Some(Accepted::Conflict(detail)) => {
                     this.dead(&lane, delivery, Some(envelope), DeadReason::Conflict, detail);
+                }
+                Some(Accepted::Refused(detail)) => {
+                    this.dead(&lane, delivery, Some(envelope), DeadReason::Rejected, detail);
                 }
                 None => drop(delivery),
             }
         };
         self.desk.hand_over(Parcel { finished, answer: Box::new(answer) });
+    }
+
+    /// The result is safe: starts what follows, then takes the task off its queue, then replies. Follow-ups
+    /// come after the sinks, because a result they refuse must start nothing, and before the ack, because
+    /// after it nobody would know of them.
+    fn stored(
+        self: &Arc<Self>,
+        delivery: Delivery,
+        envelope: Arc<Envelope>,
+        follow_ups: Vec<NewTask>,
+        reply: Option<Finished>,
+    ) {
+        let this = Arc::clone(self);
+        let finish = move |delivery| {
+            this.acked(delivery, &envelope);
+            reply.into_iter().for_each(|finished| this.reply(finished));
+        };
+        if follow_ups.is_empty() {
+            return finish(delivery);
+        }
+        let this = Arc::clone(self);
+        let starting = async move {
+            let now = SystemTime::now();
+            let messages = follow_ups.into_iter().filter_map(|task| this.message(task, now)).collect();
+            // What could not be started before the channel died or time was up comes with the next
+            // delivery, under the same ids.
+            if this.publish_while(&delivery, messages).await {
+                finish(delivery);
+            }
+        };
+        self.tracker.spawn_on(starting, &self.runtime);
+    }
+
+    /// A follow-up, straight to the queue of the lane that takes it: there, unlike at the exchange, a
+    /// missing queue is told of, and the worker needs no further right.
+    fn message(&self, task: NewTask, now: SystemTime) -> Option<Message> {
+        let lane = self.routes.lanes.taking(task.kind.as_str())?;
+        let properties = task.properties(now);
+        Some(Message { target: Target::queue(self.names.lane(lane)), properties, body: task.body.into() })
     }
 
     /// Takes a finished task off its queue. Where that is too late, the message will come back and
@@ -245,21 +294,40 @@ impl Clerk {
         let message = Message { target, properties: copied.into_properties(), body: delivery.body.clone() };
         let this = Arc::clone(self);
         let copying = async move {
-            let mut backoff = Backoff::default();
-            while delivery.alive() {
-                match this.publisher.publish(message.clone()).await {
-                    Ok(()) => return delivery.settle(fate),
-                    Err(error) => {
-                        let wait = backoff.next_wait();
-                        tracing::warn!(%error, ?wait, queue = message.target.routing_key, "copy not confirmed");
-                        tokio::select! {
-                            () = tokio::time::sleep(wait) => {}
-                            () = this.hurry.cancelled() => return,
-                        }
-                    }
-                }
+            if this.publish_while(&delivery, vec![message]).await {
+                delivery.settle(fate);
             }
         };
         self.tracker.spawn_on(copying, &self.runtime);
+    }
+
+    /// Publishes messages until each is confirmed; false when the delivery's channel died or time is up
+    /// before that.
+    async fn publish_while(&self, delivery: &Delivery, mut messages: Vec<Message>) -> bool {
+        let mut backoff = Backoff::default();
+        while delivery.alive() {
+            let publishing = messages.iter().map(|message| self.publisher.publish(message.clone()));
+            let outcomes = tokio::select! {
+                outcomes = join_all(publishing) => outcomes,
+                // What was sent may be stored all the same; the task goes back, and both bear its id.
+                () = last_word(&self.hurry) => return false,
+            };
+            let (mut left, mut problem) = (Vec::new(), None);
+            for (message, outcome) in messages.into_iter().zip(outcomes) {
+                if let Err(error) = outcome {
+                    problem = Some((message.target.routing_key.clone(), error));
+                    left.push(message);
+                }
+            }
+            let Some((queue, error)) = problem else { return true };
+            messages = left;
+            let wait = backoff.next_wait();
+            tracing::warn!(%error, ?wait, queue, count = messages.len(), "not confirmed, will be sent again");
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = self.hurry.cancelled() => return false,
+            }
+        }
+        false
     }
 }

@@ -1,6 +1,6 @@
 //! The stock worker's command line.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 use clap::Parser;
 use garenne_common::{
@@ -12,9 +12,10 @@ use garenne_common::{
 use toml::Table;
 
 use crate::{
+    alarm::Rules,
     builtin,
     settings::WorkerConfig,
-    sink::postgres::StoredReadings,
+    sink::postgres::{Silences, StoredReadings},
     worker::{Worker, WorkerBuilder},
 };
 
@@ -56,6 +57,9 @@ pub struct Cli {
     /// Calibration of reading.process, TOML
     #[arg(long, value_name = "FILE")]
     calibration: Option<PathBuf>,
+    /// Rules that stored readings are watched with, TOML; needs --sink postgres
+    #[arg(long, value_name = "FILE")]
+    rules: Option<PathBuf>,
     /// Take the bench.* kinds too, which can be told to block, panic and abort
     #[arg(long)]
     enable_bench: bool,
@@ -84,6 +88,7 @@ impl Cli {
         flag(&mut own, "max_attempts", self.max_attempts.as_ref());
         flag(&mut own, "max_payload", self.max_payload.as_ref());
         flag(&mut own, "calibration", self.calibration.as_ref().map(|path| path.display()));
+        flag(&mut own, "rules", self.rules.as_ref().map(|path| path.display()));
         flag(&mut own, "enable_bench", self.enable_bench.then_some(true));
         config::load(self.common.sources(own))
     }
@@ -136,9 +141,39 @@ pub fn stock(builder: WorkerBuilder) -> Result<WorkerBuilder, Failure> {
         None => None,
     };
     let builder = builtin::reading::task::register(builder, calibration);
+    let builder = watched(builder)?;
     let builder = builtin::window::task::register(builder, store);
     let builder = builtin::spectrum::task::register(builder);
+    let alert = builder.config().alert.clone();
+    let builder = builtin::alert::task::register(builder, alert);
     Ok(if bench { builtin::bench::register(builder) } else { builder })
+}
+
+/// Adds the rules of the settings, and what looks for silence.
+fn watched(builder: WorkerBuilder) -> Result<WorkerBuilder, Failure> {
+    let config = builder.config();
+    let (Some(path), Some(url)) = (&config.rules, &config.postgres_url) else { return Ok(builder) };
+    let rules = Rules::load(path).map_err(|e| Failure::new(Exit::Config, e))?;
+    for kind in [builtin::alert::task::KIND, builtin::reading::watch::KIND] {
+        if config.lanes.taking(kind).is_none() {
+            let problem = format!("setting rules: no lane takes {kind}, which rules start");
+            return Err(Failure::new(Exit::Config, problem));
+        }
+    }
+    // A worker of another lane may know webhooks that this one does not; one of this lane must.
+    let here =
+        config.lanes.taking(builtin::alert::task::KIND).is_some_and(|lane| config.lanes.get(lane).is_some());
+    if let Some((rule, webhook)) =
+        rules.webhooks().find(|(_, name)| here && !config.alert.webhooks.contains_key(*name))
+    {
+        let problem =
+            format!("rule {rule:?}: no webhook {webhook:?}, alert.webhooks.{webhook}.url is not set");
+        return Err(Failure::new(Exit::Config, problem));
+    }
+    let rules = Arc::new(rules);
+    let silences = Silences::new(url.expose(), &config.common.prefix, Arc::clone(&rules))
+        .map_err(crate::WorkerError::from)?;
+    Ok(builtin::reading::watch::register(builder.rules(rules), silences))
 }
 
 /// A handler's panic is caught and counted, and its task tried again: one log line tells of it, with

@@ -7,6 +7,7 @@ mod ledger;
 mod link;
 mod meter;
 pub(crate) mod presence;
+mod reply;
 mod settle;
 mod subscribe;
 mod watchdog;

@@ -14,41 +14,48 @@ use garenne_common::{
 
 use crate::{
     consumer::Epoch,
-    handler::{Output, TaskContext, TaskError, Wish},
+    fleet::Stops,
+    handler::{Output, Surroundings, TaskContext, TaskError, Wish},
     registry::Entry,
 };
 
-/// A task as the pool runs it.
+/// An attempt at a task that is a message of its own.
 pub(crate) struct Attempt {
     pub(crate) entry: Arc<Entry>,
     pub(crate) envelope: Arc<Envelope>,
     pub(crate) worker: Arc<str>,
+    pub(crate) surroundings: Surroundings,
     pub(crate) body: Bytes,
     pub(crate) epoch: Arc<Epoch>,
+    pub(crate) stops: Arc<Stops>,
 }
 
-/// What an attempt yields to the pool.
+/// What an attempt yields.
 pub(crate) struct Ran {
     pub(crate) result: Result<Output, TaskError>,
     pub(crate) started_at: SystemTime,
     pub(crate) took: Duration,
 }
 
-impl pool::Task for Attempt {
-    type Output = Ran;
-
-    async fn run(self, cx: pool::TaskContext) -> Ran {
+impl Attempt {
+    pub(crate) async fn run(self, cx: pool::TaskContext) -> Ran {
         let (started_at, started) = (SystemTime::now(), Instant::now());
         let result = if !self.epoch.alive() {
             // It waited here while its channel died: the broker gives it to somebody else.
             Err(TaskError::interrupted())
         } else if self.envelope.expired(started_at) {
             Err(TaskError::expired())
+        } else if self.stops.cover(&self.envelope) {
+            // The order came after the task was delivered and before the pool held it.
+            Err(TaskError::stopped())
         } else {
             let content_type = self.envelope.content_type;
-            let context = TaskContext::new(self.envelope, self.worker, cx);
-            let result = self.entry.handler.call(context, content_type, self.body).await;
-            result.map_err(|error| self.entry.options.retry.judge(error))
+            let context = TaskContext::new(self.envelope, self.worker, self.surroundings, cx);
+            let result = self.entry.handler.call(context.clone(), content_type, self.body).await;
+            let follow_ups = context.take_follow_ups();
+            result
+                .map(|output| Output { follow_ups, ..output })
+                .map_err(|error| self.entry.options.retry.judge(error))
         };
         Ran { result, started_at, took: started.elapsed() }
     }
@@ -103,8 +110,13 @@ impl End {
                 let (outcome, attempt) = Self::told(cause);
                 Self::untimed(outcome, attempt)
             }
-            Ending::NotStarted { cause } => Self { outcome: Self::told(cause).0, attempt: None, took: None },
+            Ending::NotStarted { cause } => Self::untried(Self::told(cause).0),
         }
+    }
+
+    /// Of a task that had no attempt.
+    pub(crate) fn untried(outcome: Outcome) -> Self {
+        Self { outcome, attempt: None, took: None }
     }
 
     fn untimed(outcome: Outcome, attempt: TaskOutcome) -> Self {
@@ -113,6 +125,7 @@ impl End {
 
     fn failed(TaskError { wish, message, .. }: TaskError, told: Option<Cause>) -> (Outcome, TaskOutcome) {
         match (wish, told) {
+            (Wish::Dead(DeadReason::Stopped), _) => Self::told(Cause::Stopped),
             (Wish::Dead(reason), _) => (Outcome::Dead { reason, error: message }, TaskOutcome::Rejected),
             // Whatever a task says after it was told to stop, it failed because it was told.
             (_, Some(cause)) => Self::told(cause),
@@ -139,7 +152,20 @@ impl End {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use garenne_common::task::{ContentType, Kind, NewTask, StopOrder, TaskId};
+    use serde::Deserialize;
+
     use super::*;
+    use crate::{
+        Worker, WorkerConfig, json_payload,
+        testing::{TestWorker, Verdict},
+    };
+
+    #[derive(Deserialize)]
+    struct Anything {}
+    json_payload!(Anything, "any.thing");
 
     fn failed(error: TaskError, told: Option<Cause>) -> Outcome {
         let ran = Ran { result: Err(error), started_at: SystemTime::UNIX_EPOCH, took: Duration::ZERO };
@@ -166,5 +192,25 @@ mod tests {
     fn a_final_refusal_stays_final_when_told_to_stop() {
         let outcome = failed(TaskError::reject("no"), Some(Cause::Shutdown));
         assert!(matches!(outcome, Outcome::Dead { reason: DeadReason::Rejected, .. }));
+    }
+
+    /// The pool held it already when the order came, and nobody found it there.
+    #[tokio::test]
+    async fn a_task_whose_stop_order_is_known_does_not_start() {
+        let started = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&started);
+        let builder = Worker::builder(WorkerConfig::default()).handle(move |_, _: Anything| {
+            flag.store(true, Ordering::Relaxed);
+            async { Ok(serde_json::json!({})) }
+        });
+        let worker = TestWorker::new(builder).unwrap();
+        let mut task = NewTask::new(Kind::parse("any.thing").unwrap(), ContentType::Json, b"{}".to_vec());
+        task.id = TaskId::parse("unwanted").unwrap();
+        let stops = Arc::new(Stops::default());
+        stops.apply(&StopOrder::Task { task: "unwanted".into(), at: 0 });
+        let verdict = worker.run_under(&task, stops).await;
+        assert!(matches!(verdict, Verdict::Dead(DeadReason::Stopped, _)), "{verdict:?}");
+        assert!(!started.load(Ordering::Relaxed));
+        assert!(matches!(worker.run_task(&task).await, Verdict::Done(_)));
     }
 }

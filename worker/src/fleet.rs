@@ -5,4 +5,5 @@ mod lives;
 mod member;
 mod stops;
 
-pub(crate) use member::{Member, Membership};
+pub(crate) use member::{FleetError, Member, Membership};
+pub(crate) use stops::Stops;

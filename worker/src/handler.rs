@@ -2,7 +2,9 @@
 
 mod context;
 mod error;
+mod follow_up;
 mod output;
+mod progress;
 mod retry;
 
 use std::{future::Future, marker::PhantomData, time::Duration};
@@ -11,11 +13,15 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use serde::de::DeserializeOwned;
 
+pub(crate) use context::Surroundings;
 pub use context::TaskContext;
 pub use error::TaskError;
 pub(crate) use error::Wish;
+pub use follow_up::FollowUps;
+pub(crate) use follow_up::Routes;
 pub use garenne_common::task::ContentType;
 pub use output::{IntoOutput, Output, ReadingRow};
+pub(crate) use progress::Board;
 pub use retry::{Class, RetryPolicy};
 
 /// A payload type. It carries its kind, so that a handler cannot be registered for the wrong one.

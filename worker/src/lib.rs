@@ -21,6 +21,7 @@
 //! # }
 //! ```
 
+mod alarm;
 mod bridge;
 mod budget;
 pub mod builtin;
@@ -30,14 +31,18 @@ mod consumer;
 mod execute;
 mod fleet;
 pub mod handler;
+mod hurry;
 mod loans;
+mod pack;
 mod registry;
 mod settings;
 pub mod sink;
 mod status;
 pub mod testing;
+mod work;
 pub mod worker;
 
+pub use alarm::{BadRules, Raised, Rules};
 pub use handler::{Output, Payload, RetryPolicy, TaskContext, TaskError, TaskOptions};
 pub use registry::RegistryError;
 pub use settings::{SinkName, WorkerConfig};

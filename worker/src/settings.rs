@@ -8,7 +8,7 @@ use garenne_common::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::sink::postgres::OnConflict;
+use crate::{builtin::AlertSettings, sink::postgres::OnConflict};
 
 /// A sink by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,6 +65,10 @@ pub struct WorkerConfig {
     pub replies: bool,
     /// Calibration of `reading.process`, TOML.
     pub calibration: Option<PathBuf>,
+    /// Rules that stored readings are watched with, TOML; needs the sink postgres.
+    pub rules: Option<PathBuf>,
+    /// Where `alert.notify` may send to.
+    pub alert: AlertSettings,
     /// How long the broker may be away at the start.
     #[serde(with = "humantime_serde")]
     pub connect_timeout: Duration,
@@ -90,6 +94,8 @@ impl Default for WorkerConfig {
             enable_bench: false,
             replies: false,
             calibration: None,
+            rules: None,
+            alert: AlertSettings::default(),
             connect_timeout: Duration::from_secs(30),
         }
     }
@@ -105,9 +111,16 @@ impl Settings for WorkerConfig {
         self.common.validate()?;
         self.lanes.validate()?;
         self.retry.ladder()?;
+        self.alert.validate()?;
         if self.sinks.contains(&SinkName::Postgres) && self.postgres_url.is_none() {
             let problem = "the sink postgres needs it, such as postgres://user:password@host/database";
             return Err(Invalid::new("postgres_url", "nothing", problem));
+        }
+        if let Some(rules) = &self.rules
+            && !self.sinks.contains(&SinkName::Postgres)
+        {
+            let problem = "the sink postgres is needed: what is new is judged with what is stored";
+            return Err(Invalid::new("rules", rules.display(), problem));
         }
         if self.max_attempts == 0 {
             return Err(Invalid::new("max_attempts", "0", "expected 1 or more"));

@@ -11,7 +11,7 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use garenne_common::task::Envelope;
+use garenne_common::task::{Envelope, Kind, TaskId};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use thiserror::Error;
@@ -80,8 +80,39 @@ impl Finished {
 pub enum Accepted {
     /// It is stored, now or already.
     Stored,
+    /// It is stored, and these tasks follow from it. Offered again, it gives the same ones.
+    StoredAnd(Vec<Start>),
     /// It contradicts what is stored: a dead letter with reason `conflict`.
     Conflict(String),
+    /// It can never be stored, such as text with a NUL in Postgres: a dead letter with reason `rejected`.
+    Refused(String),
+}
+
+/// A task that a sink wants started: published like a handler's follow-ups, before the ack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// Its id: the same whenever it is asked for.
+    pub id: TaskId,
+    /// The kind.
+    pub kind: Kind,
+    /// The payload, JSON.
+    pub body: Vec<u8>,
+}
+
+impl Accepted {
+    /// The word of two sinks on one result.
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Conflict(detail), _) | (_, Self::Conflict(detail)) => Self::Conflict(detail),
+            (Self::Refused(detail), _) | (_, Self::Refused(detail)) => Self::Refused(detail),
+            (Self::Stored, other) => other,
+            (word, Self::Stored) => word,
+            (Self::StoredAnd(mut starts), Self::StoredAnd(more)) => {
+                starts.extend(more);
+                Self::StoredAnd(starts)
+            }
+        }
+    }
 }
 
 /// A sink that cannot take anything right now. The batch is offered again; meanwhile the prefetch

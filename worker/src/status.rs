@@ -3,49 +3,56 @@
 use std::sync::Arc;
 
 use garenne_common::{
-    pool::Pool,
     shutdown::Command,
     telemetry::admin::{Control, GroupCommand, Readiness},
 };
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
-use crate::{bridge::Job, execute::Attempt, worker::lane::Lane};
+use crate::{fleet::Member, handler::Board, pack::Packs, work::LanePool, worker::lane::Lane};
 
 struct LaneStatus {
     name: Arc<str>,
-    pool: Pool<Attempt, Job>,
-    up: watch::Receiver<bool>,
+    pool: LanePool,
+    trouble: watch::Receiver<Option<String>>,
 }
 
 /// What the admin port sees.
 pub(crate) struct Status {
     lanes: Vec<LaneStatus>,
+    packs: Arc<Packs>,
+    member: Arc<Member>,
+    progress: Arc<Board>,
     commands: mpsc::Sender<Command>,
 }
 
 impl Status {
-    pub(crate) fn new(lanes: &[Lane], commands: mpsc::Sender<Command>) -> Self {
+    pub(crate) fn new(
+        lanes: &[Lane],
+        packs: Arc<Packs>,
+        member: Arc<Member>,
+        progress: Arc<Board>,
+        commands: mpsc::Sender<Command>,
+    ) -> Self {
         let lanes = lanes
             .iter()
             .map(|lane| LaneStatus {
                 name: Arc::clone(&lane.name),
                 pool: lane.pool.clone(),
-                up: lane.up.clone(),
+                trouble: lane.trouble.clone(),
             })
             .collect();
-        Self { lanes, commands }
+        Self { lanes, packs, member, progress, commands }
     }
 }
 
 impl Readiness for Status {
     fn ready(&self) -> Result<(), Vec<String>> {
-        let down: Vec<_> = self
-            .lanes
-            .iter()
-            .filter(|lane| !*lane.up.borrow())
-            .map(|lane| format!("lane {} is not consuming", lane.name))
-            .collect();
+        let down = |lane: &LaneStatus| {
+            let problem = lane.trouble.borrow().clone()?;
+            Some(format!("lane {} is not consuming: {problem}", lane.name))
+        };
+        let down: Vec<_> = self.lanes.iter().filter_map(down).collect();
         if down.is_empty() { Ok(()) } else { Err(down) }
     }
 }
@@ -57,13 +64,27 @@ impl Control for Status {
     }
 
     fn pool(&self) -> Value {
-        let lanes = self.lanes.iter().map(|lane| (lane.name.to_string(), json!(lane.pool.snapshot())));
+        let lanes = self.lanes.iter().map(|lane| {
+            let snapshot = lane.pool.snapshot();
+            let mut shown = json!(snapshot);
+            for (place, task) in snapshot.tasks.iter().enumerate() {
+                if let Some(done) = self.progress.done(&task.id.to_string()) {
+                    shown["tasks"][place]["progress"] = json!(done);
+                }
+            }
+            (lane.name.to_string(), shown)
+        });
         json!({ "lanes": lanes.collect::<serde_json::Map<_, _>>() })
     }
 
     fn stop_task(&self, id: &str) -> bool {
-        let id = id.into();
-        self.lanes.iter().fold(false, |found, lane| lane.pool.stop(&id) | found)
+        let task = id.into();
+        let found = self.lanes.iter().fold(false, |found, lane| lane.pool.stop(&task) | found);
+        let packed = self.packs.hold(id);
+        if packed {
+            self.member.stop_here(id);
+        }
+        found || packed
     }
 
     fn group(&self, group: &str, command: GroupCommand) -> bool {

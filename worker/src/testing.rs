@@ -7,7 +7,7 @@ use std::{
 };
 
 use garenne_common::{
-    pool::{OnEnd, Pool, PoolConfig, Spec},
+    pool::{Ending, OnEnd, Pool, PoolConfig, Spec},
     task::{ContentType, Envelope, Kind, NewTask, TaskId},
     telemetry::Metrics,
 };
@@ -17,9 +17,11 @@ use tokio::sync::oneshot;
 use crate::{
     consumer::{Epoch, Meter},
     execute::{Attempt, End, Outcome},
-    handler::{Output, TaskOptions},
+    fleet::Stops,
+    handler::{Output, Routes, Surroundings, TaskOptions},
     registry::Registry,
     sink::Finished,
+    work::{Work, Yield},
     worker::WorkerBuilder,
 };
 
@@ -41,6 +43,7 @@ pub enum Verdict {
 /// Runs handlers as a worker would, without one.
 pub struct TestWorker {
     registry: Arc<Registry>,
+    surroundings: Surroundings,
 }
 
 impl TestWorker {
@@ -49,7 +52,10 @@ impl TestWorker {
     /// # Errors
     /// As [`WorkerBuilder::build`].
     pub fn new(builder: WorkerBuilder) -> Result<Self, crate::RegistryError> {
-        Ok(Self { registry: builder.build()?.into_registry() })
+        let config = builder.config();
+        let routes = Routes { lanes: config.lanes.clone(), max_payload: config.max_payload.bytes() };
+        let surroundings = Surroundings { routes: Arc::new(routes), ..Surroundings::default() };
+        Ok(Self { registry: builder.build()?.into_registry(), surroundings })
     }
 
     /// Runs one task of a kind with a JSON body, as its first attempt.
@@ -67,6 +73,11 @@ impl TestWorker {
     /// # Panics
     /// As [`TestWorker::run`].
     pub async fn run_task(&self, task: &NewTask) -> Verdict {
+        self.run_under(task, Arc::default()).await
+    }
+
+    /// Runs one task on a worker that has seen these stop orders.
+    pub(crate) async fn run_under(&self, task: &NewTask, stops: Arc<Stops>) -> Verdict {
         let entry = self.registry.get(task.kind.as_str()).expect("a kind with a handler");
         let envelope = Arc::new(envelope(task));
         let meter = Meter { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
@@ -75,8 +86,10 @@ impl TestWorker {
             entry: Arc::clone(entry),
             envelope: Arc::clone(&envelope),
             worker: "test".into(),
+            surroundings: self.surroundings.clone(),
             body: task.body.clone().into(),
             epoch: Arc::new(epoch),
+            stops,
         };
         let TaskOptions { deadline, cpu_bound, .. } = entry.options;
         let mut spec = Spec::short(envelope.id.shared());
@@ -96,8 +109,12 @@ impl TestWorker {
         };
         let pool = Pool::start(config, tokio::runtime::Handle::current()).expect("a valid pool");
         let (sender, ended) = oneshot::channel();
-        let completion = OnEnd(move |ending| drop(sender.send(End::of(ending))));
-        assert!(pool.submit_detached(spec, attempt, completion).is_ok(), "an empty pool has room");
+        let completion =
+            OnEnd(move |ending: Ending<Yield>| drop(sender.send(End::of(ending.map(Yield::task)))));
+        assert!(
+            pool.submit_detached(spec, Work::Task(attempt), completion).is_ok(),
+            "an empty pool has room"
+        );
         match ended.await.expect("each task ends").outcome {
             Outcome::Done { output, .. } => Verdict::Done(output),
             Outcome::Retry { error, .. } => Verdict::Retry(error),
@@ -126,6 +143,10 @@ pub fn finished(id: &str, json: &str) -> Finished {
         worker: "test".into(),
         started_at: SystemTime::now(),
         took: Duration::from_millis(1),
-        output: Output { json: RawValue::from_string(json.to_owned()).expect("JSON"), rows: Vec::new() },
+        output: Output {
+            json: RawValue::from_string(json.to_owned()).expect("JSON"),
+            rows: Vec::new(),
+            follow_ups: Vec::new(),
+        },
     }
 }

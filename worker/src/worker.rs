@@ -19,6 +19,8 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 
 use crate::{
+    alarm::Rules,
+    fleet::FleetError,
     handler::{Erased, ErasedHandler, IntoOutput, Payload, TaskContext, TaskError, TaskOptions},
     registry::{Entry, Registry, RegistryError},
     settings::WorkerConfig,
@@ -58,6 +60,9 @@ pub enum WorkerError {
     /// The exchanges and queues.
     #[error(transparent)]
     Topology(#[from] TopologyError),
+    /// The streams that every worker reads before it works.
+    #[error(transparent)]
+    Fleet(#[from] FleetError),
     /// Postgres.
     #[error(transparent)]
     Postgres(#[from] PostgresError),
@@ -73,6 +78,7 @@ impl HasExit for WorkerError {
             Self::Broker(error) => error.exit(),
             Self::Publish(error) => error.exit(),
             Self::Topology(error) => error.exit(),
+            Self::Fleet(error) => error.exit(),
             Self::Postgres(PostgresError::Url(_)) => Exit::Config,
             Self::Postgres(PostgresError::Away { .. }) | Self::Threads(_) => Exit::Failed,
         }
@@ -84,6 +90,7 @@ pub struct WorkerBuilder {
     config: WorkerConfig,
     handlers: Vec<(&'static str, Arc<dyn ErasedHandler>, TaskOptions)>,
     sinks: Vec<Arc<dyn Sink>>,
+    rules: Arc<Rules>,
 }
 
 impl WorkerBuilder {
@@ -119,6 +126,13 @@ impl WorkerBuilder {
         self
     }
 
+    /// What the sink postgres watches stored readings for.
+    #[must_use]
+    pub fn rules(mut self, rules: Arc<Rules>) -> Self {
+        self.rules = rules;
+        self
+    }
+
     /// The settings so far.
     pub fn config(&self) -> &WorkerConfig {
         &self.config
@@ -129,7 +143,7 @@ impl WorkerBuilder {
     /// # Errors
     /// No handler, two for one kind, or a kind that could not be a routing key.
     pub fn build(self) -> Result<Worker, RegistryError> {
-        let Self { config, handlers, sinks } = self;
+        let Self { config, handlers, sinks, rules } = self;
         let metrics = Metrics::new("worker");
         metrics.register_kinds(handlers.iter().map(|(kind, ..)| *kind));
         let mut registry = Registry::default();
@@ -140,7 +154,8 @@ impl WorkerBuilder {
             return Err(RegistryError::Empty);
         }
         let name = config.name().into();
-        Ok(Worker { name, config, registry: Arc::new(registry), sinks, metrics, tally: Arc::default() })
+        let (registry, tally) = (Arc::new(registry), Arc::default());
+        Ok(Worker { name, config, registry, sinks, rules, metrics, tally })
     }
 }
 
@@ -150,6 +165,7 @@ pub struct Worker {
     config: WorkerConfig,
     registry: Arc<Registry>,
     sinks: Vec<Arc<dyn Sink>>,
+    rules: Arc<Rules>,
     metrics: Metrics,
     tally: Arc<Tally>,
 }
@@ -157,7 +173,7 @@ pub struct Worker {
 impl Worker {
     /// Starts building one.
     pub fn builder(config: WorkerConfig) -> WorkerBuilder {
-        WorkerBuilder { config, handlers: Vec::new(), sinks: Vec::new() }
+        WorkerBuilder { config, handlers: Vec::new(), sinks: Vec::new(), rules: Arc::default() }
     }
 
     pub(crate) fn into_registry(self) -> Arc<Registry> {

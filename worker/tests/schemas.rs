@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use garenne_common::sensor::schema::ReadingsSchema;
-use garenne_worker::builtin::{reading, spectrum, window};
+use garenne_worker::builtin::{alert, reading, spectrum, window};
 use schemars::{Schema, generate::SchemaSettings};
 
 fn schemas() -> Vec<(&'static str, Schema)> {
@@ -12,6 +12,10 @@ fn schemas() -> Vec<(&'static str, Schema)> {
     vec![
         ("reading.process", input().into_root_schema_for::<ReadingsSchema>()),
         ("reading.process.result", output().into_root_schema_for::<reading::Processed>()),
+        ("reading.watch", input().into_root_schema_for::<reading::watch::Watch>()),
+        ("reading.watch.result", output().into_root_schema_for::<reading::watch::Watched>()),
+        ("alert.notify", input().into_root_schema_for::<alert::Alert>()),
+        ("alert.notify.result", output().into_root_schema_for::<alert::Delivered>()),
         ("window.analyze", input().into_root_schema_for::<window::Payload>()),
         ("window.analyze.result", output().into_root_schema_for::<window::Answer>()),
         ("spectrum.analyze", input().into_root_schema_for::<spectrum::Payload>()),

@@ -42,6 +42,10 @@ pub struct PublisherConfig {
     pub acquire_timeout: Duration,
     /// How long to wait for a confirm; after it the message may or may not be stored.
     pub confirm_timeout: Duration,
+    /// Whether a confirm is waited for as long as the broker blocks publishers, however long that is: the
+    /// broker has what was sent and reads it afterwards, so sending it again would store it twice. For who
+    /// can wait.
+    pub outlast_alarms: bool,
 }
 
 impl Default for PublisherConfig {
@@ -51,6 +55,7 @@ impl Default for PublisherConfig {
             in_flight: 1000,
             acquire_timeout: Duration::from_secs(5),
             confirm_timeout: Duration::from_secs(10),
+            outlast_alarms: false,
         }
     }
 }
@@ -96,6 +101,8 @@ impl HasExit for PublishError {
     fn exit(&self) -> Exit {
         match self {
             Self::Connect(error) => error.exit(),
+            // Nobody gave us a connection, or leave to publish, for as long as we were to wait.
+            Self::Busy { .. } | Self::Blocked => Exit::BrokerUnavailable,
             _ => Exit::Failed,
         }
     }
@@ -125,6 +132,8 @@ pub struct Pending {
     exchange: String,
     routing_key: String,
     timeout: Duration,
+    /// Whether the broker blocks publishers; for who outlasts it.
+    blocked: Option<Arc<AtomicBool>>,
 }
 
 impl Publisher {
@@ -217,7 +226,8 @@ impl Publisher {
         };
         let verdict = member.confirms.watch(confirm, id, place);
         let Target { exchange, routing_key, .. } = target;
-        Ok(Pending { verdict, exchange, routing_key, timeout: self.config.confirm_timeout })
+        let blocked = self.config.outlast_alarms.then(|| Arc::clone(&self.blocked));
+        Ok(Pending { verdict, exchange, routing_key, timeout: self.config.confirm_timeout, blocked })
     }
 
     /// Waits for what is in flight, at most a confirm's timeout, then closes every connection.
@@ -241,8 +251,15 @@ impl Pending {
     /// # Errors
     /// [`PublishError::Unroutable`], [`PublishError::Refused`] or [`PublishError::InDoubt`].
     pub async fn confirmed(self) -> Result<(), PublishError> {
-        let Self { verdict, exchange, routing_key, timeout } = self;
-        match tokio::time::timeout(timeout, verdict).await {
+        let Self { mut verdict, exchange, routing_key, timeout, blocked } = self;
+        let answer = loop {
+            let answer = tokio::time::timeout(timeout, &mut verdict).await;
+            let blocked = blocked.as_ref().is_some_and(|blocked| blocked.load(Ordering::Relaxed));
+            if answer.is_ok() || !blocked {
+                break answer;
+            }
+        };
+        match answer {
             Ok(Ok(Verdict::Stored)) => Ok(()),
             Ok(Ok(Verdict::Returned)) => Err(PublishError::Unroutable { exchange, routing_key }),
             Ok(Ok(Verdict::Refused)) => Err(PublishError::Refused { routing_key }),

@@ -10,6 +10,7 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{Concurrency, Invalid, list};
+use crate::task::matches_binding;
 pub use args::LaneArgs;
 
 /// Quorum queues refuse more.
@@ -117,6 +118,12 @@ impl Lanes {
     /// Whether this process works on no lane at all; [`Lanes::validate`] refuses that.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The lane that takes a kind by its bindings, picked or not; the first by name.
+    pub fn taking(&self, kind: &str) -> Option<&str> {
+        let takes = |lane: &Lane| lane.bindings.iter().any(|binding| matches_binding(binding, kind));
+        self.defined().find(|(_, lane)| takes(lane)).map(|(name, _)| name)
     }
 
     fn picked(&self, name: &str) -> bool {

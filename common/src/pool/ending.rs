@@ -49,6 +49,16 @@ pub enum Ending<O> {
 }
 
 impl<O> Ending<O> {
+    /// The same with another output.
+    pub fn map<P>(self, change: impl FnOnce(O) -> P) -> Ending<P> {
+        match self {
+            Self::Finished { output, told } => Ending::Finished { output: change(output), told },
+            Self::Panicked { message } => Ending::Panicked { message },
+            Self::GaveUp { cause, stuck } => Ending::GaveUp { cause, stuck },
+            Self::NotStarted { cause } => Ending::NotStarted { cause },
+        }
+    }
+
     /// The same without the output.
     #[must_use]
     pub fn outcome(&self) -> Outcome {

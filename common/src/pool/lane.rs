@@ -109,7 +109,7 @@ impl<T: Task, C: Completion<T::Output>> Lane<T, C> {
 
     /// Whether a worker that looked would probably find something.
     pub(super) fn has_work(&self) -> bool {
-        !self.ready.is_empty() || !self.eligible.is_empty() || !self.joiners.is_empty()
+        self.waits() || !self.joiners.is_empty()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -119,14 +119,15 @@ impl<T: Task, C: Completion<T::Output>> Lane<T, C> {
     /// The next task to start; its group has room for it and counts it as running from here.
     pub(super) fn take(&mut self) -> Option<Entry<T, C>> {
         loop {
-            let entry = self.pick()?;
-            let Some(group) = &entry.group else { return Some(self.started(entry)) };
+            let joins = !self.joiners.is_empty() && (self.joiner_next || !self.waits());
+            let entry = if joins { self.joiners.pop_front() } else { self.first() }?;
+            let Some(group) = &entry.group else { return Some(self.started(entry, joins)) };
             let state = self.groups.entry(group.clone()).or_insert_with(GroupState::new);
             if state.may_start() {
                 state.running += 1;
                 let group = group.clone();
                 self.refresh(&group);
-                return Some(self.started(entry));
+                return Some(self.started(entry, joins));
             }
             // Nearly always at the end; not when younger ones were parked as soon as they came.
             let at = state.parked.partition_point(|parked| parked.seq < entry.seq);
@@ -135,13 +136,12 @@ impl<T: Task, C: Completion<T::Output>> Lane<T, C> {
         }
     }
 
-    fn pick(&mut self) -> Option<Entry<T, C>> {
-        let waits = !self.ready.is_empty() || !self.eligible.is_empty();
-        if !self.joiners.is_empty() && (self.joiner_next || !waits) {
-            self.joiner_next = false;
-            return self.joiners.pop_front();
-        }
-        self.joiner_next = true;
+    fn waits(&self) -> bool {
+        !self.ready.is_empty() || !self.eligible.is_empty()
+    }
+
+    /// The oldest that is no joiner.
+    fn first(&mut self) -> Option<Entry<T, C>> {
         let parked = self.eligible.first_key_value().map(|(seq, _)| *seq);
         match (self.ready.front().map(|entry| entry.seq), parked) {
             (Some(ready), Some(parked)) if ready < parked => self.ready.pop_front(),
@@ -155,7 +155,8 @@ impl<T: Task, C: Completion<T::Output>> Lane<T, C> {
         }
     }
 
-    fn started(&mut self, entry: Entry<T, C>) -> Entry<T, C> {
+    fn started(&mut self, entry: Entry<T, C>, joined: bool) -> Entry<T, C> {
+        self.joiner_next = !joined;
         if entry.shard == 0
             && let Owner::Wide(wide) = &entry.owner
         {
@@ -210,7 +211,7 @@ impl<T: Task, C: Completion<T::Output>> Lane<T, C> {
     }
 
     /// Keeps `eligible` true to what the group may do. An entry's key is always that of the group's
-    /// first parked task, which only `pick`, `refresh` and `extract` change.
+    /// first parked task, which only `first`, `refresh` and `extract` change.
     fn refresh(&mut self, group: &GroupName) {
         let Some(state) = self.groups.get(group) else { return };
         let Some(first) = state.parked.front() else { return };

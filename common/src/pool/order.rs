@@ -112,8 +112,12 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
             let waiting = match board.phase {
                 Phase::Open | Phase::Closed => Vec::new(),
                 Phase::Light => board.lane.extract_shut(),
-                // A shard whose task has started belongs to what runs.
-                Phase::Soft | Phase::SoftTimeout => board.extract(|entry| entry.shard == 0),
+                // A shard whose task has started belongs to what runs, unless nobody may start it.
+                Phase::Soft | Phase::SoftTimeout => {
+                    let mut waiting = board.extract(|entry| entry.shard == 0);
+                    waiting.append(&mut board.lane.extract_shut());
+                    waiting
+                }
                 Phase::Hard => board.extract(|_| true),
             };
             board.draining += 1;

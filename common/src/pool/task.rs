@@ -135,6 +135,12 @@ pub(super) struct Long {
 static NEVER: LazyLock<CancellationToken> = LazyLock::new(CancellationToken::new);
 
 impl TaskContext {
+    /// The context of a short task that runs as a part of another.
+    #[must_use]
+    pub fn short(id: impl Into<TaskId>) -> Self {
+        Self { id: id.into(), shard: 0, width: 1, long: None }
+    }
+
     /// The id the task was submitted with.
     #[must_use]
     pub fn id(&self) -> &TaskId {

@@ -74,7 +74,7 @@ impl<'a, T: Task, C: Completion<T::Output>> Turns<'a, T, C> {
                 let driven = ready!(self.drive(running, cx));
                 match catch_unwind(AssertUnwindSafe(|| future.set(None))) {
                     Ok(()) => driven,
-                    Err(panic) => Driven::Panicked(message(panic)),
+                    Err(panic) => Driven::Panicked(panic_message(panic)),
                 }
             } else {
                 // Between batches others get the thread, were tasks never to wait for anything.
@@ -114,7 +114,7 @@ impl<'a, T: Task, C: Completion<T::Output>> Turns<'a, T, C> {
         }
         match catch_unwind(AssertUnwindSafe(|| make(task, cx))) {
             Ok(made) => future.set(Some(made)),
-            Err(panic) => self.unmade = Some(message(panic)),
+            Err(panic) => self.unmade = Some(panic_message(panic)),
         }
     }
 
@@ -126,7 +126,7 @@ impl<'a, T: Task, C: Completion<T::Output>> Turns<'a, T, C> {
         reach.polling.store(false, Ordering::Relaxed);
         match polled {
             Ok(Poll::Ready(output)) => Poll::Ready(Driven::Returned(output)),
-            Err(panic) => Poll::Ready(Driven::Panicked(message(panic))),
+            Err(panic) => Poll::Ready(Driven::Panicked(panic_message(panic))),
             Ok(Poll::Pending) => {
                 if reach.give_up.is_set_or_wakes(cx.waker()) {
                     return Poll::Ready(Driven::Dropped);
@@ -193,7 +193,8 @@ impl<'a, T: Task, C: Completion<T::Output>> Turns<'a, T, C> {
     }
 }
 
-fn message(panic: Box<dyn Any + Send>) -> String {
+/// The text a panic was started with.
+pub fn panic_message(panic: Box<dyn Any + Send>) -> String {
     match panic.downcast::<String>() {
         Ok(text) => *text,
         Err(panic) => match panic.downcast::<&'static str>() {

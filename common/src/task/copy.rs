@@ -12,9 +12,10 @@ use lapin::{
 };
 
 use super::{
-    envelope::{Envelope, epoch_ms, expires_at},
+    envelope::{ContentType, Envelope, epoch_ms, expires_at},
     header::{self, long},
     outcome::DeadReason,
+    pack::PACK,
 };
 
 /// The properties of a confirmed copy, under construction. The body is copied as it is.
@@ -26,12 +27,25 @@ pub struct Copied {
 
 impl Copied {
     /// Starts from the properties the task arrived with. The copy always carries `type` (its routing
-    /// key will be a queue's name) and an id, so that all later copies are the same task.
+    /// key will be a queue's name) and an id, so that all later copies are the same task. A record of a
+    /// pack becomes a message of its own: what it says of itself takes the place of the pack's word.
     pub fn of(original: &BasicProperties, task: &Envelope, now: SystemTime) -> Self {
         let mut copied = Self::kept(original, now);
         copied.properties =
             copied.properties.with_type(task.kind.as_str().into()).with_message_id(task.id.as_str().into());
-        copied
+        let of_pack = original.content_type().as_ref().is_some_and(|it| it.as_str() == PACK);
+        if of_pack && task.content_type != ContentType::Pack { copied.unpacked(task) } else { copied }
+    }
+
+    fn unpacked(mut self, record: &Envelope) -> Self {
+        self.properties = self.properties.with_content_type(record.content_type.as_str().into());
+        let copied = self.without(header::TRACEPARENT).without(header::TRACESTATE);
+        let Some((parent, state)) = &record.trace else { return copied };
+        let copied = copied.with(header::TRACEPARENT, long(parent));
+        match state {
+            Some(state) => copied.with(header::TRACESTATE, long(state)),
+            None => copied,
+        }
     }
 
     /// The same for a message that could not be read as a task: what it says of itself is kept, and a
@@ -183,6 +197,7 @@ mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
     use super::*;
+    use crate::task::read_pack;
 
     #[test]
     fn a_copy_drops_what_would_lose_or_double_it_and_keeps_the_rest() {
@@ -219,6 +234,38 @@ mod tests {
             (again.kind.as_str(), again.attempt, again.expires_at),
             ("bench.noop", 2, Some(1_002_000))
         );
+    }
+
+    #[test]
+    fn a_record_of_a_pack_leaves_as_the_message_its_sender_could_have_published() {
+        let mut table = FieldTable::default();
+        table.insert("mine".into(), long("v"));
+        table.insert(header::TRACEPARENT.into(), long("the pack's"));
+        let pack = BasicProperties::default()
+            .with_message_id("pack".into())
+            .with_content_type(PACK.into())
+            .with_headers(table);
+        let whole = Envelope::read("k", &pack, None, |_| true, UNIX_EPOCH).unwrap();
+        let shown = |task: &Envelope| {
+            let copy = Copied::of(&pack, task, UNIX_EPOCH).into_properties();
+            let text = |name| header::get(copy.headers(), name).and_then(header::text);
+            let written = copy.content_type().as_ref().unwrap().to_string();
+            (
+                copy.message_id().as_ref().unwrap().to_string(),
+                written,
+                text("mine"),
+                text(header::TRACEPARENT),
+            )
+        };
+        let record = |id: &str, written: &str, trace: Option<&str>| {
+            (id.to_owned(), written.to_owned(), Some("v".to_owned()), trace.map(str::to_owned))
+        };
+        assert_eq!(shown(&whole), record("pack", PACK, Some("the pack's")));
+        let body = br#"[{"id":"a","senml":true,"payload":[]},{"id":"b","traceparent":"b's","payload":{}}]"#;
+        let records: Vec<_> = read_pack(body).unwrap().iter().map(|it| shown(&it.envelope(&whole))).collect();
+        let expected =
+            [record("a", "application/senml+json", None), record("b", "application/json", Some("b's"))];
+        assert_eq!(records, expected);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::{
     header::{self, integer, long},
     id::{IdError, TaskId},
     kind::{Kind, KindError},
+    pack::PACK,
 };
 
 /// Milliseconds since 1970. Wire headers carry times in this form.
@@ -24,6 +25,8 @@ pub enum ContentType {
     Json,
     /// A SenML pack (RFC 8428).
     SenmlJson,
+    /// Several tasks of one kind; see [`read_pack`](super::read_pack). Never what a handler is given.
+    Pack,
 }
 
 impl ContentType {
@@ -32,6 +35,7 @@ impl ContentType {
         match self {
             Self::Json => "application/json",
             Self::SenmlJson => "application/senml+json",
+            Self::Pack => PACK,
         }
     }
 }
@@ -69,6 +73,8 @@ pub struct Envelope {
     pub suspect_armed: bool,
     /// The lane it came from, where a worker noted that.
     pub lane: Option<String>,
+    /// How many tasks stand between it and one that somebody published; 0 for such a one.
+    pub depth: u32,
     /// When it was published, seconds since 1970, as the publisher says.
     pub timestamp: Option<u64>,
     /// How often the broker says the message came back (quorum queues).
@@ -136,6 +142,7 @@ impl Envelope {
             kind: Kind::parse(kind)?,
             content_type: match properties.content_type().as_ref().map(|it| it.as_str()) {
                 Some(it) if it.starts_with("application/senml+json") => ContentType::SenmlJson,
+                Some(PACK) => ContentType::Pack,
                 _ => ContentType::Json,
             },
             attempt: small(headers, header::ATTEMPT)?,
@@ -153,6 +160,7 @@ impl Envelope {
             suspect_runs: small(headers, header::SUSPECT_RUNS)?,
             suspect_armed: header::get(headers, header::SUSPECT_ARMED).is_some(),
             lane: text(headers, header::LANE)?,
+            depth: small(headers, header::DEPTH)?,
             timestamp: *properties.timestamp(),
             delivery_count: header::get(headers, "x-delivery-count")
                 .and_then(integer)
@@ -180,8 +188,10 @@ pub(super) fn expires_at(properties: &BasicProperties, now: SystemTime) -> Resul
         return Ok(Some(at));
     }
     let Some(expiration) = properties.expiration() else { return Ok(None) };
-    let ms: i64 =
+    // Unsigned, as the broker has it: a time before 1970 could not be written to a copy.
+    let ms: u64 =
         expiration.as_str().parse().map_err(|_| Malformed::Expiration(expiration.as_str().to_owned()))?;
+    let ms = i64::try_from(ms).unwrap_or(i64::MAX);
     let sent = properties
         .timestamp()
         .map_or(epoch_ms(now), |s| s.saturating_mul(1000).try_into().unwrap_or(i64::MAX));
@@ -225,13 +235,36 @@ pub struct NewTask {
     pub timeout: Option<Duration>,
     /// W3C trace context to go on from.
     pub trace: Option<(String, Option<String>)>,
+    /// The task that starts it and its own depth, for a follow-up.
+    pub parent: Option<(TaskId, u32)>,
 }
 
 impl NewTask {
     /// A task with a new id and nothing optional.
     pub fn new(kind: Kind, content_type: ContentType, body: Vec<u8>) -> Self {
         let id = TaskId::random();
-        Self { id, kind, content_type, body, group: None, delay: None, timeout: None, trace: None }
+        Self {
+            id,
+            kind,
+            content_type,
+            body,
+            group: None,
+            delay: None,
+            timeout: None,
+            trace: None,
+            parent: None,
+        }
+    }
+
+    /// A task that another one starts: it belongs to the same group and trace, and is one deeper.
+    pub fn following(parent: &Envelope, id: TaskId, kind: Kind, body: Vec<u8>) -> Self {
+        Self {
+            id,
+            group: parent.group.clone(),
+            trace: parent.trace.clone(),
+            parent: Some((parent.id.clone(), parent.depth.saturating_add(1))),
+            ..Self::new(kind, ContentType::Json, body)
+        }
     }
 
     /// The properties it travels with: persistent, stamped with the time.
@@ -246,6 +279,10 @@ impl NewTask {
         }
         if let Some(timeout) = self.timeout {
             headers.insert(header::TIMEOUT_MS.into(), ms(timeout));
+        }
+        if let Some((parent, depth)) = &self.parent {
+            headers.insert(header::PARENT.into(), long(parent.as_str()));
+            headers.insert(header::DEPTH.into(), lapin::types::AMQPValue::LongUInt(*depth));
         }
         if let Some((parent, state)) = &self.trace {
             headers.insert(header::TRACEPARENT.into(), long(parent));
@@ -312,10 +349,27 @@ mod tests {
     }
 
     #[test]
+    fn a_follow_up_says_who_started_it_and_how_deep_it_is() {
+        let kind = Kind::parse("bench.noop").unwrap();
+        let mut task = NewTask::new(kind, ContentType::Json, b"{}".to_vec());
+        assert_eq!(read("bench.noop", task.properties(now())).unwrap().depth, 0);
+        task.parent = Some((TaskId::parse("p").unwrap(), 3));
+        let properties = task.properties(now());
+        assert_eq!(header::get(properties.headers(), header::PARENT).and_then(header::text).unwrap(), "p");
+        assert_eq!(read("bench.noop", properties).unwrap().depth, 3);
+    }
+
+    #[test]
     fn a_delay_becomes_a_time_and_keeps_it() {
         let task = read("bench.noop", headers(&[(header::DELAY_MS, 1500_i32.into())])).unwrap();
         assert_eq!(task.due_in(now()), Some(Duration::from_millis(1500)));
         assert_eq!(task.due_in(now() + Duration::from_secs(2)), None);
+    }
+
+    #[test]
+    fn a_negative_expiration_is_refused() {
+        let refused = read("bench.noop", BasicProperties::default().with_expiration("-1000".into()));
+        assert_eq!(refused.unwrap_err(), Malformed::Expiration("-1000".to_owned()));
     }
 
     #[test]

@@ -21,6 +21,11 @@ pub const USER_ID: &str = "garenne-user-id";
 pub const SUSPECT_RUNS: &str = "garenne-suspect-runs";
 /// Set while a run in the suspect queue is marked as begun.
 pub const SUSPECT_ARMED: &str = "garenne-suspect-armed";
+/// How many tasks stand between it and one that somebody published: a follow-up's is its parent's and
+/// one more.
+pub const DEPTH: &str = "garenne-depth";
+/// The id of the task that started it.
+pub const PARENT: &str = "garenne-parent";
 /// Why it is dead.
 pub const REASON: &str = "garenne-reason";
 /// The error, one line.

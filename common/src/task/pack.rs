@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 
 use super::{
-    ContentType, NewTask,
+    ContentType, Envelope, NewTask,
     envelope::epoch_ms,
     id::{IdError, TaskId},
     kind::Kind,
@@ -54,6 +54,19 @@ pub struct Packed<'a> {
     pub trace: Option<(String, Option<String>)>,
     /// The payload, byte for byte as its sender's task would have had it.
     pub payload: &'a [u8],
+}
+
+impl Packed<'_> {
+    /// The record as a task: its own id, trace and way of writing, and all else as its pack has it.
+    pub fn envelope(&self, pack: &Envelope) -> Envelope {
+        Envelope {
+            id: self.id.clone(),
+            id_given: true,
+            content_type: self.content_type,
+            trace: self.trace.clone(),
+            ..pack.clone()
+        }
+    }
 }
 
 /// A body that is no pack.

@@ -119,3 +119,19 @@ async fn a_groups_cap_counts_shards() {
     bench.pool.group("g").wait().await;
     assert_eq!(bench.ended().await, [("wide".to_owned(), finished(7))]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn soft_ends_a_task_whose_group_may_not_start_the_rest() {
+    let mut bench = Bench::new(4, 2..=2);
+    let busy = bench.hold(Spec::short("busy"));
+    let (go, act) = shards(None);
+    bench.submit(Spec::short("wide").width(2).group("g"), act).unwrap();
+    assert_eq!(bench.starts().await, ["busy", "wide 0/2"]);
+    bench.pool.group("g").pause();
+    bench.pool.begin_shutdown(Stop::Soft);
+    go.notify_waiters();
+    let gave_up = Ending::GaveUp { cause: Cause::Shutdown, stuck: false };
+    assert_eq!(bench.ending().await, ("wide".to_owned(), gave_up));
+    busy.send(()).unwrap();
+    bench.pool.stopped().await;
+}

@@ -9,7 +9,10 @@ pub(crate) const WORKERS: usize = 3;
 // Orders come at whole seconds. The rest are no whole seconds, nor are their sums, so that nothing is
 // ever due at the very moment at which pool and model are compared.
 pub(crate) const TICK: Duration = Duration::from_millis(1_000);
-pub(crate) const DEADLINE: Duration = Duration::from_millis(5_001);
+const DEADLINE: Duration = Duration::from_millis(5_001);
+/// What the deadlines of tasks that can be in the pool together differ by: which of two that end in the
+/// same moment ends first is anybody's guess.
+const APART: Duration = Duration::from_millis(13);
 pub(crate) const GRACE: Duration = Duration::from_millis(3_010);
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(4_100);
 pub(crate) const HARD_GRACE: Duration = Duration::from_millis(1_010);
@@ -26,19 +29,41 @@ pub(crate) enum Kind {
     Obeys,
     /// Long; never returns.
     Deaf,
+    /// Long; returns when told, but every shard after the first panics.
+    Trips,
 }
 
 impl Kind {
     pub(crate) fn is_long(self) -> bool {
-        matches!(self, Self::Obeys | Self::Deaf)
+        matches!(self, Self::Obeys | Self::Deaf | Self::Trips)
     }
 }
 
+/// A task, or one shard of it.
 #[derive(Clone, Copy)]
 struct Waiting {
     number: usize,
     kind: Kind,
     group: Option<usize>,
+    deadline: Duration,
+    shard: u32,
+    width: u32,
+}
+
+/// Which task, and which shard of it.
+pub(crate) type Key = (usize, u32);
+
+impl Waiting {
+    fn key(&self) -> Key {
+        (self.number, self.shard)
+    }
+}
+
+/// What is known of a task of several shards, some of which have started.
+struct Wide {
+    remaining: u32,
+    told: Option<Cause>,
+    failure: Option<Ending<()>>,
 }
 
 struct Running {
@@ -57,6 +82,11 @@ struct Group {
 pub(crate) struct Model {
     now: Duration,
     waiting: Vec<Waiting>,
+    /// Shards whose task has started; they and what waits take turns.
+    joiners: Vec<Waiting>,
+    joiner_next: bool,
+    wide: BTreeMap<usize, Wide>,
+    pub(crate) any_wide: bool,
     running: Vec<Running>,
     groups: Vec<Group>,
     /// How far the shutdown is: none, then the modes in their order.
@@ -73,6 +103,10 @@ impl Model {
         Self {
             now: Duration::ZERO,
             waiting: Vec::new(),
+            joiners: Vec::new(),
+            joiner_next: false,
+            wide: BTreeMap::new(),
+            any_wide: false,
             running: Vec::new(),
             groups: vec![Group::default(); groups],
             phase: None,
@@ -85,34 +119,49 @@ impl Model {
     }
 
     pub(crate) fn waiting(&self) -> usize {
-        self.waiting.len()
+        self.waiting.len() + self.joiners.len()
     }
 
+    /// The number of each task that runs, once for each shard.
     pub(crate) fn running_numbers(&self) -> Vec<usize> {
-        let mut numbers: Vec<_> = self.running.iter().map(|running| running.task.number).collect();
-        numbers.sort_unstable();
-        numbers
+        self.running_keys().into_iter().map(|(number, _)| number).collect()
     }
 
-    pub(crate) fn submit(&mut self, kind: Kind, group: Option<usize>) -> Option<Refusal> {
+    fn running_keys(&self) -> Vec<Key> {
+        let mut keys: Vec<_> = self.running.iter().map(|running| running.task.key()).collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// What the next task gets.
+    pub(crate) fn next_deadline(&self) -> Duration {
+        DEADLINE + APART * (self.admitted % QUEUE as u64) as u32
+    }
+
+    pub(crate) fn submit(&mut self, kind: Kind, group: Option<usize>, width: u32) -> Option<Refusal> {
         let number = self.submitted;
         self.submitted += 1;
+        if width as usize > WORKERS {
+            return Some(Refusal::TooManyWorkers { asked: width, max: WORKERS });
+        }
         if self.phase.is_some() {
             return Some(Refusal::PoolClosed);
         }
-        if self.waiting.len() + self.running.len() >= QUEUE {
+        if self.admitted - self.endings.len() as u64 >= QUEUE as u64 {
             return Some(Refusal::QueueFull { limit: QUEUE });
         }
+        let deadline = self.next_deadline();
+        self.any_wide |= width > 1;
         self.admitted += 1;
-        self.waiting.push(Waiting { number, kind, group });
+        self.waiting.push(Waiting { number, kind, group, deadline, shard: 0, width });
         None
     }
 
-    pub(crate) fn release(&mut self, nth: usize) -> Option<usize> {
+    pub(crate) fn release(&mut self, nth: usize) -> Option<Key> {
         let holding = |running: &&Running| running.task.kind == Kind::Holds;
-        let number = self.running.iter().filter(holding).nth(nth)?.task.number;
-        self.end_running(number, Ending::Finished { output: (), told: None });
-        Some(number)
+        let key = self.running.iter().filter(holding).nth(nth)?.task.key();
+        self.end_running(key, Ending::Finished { output: (), told: None });
+        Some(key)
     }
 
     pub(crate) fn stop(&mut self, number: usize) -> bool {
@@ -124,17 +173,16 @@ impl Model {
     }
 
     fn stop_where(&mut self, matches: impl Fn(&Waiting) -> bool) -> usize {
-        let mut found = self.drop_waiting(&matches, Cause::Stopped);
-        for number in self.running_numbers() {
-            let now = self.now;
-            let Some(running) = self.running.iter_mut().find(|running| running.task.number == number) else {
-                continue;
-            };
+        let dropped = self.take_waiting(&matches);
+        let mut told = 0;
+        for running in &mut self.running {
             if matches(&running.task) && running.task.kind.is_long() && running.limit.is_none() {
-                running.limit = Some((Cause::Stopped, now + GRACE));
-                found += 1;
+                running.limit = Some((Cause::Stopped, self.now + GRACE));
+                told += 1;
             }
         }
+        let found = dropped.len() + told;
+        self.end_waiting(dropped, Cause::Stopped);
         self.obey();
         found
     }
@@ -160,7 +208,8 @@ impl Model {
             _ => {}
         }
         if self.phase > Some(0) {
-            self.drop_waiting(|_| true, Cause::Shutdown);
+            // A shard whose task has started belongs to what runs.
+            self.drop_waiting(|task| task.shard == 0, Cause::Shutdown);
         }
         self.hand_back_paused();
     }
@@ -208,45 +257,73 @@ impl Model {
         if self.hard_at.is_some_and(|at| at <= now) {
             self.hard();
         }
-        for number in self.running_numbers() {
-            let Some(running) = self.running.iter().find(|running| running.task.number == number) else {
+        for key in self.running_keys() {
+            let Some(running) = self.running.iter().find(|running| running.task.key() == key) else {
                 continue;
             };
             if let Some((cause, give_up)) = running.limit
                 && give_up <= now
             {
                 let stuck = !running.task.kind.is_long();
-                self.end_running(number, Ending::GaveUp { cause, stuck });
+                self.end_running(key, Ending::GaveUp { cause, stuck });
             }
         }
     }
 
     /// Who listens returns as soon as he is told.
     fn obey(&mut self) {
-        for number in self.running_numbers() {
-            let Some(running) = self.running.iter().find(|running| running.task.number == number) else {
+        for key in self.running_keys() {
+            let Some(running) = self.running.iter().find(|running| running.task.key() == key) else {
                 continue;
             };
-            if running.task.kind == Kind::Obeys
+            if matches!(running.task.kind, Kind::Obeys | Kind::Trips)
                 && let Some((cause, _)) = running.limit
             {
-                self.end_running(number, Ending::Finished { output: (), told: Some(cause) });
+                self.end_running(key, Ending::Finished { output: (), told: Some(cause) });
             }
         }
     }
 
     fn start(&mut self) {
         while self.running.len() < WORKERS {
-            let Some(at) = self.waiting.iter().position(|task| self.may_start(task)) else { return };
-            let task = self.waiting.remove(at);
+            let Some(task) = self.take() else { return };
             self.starts.push(task.number);
             match task.kind {
-                Kind::Quick => self.end(task.number, Ending::Finished { output: (), told: None }),
-                Kind::Panics => self.end(task.number, Ending::Panicked { message: "as asked".to_owned() }),
-                Kind::Holds | Kind::Obeys | Kind::Deaf => {
-                    self.running.push(Running { task, deadline: self.now + DEADLINE, limit: None });
+                Kind::Quick => self.end_shard(task, Ending::Finished { output: (), told: None }),
+                Kind::Trips if task.shard == 0 => self.run(task),
+                Kind::Panics | Kind::Trips => {
+                    self.end_shard(task, Ending::Panicked { message: "as asked".to_owned() });
                 }
+                Kind::Holds | Kind::Obeys | Kind::Deaf => self.run(task),
             }
+        }
+    }
+
+    fn run(&mut self, task: Waiting) {
+        self.running.push(Running { task, deadline: self.now + task.deadline, limit: None });
+    }
+
+    fn take(&mut self) -> Option<Waiting> {
+        loop {
+            let first = self.waiting.iter().position(|task| self.may_start(task));
+            if !self.joiners.is_empty() && (self.joiner_next || first.is_none()) {
+                let task = self.joiners.remove(0);
+                if self.may_start(&task) {
+                    self.joiner_next = false;
+                    return Some(task);
+                }
+                // Its group may not start it: from here on it is as any other of that age.
+                let at = self.waiting.partition_point(|other| other.number < task.number);
+                self.waiting.insert(at, task);
+                continue;
+            }
+            let task = self.waiting.remove(first?);
+            self.joiner_next = true;
+            if task.shard == 0 && task.width > 1 {
+                self.wide.insert(task.number, Wide { remaining: task.width, told: None, failure: None });
+                self.joiners.extend((1..task.width).map(|shard| Waiting { shard, ..task }));
+            }
+            return Some(task);
         }
     }
 
@@ -265,18 +342,55 @@ impl Model {
         }
     }
 
-    fn drop_waiting(&mut self, matches: impl Fn(&Waiting) -> bool, cause: Cause) -> usize {
-        let (dropped, kept): (Vec<_>, Vec<_>) = self.waiting.drain(..).partition(|task| matches(task));
-        self.waiting = kept;
-        for task in &dropped {
-            self.end(task.number, Ending::NotStarted { cause });
-        }
-        dropped.len()
+    fn drop_waiting(&mut self, matches: impl Fn(&Waiting) -> bool, cause: Cause) {
+        let dropped = self.take_waiting(matches);
+        self.end_waiting(dropped, cause);
     }
 
-    fn end_running(&mut self, number: usize, ending: Ending<()>) {
-        self.running.retain(|running| running.task.number != number);
-        self.end(number, ending);
+    fn take_waiting(&mut self, matches: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
+        let mut dropped: Vec<_> = self.waiting.extract_if(.., |task| matches(task)).collect();
+        dropped.extend(self.joiners.extract_if(.., |task| matches(task)));
+        dropped
+    }
+
+    fn end_waiting(&mut self, dropped: Vec<Waiting>, cause: Cause) {
+        for task in dropped {
+            if task.shard == 0 {
+                self.end(task.number, Ending::NotStarted { cause });
+            } else {
+                // Its siblings started, so the task as a whole did.
+                self.end_shard(task, Ending::GaveUp { cause, stuck: false });
+            }
+        }
+    }
+
+    fn end_running(&mut self, key: Key, ending: Ending<()>) {
+        let at = self.running.iter().position(|running| running.task.key() == key).unwrap();
+        let Running { task, .. } = self.running.remove(at);
+        self.end_shard(task, ending);
+    }
+
+    /// A task ends with its last shard: as its first failure, else finished.
+    fn end_shard(&mut self, task: Waiting, ending: Ending<()>) {
+        if task.width == 1 {
+            return self.end(task.number, ending);
+        }
+        let wide = self.wide.get_mut(&task.number).unwrap();
+        wide.remaining -= 1;
+        let mut first_failure = false;
+        match ending {
+            Ending::Finished { told, .. } => wide.told = wide.told.or(told),
+            failure => {
+                first_failure = wide.failure.is_none();
+                wide.failure.get_or_insert(failure);
+            }
+        }
+        if wide.remaining == 0 {
+            let ending = wide.failure.take().unwrap_or(Ending::Finished { output: (), told: wide.told });
+            self.end(task.number, ending);
+        } else if first_failure {
+            self.stop_where(|other| other.number == task.number);
+        }
     }
 
     fn end(&mut self, number: usize, ending: Ending<()>) {

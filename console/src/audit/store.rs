@@ -15,6 +15,7 @@ const BATCH: usize = 5_000;
 pub struct Store {
     client: Client,
     readings: String,
+    results: String,
 }
 
 /// The store cannot be asked.
@@ -40,7 +41,7 @@ impl Store {
             // The client's next call says the same, to whoever waits for it.
             let _ = connection.await;
         });
-        Ok(Self { client, readings: table(prefix, "readings") })
+        Ok(Self { client, readings: table(prefix, "readings"), results: table(prefix, "results") })
     }
 
     /// How many rows there are for each expected reading, by task id. Counted by key and not by task,
@@ -75,6 +76,37 @@ impl Store {
             }
         }
         Ok(effects)
+    }
+}
+
+impl Store {
+    /// What these devices measured in a stretch of time, derived values left out.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn measured(
+        &self,
+        devices: &[&str],
+        from: OffsetDateTime,
+        to: OffsetDateTime,
+    ) -> Result<Vec<(String, String)>, StoreError> {
+        let query = format!(
+            "SELECT DISTINCT device, metric FROM {}
+             WHERE device = ANY($1) AND time >= $2 AND time < $3 AND raw IS NOT NULL ORDER BY device, metric",
+            self.readings
+        );
+        let rows = self.client.query(&query, &[&devices, &from, &to]).await.map_err(explain)?;
+        Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+    }
+
+    /// The outputs of those of these tasks that are done, by task id.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn outputs(&self, tasks: &[&str]) -> Result<HashMap<String, serde_json::Value>, StoreError> {
+        let query = format!("SELECT task_id, output FROM {} WHERE task_id = ANY($1)", self.results);
+        let rows = self.client.query(&query, &[&tasks]).await.map_err(explain)?;
+        Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
     }
 }
 

@@ -7,7 +7,11 @@ use garenne_common::exit::{Exit, Failure};
 use rustix::process::Signal;
 use tokio::{sync::mpsc, time::Instant};
 
-use super::run::{Demo, TICKS_A_LINE, ticks};
+use super::{
+    findings::{self, Pass},
+    recording::Recording,
+    run::{Demo, TICKS_A_LINE, ticks},
+};
 use crate::{
     audit::{Audit, Store, totals_table, write_findings},
     dead,
@@ -67,19 +71,21 @@ impl Demo<'_> {
             self.screen.say("\n>> No more readings: the workers finish what is queued.");
             self.drain().await?;
             self.screen.end();
+            let found = self.found(store.as_ref()).await;
             for gone in self.fleet.stop().await {
                 self.tell(&gone);
             }
-            self.done_more()
+            self.done_more()?;
+            Ok::<_, Failure>(found)
         };
-        tokio::select! {
+        let found = tokio::select! {
             finished = finish => finished?,
             _ = interrupts.recv() => {
                 self.screen.end();
                 eprintln!("interrupted again: no account");
                 return Ok(Exit::Interrupted);
             }
-        }
+        };
         if let Some(store) = store {
             let effects = store.effects(&self.sent).await.map_err(anyhow::Error::from)?;
             self.evidence.effects = Some(effects);
@@ -93,11 +99,27 @@ impl Demo<'_> {
         println!("\nThe account of every reading the gateway acknowledged:");
         print!("{}", totals_table(&audit.totals, "readings", "stored"));
         println!("  one line per reading: {}", file.display());
+        print!("{found}");
         self.watch.leave().await;
         if audit.totals.sent == 0 {
             return Err(Failure::new(Exit::Failed, "nothing was sent: the account proves nothing"));
         }
         Ok(if audit.totals.kept() { Exit::Done } else { Exit::Failed })
+    }
+
+    /// What the workers find in the first pass; nothing where it cannot be read back.
+    async fn found(&self, store: Option<&Store>) -> String {
+        let (Some(store), Recording::Movable(recording), Some(start)) =
+            (store, &self.recording, self.first_pass)
+        else {
+            return String::new();
+        };
+        let pass = Pass { start, speed: self.speed };
+        match findings::find(&self.http, &self.fleet.gateway_url, store, recording, &pass).await {
+            Ok(text) => text,
+            // The account does not depend on it.
+            Err(error) => format!("\nThe fleet could not be asked what it found: {error:#}\n"),
+        }
     }
 
     async fn end_replays(&mut self) -> Result<(), Failure> {

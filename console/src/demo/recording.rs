@@ -74,6 +74,23 @@ impl Movable {
         Ok(Some(Self { headings, rows, time, device, times, span, readings }))
     }
 
+    /// The devices it names.
+    pub(super) fn devices(&self) -> Vec<&str> {
+        let mut devices: Vec<_> = self
+            .device
+            .into_iter()
+            .flat_map(|at| self.rows.iter().filter_map(move |row| row.get(at)))
+            .collect();
+        devices.sort_unstable();
+        devices.dedup();
+        devices
+    }
+
+    /// When its first row was measured.
+    pub(super) fn first(&self) -> Option<OffsetDateTime> {
+        self.times.iter().min().copied()
+    }
+
     /// Writes one pass in which the first row is measured at `start` and recorded time runs `speed`
     /// times as fast; devices get `prefix` in front.
     pub(super) fn write(&self, to: &Path, start: SystemTime, speed: f64, prefix: &str) -> anyhow::Result<()> {

@@ -55,6 +55,8 @@ pub(super) struct Demo<'o> {
     pub(super) bursts: Vec<Replay>,
     pub(super) passes: u64,
     pub(super) pass_sent: u64,
+    /// When the first pass of a recording began.
+    pub(super) first_pass: Option<SystemTime>,
     pub(super) watch: BrokerWatch<'o>,
     pub(super) dead_before: u64,
     pub(super) redelivered: Redelivered,
@@ -161,6 +163,7 @@ impl<'o> Demo<'o> {
             bursts: Vec::new(),
             passes: 0,
             pass_sent: 0,
+            first_pass: None,
             watch,
             dead_before,
             redelivered: Redelivered::default(),
@@ -224,7 +227,9 @@ impl<'o> Demo<'o> {
         self.main = Some(match &self.recording {
             Recording::Movable(recording) => {
                 let file = self.dir.join(format!("pass-{}.csv", self.passes));
-                recording.write(&file, SystemTime::now(), self.speed, "")?;
+                let start = SystemTime::now();
+                recording.write(&file, start, self.speed, "")?;
+                self.first_pass.get_or_insert(start);
                 self.fleet.replay(&file, "1x", true).map_err(failed)?
             }
             Recording::AsIs(path) => {

@@ -46,24 +46,18 @@ pub struct DrillArgs {
     /// Workers frozen for a while (SIGSTOP, SIGCONT)
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub pauses: u32,
-    /// How long a frozen worker stays frozen, or a cut network cut
+    /// How long a frozen worker stays frozen and a cut network silent
     #[arg(long, value_name = "SPAN", default_value = "3s", value_parser = span)]
     pub pause_for: Duration,
     /// Broker restarts; needs --broker-restart
     #[arg(long, value_name = "N", default_value_t = 0, requires = "broker_restart")]
     pub broker_restarts: u32,
-    /// Command that restarts the broker and returns
+    /// Command that restarts the broker; it may return before the broker takes connections again
     #[arg(long, value_name = "COMMAND")]
     pub broker_restart: Option<String>,
-    /// Network cuts; needs --cut and --heal
-    #[arg(long, value_name = "N", default_value_t = 0, requires_all = ["cut", "heal"])]
+    /// Network cuts between the broker and all workers: silence, then a reset of every connection
+    #[arg(long, value_name = "N", default_value_t = 0)]
     pub cuts: u32,
-    /// Command that cuts the network between broker and workers
-    #[arg(long, value_name = "COMMAND")]
-    pub cut: Option<String>,
-    /// Command that mends it
-    #[arg(long, value_name = "COMMAND")]
-    pub heal: Option<String>,
     /// How long nothing may get done at the end before what is open counts as lost
     #[arg(long, value_name = "SPAN", default_value = "30s", value_parser = span)]
     pub patience: Duration,

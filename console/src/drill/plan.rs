@@ -19,7 +19,7 @@ pub enum Act {
     Pause,
     /// The broker goes away and comes back.
     BrokerRestart,
-    /// The network goes away and comes back.
+    /// The workers' network falls silent, then comes back without its connections.
     Cut,
 }
 

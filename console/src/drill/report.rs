@@ -68,7 +68,7 @@ impl Report {
             self.executions.iter().map(|(times, ids)| format!("{} {times}x", grouped(*ids))).collect();
         text += &format!("  executions per id: {}\n", often.join(", "));
         text += &format!(
-            "  published again after doubt {}, handed back {}, crashes {}, {:.0} s\n",
+            "  published again after doubt {}, requeued by stopping workers {}, crashes {}, {:.0} s\n",
             grouped(self.published_again),
             grouped(self.handed_back),
             self.crashes,
@@ -79,10 +79,12 @@ impl Report {
                 "  effects were not looked at: no DRILL_EFFECTS was written and no --postgres-url given\n";
         }
         let rows = self.timeline.happenings.iter().map(|happening| {
+            let away = happening.until - happening.at;
             vec![
                 format!("{:.1}s", happening.at),
                 happening.act.map_or("crash", Act::as_str).to_owned(),
                 happening.whom.clone(),
+                if away > 0.0 { format!("{away:.1}s") } else { "-".to_owned() },
                 happening.recovered_after.map_or("-".to_owned(), |after| format!("{after:.2}s")),
             ]
         });
@@ -90,6 +92,7 @@ impl Report {
             Column::Figure("at"),
             Column::Text("what"),
             Column::Text("whom"),
+            Column::Figure("away for"),
             Column::Figure("work again after"),
         ];
         if !self.timeline.happenings.is_empty() {

@@ -1,9 +1,8 @@
 //! The drill itself.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::HashSet,
     path::{Path, PathBuf},
-    process::Stdio,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -14,9 +13,7 @@ use garenne_common::{
     task::Kind,
     topology,
 };
-use rustix::process::Signal;
 use tokio::{
-    process::Command,
     sync::mpsc,
     task::JoinSet,
     time::{Instant, MissedTickBehavior, interval},
@@ -25,15 +22,15 @@ use tokio::{
 use super::{
     cli::DrillArgs,
     crew::Crew,
-    effects::{self, EFFECTS_FILE},
-    plan::{Act, Plan, Step},
+    effects::EFFECTS_FILE,
+    plan::Plan,
+    proxy::Proxy,
     publish::{self, Load, Published},
-    report::Report,
-    timeline::{Happening, Timeline},
+    timeline::Timeline,
+    trouble::Trouble,
 };
 use crate::{
-    audit::{Audit, Evidence, Expected},
-    dead,
+    audit::{Evidence, Expected},
     interrupt::interrupts,
     operator::Operator,
     process::{Launcher, ProcessError},
@@ -47,25 +44,24 @@ const TICKS_A_LINE: u64 = 40;
 /// How long a broker may take to come back before the drill is called off.
 const BROKER_BACK_WITHIN: Duration = Duration::from_secs(300);
 /// What an orderly stop at the end may take.
-const STOP_WITHIN: Duration = Duration::from_secs(40);
+pub(super) const STOP_WITHIN: Duration = Duration::from_secs(40);
 
-struct Drill<'a> {
-    operator: &'a Operator,
-    args: &'a DrillArgs,
-    dir: PathBuf,
-    crew: Crew,
+/// A drill under way.
+pub(super) struct Drill<'a> {
+    pub(super) operator: &'a Operator,
+    pub(super) args: &'a DrillArgs,
+    pub(super) dir: PathBuf,
+    pub(super) crew: Crew,
     plan: Plan,
-    published: Arc<Published>,
-    /// Frozen workers and when they thaw.
-    frozen: Vec<(Instant, String)>,
-    /// Commands under way, with the happening each belongs to.
-    commands: JoinSet<(usize, Result<(), String>)>,
-    timeline: Timeline,
-    sent: Vec<Expected>,
+    trouble: Trouble,
+    pub(super) published: Arc<Published>,
+    pub(super) timeline: Timeline,
+    pub(super) sent: Vec<Expected>,
+    /// Published and not begun.
     open: HashSet<String>,
-    evidence: Evidence,
-    handed_back: u64,
-    crashes: u64,
+    pub(super) evidence: Evidence,
+    pub(super) handed_back: u64,
+    pub(super) crashes: u64,
 }
 
 /// Runs the drill.
@@ -94,7 +90,7 @@ pub async fn run(operator: &Operator, args: &DrillArgs, config: Option<&Path>) -
         publishers: args.publishers.into(),
         rate: args.rate,
     };
-    let mut drill = Drill::start(operator, args, dir, config)?;
+    let mut drill = Drill::start(operator, args, dir, config).await?;
     let publishers = publish::start(&load, &drill.published);
     if drill.go(publishers, &mut interrupts).await? {
         eprintln!("interrupted: no account");
@@ -104,7 +100,7 @@ pub async fn run(operator: &Operator, args: &DrillArgs, config: Option<&Path>) -
 }
 
 impl<'a> Drill<'a> {
-    fn start(
+    async fn start(
         operator: &'a Operator,
         args: &'a DrillArgs,
         dir: PathBuf,
@@ -113,6 +109,13 @@ impl<'a> Drill<'a> {
         let mut launcher = Launcher::new(&dir).map_err(anyhow::Error::from)?;
         operator.pass_on(&mut launcher, config);
         launcher.environment.push((EFFECTS_FILE.into(), dir.join("effects.ndjson").into_os_string()));
+        let mut proxy = None;
+        if args.cuts > 0 {
+            let (between, url) = detour(operator.settings.common.amqp_url.expose()).await?;
+            // The last one of a name counts.
+            launcher.environment.push(("GARENNE_AMQP_URL".into(), url.into()));
+            proxy = Some(between);
+        }
         let sinks: &[&str] =
             if operator.settings.postgres_url.is_some() { &["stdout", "postgres"] } else { &["stdout"] };
         let mut crew = Crew::new(launcher, args.worker.clone(), sinks);
@@ -132,9 +135,8 @@ impl<'a> Drill<'a> {
             dir,
             crew,
             plan: Plan::seeded(args.seed, args.counts()),
+            trouble: Trouble::new(operator, args, proxy),
             published: Arc::default(),
-            frozen: Vec::new(),
-            commands: JoinSet::new(),
             timeline: Timeline::starting(SystemTime::now()),
             sent: Vec::new(),
             open: HashSet::new(),
@@ -167,16 +169,16 @@ impl<'a> Drill<'a> {
             self.look_after()?;
             let share = self.published.confirmed() as f64 / self.args.tasks as f64;
             while let Some(step) = self.plan.due(share) {
-                self.act(step)?;
+                self.trouble.act(step, &mut self.crew, &mut self.timeline).map_err(failed)?;
             }
             if tick.is_multiple_of(TICKS_A_LINE) {
                 self.say();
             }
             let now = (self.sent.len(), self.open.len());
             if now != last {
-                (last, progress) = (now, Instant::now());
+                (last, progress, away) = (now, Instant::now(), None);
             }
-            let quiet = self.frozen.is_empty() && self.commands.is_empty();
+            let quiet = self.trouble.is_quiet();
             let over = publishers.is_empty() && self.plan.is_over() && quiet && self.open.is_empty();
             if over || (quiet && progress.elapsed() > self.args.patience) {
                 return Ok(false);
@@ -198,7 +200,7 @@ impl<'a> Drill<'a> {
         Ok(false)
     }
 
-    fn say(&self) {
+    pub(super) fn say(&self) {
         eprintln!(
             "{:>5.0}s  published {}  done {}  open {}  troubles {}  workers {}",
             self.timeline.seconds(SystemTime::now()),
@@ -227,25 +229,13 @@ impl<'a> Drill<'a> {
                 self.crashes += 1;
                 let replacement = self.crew.add().map_err(failed)?;
                 eprintln!("{} ended by itself ({}), {replacement} starts", ended.name, ended.how);
-                self.happened(None, ended.name, Some(replacement));
+                self.timeline.happened(None, ended.name, Some(replacement));
             }
         }
-        self.frozen.retain(|(thaws, name)| {
-            let still = *thaws > Instant::now();
-            if !still && let Some(hand) = self.crew.named(name) {
-                hand.process.signal(Signal::CONT);
-            }
-            still
-        });
-        while let Some(done) = self.commands.try_join_next() {
-            let (index, ended) = done.map_err(anyhow::Error::from)?;
-            self.timeline.happenings[index].until = self.timeline.seconds(SystemTime::now());
-            ended.map_err(|error| Failure::new(Exit::Failed, error))?;
-        }
-        Ok(())
+        self.trouble.look_after(&self.crew, &mut self.timeline)
     }
 
-    fn read_logs(&mut self) -> Result<(), Failure> {
+    pub(super) fn read_logs(&mut self) -> Result<(), Failure> {
         let now = SystemTime::now();
         for log in self.crew.logs() {
             let lines = log.executions().map_err(anyhow::Error::from)?;
@@ -257,143 +247,21 @@ impl<'a> Drill<'a> {
         }
         Ok(())
     }
-
-    fn act(&mut self, step: Step) -> Result<(), Failure> {
-        let Step { act, pick, .. } = step;
-        match act {
-            Act::Kill | Act::Soft | Act::Hard => {
-                let Some(hand) = self.crew.pick(pick) else { return Ok(()) };
-                hand.told = true;
-                let name = hand.process.name.clone();
-                // A frozen one hears nothing but SIGKILL.
-                hand.process.signal(Signal::CONT);
-                hand.process.signal(match act {
-                    Act::Kill => Signal::KILL,
-                    Act::Hard => Signal::QUIT,
-                    _ => Signal::TERM,
-                });
-                let replacement = self.crew.add().map_err(failed)?;
-                self.happened(Some(act), name, Some(replacement));
-            }
-            Act::Pause => {
-                let Some(hand) = self.crew.pick(pick) else { return Ok(()) };
-                hand.process.signal(Signal::STOP);
-                let name = hand.process.name.clone();
-                self.frozen.push((Instant::now() + self.args.pause_for, name.clone()));
-                self.happened(Some(act), name, None);
-            }
-            Act::BrokerRestart => {
-                let restart = self.args.broker_restart.clone().unwrap_or_default();
-                self.happened(Some(act), "broker".to_owned(), None);
-                self.command(vec![(restart, Duration::ZERO)]);
-            }
-            Act::Cut => {
-                let (cut, heal) = (self.args.cut.clone(), self.args.heal.clone());
-                self.happened(Some(act), "network".to_owned(), None);
-                self.command(vec![
-                    (cut.unwrap_or_default(), self.args.pause_for),
-                    (heal.unwrap_or_default(), Duration::ZERO),
-                ]);
-            }
-        }
-        Ok(())
-    }
-
-    fn happened(&mut self, act: Option<Act>, whom: String, replacement: Option<String>) {
-        let at = self.timeline.seconds(SystemTime::now());
-        self.timeline.happenings.push(Happening {
-            at,
-            until: at,
-            act,
-            whom,
-            replacement,
-            recovered_after: None,
-        });
-    }
-
-    /// Runs the user's commands one after the other, waiting after each, beside everything else.
-    fn command(&mut self, commands: Vec<(String, Duration)>) {
-        let index = self.timeline.happenings.len() - 1;
-        self.commands.spawn(async move {
-            for (line, wait) in commands {
-                if let Err(error) = shell(&line).await {
-                    return (index, Err(error));
-                }
-                tokio::time::sleep(wait).await;
-            }
-            (index, Ok(()))
-        });
-    }
-
-    async fn account(mut self, broker: String) -> Result<Exit, Failure> {
-        let seconds = self.timeline.seconds(SystemTime::now());
-        self.say();
-        self.crew.stop(STOP_WITHIN).await;
-        for ended in self.crew.ended().map_err(failed)? {
-            self.handed_back += ended.receipt.map_or(0, |receipt| receipt.requeued);
-        }
-        self.read_logs()?;
-        let settings = &self.operator.settings;
-        let postgres = settings.postgres_url.as_ref().map(|url| url.expose());
-        let file = self.dir.join("effects.ndjson");
-        let (witness, effects) =
-            effects::count(&file, postgres, self.args.effects_sql.as_deref(), &settings.common.prefix)
-                .await?;
-        self.evidence.effects = effects;
-        self.evidence.dead = dead::reasons(self.operator).await?;
-        self.timeline.conclude();
-        let audit = Audit::of(&self.sent, &self.evidence);
-        let mut executions: BTreeMap<usize, u64> = BTreeMap::new();
-        for finding in &audit.findings {
-            *executions.entry(finding.executions).or_default() += 1;
-        }
-        let report = Report {
-            kept: audit.totals.kept(),
-            seed: self.args.seed,
-            broker,
-            worker: self.args.worker.clone().unwrap_or_else(|| "garenne-worker".to_owned()),
-            trouble: self.args.counts(),
-            seconds,
-            totals: audit.totals,
-            witness,
-            executions,
-            published_again: self.published.again(),
-            handed_back: self.handed_back,
-            crashes: self.crashes,
-            timeline: self.timeline,
-        };
-        report.write(&audit, &self.dir)?;
-        if self.args.json {
-            println!("{}", serde_json::to_string_pretty(&report).map_err(anyhow::Error::from)?);
-        } else {
-            println!("{}", report.table());
-            println!("report: {}", self.dir.join("report.html").display());
-        }
-        if audit.totals.sent == 0 {
-            return Err(Failure::new(Exit::Failed, "nothing was published: the account proves nothing"));
-        }
-        Ok(if report.kept { Exit::Done } else { Exit::Failed })
-    }
 }
 
-/// Runs a user's command; what it prints goes to stderr.
-async fn shell(line: &str) -> Result<(), String> {
-    let run = Command::new("sh")
-        .args(["-c", line])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::inherit())
-        .kill_on_drop(true)
-        .status();
-    match run.await {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("command {line:?} failed ({status})")),
-        Err(error) => Err(format!("command {line:?} cannot be run: {error}")),
-    }
-}
-
-fn failed(error: ProcessError) -> Failure {
+pub(super) fn failed(error: ProcessError) -> Failure {
     Failure::new(Exit::Failed, error)
+}
+
+/// A proxy in front of the broker, and the workers' URL through it.
+async fn detour(url: &str) -> Result<(Proxy, String), Failure> {
+    if !url.starts_with("amqp://") {
+        return Err(Failure::new(
+            Exit::Usage,
+            "--cuts needs an amqp:// URL: the proxy that cuts the network is not what a TLS certificate names",
+        ));
+    }
+    Ok(Proxy::for_url(url).await?)
 }
 
 /// The folder asked for, or a new one; never one with the logs of an earlier drill, which would count.

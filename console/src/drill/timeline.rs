@@ -14,7 +14,7 @@ use crate::audit::Execution;
 pub struct Happening {
     /// When it began.
     pub at: f64,
-    /// When the command that does it returned; the same as `at` for signals.
+    /// When the broker took connections again, or the network was whole; the same as `at` for signals.
     pub until: f64,
     /// What was done; nothing for a worker that ended by itself.
     pub act: Option<Act>,
@@ -51,6 +51,21 @@ impl Timeline {
     /// Seconds since the start at `now`.
     pub fn seconds(&self, now: SystemTime) -> f64 {
         (epoch_ms(now) - self.origin_ms) as f64 / 1e3
+    }
+
+    /// Writes down what happens now and answers its place.
+    pub fn happened(&mut self, act: Option<Act>, whom: String, replacement: Option<String>) -> usize {
+        let at = self.seconds(SystemTime::now());
+        self.happenings.push(Happening { at, until: at, act, whom, replacement, recovered_after: None });
+        self.happenings.len() - 1
+    }
+
+    /// Corrects a happening that lasted for a while.
+    pub fn lasted(&mut self, index: usize, from: SystemTime, until: SystemTime) {
+        let (at, until) = (self.seconds(from), self.seconds(until));
+        if let Some(happening) = self.happenings.get_mut(index) {
+            (happening.at, happening.until) = (at, until);
+        }
     }
 
     /// Counts confirmed tasks into their second.

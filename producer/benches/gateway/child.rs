@@ -8,10 +8,11 @@ use std::{
     time::Duration,
 };
 
+use axum::{Json, Router, http::StatusCode, routing::post};
 use futures_util::future::BoxFuture;
 use garenne_common::{
     broker::{Broker, PublishError, Publisher, PublisherConfig, Role},
-    task::NewTask,
+    task::{Kind, NewTask},
     telemetry::Metrics,
     topology::{Names, ensure},
 };
@@ -19,10 +20,13 @@ use garenne_producer::{
     gateway::{Access, Gateway, Ingest, Instruments, Limits, Parts, Routes, ServerKind},
     outlet::{
         BrokerOutlet,
-        gather::{GatherConfig, GatherOutlet},
+        gather::{GatherConfig, GatherOutlet, Parcels},
     },
     settings::ProducerSettings,
 };
+use lapin::{BasicProperties, Confirmation, options::ConfirmSelectOptions};
+use serde_json::Value;
+use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 /// Where receipts come from.
@@ -30,7 +34,40 @@ pub(crate) enum Outlet {
     /// Nowhere: what a server and its parsing cost.
     Memory,
     /// A quorum queue.
-    Broker { url: String, gather: bool },
+    Broker { url: String, how: How },
+    /// As a broker that stores 2,000 readings a second, behind the gatherer.
+    Throttled,
+}
+
+/// How readings get to the broker.
+#[derive(Clone, Copy)]
+pub(crate) enum How {
+    /// The least there can be: an axum endpoint that takes JSON, and a confirmed publish of the client
+    /// library.
+    Bare,
+    /// A message a reading.
+    Direct,
+    /// Group commit.
+    Gathered,
+}
+
+/// What the throttled outlet stores, readings a second.
+pub(crate) const CAPACITY: u32 = 2000;
+
+/// Stores one message after the other, each reading in its time.
+#[derive(Default)]
+struct Throttled(Arc<Mutex<()>>);
+
+impl Parcels for Throttled {
+    fn send(&self, tasks: Vec<NewTask>) -> BoxFuture<'static, Result<(), PublishError>> {
+        let turn = Arc::clone(&self.0);
+        Box::pin(async move {
+            let _turn = turn.lock().await;
+            tokio::time::sleep(Duration::from_secs(1) * u32::try_from(tasks.len()).unwrap_or(0) / CAPACITY)
+                .await;
+            Ok(())
+        })
+    }
 }
 
 /// Confirms and keeps nothing, so that a long run does not fill the memory it measures.
@@ -52,7 +89,10 @@ impl Child {
     pub(crate) fn start(server: &str, outlet: &Outlet) -> Self {
         let words = match outlet {
             Outlet::Memory => server.to_owned(),
-            Outlet::Broker { url, gather } => format!("{server} {url} {gather}"),
+            Outlet::Throttled => format!("{server} throttled"),
+            Outlet::Broker { url, how: How::Bare } => format!("{server} bare {url}"),
+            Outlet::Broker { url, how: How::Direct } => format!("{server} direct {url}"),
+            Outlet::Broker { url, how: How::Gathered } => format!("{server} gathered {url}"),
         };
         let program = std::env::current_exe().expect("a path to this program");
         let mut process = std::process::Command::new(program)
@@ -101,14 +141,15 @@ impl Drop for Child {
 pub(crate) fn serve(words: &str) -> ExitCode {
     let mut words = words.split(' ').map(str::to_owned);
     let server: ServerKind = words.next().unwrap_or_default().parse().expect("a server");
-    let broker = words.next();
-    let gather = words.next().is_some_and(|word| word == "true");
+    let (how, url) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     garenne_producer::gateway::raise_file_limit();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async move {
-        let outlet: Arc<dyn garenne_producer::outlet::Outlet> = match broker {
-            None => Arc::new(Nowhere),
-            Some(url) => through_broker(&url, gather).await,
+        let outlet: Arc<dyn garenne_producer::outlet::Outlet> = match how.as_str() {
+            "" => Arc::new(Nowhere),
+            "throttled" => gathering(Arc::new(Throttled::default())),
+            "bare" => return bare(&url).await,
+            how => through_broker(&url, how == "gathered").await,
         };
         let limits = Limits { max_connections: 20_000, max_waiting: 20_000, ..Limits::default() };
         let instruments = Instruments::register(&Metrics::new("bench")).expect("metrics");
@@ -124,25 +165,58 @@ pub(crate) fn serve(words: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-async fn through_broker(url: &str, gather: bool) -> Arc<dyn garenne_producer::outlet::Outlet> {
+fn gathering(parcels: Arc<dyn Parcels>) -> Arc<GatherOutlet> {
+    let kind = Kind::parse("reading.process").expect("a constant");
+    GatherOutlet::start(parcels, GatherConfig::default(), kind)
+}
+
+/// A topology with an empty lane: what earlier rounds left would slow this one down.
+async fn prepared(url: &str) -> (Broker, Names) {
     let mut settings = ProducerSettings::default();
     settings.common.prefix = "garenne-bench".to_owned();
     let broker = Broker::new(url, "gateway bench").expect("a broker's URL");
     let connection = broker.connect(Role::Operate).await.expect("a broker");
     let version = broker.version().await.expect("a version");
     ensure(&connection, &settings.topology(version)).await.expect("a topology");
-    // What earlier rounds left would slow this one down.
     let channel = connection.create_channel().await.expect("a channel");
     let names = Names::new("garenne-bench");
     channel
         .queue_purge(names.lane("fast").as_str().into(), Default::default())
         .await
         .expect("an empty queue");
+    (broker, names)
+}
+
+async fn through_broker(url: &str, gather: bool) -> Arc<dyn garenne_producer::outlet::Outlet> {
+    let (broker, names) = prepared(url).await;
     let config = PublisherConfig { in_flight: 8192, ..PublisherConfig::default() };
     let direct = BrokerOutlet::new(Publisher::new(broker, config), &names);
-    if gather {
-        GatherOutlet::start(direct, GatherConfig { records: 500, ..GatherConfig::default() })
-    } else {
-        direct
-    }
+    if gather { gathering(direct) } else { direct }
+}
+
+/// What somebody would write in an hour: no limits, no checks, no return of what has no queue.
+async fn bare(url: &str) {
+    let (broker, names) = prepared(url).await;
+    let connection = broker.connect(Role::Publish).await.expect("a broker");
+    let channel = connection.create_channel().await.expect("a channel");
+    channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
+    let queue = names.lane("fast");
+    let take = move |Json(reading): Json<Value>| {
+        let (channel, queue) = (channel.clone(), queue.clone());
+        async move {
+            let body = serde_json::to_vec(&reading).expect("JSON");
+            let properties = BasicProperties::default().with_delivery_mode(2);
+            let sent = channel
+                .basic_publish("".into(), queue.as_str().into(), Default::default(), &body, properties)
+                .await;
+            match sent.expect("a broker").await.expect("a confirm") {
+                Confirmation::Ack(None) => (StatusCode::ACCEPTED, Json(serde_json::json!({ "accepted": 1 }))),
+                _ => (StatusCode::SERVICE_UNAVAILABLE, Json(Value::Null)),
+            }
+        }
+    };
+    let router = Router::new().route("/v1/readings", post(take));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    println!("{}", listener.local_addr().expect("an address"));
+    axum::serve(listener, router).await.expect("it serves");
 }

@@ -1,11 +1,12 @@
 //! What sensors do to a gateway.
 
 use std::{
+    collections::VecDeque,
     fmt,
     net::SocketAddr,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
@@ -14,7 +15,7 @@ use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::TcpStream,
     task::JoinSet,
-    time::{interval, sleep, timeout},
+    time::{interval, interval_at, sleep, timeout},
 };
 
 /// Senders that wait for each receipt.
@@ -27,6 +28,13 @@ const IDLE: usize = 5_000;
 const SLOW: usize = 1_000;
 /// Connections that come at once.
 const BURST: usize = 500;
+/// Sensors that are connected and send now and then.
+const FLEET: usize = 10_000;
+/// How often each of them does: 5,000 readings a second in all.
+const FLEET_EVERY: Duration = Duration::from_secs(2);
+/// Senders that do not wait for receipts, and what they offer together, readings a second.
+const OFFERING: usize = 100;
+const OFFERED: usize = 10_000;
 
 const READING: &str = r#"{"device":"greenhouse-1","metric":"temperature","value":21.5,"unit":"Cel","time":"2026-11-20T07:30:00Z"}"#;
 
@@ -45,6 +53,10 @@ pub(crate) enum Load {
     Slow,
     /// `Steady` among connections that say nothing.
     Idle,
+    /// Ten thousand sensors, a reading every other second each.
+    Fleet,
+    /// Ten thousand readings a second, whatever is answered.
+    Overload,
 }
 
 impl fmt::Display for Load {
@@ -56,6 +68,8 @@ impl fmt::Display for Load {
             Self::Bursty => "bursty",
             Self::Slow => "slow",
             Self::Idle => "idle",
+            Self::Fleet => "fleet",
+            Self::Overload => "overload",
         })
     }
 }
@@ -65,6 +79,8 @@ impl fmt::Display for Load {
 pub(crate) struct Seen {
     pub(crate) receipts: u64,
     pub(crate) refused: u64,
+    /// Sent and never answered.
+    pub(crate) silent: u64,
     pub(crate) took: Duration,
     pub(crate) p50: Duration,
     pub(crate) p99: Duration,
@@ -76,11 +92,13 @@ pub(crate) struct Seen {
 struct Counts {
     receipts: AtomicU64,
     refused: AtomicU64,
+    sent: AtomicU64,
     waits: Mutex<Vec<Duration>>,
 }
 
 impl Load {
-    pub(crate) const ALL: [Self; 6] =
+    /// What the servers are compared by.
+    pub(crate) const SERVERS: [Self; 6] =
         [Self::Steady, Self::Http, Self::Pipelined, Self::Bursty, Self::Slow, Self::Idle];
 
     /// Whether senders close, so that a server of one connection gets to the next.
@@ -100,7 +118,13 @@ impl Load {
         let begun = Instant::now();
         let until = begun + seconds;
         let mut senders = JoinSet::new();
-        for _ in 0..if self == Self::Bursty { 1 } else { SENDERS } {
+        let count = match self {
+            Self::Bursty => 1,
+            Self::Fleet => FLEET,
+            Self::Overload => OFFERING,
+            _ => SENDERS,
+        };
+        for number in 0..count {
             let counts = Arc::clone(&counts);
             senders.spawn(async move {
                 // A connection that breaks has said so in `refused`.
@@ -109,6 +133,15 @@ impl Load {
                     Self::Http => http(address, until, &counts).await,
                     Self::Pipelined => lines(address, until, &counts, WINDOW).await,
                     Self::Steady | Self::Slow | Self::Idle => lines(address, until, &counts, 1).await,
+                    Self::Fleet => {
+                        let first = FLEET_EVERY.mul_f64(number as f64 / FLEET as f64);
+                        offer(address, until, &counts, first, FLEET_EVERY).await
+                    }
+                    Self::Overload => {
+                        let every = Duration::from_secs(1) * OFFERING as u32 / OFFERED as u32;
+                        offer(address, until, &counts, every.mul_f64(number as f64 / OFFERING as f64), every)
+                            .await
+                    }
                 };
             });
         }
@@ -118,9 +151,11 @@ impl Load {
         let mut waits = std::mem::take(&mut *counts.waits.lock().expect("nobody panics holding it"));
         waits.sort_unstable();
         let at = |share: f64| waits.get((waits.len() as f64 * share) as usize).copied().unwrap_or_default();
+        let (receipts, refused) = (counts.receipts.load(Relaxed), counts.refused.load(Relaxed));
         Seen {
-            receipts: counts.receipts.load(Relaxed),
-            refused: counts.refused.load(Relaxed),
+            receipts,
+            refused,
+            silent: counts.sent.load(Relaxed).saturating_sub(receipts + refused),
             took,
             p50: at(0.5),
             p99: at(0.99),
@@ -175,6 +210,46 @@ async fn lines(address: SocketAddr, until: Instant, counts: &Counts, window: usi
     }
     counts.waits.lock().expect("nobody panics holding it").extend(waits);
     Ok(())
+}
+
+/// A line at each beat, whether or not the last is answered; the waits are those of the receipts.
+async fn offer(
+    address: SocketAddr,
+    until: Instant,
+    counts: &Counts,
+    first: Duration,
+    every: Duration,
+) -> std::io::Result<()> {
+    // All connect before the first sends, as sensors that were there before.
+    sleep(first / 4).await;
+    let (reader, mut writer) = TcpStream::connect(address).await?.into_split();
+    let sent_at = Mutex::new(VecDeque::new());
+    let over = AtomicBool::new(false);
+    let sending = async {
+        let mut beat = interval_at((Instant::now() + first).into(), every);
+        while Instant::now() < until {
+            beat.tick().await;
+            sent_at.lock().expect("nobody panics holding it").push_back(Instant::now());
+            counts.sent.fetch_add(1, Relaxed);
+            writer.write_all(format!("{READING}\n").as_bytes()).await?;
+        }
+        over.store(true, Relaxed);
+        writer.shutdown().await
+    };
+    let answers = async {
+        let mut waits = Vec::new();
+        let mut lines = BufReader::new(reader).lines();
+        while let Some(answer) = lines.next_line().await? {
+            let sent = sent_at.lock().expect("nobody panics holding it").pop_front();
+            count(counts, answer.starts_with("ok "));
+            if let Some(sent) = sent.filter(|_| answer.starts_with("ok ") && !over.load(Relaxed)) {
+                waits.push(sent.elapsed());
+            }
+        }
+        counts.waits.lock().expect("nobody panics holding it").extend(waits);
+        Ok::<_, std::io::Error>(())
+    };
+    tokio::try_join!(sending, answers).map(drop)
 }
 
 /// One request after the other on a kept connection.

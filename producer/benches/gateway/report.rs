@@ -45,9 +45,14 @@ impl Rows {
             ("per_cpu_s", "readings/cpu-s", seen.receipts as f64 / cpu.max(0.01)),
             ("rss_mb", "MB", seen.rss_mb),
             ("refused", "connections or lines", seen.refused as f64),
+            ("silent", "lines", seen.silent as f64),
         ] {
             self.0.entry((format!("{name}/{what}"), unit)).or_default().push(value);
         }
+    }
+
+    pub(crate) fn one(&mut self, name: &str, unit: &'static str, value: f64) {
+        self.0.entry((name.to_owned(), unit)).or_default().push(value);
     }
 
     /// Prints the rows, and writes them as JSON where asked.

@@ -44,13 +44,8 @@ impl Target {
 
     async fn broker(settings: &ProducerSettings) -> Result<Self, Failure> {
         let kind = settings.routes().kind(READING).map_err(|refusal| Failure::new(Exit::Config, refusal))?;
-        let publisher = connect::publisher(
-            settings,
-            PublisherConfig::default(),
-            &Metrics::new("producer"),
-            connect::BUDGET,
-        )
-        .await?;
+        let publisher =
+            connect::publisher(settings, PublisherConfig::default(), &Metrics::new("producer")).await?;
         let outlet = BrokerOutlet::new(publisher.clone(), &settings.names());
         Ok(Self {
             destination: Arc::new(BrokerDestination::new(outlet, kind)),

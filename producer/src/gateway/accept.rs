@@ -3,12 +3,18 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::{net::TcpListener, sync::Semaphore};
-use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    auth::Access, connection::Connection, http, ingest::Ingest, instruments::Instruments, limits::Limits,
+    audit,
+    auth::{Access, Peer},
+    connection::Connection,
+    http,
+    ingest::Ingest,
+    instruments::Instruments,
+    limits::Limits,
     server::Server,
+    tls::Tls,
 };
 
 /// What every connection of a gateway shares.
@@ -18,7 +24,7 @@ pub struct Parts {
     /// Who may send.
     pub access: Arc<Access>,
     /// For senders that speak TLS.
-    pub tls: Option<TlsAcceptor>,
+    pub tls: Option<Arc<Tls>>,
     /// Limits.
     pub limits: Limits,
     /// Counters.
@@ -73,7 +79,7 @@ impl Gateway {
             };
             if let Err(connection) = server.offer(connection) {
                 parts.instruments.refused(server.name());
-                tracing::info!(%peer, server = server.name(), "connection refused: no place");
+                audit(&Peer { address: peer, device: None }, server.name(), "too-many-connections");
                 if let Ok(place) = Arc::clone(&turned_away).try_acquire_owned() {
                     tellers.spawn(async move {
                         let _ = connection.turn_away().await;

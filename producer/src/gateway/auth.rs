@@ -126,7 +126,7 @@ struct Tokens {
 struct Known {
     callers: HashMap<Hash, Caller>,
     generation: u64,
-    seen: Option<(SystemTime, u64)>,
+    seen: Stamp,
 }
 
 impl Access {
@@ -241,8 +241,11 @@ impl Tokens {
     }
 }
 
+/// What tells a file that has changed.
+pub(super) type Stamp = Option<(SystemTime, u64)>;
+
 /// When the file was written and how long it is: editors may do one without the other.
-fn stamp(path: &Path) -> Option<(SystemTime, u64)> {
+pub(super) fn stamp(path: &Path) -> Stamp {
     let metadata = std::fs::metadata(path).ok()?;
     Some((metadata.modified().ok()?, metadata.len()))
 }

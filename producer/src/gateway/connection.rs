@@ -86,9 +86,7 @@ async fn speak(
 ) -> io::Result<()> {
     match look(stream, parts, stop).await? {
         None => Ok(()),
-        Some((Protocol::Http, stream)) => {
-            Box::pin(http::serve(stream, router, parts, peer, stop)).await.map_err(io::Error::other)
-        }
+        Some((Protocol::Http, stream)) => over_http(stream, router, parts, peer, stop).await,
         Some((Protocol::Lines, stream)) => Box::pin(tcp::serve(stream, parts, peer, stop)).await,
         Some((Protocol::Tls, stream)) => Box::pin(speak_within(stream, parts, router, peer, stop)).await,
     }
@@ -105,6 +103,23 @@ async fn look<S: Transport>(
     }
 }
 
+async fn over_http(
+    stream: Sniffed<impl Transport + 'static>,
+    router: axum::Router,
+    parts: &Arc<Parts>,
+    peer: &Peer,
+    stop: &CancellationToken,
+) -> io::Result<()> {
+    let served = Box::pin(http::serve(stream, router, parts, peer, stop)).await;
+    served.map_err(|error| {
+        // There was no request to answer yet, so nothing else tells of it.
+        if error.is_timeout() {
+            audit(peer, "http", "timeout");
+        }
+        io::Error::other(error)
+    })
+}
+
 /// The same within TLS.
 async fn speak_within(
     stream: impl Transport + 'static,
@@ -113,12 +128,12 @@ async fn speak_within(
     peer: &Peer,
     stop: &CancellationToken,
 ) -> io::Result<()> {
-    let Some(acceptor) = &parts.tls else {
+    let Some(tls) = &parts.tls else {
         audit(peer, "tls", "no-certificate-here");
         return Err(io::Error::other("TLS spoken on a port without a certificate (--tls-cert)"));
     };
     let stream = tokio::select! {
-        stream = timeout(parts.limits.header_timeout, acceptor.accept(stream)) => {
+        stream = timeout(parts.limits.header_timeout, tls.acceptor().accept(stream)) => {
             stream.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
         }
         () = stop.cancelled() => return Ok(()),
@@ -127,9 +142,7 @@ async fn speak_within(
     let peer = Peer { device: tls::subject(stream.get_ref().1), ..peer.clone() };
     match look(stream, parts, stop).await? {
         None => Ok(()),
-        Some((Protocol::Http, stream)) => {
-            Box::pin(http::serve(stream, router, parts, &peer, stop)).await.map_err(io::Error::other)
-        }
+        Some((Protocol::Http, stream)) => over_http(stream, router, parts, &peer, stop).await,
         Some((Protocol::Lines, stream)) => Box::pin(tcp::serve(stream, parts, &peer, stop)).await,
         Some((Protocol::Tls, _)) => Err(io::Error::other("TLS within TLS")),
     }

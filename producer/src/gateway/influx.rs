@@ -12,16 +12,19 @@ const DEVICES: [&str; 8] =
 /// The longest device or metric, in bytes.
 const LONGEST_NAME: usize = 128;
 
+/// The most that is said of a bad line, in characters.
+const LONGEST_COMPLAINT: usize = 200;
+
 /// What a timestamp counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Precision {
+pub struct Precision {
     /// Nanoseconds of one tick.
     nanos: i64,
 }
 
 impl Precision {
     /// By the words of both versions of the API; nanoseconds when not said.
-    pub(super) fn parse(word: Option<&str>) -> Option<Self> {
+    pub fn parse(word: Option<&str>) -> Option<Self> {
         let nanos = match word {
             None | Some("" | "ns" | "n") => 1,
             Some("us" | "u" | "µ") => 1_000,
@@ -39,7 +42,7 @@ impl Precision {
 ///
 /// # Errors
 /// The first line that is not the protocol, or more than `most` readings.
-pub(super) fn records(
+pub fn records(
     body: &[u8],
     precision: Precision,
     now: Timestamp,
@@ -53,8 +56,8 @@ pub(super) fn records(
     })?;
     let mut records = Vec::new();
     for (index, line) in parse_lines(text).enumerate() {
-        let line = line
-            .map_err(|error| bad(index, "line", Fault::Malformed, format!("not line protocol: {error}")))?;
+        let line =
+            line.map_err(|error| bad(index, "line", Fault::Malformed, one_line(&error.to_string())))?;
         let time = match line.timestamp {
             None => now,
             Some(ticks) => ticks
@@ -75,6 +78,13 @@ pub(super) fn records(
         }
     }
     Ok(records)
+}
+
+/// The parser's complaint without what it quotes of the input beyond some words: no line break, no length of
+/// the sender's choice.
+fn one_line(complaint: &str) -> String {
+    let words = complaint.chars().map(|c| if c.is_control() { ' ' } else { c });
+    format!("not line protocol: {}", words.take(LONGEST_COMPLAINT).collect::<String>())
 }
 
 fn line_records(line: &ParsedLine<'_>, time: Timestamp, records: &mut Vec<Record>) {
@@ -176,6 +186,14 @@ mod tests {
             ["temperature temperature 21.5 - 1970-01-01T00:00:07Z"]
         );
         assert_eq!(Precision::parse(Some("fortnight")), None);
+    }
+
+    #[test]
+    fn a_complaint_is_one_line_whatever_it_quotes() {
+        let precision = Precision::parse(None).unwrap();
+        let body = format!("m f=1 1\u{1}/\n{}", "x\r".repeat(5000));
+        let refused = records(body.as_bytes(), precision, now(), 100).unwrap_err().to_string();
+        assert!(!refused.contains(char::is_control) && refused.len() < 500, "{refused}");
     }
 
     #[test]

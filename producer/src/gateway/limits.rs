@@ -45,6 +45,9 @@ pub struct Limits {
     /// What `Retry-After` says while the broker pushes back.
     #[serde(with = "humantime_serde")]
     pub retry_after: Duration,
+    /// New readings are refused while a confirm has been outstanding for longer.
+    #[serde(with = "humantime_serde")]
+    pub max_confirm_latency: Duration,
 }
 
 impl Default for Limits {
@@ -64,6 +67,7 @@ impl Default for Limits {
             write_timeout: Duration::from_secs(20),
             drain_timeout: Duration::from_secs(20),
             retry_after: Duration::from_secs(1),
+            max_confirm_latency: Duration::from_secs(5),
         }
     }
 }
@@ -90,6 +94,7 @@ impl Limits {
             ("body_timeout", self.body_timeout),
             ("idle_timeout", self.idle_timeout),
             ("write_timeout", self.write_timeout),
+            ("max_confirm_latency", self.max_confirm_latency),
         ];
         match times.iter().find(|(_, time)| time.is_zero()) {
             Some((name, _)) => {

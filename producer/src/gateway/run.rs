@@ -14,6 +14,7 @@ use garenne_common::{
     config::ConfigError,
     exit::{Exit, Failure},
     shutdown::{Command, Mode, signal},
+    task::Kind,
     telemetry::{
         Metrics,
         admin::{self, AdminParts, Control, GroupCommand, Readiness},
@@ -24,21 +25,25 @@ use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::mpsc, sync::oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::{Access, Gateway, Ingest, Instruments, TlsFiles, accept::Parts, acceptor, raise_file_limit};
-use crate::{connect, outlet::BrokerOutlet, settings::ProducerSettings};
+use super::{Access, Gateway, Ingest, Instruments, READING, Tls, TlsFiles, accept::Parts, raise_file_limit};
+use crate::{
+    connect,
+    outlet::{
+        BrokerOutlet, Outlet, PATIENCE,
+        gather::{GatherConfig, GatherOutlet},
+    },
+    settings::ProducerSettings,
+};
 
 /// Messages that may wait for their confirms: enough for thousands of senders, and a bound on what
 /// a silent broker makes this process keep.
 const IN_FLIGHT: usize = 8192;
 
-/// How long a reading waits for a place among them before its sender is told that the gateway is busy.
-const PATIENCE: Duration = Duration::from_secs(1);
-
 /// How often a lost connection is tried again when nobody sends.
 const RECONNECT_EVERY: Duration = Duration::from_secs(1);
 
-/// How often the token file is looked at.
-const TOKENS_EVERY: Duration = Duration::from_secs(1);
+/// How often the files of tokens and certificates are looked at.
+const FILES_EVERY: Duration = Duration::from_secs(1);
 
 /// Runs the gateway until it is told to stop.
 ///
@@ -53,7 +58,9 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
     let access = Arc::new(Access::new(settings.tokens.as_deref(), certificates, limits.max_records)?);
     let tls = match (&settings.tls_cert, &settings.tls_key) {
         (Some(certificate), Some(key)) => {
-            Some(acceptor(TlsFiles { certificate, key, client_ca: settings.tls_client_ca.as_deref() })?)
+            let (certificate, key) = (certificate.clone(), key.clone());
+            let client_ca = settings.tls_client_ca.clone();
+            Some(Arc::new(Tls::new(TlsFiles { certificate, key, client_ca })?))
         }
         _ => None,
     };
@@ -63,19 +70,24 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
     let config =
         PublisherConfig { in_flight: IN_FLIGHT, acquire_timeout: PATIENCE, ..PublisherConfig::default() };
     let publisher = tokio::select! {
-        publisher = connect::publisher(&settings, config, &metrics, connect::BUDGET) => publisher?,
+        publisher = connect::publisher(&settings, config, &metrics) => publisher?,
         () = stop_order(&mut commands) => return Ok(Exit::Done),
     };
 
     let instruments = Instruments::register(&metrics)
         .map_err(|error| Failure::new(Exit::Failed, format!("metrics: {error}")))?;
-    let outlet = BrokerOutlet::new(publisher.clone(), &settings.names());
+    let broker = BrokerOutlet::within(publisher.clone(), &settings.names(), limits.max_confirm_latency);
+    let outlet: Arc<dyn Outlet> = match settings.group_commit {
+        GatherConfig { records: 1, .. } => broker,
+        config => GatherOutlet::start(broker, config, Kind::parse(READING).expect("a constant")),
+    };
     let ingest = Ingest::new(outlet, settings.routes(), limits.max_records, limits.retry_after);
     let server = settings
         .server
         .start(&limits, &instruments)
         .map_err(|error| Failure::new(Exit::Config, format!("gateway: {error}")))?;
-    let parts = Arc::new(Parts { ingest, access: Arc::clone(&access), tls, limits, instruments });
+    let parts =
+        Arc::new(Parts { ingest, access: Arc::clone(&access), tls: tls.clone(), limits, instruments });
 
     let connected = metrics.connection().up(Role::Publish);
     let state = Arc::new(State {
@@ -93,7 +105,15 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
         },
     ));
 
-    let watching = tokio::spawn(async move { access.watch(TOKENS_EVERY).await });
+    let watching = tokio::spawn(async move {
+        let certificates = async {
+            match &tls {
+                Some(tls) => tls.watch(FILES_EVERY).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::join!(access.watch(FILES_EVERY), certificates)
+    });
     let connecting = tokio::spawn(stay_connected(publisher.clone(), connected));
     let stop = CancellationToken::new();
     let address = settings.listen_address(&listener);

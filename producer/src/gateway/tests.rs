@@ -38,7 +38,7 @@ async fn start_secured(
     kind: ServerKind,
     outlet: Arc<MemoryOutlet>,
     limits: Limits,
-    security: (Access, Option<tokio_rustls::TlsAcceptor>),
+    security: (Access, Option<Arc<super::Tls>>),
 ) -> Running {
     let metrics = Metrics::new("gateway");
     let instruments = Instruments::register(&metrics).unwrap();

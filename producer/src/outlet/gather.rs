@@ -4,7 +4,7 @@
 //! hundred readings cost little more than one. With nothing under way a task goes out at once and
 //! alone, so that at low load nobody waits.
 
-use std::{mem, sync::Arc, time::Duration};
+use std::{collections::VecDeque, mem, sync::Arc, time::Duration};
 
 use futures_util::{
     StreamExt,
@@ -18,19 +18,22 @@ use garenne_common::{
 };
 use serde::{Deserialize, Serialize};
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{
+        mpsc::{self, error::SendTimeoutError},
+        oneshot,
+    },
     time::Instant,
 };
 
-use super::Outlet;
+use super::{Outlet, PATIENCE};
 
-/// Bounds of a pack.
+/// Bounds of a pack; the table `group_commit` of the settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GatherConfig {
     /// Records in one message at most; 1 turns gathering off.
     pub records: usize,
-    /// Payload bytes in one message at most; a larger task goes alone.
+    /// Bytes of payload in one message at most; a larger task goes alone.
     pub bytes: Size,
     /// How long a record waits at most while confirms are under way.
     #[serde(with = "humantime_serde")]
@@ -41,9 +44,16 @@ pub struct GatherConfig {
 
 impl Default for GatherConfig {
     fn default() -> Self {
-        Self { records: 1, bytes: Size::kib(128), wait: Duration::from_millis(5), messages: 16 }
+        Self { records: 500, bytes: Size::kib(128), wait: Duration::from_millis(5), messages: 16 }
     }
 }
+
+/// A pack has to fit into what a worker takes (`max_payload`), its records' ids and traces included.
+const BYTES: (Size, Size) = (Size::kib(1), Size::mib(1));
+/// Nobody waits longer than this for company.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+/// More messages under way than this are no use to a gateway that gathers.
+const MOST_MESSAGES: usize = 1024;
 
 impl GatherConfig {
     /// # Errors
@@ -53,15 +63,36 @@ impl GatherConfig {
             let allowed = format!("expected 1 (off) to {MOST_RECORDS}");
             return Err(Invalid::new("group_commit.records", self.records, allowed));
         }
-        if self.messages == 0 {
-            return Err(Invalid::new("group_commit.messages", 0, "expected at least 1"));
+        let (least, most) = BYTES;
+        if !(least..=most).contains(&self.bytes) {
+            return Err(Invalid::new(
+                "group_commit.bytes",
+                self.bytes,
+                format!("expected {least} to {most}"),
+            ));
+        }
+        if self.wait > LONGEST_WAIT {
+            let wait = humantime::format_duration(self.wait);
+            return Err(Invalid::new("group_commit.wait", wait, "expected 0s to 1s, such as 5ms"));
+        }
+        if !(1..=MOST_MESSAGES).contains(&self.messages) {
+            let allowed = format!("expected 1 to {MOST_MESSAGES}");
+            return Err(Invalid::new("group_commit.messages", self.messages, allowed));
         }
         Ok(())
     }
 }
 
-/// Sends what was gathered: tasks of one kind, as one message where there are several.
+/// Sends what was gathered, as one message where there are several tasks.
 pub trait Parcels: Send + Sync + 'static {
+    /// Whether anything may be sent now.
+    ///
+    /// # Errors
+    /// Why not; nothing new should be taken until it may.
+    fn ready(&self) -> Result<(), PublishError> {
+        Ok(())
+    }
+
     /// Resolves once the message is safe, or says why it is not known to be.
     fn send(&self, tasks: Vec<NewTask>) -> BoxFuture<'static, Result<(), PublishError>>;
 }
@@ -69,9 +100,10 @@ pub trait Parcels: Send + Sync + 'static {
 /// Requests that may wait to be gathered.
 const WAITING: usize = 4096;
 
-/// An outlet that gathers.
+/// An outlet that gathers the tasks of one kind.
 pub struct GatherOutlet {
     requests: mpsc::Sender<Request>,
+    kind: Kind,
     /// For tasks that travel alone.
     parcels: Arc<dyn Parcels>,
     config: GatherConfig,
@@ -80,35 +112,51 @@ pub struct GatherOutlet {
 struct Request {
     tasks: Vec<NewTask>,
     answer: oneshot::Sender<Result<(), PublishError>>,
+    since: Instant,
+}
+
+/// Nothing was sent: there was no place in a message in time.
+fn no_turn() -> PublishError {
+    PublishError::Busy { what: "place in a message", waited: PATIENCE }
 }
 
 impl GatherOutlet {
-    /// Starts gathering. It ends when this is dropped and everything under way is answered.
-    pub fn start(parcels: Arc<dyn Parcels>, config: GatherConfig) -> Arc<Self> {
+    /// Starts gathering tasks of `kind`, whose records are many and small; what else there is travels
+    /// alone. It ends when this is dropped and everything under way is answered.
+    pub fn start(parcels: Arc<dyn Parcels>, config: GatherConfig, kind: Kind) -> Arc<Self> {
         let (requests, receiver) = mpsc::channel(WAITING);
         tokio::spawn(Gatherer::new(Arc::clone(&parcels), config).run(receiver));
-        Arc::new(Self { requests, parcels, config })
+        Arc::new(Self { requests, kind, parcels, config })
+    }
+
+    /// Whether a task is of another kind, or says more of itself than a record of a pack can.
+    fn travels_alone(&self, task: &NewTask) -> bool {
+        task.kind != self.kind
+            || task.group.is_some()
+            || task.delay.is_some()
+            || task.timeout.is_some()
+            || task.parent.is_some()
+            || task.body.len() as u64 > self.config.bytes.0
     }
 
     async fn gather(&self, tasks: Vec<NewTask>) -> Result<(), PublishError> {
         let (answer, answered) = oneshot::channel();
         let closed = || PublishError::InDoubt("the gateway is closing".to_owned());
-        self.requests.send(Request { tasks, answer }).await.map_err(|_| closed())?;
+        let request = Request { tasks, answer, since: Instant::now() };
+        self.requests.send_timeout(request, PATIENCE).await.map_err(|refused| match refused {
+            SendTimeoutError::Timeout(_) => no_turn(),
+            SendTimeoutError::Closed(_) => closed(),
+        })?;
         answered.await.map_err(|_| closed())?
     }
-}
-
-/// Whether a task says more of itself than a record of a pack can.
-fn travels_alone(task: &NewTask, limit: u64) -> bool {
-    task.group.is_some() || task.delay.is_some() || task.timeout.is_some() || task.body.len() as u64 > limit
 }
 
 impl Outlet for GatherOutlet {
     fn deliver(&self, tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
         Box::pin(async move {
-            let limit = self.config.bytes.0;
+            self.parcels.ready()?;
             let (alone, mut together): (Vec<_>, Vec<_>) =
-                tasks.into_iter().partition(|task| travels_alone(task, limit));
+                tasks.into_iter().partition(|task| self.travels_alone(task));
             if alone.is_empty() && together.len() <= self.config.records {
                 return self.gather(together).await;
             }
@@ -131,9 +179,8 @@ impl Outlet for GatherOutlet {
 
 type Flight = BoxFuture<'static, (Result<(), PublishError>, Vec<oneshot::Sender<Result<(), PublishError>>>)>;
 
-/// Everything gathered of one kind.
+/// What is gathered into one message.
 struct Pile {
-    kind: Kind,
     tasks: Vec<NewTask>,
     answers: Vec<oneshot::Sender<Result<(), PublishError>>>,
     bytes: u64,
@@ -143,27 +190,29 @@ struct Pile {
 struct Gatherer {
     parcels: Arc<dyn Parcels>,
     config: GatherConfig,
-    /// One for each kind under way, the oldest first; kinds are few.
-    piles: Vec<Pile>,
+    /// The oldest first.
+    piles: VecDeque<Pile>,
     flights: FuturesUnordered<Flight>,
 }
 
 impl Gatherer {
     fn new(parcels: Arc<dyn Parcels>, config: GatherConfig) -> Self {
-        Self { parcels, config, piles: Vec::new(), flights: FuturesUnordered::new() }
+        Self { parcels, config, piles: VecDeque::new(), flights: FuturesUnordered::new() }
     }
 
     async fn run(mut self, mut requests: mpsc::Receiver<Request>) {
         let mut open = true;
         while open || !self.flights.is_empty() || !self.piles.is_empty() {
-            let due = self.piles.first().map(|pile| pile.since + self.config.wait);
+            let full = self.flights.len() >= self.config.messages;
+            // With no room for another message the oldest records wait for it, but not for ever.
+            let wait = if full { PATIENCE } else { self.config.wait };
+            let due = self.piles.front().map(|pile| pile.since + wait);
             let waited = async {
                 match due {
                     Some(due) => tokio::time::sleep_until(due).await,
                     None => std::future::pending().await,
                 }
             };
-            let full = self.flights.len() >= self.config.messages;
             tokio::select! {
                 biased;
                 Some((outcome, answers)) = self.flights.next(), if !self.flights.is_empty() => {
@@ -183,7 +232,7 @@ impl Gatherer {
                         self.pile(request);
                     }
                 }
-                () = waited, if !full => self.send(0),
+                () = waited => if full { self.refuse() } else { self.send() },
             }
             self.send_ready();
         }
@@ -193,26 +242,25 @@ impl Gatherer {
         self.piles.iter().map(|pile| pile.tasks.len()).sum()
     }
 
-    fn pile(&mut self, Request { tasks, answer }: Request) {
-        let Some(first) = tasks.first() else {
-            let _ = answer.send(Ok(()));
+    fn pile(&mut self, Request { tasks, answer, since }: Request) {
+        let refused = if since.elapsed() > PATIENCE { Some(Err(no_turn())) } else { None };
+        if let Some(word) = refused.or_else(|| tasks.is_empty().then_some(Ok(()))) {
+            // Whoever asked may be gone.
+            let _ = answer.send(word);
             return;
-        };
+        }
         let bytes = tasks.iter().map(|task| task.body.len() as u64).sum::<u64>();
-        let fits = |pile: &Pile| {
-            pile.kind == first.kind
-                && pile.tasks.len() + tasks.len() <= self.config.records
-                && pile.bytes + bytes <= self.config.bytes.0
-        };
-        match self.piles.iter_mut().find(|pile| fits(pile)) {
+        let GatherConfig { records, bytes: most, .. } = self.config;
+        let fits =
+            |pile: &&mut Pile| pile.tasks.len() + tasks.len() <= records && pile.bytes + bytes <= most.0;
+        match self.piles.back_mut().filter(fits) {
             Some(pile) => {
                 pile.tasks.extend(tasks);
                 pile.answers.push(answer);
                 pile.bytes += bytes;
             }
             None => {
-                let kind = first.kind.clone();
-                self.piles.push(Pile { kind, tasks, answers: vec![answer], bytes, since: Instant::now() });
+                self.piles.push_back(Pile { tasks, answers: vec![answer], bytes, since });
             }
         }
     }
@@ -220,19 +268,28 @@ impl Gatherer {
     /// Sends what need not wait: everything while nothing is under way, else what is full.
     fn send_ready(&mut self) {
         while self.flights.is_empty() && !self.piles.is_empty() {
-            self.send(0);
+            self.send();
         }
         let GatherConfig { records, bytes, .. } = self.config;
         let full = |pile: &Pile| pile.tasks.len() >= records || pile.bytes >= bytes.0 / 4 * 3;
+        // A pile with another behind it is as full as it gets.
         while self.flights.len() < self.config.messages
-            && let Some(index) = self.piles.iter().position(full)
+            && self.piles.front().is_some_and(|first| self.piles.len() > 1 || full(first))
         {
-            self.send(index);
+            self.send();
         }
     }
 
-    fn send(&mut self, index: usize) {
-        let Pile { tasks, answers, .. } = self.piles.remove(index);
+    /// Tells the senders of the oldest pile that there is no place for it.
+    fn refuse(&mut self) {
+        for answer in self.piles.pop_front().into_iter().flat_map(|pile| pile.answers) {
+            let _ = answer.send(Err(no_turn()));
+        }
+    }
+
+    /// Sends the oldest pile.
+    fn send(&mut self) {
+        let Some(Pile { tasks, answers, .. }) = self.piles.pop_front() else { return };
         let sending = self.parcels.send(tasks);
         self.flights.push(Box::pin(async move { (sending.await, answers) }));
     }

@@ -18,7 +18,7 @@ use uuid::Uuid;
 use super::{
     engine::{self, Mode},
     management::{Management, VhostView},
-    node::{Node, NodeFile, NodeSpec},
+    node::{Node, NodeFile, NodeSpec, Seat},
     port::free_port,
     runtime::{block_on_harness, on_harness, spawn_on_harness},
 };
@@ -34,6 +34,9 @@ const READY: Duration = Duration::from_secs(90);
 pub struct BrokerOptions {
     /// Lines for `rabbitmq.conf`.
     pub conf: Vec<String>,
+    /// Parameters of the application `rabbit` that its configuration file does not know, as Erlang terms
+    /// such as `{channel_tick_interval, 500}`.
+    pub parameters: Vec<String>,
 }
 
 /// A running RabbitMQ. Clones are the same broker; the last one to go takes it down.
@@ -91,9 +94,20 @@ impl Broker {
     }
 
     async fn launch(mode: Mode, options: BrokerOptions) -> Result<Self> {
+        Self::launch_at(mode, options, None).await
+    }
+
+    /// Starts a broker that others find at its seat.
+    pub(super) async fn launch_at(mode: Mode, options: BrokerOptions, seat: Option<Seat>) -> Result<Self> {
         let (amqp_port, management_port) = (free_port()?, free_port()?);
         let management = Management::new(format!("http://127.0.0.1:{management_port}"), USER, USER)?;
-        let node = Node::launch(mode, spec(&options, amqp_port, management_port).await).await?;
+        let mut spec = spec(&options, amqp_port, management_port).await;
+        if seat.is_some() {
+            // Nodes that share a cookie trust each other.
+            spec.environment.push(("RABBITMQ_ERLANG_COOKIE", USER.to_owned()));
+        }
+        spec.seat = seat;
+        let node = Node::launch(mode, spec).await?;
         wait_until_ready(&node, amqp_port, &management).await?;
         let text = management.version().await?;
         let version = BrokerVersion::parse(&text).with_context(|| format!("broker version `{text}`"))?;
@@ -164,6 +178,29 @@ impl Broker {
         on_harness(async move { node.stop().await }).await
     }
 
+    /// Starts a broker that was stopped or killed and answers the moment at which it took connections.
+    ///
+    /// # Errors
+    /// When it does not in time, with the end of its log.
+    pub async fn restart_until_it_greets(&self) -> Result<Instant> {
+        let (node, amqp_port) = (self.node(), self.inner.amqp_port);
+        on_harness(async move {
+            node.start().await?;
+            let deadline = Instant::now() + READY;
+            loop {
+                let look = Instant::now();
+                if greets(amqp_port).await {
+                    return Ok(look);
+                }
+                if look > deadline {
+                    bail!("the broker did not answer within {READY:?}: {}", node.log().await);
+                }
+                sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await
+    }
+
     /// Starts a broker that was stopped or killed, on the same ports and data, and waits for it.
     ///
     /// # Errors
@@ -210,6 +247,17 @@ impl Broker {
         .await
     }
 
+    /// Raises or clears the disk alarm, which blocks every connection that publishes. It holds for the
+    /// whole broker, so not for the shared one.
+    ///
+    /// # Errors
+    /// When `rabbitmqctl` fails.
+    pub async fn set_disk_alarm(&self, raised: bool) -> Result<()> {
+        // More than any disk has free.
+        let limit = if raised { "100000GB" } else { "1MB" };
+        self.exec_ctl(&["set_disk_free_limit", limit]).await.map(drop)
+    }
+
     /// Raises or clears the memory alarm, which blocks every connection that publishes. It holds for the
     /// whole broker, so not for the shared one.
     ///
@@ -244,6 +292,12 @@ impl VirtualHost {
     #[must_use]
     pub fn amqp_url(&self) -> String {
         format!("{}/{}", self.broker.amqp_authority(), self.name)
+    }
+
+    /// Where AMQP clients connect to another node of the same cluster.
+    #[must_use]
+    pub fn amqp_url_at(&self, node: &Broker) -> String {
+        format!("{}/{}", node.amqp_authority(), self.name)
     }
 
     /// Where the management API is, with user and password; the same for all virtual hosts.
@@ -305,6 +359,9 @@ async fn spec(options: &BrokerOptions, amqp_port: u16, management_port: u16) -> 
         "collect_statistics_interval = 500".to_owned(),
     ];
     conf.extend(options.conf.iter().cloned());
+    // Quorum queues publish their numbers at their own tick.
+    let mut parameters = vec!["{quorum_tick_interval, 500}".to_owned()];
+    parameters.extend(options.parameters.iter().cloned());
     NodeSpec {
         service: "rabbitmq",
         image: engine::rabbitmq_image().await,
@@ -320,10 +377,9 @@ async fn spec(options: &BrokerOptions, amqp_port: u16, management_port: u16) -> 
                 content: conf.join("\n") + "\n",
             },
             NodeFile {
-                // Quorum queues publish their numbers at their own tick.
                 in_container: "/etc/rabbitmq/advanced.config",
                 in_folder: Some("advanced.config"),
-                content: "[{rabbit, [{quorum_tick_interval, 500}]}].\n".to_owned(),
+                content: format!("[{{rabbit, [{}]}}].\n", parameters.join(", ")),
             },
             NodeFile {
                 in_container: "/etc/rabbitmq/enabled_plugins",
@@ -332,6 +388,7 @@ async fn spec(options: &BrokerOptions, amqp_port: u16, management_port: u16) -> 
             },
         ],
         ports: vec![(amqp_port, 5672), (management_port, 15672)],
+        seat: None,
     }
 }
 

@@ -23,6 +23,17 @@ pub(crate) struct NodeSpec {
     pub(crate) files: Vec<NodeFile>,
     /// Ports on the loopback interface: (ours, the container's). The script is given ours, in order.
     pub(crate) ports: Vec<(u16, u16)>,
+    /// Where others of its kind find it; only containers have that.
+    pub(crate) seat: Option<Seat>,
+}
+
+/// A container's place on a network of its own.
+#[derive(Clone, Debug)]
+pub(crate) struct Seat {
+    /// The network, which goes with the last container on it.
+    pub(crate) network: String,
+    /// The container's name on it, and its host name.
+    pub(crate) host: String,
 }
 
 /// A configuration file, with its place in either mode.

@@ -189,6 +189,7 @@ async fn spec(port: u16) -> NodeSpec {
         environment: environment.to_vec(),
         files: Vec::new(),
         ports: vec![(port, 5432)],
+        seat: None,
     }
 }
 

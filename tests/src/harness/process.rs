@@ -7,6 +7,7 @@ use std::{
     ffi::{OsStr, OsString},
     os::unix::process::ExitStatusExt,
     process::{ExitStatus, Stdio},
+    time::Duration,
 };
 
 use anyhow::{Context, Result};
@@ -173,7 +174,15 @@ impl Process {
     ///
     /// # Errors
     /// When it does not come, with the end of its standard error.
-    pub async fn ended(mut self) -> Result<Ended> {
+    pub async fn ended(self) -> Result<Ended> {
+        self.ended_within(PATIENCE).await
+    }
+
+    /// The same for a program that has much to do.
+    ///
+    /// # Errors
+    /// As [`ended`](Self::ended).
+    pub async fn ended_within(mut self, patience: Duration) -> Result<Ended> {
         let ended = async {
             let status = self.child.wait().await?;
             // The number may be another's from now on.
@@ -182,7 +191,7 @@ impl Process {
             self.stderr.complete().await;
             anyhow::Ok(status)
         };
-        let status: ExitStatus = match timeout(PATIENCE, ended).await {
+        let status: ExitStatus = match timeout(patience, ended).await {
             Ok(status) => status?,
             Err(_) => anyhow::bail!("{} does not end: {}", self.name, self.stderr.tail()),
         };

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use super::{
     broker::{Broker, VirtualHost},
     client::{Client, Taken},
-    process::Program,
+    process::{Ended, Program},
     wait::{Seen, eventually},
     worker::WorkerPlan,
 };
@@ -88,6 +88,15 @@ impl Scene {
             .env("GARENNE_RETRY__DELAYS", DELAYS)
             .env("GARENNE_LOG", "info");
         WorkerPlan::new(program, name, self.folder.path())
+    }
+
+    /// Runs the operator's tool on this virtual host.
+    ///
+    /// # Errors
+    /// When it does not build or does not end.
+    pub async fn garenne(&self, arguments: &[&str]) -> Result<Ended> {
+        let program = Program::new("garenne").option("--amqp-url", self.vhost.amqp_url());
+        arguments.iter().fold(program, |program, argument| program.arg(argument)).run().await
     }
 
     /// Publishes tasks `prefix-0` to `prefix-<count - 1>` to the tasks exchange and answers their ids.

@@ -3,7 +3,7 @@
 use std::{fmt::Display, time::Duration};
 
 use anyhow::{Result, anyhow};
-use tokio::time::{Instant, interval};
+use tokio::time::{Instant, sleep};
 
 /// How long anything may take on a busy machine. Only a failure takes that long.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -35,10 +35,7 @@ impl Seen<()> {
 /// After [`PATIENCE`], with `what` was waited for and what was last seen.
 pub async fn eventually<T>(what: impl Display, mut look: impl AsyncFnMut() -> Result<Seen<T>>) -> Result<T> {
     let deadline = Instant::now() + PATIENCE;
-    let mut tick = interval(LOOK);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        tick.tick().await;
         let other = match look().await {
             Ok(Seen::Wanted(value)) => return Ok(value),
             Ok(Seen::Other(other)) => other,
@@ -48,6 +45,9 @@ pub async fn eventually<T>(what: impl Display, mut look: impl AsyncFnMut() -> Re
         if Instant::now() > deadline {
             return Err(anyhow!("not within {PATIENCE:?}: {what}; last seen: {other}"));
         }
+        // Also after a look that took long and waited for nothing: what it looks for comes by tasks of the
+        // same runtime.
+        sleep(LOOK).await;
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::{fs, path::PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use garenne_common::shutdown::Receipt;
 use reqwest::StatusCode;
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -154,6 +155,15 @@ pub struct Stopped {
     pub done: Vec<Done>,
 }
 
+/// How a worker came to its end.
+#[derive(Debug)]
+pub enum WorkerEnd {
+    /// In order.
+    Stopped(Stopped),
+    /// By a signal, after these results.
+    Died(Vec<Done>),
+}
+
 impl Stopped {
     /// The ids of the tasks that it did, in order.
     #[must_use]
@@ -195,6 +205,20 @@ impl Worker {
         self.process.signal(signal)
     }
 
+    /// Bounds its address space to what it has now and so many bytes more: who takes more dies, and the
+    /// machine does not notice.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn limit_memory(&self, more: u64) -> Result<()> {
+        let pid = Pid::from_raw(self.id()).context("a process id")?;
+        let pages = fs::read_to_string(format!("/proc/{}/statm", self.id()))?;
+        let pages: u64 = pages.split(' ').next().context("a number of pages")?.parse()?;
+        let most = Some(pages * rustix::param::page_size() as u64 + more);
+        prlimit(Some(pid), Resource::As, Rlimit { current: most, maximum: most })?;
+        Ok(())
+    }
+
     /// Waits until every lane consumes.
     ///
     /// # Errors
@@ -217,10 +241,32 @@ impl Worker {
     /// # Errors
     /// When that does not happen.
     pub async fn until_not_ready(&self) -> Result<()> {
+        self.until_not_ready_for("").await
+    }
+
+    /// Waits until it says that it is not ready, for a reason with these words in it.
+    ///
+    /// # Errors
+    /// When that does not happen.
+    pub async fn until_not_ready_for(&self, words: &str) -> Result<()> {
         let url = format!("{}/readyz", self.admin);
-        eventually(format!("{} is not ready", self.name), async || {
+        eventually(format!("{} is not ready: {words}", self.name), async || {
             let answer = self.http.get(&url).send().await?;
-            Ok(Seen::when(answer.status() == StatusCode::SERVICE_UNAVAILABLE, answer.status()))
+            let (status, text) = (answer.status(), answer.text().await?);
+            let wanted = status == StatusCode::SERVICE_UNAVAILABLE && text.contains(words);
+            Ok(Seen::when(wanted, format_args!("{status}: {text}")))
+        })
+        .await
+    }
+
+    /// Waits until a metric, summed as [`metric`](Self::metric) does, is this.
+    ///
+    /// # Errors
+    /// When it never is.
+    pub async fn until_metric(&self, name: &str, labels: &[&str], wanted: f64) -> Result<()> {
+        eventually(format!("{name}{labels:?} of {} is {wanted}", self.name), async || {
+            let value = self.metric(name, labels).await?;
+            Ok(Seen::when((value - wanted).abs() < f64::EPSILON, value))
         })
         .await
     }
@@ -333,16 +379,27 @@ impl Worker {
     /// When it does not come, a signal ended it, or there is no receipt that is the same in the file and
     /// on the last line of standard error and balances.
     pub async fn stopped(self) -> Result<Stopped> {
+        match self.ended().await? {
+            WorkerEnd::Stopped(stopped) => Ok(stopped),
+            WorkerEnd::Died(done) => bail!("a signal ended it, after {} results", done.len()),
+        }
+    }
+
+    /// Waits for its end, whichever that is.
+    ///
+    /// # Errors
+    /// As [`stopped`](Self::stopped), but for a signal.
+    pub async fn ended(self) -> Result<WorkerEnd> {
         let ended = self.process.ended().await?;
         let log = ended.stderr.join("\n");
-        let code = ended.code.with_context(|| format!("signal {:?} ended it: {log}", ended.signal))?;
+        let Some(code) = ended.code else { return Ok(WorkerEnd::Died(parse(&ended.stdout)?)) };
         let file = fs::read_to_string(&self.receipt).with_context(|| format!("no receipt file: {log}"))?;
         let last = ended.stderr.last().context("nothing on standard error")?;
         ensure!(file.trim_end() == last, "the receipt file says {file}, the last line {last}");
         let receipt: Receipt = serde_json::from_str(last)?;
         ensure!(receipt.balances(), "the receipt does not balance: {last}");
         ensure!(receipt.worker == self.name, "the receipt is another worker's: {last}");
-        Ok(Stopped { code, receipt, done: parse(&ended.stdout)? })
+        Ok(WorkerEnd::Stopped(Stopped { code, receipt, done: parse(&ended.stdout)? }))
     }
 
     /// Waits for it to be ended by a signal of its own making and takes what it had written.
@@ -350,9 +407,10 @@ impl Worker {
     /// # Errors
     /// When it does not end, or in another way.
     pub async fn died(self) -> Result<Vec<Done>> {
-        let ended = self.process.ended().await?;
-        ensure!(ended.code.is_none(), "it exited with {:?}", ended.code);
-        parse(&ended.stdout)
+        match self.ended().await? {
+            WorkerEnd::Died(done) => Ok(done),
+            WorkerEnd::Stopped(stopped) => bail!("it exited with {}", stopped.code),
+        }
     }
 
     /// SIGKILL: no receipt, only what it had written.

@@ -1,19 +1,13 @@
 //! `garenne dead`: looking costs nothing, moving is confirmed.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Context, Result};
-use garenne_tests::harness::{
-    process::{Ended, Program},
-    scene::Scene,
-};
+use garenne_tests::harness::scene::Scene;
 use serde_json::{Value, json};
 
-async fn garenne(scene: &Scene, arguments: &[&str]) -> Result<Ended> {
-    let program = Program::new("garenne").option("--amqp-url", scene.vhost().amqp_url());
-    arguments.iter().fold(program, |program, argument| program.arg(argument)).run().await
-}
-
 async fn listed(scene: &Scene, filter: &[&str]) -> Result<Vec<Value>> {
-    let ended = garenne(scene, &[&["dead", "list", "--json"], filter].concat()).await?;
+    let ended = scene.garenne(&[&["dead", "list", "--json"], filter].concat()).await?;
     assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
     Ok(ended.stdout.iter().map(|line| serde_json::from_str(line)).collect::<Result<_, _>>()?)
 }
@@ -39,7 +33,7 @@ async fn dead_letters_survive_a_hundred_looks_in_their_order() -> Result<()> {
     let first = ids(listed(&scene, &[]).await?);
     assert_eq!(first.len(), 30);
     for _ in 0..100 {
-        let ended = garenne(&scene, &["dead", "list"]).await?;
+        let ended = scene.garenne(&["dead", "list"]).await?;
         assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
     }
     assert_eq!(ids(listed(&scene, &[]).await?), first);
@@ -54,25 +48,25 @@ async fn dead_letters_are_filtered_replayed_and_dropped() -> Result<()> {
     assert_eq!(listed(&scene, &["--error", "NO SUCH TEXT"]).await?.len(), 0);
     assert_eq!(listed(&scene, &["--older-than", "1h"]).await?.len(), 0);
 
-    let dry = garenne(&scene, &["dead", "replay", "--kind", "bench.sleep", "--dry-run"]).await?;
+    let dry = scene.garenne(&["dead", "replay", "--kind", "bench.sleep", "--dry-run"]).await?;
     assert_eq!(dry.stderr.last().map(String::as_str), Some("dry run: 20 would be replayed"));
     assert_eq!(listed(&scene, &[]).await?.len(), 30);
 
-    let replayed = garenne(&scene, &["dead", "replay", "--kind", "bench.sleep", "--limit", "7"]).await?;
+    let replayed = scene.garenne(&["dead", "replay", "--kind", "bench.sleep", "--limit", "7"]).await?;
     assert_eq!((replayed.code, replayed.stderr.len()), (Some(0), 0), "{:?}", replayed.stderr);
     scene.until_ready("fast", 7).await?;
     assert_eq!(listed(&scene, &[]).await?.len(), 23);
 
-    let refused = garenne(&scene, &["dead", "drop", "--reason", "unknown-kind"]).await?;
+    let refused = scene.garenne(&["dead", "drop", "--reason", "unknown-kind"]).await?;
     assert_eq!(refused.code, Some(2));
     assert_eq!(
         refused.stderr,
         ["garenne: dropped letters are gone for good: look with --dry-run, then repeat with --yes"]
     );
-    let dropped = garenne(&scene, &["dead", "drop", "--reason", "unknown-kind", "--yes"]).await?;
+    let dropped = scene.garenne(&["dead", "drop", "--reason", "unknown-kind", "--yes"]).await?;
     assert_eq!(dropped.stdout, ["dropped 10 of 23 dead letters looked at"]);
     // More than fit between a channel's last settlement and its end.
-    let dropped = garenne(&scene, &["dead", "replay"]).await?;
+    let dropped = scene.garenne(&["dead", "replay"]).await?;
     assert_eq!(dropped.stdout, ["replayed 13 of 13 dead letters looked at"]);
     scene.until_ready("fast", 20).await?;
     scene.is_empty("garenne.dead").await
@@ -81,7 +75,7 @@ async fn dead_letters_are_filtered_replayed_and_dropped() -> Result<()> {
 #[tokio::test]
 async fn dead_letters_replayed_bear_no_marks_of_their_death() -> Result<()> {
     let scene = with_dead_letters(2).await?;
-    garenne(&scene, &["dead", "replay", "--kind", "bench.sleep"]).await?;
+    scene.garenne(&["dead", "replay", "--kind", "bench.sleep"]).await?;
     scene.until_ready("fast", 1).await?;
     let taken = scene.client().take("garenne.tasks.fast").await?.context("nothing was replayed")?;
     assert_eq!((taken.id(), taken.routing_key.as_str()), ("1-0", "bench.sleep"));
@@ -89,4 +83,51 @@ async fn dead_letters_replayed_bear_no_marks_of_their_death() -> Result<()> {
         assert!(!taken.has(&format!("garenne-{mark}")), "{mark}");
     }
     Ok(())
+}
+
+#[tokio::test]
+async fn dead_letters_are_found_by_their_error_and_age() -> Result<()> {
+    let scene = with_dead_letters(9).await?;
+    assert_eq!(listed(&scene, &["--error", "NO HANDLER FOR KIND"]).await?.len(), 3);
+    assert_eq!(listed(&scene, &["--error", "no handler", "--kind", "bench.sleep"]).await?.len(), 0);
+    assert_eq!(listed(&scene, &["--older-than", "1ms"]).await?.len(), 9);
+    assert_eq!(listed(&scene, &["--newer-than", "1h", "--reason", "invalid-payload"]).await?.len(), 6);
+    assert_eq!(listed(&scene, &["--newer-than", "1ms"]).await?.len(), 0);
+    let dropped =
+        scene.garenne(&["dead", "drop", "--error", "no handler", "--newer-than", "1h", "--yes"]).await?;
+    assert_eq!(dropped.stdout, ["dropped 3 of 9 dead letters looked at"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn dead_letters_are_replayed_no_faster_than_asked() -> Result<()> {
+    let scene = with_dead_letters(15).await?;
+    let began = Instant::now();
+    let replayed = scene.garenne(&["dead", "replay", "--rate", "5", "--limit", "11"]).await?;
+    assert!(replayed.stdout[0].starts_with("replayed 11 of "), "{:?} {:?}", replayed.stdout, replayed.stderr);
+    // The first goes at once.
+    assert!(began.elapsed() >= Duration::from_secs(2), "{:?}", began.elapsed());
+    Ok(())
+}
+
+/// The lane takes one more and then no more: what is refused stays a dead letter, and the operator is told.
+#[tokio::test]
+async fn dead_letters_stay_until_their_copy_is_confirmed() -> Result<()> {
+    let scene = with_dead_letters(15).await?;
+    let policy = ["policies", scene.vhost().name(), "full"];
+    let full = json!({
+        "pattern": "^garenne[.]tasks[.]fast$", "apply-to": "queues", "definition": { "max-length": 1 },
+    });
+    scene.vhost().broker().management().put(&policy, &full).await?;
+    let refused = scene.garenne(&["dead", "replay", "--kind", "bench.sleep", "--rate", "20"]).await?;
+    assert_eq!(refused.code, Some(1), "{:?} {:?}", refused.stdout, refused.stderr);
+    assert!(refused.stderr.iter().any(|line| line.contains("refused the message")), "{:?}", refused.stderr);
+    let left = listed(&scene, &["--kind", "bench.sleep"]).await?.len();
+    let taken = scene.client().ready("garenne.tasks.fast").await?;
+    assert!(taken < 10, "nothing was refused");
+    assert_eq!(left + taken, 10, "{left} stayed, {taken} are back at work");
+    scene.vhost().broker().management().delete(&policy).await?;
+    let replayed = scene.garenne(&["dead", "replay", "--kind", "bench.sleep"]).await?;
+    assert_eq!(replayed.code, Some(0), "{:?}", replayed.stderr);
+    scene.until_ready("fast", 10).await
 }

@@ -29,7 +29,9 @@ fn run(command: &mut Command) -> Result<()> {
 
 fn pika(scene: &Scene, arguments: &[&str]) -> Result<()> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/publish.py");
-    run(Command::new("python3").arg(script).arg(scene.vhost().amqp_url()).args(arguments))
+    // Debian's pika is Debian's Python's, which need not be the first in the path.
+    let python = env::var("GARENNE_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    run(Command::new(python).arg(script).arg(scene.vhost().amqp_url()).args(arguments))
 }
 
 #[tokio::test]

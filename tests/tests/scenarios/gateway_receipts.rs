@@ -5,10 +5,13 @@ use std::{collections::BTreeSet, path::Path};
 use anyhow::Result;
 use garenne_tests::harness::{
     broker::{Broker, BrokerOptions},
+    client::Taken,
     gateway::GatewayPlan,
-    process::Program,
+    postgres::Postgres,
+    process::{Process, Program, Signal},
     scene::Scene,
     wait::{Seen, eventually},
+    worker::WorkerPlan,
 };
 use serde_json::{Value, json};
 
@@ -29,6 +32,36 @@ async fn until_receipts(path: &Path, count: usize) -> Result<()> {
     .await
 }
 
+/// Sends the recording in small batches, so that the gateway has something to gather.
+async fn replay(to: &str, file: &Path, receipts: &Path) -> Result<Process> {
+    let replay = Program::new("garenne-producer").arg("replay").arg(file).option("--to", to);
+    replay.option("--receipts", receipts).option("--rate", "400").option("--batch", "10").start().await
+}
+
+/// Its summary says that nothing was given up, and its receipts are one for each reading.
+async fn promised(replay: Process, receipts: &Path) -> Result<(Value, BTreeSet<String>)> {
+    let ended = replay.ended().await?;
+    assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
+    let summary: Value = serde_json::from_str(&ended.stdout.join(""))?;
+    assert_eq!((&summary["delivered"], &summary["undelivered"]), (&json!(2 * ROWS), &json!(0)), "{summary}");
+    let promised: BTreeSet<String> = std::fs::read_to_string(receipts)?
+        .lines()
+        .map(|line| Ok(serde_json::from_str::<Value>(line)?["id"].as_str().unwrap_or_default().to_owned()))
+        .collect::<Result<_>>()?;
+    assert_eq!(promised.len(), 2 * ROWS, "a receipt per reading");
+    Ok((summary, promised))
+}
+
+/// The tasks of a message: its own, or its records'.
+fn tasks(taken: &Taken) -> Result<Vec<String>> {
+    let written = taken.properties.content_type().as_ref().map(|it| it.as_str());
+    if written != Some("application/vnd.garenne.pack+json") {
+        return Ok(vec![taken.id().to_owned()]);
+    }
+    let records: Vec<Value> = serde_json::from_slice(&taken.body)?;
+    Ok(records.iter().filter_map(|record| record["id"].as_str().map(str::to_owned)).collect())
+}
+
 #[tokio::test]
 async fn gateway_receipts_survive_the_death_of_gateway_and_broker() -> Result<()> {
     let broker = Broker::start(BrokerOptions::default()).await?;
@@ -37,14 +70,10 @@ async fn gateway_receipts_survive_the_death_of_gateway_and_broker() -> Result<()
     let gateway = plan.start().await?;
     let (file, receipts) = (scene.folder().join("barn.csv"), scene.folder().join("receipts.ndjson"));
     recording(&file)?;
-    let replay = Program::new("garenne-producer")
-        .arg("replay")
-        .arg(&file)
-        .option("--to", gateway.url())
-        .option("--receipts", &receipts)
-        .option("--rate", "400")
-        .option("--batch", "20");
-    let replay = replay.start().await?;
+    let (other, others) = (scene.folder().join("shed.csv"), scene.folder().join("others.ndjson"));
+    std::fs::copy(&file, &other)?;
+    let over_http = replay(&gateway.url(), &file, &receipts).await?;
+    let over_tcp = replay(&format!("tcp://{}", plan.address()), &other, &others).await?;
 
     until_receipts(&receipts, ROWS / 2).await?;
     gateway.kill().await?;
@@ -56,29 +85,64 @@ async fn gateway_receipts_survive_the_death_of_gateway_and_broker() -> Result<()
     gateway.stop().await?;
     let gateway = plan.start().await?;
 
-    let ended = replay.ended().await?;
-    assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
-    let summary: Value = serde_json::from_str(&ended.stdout.join(""))?;
-    assert_eq!((&summary["delivered"], &summary["undelivered"]), (&json!(2 * ROWS), &json!(0)), "{summary}");
+    let (summary, mut promised_ids) = promised(over_http, &receipts).await?;
     assert!(summary["retries"].as_u64() > Some(0), "nothing was in the way: {summary}");
+    promised_ids.extend(promised(over_tcp, &others).await?.1);
+    assert_eq!(promised_ids.len(), 4 * ROWS);
     gateway.stop().await?;
 
-    let promised: BTreeSet<String> = std::fs::read_to_string(&receipts)?
-        .lines()
-        .map(|line| Ok(serde_json::from_str::<Value>(line)?["id"].as_str().unwrap_or_default().to_owned()))
-        .collect::<Result<_>>()?;
-    assert_eq!(promised.len(), 2 * ROWS, "a receipt per reading");
     scene.reconnect().await?;
     let mut kept = BTreeSet::new();
     let mut messages = 0;
     while let Some(taken) = scene.client().take("garenne.tasks.fast").await? {
-        kept.insert(taken.id().to_owned());
+        kept.extend(tasks(&taken)?);
         messages += 1;
     }
-    assert_eq!(promised.difference(&kept).count(), 0, "promised and not kept");
-    // A repetition carries the same id; there is no other message.
-    assert_eq!(kept.len(), 2 * ROWS, "{messages} messages");
+    assert_eq!(promised_ids.difference(&kept).count(), 0, "promised and not kept");
+    // A repetition carries the same ids; there is no other task.
+    assert_eq!(kept.len(), 4 * ROWS);
+    assert!(messages < 2 * ROWS, "{messages} messages: nothing was gathered");
     Ok(())
+}
+
+/// From the sensor to the row, while workers are killed and stopped: nothing lost, nothing twice.
+#[tokio::test]
+async fn gateway_receipts_are_rows_whatever_happens_to_the_workers() -> Result<()> {
+    let scene = Scene::new().await?;
+    let database = Postgres::shared().await?.database().await?;
+    let storing = |name: &str| -> Result<WorkerPlan> {
+        let plan = scene.worker(name)?.option("--sink", "postgres").option("--postgres-url", database.url());
+        Ok(plan.lane("fast:prefetch=20,concurrency=2..2"))
+    };
+    let gateway = GatewayPlan::new(&scene)?.start().await?;
+    let steady = storing("steady")?.start().await?;
+    let (file, receipts) = (scene.folder().join("barn.csv"), scene.folder().join("receipts.ndjson"));
+    recording(&file)?;
+    let replay = replay(&gateway.url(), &file, &receipts).await?;
+
+    let victim = storing("victim")?.start().await?;
+    until_receipts(&receipts, ROWS / 2).await?;
+    victim.kill().await?;
+    for (n, mode) in ["soft", "hard", "soft-timeout"].into_iter().enumerate() {
+        let worker = storing(mode)?.option("--shutdown-mode", mode).start().await?;
+        until_receipts(&receipts, ROWS / 2 + (n + 1) * ROWS / 3).await?;
+        worker.signal(Signal::TERM)?;
+        let receipt = worker.stopped().await?.receipt;
+        assert_eq!(receipt.abandoned, 0, "{receipt:?}");
+    }
+    let (_, promised) = promised(replay, &receipts).await?;
+    gateway.stop().await?;
+    scene.until_lane("fast", 0, 0).await?;
+    steady.stop().await?;
+
+    let client = database.connect().await?;
+    let rows = client.query("SELECT task_id FROM garenne_results", &[]).await?;
+    let stored: BTreeSet<String> = rows.iter().map(|row| row.get(0)).collect();
+    assert_eq!((rows.len(), &stored), (2 * ROWS, &promised));
+    let readings: i64 =
+        client.query_one("SELECT count(*) FROM garenne_readings WHERE raw IS NOT NULL", &[]).await?.get(0);
+    assert_eq!(readings, 2 * ROWS as i64);
+    scene.is_empty("garenne.dead").await
 }
 
 #[tokio::test]

@@ -182,7 +182,8 @@ async fn memory_alarm_blocks_publishers() -> Result<()> {
 
 #[tokio::test]
 async fn broker_takes_configuration_lines() -> Result<()> {
-    let broker = Broker::start(BrokerOptions { conf: vec!["channel_max = 7".to_owned()] }).await?;
+    let conf = vec!["channel_max = 7".to_owned()];
+    let broker = Broker::start(BrokerOptions { conf, ..BrokerOptions::default() }).await?;
     let set = broker.exec_ctl(&["eval", "application:get_env(rabbit, channel_max)."]).await?;
     assert!(set.contains("{ok,7}"), "{set}");
     Ok(())

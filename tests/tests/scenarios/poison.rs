@@ -2,59 +2,146 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use garenne_tests::harness::{
+    process::Signal,
     scene::Scene,
     wait::{Seen, eventually},
+    worker::{Worker, WorkerEnd},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
-/// Starts workers one after the other, as an orchestrator does, until nothing is left, and answers how
-/// many died and the ids of what was done.
-async fn restart_until_done(scene: &Scene, healthy: usize) -> Result<(usize, BTreeSet<String>)> {
-    let mut done = BTreeSet::new();
-    let mut deaths = 0;
-    for restart in 0..10 {
-        let plan = scene.worker(&format!("mortal-{restart}"))?.stdout();
-        let plan = plan.lane("fast:prefetch=50,concurrency=2..2").option("--shutdown-mode", "soft");
-        let worker = plan.begin().await?;
-        let died = eventually("it dies, or everything is settled", async || {
-            if worker.has_ended() {
-                return Ok(Seen::Wanted(true));
-            }
-            let dead = scene.client().ready("garenne.dead").await?;
-            let now = worker.done()?;
-            let all = now.iter().map(|it| &it.task_id).chain(&done).collect::<BTreeSet<_>>().len();
-            Ok(if dead == 1 && all == healthy {
-                Seen::Wanted(false)
-            } else {
-                Seen::Other(format!("{dead} dead, {all} done"))
-            })
-        })
-        .await?;
-        if !died {
-            done.extend(worker.stop().await?.done.into_iter().map(|done| done.task_id));
-            break;
-        }
-        deaths += 1;
-        done.extend(worker.died().await?.into_iter().map(|done| done.task_id));
-    }
-    Ok((deaths, done))
+/// Healthy tasks before and after the poison; `./dev test --full` takes as many as a promise needs in
+/// every form, the default in one.
+fn healthy(by_default: usize) -> usize {
+    if std::env::var_os("GARENNE_TEST_FULL").is_some() { 500 } else { by_default }
 }
 
-#[tokio::test]
-async fn poison_is_condemned_alone() -> Result<()> {
+/// What a worker may take beyond what it has at its start, bytes.
+const MEMORY: u64 = 256 << 20;
+
+/// What became of the workers that ran one after the other.
+#[derive(Debug, Default)]
+struct Fleet {
+    deaths: usize,
+    /// Stopped in order, with tasks that they handed back.
+    drains: usize,
+    /// The ids of what was done.
+    done: BTreeSet<String>,
+}
+
+impl Fleet {
+    fn count(&mut self, end: WorkerEnd) {
+        let done = match end {
+            WorkerEnd::Died(done) => {
+                self.deaths += 1;
+                done
+            }
+            WorkerEnd::Stopped(stopped) => {
+                self.drains += usize::from(stopped.receipt.requeued > 0);
+                stopped.done
+            }
+        };
+        self.done.extend(done.into_iter().map(|done| done.task_id));
+    }
+
+    /// Starts workers one after the other, as an orchestrator does, until nothing is left. With `drained`,
+    /// others are stopped before and beside each that goes on, whatever they hold.
+    async fn restart_until_done(scene: &Scene, healthy: usize, drained: bool) -> Result<Self> {
+        let mut fleet = Self::default();
+        for restart in 0..10 {
+            if drained {
+                fleet.drain(scene, &format!("before-{restart}")).await?;
+            }
+            let worker = begin(scene, &format!("mortal-{restart}")).await?;
+            if drained {
+                fleet.drain(scene, &format!("beside-{restart}")).await?;
+            }
+            let died = eventually("it dies, or everything is settled", async || {
+                if worker.has_ended() {
+                    return Ok(Seen::Wanted(true));
+                }
+                let dead = scene.client().ready("garenne.dead").await?;
+                let now = worker.done()?;
+                let all = now.iter().map(|it| &it.task_id).chain(&fleet.done).collect::<BTreeSet<_>>().len();
+                Ok(if dead == 1 && all == healthy {
+                    Seen::Wanted(false)
+                } else {
+                    Seen::Other(format!("{dead} dead, {all} done"))
+                })
+            })
+            .await?;
+            if !died {
+                fleet.count(WorkerEnd::Stopped(worker.stop().await?));
+                return Ok(fleet);
+            }
+            fleet.count(worker.ended().await?);
+        }
+        anyhow::bail!("not done after so many workers: {fleet:?}")
+    }
+
+    /// Stops a worker as soon as it holds something, or there is nothing more to hold. The poison may be
+    /// quicker.
+    async fn drain(&mut self, scene: &Scene, name: &str) -> Result<()> {
+        let worker = begin(scene, name).await?;
+        eventually("it holds something", async || {
+            let over = worker.has_ended() || scene.client().ready("garenne.tasks.fast").await? == 0;
+            let holds = over || worker.metric("garenne_deliveries_total", &[]).await? > 0.0;
+            Ok(Seen::when(holds, "nothing"))
+        })
+        .await?;
+        // It may be dead by now.
+        let _ = worker.signal(Signal::QUIT);
+        self.count(worker.ended().await?);
+        Ok(())
+    }
+}
+
+async fn begin(scene: &Scene, name: &str) -> Result<Worker> {
+    let plan = scene.worker(name)?.stdout().lane("fast:prefetch=50,concurrency=2..2");
+    let worker = plan.option("--shutdown-mode", "soft").begin().await?;
+    // It may be dead by now.
+    let _ = worker.limit_memory(MEMORY);
+    Ok(worker)
+}
+
+async fn is_condemned_alone(kind: &str, payload: Value, half: usize, drained: bool) -> Result<()> {
+    // Long enough for somebody to be stopped beside who works on it.
+    let fine = json!({ "ms": if drained { 10 } else { 1 } });
     let scene = Scene::new().await?;
     // Makes the topology.
     scene.worker("first")?.start().await?.stop().await?;
-    let mut ids = scene.publish("bench.sleep", &json!({"ms": 1}), "early", 500).await?;
-    scene.publish("bench.abort", &json!({}), "poison", 1).await?;
-    ids.extend(scene.publish("bench.sleep", &json!({"ms": 1}), "late", 500).await?);
-    let (deaths, done) = restart_until_done(&scene, ids.len()).await?;
-    assert!((2..=4).contains(&deaths), "{deaths} workers died");
-    assert_eq!(done, ids.into_iter().collect());
+    let mut ids = scene.publish("bench.sleep", &fine, "early", half).await?;
+    scene.publish(kind, &payload, "poison", 1).await?;
+    ids.extend(scene.publish("bench.sleep", &fine, "late", half).await?);
+    let fleet = Fleet::restart_until_done(&scene, ids.len(), drained).await?;
+    println!("{kind}: {} deaths, {} clean drains, {} done", fleet.deaths, fleet.drains, fleet.done.len());
+    ensure!((2..=4).contains(&fleet.deaths), "{} workers died", fleet.deaths);
+    ensure!(!drained || fleet.drains > 0, "nothing was handed back in between: {fleet:?}");
+    assert_eq!(fleet.done, ids.into_iter().collect());
     let dead = scene.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("poison-0", "poison"));
     scene.until_lane("fast", 0, 0).await?;
     scene.is_empty("garenne.suspect").await
+}
+
+#[tokio::test]
+async fn poison_that_aborts_is_condemned_alone() -> Result<()> {
+    is_condemned_alone("bench.abort", json!({}), healthy(500), false).await
+}
+
+#[tokio::test]
+async fn poison_that_overflows_the_stack_is_condemned_alone() -> Result<()> {
+    is_condemned_alone("bench.overflow", json!({}), healthy(100), false).await
+}
+
+#[tokio::test]
+async fn poison_that_takes_all_memory_is_condemned_alone() -> Result<()> {
+    is_condemned_alone("bench.hoard", json!({"mib": 4096}), healthy(100), false).await
+}
+
+/// Hand-backs count as returns on brokers before 4.3; they must condemn nobody, nor save the poison.
+#[tokio::test]
+async fn poison_is_condemned_alone_with_clean_drains_in_between() -> Result<()> {
+    is_condemned_alone("bench.abort", json!({}), healthy(200), true).await
 }

@@ -1,13 +1,17 @@
 //! Whatever happens to the connection, the worker comes back by itself, with the same prefetch, and no
 //! task is lost.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result};
 use garenne_tests::harness::{
     broker::{Broker, BrokerOptions, Rights},
+    cluster::Cluster,
     fault::Proxy,
-    process::Signal,
+    process::{Program, Signal},
     scene::Scene,
     wait::{Seen, eventually},
     worker::{Done, Worker, WorkerPlan},
@@ -96,6 +100,68 @@ async fn reconnect_after_connection_reset() -> Result<()> {
     account(worker, 4).await
 }
 
+const CONSUMING: &[&str] = &["role=\"consume\""];
+const PUBLISHING: &[&str] = &["role=\"publish\""];
+
+/// The host of the broker hangs: connections stay open, the kernel takes what is sent, nobody answers.
+#[tokio::test]
+async fn reconnect_after_the_broker_froze() -> Result<()> {
+    let broker = Broker::start(BrokerOptions::default()).await?;
+    let mut scene = Scene::on(&broker).await?;
+    let url = format!("{}?heartbeat=2", scene.vhost().amqp_url());
+    let mut worker = plan(scene.worker_at("frozen-out", &url)?).start().await?;
+    let mut ids = scene.publish("bench.sleep", &json!({"ms": 20}), "before", 300).await?;
+    worker.until_done(50).await?;
+    worker.until_metric("garenne_connection_up", CONSUMING, 1.0).await?;
+    broker.pause().await?;
+    worker.until_not_ready_for("lane fast is not consuming: ").await?;
+    worker.until_metric("garenne_connection_up", CONSUMING, 0.0).await?;
+    assert_eq!(worker.get("/livez").await?, "ok\n");
+    broker.unpause().await?;
+    worker.until_ready().await?;
+    worker.until_metric("garenne_connection_up", CONSUMING, 1.0).await?;
+    prefetch_is_restored(&scene).await?;
+    scene.reconnect().await?;
+    ids.extend(scene.publish("bench.sleep", &json!({"ms": 1}), "after", 50).await?);
+    until_all(&worker, &ids).await?;
+    assert!(worker.metric("garenne_reconnects_total", CONSUMING).await? >= 1.0);
+    account(worker, 1).await
+}
+
+/// The worker's node stays, the one that leads its queue goes: another leads, and nothing is lost.
+#[tokio::test]
+async fn quorum_queue_loses_its_leader() -> Result<()> {
+    if !Cluster::available().await {
+        println!("left out: a cluster needs containers");
+        return Ok(());
+    }
+    let cluster = Cluster::start(3, BrokerOptions::default()).await?;
+    let scene = Scene::on(cluster.node(0)).await?;
+    // Who declares a queue leads it.
+    let elsewhere = scene.vhost().amqp_url_at(cluster.node(1));
+    let applied = Program::new("garenne").option("--amqp-url", elsewhere).arg("topology").arg("apply");
+    let applied = applied.env("GARENNE_RETRY__DELAYS", "200ms,400ms").run().await?;
+    assert_eq!(applied.code, Some(0), "{:?}", applied.stderr);
+    let mut worker = plan(scene.worker("bereft")?).start().await?;
+    let mut ids = scene.publish("bench.sleep", &json!({"ms": 20}), "before", 400).await?;
+    worker.until_done(60).await?;
+    let leader = cluster.leader(0, scene.vhost().name(), "garenne.tasks.fast").await?;
+    assert_eq!(leader, 1, "the queue is led where it was declared");
+    cluster.node(leader).kill().await?;
+    ids.extend(scene.publish("bench.fail", &json!({"times": 1}), "after", 50).await?);
+    until_all(&worker, &ids).await?;
+    worker.until_ready().await?;
+    prefetch_is_restored(&scene).await?;
+    let next = cluster.leader(0, scene.vhost().name(), "garenne.tasks.fast").await?;
+    assert_ne!(next, leader);
+    let stopped = worker.stop().await?;
+    let ids: BTreeSet<_> = stopped.ids().into_iter().collect();
+    let again = stopped.done.len() - ids.len();
+    assert!(again as u64 <= PREFETCH, "{again} again, {:?}", stopped.receipt);
+    assert_eq!((stopped.code, ids.len(), stopped.receipt.dead), (0, 450, 0), "{:?}", stopped.receipt);
+    Ok(())
+}
+
 /// Nothing is refused and nothing answers: only missing heartbeats tell.
 #[tokio::test]
 async fn reconnect_after_silence() -> Result<()> {
@@ -152,25 +218,47 @@ async fn queue_deleted_and_made_again() -> Result<()> {
 }
 
 /// An alarm blocks who publishes. Acks travel on another connection, and copies wait.
-#[tokio::test]
-async fn memory_alarm_holds_up_copies_only() -> Result<()> {
+async fn alarm_holds_up_copies_only(set: impl AsyncFn(&Broker, bool) -> Result<()>) -> Result<()> {
     let broker = Broker::start(BrokerOptions::default()).await?;
     let scene = Scene::on(&broker).await?;
-    let worker = plan(scene.worker("alarmed")?).start().await?;
+    let mut worker = plan(scene.worker("alarmed")?).start().await?;
     worker.signal(Signal::TSTP)?;
     scene.until_no_consumer("fast").await?;
     let fine = scene.publish("bench.noop", &json!({}), "fine", 100).await?;
     let failing = scene.publish("bench.fail", &json!({"times": 1}), "failing", 5).await?;
-    broker.set_memory_alarm(true).await?;
+    set(&broker, true).await?;
     worker.signal(Signal::CONT)?;
     until_all(&worker, &fine).await?;
     scene.until_lane("fast", 0, failing.len()).await?;
-    broker.set_memory_alarm(false).await?;
+    worker.until_metric("garenne_connection_blocked", &[], 1.0).await?;
+    // It can still do its work, and says so.
+    worker.until_ready().await?;
+    prefetch_is_restored(&scene).await?;
+    if std::env::var_os("GARENNE_TEST_FULL").is_some() {
+        // Longer than a confirm is waited for otherwise: what was sent must not be sent again.
+        let began = Instant::now();
+        eventually("twelve seconds", async || {
+            Ok(Seen::when(began.elapsed() > Duration::from_secs(12), format_args!("{:?}", began.elapsed())))
+        })
+        .await?;
+    }
+    set(&broker, false).await?;
     let done = until_all(&worker, &failing).await?;
     assert!(done.iter().filter(|done| done.kind == "bench.fail").all(|done| done.attempt == 2), "{done:?}");
+    worker.until_metric("garenne_connection_blocked", &[], 0.0).await?;
     let receipt = worker.stop().await?.receipt;
-    assert_eq!((receipt.acked, receipt.retried, receipt.dead), (105, 5, 0), "{receipt:?}");
+    assert_eq!((receipt.delivered, receipt.acked, receipt.retried), (110, 105, 5), "{receipt:?}");
     Ok(())
+}
+
+#[tokio::test]
+async fn memory_alarm_holds_up_copies_only() -> Result<()> {
+    alarm_holds_up_copies_only(async |broker, raised| broker.set_memory_alarm(raised).await).await
+}
+
+#[tokio::test]
+async fn disk_alarm_holds_up_copies_only() -> Result<()> {
+    alarm_holds_up_copies_only(async |broker, raised| broker.set_disk_alarm(raised).await).await
 }
 
 /// A password that was changed under the worker is waited out: whoever rotates it may be half way.
@@ -196,12 +284,24 @@ async fn changed_password_is_waited_out() -> Result<()> {
     for connection in connections {
         management.close_connection(&connection).await?;
     }
-    worker.until_not_ready().await?;
-    let ids = scene.publish("bench.noop", &json!({}), "meanwhile", 10).await?;
-    worker.until_logged("refused user").await?;
+    worker.until_not_ready_for("refused user").await?;
+    worker.until_metric("garenne_connection_up", CONSUMING, 0.0).await?;
+    worker.until_metric("garenne_connection_up", PUBLISHING, 0.0).await?;
+    let mut ids = scene.publish("bench.noop", &json!({}), "meanwhile", 10).await?;
     management.create_user(user, user).await?;
     worker.until_ready().await?;
+    ids.extend(scene.publish("bench.fail", &json!({"times": 1}), "after", 5).await?);
     until_all(&worker, &ids).await?;
+    worker.until_metric("garenne_connection_up", CONSUMING, 1.0).await?;
+    worker.until_metric("garenne_connection_up", PUBLISHING, 1.0).await?;
+    prefetch_is_restored(&scene).await?;
     assert_eq!(worker.id(), pid);
-    account(worker, 1).await
+    let stopped = worker.stop().await?;
+    assert_eq!(
+        (stopped.code, stopped.receipt.acked, stopped.receipt.retried),
+        (0, 15, 5),
+        "{:?}",
+        stopped.receipt
+    );
+    Ok(())
 }

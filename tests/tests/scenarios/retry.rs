@@ -1,8 +1,16 @@
 //! A task that fails is tried again through the ladder, its attempts counted, until they are used up.
 
-use anyhow::Result;
+use std::{
+    collections::BTreeSet,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context, Result};
+use garenne_common::sensor::Timestamp;
 use garenne_tests::harness::{
+    broker::{Broker, BrokerOptions},
     client::{headers, with_id},
+    process::Signal,
     scene::Scene,
 };
 use serde_json::json;
@@ -87,5 +95,74 @@ async fn retries_hold_up_nobody() -> Result<()> {
     let first: Vec<_> = worker.until_done(20).await?.into_iter().map(|done| done.task_id).collect();
     assert!(first.iter().all(|id| id.starts_with("fine")), "{first:?}");
     worker.until_done(40).await?;
+    Ok(())
+}
+
+/// Each wait has a queue of its own, so a long one holds up no short one; and what waits comes back when it
+/// is due, not before and hardly later.
+#[tokio::test]
+async fn retries_come_back_when_they_are_due() -> Result<()> {
+    const EACH: usize = 50;
+    const WAIT: f64 = 2.0;
+    let scene = Scene::new().await?;
+    let plan = scene.worker("punctual")?.stdout().lane("fast:prefetch=200,concurrency=4..4");
+    let worker = plan.env("GARENNE_RETRY__DELAYS", "2s,1h").start().await?;
+    // An hour ahead of the others, in the same lane.
+    let late = with_id("late").with_headers(headers([("garenne-delay-ms", 3_600_000.into())]));
+    scene.client().publish("garenne.tasks", "bench.noop", late, b"{}").await?;
+    scene.until_queue("garenne.retry.fast.1h", 1, 0).await?;
+    let mut late = Vec::new();
+    for n in 0..EACH {
+        // Snoozed, it takes the longest rung that does not overshoot: no chance is in it.
+        let published = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
+        let id = format!("due-{n}");
+        let due = with_id(&id).with_headers(headers([("garenne-delay-ms", 2000.into())]));
+        scene.client().publish("garenne.tasks", "bench.noop", due, b"{}").await?;
+        late.push((id, published));
+    }
+    let done = worker.until_done(EACH).await?;
+    let mut over = Vec::new();
+    for (id, published) in late {
+        let done =
+            done.iter().find(|done| done.task_id == id).with_context(|| format!("{id} is not done"))?;
+        let started = Timestamp::parse(&done.started_at)?;
+        over.push(started.as_unix_seconds() - published - WAIT);
+    }
+    over.sort_by(f64::total_cmp);
+    let (earliest, median, p99) = (over[0], over[EACH / 2], over[EACH - 1]);
+    println!("{EACH} waits of {WAIT} s: {earliest:.3} s to {p99:.3} s over, median {median:.3} s");
+    // Two clocks are read to the millisecond.
+    assert!(earliest >= -0.002, "{earliest} s early");
+    assert!(p99 < 2.0, "{p99} s late");
+    scene.until_queue("garenne.retry.fast.1h", 1, 0).await
+}
+
+/// A copy that the broker has not confirmed leaves the original where it is: its worker dies, and the task
+/// comes back with the attempt unspent.
+#[tokio::test]
+async fn retry_is_confirmed_before_the_original_goes() -> Result<()> {
+    let broker = Broker::start(BrokerOptions::default()).await?;
+    let scene = Scene::on(&broker).await?;
+    let worker = scene.worker("unheard")?.stdout().lane("fast:prefetch=10,concurrency=2..2").start().await?;
+    worker.signal(Signal::TSTP)?;
+    scene.until_no_consumer("fast").await?;
+    scene.publish("bench.fail", &json!({"times": 1}), "failing", 5).await?;
+    broker.set_memory_alarm(true).await?;
+    worker.signal(Signal::CONT)?;
+    worker.until_metric("garenne_tasks_total", &["kind=\"bench.fail\"", "outcome=\"error\""], 5.0).await?;
+    scene.until_lane("fast", 0, 5).await?;
+    worker.kill().await?;
+    broker.set_memory_alarm(false).await?;
+    let heir = scene.worker("heir")?.stdout().start().await?;
+    heir.until_done(5).await?;
+    scene.until_queue("garenne.retry.fast.200ms", 0, 0).await?;
+    scene.until_lane("fast", 0, 0).await?;
+    let stopped = heir.stop().await?;
+    assert!(stopped.done.iter().all(|done| done.attempt == 2), "{:?}", stopped.done);
+    // What the dead worker had sent and nobody had read yet may be stored afterwards: the fork bears the same
+    // id and attempt.
+    let ids: BTreeSet<_> = stopped.ids().into_iter().collect();
+    assert_eq!(ids.len(), 5, "{:?}", stopped.receipt);
+    assert_eq!(stopped.receipt.retried, 5, "the attempt was spent before: {:?}", stopped.receipt);
     Ok(())
 }

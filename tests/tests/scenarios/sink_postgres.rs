@@ -3,6 +3,7 @@
 use anyhow::Result;
 use garenne_tests::harness::{
     client::with_id,
+    fault::Proxy,
     postgres::{Database, Postgres},
     scene::Scene,
     worker::WorkerPlan,
@@ -66,6 +67,32 @@ async fn conflict_can_replace() -> Result<()> {
     assert_eq!(worker.stop().await?.receipt.acked, 2);
     let row = database.connect().await?.query_one("SELECT value, task_id FROM garenne_readings", &[]).await?;
     assert_eq!((row.get::<_, f64>(0), row.get::<_, &str>(1)), (21.0, "correction"));
+    Ok(())
+}
+
+/// A value that Postgres cannot hold is the end of one task, not of those it is stored with.
+#[tokio::test]
+async fn what_cannot_be_stored_is_refused_alone() -> Result<()> {
+    let scene = Scene::new().await?;
+    let database = Postgres::shared().await?.database().await?;
+    let (proxy, url) = Proxy::for_url(&database.url()).await?;
+    let plan = scene.worker("storing")?.option("--sink", "postgres").option("--postgres-url", url);
+    let worker = plan.start().await?;
+    // What comes meanwhile is one batch afterwards.
+    proxy.stall();
+    for n in 0..20 {
+        let body = if n == 7 { json!({"text": "\u{0}"}) } else { json!({"n": n}) }.to_string();
+        let id = with_id(&format!("t{n}"));
+        scene.client().publish("garenne.tasks", "bench.echo", id, body.as_bytes()).await?;
+    }
+    scene.until_lane("fast", 0, 20).await?;
+    proxy.heal();
+    let dead = scene.take_all("garenne.dead", 1).await?.remove(0);
+    assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("t7", "rejected"));
+    scene.until_settled(20).await?;
+    let receipt = worker.stop().await?.receipt;
+    assert_eq!((receipt.delivered, receipt.acked, receipt.dead), (20, 19, 1), "{receipt:?}");
+    assert_eq!(count(&database, "garenne_results").await?, 19);
     Ok(())
 }
 

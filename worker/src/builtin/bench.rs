@@ -3,7 +3,7 @@
 
 use std::{hint::black_box, time::Duration};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -15,6 +15,9 @@ use crate::{
 
 /// The longest a bench task may be asked to take: ten minutes.
 const LONGEST_MS: u64 = 600_000;
+
+/// The most memory a bench task may be asked to take: 64 GiB.
+const LARGEST_MIB: u64 = 65_536;
 
 /// `bench.noop`: any object.
 #[derive(Deserialize)]
@@ -49,6 +52,33 @@ struct Fail {
 }
 json_payload!(Fail, "bench.fail");
 
+/// `bench.follow`.
+#[derive(Deserialize, Serialize)]
+struct Follow {
+    /// The kind to start.
+    kind: String,
+    /// Its payload; this task's own when absent, so that a kind can be started by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload: Option<Value>,
+    /// How many of them; 1 when absent.
+    #[serde(default = "one")]
+    count: u32,
+    /// Attempts that fail after having asked for them all.
+    #[serde(default)]
+    fail_times: u32,
+}
+json_payload!(Follow, "bench.follow");
+
+fn one() -> u32 {
+    1
+}
+
+/// `bench.echo`: any JSON.
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct Echo(Value);
+json_payload!(Echo, "bench.echo");
+
 /// `bench.panic`.
 #[derive(Deserialize)]
 struct Panic {}
@@ -56,8 +86,24 @@ json_payload!(Panic, "bench.panic");
 
 /// `bench.abort`.
 #[derive(Deserialize)]
-struct Abort {}
+struct Abort {
+    /// Leaves the process alone: a harmless task among fatal ones of the same kind.
+    #[serde(default)]
+    spare: bool,
+}
 json_payload!(Abort, "bench.abort");
+
+/// `bench.overflow`.
+#[derive(Deserialize)]
+struct Overflow {}
+json_payload!(Overflow, "bench.overflow");
+
+/// `bench.hoard`.
+#[derive(Deserialize)]
+struct Hoard {
+    mib: u64,
+}
+json_payload!(Hoard, "bench.hoard");
 
 /// Adds them all.
 pub fn register(builder: WorkerBuilder) -> WorkerBuilder {
@@ -69,8 +115,12 @@ pub fn register(builder: WorkerBuilder) -> WorkerBuilder {
         .handle_with(deaf, long())
         .handle_with(spin, long().cpu_bound())
         .handle(fail)
+        .handle(follow)
+        .handle(echo)
         .handle(panic)
         .handle(abort)
+        .handle(overflow)
+        .handle(hoard)
 }
 
 async fn noop(_: TaskContext, _: Noop) -> Result<Value, TaskError> {
@@ -124,10 +174,47 @@ async fn fail(cx: TaskContext, Fail { times }: Fail) -> Result<Value, TaskError>
     Ok(json!({ "attempt": cx.attempt() }))
 }
 
+async fn follow(cx: TaskContext, task: Follow) -> Result<Value, TaskError> {
+    let payload = match &task.payload {
+        Some(payload) => payload.clone(),
+        None => json!(task),
+    };
+    let started = (0..task.count).map(|_| cx.follow_up(&task.kind, &payload));
+    let started = started.collect::<Result<Vec<_>, _>>()?;
+    if cx.attempt() <= task.fail_times {
+        return Err(TaskError::retry(format!("asked to fail {} times", task.fail_times)));
+    }
+    Ok(json!({ "started": started, "depth": cx.depth() }))
+}
+
+async fn echo(_: TaskContext, Echo(payload): Echo) -> Result<Value, TaskError> {
+    Ok(payload)
+}
+
 async fn panic(_: TaskContext, _: Panic) -> Result<Value, TaskError> {
     panic!("bench.panic was asked for")
 }
 
-async fn abort(_: TaskContext, _: Abort) -> Result<Value, TaskError> {
-    std::process::abort()
+async fn abort(_: TaskContext, Abort { spare }: Abort) -> Result<Value, TaskError> {
+    if spare { Ok(json!({})) } else { std::process::abort() }
+}
+
+async fn overflow(_: TaskContext, _: Overflow) -> Result<Value, TaskError> {
+    Ok(json!({ "depth": descend(0) }))
+}
+
+/// Ends when the stack does.
+#[expect(unconditional_recursion, reason = "which is what it is for")]
+fn descend(depth: u64) -> u64 {
+    let frame = black_box([depth; 64]);
+    1 + descend(frame[0] + 1)
+}
+
+async fn hoard(_: TaskContext, Hoard { mib }: Hoard) -> Result<Value, TaskError> {
+    if mib > LARGEST_MIB {
+        return Err(TaskError::invalid(format!("mib is {mib}, 0 to {LARGEST_MIB} is allowed")));
+    }
+    // Every byte is touched, so that it is also taken where memory is promised freely.
+    let hoard: Vec<_> = (0..mib).map(|_| black_box(vec![1_u8; 1 << 20])).collect();
+    Ok(json!({ "mib": hoard.len() }))
 }

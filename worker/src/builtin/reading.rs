@@ -14,6 +14,7 @@ pub mod calibration;
 pub mod derive;
 pub mod quality;
 pub mod task;
+pub mod watch;
 
 pub use calibration::Calibration;
 pub use quality::{Flag, Quality};

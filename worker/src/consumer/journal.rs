@@ -3,66 +3,119 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use garenne_common::{broker::Backoff, task::header};
+use garenne_common::{
+    broker::{Backoff, BrokerError},
+    task::header,
+};
 use lapin::{
     Channel,
-    options::{BasicAckOptions, BasicConsumeOptions, QueueDeclareOptions},
+    options::{BasicAckOptions, BasicConsumeOptions},
     types::{AMQPValue, FieldTable},
 };
 use tokio::sync::watch;
 
-use super::link::Link;
+use super::{
+    link::Link,
+    reply::{self, ACCESS_REFUSED, NOT_FOUND},
+};
 
 /// Records on their way at once.
 const PREFETCH: u16 = 200;
+
+/// How far a reader has come.
+#[derive(Clone, Debug)]
+pub(crate) enum Progress {
+    /// The mark has not been read.
+    Behind {
+        /// What it waits for, once something went wrong.
+        problem: Option<String>,
+    },
+    /// The broker did not let it read before it had caught up once: waiting will not help.
+    Denied(BrokerError),
+    /// All is read that was there when the mark was set.
+    CaughtUp,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self::Behind { problem: None }
+    }
+}
 
 /// Where a reader stands in its stream.
 #[derive(Default)]
 struct Position {
     /// The next offset; the beginning when there is none.
     next: Option<i64>,
-    /// Records there were when reading began, and how many of them are read.
-    behind: Option<u64>,
 }
 
-/// Hands every record of `stream` to `take`, in order and for ever; `caught_up` turns true once all
-/// that was there at the beginning is read.
+/// Hands every record of `stream` to `take`, in order and for ever; a stream that was made anew is read
+/// from its beginning. `take` answers whether this record is the reader's own mark: what was there when it
+/// was set is read then, and `progress` turns to [`Progress::CaughtUp`]. The broker's count of a stream's
+/// messages says no such thing; it may be older or newer than what is delivered.
 pub(crate) async fn follow(
     link: Link,
     stream: String,
-    caught_up: watch::Sender<bool>,
-    mut take: impl FnMut(&[u8]),
+    progress: watch::Sender<Progress>,
+    mut take: impl FnMut(&[u8]) -> bool,
 ) {
     let mut backoff = Backoff::reconnect();
     let mut position = Position::default();
     loop {
         let problem = match link.channel(PREFETCH).await {
             Ok((_connection, channel)) => {
-                let read = read(&channel, &stream, &mut position, &caught_up, &mut backoff, &mut take).await;
-                read.err().map_or_else(|| "the consumer was cancelled".to_owned(), |error| error.to_string())
+                match read(&channel, &stream, &mut position, &progress, &mut backoff, &mut take).await {
+                    // Cancelled by the broker: the stream is gone, and offsets mean nothing in the next.
+                    Ok(()) => {
+                        position.next = None;
+                        "the stream was deleted".to_owned()
+                    }
+                    Err(error) => {
+                        match reply::code(&error) {
+                            Some(NOT_FOUND) => {
+                                position.next = None;
+                                link.mend().await;
+                            }
+                            Some(ACCESS_REFUSED) => deny(&progress, link.explain(&error)),
+                            _ => {}
+                        }
+                        error.to_string()
+                    }
+                }
             }
             Err(error) => error.to_string(),
         };
         let wait: Duration = backoff.next_wait();
         tracing::debug!(stream, problem, ?wait, "not reading, will try again");
+        progress.send_if_modified(|progress| {
+            let behind = matches!(progress, Progress::Behind { .. });
+            if behind {
+                *progress = Progress::Behind { problem: Some(problem) };
+            }
+            behind
+        });
         tokio::time::sleep(wait).await;
     }
+}
+
+fn deny(progress: &watch::Sender<Progress>, denied: BrokerError) {
+    progress.send_if_modified(|progress| {
+        let behind = matches!(progress, Progress::Behind { .. });
+        if behind {
+            *progress = Progress::Denied(denied);
+        }
+        behind
+    });
 }
 
 async fn read(
     channel: &Channel,
     stream: &str,
     position: &mut Position,
-    caught_up: &watch::Sender<bool>,
+    progress: &watch::Sender<Progress>,
     backoff: &mut Backoff,
-    take: &mut impl FnMut(&[u8]),
+    take: &mut impl FnMut(&[u8]) -> bool,
 ) -> Result<(), lapin::Error> {
-    let look = QueueDeclareOptions { passive: true, ..Default::default() };
-    let there = channel.queue_declare(stream.into(), look, FieldTable::default()).await?;
-    let behind = position.behind.get_or_insert(there.message_count().into());
-    if *behind == 0 {
-        caught_up.send_replace(true);
-    }
     let mut arguments = FieldTable::default();
     let offset = position.next.map_or_else(|| header::long("first"), AMQPValue::LongLongInt);
     arguments.insert("x-stream-offset".into(), offset);
@@ -79,13 +132,9 @@ async fn read(
         if offset.zip(position.next).is_some_and(|(offset, next)| offset < next) {
             continue;
         }
-        take(&record.data);
         position.next = offset.map(|offset| offset + 1);
-        if let Some(behind) = position.behind.as_mut().filter(|behind| **behind > 0) {
-            *behind -= 1;
-            if *behind == 0 {
-                caught_up.send_replace(true);
-            }
+        if take(&record.data) {
+            progress.send_replace(Progress::CaughtUp);
         }
     }
     Ok(())

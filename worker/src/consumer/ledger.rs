@@ -2,7 +2,7 @@
 //!
 //! Pure bookkeeping: tags in, frames out. A completed run that starts at the lowest outstanding tag
 //! becomes one `multiple` frame; what completed beyond a gap is settled singly, because the gap may
-//! be a task that runs for minutes while its neighbours' credit is wanted.
+//! be a task that runs for minutes while its neighbours' credit, or they themselves, are wanted.
 
 use std::collections::VecDeque;
 
@@ -71,18 +71,12 @@ impl Ledger {
         self.decided
     }
 
-    /// The frames that settle everything decided, at most `limit` of them; runs from the lowest
-    /// outstanding tag first. What they cover counts as sent.
-    pub(crate) fn frames(&mut self, limit: usize) -> Vec<Frame> {
-        let mut frames = Vec::new();
-        while frames.len() < limit {
-            match self.head_run() {
-                Some(frame) => frames.push(frame),
-                None => break,
-            }
-        }
+    /// The frames that settle everything decided; runs from the lowest outstanding tag first. What they
+    /// cover counts as sent.
+    pub(crate) fn frames(&mut self) -> Vec<Frame> {
+        let mut frames: Vec<_> = std::iter::from_fn(|| self.head_run()).collect();
         for (at, slot) in self.slots.iter_mut().enumerate() {
-            if self.decided == 0 || frames.len() == limit {
+            if self.decided == 0 {
                 break;
             }
             let Slot::Decided(verdict, fate) = *slot else { continue };
@@ -93,12 +87,6 @@ impl Ledger {
             self.decided -= 1;
         }
         frames
-    }
-
-    /// Like [`Ledger::frames`] but only runs from the lowest outstanding tag: while draining, a gap
-    /// will close, and few frames are worth more than early credit.
-    pub(crate) fn head_frames(&mut self, limit: usize) -> Vec<Frame> {
-        std::iter::from_fn(|| self.head_run()).take(limit).collect()
     }
 
     /// Takes the run of equal verdicts at the head, over slots that were sent singly before.
@@ -147,7 +135,7 @@ mod tests {
     #[test]
     fn a_run_from_the_lowest_tag_is_one_frame_and_counts_its_fates() {
         let mut ledger = ledger(&[(2, Fate::Retried), (1, Fate::Acked), (3, Fate::Acked)]);
-        let frames = ledger.frames(16);
+        let frames = ledger.frames();
         assert_eq!(shown(&frames), [(Ack, 3, true)]);
         assert_eq!(frames[0].fates[Fate::Acked as usize], 2);
         assert_eq!(frames[0].fates[Fate::Retried as usize], 1);
@@ -157,26 +145,28 @@ mod tests {
     #[test]
     fn beyond_a_gap_each_is_settled_singly_and_the_gap_closes_alone() {
         let mut ledger = ledger(&[(2, Fate::Acked), (4, Fate::Requeued)]);
-        assert_eq!(shown(&ledger.frames(16)), [(Ack, 2, false), (Requeue, 4, false)]);
+        assert_eq!(shown(&ledger.frames()), [(Ack, 2, false), (Requeue, 4, false)]);
         ledger.decide(1, Fate::Acked);
         ledger.decide(3, Fate::Acked);
-        assert_eq!(shown(&ledger.frames(16)), [(Ack, 3, true)]);
+        assert_eq!(shown(&ledger.frames()), [(Ack, 3, true)]);
     }
 
     #[test]
-    fn draining_waits_for_the_gap_and_alternates_runs() {
-        let mut ledger =
-            ledger(&[(2, Fate::Acked), (3, Fate::Requeued), (4, Fate::Requeued), (5, Fate::Acked)]);
-        assert_eq!(ledger.head_frames(16), []);
-        ledger.decide(1, Fate::Acked);
-        assert_eq!(shown(&ledger.head_frames(16)), [(Ack, 2, true), (Requeue, 4, true), (Ack, 5, false)]);
+    fn runs_of_either_verdict_alternate() {
+        let mut ledger = ledger(&[
+            (1, Fate::Acked),
+            (2, Fate::Acked),
+            (3, Fate::Requeued),
+            (4, Fate::Requeued),
+            (5, Fate::Dead),
+        ]);
+        assert_eq!(shown(&ledger.frames()), [(Ack, 2, true), (Requeue, 4, true), (Ack, 5, false)]);
     }
 
     #[test]
     fn nothing_covers_what_is_left_to_the_broker() {
         let mut ledger = ledger(&[(1, Fate::Abandoned), (2, Fate::Acked), (3, Fate::Acked)]);
-        assert_eq!(ledger.head_frames(16), []);
-        assert_eq!(shown(&ledger.frames(16)), [(Ack, 2, false), (Ack, 3, false)]);
+        assert_eq!(shown(&ledger.frames()), [(Ack, 2, false), (Ack, 3, false)]);
         assert_eq!(ledger.decided(), 0);
     }
 
@@ -206,8 +196,7 @@ mod tests {
         fn every_delivery_is_settled_once_and_as_decided(
             fates in prop::collection::vec(fate(), 1..60),
             order in prop::collection::vec(0usize..1000, 60),
-            drain_from in 0usize..60,
-            limit in 1usize..20,
+            flush_every in 1usize..20,
         ) {
             let n = fates.len();
             let mut left: Vec<usize> = (0..n).collect();
@@ -216,13 +205,12 @@ mod tests {
             for (step, pick) in order.iter().enumerate().take(n) {
                 let i = left.remove(pick % left.len());
                 ledger.decide(i as u64 + 1, fates[i]);
-                let frames = if step >= drain_from { ledger.head_frames(limit) } else { ledger.frames(limit) };
-                prop_assert!(frames.len() <= limit);
-                apply(&frames, &mut broker);
+                if step % flush_every == 0 {
+                    apply(&ledger.frames(), &mut broker);
+                }
             }
-            while ledger.decided() > 0 {
-                apply(&ledger.frames(limit), &mut broker);
-            }
+            apply(&ledger.frames(), &mut broker);
+            prop_assert_eq!(ledger.decided(), 0);
             for (settled, fate) in broker.iter().zip(&fates) {
                 let expected = match fate {
                     Fate::Requeued => Some(Requeue),

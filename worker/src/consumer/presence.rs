@@ -11,15 +11,13 @@ use lapin::{
     types::FieldTable,
 };
 
-use super::link::Link;
+use super::{
+    link::Link,
+    reply::{self, NOT_FOUND, RESOURCE_LOCKED},
+};
 
 /// The routing key of commands to every worker.
 const EVERYBODY: &str = "workers";
-
-/// AMQP: another connection holds the exclusive queue.
-const RESOURCE_LOCKED: u16 = 405;
-/// AMQP: there is no such queue.
-const NOT_FOUND: u16 = 404;
 
 /// Whether a worker's queue is there. Nothing, when the broker cannot be asked.
 pub(crate) async fn is_alive(link: &Link, names: &Names, worker: &str) -> Option<bool> {
@@ -31,9 +29,9 @@ pub(crate) async fn is_alive(link: &Link, names: &Names, worker: &str) -> Option
             let _ = channel.close(200, "looked".into()).await;
             Some(true)
         }
-        Err(error) => match error.kind() {
-            lapin::ErrorKind::ProtocolError(error) if error.get_id() == RESOURCE_LOCKED => Some(true),
-            lapin::ErrorKind::ProtocolError(error) if error.get_id() == NOT_FOUND => Some(false),
+        Err(error) => match reply::code(&error) {
+            Some(RESOURCE_LOCKED) => Some(true),
+            Some(NOT_FOUND) => Some(false),
             _ => None,
         },
     }

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use garenne_common::shutdown::Fate;
 use lapin::{
     Channel,
-    options::{BasicAckOptions, BasicNackOptions},
+    options::{BasicAckOptions, BasicGetOptions, BasicNackOptions},
 };
 use tokio::{
     sync::{mpsc, watch},
@@ -17,19 +17,19 @@ use super::{
     epoch::{Epoch, Order},
     ledger::{Frame, Ledger, Verdict},
     meter::Meter,
+    subscribe::Subscription,
 };
 
 /// How long a decided settlement may wait for company.
 const FLUSH_AFTER: Duration = Duration::from_millis(1);
 /// The broker's channel stashes settlements beyond 32 that its queue has not applied yet, and forgets
-/// the stash when it is closed. While draining, at most this many are sent before a pause.
-const DRAIN_FRAMES: usize = 16;
-/// The pause, in which a queue applies what it was sent.
-const DRAIN_PAUSE: Duration = Duration::from_millis(20);
+/// the stash when it is closed. A channel that sent no more than this has no stash.
+const WITHOUT_STASH: u64 = 16;
 
 /// Settles one channel's deliveries.
 pub(super) struct Settler {
     channel: Channel,
+    queue: String,
     epoch: Arc<Epoch>,
     meter: Meter,
     orders: mpsc::UnboundedReceiver<Order>,
@@ -37,7 +37,9 @@ pub(super) struct Settler {
     /// Decisions that make a flush due at once: a quarter of the prefetch.
     batch: usize,
     received: u64,
-    /// Set once the intake is closed: few frames now, and an end when all is settled.
+    /// Frames sent.
+    sent: u64,
+    /// Set once the intake is closed: the end comes when all is settled.
     draining: watch::Receiver<bool>,
 }
 
@@ -47,11 +49,12 @@ impl Settler {
         epoch: Arc<Epoch>,
         meter: Meter,
         orders: mpsc::UnboundedReceiver<Order>,
-        prefetch: u16,
+        subscription: &Subscription,
         draining: watch::Receiver<bool>,
     ) -> Self {
-        let batch = usize::from(prefetch / 4).max(1);
-        Self { channel, epoch, meter, orders, ledger: Ledger::new(), batch, received: 0, draining }
+        let batch = usize::from(subscription.prefetch / 4).max(1);
+        let (queue, ledger) = (subscription.queue.clone(), Ledger::new());
+        Self { channel, queue, epoch, meter, orders, ledger, batch, received: 0, sent: 0, draining }
     }
 
     /// Runs until everything delivered is settled after the intake closed, or the channel ends.
@@ -81,7 +84,7 @@ impl Settler {
             let full = self.ledger.decided() >= self.batch;
             if full || due.is_some_and(|due| due <= Instant::now()) {
                 due = None;
-                if self.flush(draining).await.is_err() {
+                if self.flush().await.is_err() {
                     break;
                 }
             }
@@ -89,24 +92,15 @@ impl Settler {
         self.finish().await;
     }
 
-    async fn flush(&mut self, draining: bool) -> Result<(), lapin::Error> {
-        if draining {
-            let frames = self.ledger.head_frames(DRAIN_FRAMES);
-            self.send(frames).await
-        } else {
-            let frames = self.ledger.frames(usize::MAX);
-            self.send(frames).await
-        }
+    async fn flush(&mut self) -> Result<(), lapin::Error> {
+        let frames = self.ledger.frames();
+        self.send(frames).await
     }
 
-    /// Settles what is decided, then counts what can no longer be settled.
+    /// Settles what is decided and has the broker apply it, then counts what can no longer be settled.
     async fn finish(mut self) {
-        while self.epoch.alive() && self.ledger.decided() > 0 {
-            let frames = self.ledger.frames(DRAIN_FRAMES);
-            if self.send(frames).await.is_err() {
-                break;
-            }
-            tokio::time::sleep(DRAIN_PAUSE).await;
+        if self.epoch.alive() && self.flush().await.is_ok() && self.sent > WITHOUT_STASH {
+            self.unstash().await;
         }
         self.epoch.end();
         self.orders.close();
@@ -117,8 +111,21 @@ impl Settler {
         self.meter.settled(Fate::LostSettlement, lost);
     }
 
+    /// Makes the broker's channel pass its stash on to the queue. The only requests that wait until the queue
+    /// has applied everything before them are a consume, a cancel and a get: a get is asked, and what it may
+    /// bring goes back.
+    async fn unstash(&self) {
+        let got = self.channel.basic_get(self.queue.as_str().into(), BasicGetOptions::default()).await;
+        if let Ok(Some(message)) = got {
+            let back = BasicNackOptions { multiple: false, requeue: true };
+            // Otherwise the channel is gone, which gives it back, too.
+            let _ = self.channel.basic_nack(message.delivery.delivery_tag, back).await;
+        }
+    }
+
     /// All frames are handed to the client before the first is awaited: it queues them in order.
     async fn send(&mut self, frames: Vec<Frame>) -> Result<(), lapin::Error> {
+        self.sent += frames.len() as u64;
         let channel = &self.channel;
         let sent = join_all(frames.iter().map(async |frame| match frame.verdict {
             Verdict::Ack => channel.basic_ack(frame.tag, BasicAckOptions { multiple: frame.multiple }).await,

@@ -15,7 +15,13 @@ use tokio::{
 };
 
 use super::{
-    delivery::Delivery, epoch::Epoch, link::Link, meter::Meter, settle::Settler, watchdog::Watchdog,
+    delivery::Delivery,
+    epoch::Epoch,
+    link::Link,
+    meter::Meter,
+    reply::{self, ACCESS_REFUSED, NOT_FOUND},
+    settle::Settler,
+    watchdog::Watchdog,
 };
 
 /// Whether new messages are wanted.
@@ -53,8 +59,8 @@ pub(crate) struct Subscriber<F> {
     pub(crate) subscription: Subscription,
     pub(crate) meter: Meter,
     pub(crate) intake: watch::Receiver<Intake>,
-    /// Told whether the queue is being consumed.
-    pub(crate) up: watch::Sender<bool>,
+    /// Told why the queue is not being consumed; nothing while it is.
+    pub(crate) trouble: watch::Sender<Option<String>>,
     /// Told when the broker denies the first attempt: a right that was never there does not come by
     /// waiting, one that was taken away may come back.
     pub(crate) denied: Option<mpsc::Sender<BrokerError>>,
@@ -78,9 +84,9 @@ where
                 },
                 Err(error) => error.to_string(),
             };
-            self.up.send_replace(false);
             let wait = backoff.next_wait();
             tracing::warn!(queue = self.subscription.queue, problem, ?wait, "not consuming, will try again");
+            self.trouble.send_replace(Some(problem));
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 () = until(&mut self.intake, |intake| intake == Intake::Closed) => {}
@@ -92,9 +98,8 @@ where
         let (epoch, orders) = Epoch::new(self.meter.clone());
         let epoch = Arc::new(epoch);
         let (drain, draining) = watch::channel(false);
-        let prefetch = self.subscription.prefetch;
-        let settler =
-            Settler::new(channel.clone(), Arc::clone(&epoch), self.meter.clone(), orders, prefetch, draining);
+        let (ours, meter) = (Arc::clone(&epoch), self.meter.clone());
+        let settler = Settler::new(channel.clone(), ours, meter, orders, &self.subscription, draining);
         let settling = tokio::spawn(settler.run());
 
         let ended = loop {
@@ -103,13 +108,13 @@ where
                 Intake::Quiet => self.idle(&channel).await,
                 Intake::Open => match self.start(&channel).await {
                     Ok(consumer) => {
-                        self.up.send_replace(true);
+                        self.trouble.send_replace(None);
                         self.denied = None;
                         backoff.reset();
                         self.consume(&channel, consumer, &epoch).await
                     }
                     Err(error) => {
-                        match reply_code(&error) {
+                        match reply::code(&error) {
                             Some(NOT_FOUND) => self.link.mend().await,
                             Some(ACCESS_REFUSED) => {
                                 if let Some(tell) = self.denied.take() {
@@ -215,17 +220,6 @@ enum Event {
 
 /// How often a quiet consumer looks whether its channel lives.
 const PULSE: Duration = Duration::from_secs(1);
-/// AMQP: the user has no read right.
-const ACCESS_REFUSED: u16 = 403;
-/// AMQP: there is no such queue.
-const NOT_FOUND: u16 = 404;
-
-fn reply_code(error: &lapin::Error) -> Option<u16> {
-    match error.kind() {
-        lapin::ErrorKind::ProtocolError(error) => Some(error.get_id()),
-        _ => None,
-    }
-}
 
 /// What is wanted now; a worker that is gone wants nothing more.
 fn wanted(intake: &watch::Receiver<Intake>) -> Intake {

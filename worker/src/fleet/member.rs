@@ -1,35 +1,45 @@
 //! This worker as a member of the fleet.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, SystemTime},
 };
 
 use garenne_common::{
-    broker::{Message, Publisher, Target},
+    broker::{Backoff, BrokerError, Message, PublishError, Publisher, Target},
+    exit::{Exit, HasExit},
     shutdown::{Command, Mode},
-    task::{Envelope, StopOrder, epoch_ms},
+    task::{StopOrder, epoch_ms},
     topology::Names,
 };
+use humantime::format_duration;
 use lapin::BasicProperties;
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
+use thiserror::Error;
 use tokio::{
     sync::{Mutex as AsyncMutex, mpsc, watch},
-    task::JoinHandle,
-    time::{Instant, timeout},
+    task::JoinSet,
+    time::{Instant, sleep_until, timeout},
 };
 
 use super::{
     lives::{Life, Lives},
     stops::Stops,
 };
-use crate::consumer::{Link, journal, presence};
+use crate::consumer::{
+    Link,
+    journal::{self, Progress},
+    presence,
+};
 
 /// How long after a message came back its worker's death is certainly visible: the broker deletes the
 /// exclusive queue of a dead connection in the same breath as it requeues its messages.
 const SETTLING: Duration = Duration::from_millis(250);
-/// How long the streams may take to be read before work starts.
-const CATCH_UP: Duration = Duration::from_secs(10);
+/// How long the worker's own queue may take before work starts without it.
+const APPEARANCE: Duration = Duration::from_secs(10);
+
+/// How long a stream is read where no mark can be set, because the broker blocks publishers.
+const UNMARKED: Duration = Duration::from_secs(3);
 
 /// A command that arrives on the worker's own queue.
 #[derive(Debug, Deserialize)]
@@ -40,6 +50,34 @@ enum Order {
     Resume,
 }
 
+/// Why a worker cannot become a member. Without the stop orders it would start what an operator
+/// stopped; without the lives it could not tell a crash from a hand-back.
+#[derive(Debug, Error)]
+pub enum FleetError {
+    /// The broker does not let it read a stream.
+    #[error(transparent)]
+    Denied(BrokerError),
+    /// A stream was not read to its end in time.
+    #[error("stream {stream:?} was not read to its end within {}: {problem}", format_duration(*.waited))]
+    Behind {
+        /// The stream.
+        stream: String,
+        /// How long it was tried.
+        waited: Duration,
+        /// What kept it from being read, last.
+        problem: String,
+    },
+}
+
+impl HasExit for FleetError {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Denied(error) => error.exit(),
+            Self::Behind { .. } => Exit::BrokerUnavailable,
+        }
+    }
+}
+
 /// This worker among the others.
 pub(crate) struct Member {
     worker: Arc<str>,
@@ -48,28 +86,32 @@ pub(crate) struct Member {
     link: Link,
     publisher: Publisher,
     lives: Mutex<Lives>,
-    stops: RwLock<Stops>,
+    stops: Arc<Stops>,
     /// When the others were last looked at, begun.
     looked: AsyncMutex<Option<Instant>>,
 }
 
-/// The tasks that keep a member informed; aborted when it leaves.
+/// The tasks that keep a member informed; dropped, they end.
 pub(crate) struct Membership {
     pub(crate) member: Arc<Member>,
-    tasks: Vec<JoinHandle<()>>,
+    tasks: JoinSet<()>,
 }
 
 impl Member {
-    /// Reads the streams to their end, then lets the fleet know. `stop` hears of each stop order as
-    /// it comes; `commands` of what arrives on the worker's own queue.
+    /// Reads the streams to their end, for at most `patience`, then lets the fleet know. `stop` hears of
+    /// each stop order as it comes; `commands` of what arrives on the worker's own queue.
+    ///
+    /// # Errors
+    /// [`FleetError`].
     pub(crate) async fn join(
         worker: Arc<str>,
         names: Names,
         link: Link,
         publisher: Publisher,
+        patience: Duration,
         commands: mpsc::Sender<Command>,
         stop: impl Fn(&StopOrder) + Send + 'static,
-    ) -> Membership {
+    ) -> Result<Membership, FleetError> {
         let member = Arc::new(Self {
             incarnation: uuid::Uuid::now_v7().to_string(),
             worker,
@@ -77,25 +119,19 @@ impl Member {
             link,
             publisher,
             lives: Mutex::default(),
-            stops: RwLock::default(),
+            stops: Arc::default(),
             looked: AsyncMutex::default(),
         });
-        let (stops_read, stops_known) = watch::channel(false);
-        let (lives_read, lives_known) = watch::channel(false);
+        let mut tasks = JoinSet::new();
         let this = Arc::clone(&member);
-        let stops = journal::follow(member.link.clone(), member.names.stops(), stops_read, move |record| {
-            this.stop_order(record, &stop);
-        });
+        let stops =
+            member.read(&mut tasks, member.names.stops(), move |order| this.stop_order(&order, &stop));
         let this = Arc::clone(&member);
-        let lives = journal::follow(member.link.clone(), member.names.lives(), lives_read, move |record| {
-            this.life(record);
-        });
-        let mut tasks = vec![tokio::spawn(stops), tokio::spawn(lives)];
-        for mut known in [stops_known, lives_known] {
-            if timeout(CATCH_UP, known.wait_for(|known| *known)).await.is_err() {
-                tracing::warn!("the streams of stops and lives cannot be read yet; going on without");
-            }
-        }
+        let lives = member.read(&mut tasks, member.names.lives(), move |life| this.lives().apply(life));
+        let both = async {
+            tokio::try_join!(stops.caught_up(&member, patience), lives.caught_up(&member, patience))
+        };
+        both.await?;
         let this = Arc::clone(&member);
         let (present, is_present) = watch::channel(false);
         let hello = async move || {
@@ -114,17 +150,47 @@ impl Member {
             let _ = commands.try_send(command);
         };
         let (link, names, worker) = (member.link.clone(), member.names.clone(), member.worker.to_string());
-        tasks.push(tokio::spawn(presence::keep(link, names, worker, hello, command)));
+        tasks.spawn(presence::keep(link, names, worker, hello, command));
         let mut is_present = is_present;
-        if timeout(CATCH_UP, is_present.wait_for(|present| *present)).await.is_err() {
+        if timeout(APPEARANCE, is_present.wait_for(|present| *present)).await.is_err() {
             tracing::warn!(worker = %member.worker, "no queue of its own: does another worker have this id?");
         }
-        Membership { member, tasks }
+        Ok(Membership { member, tasks })
     }
 
-    /// Whether an operator stopped this task.
-    pub(crate) fn is_stopped(&self, task: &Envelope) -> bool {
-        self.stops.read().unwrap_or_else(PoisonError::into_inner).cover(task)
+    /// Begins to read a stream.
+    fn read<R: DeserializeOwned>(
+        &self,
+        tasks: &mut JoinSet<()>,
+        stream: String,
+        mut take: impl FnMut(R) + Send + 'static,
+    ) -> Reading {
+        let (sender, progress) = watch::channel(Progress::default());
+        let (name, ours) = (stream.clone(), self.incarnation.clone());
+        let read = move |record: &[u8]| match serde_json::from_slice(record) {
+            Ok(Record::Mark { mark }) => mark == ours,
+            Ok(Record::Other(record)) => {
+                take(record);
+                false
+            }
+            Err(error) => {
+                tracing::warn!(%error, stream = name, "a record that cannot be read");
+                false
+            }
+        };
+        tasks.spawn(journal::follow(self.link.clone(), stream.clone(), sender, read));
+        Reading { stream, progress }
+    }
+
+    /// What an operator stopped.
+    pub(crate) fn stops(&self) -> &Arc<Stops> {
+        &self.stops
+    }
+
+    /// Stops a record of a pack that is here, as an order to the whole fleet would.
+    pub(crate) fn stop_here(&self, task: &str) {
+        let order = StopOrder::Task { task: task.to_owned(), at: epoch_ms(SystemTime::now()) };
+        self.stops.apply(&order);
     }
 
     /// Unclean deaths that may have to do with a message that just came back.
@@ -154,25 +220,26 @@ impl Member {
         }
     }
 
-    fn stop_order(&self, record: &[u8], stop: &impl Fn(&StopOrder)) {
-        match serde_json::from_slice::<StopOrder>(record) {
-            Ok(order) => {
-                self.stops.write().unwrap_or_else(PoisonError::into_inner).apply(&order);
-                stop(&order);
-            }
-            Err(error) => tracing::warn!(%error, "a stop order that cannot be read"),
-        }
-    }
-
-    fn life(&self, record: &[u8]) {
-        match serde_json::from_slice::<Life>(record) {
-            Ok(life) => self.lives().apply(life),
-            Err(error) => tracing::warn!(%error, "a life that cannot be read"),
+    fn stop_order(&self, order: &StopOrder, stop: &impl Fn(&StopOrder)) {
+        // An old order that is read again must not stop what was published since.
+        if self.stops.apply(order) {
+            stop(order);
         }
     }
 
     fn lives(&self) -> std::sync::MutexGuard<'_, Lives> {
         self.lives.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes this worker's mark to a stream.
+    async fn mark(&self, stream: &str) -> Result<(), PublishError> {
+        let body = serde_json::json!({ "mark": self.incarnation }).to_string();
+        let properties = BasicProperties::default()
+            .with_delivery_mode(2)
+            .with_content_type("application/json".into())
+            .with_message_id(uuid::Uuid::now_v7().to_string().into());
+        let target = Target::queue(stream.to_owned());
+        self.publisher.publish(Message { target, properties, body: body.into() }).await
     }
 
     async fn tell(&self, life: impl Fn(String, String, i64) -> Life) {
@@ -192,10 +259,67 @@ impl Member {
     }
 }
 
+/// A record of either stream: an order or a life, or the mark of a worker that wants to know when it has
+/// read all that is there.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Record<R> {
+    Mark { mark: String },
+    Other(R),
+}
+
+/// A stream that is being read.
+struct Reading {
+    stream: String,
+    progress: watch::Receiver<Progress>,
+}
+
+impl Reading {
+    /// Sets a mark at the end of the stream and waits until it is read.
+    async fn caught_up(self, member: &Member, patience: Duration) -> Result<(), FleetError> {
+        let until = Instant::now() + patience;
+        let Self { stream, mut progress } = self;
+        let marking = async {
+            let mut backoff = Backoff::default();
+            loop {
+                match member.mark(&stream).await {
+                    Ok(()) => std::future::pending().await,
+                    // Workers are what ends a shortage of memory: they must be able to start in it.
+                    Err(PublishError::Blocked) => return tokio::time::sleep(UNMARKED).await,
+                    Err(error) => tracing::debug!(%error, stream, "no mark yet"),
+                }
+                tokio::time::sleep(backoff.next_wait()).await;
+            }
+        };
+        let waited = progress.wait_for(|progress| !matches!(progress, Progress::Behind { .. }));
+        let reached = tokio::select! {
+            reached = waited => reached.map(|it| it.clone()).unwrap_or_default(),
+            () = marking => {
+                tracing::warn!(stream, "publishers are blocked: it may not be read to its end");
+                return Ok(());
+            }
+            () = sleep_until(until) => Progress::default(),
+        };
+        match reached {
+            Progress::CaughtUp => Ok(()),
+            Progress::Denied(denied) => Err(FleetError::Denied(denied)),
+            Progress::Behind { .. } => {
+                let problem = match &*progress.borrow() {
+                    Progress::Behind { problem: Some(problem) } => problem.clone(),
+                    _ => "the broker is slow to send it".to_owned(),
+                };
+                Err(FleetError::Behind { stream, waited: patience, problem })
+            }
+        }
+    }
+}
+
 impl Membership {
     /// Says good-bye: everything is settled.
     pub(crate) async fn leave(self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
-        self.member.tell(|worker, incarnation, at| Life::Goodbye { worker, incarnation, at }).await;
+        let Self { member, tasks } = self;
+        // Its queue goes with them, before the last word on it.
+        drop(tasks);
+        member.tell(|worker, incarnation, at| Life::Goodbye { worker, incarnation, at }).await;
     }
 }

@@ -1,58 +1,129 @@
-//! What a handler knows of the task it runs.
+//! What a handler knows of the task it runs, and what it may ask for besides its output.
 
 use std::sync::Arc;
 
 use garenne_common::{
     pool,
-    task::{Envelope, Kind, TaskId},
+    task::{Envelope, Kind, NewTask, TaskId},
 };
+use serde::Serialize;
 use tokio_util::sync::CancellationToken;
+
+use super::{
+    TaskError,
+    follow_up::{FollowUps, Routes},
+    progress::{Board, Reporter},
+};
 
 /// Handed to every handler. Cheap to clone.
 #[derive(Clone)]
-pub struct TaskContext {
+pub struct TaskContext(Arc<Inner>);
+
+struct Inner {
     envelope: Arc<Envelope>,
     worker: Arc<str>,
-    pool: Arc<pool::TaskContext>,
+    pool: pool::TaskContext,
+    follow_ups: FollowUps,
+    progress: Reporter,
+}
+
+/// What contexts of one worker share.
+#[derive(Clone, Default)]
+pub(crate) struct Surroundings {
+    pub(crate) routes: Arc<Routes>,
+    pub(crate) progress: Arc<Board>,
 }
 
 impl TaskContext {
-    pub(crate) fn new(envelope: Arc<Envelope>, worker: Arc<str>, pool: pool::TaskContext) -> Self {
-        Self { envelope, worker, pool: Arc::new(pool) }
+    pub(crate) fn new(
+        envelope: Arc<Envelope>,
+        worker: Arc<str>,
+        surroundings: Surroundings,
+        pool: pool::TaskContext,
+    ) -> Self {
+        let follow_ups = FollowUps::new(surroundings.routes);
+        let progress = Reporter::new(surroundings.progress, envelope.id.shared());
+        Self(Arc::new(Inner { envelope, worker, pool, follow_ups, progress }))
     }
 
     /// The task's id: stable over retries and redeliveries.
     pub fn id(&self) -> &TaskId {
-        &self.envelope.id
+        &self.0.envelope.id
     }
 
     /// The kind.
     pub fn kind(&self) -> &Kind {
-        &self.envelope.kind
+        &self.0.envelope.kind
     }
 
     /// Which attempt this is, from 1.
     pub fn attempt(&self) -> u32 {
-        self.envelope.attempt + 1
+        self.0.envelope.attempt + 1
+    }
+
+    /// How many tasks stand between this one and one that somebody published; 0 for such a one.
+    pub fn depth(&self) -> u32 {
+        self.0.envelope.depth
     }
 
     /// The worker it runs on.
     pub fn worker(&self) -> &str {
-        &self.worker
+        &self.0.worker
     }
 
     /// The group, if it belongs to one.
     pub fn group(&self) -> Option<&str> {
-        self.envelope.group.as_deref()
+        self.0.envelope.group.as_deref()
     }
 
     /// Cancelled when a long task should stop: deadline, operator or shutdown. A short task's never is.
     pub fn token(&self) -> &CancellationToken {
-        self.pool.token()
+        self.0.pool.token()
     }
 
     /// When the token will be cancelled for lack of time; a short task has no such moment.
     pub fn deadline(&self) -> Option<tokio::time::Instant> {
-        self.pool.deadline()
+        self.0.pool.deadline()
+    }
+
+    /// Starts another task once this one has succeeded. Answers its id.
+    ///
+    /// It is published after the sinks accepted this task's result and confirmed before this task is
+    /// acked, so it is never lost, and an attempt that fails starts nothing. Its id follows from this
+    /// task's, the kind and how many of that kind were asked for before: when this task is delivered
+    /// again, the same handler starts the same tasks. (A task that was published without an id gets a
+    /// new one with each delivery, and so do its follow-ups.) It belongs to the same group and trace.
+    ///
+    /// # Errors
+    /// A rejection: a kind that no lane takes, a payload that is no JSON or larger than
+    /// `max_payload`, more than [`FollowUps::MOST`] of them, deeper than [`FollowUps::DEEPEST`], or asked for
+    /// when the task had ended.
+    pub fn follow_up(&self, kind: &str, payload: &impl Serialize) -> Result<TaskId, TaskError> {
+        self.0.follow_ups.add(&self.0.envelope, kind, None, payload)
+    }
+
+    /// The same with an id of its own choice, for what several tasks may notice and only one should
+    /// start: tasks of one id have one effect.
+    ///
+    /// # Errors
+    /// As [`follow_up`](Self::follow_up).
+    pub fn follow_up_as(
+        &self,
+        id: TaskId,
+        kind: &str,
+        payload: &impl Serialize,
+    ) -> Result<TaskId, TaskError> {
+        self.0.follow_ups.add(&self.0.envelope, kind, Some(id), payload)
+    }
+
+    /// Says how much is done, from 0 to 1, for the admin port's `/pool` and `garenne status --worker`.
+    /// Cheap enough to be called in a loop; nothing is sent anywhere.
+    pub fn progress(&self, done: f64) {
+        self.0.progress.report(done);
+    }
+
+    /// The follow-ups; none can be added afterwards.
+    pub(crate) fn take_follow_ups(&self) -> Vec<NewTask> {
+        self.0.follow_ups.take()
     }
 }

@@ -66,6 +66,11 @@ impl TaskError {
         Self::new(Wish::Dead(DeadReason::Expired), "expired before it started")
     }
 
+    /// An operator stopped it before it started.
+    pub(crate) fn stopped() -> Self {
+        Self::new(Wish::Dead(DeadReason::Stopped), "stopped by an operator")
+    }
+
     /// The error's text.
     pub fn message(&self) -> &str {
         &self.message

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use garenne_common::task::NewTask;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use time::OffsetDateTime;
@@ -15,6 +16,9 @@ pub struct Output {
     pub json: Box<RawValue>,
     /// Readings to store, keyed by device, metric and time.
     pub rows: Vec<ReadingRow>,
+    /// The tasks that the handler asked for with [`follow_up`](super::TaskContext::follow_up); filled in
+    /// when it has returned.
+    pub follow_ups: Vec<NewTask>,
 }
 
 /// A reading as it is stored.
@@ -43,7 +47,7 @@ impl Output {
     /// A rejection when the value cannot be written as JSON.
     pub fn json(value: &impl Serialize) -> Result<Self, TaskError> {
         let json = to_raw_value(value).map_err(|e| TaskError::reject(format!("output is no JSON: {e}")))?;
-        Ok(Self { json, rows: Vec::new() })
+        Ok(Self { json, rows: Vec::new(), follow_ups: Vec::new() })
     }
 
     /// Adds readings to store.

@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{Accepted, Finished, Sink};
+use crate::hurry::last_word;
 
 /// The largest batch, results.
 const BATCH: usize = 512;
@@ -80,7 +81,12 @@ async fn write_all(
     for sink in sinks {
         let mut backoff = Backoff::default();
         let accepted = loop {
-            let problem = match sink.write(batch).await {
+            let written = tokio::select! {
+                written = sink.write(batch) => written,
+                // Whether it was written is not known: the tasks go back, and sinks write them once.
+                () = last_word(hurry) => return None,
+            };
+            let problem = match written {
                 Ok(accepted) if accepted.len() == batch.len() => break accepted,
                 Ok(accepted) => {
                     format!("sink {} answered {} of {}", sink.name(), accepted.len(), batch.len())
@@ -95,9 +101,7 @@ async fn write_all(
             }
         };
         for (word, accepted) in word.iter_mut().zip(accepted) {
-            if *word == Accepted::Stored {
-                *word = accepted;
-            }
+            *word = std::mem::replace(word, Accepted::Stored).and(accepted);
         }
     }
     Some(word)
@@ -158,6 +162,29 @@ mod tests {
         let (parcel, word) = parcel();
         desk.hand_over(parcel);
         tokio::time::sleep(Duration::from_secs(60)).await;
+        hurry.cancel();
+        assert_eq!(word.await.unwrap(), None);
+    }
+
+    struct Frozen;
+
+    impl Sink for Frozen {
+        fn name(&self) -> &'static str {
+            "frozen"
+        }
+
+        fn write<'a>(&'a self, _: &'a [Finished]) -> BoxFuture<'a, Result<Vec<Accepted>, SinkError>> {
+            std::future::pending().boxed()
+        }
+    }
+
+    /// Its connection is open and nobody answers.
+    #[tokio::test(start_paused = true)]
+    async fn in_a_hurry_a_frozen_sink_means_not_stored() {
+        let hurry = CancellationToken::new();
+        let desk = Desk::open(vec![Arc::new(Frozen)], hurry.clone());
+        let (parcel, word) = parcel();
+        desk.hand_over(parcel);
         hurry.cancel();
         assert_eq!(word.await.unwrap(), None);
     }

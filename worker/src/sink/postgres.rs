@@ -3,20 +3,26 @@
 //! A result is unique by task id, a reading by device, metric and time. Writing either again changes
 //! nothing; the same reading with another value is a conflict.
 
+mod alarms;
+mod silence;
 mod window;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts};
 use futures_util::future::BoxFuture;
+use garenne_common::resilience::deadline;
 use thiserror::Error;
 use time::OffsetDateTime;
 use tokio_postgres::{NoTls, types::Json};
 
-use super::{Accepted, Finished, Sink, SinkError};
+use super::{Accepted, Finished, Sink, SinkError, Start};
+use alarms::{Alarms, Touched};
+pub(crate) use silence::Look;
+pub use silence::Silences;
 pub use window::StoredReadings;
 
-use crate::handler::ReadingRow;
+use crate::{alarm::Rules, handler::ReadingRow};
 
 /// What becomes of a reading whose key is stored with another value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -52,13 +58,23 @@ pub enum PostgresError {
 struct Tables {
     readings: String,
     results: String,
+    alarms: String,
+    notices: String,
+    watches: String,
 }
 
 impl Tables {
     fn new(prefix: &str) -> Self {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' };
         let stem: String = prefix.chars().map(plain).collect();
-        Self { readings: format!("{stem}_readings"), results: format!("{stem}_results") }
+        let table = |name| format!("{stem}_{name}");
+        Self {
+            readings: table("readings"),
+            results: table("results"),
+            alarms: table("alarms"),
+            notices: table("notices"),
+            watches: table("watches"),
+        }
     }
 }
 
@@ -82,10 +98,15 @@ pub struct PostgresSink {
     pool: Pool,
     tables: Tables,
     on_conflict: OnConflict,
+    /// None where no rule asks for any.
+    alarms: Option<Alarms>,
 }
 
 /// How long a connection may take; an attempt that takes longer is repeated with the batch.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a batch may take, which is milliseconds otherwise: a server that hangs with its connections
+/// open is told from a slow one by nothing else.
+const WRITE: Duration = Duration::from_secs(30);
 /// Guards table creation when a whole fleet starts at once.
 const SCHEMA_LOCK: i64 = 0x0067_6172_656e_6e65;
 
@@ -99,17 +120,19 @@ impl PostgresSink {
         url: &str,
         prefix: &str,
         on_conflict: OnConflict,
+        rules: Arc<Rules>,
     ) -> Result<Arc<Self>, PostgresError> {
         let (pool, address) = pool(url)?;
         let tables = Tables::new(prefix);
-        let sink = Self { pool, tables, on_conflict };
+        let alarms = (!rules.is_empty()).then(|| Alarms { rules, tables: tables.clone() });
+        let sink = Self { pool, tables, on_conflict, alarms };
         sink.create_tables().await.map_err(|detail| PostgresError::Away { address, detail })?;
         Ok(Arc::new(sink))
     }
 
     async fn create_tables(&self) -> Result<(), String> {
         let client = self.client().await?;
-        let Tables { readings, results } = &self.tables;
+        let Tables { readings, results, alarms, notices, watches } = &self.tables;
         let ddl = format!(
             "BEGIN;
              SELECT pg_advisory_xact_lock({SCHEMA_LOCK});
@@ -120,6 +143,17 @@ impl PostgresSink {
              CREATE TABLE IF NOT EXISTS {results} (
                  task_id text PRIMARY KEY, kind text NOT NULL, attempt int NOT NULL, worker text NOT NULL,
                  started_at timestamptz NOT NULL, duration_ms double precision NOT NULL, output jsonb NOT NULL);
+             CREATE TABLE IF NOT EXISTS {alarms} (
+                 id text PRIMARY KEY, device text NOT NULL, metric text NOT NULL, rule text NOT NULL,
+                 since timestamptz NOT NULL, upto timestamptz NOT NULL, ended timestamptz, value double precision);
+             CREATE INDEX IF NOT EXISTS {alarms}_by_device ON {alarms} (device, metric, ended);
+             CREATE TABLE IF NOT EXISTS {notices} (
+                 id text PRIMARY KEY, task_id text NOT NULL, kind text NOT NULL, payload jsonb NOT NULL,
+                 at timestamptz NOT NULL DEFAULT now());
+             CREATE INDEX IF NOT EXISTS {notices}_by_task ON {notices} (task_id);
+             CREATE TABLE IF NOT EXISTS {watches} (
+                 device text, metric text, rule text, watch_id text NOT NULL, missed timestamptz,
+                 PRIMARY KEY (device, metric, rule));
              COMMIT"
         );
         client.batch_execute(&ddl).await.map_err(|error| explain(&error))
@@ -132,20 +166,59 @@ impl PostgresSink {
         })
     }
 
-    async fn store(&self, batch: &[Finished]) -> Result<Vec<Accepted>, String> {
-        let mut client = self.client().await?;
-        let transaction = client.transaction().await.map_err(|e| explain(&e))?;
+    /// A value that Postgres cannot hold spoils all of its batch: the batch is halved until that value is
+    /// alone, which is refused, and the others are stored.
+    fn store_apart<'a>(&'a self, batch: &'a [Finished]) -> BoxFuture<'a, Result<Vec<Accepted>, SinkError>> {
+        Box::pin(async move {
+            match self.store(batch).await {
+                Ok(accepted) => Ok(accepted),
+                Err(Trouble::Away(detail)) => Err(SinkError { sink: "postgres", detail }),
+                Err(Trouble::Value(detail)) if batch.len() == 1 => Ok(vec![Accepted::Refused(detail)]),
+                Err(Trouble::Value(_)) => {
+                    let (first, second) = batch.split_at(batch.len() / 2);
+                    let mut accepted = self.store_apart(first).await?;
+                    accepted.extend(self.store_apart(second).await?);
+                    Ok(accepted)
+                }
+            }
+        })
+    }
+
+    async fn store(&self, batch: &[Finished]) -> Result<Vec<Accepted>, Trouble> {
+        let mut client = self.client().await.map_err(Trouble::Away)?;
+        match deadline(WRITE, self.store_with(&mut client, batch)).await {
+            Ok(stored) => stored,
+            Err(late) => {
+                // It may still answer, which would be taken for the answer to the next batch.
+                drop(Object::take(client));
+                Err(Trouble::Away(late.to_string()))
+            }
+        }
+    }
+
+    async fn store_with(&self, client: &mut Object, batch: &[Finished]) -> Result<Vec<Accepted>, Trouble> {
+        let transaction = client.transaction().await?;
         let mut accepted = vec![Accepted::Stored; batch.len()];
         let rows = Rows::of(batch);
+        let watched = self.alarms.as_ref().map(|alarms| (alarms, alarms.touched(batch)));
+        let watched = watched.filter(|(_, touched)| !touched.is_empty());
+        if let Some((alarms, touched)) = &watched {
+            let keys = touched.iter().map(Touched::key);
+            alarms.lock(&transaction, keys).await?;
+        }
         if !rows.device.is_empty() {
-            for (at, detail) in self.store_readings(&transaction, &rows).await.map_err(|e| explain(&e))? {
+            for (at, detail) in self.store_readings(&transaction, &rows).await? {
                 accepted[at] = Accepted::Conflict(detail);
             }
         }
         let kept = batch.iter().zip(&accepted).filter(|(_, accepted)| **accepted == Accepted::Stored);
         let kept: Vec<_> = kept.map(|(finished, _)| finished).collect();
-        self.store_results(&transaction, &kept).await.map_err(|e| explain(&e))?;
-        transaction.commit().await.map_err(|e| explain(&e))?;
+        self.store_results(&transaction, &kept).await?;
+        if let Some((alarms, _)) = &watched {
+            let starts = alarms.judged(&transaction, &kept).await?;
+            add_starts(batch, &mut accepted, starts);
+        }
+        transaction.commit().await?;
         Ok(accepted)
     }
 
@@ -246,9 +319,18 @@ impl Sink for PostgresSink {
     }
 
     fn write<'a>(&'a self, batch: &'a [Finished]) -> BoxFuture<'a, Result<Vec<Accepted>, SinkError>> {
-        Box::pin(
-            async move { self.store(batch).await.map_err(|detail| SinkError { sink: "postgres", detail }) },
-        )
+        self.store_apart(batch)
+    }
+}
+
+/// Hands each task what was written down under it.
+fn add_starts(batch: &[Finished], accepted: &mut [Accepted], mut starts: HashMap<String, Vec<Start>>) {
+    for (finished, accepted) in batch.iter().zip(accepted) {
+        if *accepted == Accepted::Stored
+            && let Some(starts) = starts.remove(finished.envelope.id.as_str())
+        {
+            *accepted = Accepted::StoredAnd(starts);
+        }
     }
 }
 
@@ -295,6 +377,25 @@ fn address(config: &tokio_postgres::Config) -> String {
         None => "localhost".into(),
     };
     format!("{host}:{}", config.get_ports().first().unwrap_or(&5432))
+}
+
+/// Why a batch was not stored.
+enum Trouble {
+    /// It may be later.
+    Away(String),
+    /// It never can be: Postgres cannot hold a value in it.
+    Value(String),
+}
+
+impl From<tokio_postgres::Error> for Trouble {
+    fn from(error: tokio_postgres::Error) -> Self {
+        let detail = explain(&error);
+        // Class 22 is SQL's "data exception".
+        match error.code() {
+            Some(code) if code.code().starts_with("22") => Self::Value(detail),
+            _ => Self::Away(detail),
+        }
+    }
 }
 
 /// The server's own message where there is one; the client's otherwise says only "db error".

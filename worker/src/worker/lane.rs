@@ -16,18 +16,18 @@ use tokio::{
 
 use super::WorkerError;
 use crate::{
-    bridge::{Bridge, Job},
+    bridge::Bridge,
     consumer::{Intake, Link, Meter, Subscriber, Subscription},
-    execute::Attempt,
+    work::LanePool,
 };
 
 /// A lane at work.
 pub(crate) struct Lane {
     pub(crate) name: Arc<str>,
-    pub(crate) pool: Pool<Attempt, Job>,
+    pub(crate) pool: LanePool,
     pub(crate) consumer: JoinHandle<()>,
-    /// Whether its queue is being consumed.
-    pub(crate) up: watch::Receiver<bool>,
+    /// Why its queue is not being consumed; nothing while it is.
+    pub(crate) trouble: watch::Receiver<Option<String>>,
 }
 
 /// How long a worker of the pool over the minimum may idle.
@@ -50,7 +50,7 @@ pub(super) fn start_pool(
     grace: Duration,
     metrics: &LaneMetrics,
     handlers: Handle,
-) -> Result<Pool<Attempt, Job>, WorkerError> {
+) -> Result<LanePool, WorkerError> {
     let pool = PoolConfig {
         name: name.to_owned(),
         queue: config.prefetch.into(),
@@ -74,16 +74,16 @@ pub(super) fn start_lane(
     intake: watch::Receiver<Intake>,
     denied: mpsc::Sender<BrokerError>,
 ) -> Lane {
-    let (up, is_up) = watch::channel(false);
+    let (trouble, is_in_trouble) = watch::channel(Some("it has not begun".to_owned()));
     let (name, pool) = (Arc::clone(&bridge.lane), bridge.pool.clone());
     let consumer = tokio::spawn(async move {
         let accept = |delivery| {
             let bridge = Arc::clone(&bridge);
             async move { bridge.accept(delivery).await }
         };
-        Subscriber { link, subscription, meter, intake, up, denied: Some(denied), accept }.run().await;
+        Subscriber { link, subscription, meter, intake, trouble, denied: Some(denied), accept }.run().await;
     });
-    Lane { name, pool, consumer, up: is_up }
+    Lane { name, pool, consumer, trouble: is_in_trouble }
 }
 
 /// How often a lane is searched for tasks that waited too long.
@@ -91,7 +91,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 
 /// Hands back what has waited here so long that the broker would take it away in the middle of its
 /// run; another worker, or this one later, has the whole time again. Ends with its lane.
-pub(super) async fn hand_back_in_time(pool: Pool<Attempt, Job>, longest_wait: Duration) {
+pub(super) async fn hand_back_in_time(pool: LanePool, longest_wait: Duration) {
     let mut sweep = tokio::time::interval(SWEEP);
     while pool.snapshot().phase == Phase::Open {
         sweep.tick().await;
@@ -103,7 +103,7 @@ pub(super) async fn hand_back_in_time(pool: Pool<Attempt, Job>, longest_wait: Du
 }
 
 /// Shows a pool in its lane's gauges; called before each scrape.
-pub(super) fn show(pool: &Pool<Attempt, Job>, metrics: &LaneMetrics) {
+pub(super) fn show(pool: &LanePool, metrics: &LaneMetrics) {
     let snapshot = pool.snapshot();
     let gauge = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
     metrics.queue_length.set(gauge(snapshot.queued));

@@ -1,19 +1,20 @@
 //! Bringing a worker up: ports first, then the broker, then the sinks, then the intake.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use garenne_common::{
-    broker::{Broker, Publisher, PublisherConfig},
+    broker::{Backoff, Broker, Publisher, PublisherConfig},
     config::{Concurrency, Lane},
-    pool::Pool,
+    exit::{Exit, HasExit},
     shutdown::Command,
     task::StopOrder,
     telemetry::admin,
-    topology::{LaneSpec, Names, Topology},
+    topology::{BrokerVersion, LaneSpec, Names, Topology},
 };
 use tokio::{
     runtime::{Builder, Runtime},
     sync::{mpsc, watch},
+    time::Instant,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -23,16 +24,18 @@ use super::{
     lane::{hand_back_in_time, show, start_lane, start_pool},
 };
 use crate::{
-    bridge::{Bridge, Job},
+    bridge::Bridge,
     budget,
     clerk::Clerk,
     consumer::{Intake, Link, Meter, Subscription},
-    execute::Attempt,
     fleet::Member,
+    handler::{Routes, Surroundings},
     loans::Loans,
+    pack::Packs,
     settings::SinkName,
     sink::{Desk, Sink, postgres::PostgresSink, results::ResultsSink, stdout::StdoutSink},
     status::Status,
+    work::LanePool,
 };
 
 pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> Result<Running, WorkerError> {
@@ -44,17 +47,18 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
 
     let broker = Broker::new(config.common.amqp_url.expose(), &format!("garenne-worker {}", worker.name))?;
     let link = Link::new(broker.clone(), worker.metrics.clone());
-    link.connect_within(config.connect_timeout).await?;
-    let version = broker.version().await?;
     let metrics = worker.metrics.connection().clone();
-    let publisher = Publisher::observed(broker, PublisherConfig::default(), metrics);
-    let topology = Topology::new(&names, &LaneSpec::all(&config.lanes), &ladder, version);
-    let connection = link.connection().await?;
-    let (ensured, connected) = tokio::join!(link.ensure(&connection, topology), publisher.connect());
-    ensured?;
-    connected?;
+    let publisher = Publisher::observed(
+        broker.clone(),
+        PublisherConfig { outlast_alarms: true, ..PublisherConfig::default() },
+        metrics,
+    );
+    let topology = |version| Topology::new(&names, &LaneSpec::all(&config.lanes), &ladder, version);
+    let version = reach(&broker, &link, &publisher, topology, config.connect_timeout).await?;
     tracing::info!(%version, "connected to RabbitMQ");
 
+    let routes = Routes { lanes: config.lanes.clone(), max_payload: config.max_payload.bytes() };
+    let surroundings = Surroundings { routes: Arc::new(routes), ..Surroundings::default() };
     let hurry = CancellationToken::new();
     let desk = Desk::open(sinks(worker, &publisher, &names).await?, hurry.clone());
     let clerk = Arc::new(Clerk {
@@ -62,6 +66,7 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
         names: names.clone(),
         ladder,
         max_attempts: config.max_attempts,
+        routes: Arc::clone(&surroundings.routes),
         replies: config.replies,
         publisher: publisher.clone(),
         desk,
@@ -85,8 +90,18 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
     let held = pools.clone();
     let stop = move |order: &StopOrder| held.iter().for_each(|pool| stop_in(pool, order));
     let (name, joined) = (Arc::clone(&worker.name), commands.clone());
-    let membership = Member::join(name, names.clone(), link.clone(), publisher.clone(), joined, stop).await;
+    let (patience, theirs) = (config.connect_timeout, names.clone());
+    let joining = Member::join(name, theirs, link.clone(), publisher.clone(), patience, joined, stop);
+    let membership = match joining.await {
+        Ok(membership) => membership,
+        Err(error) => {
+            // A runtime cannot be dropped where others run.
+            handlers.shutdown_background();
+            return Err(error.into());
+        }
+    };
 
+    let packs = Arc::new(Packs::default());
     let (intake, wanted) = watch::channel(Intake::Open);
     let (denied, denials) = mpsc::channel(1);
     let mut lanes = Vec::new();
@@ -97,10 +112,13 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
             default_kind: lane.default_kind.clone(),
             max_payload: config.max_payload.bytes(),
             worker: Arc::clone(&worker.name),
+            surroundings: surroundings.clone(),
             registry: Arc::clone(&worker.registry),
             pool: pool.clone(),
             clerk: Arc::clone(&clerk),
             member: Arc::clone(&membership.member),
+            packs: Arc::clone(&packs),
+            pack_time: budget::pack_time(&lane),
             quarantine,
             room: tokio::sync::Notify::new(),
         });
@@ -116,7 +134,8 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
         worker.metrics.before_encode(move || show(&pool, &metrics));
     }
 
-    let status = Arc::new(Status::new(&lanes, commands));
+    let member = Arc::clone(&membership.member);
+    let status = Arc::new(Status::new(&lanes, packs, member, surroundings.progress, commands));
     let parts = admin::AdminParts {
         metrics: worker.metrics.clone(),
         readiness: Arc::clone(&status) as _,
@@ -149,10 +168,45 @@ fn quarantine() -> Lane {
 }
 
 /// Ends what a stop order covers, as far as this worker holds it.
-fn stop_in(pool: &Pool<Attempt, Job>, order: &StopOrder) {
+fn stop_in(pool: &LanePool, order: &StopOrder) {
     match order {
         StopOrder::Task { task, .. } => drop(pool.stop(&task.as_str().into())),
         StopOrder::Group { group, .. } => drop(pool.group(group.as_str()).stop()),
+    }
+}
+
+/// Connects, and makes sure that what this worker needs is there. A broker that goes away in the middle of
+/// that is waited for as one that was away before, until the budget is spent.
+async fn reach(
+    broker: &Broker,
+    link: &Link,
+    publisher: &Publisher,
+    topology: impl Fn(BrokerVersion) -> Topology,
+    budget: Duration,
+) -> Result<BrokerVersion, WorkerError> {
+    let until = Instant::now() + budget;
+    let mut backoff = Backoff::default();
+    link.connect_within(budget).await?;
+    loop {
+        let attempt = async {
+            let version = broker.version().await?;
+            let connection = link.connection().await?;
+            let (ensured, connected) =
+                tokio::join!(link.ensure(&connection, topology(version)), publisher.connect());
+            ensured?;
+            connected?;
+            Ok::<_, WorkerError>(version)
+        };
+        let error = match attempt.await {
+            Ok(version) => return Ok(version),
+            Err(error) if error.exit() != Exit::BrokerUnavailable || Instant::now() >= until => {
+                return Err(error);
+            }
+            Err(error) => error,
+        };
+        let wait = backoff.next_wait();
+        tracing::warn!(%error, ?wait, "the broker went away during the start");
+        tokio::time::sleep(wait).await;
     }
 }
 
@@ -169,7 +223,8 @@ async fn sinks(
             SinkName::Results => ResultsSink::new(publisher.clone(), names.results()),
             SinkName::Postgres => {
                 let url = config.postgres_url.as_ref().expect("validated with the settings");
-                PostgresSink::connect(url.expose(), &config.common.prefix, config.on_conflict).await?
+                let rules = Arc::clone(&worker.rules);
+                PostgresSink::connect(url.expose(), &config.common.prefix, config.on_conflict, rules).await?
             }
         });
     }

@@ -7,6 +7,9 @@ use crate::{drill::plan::Act, table::grouped};
 
 const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 220.0;
+/// Rows under the bars for the marks' letters, so that those close together stay apart.
+const LETTER_ROWS: usize = 4;
+const LETTER: f64 = 13.0;
 
 const STYLE: &str = "\
 :root{color-scheme:light dark;--ink:#1d2330;--dim:#667085;--paper:#fff;--line:#d6dbe4;--done:#3b7dd8;--sent:#9aa7ba;\
@@ -19,6 +22,7 @@ h1{font-size:1.5rem;margin-bottom:.2rem}h2{font-size:1.1rem;margin-top:2rem}p,td
 table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.25rem .6rem .25rem 0;border-bottom:1px solid var(--line)}\
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}svg{width:100%;height:auto;border:1px solid var(--line);border-radius:.4rem}\
 .bar{fill:var(--done)}.sent{fill:none;stroke:var(--sent);stroke-width:2}.act{stroke:var(--act);stroke-width:1.5}\
+.away{fill:var(--bad);opacity:.12}.axis{text-anchor:middle}\
 .bad{color:var(--bad);font-weight:600}text{fill:var(--dim);font-size:12px}";
 
 /// The page.
@@ -55,7 +59,7 @@ fn sums(page: &mut String, report: &Report) {
         ("dead letters", grouped(totals.dead), false),
         ("executions per id", often.join(", "), false),
         ("published again after doubt", grouped(report.published_again), false),
-        ("handed back by stopping workers", grouped(report.handed_back), false),
+        ("requeued by stopping workers", grouped(report.handed_back), false),
         ("workers that crashed by themselves", grouped(report.crashes), false),
     ];
     page.push_str("<h2>Account</h2><table>");
@@ -74,11 +78,24 @@ fn chart(page: &mut String, report: &Report) {
     let y = |count: u64| HEIGHT - count as f64 / most as f64 * (HEIGHT - 20.0);
     let _ = write!(
         page,
-        "<h2>Timeline</h2><p class=dim>Bars: tasks begun per second, at most {}. Line: tasks published. Marks: what was done to the fleet.</p>\
-         <svg viewBox='0 0 {WIDTH} {height}' role=img aria-label='tasks per second with the moments of trouble'>",
+        "<h2>Timeline</h2><p class=dim>Bars: tasks begun per second, at most {}. Line: tasks published. \
+         Marks: Kill, Soft stop, Hard stop, Pause, Broker restart, Network cut, Crash. Shaded: the broker or the \
+         network was away.</p>\
+         <svg viewBox='-12 0 {width} {height}' role=img aria-label='tasks per second with the moments of trouble'>",
         grouped(most),
-        height = HEIGHT + 20.0,
+        width = WIDTH + 24.0,
+        height = HEIGHT + LETTER * (LETTER_ROWS as f64 + 2.0),
     );
+    for away in timeline.happenings.iter().filter(|happening| happening.until > happening.at) {
+        let (from, until) = (x(away.at), x(away.until));
+        let _ = write!(
+            page,
+            "<rect class=away x='{from:.1}' y='0' width='{:.1}' height='{HEIGHT}'><title>{} for {:.1} s</title></rect>",
+            until - from,
+            away.act.map_or("away", Act::as_str),
+            away.until - away.at,
+        );
+    }
     let width = (x(1.0) - 0.5).max(0.5);
     for (second, &count) in timeline.executed.iter().enumerate() {
         let top = y(count);
@@ -96,33 +113,47 @@ fn chart(page: &mut String, report: &Report) {
         .map(|(second, &count)| format!("{:.1},{:.1}", x(second as f64 + 0.5), y(count)))
         .collect();
     let _ = write!(page, "<polyline class=sent points='{}'/>", points.join(" "));
+    let mut taken = [f64::NEG_INFINITY; LETTER_ROWS];
     for happening in &timeline.happenings {
         let at = x(happening.at);
+        let row = taken.iter().position(|last| at - last >= LETTER).unwrap_or(LETTER_ROWS - 1);
+        taken[row] = at;
         let what = happening.act.map_or("crash", Act::as_str);
         let _ = write!(
             page,
             "<line class=act x1='{at:.1}' x2='{at:.1}' y1=0 y2='{HEIGHT}'><title>{what} of {whom} at {second:.1} s</title></line>\
-             <text x='{label:.1}' y='{base:.1}'>{letter}</text>",
+             <text class=axis x='{at:.1}' y='{base:.1}'>{letter}</text>",
             whom = escaped(&happening.whom),
             second = happening.at,
-            label = at - 4.0,
-            base = HEIGHT + 14.0,
+            base = HEIGHT + LETTER * (row as f64 + 1.0),
             letter = &what[..1].to_uppercase(),
+        );
+    }
+    for part in 0..=4 {
+        let second = seconds as f64 * f64::from(part) / 4.0;
+        let _ = write!(
+            page,
+            "<text class=axis x='{:.1}' y='{:.1}'>{second:.0} s</text>",
+            x(second),
+            HEIGHT + LETTER * (LETTER_ROWS as f64 + 1.5)
         );
     }
     page.push_str("</svg>");
 }
 
 fn happenings(page: &mut String, report: &Report) {
-    page.push_str("<h2>What was done</h2><table><tr><th class=n>at<th>what<th>whom<th>in its place<th class=n>work again after");
+    page.push_str("<h2>What was done</h2><table><tr><th class=n>at<th>what<th>whom<th>in its place<th class=n>away for<th class=n>work again after");
     for happening in &report.timeline.happenings {
         let _ = write!(
             page,
-            "<tr><td class=n>{:.1} s<td>{}<td>{}<td>{}<td class=n>{}",
+            "<tr><td class=n>{:.1} s<td>{}<td>{}<td>{}<td class=n>{}<td class=n>{}",
             happening.at,
             happening.act.map_or("crashed by itself", Act::as_str),
             escaped(&happening.whom),
             escaped(happening.replacement.as_deref().unwrap_or("–")),
+            Some(happening.until - happening.at)
+                .filter(|away| *away > 0.0)
+                .map_or("–".to_owned(), |away| format!("{away:.1} s")),
             happening.recovered_after.map_or("–".to_owned(), |after| format!("{after:.2} s")),
         );
     }

@@ -7,10 +7,10 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, ServerName},
 };
 use sha2::{Digest, Sha256};
-use tokio_rustls::{TlsAcceptor, TlsConnector, client::TlsStream};
+use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::*;
-use crate::gateway::{TlsFiles, acceptor};
+use crate::gateway::{Tls, TlsFiles};
 
 async fn with_tokens(text: &str) -> (Running, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
@@ -113,11 +113,10 @@ impl Authority {
         paths
     }
 
-    fn acceptor(&self, client_ca: bool) -> TlsAcceptor {
+    fn tls(&self, client_ca: bool) -> Arc<Tls> {
         let (certificate, key) = self.sign("localhost");
-        let ca = self.path("ca.pem");
-        acceptor(TlsFiles { certificate: &certificate, key: &key, client_ca: client_ca.then_some(&*ca) })
-            .unwrap()
+        let client_ca = client_ca.then(|| self.path("ca.pem"));
+        Arc::new(Tls::new(TlsFiles { certificate, key, client_ca }).unwrap())
     }
 
     async fn connect(&self, gateway: &Running, device: Option<&str>) -> TlsStream<TcpStream> {
@@ -143,7 +142,7 @@ impl Authority {
 }
 
 async fn secured(authority: &Authority, client_ca: bool) -> Running {
-    let security = (Access::new(None, client_ca, 100).unwrap(), Some(authority.acceptor(client_ca)));
+    let security = (Access::new(None, client_ca, 100).unwrap(), Some(authority.tls(client_ca)));
     start_secured(ServerKind::default(), MemoryOutlet::new(), Limits::default(), security).await
 }
 
@@ -190,4 +189,29 @@ async fn a_device_sends_for_itself_only_and_nobody_without_a_certificate() {
     let stream = authority.connect(&gateway, None).await;
     assert_eq!(exchange(stream, &format!("{READING}\n")).await, "");
     assert_eq!(gateway.outlet.tasks().len(), 1);
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_is_shown_without_a_restart_and_a_torn_one_is_not() {
+    let authority = Authority::new();
+    let tls = authority.tls(false);
+    let security = (Access::open(), Some(Arc::clone(&tls)));
+    let gateway =
+        start_secured(ServerKind::default(), MemoryOutlet::new(), Limits::default(), security).await;
+    let shown = async || {
+        let stream = authority.connect(&gateway, None).await;
+        stream.get_ref().1.peer_certificates().unwrap()[0].to_vec()
+    };
+    let first = shown().await;
+    // A key alone does not fit: the old pair stays.
+    let (certificate, key) = (authority.path("localhost.pem"), authority.path("localhost.key"));
+    let other = KeyPair::generate().unwrap();
+    std::fs::write(&key, other.serialize_pem() + "\n").unwrap();
+    tls.refresh();
+    assert_eq!(shown().await, first);
+    let params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+    let renewed = params.signed_by(&other, &authority.issuer).unwrap();
+    std::fs::write(&certificate, renewed.pem() + "\n\n").unwrap();
+    tls.refresh();
+    assert_eq!(shown().await, renewed.der().to_vec());
 }

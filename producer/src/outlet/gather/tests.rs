@@ -27,9 +27,12 @@ fn post(failure: Option<PublishError>) -> Arc<Post> {
     Arc::new(Post { sent: Mutex::default(), gate: Arc::new(Semaphore::new(0)), failure })
 }
 
+fn reading() -> Kind {
+    Kind::parse("reading.process").unwrap()
+}
+
 fn task(id: &str) -> NewTask {
-    let kind = Kind::parse("reading.process").unwrap();
-    NewTask { id: TaskId::parse(id).unwrap(), ..NewTask::new(kind, ContentType::Json, b"{}".to_vec()) }
+    NewTask { id: TaskId::parse(id).unwrap(), ..NewTask::new(reading(), ContentType::Json, b"{}".to_vec()) }
 }
 
 fn config(records: usize, messages: usize) -> GatherConfig {
@@ -44,7 +47,7 @@ struct Bench {
 impl Bench {
     fn new(config: GatherConfig) -> Self {
         let post = post(None);
-        Self { outlet: GatherOutlet::start(post.clone(), config), post }
+        Self { outlet: GatherOutlet::start(post.clone(), config, reading()), post }
     }
 
     /// Delivers, and lets everything that can happen without time passing happen.
@@ -114,6 +117,24 @@ async fn packs_are_bounded_in_records_bytes_and_number() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_finds_no_place_in_time_is_told_and_nothing_of_it_is_sent() {
+    let bench = Bench::new(config(2, 1));
+    let _sent = bench.deliver(&["a"]).await;
+    let mut waiting = Vec::new();
+    for id in ["b", "c", "d", "e"] {
+        waiting.push(bench.deliver(&[id]).await);
+    }
+    tokio::time::sleep(PATIENCE + Duration::from_millis(100)).await;
+    for waiting in waiting {
+        let refused = waiting.await.unwrap().unwrap_err();
+        assert_eq!(refused.to_string(), "publisher is busy: no place in a message within 1s");
+    }
+    bench.post.gate.add_permits(100);
+    settle().await;
+    assert_eq!(bench.sent(), [["a"]]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_large_request_is_split_and_answered_once_all_of_it_is_safe() {
     let bench = Bench::new(config(3, 16));
     let delivering = bench.deliver(&["a", "b", "c", "d", "e", "f", "g"]).await;
@@ -132,9 +153,11 @@ async fn what_a_record_cannot_say_travels_alone() {
     let grouped = NewTask { group: Some("g".to_owned()), ..task("grouped") };
     let large = NewTask { body: vec![b'1'; 2000], ..task("large") };
     let outlet = Arc::clone(&bench.outlet);
-    let delivering = tokio::spawn(async move { outlet.deliver(vec![task("b"), grouped, large]).await });
+    let other = NewTask { kind: Kind::parse("spectrum.analyze").unwrap(), ..task("other") };
+    let tasks = vec![task("b"), grouped, large, other];
+    let delivering = tokio::spawn(async move { outlet.deliver(tasks).await });
     settle().await;
-    assert_eq!(bench.sent(), [["a"], ["grouped"], ["large"]]);
+    assert_eq!(bench.sent(), [["a"], ["grouped"], ["large"], ["other"]]);
     bench.post.gate.add_permits(100);
     delivering.await.unwrap().unwrap();
 }
@@ -142,8 +165,25 @@ async fn what_a_record_cannot_say_travels_alone() {
 #[tokio::test(start_paused = true)]
 async fn a_pack_that_is_not_safe_promises_nobody_anything() {
     let post = post(Some(PublishError::InDoubt("the connection ended".to_owned())));
-    let outlet = GatherOutlet::start(post.clone(), config(100, 16));
+    let outlet = GatherOutlet::start(post.clone(), config(100, 16), reading());
     post.gate.add_permits(100);
     let outcomes = join_all(["a", "b", "c"].map(|id| outlet.deliver(vec![task(id)]))).await;
     assert!(outcomes.iter().all(|outcome| matches!(outcome, Err(PublishError::InDoubt(_)))));
+}
+
+#[test]
+fn bounds_that_cannot_be_kept_are_refused_by_name() {
+    let refused = |config: GatherConfig| config.validate().unwrap_err().to_string();
+    let default = GatherConfig::default();
+    assert!(default.validate().is_ok());
+    assert!(GatherConfig { records: 1, wait: Duration::ZERO, ..default }.validate().is_ok());
+    for (config, name) in [
+        (GatherConfig { records: 0, ..default }, "group_commit.records"),
+        (GatherConfig { records: 1001, ..default }, "group_commit.records"),
+        (GatherConfig { bytes: Size::mib(2), ..default }, "group_commit.bytes"),
+        (GatherConfig { wait: Duration::from_secs(2), ..default }, "group_commit.wait"),
+        (GatherConfig { messages: 0, ..default }, "group_commit.messages"),
+    ] {
+        assert!(refused(config).contains(name), "{}", refused(config));
+    }
 }

@@ -31,7 +31,10 @@ pub(crate) struct ContainerNode {
 
 impl ContainerNode {
     pub(crate) async fn launch(spec: NodeSpec) -> Result<Self> {
-        let name = format!("garenne-test-{}-{}", spec.service, Uuid::new_v4().simple());
+        let name = match &spec.seat {
+            Some(seat) => seat.host.clone(),
+            None => format!("garenne-test-{}-{}", spec.service, Uuid::new_v4().simple()),
+        };
         // Before the container: there must be no moment in which nobody would remove it.
         let lifeline = Lifeline::start(r#"docker rm --force --volumes "$1""#, &[&name])?;
         let image = format!("{}:{}", spec.image.name, spec.image.tag);
@@ -103,6 +106,9 @@ fn request(spec: NodeSpec, name: &str) -> ContainerRequest<GenericImage> {
         image = image.with_exposed_port(inside.tcp());
     }
     let mut request = image.with_container_name(name).with_startup_timeout(STARTUP);
+    if let Some(seat) = spec.seat {
+        request = request.with_network(seat.network).with_hostname(seat.host);
+    }
     for (variable, value) in spec.environment {
         request = request.with_env_var(variable, value);
     }

@@ -20,7 +20,8 @@ pub fn register(builder: WorkerBuilder) -> WorkerBuilder {
 }
 
 async fn answer(cx: TaskContext, payload: Payload) -> Result<Answer, TaskError> {
-    let mut watch = |_done: f64| {
+    let mut watch = |done: f64| {
+        cx.progress(done);
         if cx.token().is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     analyze(&payload, &mut watch).map_err(|refusal| match refusal {

@@ -1,0 +1,137 @@
+//! What the fleet finds in the recording: the first pass of each device's metrics, read back from the
+//! store and analyzed by the workers themselves.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, SystemTime},
+};
+
+use anyhow::Context;
+use garenne_common::sensor::Timestamp;
+use serde::Deserialize;
+use serde_json::json;
+use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::format_description};
+use tokio::time::{Instant, interval};
+
+use super::recording::Movable;
+use crate::audit::Store;
+
+/// Windows that are analyzed at most; a recording of thousands of devices has enough in a few.
+const MOST_WINDOWS: usize = 50;
+/// A window of some hundred values takes milliseconds.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(20);
+/// How often the store is asked for answers.
+const TICK: Duration = Duration::from_millis(200);
+
+/// The first pass: when it began, and how fast.
+pub(super) struct Pass {
+    pub(super) start: SystemTime,
+    pub(super) speed: f64,
+}
+
+#[derive(Deserialize)]
+struct Receipt {
+    ids: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    count: u64,
+    anomalies: Vec<Anomaly>,
+}
+
+#[derive(Deserialize)]
+struct Anomaly {
+    start: Timestamp,
+    end: Timestamp,
+    score: f64,
+    signal: String,
+}
+
+/// Asks the fleet, and tells what it found in lines.
+///
+/// # Errors
+/// The gateway or the store does not do what it should.
+pub(super) async fn find(
+    http: &reqwest::Client,
+    gateway: &str,
+    store: &Store,
+    recording: &Movable,
+    pass: &Pass,
+) -> anyhow::Result<String> {
+    let from = OffsetDateTime::from(pass.start);
+    let to = from + recording.span.div_f64(pass.speed) + Duration::from_millis(1);
+    let measured = store.measured(&recording.devices(), from, to).await?;
+    let mut asked = Vec::new();
+    for (device, metric) in measured.into_iter().take(MOST_WINDOWS) {
+        let window = json!({
+            "device": device,
+            "metric": metric,
+            "from": from.format(&Rfc3339)?,
+            "to": to.format(&Rfc3339)?,
+        });
+        let posting = http.post(format!("{gateway}/v1/tasks/window.analyze")).json(&window).send();
+        let receipt: Receipt = posting.await?.error_for_status()?.json().await?;
+        let id = receipt.ids.into_iter().next().context("a receipt without an id")?;
+        asked.push((id, device, metric));
+    }
+    let answers = answers(store, &asked).await?;
+    let mut lines = Vec::new();
+    let (mut values, mut windows) = (0, 0);
+    for (id, device, metric) in &asked {
+        let Some(answer) = answers.get(id) else { continue };
+        windows += 1;
+        values += answer.count;
+        for found in &answer.anomalies {
+            let at = |time: Timestamp| recording.recorded(time, pass);
+            let Anomaly { start, end, score, signal } = found;
+            let score = format!("{score:.1}");
+            lines.push(format!(
+                "  {device} {metric}: like nothing before it from {} to {} ({signal}, {score} times its threshold)",
+                at(*start),
+                at(*end)
+            ));
+        }
+    }
+    let mut text = format!(
+        "\nWhat the fleet found in its recording ({windows} windows, {values} readings, first pass; times as recorded):\n"
+    );
+    match lines.is_empty() {
+        true => text += "  nothing out of the ordinary\n",
+        false => lines.iter().for_each(|line| text += &format!("{line}\n")),
+    }
+    if windows < asked.len() {
+        text += &format!("  {} windows were not answered in time\n", asked.len() - windows);
+    }
+    Ok(text)
+}
+
+/// Waits for the results of these tasks, for as long as they may take.
+async fn answers(
+    store: &Store,
+    asked: &[(String, String, String)],
+) -> anyhow::Result<HashMap<String, Answer>> {
+    let ids: Vec<&str> = asked.iter().map(|(id, ..)| id.as_str()).collect();
+    let begun = Instant::now();
+    let mut ticks = interval(TICK);
+    loop {
+        ticks.tick().await;
+        let outputs = store.outputs(&ids).await?;
+        if outputs.len() == ids.len() || begun.elapsed() > ANSWERED_WITHIN {
+            let read = |(id, output)| serde_json::from_value(output).map(|answer| (id, answer));
+            return Ok(outputs.into_iter().map(read).collect::<Result<_, _>>()?);
+        }
+    }
+}
+
+impl Movable {
+    /// The recording's own time of day for a moment of a pass.
+    fn recorded(&self, time: Timestamp, pass: &Pass) -> String {
+        let Some(first) = self.first() else { return time.to_string() };
+        let since =
+            time.as_unix_seconds() - OffsetDateTime::from(pass.start).unix_timestamp_nanos() as f64 / 1e9;
+        let recorded = first + time::Duration::seconds_f64(since * pass.speed);
+        let format = format_description!("[hour]:[minute]");
+        recorded.format(&format).unwrap_or_else(|_| time.to_string())
+    }
+}

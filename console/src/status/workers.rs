@@ -1,0 +1,103 @@
+//! What workers run at this moment, as their admin ports say.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::table::{Column, cut, lay_out, span};
+
+/// A worker that does not answer in this time is passed over.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The longest id shown.
+const WIDEST_ID: usize = 40;
+
+/// A worker as asked for, and what it said.
+#[derive(Debug, serde::Serialize)]
+pub(super) struct Worker {
+    pub(super) url: String,
+    /// Its lanes as `/pool` has them; none when it did not answer.
+    pub(super) lanes: Option<Map<String, Value>>,
+    /// Why it did not answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) problem: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Pool {
+    lanes: Map<String, Value>,
+}
+
+/// Asks each worker's admin port.
+pub(super) async fn ask(urls: &[String]) -> anyhow::Result<Vec<Worker>> {
+    let http = reqwest::Client::builder().timeout(PATIENCE).build()?;
+    let mut workers = Vec::new();
+    for url in urls {
+        let url = url.trim_end_matches('/').to_owned();
+        let asked = async {
+            let answer = http.get(format!("{url}/pool")).send().await?.error_for_status()?;
+            answer.json::<Pool>().await
+        };
+        let (lanes, problem) = match asked.await {
+            Ok(pool) => (Some(pool.lanes), None),
+            Err(error) => (None, Some(error.without_url().to_string())),
+        };
+        workers.push(Worker { url, lanes, problem });
+    }
+    Ok(workers)
+}
+
+/// The running tasks as a table, with how far those are that say so.
+pub(super) fn table(workers: &[Worker]) -> String {
+    let columns = [
+        Column::Text("worker"),
+        Column::Text("lane"),
+        Column::Text("running task"),
+        Column::Figure("for"),
+        Column::Figure("done"),
+    ];
+    let mut rows = Vec::new();
+    let mut silent = String::new();
+    for worker in workers {
+        if let Some(problem) = &worker.problem {
+            silent += &format!("{}: {problem}\n", worker.url);
+        }
+        for (lane, pool) in worker.lanes.iter().flatten() {
+            for task in pool["tasks"].as_array().into_iter().flatten() {
+                let since = task["running_seconds"].as_f64().map(|seconds| span((seconds * 1e3) as u64));
+                let done = task["progress"].as_f64().map(|done| format!("{:.0} %", done * 100.0));
+                let id = cut(task["id"].as_str().unwrap_or_default(), WIDEST_ID);
+                let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+                rows.push(vec![worker.url.clone(), lane.clone(), id, or_dash(since), or_dash(done)]);
+            }
+        }
+    }
+    format!("\n{}{silent}", lay_out(&columns, rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn running_tasks_show_how_far_they_are() {
+        let task =
+            |id: &str, progress: Value| json!({"id": id, "running_seconds": 4.2, "progress": progress});
+        let slow = json!({"tasks": [task("a", json!(0.256)), task("b", Value::Null)]});
+        let lanes = Some([("slow".to_owned(), slow)].into_iter().collect());
+        let workers = [
+            Worker { url: "http://w".into(), lanes, problem: None },
+            Worker { url: "http://x".into(), lanes: None, problem: Some("no answer".into()) },
+        ];
+        assert_eq!(
+            table(&workers),
+            "\nworker    lane  running task   for  done\n\
+             http://w  slow  a             4.2s  26 %\n\
+             http://w  slow  b             4.2s     -\n\
+             http://x: no answer\n"
+        );
+    }
+}

@@ -1,0 +1,24 @@
+//! Any body of a pack: records that can be packed again, or one line that says what is wrong; never a
+//! panic.
+
+#![no_main]
+
+use garenne_common::task::{Kind, NewTask, read_pack, write_pack};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|body: &[u8]| match read_pack(body) {
+    Err(refused) => assert!(!refused.to_string().contains('\n')),
+    Ok(records) => {
+        let kind = Kind::parse("reading.process").expect("a kind");
+        let tasks: Vec<NewTask> = records
+            .iter()
+            .map(|record| NewTask {
+                id: record.id.clone(),
+                trace: record.trace.clone(),
+                ..NewTask::new(kind.clone(), record.content_type, record.payload.to_vec())
+            })
+            .collect();
+        let written = write_pack(&tasks).expect("what was read can be written");
+        assert_eq!(read_pack(&written).expect("what was written can be read"), records);
+    }
+});

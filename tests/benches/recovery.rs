@@ -1,0 +1,55 @@
+//! How long after a broker's restart a worker works again.
+//!
+//! `cargo bench -p garenne-tests --bench recovery -- [--runs N] [--json FILE]`
+//!
+//! The broker is killed and stopped in turns and started again. The clock runs from the moment at which it
+//! takes connections to the moment at which the worker begins a task, which is published as soon as that is
+//! possible at all.
+
+use std::time::SystemTime;
+
+use anyhow::{Context, Result};
+use garenne_common::task::epoch_ms;
+use garenne_tests::{
+    harness::{
+        broker::{Broker, BrokerOptions},
+        scene::Scene,
+        wait::{Seen, eventually},
+    },
+    rows::{Rows, option},
+};
+use serde_json::json;
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+use tokio::time::Instant;
+
+const RUNS: usize = 10;
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let runs = option("--runs").map_or(Ok(RUNS), |runs| runs.parse())?;
+    let broker = Broker::start(BrokerOptions::default()).await?;
+    let mut scene = Scene::on(&broker).await?;
+    let worker =
+        scene.worker("recovering")?.stdout().lane("fast:prefetch=20,concurrency=2..2").start().await?;
+    scene.publish("bench.noop", &json!({}), "before", 1).await?;
+    worker.until_done(1).await?;
+    let mut rows = Rows::default();
+    for run in 0..runs {
+        let (how, down) =
+            if run % 2 == 0 { ("kill", broker.kill().await) } else { ("stop", broker.stop().await) };
+        down?;
+        let greeted = broker.restart_until_it_greets().await?;
+        let greeted = SystemTime::now() - (Instant::now() - greeted);
+        eventually("a task is published", async || {
+            scene.reconnect().await?;
+            scene.publish("bench.noop", &json!({}), &format!("run-{run}"), 1).await?;
+            Ok(Seen::Wanted(()))
+        })
+        .await?;
+        let done = worker.until_done_with(&format!("run-{run}-0")).await?;
+        let begun = OffsetDateTime::parse(&done.started_at, &Rfc3339).context("started_at")?;
+        let wait = epoch_ms(begun.into()) - epoch_ms(greeted);
+        rows.add(format!("recovery/{how}/ms"), "ms", wait as f64);
+    }
+    rows.publish()
+}

@@ -1,0 +1,88 @@
+//! A cluster of brokers, for what only several can show: a queue whose leader goes.
+//!
+//! Its nodes find each other by name on a network of their own, which only containers have.
+
+use anyhow::{Context, Result, ensure};
+use futures_util::future::try_join_all;
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::{
+    broker::{Broker, BrokerOptions},
+    engine::{self, Mode},
+    node::Seat,
+    runtime::on_harness,
+    wait::{Seen, eventually},
+};
+
+/// Running nodes that have found each other. Each is a [`Broker`] to connect to, to kill and to restart;
+/// virtual hosts, users and queues belong to all of them.
+#[derive(Debug)]
+pub struct Cluster {
+    nodes: Vec<Broker>,
+    hosts: Vec<String>,
+}
+
+impl Cluster {
+    /// Whether clusters can be had in this test run.
+    pub async fn available() -> bool {
+        engine::mode().await == Mode::Docker
+    }
+
+    /// Starts so many nodes at once and waits until each knows all.
+    ///
+    /// # Errors
+    /// When a node does not start or they do not find each other.
+    pub async fn start(size: usize, options: BrokerOptions) -> Result<Self> {
+        ensure!(Self::available().await, "a cluster needs containers");
+        let id = Uuid::new_v4().simple().to_string();
+        let hosts: Vec<_> = (1..=size).map(|n| format!("garenne-test-{}-{n}", &id[..12])).collect();
+        let mut options = options;
+        options.conf.push("cluster_formation.peer_discovery_backend = classic_config".to_owned());
+        let known = hosts
+            .iter()
+            .zip(1..)
+            .map(|(host, n)| format!("cluster_formation.classic_config.nodes.{n} = rabbit@{host}"));
+        options.conf.extend(known);
+        let nodes = hosts.iter().map(|host| {
+            let seat = Seat { network: format!("garenne-test-{id}"), host: host.clone() };
+            let options = options.clone();
+            on_harness(async move { Broker::launch_at(Mode::Docker, options, Some(seat)).await })
+        });
+        let cluster = Self { nodes: try_join_all(nodes).await?, hosts };
+        for node in 0..size {
+            cluster.until_running(node, size).await?;
+        }
+        Ok(cluster)
+    }
+
+    /// A node.
+    #[must_use]
+    pub fn node(&self, index: usize) -> &Broker {
+        &self.nodes[index]
+    }
+
+    /// Waits until a node sees so many nodes running, itself among them.
+    ///
+    /// # Errors
+    /// When it never does.
+    pub async fn until_running(&self, node: usize, count: usize) -> Result<()> {
+        eventually(format!("node {node} sees {count} nodes running"), async || {
+            let seen: Vec<Value> = self.nodes[node].management().get(&["nodes"]).await?;
+            let running = seen.iter().filter(|node| node["running"] == true).count();
+            Ok(Seen::when(running == count, running))
+        })
+        .await
+    }
+
+    /// The node that leads a queue, as `asked` knows it.
+    ///
+    /// # Errors
+    /// When there is no such queue, or nobody leads it at the moment.
+    pub async fn leader(&self, asked: usize, vhost: &str, queue: &str) -> Result<usize> {
+        let status: Value = self.nodes[asked].management().get(&["queues", vhost, queue]).await?;
+        let leader = status["leader"].as_str().with_context(|| format!("nobody leads {queue}: {status}"))?;
+        let host = leader.trim_start_matches("rabbit@");
+        self.hosts.iter().position(|it| it == host).with_context(|| format!("{leader} is no node of ours"))
+    }
+}

@@ -1,0 +1,207 @@
+//! Everything at once: workers killed and stopped, the broker restarted, the network cut. Every task takes
+//! effect once all the same. The report stays in `target/tmp`, for whoever wants to look.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use garenne_tests::harness::{
+    broker::{Broker, BrokerOptions},
+    cluster::Cluster,
+    fault::Proxy,
+    postgres::Postgres,
+    process::Program,
+    scene::Scene,
+};
+use serde_json::Value;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    net::unix::pipe,
+};
+
+/// Nodes of a cluster: a majority survives the loss of one.
+const NODES: usize = 3;
+
+/// How much is done to the fleet.
+struct Storm {
+    tasks: u64,
+    kills: usize,
+    softs: usize,
+    hards: usize,
+    restarts: usize,
+    cuts: usize,
+    /// How long a cut network is silent.
+    silence: &'static str,
+    within: Duration,
+}
+
+/// One that a build can wait for.
+const SHORT: Storm = Storm {
+    tasks: 20_000,
+    kills: 10,
+    softs: 5,
+    hards: 5,
+    restarts: 2,
+    cuts: 1,
+    silence: "2s",
+    within: Duration::from_secs(300),
+};
+
+/// `./dev test --full`: the network is silent for longer than two heartbeats, so that the workers give
+/// their connections up before these are reset.
+const LONG: Storm = Storm {
+    tasks: 200_000,
+    kills: 30,
+    softs: 10,
+    hards: 10,
+    restarts: 5,
+    cuts: 3,
+    silence: "25s",
+    within: Duration::from_secs(1800),
+};
+
+#[tokio::test]
+async fn chaos_loses_nothing_and_doubles_nothing() -> Result<()> {
+    let storm = if is_full() { LONG } else { SHORT };
+    let broker = Broker::start(BrokerOptions::default()).await?;
+    let scene = Scene::on(&broker).await?;
+    let version = broker.version();
+    blow(&storm, &scene.vhost().amqp_url(), &format!("chaos-{version}"), Brokers::One(broker)).await
+}
+
+/// The nodes of a cluster are killed one after the other; clients reach it through a load balancer.
+#[tokio::test]
+async fn chaos_on_a_cluster_that_loses_nodes() -> Result<()> {
+    if !is_full() || !Cluster::available().await {
+        eprintln!("left out: it takes `./dev test --full` and containers");
+        return Ok(());
+    }
+    let cluster = Cluster::start(NODES, BrokerOptions::default()).await?;
+    let scene = Scene::on(cluster.node(0)).await?;
+    let urls: Vec<_> = (0..NODES).map(|node| scene.vhost().amqp_url_at(cluster.node(node))).collect();
+    let (_balancer, url) = Proxy::for_urls(&urls).await?;
+    let version = cluster.node(0).version();
+    blow(&LONG, &url, &format!("chaos-cluster-{version}"), Brokers::Many(cluster)).await
+}
+
+fn is_full() -> bool {
+    std::env::var_os("GARENNE_TEST_FULL").is_some()
+}
+
+/// What the storm can take down.
+enum Brokers {
+    One(Broker),
+    Many(Cluster),
+}
+
+impl Brokers {
+    async fn take_down(&self, turn: usize) -> Result<()> {
+        match self {
+            Self::One(broker) if turn.is_multiple_of(2) => broker.kill().await,
+            Self::One(broker) => broker.stop().await,
+            Self::Many(cluster) => cluster.node(turn % NODES).kill().await,
+        }
+    }
+
+    async fn bring_back(&self, turn: usize) -> Result<()> {
+        match self {
+            Self::One(broker) => broker.restart().await,
+            Self::Many(cluster) => {
+                let node = cluster.node(turn % NODES);
+                node.restart().await?;
+                node.exec_ctl(&["await_online_nodes", &NODES.to_string()]).await.map(drop)
+            }
+        }
+    }
+}
+
+/// Drills the stock worker and holds the account against the promise.
+async fn blow(storm: &Storm, amqp_url: &str, name: &str, brokers: Brokers) -> Result<()> {
+    let files = tempfile::tempdir()?;
+    let database = Postgres::shared().await?.database().await?;
+    let folder = report_folder(name)?;
+    let ended = Program::new("garenne")
+        .arg("drill")
+        .option("--amqp-url", amqp_url)
+        .option("--postgres-url", database.url())
+        .option("--report", &folder)
+        .option("--tasks", storm.tasks.to_string())
+        .option("--kills", storm.kills.to_string())
+        .option("--softs", storm.softs.to_string())
+        .option("--hards", storm.hards.to_string())
+        .option("--broker-restarts", storm.restarts.to_string())
+        .option("--broker-restart", restarts(brokers, files.path())?)
+        .option("--cuts", storm.cuts.to_string())
+        .option("--pause-for", storm.silence)
+        .arg("--json")
+        .start()
+        .await?
+        .ended_within(storm.within)
+        .await?;
+    let report: Value = serde_json::from_str(&ended.stdout.join("\n"))
+        .with_context(|| format!("no report: {}", ended.stderr.join("\n")))?;
+    eprintln!("{}\n{:#}", folder.display(), report["totals"]);
+    let count = |what: &str| report["totals"][what].as_u64();
+    assert_eq!((count("lost"), count("doubled")), (Some(0), Some(0)), "{report:#}");
+    assert_eq!(
+        (count("sent"), count("once"), count("dead")),
+        (Some(storm.tasks), Some(storm.tasks), Some(0))
+    );
+    assert_eq!((ended.code, &report["witness"]), (Some(0), &"postgres".into()));
+    // A storm that did not blow proves nothing.
+    let happenings = report["timeline"]["happenings"].as_array().context("happenings")?;
+    let times = |act: &str| happenings.iter().filter(|it| it["act"] == act).count();
+    assert_eq!(
+        ["kill", "soft", "hard", "broker-restart", "cut"].map(times),
+        [storm.kills, storm.softs, storm.hards, storm.restarts, storm.cuts],
+        "{report:#}"
+    );
+    // Who starts while there is no broker gives up in the end with an exit code, and is started again.
+    let crashed = |line: &&String| {
+        line.contains(" ended by itself (signal") || line.contains(" ended by itself (exit status: 101")
+    };
+    let crashed: Vec<_> = ended.stderr.iter().filter(crashed).collect();
+    assert!(crashed.is_empty(), "{crashed:#?}");
+    // A worker that took another's place may have been the next to go, before it did anything.
+    for away in happenings.iter().filter(|it| ["broker-restart", "cut"].map(Value::from).contains(&it["act"]))
+    {
+        assert!(away["recovered_after"].is_number(), "work did not go on: {away}");
+    }
+    Ok(())
+}
+
+/// An empty folder of this name.
+fn report_folder(name: &str) -> Result<PathBuf> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    Ok(folder)
+}
+
+/// A command that restarts a broker: it asks this test to, and returns when the broker is down.
+fn restarts(brokers: Brokers, folder: &Path) -> Result<String> {
+    let [asked, down] = ["asked", "down"].map(|name| folder.join(name));
+    for pipe in [&asked, &down] {
+        ensure!(Command::new("mkfifo").arg(pipe).status()?.success(), "mkfifo {}", pipe.display());
+    }
+    let line = format!("echo > '{}' && read -r _ < '{}'", asked.display(), down.display());
+    // Both ends of each are ours too: a pipe without a reader or a writer ends.
+    let asked = pipe::OpenOptions::new().read_write(true).open_receiver(asked)?;
+    let mut down = pipe::OpenOptions::new().read_write(true).open_sender(down)?;
+    tokio::spawn(async move {
+        let mut asked = BufReader::new(asked).lines();
+        for turn in 0.. {
+            asked.next_line().await?;
+            brokers.take_down(turn).await?;
+            down.write_all(b"\n").await?;
+            brokers.bring_back(turn).await?;
+        }
+        anyhow::Ok(())
+    });
+    Ok(line)
+}

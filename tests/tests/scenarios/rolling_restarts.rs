@@ -1,0 +1,128 @@
+//! Every worker of a fleet is restarted, one after the other, again and again, while tasks flow: nobody is
+//! condemned, suspected or charged with an attempt, and no task runs twice.
+
+use std::{collections::BTreeSet, time::Instant};
+
+use anyhow::{Result, ensure};
+use garenne_tests::harness::{
+    scene::Scene,
+    wait::{Seen, eventually},
+    worker::{Stopped, Worker, WorkerPlan},
+};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+/// Tasks of a batch, and how many wait with the broker before another is published.
+const BATCH: usize = 100;
+const BACKLOG: usize = 300;
+
+/// How often each worker is restarted; `./dev test --full` takes as many as the promise says.
+fn rounds() -> usize {
+    if std::env::var_os("GARENNE_TEST_FULL").is_some() { 25 } else { 4 }
+}
+
+fn plan(scene: &Scene, worker: usize, mode: &str) -> Result<WorkerPlan> {
+    let plan = scene.worker(&format!("worker-{worker}"))?.stdout();
+    let plan = plan.lane("fast:prefetch=50,concurrency=4..4").option("--shutdown-mode", mode);
+    Ok(plan.option("--shutdown-timeout", "100ms"))
+}
+
+/// Publishes for as long as the restarts go on; the broker always has more than the fleet can hold.
+async fn keep_busy(scene: &Scene, over: CancellationToken) -> Result<BTreeSet<String>> {
+    let mut ids = BTreeSet::new();
+    for batch in 0.. {
+        eventually("the fleet works", async || {
+            let ready = scene.client().ready("garenne.tasks.fast").await?;
+            Ok(Seen::when(over.is_cancelled() || ready <= BACKLOG, ready))
+        })
+        .await?;
+        if over.is_cancelled() {
+            break;
+        }
+        // One in ten is long enough to be interrupted by whoever does not wait for it.
+        let (long, short) = (json!({"ms": 300}), json!({"ms": 5}));
+        ids.extend(scene.publish("bench.sleep", &long, &format!("long-{batch}"), BATCH / 10).await?);
+        ids.extend(scene.publish("bench.sleep", &short, &format!("short-{batch}"), BATCH).await?);
+    }
+    Ok(ids)
+}
+
+/// The sum of what all that stopped did and say that they did.
+#[derive(Debug, Default)]
+struct Account {
+    done: BTreeSet<String>,
+    acked: u64,
+    requeued: u64,
+    stops: usize,
+}
+
+impl Account {
+    fn add(&mut self, Stopped { code, receipt, done }: Stopped) -> Result<()> {
+        let other = receipt.retried + receipt.dead + receipt.suspected;
+        let lost = receipt.lost_settlements + receipt.abandoned;
+        ensure!((code, other + lost) == (0, 0), "{receipt:?}");
+        ensure!(receipt.acked as usize == done.len(), "{} done, {receipt:?}", done.len());
+        for done in done {
+            ensure!(done.attempt == 1, "a restart was counted as an attempt: {done:?}");
+            let id = done.task_id.clone();
+            ensure!(self.done.insert(done.task_id), "{id} was acked and came back");
+        }
+        self.acked += receipt.acked;
+        self.requeued += receipt.requeued;
+        self.stops += 1;
+        Ok(())
+    }
+}
+
+async fn restart_all(scene: &Scene, account: &mut Account) -> Result<Vec<Worker>> {
+    let modes = ["hard", "soft-timeout", "soft", "light"];
+    let mut fleet = Vec::new();
+    for (worker, mode) in modes.into_iter().take(3).enumerate() {
+        fleet.push(plan(scene, worker, mode)?.start().await?);
+    }
+    for round in 1..=rounds() {
+        for worker in 0..3 {
+            account.add(fleet.remove(0).stop().await?)?;
+            fleet.push(plan(scene, worker, modes[(round + worker) % modes.len()])?.start().await?);
+        }
+    }
+    Ok(fleet)
+}
+
+#[tokio::test]
+async fn rolling_restarts_of_every_worker_cost_nothing() -> Result<()> {
+    let scene = Scene::new().await?;
+    // Makes the topology.
+    plan(&scene, 0, "soft")?.start().await?.stop().await?;
+    let (over, mut account) = (CancellationToken::new(), Account::default());
+    let began = Instant::now();
+    let restarting = async {
+        let fleet = restart_all(&scene, &mut account).await;
+        over.cancel();
+        fleet
+    };
+    let (fleet, published) = tokio::join!(restarting, keep_busy(&scene, over.clone()));
+    let (fleet, published) = (fleet?, published?);
+    let (restarts, handed_back) = (account.stops, account.requeued);
+    scene.until_lane("fast", 0, 0).await?;
+    for worker in fleet {
+        account.add(worker.stop().await?)?;
+    }
+    println!(
+        "RabbitMQ {}: {restarts} restarts in {:.0} s, {} tasks, {handed_back} handed back",
+        scene.vhost().broker().version(),
+        began.elapsed().as_secs_f64(),
+        published.len()
+    );
+    assert!(handed_back > 0, "no restart found anything to hand back");
+    assert_eq!(account.done, published);
+    assert_eq!(account.acked as usize, published.len());
+    for queue in ["garenne.dead", "garenne.suspect", "garenne.unroutable"] {
+        scene.is_empty(queue).await?;
+        let path = ["queues", scene.vhost().name(), queue];
+        let status: Value = scene.vhost().broker().management().get(&path).await?;
+        let came = status["message_stats"]["publish"].as_u64().unwrap_or(0);
+        assert_eq!(came, 0, "{queue} was touched: {status}");
+    }
+    Ok(())
+}

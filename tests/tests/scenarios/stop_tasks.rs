@@ -1,0 +1,187 @@
+//! An operator stops a task, and it ends wherever it is: with the broker, held by a worker, running,
+//! waiting for its retry, or before any worker runs at all.
+
+use std::{
+    collections::BTreeMap,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context, Result, ensure};
+use garenne_common::task::StopOrder;
+use garenne_tests::harness::{
+    client::{Taken, headers, text, with_id},
+    scene::Scene,
+    wait::{Seen, eventually},
+};
+use serde_json::json;
+
+fn now() -> Result<std::time::Duration> {
+    Ok(SystemTime::now().duration_since(UNIX_EPOCH)?)
+}
+
+async fn stop(scene: &Scene, arguments: &[&str]) -> Result<()> {
+    let ended = scene.garenne(&[&["task", "stop"], arguments].concat()).await?;
+    ensure!(ended.code == Some(0), "{:?}", ended.stderr);
+    Ok(())
+}
+
+/// Gives orders as the operator's tool does, all of them confirmed.
+async fn order(scene: &Scene, tasks: impl IntoIterator<Item = String>) -> Result<()> {
+    for task in tasks {
+        let order = StopOrder::Task { task, at: i64::try_from(now()?.as_millis())? };
+        let (properties, body) = (with_id("order"), serde_json::to_vec(&order)?);
+        scene.client().publish("garenne.control", StopOrder::ROUTING_KEY, properties, &body).await?;
+    }
+    Ok(())
+}
+
+/// Takes the dead letters, which must all be stopped ones, and answers their ids in order.
+async fn stopped(scene: &Scene, count: usize) -> Result<Vec<String>> {
+    let dead = scene.take_all("garenne.dead", count).await?;
+    for dead in &dead {
+        assert_eq!(dead.text("garenne-reason"), "stopped", "{dead:?}");
+        assert_eq!(dead.text("garenne-error"), "stopped by an operator", "{dead:?}");
+    }
+    let mut ids: Vec<_> = dead.iter().map(|dead| dead.id().to_owned()).collect();
+    ids.sort();
+    Ok(ids)
+}
+
+#[tokio::test]
+async fn stop_reaches_a_task_wherever_it_is() -> Result<()> {
+    let scene = Scene::new().await?;
+    let plan = scene.worker("busy")?.stdout().lane("fast:prefetch=2,concurrency=1..1");
+    let worker = plan.env("GARENNE_RETRY__DELAYS", "5s").start().await?;
+    scene.publish("bench.fail", &json!({"times": 1}), "retrying", 1).await?;
+    scene.until_queue("garenne.retry.fast.5s", 1, 0).await?;
+    scene.publish("bench.sleep", &json!({"ms": 600_000}), "running", 1).await?;
+    worker.until_holds("fast", 1, 0).await?;
+    scene.publish("bench.noop", &json!({}), "held", 1).await?;
+    worker.until_holds("fast", 1, 1).await?;
+    scene.publish("bench.noop", &json!({}), "queued", 1).await?;
+    scene.publish("bench.noop", &json!({}), "wanted", 1).await?;
+
+    let all = ["held-0", "queued-0", "retrying-0", "running-0"];
+    stop(&scene, &all).await?;
+    assert_eq!(stopped(&scene, all.len()).await?, all);
+    assert_eq!(worker.until_done(1).await?[0].task_id, "wanted-0");
+    scene.until_lane("fast", 0, 0).await?;
+    // None of them ran: what was told to stop while it ran had no success either.
+    let outcome = async |kind: &str, outcome: &str| {
+        let labels = [format!("kind=\"{kind}\""), format!("outcome=\"{outcome}\"")];
+        let labels: Vec<_> = labels.iter().map(String::as_str).collect();
+        worker.metric("garenne_tasks_total", &labels).await
+    };
+    assert_eq!(outcome("bench.noop", "success").await?, 1.0);
+    assert_eq!(outcome("bench.fail", "success").await?, 0.0);
+    assert_eq!(outcome("bench.sleep", "stopped").await?, 1.0);
+    let receipt = worker.stop().await?.receipt;
+    assert_eq!((receipt.acked, receipt.dead, receipt.retried), (1, 4, 1), "{receipt:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn stop_ends_a_group_but_not_what_is_published_later() -> Result<()> {
+    let scene = Scene::new().await?;
+    let plan = scene.worker("busy")?.stdout().lane("fast:prefetch=3,concurrency=1..1");
+    let worker = plan.start().await?;
+    let publish = async |id: &str, group: &str, ms: u64| {
+        let properties = with_id(id)
+            .with_timestamp(now()?.as_secs())
+            .with_headers(headers([("garenne-group", text(group))]));
+        let body = json!({ "ms": ms }).to_string();
+        scene.client().publish("garenne.tasks", "bench.sleep", properties, body.as_bytes()).await
+    };
+    publish("running", "import-7", 600_000).await?;
+    worker.until_holds("fast", 1, 0).await?;
+    publish("held", "import-7", 1).await?;
+    publish("other", "import-8", 1).await?;
+    publish("queued", "import-7", 1).await?;
+    worker.until_holds("fast", 1, 2).await?;
+    stop(&scene, &["--group", "import-7"]).await?;
+    assert_eq!(stopped(&scene, 3).await?, ["held", "queued", "running"]);
+    // Publishers say the second; the order covers all of the one it was given in.
+    let ordered = now()?.as_secs();
+    eventually("the next second", async || Ok(Seen::when(now()?.as_secs() > ordered, "not yet"))).await?;
+    publish("later", "import-7", 1).await?;
+    worker.until_done_with("later").await?;
+    assert_eq!(worker.stop().await?.ids(), ["other", "later"]);
+    scene.is_empty("garenne.dead").await
+}
+
+/// The orders are kept: a worker reads all of them before it starts anything.
+#[tokio::test]
+async fn stop_holds_when_no_worker_runs() -> Result<()> {
+    let scene = Scene::new().await?;
+    scene.worker("first")?.start().await?.stop().await?;
+    scene.publish("bench.noop", &json!({}), "unwanted", 2).await?;
+    scene.publish("bench.noop", &json!({}), "wanted", 3).await?;
+    order(&scene, (0..500).map(|n| format!("long-gone-{n}"))).await?;
+    stop(&scene, &["unwanted-0", "unwanted-1"]).await?;
+    let worker = scene.worker("later")?.stdout().start().await?;
+    assert_eq!(stopped(&scene, 2).await?, ["unwanted-0", "unwanted-1"]);
+    worker.until_done(3).await?;
+    let stopped = worker.stop().await?;
+    // Begun in this order, by several workers of the pool.
+    let mut done = stopped.ids();
+    done.sort_unstable();
+    assert_eq!(done, ["wanted-0", "wanted-1", "wanted-2"]);
+    assert_eq!((stopped.receipt.acked, stopped.receipt.dead), (3, 2));
+    Ok(())
+}
+
+/// The stream is deleted and made again: offsets begin anew, and new orders are still heard.
+#[tokio::test]
+async fn stop_is_heard_after_the_stream_was_made_anew() -> Result<()> {
+    let scene = Scene::new().await?;
+    let worker = scene.worker("hearing")?.stdout().lane("fast:prefetch=4,concurrency=2..2").start().await?;
+    order(&scene, (0..20).map(|n| format!("before-{n}"))).await?;
+    scene.publish("bench.sleep", &json!({"ms": 600_000}), "running", 2).await?;
+    worker.until_holds("fast", 2, 0).await?;
+    stop(&scene, &["running-0"]).await?;
+    assert_eq!(stopped(&scene, 1).await?, ["running-0"]);
+    let stream = ["queues", scene.vhost().name(), "garenne.stops"];
+    scene.vhost().broker().management().delete(&stream).await?;
+    // Nobody takes the order until the worker has made the stream again, bindings and all.
+    eventually("the order is taken", async || {
+        let ended = scene.garenne(&["task", "stop", "running-1"]).await?;
+        Ok(Seen::when(ended.code == Some(0), format_args!("{:?}", ended.stderr)))
+    })
+    .await?;
+    assert_eq!(stopped(&scene, 1).await?, ["running-1"]);
+    // What was ordered before the stream went is not forgotten by who saw it.
+    scene.publish("bench.noop", &json!({}), "before", 2).await?;
+    assert_eq!(stopped(&scene, 2).await?, ["before-0", "before-1"]);
+    assert_eq!(worker.stop().await?.receipt.acked, 0);
+    Ok(())
+}
+
+/// From the order to the death of a running task, by the clocks of who gave the order and of who obeyed.
+#[tokio::test]
+async fn stop_arrives_within_a_second() -> Result<()> {
+    const EACH: usize = 100;
+    let scene = Scene::new().await?;
+    let plan = |name| anyhow::Ok(scene.worker(name)?.stdout().lane("fast:prefetch=100,concurrency=100..100"));
+    let (one, other) = tokio::try_join!(plan("one")?.start(), plan("other")?.start())?;
+    let ids = scene.publish("bench.sleep", &json!({"ms": 600_000}), "endless", 2 * EACH).await?;
+    tokio::try_join!(one.until_holds("fast", EACH, 0), other.until_holds("fast", EACH, 0))?;
+    let mut ordered = BTreeMap::new();
+    for id in &ids {
+        ordered.insert(id.clone(), i64::try_from(now()?.as_millis())?);
+        order(&scene, [id.clone()]).await?;
+    }
+    let dead = scene.take_all("garenne.dead", ids.len()).await?;
+    let took = |dead: &Taken| {
+        let died = dead.number("garenne-died-at").context("no garenne-died-at")?;
+        let ordered = ordered.get(dead.id()).with_context(|| format!("{} was not ordered", dead.id()))?;
+        anyhow::Ok(died - ordered)
+    };
+    let mut took: Vec<_> = dead.iter().map(took).collect::<Result<_>>()?;
+    took.sort_unstable();
+    let (median, p99) = (took[took.len() / 2], took[took.len() * 99 / 100 - 1]);
+    println!("{} orders: median {median} ms, p99 {p99} ms, longest {} ms", took.len(), took[took.len() - 1]);
+    assert!(p99 < 1000, "p99 {p99} ms, median {median} ms");
+    assert!(dead.iter().all(|dead| dead.text("garenne-reason") == "stopped"));
+    tokio::try_join!(one.stop(), other.stop())?;
+    Ok(())
+}

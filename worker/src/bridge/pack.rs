@@ -1,0 +1,180 @@
+//! A lane's pipeline for packs: one delivery, one place in the pool, and a settlement for each record.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use garenne_common::{
+    pool::{Ending, Spec},
+    shutdown::Fate,
+    task::{DeadReason, Envelope},
+    telemetry::metrics::TaskOutcome,
+};
+
+use super::{Bridge, Job, SUSPICIOUS_DEATHS, SUSPICIOUS_RETURNS};
+use crate::{
+    consumer::Delivery,
+    execute::End,
+    pack::{PackAttempt, PackEnd, Record},
+    registry::Entry,
+    work::Work,
+};
+
+/// A pack's half that stays with us while the pool runs its records.
+pub(crate) struct PackJob {
+    pub(super) bridge: Arc<Bridge>,
+    delivery: Delivery,
+    pack: Arc<Envelope>,
+    records: Arc<[Record]>,
+    entry: Arc<Entry>,
+}
+
+impl PackJob {
+    pub(super) fn complete(self, ending: Ending<Vec<End>>) {
+        match PackEnd::of(ending, self.records.len()) {
+            PackEnd::Apart(ends) => {
+                let Self { bridge, delivery, records, entry, .. } = self;
+                let clerk = Arc::clone(&bridge.clerk);
+                for ((delivery, record), end) in shares(delivery, &records).zip(ends) {
+                    clerk.settle(&bridge.lane, delivery, Arc::clone(&record.envelope), &entry, end);
+                }
+            }
+            PackEnd::Back { ran } => self.hand_back(ran),
+            PackEnd::Abandon => {
+                self.entry.metrics.counted(TaskOutcome::Interrupted);
+                self.delivery.settle(Fate::Abandoned);
+            }
+        }
+    }
+
+    /// Gives all of it back, and with it the results of those that ran.
+    pub(super) fn hand_back(self, ran: usize) {
+        (0..ran).for_each(|_| self.entry.metrics.counted(TaskOutcome::Interrupted));
+        self.bridge.clerk.hand_back(self.delivery, &self.pack);
+    }
+}
+
+/// A share of the pack's delivery for each of its records.
+fn shares(delivery: Delivery, records: &[Record]) -> impl Iterator<Item = (Delivery, &Record)> {
+    let payloads = records.iter().map(|record| record.payload.clone());
+    delivery.divide(payloads).zip(records)
+}
+
+impl Bridge {
+    /// Takes a pack. As a whole it can only be malformed; whatever else keeps its records from running
+    /// is said of each of them.
+    pub(super) async fn accept_pack(
+        self: &Arc<Self>,
+        delivery: Delivery,
+        pack: Arc<Envelope>,
+        now: SystemTime,
+    ) {
+        let mut records = match Record::read_all(&pack, &delivery.body) {
+            Ok(records) => records,
+            Err(bad) => {
+                let error = bad.to_string();
+                return self.clerk.dead(&self.lane, delivery, Some(pack), DeadReason::Malformed, error);
+            }
+        };
+        if delivery.redelivered {
+            records.retain(|record| !self.clerk.loans.is_done(&record.envelope.id));
+            if records.is_empty() {
+                return delivery.settle(Fate::Acked);
+            }
+        }
+        if pack.expired(now) {
+            return self.all_dead(delivery, &records, DeadReason::Expired, "expired before it started");
+        }
+        let Some(entry) = self.registry.get(pack.kind.as_str()).cloned() else {
+            let error = format!("no handler for kind {:?}", pack.kind.as_str());
+            return self.all_dead(delivery, &records, DeadReason::UnknownKind, &error);
+        };
+        if let Some(wait) = pack.due_in(now) {
+            return self.clerk.put_off(&self.lane, delivery, &pack, wait);
+        }
+        if entry.options.deadline.is_some() && !self.quarantine {
+            // A long task needs a place, a deadline and a delivery of its own. Through the ladder: the
+            // lane's own queue may be full of packs that wait for room in it.
+            for (delivery, record) in shares(delivery, &records) {
+                self.clerk.put_off(&self.lane, delivery, &record.envelope, Duration::ZERO);
+            }
+            return;
+        }
+        let records = Arc::from(records);
+        if self.quarantine || pack.delivery_count >= SUSPICIOUS_RETURNS {
+            let this = Arc::clone(self);
+            self.clerk.tracker.spawn(async move { this.examine_pack(delivery, pack, records, entry).await });
+            return;
+        }
+        self.submit_pack(delivery, pack, records, entry).await;
+    }
+
+    /// Takes a pack with a record that may kill its worker. Alone in the suspect queue it runs as a pack
+    /// first, which clears the packs that only happened to be near; one whose run alone ended in a
+    /// death is taken apart, and each record is examined by itself.
+    async fn examine_pack(
+        self: Arc<Self>,
+        delivery: Delivery,
+        pack: Arc<Envelope>,
+        records: Arc<[Record]>,
+        entry: Arc<Entry>,
+    ) {
+        if !self.quarantine {
+            if self.member.unclean_deaths().await >= SUSPICIOUS_DEATHS {
+                return self.clerk.suspect(&self.lane, delivery, &pack);
+            }
+        } else if entry.options.deadline.is_some() {
+            return self.all_suspect(delivery, &pack, &records);
+        } else if !pack.suspect_armed {
+            return self.clerk.arm(delivery, &pack);
+        } else if delivery.redelivered && self.member.unclean_deaths().await > 0 {
+            return self.all_suspect(delivery, &pack, &records);
+        }
+        self.submit_pack(delivery, pack, records, entry).await;
+    }
+
+    async fn submit_pack(
+        self: &Arc<Self>,
+        delivery: Delivery,
+        pack: Arc<Envelope>,
+        records: Arc<[Record]>,
+        entry: Arc<Entry>,
+    ) {
+        // Long as the pool sees it, so that a stop reaches it between two records.
+        let mut spec = Spec::long(pack.id.shared()).deadline(self.pack_time);
+        if entry.options.cpu_bound {
+            spec = spec.on_threads();
+        }
+        if let Some(group) = &pack.group {
+            spec = spec.group(group.as_str());
+        }
+        self.packs.note(&records);
+        let attempt = PackAttempt {
+            entry: Arc::clone(&entry),
+            worker: Arc::clone(&self.worker),
+            surroundings: self.surroundings.clone(),
+            records: Arc::clone(&records),
+            epoch: delivery.epoch(),
+            stops: Arc::clone(self.member.stops()),
+        };
+        let job = Job::Pack(PackJob { bridge: Arc::clone(self), delivery, pack, records, entry });
+        self.enter(spec, Work::Pack(attempt), job).await;
+    }
+
+    fn all_dead(&self, delivery: Delivery, records: &[Record], reason: DeadReason, error: &str) {
+        for (delivery, record) in shares(delivery, records) {
+            let envelope = Some(Arc::clone(&record.envelope));
+            self.clerk.dead(&self.lane, delivery, envelope, reason, error.to_owned());
+        }
+    }
+
+    fn all_suspect(&self, delivery: Delivery, pack: &Envelope, records: &[Record]) {
+        let lane = pack.lane.as_deref().map_or_else(|| Arc::clone(&self.lane), Arc::from);
+        for (delivery, record) in shares(delivery, records) {
+            // The runs so far were the pack's and speak against no record.
+            let alone = Envelope { suspect_runs: 0, ..Envelope::clone(&record.envelope) };
+            self.clerk.suspect(&lane, delivery, &alone);
+        }
+    }
+}

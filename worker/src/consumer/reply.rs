@@ -1,0 +1,16 @@
+//! The broker's reply codes that mean something to a worker.
+
+/// The user lacks a right.
+pub(super) const ACCESS_REFUSED: u16 = 403;
+/// There is no such queue.
+pub(super) const NOT_FOUND: u16 = 404;
+/// Another connection holds the exclusive queue.
+pub(super) const RESOURCE_LOCKED: u16 = 405;
+
+/// The code of an error that the broker sent.
+pub(super) fn code(error: &lapin::Error) -> Option<u16> {
+    match error.kind() {
+        lapin::ErrorKind::ProtocolError(error) => Some(error.get_id()),
+        _ => None,
+    }
+}

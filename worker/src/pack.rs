@@ -1,0 +1,158 @@
+//! Several tasks of one kind in one message: its records run one after another as one task of the
+//! pool, so that a thousand of them take the room of one.
+//!
+//! A record that does not succeed leaves the pack as a message of its own, and the pack is taken off
+//! its queue when every record is stored or has left. What is interrupted goes back whole, and its
+//! results are thrown away: nothing of it has happened yet.
+
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use garenne_common::{
+    pool::{self, Cause, Ending},
+    task::{BadPack, Envelope, read_pack},
+};
+
+use crate::{
+    consumer::Epoch,
+    execute::{Attempt, End, Outcome},
+    fleet::Stops,
+    handler::Surroundings,
+    registry::Entry,
+};
+
+/// One task of a pack.
+pub(crate) struct Record {
+    pub(crate) envelope: Arc<Envelope>,
+    pub(crate) payload: Bytes,
+}
+
+impl Record {
+    /// Reads a pack's body, which the payloads go on sharing.
+    pub(crate) fn read_all(pack: &Envelope, body: &Bytes) -> Result<Vec<Self>, BadPack> {
+        let packed = read_pack(body)?;
+        Ok(packed
+            .iter()
+            .map(|record| Self {
+                envelope: Arc::new(record.envelope(pack)),
+                payload: body.slice_ref(record.payload),
+            })
+            .collect())
+    }
+}
+
+/// A pack's records, as the pool runs them.
+pub(crate) struct PackAttempt {
+    pub(crate) entry: Arc<Entry>,
+    pub(crate) worker: Arc<str>,
+    pub(crate) surroundings: Surroundings,
+    pub(crate) records: Arc<[Record]>,
+    pub(crate) epoch: Arc<Epoch>,
+    pub(crate) stops: Arc<Stops>,
+}
+
+impl PackAttempt {
+    /// Runs the records in order and answers the ends of those that had their turn. Told to stop, it
+    /// stops between two records: a short task is not interrupted.
+    pub(crate) async fn run(self, cx: pool::TaskContext) -> Vec<End> {
+        let mut ends = Vec::with_capacity(self.records.len());
+        for record in self.records.iter() {
+            if cx.cause().is_some() || !self.epoch.alive() {
+                break;
+            }
+            ends.push(self.one(record).await);
+            // A thousand records that never wait would keep everything else off this thread.
+            tokio::task::coop::consume_budget().await;
+        }
+        ends
+    }
+
+    async fn one(&self, record: &Record) -> End {
+        let envelope = &record.envelope;
+        let attempt = Attempt {
+            entry: Arc::clone(&self.entry),
+            envelope: Arc::clone(envelope),
+            worker: Arc::clone(&self.worker),
+            surroundings: self.surroundings.clone(),
+            body: record.payload.clone(),
+            epoch: Arc::clone(&self.epoch),
+            stops: Arc::clone(&self.stops),
+        };
+        let part = pool::TaskContext::short(envelope.id.shared());
+        let ending = match AssertUnwindSafe(attempt.run(part)).catch_unwind().await {
+            Ok(output) => Ending::Finished { output, told: None },
+            Err(panic) => Ending::Panicked { message: pool::panic_message(panic) },
+        };
+        End::of(ending)
+    }
+}
+
+/// What becomes of a pack.
+pub(crate) enum PackEnd {
+    /// Each record goes its own way.
+    Apart(Vec<End>),
+    /// All of it goes back to the broker, after so many records had run.
+    Back { ran: usize },
+    /// A record is still running and given up: all of it is left to the broker.
+    Abandon,
+}
+
+impl PackEnd {
+    /// Reads the pool's word on a pack of so many records.
+    pub(crate) fn of(ending: Ending<Vec<End>>, records: usize) -> Self {
+        let (mut ends, cause) = match ending {
+            Ending::Finished { output, told } => (output, told),
+            Ending::NotStarted { cause } => (Vec::new(), Some(cause)),
+            Ending::GaveUp { cause: Cause::Shutdown, .. } => return Self::Abandon,
+            // A record hangs, nobody can say which.
+            Ending::GaveUp { cause, .. } => (Vec::new(), Some(cause)),
+            Ending::Panicked { message } => {
+                let panicked = |()| End::of(Ending::Panicked { message: message.clone() });
+                return Self::Apart(std::iter::repeat_n((), records).map(panicked).collect());
+            }
+        };
+        let missing = records - ends.len();
+        let back = ends.iter().any(|end| matches!(end.outcome, Outcome::HandBack | Outcome::Abandon));
+        let rest = match cause {
+            // Its channel died, or the worker stops, before every record had its turn.
+            None | Some(Cause::Shutdown) if missing > 0 => return Self::Back { ran: ends.len() },
+            _ if back => return Self::Back { ran: ends.len() },
+            // What had no turn in good time goes on alone, so that slow records hold up nobody.
+            Some(Cause::Deadline) => || End::untried(Outcome::PutOff { wait: Duration::ZERO }),
+            _ => || End::of(Ending::NotStarted { cause: Cause::Stopped }),
+        };
+        ends.extend(std::iter::repeat_with(rest).take(missing));
+        Self::Apart(ends)
+    }
+}
+
+/// The packs that wait or run here, so that a record can be found by its id.
+#[derive(Default)]
+pub(crate) struct Packs(Mutex<Vec<Weak<[Record]>>>);
+
+impl Packs {
+    /// Notes a pack for as long as it lives. Their number is bounded by the prefetch.
+    pub(crate) fn note(&self, records: &Arc<[Record]>) {
+        let mut packs = self.held();
+        packs.retain(|pack| pack.strong_count() > 0);
+        packs.push(Arc::downgrade(records));
+    }
+
+    /// Whether a record of this id is here.
+    pub(crate) fn hold(&self, id: &str) -> bool {
+        let packs: Vec<_> = self.held().iter().filter_map(Weak::upgrade).collect();
+        packs.iter().any(|pack| pack.iter().any(|record| record.envelope.id.as_str() == id))
+    }
+
+    fn held(&self) -> std::sync::MutexGuard<'_, Vec<Weak<[Record]>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests;

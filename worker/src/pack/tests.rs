@@ -1,0 +1,192 @@
+use std::time::SystemTime;
+
+use garenne_common::{
+    pool::{OnEnd, Pool, PoolConfig, Spec, Stop, Task},
+    task::{ContentType, DeadReason, Kind, NewTask, StopOrder, TaskId, pack_properties, write_pack},
+    telemetry::Metrics,
+};
+use tokio::sync::{Semaphore, oneshot};
+
+use super::*;
+use crate::{TaskContext, TaskError, Worker, WorkerConfig, consumer::Meter, json_payload};
+
+#[derive(serde::Deserialize)]
+struct Step {
+    does: String,
+}
+json_payload!(Step, "test.step");
+
+fn shut() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(0))
+}
+
+/// A pack of these records, each named for what it does; `hold` waits for a permit of the gate.
+fn attempt(steps: &[&str], stopped: &[&str], gate: &Arc<Semaphore>) -> PackAttempt {
+    let gate = Arc::clone(gate);
+    let step = move |cx: TaskContext, step: Step| {
+        let gate = Arc::clone(&gate);
+        async move {
+            assert!(cx.deadline().is_none(), "a record of a pack is a short task");
+            match step.does.as_str() {
+                "succeed" => Ok(cx.id().to_string()),
+                "hold" => {
+                    gate.acquire().await.unwrap().forget();
+                    Ok(cx.id().to_string())
+                }
+                "fail" => Err(TaskError::retry("it failed")),
+                "reject" => Err(TaskError::reject("never")),
+                "panic" => panic!("boom"),
+                other => unreachable!("{other}"),
+            }
+        }
+    };
+    let registry = Worker::builder(WorkerConfig::default()).handle(step).build().unwrap().into_registry();
+    let kind = Kind::parse("test.step").unwrap();
+    let tasks: Vec<_> = steps
+        .iter()
+        .enumerate()
+        .map(|(n, does)| NewTask {
+            id: TaskId::parse(&format!("{n}")).unwrap(),
+            ..NewTask::new(kind.clone(), ContentType::Json, format!(r#"{{"does":"{does}"}}"#).into_bytes())
+        })
+        .collect();
+    let body = Bytes::from(write_pack(&tasks).unwrap());
+    let now = SystemTime::now();
+    let properties = pack_properties(&kind, now);
+    let pack = Envelope::read("test.step", &properties, None, |_| true, now).unwrap();
+    let meter = Meter { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
+    let stops = Stops::default();
+    for task in stopped {
+        stops.apply(&StopOrder::Task { task: (*task).to_owned(), at: 0 });
+    }
+    PackAttempt {
+        entry: Arc::clone(registry.get("test.step").unwrap()),
+        worker: "test".into(),
+        surroundings: Surroundings::default(),
+        records: Record::read_all(&pack, &body).unwrap().into(),
+        epoch: Arc::new(Epoch::new(meter).0),
+        stops: Arc::new(stops),
+    }
+}
+
+struct Run(PackAttempt);
+
+impl Task for Run {
+    type Output = Vec<End>;
+
+    async fn run(self, cx: pool::TaskContext) -> Vec<End> {
+        self.0.run(cx).await
+    }
+}
+
+type Running = (Pool<Run, OnEnd<Box<dyn FnOnce(Ending<Vec<End>>) + Send>>>, oneshot::Receiver<PackEnd>);
+
+fn start(attempt: PackAttempt, deadline: Duration) -> Running {
+    let config = PoolConfig {
+        name: "test".into(),
+        queue: 1,
+        workers: 1..=1,
+        idle_timeout: Duration::from_secs(60),
+        default_deadline: Duration::from_secs(60),
+        grace: Duration::from_secs(2),
+    };
+    let pool = Pool::start(config, tokio::runtime::Handle::current()).unwrap();
+    let (sender, ended) = oneshot::channel();
+    let records = attempt.records.len();
+    let tell: Box<dyn FnOnce(Ending<Vec<End>>) + Send> =
+        Box::new(move |ending| drop(sender.send(PackEnd::of(ending, records))));
+    assert!(pool.submit_detached(Spec::long("pack").deadline(deadline), Run(attempt), OnEnd(tell)).is_ok());
+    (pool, ended)
+}
+
+fn word(end: &End) -> String {
+    match &end.outcome {
+        Outcome::Done { output, .. } => output.json.get().to_owned(),
+        Outcome::Retry { error, .. } => format!("retry: {error}"),
+        Outcome::Dead { reason, error } => format!("{reason}: {error}"),
+        Outcome::PutOff { .. } => "put off".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+async fn words(ended: oneshot::Receiver<PackEnd>) -> Vec<String> {
+    match ended.await.unwrap() {
+        PackEnd::Apart(ends) => ends.iter().map(word).collect(),
+        PackEnd::Back { ran } => vec![format!("back after {ran}")],
+        PackEnd::Abandon => vec!["abandoned".to_owned()],
+    }
+}
+
+const LONG: Duration = Duration::from_secs(30);
+
+#[tokio::test(start_paused = true)]
+async fn every_record_comes_to_an_end_of_its_own() {
+    let steps = ["succeed", "fail", "panic", "succeed", "reject", "succeed"];
+    let (_pool, ended) = start(attempt(&steps, &["3"], &shut()), LONG);
+    let stopped = format!("{}: stopped by an operator", DeadReason::Stopped);
+    let expected = [
+        r#""0""#,
+        "retry: it failed",
+        "retry: the handler panicked: boom",
+        stopped.as_str(),
+        "rejected: never",
+        r#""5""#,
+    ];
+    assert_eq!(words(ended).await, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_waits_for_the_record_that_runs_and_gives_the_pack_back_whole() {
+    let gate = shut();
+    let (pool, ended) = start(attempt(&["succeed", "hold", "succeed"], &[], &gate), LONG);
+    tokio::task::yield_now().await;
+    pool.begin_shutdown(Stop::Hard { grace: Duration::from_secs(2) });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    gate.add_permits(1);
+    assert_eq!(words(ended).await, ["back after 2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_outlives_the_grace_leaves_the_pack_to_the_broker() {
+    let (pool, ended) = start(attempt(&["hold", "succeed"], &[], &shut()), LONG);
+    tokio::task::yield_now().await;
+    pool.begin_shutdown(Stop::Hard { grace: Duration::from_secs(2) });
+    assert_eq!(words(ended).await, ["abandoned"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_had_no_turn_in_time_goes_on_alone() {
+    let gate = shut();
+    let (_pool, ended) = start(attempt(&["succeed", "hold", "succeed", "succeed"], &[], &gate), LONG);
+    tokio::time::sleep(LONG + Duration::from_secs(1)).await;
+    gate.add_permits(1);
+    assert_eq!(words(ended).await, [r#""0""#, r#""1""#, "put off", "put off"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_hangs_is_left_to_hang_alone() {
+    let (_pool, ended) = start(attempt(&["succeed", "hold"], &[], &shut()), LONG);
+    assert_eq!(words(ended).await, ["put off", "put off"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pack_whose_channel_died_goes_back_between_two_records() {
+    let gate = shut();
+    let attempt = attempt(&["hold", "succeed"], &[], &gate);
+    let epoch = Arc::clone(&attempt.epoch);
+    let (_pool, ended) = start(attempt, LONG);
+    tokio::task::yield_now().await;
+    epoch.end();
+    gate.add_permits(1);
+    assert_eq!(words(ended).await, ["back after 1"]);
+}
+
+#[test]
+fn a_record_is_found_while_its_pack_is_here() {
+    let packs = Packs::default();
+    let attempt = attempt(&["succeed"], &[], &shut());
+    packs.note(&attempt.records);
+    assert!(packs.hold("0") && !packs.hold("1"));
+    drop(attempt);
+    assert!(!packs.hold("0"));
+}
