@@ -1,0 +1,106 @@
+"""Every expression of rules and dashboards: names and labels against the programs' source, and a rules file of the
+dashboards' expressions for promtool to parse.
+
+usage: expressions.py OUT.yml      (from the repository's root; exit 1 with a line per fault)
+"""
+
+import json
+import pathlib
+import re
+import sys
+
+RULES = pathlib.Path("deploy/prometheus/rules.yml")
+DASHBOARDS = sorted(pathlib.Path("deploy/grafana/dashboards").glob("*.json"))
+
+# Labels that Prometheus or Kubernetes adds.
+GIVEN = {"job", "instance", "namespace", "le"}
+
+# The console's exporter; its names and labels are part of the public contract.
+FLEET = {
+    "garenne_queue_messages": {"queue", "state"},
+    "garenne_queue_consumers": {"queue"},
+    "garenne_backlog_seconds": {"lane"},
+    "garenne_unroutable_total": set(),
+}
+
+
+def exported():
+    """Metric name to its labels, as the programs' sources have them."""
+    found = dict(FLEET)
+    # The test that holds names, types and labels of what workers and gateway share.
+    table = pathlib.Path("common/src/telemetry/metrics/tests.rs").read_text()
+    for name, kind, labels in re.findall(r'\("(garenne_\w+)", "(\w+)", "([\w ]*)"\)', table):
+        suffixes = ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)
+        found |= {name + suffix: set(labels.split()) for suffix in suffixes}
+    own = pathlib.Path("producer/src/gateway/instruments.rs").read_text()
+    for name, labels in re.findall(r'"(garenne_\w+)",\s*"[^"]*",\s*&\[([^\]]*)\]', own):
+        found[name] = set(re.findall(r"\w+", labels))
+    for name in re.findall(r"record: (garenne:\S+)", RULES.read_text()):
+        found[name] = {"lane"}
+    return found
+
+
+def of_dashboards(faults):
+    """(where, expression) of every panel, variable and annotation."""
+    uids = {}
+    for path in DASHBOARDS:
+        board = json.loads(path.read_text())
+        if uids.setdefault(board["uid"], path) != path:
+            faults.append(f"{path}: uid {board['uid']} is {uids[board['uid']]}'s already")
+        ids = [panel["id"] for panel in board["panels"]]
+        if len(ids) != len(set(ids)):
+            faults.append(f"{path}: panels share an id")
+        known = {variable["name"] for variable in board["templating"]["list"]}
+        texts = []
+        for panel in board["panels"]:
+            texts += [(f"{path}: {panel['title']}", target["expr"]) for target in panel.get("targets", [])]
+            if panel["type"] != "row" and not panel.get("targets"):
+                faults.append(f"{path}: panel {panel['title']} asks nothing")
+        texts += [(f"{path}: annotation {note['name']}", note["expr"]) for note in board["annotations"]["list"]]
+        for variable in board["templating"]["list"]:
+            if variable["type"] == "query":
+                values = re.fullmatch(r"label_values\((.*), \w+\)", variable["query"]["query"])
+                if not values:
+                    faults.append(f"{path}: variable {variable['name']}: expected label_values(selector, label)")
+                    continue
+                texts.append((f"{path}: variable {variable['name']}", values[1]))
+        for where, text in texts:
+            plain = text.replace("$__rate_interval", "5m")
+            for variable in re.findall(r"\$\{?(\w+)", plain):
+                if variable not in known:
+                    faults.append(f"{where}: ${variable} is no variable of this dashboard")
+            yield where, re.sub(r"\$\{?\w+\}?", "x", plain)
+
+
+def check_names(where, text, metrics, faults):
+    bare = re.sub(r'"(?:\\.|[^"\\])*"', '""', text)
+    for name in set(re.findall(r"\bgarenne[_:][\w:]+", bare)):
+        if name not in metrics:
+            faults.append(f"{where}: no program exports {name}")
+    for name, labels in re.findall(r"\b(garenne[_:][\w:]+)\{([^}]*)\}", bare):
+        for label in re.findall(r"(\w+)\s*[=!]", labels):
+            if label not in metrics.get(name, {label}) | GIVEN:
+                faults.append(f"{where}: {name} has no label {label}; it has {', '.join(sorted(metrics[name])) or 'none'}")
+
+
+def main():
+    faults, records = [], []
+    metrics = exported()
+    if len(metrics) < 20:
+        faults.append("common/src/telemetry/metrics/tests.rs: the table of metrics was not found")
+    for where, text in of_dashboards(faults):
+        check_names(where, text, metrics, faults)
+        records.append({"record": f"dashboards:expression:{len(records)}", "expr": text})
+    # Rules are YAML, which the standard library cannot read; comments aside, names are found without.
+    rules = "\n".join(line for line in RULES.read_text().splitlines() if not line.lstrip().startswith(("#", "- record:")))
+    expressions = re.findall(r"expr: (?:\|\n((?:[ ]{10,}.*\n)+)|(.*))", rules)
+    for block, line in expressions:
+        check_names(str(RULES), block or line, metrics, faults)
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    pathlib.Path(sys.argv[1]).write_text(json.dumps({"groups": [{"name": "dashboards", "rules": records}]}))
+    print(f"{len(expressions)} expressions of rules and {len(records)} of dashboards name what is exported")
+    return 1 if faults else 0
+
+
+sys.exit(main())
