@@ -1,0 +1,249 @@
+"""Rendered manifests against Kubernetes' schemas, against each other, and against what the programs really have.
+
+usage: manifests.py FILE.yaml…   (from the repository's root; each file is all objects of one installation;
+                                  exit 1 with a line per fault)
+"""
+
+import pathlib
+import re
+import sys
+
+import jsonschema
+import kubernetes_validate
+import yaml
+
+# The oldest that Chart.yaml allows, and the newest whose schemas the package has.
+VERSIONS = ["1.27", kubernetes_validate.latest_version()]
+CUSTOM = yaml.safe_load(pathlib.Path("deploy/checks/custom_resources.yaml").read_text())
+PROGRAMS = {"gateway", "worker", "console"}
+
+
+def source(path):
+    return pathlib.Path(path).read_text()
+
+
+ROUTES = set(re.findall(r'\.route\("(/\w+)"', source("common/src/telemetry/admin/routes.rs")))
+SETTLING = int(re.search(r"FLUSH: Duration = Duration::from_secs\((\d+)\)", source("worker/src/budget.rs"))[1])
+SETTINGS = {"config", "log"}
+SETTINGS |= set(re.findall(r'"(\w+)"', re.search(r"ELSEWHERE: &\[&str\] = &\[(.*?)\];", source("common/src/config/known.rs"), re.S)[1]))
+SETTINGS |= set(re.findall(r"^    pub (\w+):", source("common/src/config/common.rs"), re.M))
+
+
+class Installation:
+    def __init__(self, path):
+        self.path = path
+        self.objects = [item for item in yaml.safe_load_all(source(path)) if item]
+        self.faults = []
+        self.pods = [(item, item["spec"]["template"]) for item in self.objects if item["kind"] in ("Deployment", "Job")]
+
+    def fault(self, item, text):
+        self.faults.append(f"{self.path}: {item['kind']} {item['metadata'].get('name')}: {text}")
+
+    def named(self, kind, name):
+        return any(item["kind"] == kind and item["metadata"]["name"] == name for item in self.objects)
+
+    def matching(self, labels):
+        return [pod for _, pod in self.pods if labels.items() <= pod["metadata"]["labels"].items()]
+
+    def check(self):
+        seen = set()
+        for item in self.objects:
+            key = (item["kind"], item["metadata"]["name"])
+            if key in seen:
+                self.fault(item, "there twice")
+            seen.add(key)
+            self.schema(item)
+            getattr(self, item["kind"].lower(), lambda item: None)(item)
+        for item, pod in self.pods:
+            self.pod(item, pod)
+        scaled = [item["spec"]["scaleTargetRef"]["name"] for item in self.objects if "scaleTargetRef" in item.get("spec", {})]
+        for name in {name for name in scaled if scaled.count(name) > 1}:
+            self.faults.append(f"{self.path}: Deployment {name} has {scaled.count(name)} autoscalers")
+        return self.faults
+
+    def schema(self, item):
+        kind = f"{item['apiVersion']}/{item['kind']}"
+        try:
+            if "." in item["apiVersion"] and not item["apiVersion"].split("/")[0].endswith(".k8s.io"):
+                if kind not in CUSTOM:
+                    return self.fault(item, f"{kind} is not in custom_resources.yaml")
+                resolvable = {**CUSTOM[kind], "definitions": CUSTOM["definitions"]}
+                jsonschema.Draft7Validator(resolvable).validate(item["spec"])
+            else:
+                for version in VERSIONS:
+                    kubernetes_validate.validate(item, version, strict=True)
+        except (kubernetes_validate.ValidationError, jsonschema.ValidationError) as error:
+            place = ".".join(str(step) for step in error.path)
+            self.fault(item, f"{place}: {error.message}")
+        except kubernetes_validate.SchemaNotFoundError as error:
+            self.fault(item, str(error))
+
+    # What must be found by its labels or its name.
+
+    def selects(self, item, labels):
+        pods = self.matching(labels)
+        if not pods:
+            self.fault(item, f"selects no pod: {labels}")
+        return pods
+
+    def ports(self, item, pods, names):
+        for name in names:
+            for pod in pods:
+                if not any(name in (port["name"], port["containerPort"]) for port in exposed(pod)):
+                    self.fault(item, f"no port {name} on {pod['metadata']['labels'].get('app.kubernetes.io/component')}")
+
+    def service(self, item):
+        pods = self.selects(item, item["spec"]["selector"])
+        self.ports(item, pods, [port["targetPort"] for port in item["spec"]["ports"]])
+
+    def poddisruptionbudget(self, item):
+        self.selects(item, item["spec"]["selector"]["matchLabels"])
+
+    def networkpolicy(self, item):
+        pods = self.selects(item, item["spec"]["podSelector"]["matchLabels"])
+        if sorted(item["spec"]["policyTypes"]) != ["Egress", "Ingress"]:
+            self.fault(item, "policyTypes: expected both, or what is not named is open")
+        self.ports(item, pods, [port["port"] for rule in item["spec"]["ingress"] for port in rule.get("ports", [])])
+
+    def podmonitor(self, item):
+        pods = self.selects(item, item["spec"]["selector"]["matchLabels"])
+        pods = [pod for pod in pods if exposed(pod)]
+        self.ports(item, pods, [end["port"] for end in item["spec"]["podMetricsEndpoints"]])
+        for end in item["spec"]["podMetricsEndpoints"]:
+            if end.get("path") not in ROUTES:
+                self.fault(item, f"path {end.get('path')}: the admin port has {', '.join(sorted(ROUTES))}")
+
+    def horizontalpodautoscaler(self, item):
+        self.scales(item)
+
+    def scaledobject(self, item):
+        self.scales(item)
+        for trigger in item["spec"]["triggers"]:
+            name = trigger.get("authenticationRef", {}).get("name")
+            if name and not self.named("TriggerAuthentication", name):
+                self.fault(item, f"no TriggerAuthentication {name}")
+            host = re.match(r"http://([\w-]+):", trigger["metadata"].get("url", ""))
+            if host and not self.named("Service", host[1]):
+                self.fault(item, f"no Service {host[1]}")
+
+    def scales(self, item):
+        name = item["spec"]["scaleTargetRef"]["name"]
+        target = [one for one in self.objects if one["kind"] == "Deployment" and one["metadata"]["name"] == name]
+        if not target:
+            self.fault(item, f"no Deployment {name}")
+        elif "replicas" in target[0]["spec"]:
+            self.fault(item, f"Deployment {name} sets replicas itself: each apply would undo the scaling")
+
+    def rolebinding(self, item):
+        if not self.named("Role", item["roleRef"]["name"]):
+            self.fault(item, f"no Role {item['roleRef']['name']}")
+        for subject in item["subjects"]:
+            if not self.named("ServiceAccount", subject["name"]):
+                self.fault(item, f"no ServiceAccount {subject['name']}")
+
+    # Pods.
+
+    def pod(self, item, pod):
+        labels, spec = pod["metadata"]["labels"], pod["spec"]
+        if not item["spec"].get("selector", {}).get("matchLabels", {}).items() <= labels.items():
+            self.fault(item, "its selector does not match its own pods")
+        if not self.named("ServiceAccount", spec.get("serviceAccountName")):
+            self.fault(item, f"no ServiceAccount {spec.get('serviceAccountName')}")
+        for field in ("automountServiceAccountToken", "enableServiceLinks"):
+            if spec.get(field) is not False:
+                self.fault(item, f"{field}: expected false")
+        security = spec.get("securityContext", {})
+        if security.get("runAsNonRoot") is not True or security.get("seccompProfile") != {"type": "RuntimeDefault"}:
+            self.fault(item, "securityContext: expected runAsNonRoot and seccompProfile RuntimeDefault")
+        volumes = {volume["name"]: volume for volume in spec.get("volumes", [])}
+        mounted = set()
+        for container in spec["containers"]:
+            self.container(item, container)
+            mounted |= {mount["name"] for mount in container.get("volumeMounts", [])}
+            if container["name"] in PROGRAMS:
+                self.probes(item, container)
+        if mounted != volumes.keys():
+            self.fault(item, f"volumes {sorted(volumes)}, mounted {sorted(mounted)}")
+        maps = re.findall(r"'configMap': \{[^}]*'name': '([^']+)'", str(spec.get("volumes", [])))
+        for name in maps:
+            if name != "kube-root-ca.crt" and not self.named("ConfigMap", name):
+                self.fault(item, f"no ConfigMap {name}")
+        self.grace(item, spec)
+
+    def container(self, item, container):
+        security = container.get("securityContext", {})
+        wanted = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+        for field, value in wanted.items():
+            if security.get(field) != value:
+                self.fault(item, f"container {container['name']}: securityContext.{field}: expected {value}")
+        if "memory" not in container.get("resources", {}).get("limits", {}):
+            self.fault(item, f"container {container['name']}: resources.limits.memory is missing")
+        paths = [mount["mountPath"] for mount in container.get("volumeMounts", [])]
+        for name, value in environment(container).items():
+            if not name.startswith("GARENNE_"):
+                continue
+            setting = name.removeprefix("GARENNE_").lower().split("__")[0]
+            if setting not in SETTINGS and setting.removesuffix("_file") not in SETTINGS:
+                self.fault(item, f"container {container['name']}: {name}: no program has such a setting")
+            if str(value).startswith(("/run/", "/etc/")) and not any(str(value).startswith(path + "/") for path in paths):
+                self.fault(item, f"container {container['name']}: {name}: nothing is mounted at {value}")
+
+    def probes(self, item, container):
+        where = f"container {container['name']}"
+        for probe, path in (("startupProbe", "/livez"), ("livenessProbe", "/livez"), ("readinessProbe", "/readyz")):
+            asked = container.get(probe, {}).get("httpGet", {})
+            # Liveness must not depend on the broker: its restart would only add to an outage.
+            if asked.get("path") != path or path not in ROUTES:
+                self.fault(item, f"{where}: {probe}: path is {asked.get('path')}, expected {path}")
+            if not any(asked.get("port") == port["name"] == "admin" for port in container["ports"]):
+                self.fault(item, f"{where}: {probe}: port is {asked.get('port')}, expected admin")
+        bound = {"GARENNE_ADMIN": "admin", "GARENNE_LISTEN": "sensors", "GARENNE_DASHBOARD__LISTEN": "dashboard"}
+        for variable, name in bound.items():
+            address = environment(container).get(variable)
+            ports = [port["containerPort"] for port in container["ports"] if port["name"] == name]
+            if address and [int(address.rpartition(":")[2])] != ports:
+                self.fault(item, f"{where}: {variable} is {address}, port {name} is {ports}")
+        start = container.get("startupProbe", {})
+        granted = start.get("periodSeconds", 10) * start.get("failureThreshold", 3)
+        needed = 2 * seconds(environment(container).get("GARENNE_CONNECT_TIMEOUT", "30s"))
+        if granted < needed:
+            self.fault(item, f"{where}: startupProbe grants {granted} s, a start may take {needed} s")
+
+    def grace(self, item, spec):
+        granted = spec.get("terminationGracePeriodSeconds", 30)
+        main = spec["containers"][0]
+        env = {"GARENNE_SHUTDOWN_TIMEOUT": "25s", "GARENNE_HARD_GRACE": "2s"} | environment(main)
+        if main["name"] == "worker":
+            timeout = 0 if env.get("GARENNE_SHUTDOWN_MODE") == "hard" else seconds(env["GARENNE_SHUTDOWN_TIMEOUT"])
+            needed = timeout + seconds(env["GARENNE_HARD_GRACE"]) + SETTLING
+            if seconds(env.get("GARENNE_TERMINATION_GRACE", "0s")) != granted:
+                self.fault(item, f"GARENNE_TERMINATION_GRACE is not terminationGracePeriodSeconds {granted}: the worker cannot check it")
+        elif main["name"] == "gateway":
+            slept = int(main["lifecycle"]["preStop"]["exec"]["command"][1])
+            needed = slept + seconds(env.get("GARENNE_GATEWAY__DRAIN_TIMEOUT", "20s"))
+        else:
+            return
+        if granted <= needed:
+            self.fault(item, f"terminationGracePeriodSeconds is {granted}, a stop takes up to {needed} and some margin")
+
+
+def exposed(pod):
+    return [port for container in pod["spec"]["containers"] for port in container.get("ports", [])]
+
+
+def environment(container):
+    return {variable["name"]: variable.get("value") for variable in container.get("env", [])}
+
+
+def seconds(text):
+    return int(re.fullmatch(r"(\d+)s", text)[1])
+
+
+faults = []
+for path in sys.argv[1:]:
+    installation = Installation(path)
+    faults += installation.check()
+    print(f"{path}: {len(installation.objects)} objects against Kubernetes {' and '.join(VERSIONS)}")
+for fault in faults:
+    print(fault, file=sys.stderr)
+sys.exit(1 if faults else 0)

@@ -1,0 +1,183 @@
+{{- define "garenne.name" -}}
+{{- if contains "garenne" .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{ else }}{{ printf "%s-garenne" .Release.Name | trunc 40 | trimSuffix "-" }}{{ end -}}
+{{- end -}}
+
+{{- /* Called with (list root component). Which pods: never changes in the life of a Deployment. */ -}}
+{{- define "garenne.selector" -}}
+{{- $root := index . 0 -}}
+app.kubernetes.io/name: garenne
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- if gt (len .) 2 }}
+garenne/workers: {{ index . 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "garenne.labels" -}}
+{{ include "garenne.selector" . }}
+app.kubernetes.io/version: {{ (index . 0).Chart.AppVersion | quote }}
+{{- end -}}
+
+{{- /* Called with (list root program). */ -}}
+{{- define "garenne.image" -}}
+{{- $root := index . 0 -}}
+{{- with $root.Values.image.registry }}{{ trimSuffix "/" . }}/{{ end }}garenne-{{ index . 1 }}:{{ $root.Values.image.tag | default $root.Chart.AppVersion }}
+{{- end -}}
+
+{{- /* The restricted Pod Security Standard, and more. */ -}}
+{{- define "garenne.podSecurity" -}}
+automountServiceAccountToken: false
+# The variables that service links make would be read as settings.
+enableServiceLinks: false
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 10001
+  runAsGroup: 10001
+  fsGroup: 10001
+  seccompProfile:
+    type: RuntimeDefault
+{{- end -}}
+
+{{- define "garenne.containerSecurity" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  runAsNonRoot: true
+  capabilities:
+    drop: [ALL]
+{{- end -}}
+
+{{- /* Called with (list component connectTimeoutSeconds). The admin port answers once the broker was reached and the
+      stop orders are read, each within connect_timeout, so a start may take twice that before liveness counts. */ -}}
+{{- define "garenne.probes" -}}
+startupProbe:
+  httpGet: {path: /livez, port: admin}
+  periodSeconds: 2
+  timeoutSeconds: 2
+  failureThreshold: {{ div (add (mul 2 (index . 0)) 31) 2 }}
+livenessProbe:
+  httpGet: {path: /livez, port: admin}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {path: /readyz, port: admin}
+  periodSeconds: 5
+  timeoutSeconds: 3
+  failureThreshold: 2
+{{- end -}}
+
+{{- /* Environment of every program. */ -}}
+{{- define "garenne.env" -}}
+- {name: GARENNE_PREFIX, value: {{ .Values.prefix | quote }}}
+- {name: GARENNE_LOG_FORMAT, value: {{ .Values.logFormat }}}
+- {name: GARENNE_ADMIN, value: "0.0.0.0:9464"}
+- {name: GARENNE_AMQP_URL_FILE, value: /run/secrets/garenne/amqp-url}
+{{- if .Values.settings }}
+- {name: GARENNE_CONFIG, value: /etc/garenne/settings.toml}
+{{- end }}
+{{- if .Values.secrets.adminToken.name }}
+- {name: GARENNE_ADMIN_TOKEN_FILE, value: /run/secrets/garenne/admin-token}
+{{- end }}
+{{- end -}}
+
+{{- define "garenne.mounts" -}}
+- {name: secrets, mountPath: /run/secrets/garenne, readOnly: true}
+{{- if .Values.settings }}
+- {name: settings, mountPath: /etc/garenne, readOnly: true}
+{{- end }}
+{{- end -}}
+
+{{- /* Called with (list root secret (dict file key…)): the user's Secret and the admin token as files of one folder. */ -}}
+{{- define "garenne.volumes" -}}
+{{- $root := index . 0 -}}
+- name: secrets
+  projected:
+    # 0440: the group is the pod's own.
+    defaultMode: 288
+    sources:
+      - secret:
+          name: {{ index . 1 }}
+          items:
+            {{- range $file, $key := index . 2 }}
+            - {key: {{ $key }}, path: {{ $file }}}
+            {{- end }}
+      {{- with $root.Values.secrets.adminToken }}
+      {{- if .name }}
+      - secret:
+          name: {{ .name }}
+          items:
+            - {key: {{ .key }}, path: admin-token}
+      {{- end }}
+      {{- end }}
+{{- if $root.Values.settings }}
+- name: settings
+  configMap:
+    name: {{ include "garenne.name" $root }}-settings
+{{- end }}
+{{- end -}}
+
+{{- /* Called with (list root values): where pods may run, and what a change of settings rolls. */ -}}
+{{- define "garenne.placing" -}}
+{{- $values := index . 1 -}}
+{{- with (index . 0).Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- with $values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "garenne.podAnnotations" -}}
+{{- $root := index . 0 -}}
+{{- $all := deepCopy (index . 1).podAnnotations -}}
+{{- if $root.Values.settings }}{{ $_ := set $all "checksum/settings" (sha256sum $root.Values.settings) }}{{ end -}}
+{{- with $all }}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- /* A worker set with the defaults filled in: (list root name set). Bounds across values are checked here, where the
+      schema cannot. */ -}}
+{{- define "garenne.workers" -}}
+{{- $root := index . 0 -}}{{- $name := index . 1 -}}
+{{- $set := mergeOverwrite (deepCopy $root.Values.workerDefaults) (index . 2) -}}
+{{- $scaling := $set.autoscaling -}}
+{{- if gt (int $scaling.minReplicas) (int $scaling.maxReplicas) -}}
+{{- fail (printf "workers.%s.autoscaling.minReplicas: %d is over maxReplicas %d" $name (int $scaling.minReplicas) (int $scaling.maxReplicas)) -}}
+{{- end -}}
+{{- if and (eq $scaling.type "hpa") (lt (int $scaling.minReplicas) 1) -}}
+{{- fail (printf "workers.%s.autoscaling.minReplicas: %d is under 1: without a worker a backlog takes for ever; the KEDA types can scale to 0" $name (int $scaling.minReplicas)) -}}
+{{- end -}}
+{{- if and (eq $scaling.type "keda-console") (not $root.Values.console.enabled) -}}
+{{- fail (printf "workers.%s.autoscaling.type: keda-console needs console.enabled" $name) -}}
+{{- end -}}
+{{- if and (eq $scaling.type "keda-console") $root.Values.networkPolicy.enabled (not $root.Values.networkPolicy.consoleFrom) -}}
+{{- fail (printf "networkPolicy.consoleFrom: empty, but workers.%s.autoscaling.type keda-console needs KEDA's namespace in it" $name) -}}
+{{- end -}}
+{{- $most := int (last (splitList ".." $set.concurrency)) -}}
+{{- if lt $most (int (first (splitList ".." $set.concurrency))) -}}
+{{- fail (printf "workers.%s.concurrency: %s: the second number is under the first" $name $set.concurrency) -}}
+{{- end -}}
+{{- if gt $most (int $set.prefetch) -}}
+{{- fail (printf "workers.%s.concurrency: %s: %d is over prefetch %d" $name $set.concurrency $most (int $set.prefetch)) -}}
+{{- end -}}
+{{- toYaml $set -}}
+{{- end -}}
+
+{{- /* What a stopping worker is granted, from its own sum (worker/src/budget.rs): timeout + hard grace + 3 s to settle,
+      plus the margin. GARENNE_TERMINATION_GRACE is the same number, so that the worker checks it again. */ -}}
+{{- define "garenne.workerGrace" -}}
+{{- $stop := .shutdown -}}
+{{- $timeout := ternary 0 (int $stop.timeoutSeconds) (eq $stop.mode "hard") -}}
+{{- add $timeout (int $stop.hardGraceSeconds) 3 (int $stop.marginSeconds) -}}
+{{- end -}}
