@@ -1,6 +1,7 @@
 //! What a task costs on the pool, beside the channels and spawns it could have been.
 //!
-//! `cargo bench -p garenne-common --bench pool -- [--json FILE] [--rounds N]`
+//! `cargo bench -p garenne-common --bench pool -- [--json FILE] [--rounds N] [--only PART]`; PART is part of
+//! the names to measure.
 
 #[path = "pool/fair.rs"]
 mod fair;
@@ -17,7 +18,7 @@ use garenne_common::pool::Run;
 use tokio::runtime::{Builder, Runtime};
 
 use harness::{Contestant, Row, compete, publish};
-use ours::Load;
+use ours::{Load, Submit};
 
 /// Tasks that are submitted before any is waited for.
 const GROUP: u64 = 1024;
@@ -30,7 +31,7 @@ fn runtime() -> Arc<Runtime> {
     Arc::new(Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime"))
 }
 
-fn per_task(rounds: usize) -> Vec<Row> {
+fn per_task(rounds: usize, only: &str) -> Vec<Row> {
     let runtime = runtime();
     let long = Run::Long { deadline: None };
     let mut contestants = Vec::new();
@@ -42,8 +43,10 @@ fn per_task(rounds: usize) -> Vec<Row> {
     for (name, run, load) in loads {
         for (suffix, observed) in [("", false), ("/with-metrics", true)] {
             let pool = ours::start(&runtime, GROUP as usize, 2..=2, observed);
-            let measure = ours::groups(&runtime, pool, run, load, (GROUPS, GROUP));
-            contestants.push(Contestant::new(&format!("pool/{name}{suffix}"), TASKS, measure));
+            for (way, submit) in [("", Submit::Together), ("/one-by-one", Submit::OneByOne)] {
+                let measure = ours::groups(&runtime, pool.clone(), run, load, (GROUPS, GROUP), submit);
+                contestants.push(Contestant::new(&format!("pool/{name}{suffix}{way}"), TASKS, measure));
+            }
         }
     }
     for (name, run) in [("short", Run::Short), ("long", long)] {
@@ -59,17 +62,18 @@ fn per_task(rounds: usize) -> Vec<Row> {
     peer("crossbeam", Box::new(peers::crossbeam(&runtime, GROUPS)));
     peer("tokio-spawn", Box::new(peers::spawn(&runtime, GROUPS, false)));
     peer("tokio-spawn/timeout-and-token", Box::new(peers::spawn(&runtime, GROUPS, true)));
-    compete(&mut contestants, rounds)
+    compete(contestants, rounds, only)
 }
 
 /// The same tasks on pools that differ in one size only; and groups as large as the queue, which fill it
 /// each time: the smaller they are, the more of their cost is the waiting for their end.
-fn scale(rounds: usize) -> Vec<Row> {
+fn scale(rounds: usize, only: &str) -> Vec<Row> {
     let runtime = runtime();
     let mut contestants = Vec::new();
     let mut contestant = |name: &str, queue: u64, workers: usize, group: u64| {
         let pool = ours::start(&runtime, queue as usize, workers..=workers, false);
-        let measure = ours::groups(&runtime, pool, Run::Short, Load::Empty, (100_000 / group, group));
+        let measure =
+            ours::groups(&runtime, pool, Run::Short, Load::Empty, (100_000 / group, group), Submit::OneByOne);
         contestants.push(Contestant::new(&format!("pool/scale/{name}"), 100_000, measure));
     };
     for queue in [10, 1_000, 100_000] {
@@ -90,24 +94,28 @@ fn scale(rounds: usize) -> Vec<Row> {
             measure,
         ));
     }
-    compete(&mut contestants, rounds)
+    compete(contestants, rounds, only)
 }
 
 fn main() -> ExitCode {
     let mut json = None;
     let mut rounds = 15;
+    let mut only = String::new();
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--json" => json = arguments.next().map(PathBuf::from),
+            "--only" => only = arguments.next().unwrap_or_default(),
             "--rounds" => rounds = arguments.next().and_then(|n| n.parse().ok()).unwrap_or(rounds),
             // What cargo adds, and filters meant for other benches.
             _ => {}
         }
     }
-    let mut rows = per_task(rounds);
-    rows.extend(scale(rounds));
-    rows.extend(fair::rows(&runtime(), rounds));
+    let mut rows = per_task(rounds, &only);
+    rows.extend(scale(rounds, &only));
+    if only.is_empty() {
+        rows.extend(fair::rows(&runtime(), rounds));
+    }
     match publish(&rows, json.as_deref()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

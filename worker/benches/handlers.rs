@@ -107,8 +107,8 @@ fn main() -> ExitCode {
             _ => {}
         }
     }
-    let mut contestants = [readings(false), readings(true), window(10_000), spectrum(1_000_000)];
-    match publish(&compete(&mut contestants, rounds), json.as_deref()) {
+    let contestants = vec![readings(false), readings(true), window(10_000), spectrum(1_000_000)];
+    match publish(&compete(contestants, rounds, ""), json.as_deref()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("cannot write the results: {error}");

@@ -1,6 +1,7 @@
 //! The pool under measurement.
 
 use std::{
+    collections::VecDeque,
     hint::black_box,
     ops::RangeInclusive,
     sync::{
@@ -120,6 +121,13 @@ pub(crate) fn start(
     Pool::start_with(config, runtime.handle().clone(), options).expect("the sizes agree")
 }
 
+/// How a group is submitted.
+#[derive(Clone, Copy)]
+pub(crate) enum Submit {
+    OneByOne,
+    Together,
+}
+
 /// Submits groups and waits for each, from a task of the runtime.
 pub(crate) fn groups(
     runtime: &Arc<Runtime>,
@@ -127,18 +135,30 @@ pub(crate) fn groups(
     run: Run,
     load: Load,
     (groups, group): (u64, u64),
+    submit: Submit,
 ) -> impl FnMut() -> Measured + 'static {
     let runtime = Arc::clone(runtime);
     let countdown = Countdown::new();
     move || {
         let pool = pool.clone();
         let measured = runtime.spawn(async move {
+            let mut together = VecDeque::with_capacity(group as usize);
             let watch = Watch::start();
             for _ in 0..groups {
                 countdown.start(group as usize);
-                for number in 0..group {
-                    let spec = Spec { run, ..Spec::short(TaskId::number(number)) };
-                    pool.submit_detached(spec, Job(load), Count(countdown)).expect("the queue holds a group");
+                let tasks = (0..group).map(|number| {
+                    (Spec { run, ..Spec::short(TaskId::number(number)) }, Job(load), Count(countdown))
+                });
+                match submit {
+                    Submit::OneByOne => {
+                        for (spec, job, count) in tasks {
+                            pool.submit_detached(spec, job, count).expect("the queue holds a group");
+                        }
+                    }
+                    Submit::Together => {
+                        together.extend(tasks);
+                        pool.submit_each(&mut together).expect("the queue holds a group");
+                    }
                 }
                 countdown.wait().await;
             }

@@ -1,6 +1,6 @@
 //! Admission: what is taken in, what is refused, and that a refusal gives everything back.
 
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
 
 use tokio::time::Instant;
 
@@ -12,6 +12,9 @@ use super::{
     shared::Shared,
     wide::Wide,
 };
+
+/// Most tasks admitted under one lock: others wait for it no longer than a few of them take to run.
+const CHUNK: usize = 64;
 
 impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
     /// Answers the task's sequence number.
@@ -72,6 +75,47 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
         drop(board);
         self.apply(staffing);
         Ok(Batch { handles })
+    }
+
+    /// Admits from the front; the first that is refused and all behind it stay.
+    pub(super) fn admit_each(self: &Arc<Self>, tasks: &mut VecDeque<(Spec, T, C)>) -> Result<(), Refusal> {
+        while let Some((first, _, _)) = tasks.front() {
+            if first.width == 1 {
+                self.admit_chunk(tasks)?;
+            } else if let Some((spec, task, completion)) = tasks.pop_front()
+                && let Err(refused) = self.admit(spec.clone(), task, completion, None)
+            {
+                let (task, completion) = refused.task;
+                tasks.push_front((spec, task, completion));
+                return Err(refused.reason);
+            }
+        }
+        Ok(())
+    }
+
+    /// Up to the next wide task, whose shards its own code makes: not under the lock.
+    fn admit_chunk(self: &Arc<Self>, tasks: &mut VecDeque<(Spec, T, C)>) -> Result<(), Refusal> {
+        let submitted = self.options.observer.is_some().then(Instant::now);
+        let mut board = self.lock();
+        let mut room = Ok(());
+        for _ in 0..CHUNK {
+            if tasks.front().is_none_or(|(spec, _, _)| spec.width != 1) {
+                break;
+            }
+            room = self.room(&mut board, 1);
+            if room.is_err() {
+                break;
+            }
+            if let Some((spec, task, completion)) = tasks.pop_front() {
+                let finish = Finish { completion, handle: None };
+                enter(&mut board, spec, task, Vec::new(), finish, submitted);
+            }
+        }
+        // The first worker wakes the next while there is work.
+        let staffing = self.staff(&mut board);
+        drop(board);
+        self.apply(staffing);
+        room
     }
 
     /// The shards beyond the first.

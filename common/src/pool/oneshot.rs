@@ -1,6 +1,9 @@
 //! One-shot use: run these tasks, answer every outcome.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use tokio::{runtime, sync::Notify};
 
@@ -8,6 +11,9 @@ use super::{Completion, ConfigError, Ending, Pool, PoolConfig, Refusal, Spec, St
 
 /// How one task of [`run_all`] fared: its ending, or why it could never be admitted.
 pub type Attempt<O> = Result<Ending<O>, Refusal>;
+
+/// Tasks made before there is room for them.
+const AHEAD: usize = 64;
 
 struct Gathered<O> {
     endings: Mutex<Vec<Option<Attempt<O>>>>,
@@ -45,17 +51,24 @@ pub async fn run_all<T: Task>(
 ) -> Result<Vec<Attempt<T::Output>>, ConfigError> {
     let pool: Pool<T, Gather<T::Output>> = Pool::start(config, runtime)?;
     let gathered = Arc::new(Gathered { endings: Mutex::new(Vec::new()), room: Notify::new() });
-    for (at, (spec, task)) in tasks.into_iter().enumerate() {
-        gathered.endings.lock().unwrap_or_else(PoisonError::into_inner).push(None);
-        let (mut task, mut completion) = (task, Gather { into: Arc::clone(&gathered), at });
-        loop {
-            let Err(refused) = pool.submit_detached(spec.clone(), task, completion) else { break };
-            if !matches!(refused.reason, Refusal::QueueFull { .. }) {
-                gathered.set(at, Err(refused.reason));
-                break;
+    let mut tasks = tasks.into_iter().enumerate();
+    let mut waiting = VecDeque::with_capacity(AHEAD);
+    loop {
+        for (at, (spec, task)) in tasks.by_ref().take(AHEAD - waiting.len()) {
+            gathered.endings.lock().unwrap_or_else(PoisonError::into_inner).push(None);
+            waiting.push_back((spec, task, Gather { into: Arc::clone(&gathered), at }));
+        }
+        if waiting.is_empty() {
+            break;
+        }
+        match pool.submit_each(&mut waiting) {
+            Ok(()) => {}
+            Err(Refusal::QueueFull { .. }) => gathered.room.notified().await,
+            Err(reason) => {
+                if let Some((_, _, refused)) = waiting.pop_front() {
+                    gathered.set(refused.at, Err(reason));
+                }
             }
-            (task, completion) = refused.task;
-            gathered.room.notified().await;
         }
     }
     pool.begin_shutdown(Stop::Light);

@@ -117,7 +117,10 @@ impl<'o> Demo<'o> {
         let dead_before = watch.held().await.unwrap_or_default().dead;
         let (speed, pace) = match &recording {
             Recording::Movable(recording) => {
-                let speed = args.speed.unwrap_or(recording.span.as_secs_f64() / PASS.as_secs_f64()).max(1e-6);
+                // What the fleet finds at the end is found in the first pass: a short demo has a whole one too.
+                let pass = args.lasts.map_or(PASS, |lasts| PASS.min(lasts * 4 / 5));
+                let fits = recording.span.as_secs_f64() / pass.as_secs_f64().max(1e-3);
+                let speed = args.speed.unwrap_or(fits).max(1e-6);
                 let hours = recording.span.as_secs_f64() / 3600.0;
                 let pass = recording.span.as_secs_f64() / speed;
                 let rate = recording.readings as f64 / pass.max(1e-3);

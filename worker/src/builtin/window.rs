@@ -195,7 +195,7 @@ pub fn analyze(series: Series<'_>, exact: bool) -> Result<Answer, Refusal> {
     let quantile = |p| order::quantile(&sorted, p);
     let median = order::median(&sorted);
     let mad = order::mad(&sorted, median);
-    let slope = theil_sen::slope(&seconds, &values, exact);
+    let slope = theil_sen::slope(&seconds, &values, &sorted, exact);
     let at = |place: usize| index[place];
     let drift = cusum::drift(&values).map(|drift| Drift { since: drift.since.map(at), ..drift });
     Ok(Answer {

@@ -39,8 +39,8 @@ pub struct Slope {
 }
 
 /// The slope of values over seconds in ascending order; pairs of one instant have none. None when
-/// no pair has.
-pub fn slope(seconds: &[f64], values: &[f64], exact: bool) -> Option<Slope> {
+/// no pair has. `sorted` are the values in their own order.
+pub fn slope(seconds: &[f64], values: &[f64], sorted: &[f64], exact: bool) -> Option<Slope> {
     let tied = ties(seconds.iter().copied());
     let count = values.len() as u64;
     let pairs = count * count.saturating_sub(1) / 2 - tied.iter().map(|k| k * (k - 1) / 2).sum::<u64>();
@@ -50,14 +50,13 @@ pub fn slope(seconds: &[f64], values: &[f64], exact: bool) -> Option<Slope> {
     // Differences and products of values beyond this would exceed a double.
     let largest = values.iter().fold(0.0_f64, |largest, value| largest.max(value.abs()));
     if largest > 1e150 {
-        let small: Vec<f64> = values.iter().map(|value| value * 2.0_f64.powi(-600)).collect();
-        let Slope { median, interval, is_exact } = slope(seconds, &small, exact)?;
+        let small =
+            |values: &[f64]| values.iter().map(|value| value * 2.0_f64.powi(-600)).collect::<Vec<_>>();
+        let Slope { median, interval, is_exact } = slope(seconds, &small(values), &small(sorted), exact)?;
         let large = |slope: f64| slope * 2.0_f64.powi(600);
         return Some(Slope { median: large(median), interval: interval.map(large), is_exact });
     }
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable_by(f64::total_cmp);
-    let half_width = Z * sigma(count, &tied, &ties(sorted.into_iter()));
+    let half_width = Z * sigma(count, &tied, &ties(sorted.iter().copied()));
     let low = ((pairs as f64 - half_width) / 2.0).round_ties_even() - 1.0;
     let high = ((pairs as f64 + half_width) / 2.0).round_ties_even();
     let ranks = [low.max(0.0) as u64, (pairs - 1) / 2, pairs / 2, (high as u64).min(pairs - 1)];
@@ -119,10 +118,14 @@ fn sampled(seconds: &[f64], values: &[f64], pairs: u64, ranks: [u64; 4]) -> [f64
     if slopes.is_empty() {
         return Pairs::new(seconds, values, pairs).at(ranks);
     }
-    let last = slopes.len() - 1;
+    let count = slopes.len();
+    // Ranks ascend: what is below one of them is settled for the next.
+    let mut settled = 0;
     ranks.map(|rank| {
-        let place = (rank as f64 / pairs as f64 * slopes.len() as f64) as usize;
-        *slopes.select_nth_unstable_by(place.min(last), f64::total_cmp).1
+        let place = ((rank as f64 / pairs as f64 * count as f64) as usize).min(count - 1);
+        let found = *slopes[settled..].select_nth_unstable_by(place - settled, f64::total_cmp).1;
+        settled = place;
+        found
     })
 }
 

@@ -3,6 +3,12 @@ use rand::Rng as _;
 
 use super::*;
 
+fn slope(seconds: &[f64], values: &[f64], exact: bool) -> Option<Slope> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    super::slope(seconds, values, &sorted, exact)
+}
+
 /// The definition, by sorting every slope.
 fn reference(seconds: &[f64], values: &[f64]) -> Option<[f64; 3]> {
     let mut slopes = Vec::new();
