@@ -260,12 +260,15 @@ impl VhostView<'_> {
         self.management.get(&["queues", self.name]).await
     }
 
-    /// All consumers.
+    /// All consumers whose connection the broker tells. It does so late: a new consumer is missing here until
+    /// then, and so are the entries that the management plugin keeps of a deleted queue's consumers.
     ///
     /// # Errors
     /// When the broker does not answer.
     pub async fn consumers(&self) -> Result<Vec<ConsumerStatus>> {
-        self.management.get(&["consumers", self.name]).await
+        let mut all: Vec<ConsumerStatus> = self.management.get(&["consumers", self.name]).await?;
+        all.retain(|consumer| !consumer.connection().is_empty());
+        Ok(all)
     }
 
     /// All client connections.

@@ -9,6 +9,7 @@ use garenne_tests::harness::{
     engine::Mode,
     fault::Proxy,
     postgres::Postgres,
+    wait::{Seen, eventually},
 };
 use lapin::{
     BasicProperties, Channel, Confirmation, Connection, ConnectionProperties,
@@ -102,11 +103,14 @@ async fn management_sees_queue_consumer_and_connection() -> Result<()> {
         .await?;
     until_queue(&vhost, "work", 7, 3).await?;
 
-    let consumers = vhost.view().consumers().await?;
-    assert_eq!(consumers.len(), 1);
-    assert_eq!((consumers[0].queue(), consumers[0].tag.as_str(), consumers[0].prefetch), ("work", "me", 3));
+    let seen = eventually("the consumer", async || {
+        let mut consumers = vhost.view().consumers().await?;
+        Ok(consumers.pop().map_or(Seen::Other("none".into()), Seen::Wanted))
+    })
+    .await?;
+    assert_eq!((seen.queue(), seen.tag.as_str(), seen.prefetch), ("work", "me", 3));
 
-    vhost.broker().management().close_connection(consumers[0].connection()).await?;
+    vhost.broker().management().close_connection(seen.connection()).await?;
     let ended = async {
         while let Some(delivery) = consumer.next().await {
             if delivery.is_err() {
