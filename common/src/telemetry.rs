@@ -1,6 +1,7 @@
-//! Logs, metrics and the admin port.
+//! Logs, metrics, heartbeats and the admin port.
 
 pub mod admin;
+pub mod heartbeat;
 pub mod metrics;
 pub mod tracing;
 

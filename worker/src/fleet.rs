@@ -5,5 +5,5 @@ mod lives;
 mod member;
 mod stops;
 
-pub(crate) use member::{FleetError, Member, Membership};
+pub(crate) use member::{FleetError, Member, Membership, Order};
 pub(crate) use stops::Stops;

@@ -12,6 +12,7 @@ use crate::handler::{ErasedHandler, TaskOptions};
 
 /// A kind's handler and how its tasks run.
 pub(crate) struct Entry {
+    pub(crate) kind: &'static str,
     pub(crate) handler: Arc<dyn ErasedHandler>,
     pub(crate) options: TaskOptions,
     pub(crate) metrics: KindMetrics,

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use garenne_common::{
-    config::{Common, Invalid, Lanes, Retry, SecretUrl, Settings, Size, list},
+    config::{Common, Invalid, Lanes, Retry, SecretUrl, Settings, Size, host_name, list},
     shutdown::Mode,
 };
 use serde::{Deserialize, Serialize};
@@ -148,9 +148,7 @@ impl WorkerConfig {
     /// host differ.
     pub fn name(&self) -> String {
         self.worker_id.clone().unwrap_or_else(|| {
-            let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-            let host: String =
-                host.trim().chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(40).collect();
+            let host = host_name();
             let random: u32 = rand::random();
             format!("{}-{random:08x}", if host.is_empty() { "worker" } else { &host })
         })

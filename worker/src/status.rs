@@ -11,6 +11,10 @@ use tokio::sync::{mpsc, watch};
 
 use crate::{fleet::Member, handler::Board, pack::Packs, work::LanePool, worker::lane::Lane};
 
+mod beat;
+
+pub(crate) use beat::Vitals;
+
 struct LaneStatus {
     name: Arc<str>,
     pool: LanePool,

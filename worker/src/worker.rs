@@ -148,7 +148,7 @@ impl WorkerBuilder {
         metrics.register_kinds(handlers.iter().map(|(kind, ..)| *kind));
         let mut registry = Registry::default();
         for (kind, handler, options) in handlers {
-            registry.add(kind, Entry { handler, options, metrics: metrics.kind(kind) })?;
+            registry.add(kind, Entry { kind, handler, options, metrics: metrics.kind(kind) })?;
         }
         if registry.is_empty() {
             return Err(RegistryError::Empty);

@@ -6,7 +6,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -16,7 +16,7 @@ use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, RecycleError,
 use futures_util::StreamExt;
 use lapin::{Channel, Connection, Event, options::BasicPublishOptions, options::ConfirmSelectOptions};
 use thiserror::Error;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Mutex, Semaphore, oneshot};
 
 use super::{
     connect::{Broker, Role},
@@ -91,6 +91,9 @@ pub enum PublishError {
         /// The routing key.
         routing_key: String,
     },
+    /// The broker closed the channel of announcements, in all likelihood over the one before.
+    #[error("{0}")]
+    Unheard(String),
     /// In doubt: sent, and the connection ended or the confirm did not come in time. Sending it again
     /// with the same id is safe.
     #[error("unconfirmed: {0}")]
@@ -123,6 +126,13 @@ pub struct Publisher {
     config: PublisherConfig,
     metrics: Option<ConnectionMetrics>,
     blocked: Arc<AtomicBool>,
+    side: Arc<Mutex<Option<Side>>>,
+}
+
+/// The channel of announcements, and the connection that it is on.
+struct Side {
+    connection: Weak<Connection>,
+    channel: Channel,
 }
 
 /// A message on its way.
@@ -161,7 +171,7 @@ impl Publisher {
             .build()
             .expect("a runtime is given, which is all that build asks for");
         let in_flight = Arc::new(Semaphore::new(config.in_flight.max(1)));
-        Self { pool, in_flight, config, metrics, blocked }
+        Self { pool, in_flight, config, metrics, blocked, side: Arc::default() }
     }
 
     /// Connects now, so that a wrong password is known before work starts.
@@ -230,10 +240,44 @@ impl Publisher {
         Ok(Pending { verdict, exchange, routing_key, timeout: self.config.confirm_timeout, blocked })
     }
 
+    /// Sends a message that nobody waits for: unconfirmed, not counted, whether a queue takes it or not, on
+    /// a channel of its own. The broker's refusal closes that channel and nothing else.
+    ///
+    /// # Errors
+    /// Without a connection, while publishers are blocked, or with [`PublishError::Unheard`] where the
+    /// broker refused the announcement before.
+    pub async fn announce(&self, message: Message) -> Result<(), PublishError> {
+        if self.is_blocked() {
+            return Err(PublishError::Blocked);
+        }
+        let Message { target, properties, body } = message;
+        let mut side = self.side.lock().await;
+        if let Some(used) = side.take_if(|side| !side.channel.status().connected())
+            && used.connection.upgrade().is_some_and(|connection| connection.status().connected())
+        {
+            let exchange = &target.exchange;
+            let problem = format!("the broker refused a message to {exchange:?}: may this user write to it?");
+            return Err(PublishError::Unheard(problem));
+        }
+        let lost = |error: lapin::Error| PublishError::InDoubt(error.to_string());
+        let channel = match &*side {
+            Some(side) => &side.channel,
+            None => {
+                let connection = Arc::clone(&self.member().await?.connection);
+                let channel = connection.create_channel().await.map_err(lost)?;
+                &side.insert(Side { connection: Arc::downgrade(&connection), channel }).channel
+            }
+        };
+        let (exchange, key) = (target.exchange.as_str().into(), target.routing_key.as_str().into());
+        let options = BasicPublishOptions::default();
+        channel.basic_publish(exchange, key, options, &body, properties).await.map(drop).map_err(lost)
+    }
+
     /// Waits for what is in flight, at most a confirm's timeout, then closes every connection.
     pub async fn close(&self) {
         let all = self.config.in_flight.max(1).try_into().unwrap_or(u32::MAX);
         let _ = tokio::time::timeout(self.config.confirm_timeout, self.in_flight.acquire_many(all)).await;
+        *self.side.lock().await = None;
         self.pool.close();
     }
 
@@ -312,7 +356,7 @@ impl Members {
 
 /// A connection with its confirm channel. The connection is kept for as long as the channel is used.
 struct Member {
-    connection: Connection,
+    connection: Arc<Connection>,
     channel: Channel,
     confirms: Confirms,
 }
@@ -334,7 +378,7 @@ impl Manager for Members {
         })?;
         self.observe(&connection);
         let confirms = Confirms::start(channel.clone());
-        Ok(Member { connection, channel, confirms })
+        Ok(Member { connection: Arc::new(connection), channel, confirms })
     }
 
     async fn recycle(&self, member: &mut Member, _: &Metrics) -> RecycleResult<BrokerError> {

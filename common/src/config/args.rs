@@ -138,6 +138,7 @@ mod tests {
             log_format: LogFormat::Json,
             admin: Some(([0, 0, 0, 0], 9464).into()),
             admin_token_file: Some("/run/token".into()),
+            ..Common::default()
         };
         assert_eq!(common.unwrap(), expected);
         assert_eq!(resolve(&[]).unwrap(), Common::default());

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
 
-use super::{Invalid, SecretUrl};
+use super::{Events, Invalid, SecretUrl};
 
 /// Where the admin port is when nobody says otherwise.
 pub const DEFAULT_ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9464);
@@ -42,6 +42,8 @@ pub struct Common {
     pub admin: Option<SocketAddr>,
     /// The file with the admin token; unset, the admin port only answers questions.
     pub admin_token_file: Option<PathBuf>,
+    /// What this process says of itself.
+    pub events: Events,
 }
 
 impl Default for Common {
@@ -53,6 +55,7 @@ impl Default for Common {
             log_format: LogFormat::default(),
             admin: None,
             admin_token_file: None,
+            events: Events::default(),
         }
     }
 }
@@ -65,6 +68,7 @@ impl Common {
         if let Some(url) = &self.management_url {
             scheme("management_url", url, ["http", "https"])?;
         }
+        self.events.validate()?;
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         let fits = (1..=LONGEST_PREFIX).contains(&self.prefix.len());
         if !fits || !self.prefix.bytes().all(allowed) || self.prefix.starts_with("amq.") {

@@ -54,6 +54,7 @@ const ELSEWHERE: &[&str] = &[
     "replies",
     "retry",
     "rules",
+    "scale",
     "server",
     "shutdown_mode",
     "shutdown_timeout",

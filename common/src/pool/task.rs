@@ -72,13 +72,22 @@ pub struct Spec {
     pub width: u32,
     /// On the runtime, or on a thread.
     pub placement: Placement,
+    /// What snapshots call it besides its id, such as the kind of work.
+    pub label: Option<&'static str>,
 }
 
 impl Spec {
     /// A short task on the runtime, in no group.
     #[must_use]
     pub fn short(id: impl Into<TaskId>) -> Self {
-        Self { id: id.into(), run: Run::Short, group: None, width: 1, placement: Placement::Runtime }
+        Self {
+            id: id.into(),
+            run: Run::Short,
+            group: None,
+            width: 1,
+            placement: Placement::Runtime,
+            label: None,
+        }
     }
 
     /// A long task on the runtime, in no group, with the pool's own deadline.
@@ -105,6 +114,13 @@ impl Spec {
     #[must_use]
     pub fn width(mut self, width: u32) -> Self {
         self.width = width;
+        self
+    }
+
+    /// The same, with a word for snapshots.
+    #[must_use]
+    pub fn label(mut self, label: &'static str) -> Self {
+        self.label = Some(label);
         self
     }
 

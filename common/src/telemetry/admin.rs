@@ -14,7 +14,7 @@ use serde_json::Value;
 
 pub use bind::{AdminConfig, bind};
 pub use routes::router;
-pub use serve::serve;
+pub use serve::{serve, serve_router};
 
 use super::Metrics;
 use crate::shutdown::{Command, Mode};

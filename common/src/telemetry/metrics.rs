@@ -11,14 +11,20 @@ mod kind;
 mod lane;
 mod register;
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, PoisonError, RwLock},
+};
 
 use prometheus::{IntGauge, Registry, TextEncoder};
+
+use super::heartbeat::{ConnectionBeat, GatewayBeat, KindBeat};
 
 pub use connection::{ConnectionMetrics, PublishResult};
 pub use gateway::GatewayMetrics;
 pub use kind::{KindMetrics, TaskOutcome, UNKNOWN_KIND};
 pub use lane::LaneMetrics;
+pub use register::DURATIONS;
 
 use kind::Kinds;
 use lane::Lanes;
@@ -91,6 +97,21 @@ impl Metrics {
     /// Tasks that ignore being told to stop.
     pub fn tasks_stuck(&self) -> &IntGauge {
         &self.inner.stuck
+    }
+
+    /// What happened to tasks so far, by kind; kinds of which nothing is known yet are left out.
+    pub fn kind_counts(&self) -> BTreeMap<String, KindBeat> {
+        self.inner.kinds.counts()
+    }
+
+    /// The broker connections that there were, by role.
+    pub fn connection_counts(&self) -> BTreeMap<String, ConnectionBeat> {
+        self.inner.connection.counts()
+    }
+
+    /// The gateway's connections and requests, by state and by status.
+    pub fn gateway_counts(&self) -> GatewayBeat {
+        self.inner.gateway.counts()
     }
 
     /// The registry, for what only one program has to say.

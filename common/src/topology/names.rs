@@ -69,6 +69,11 @@ impl Names {
         format!("{}.events", self.prefix)
     }
 
+    /// A console's own queue, for heartbeats: exclusive, gone with its connection.
+    pub fn console(&self, id: &str) -> String {
+        format!("{}.console.{id}", self.prefix)
+    }
+
     /// A worker's own queue: exclusive, gone with its connection.
     pub fn worker(&self, id: &str) -> String {
         format!("{}.worker.{id}", self.prefix)

@@ -1,23 +1,25 @@
 //! `serve`: the gateway as a process, from settings to its last receipt.
 
 use std::{
+    collections::BTreeMap,
     io::ErrorKind,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use garenne_common::{
-    broker::{Publisher, PublisherConfig, Role},
-    config::ConfigError,
+    broker::{Heart, Publisher, PublisherConfig, Role},
+    config::{ConfigError, host_name},
     exit::{Exit, Failure},
     shutdown::{Command, Mode, signal},
-    task::Kind,
+    task::{Kind, TaskId, epoch_ms},
     telemetry::{
         Metrics,
         admin::{self, AdminParts, Control, GroupCommand, Readiness},
+        heartbeat::{Heartbeat, Program, Stance},
     },
 };
 use prometheus::IntGauge;
@@ -96,6 +98,13 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
         orders,
         server: settings.server.as_str(),
     });
+    let heart = Heart::start(
+        publisher.clone(),
+        settings.names().events(),
+        settings.common.events.heartbeat,
+        Arc::default(),
+        state.vitals(&settings, &listener, metrics.clone()),
+    );
     let (close_admin, admin_closed) = oneshot::channel::<()>();
     let admin = tokio::spawn(admin::serve(
         admin,
@@ -130,6 +139,7 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
     };
     watching.abort();
     connecting.abort();
+    heart.stop().await;
     publisher.close().await;
     let _ = close_admin.send(());
     let _ = admin.await;
@@ -202,6 +212,40 @@ struct State {
     connected: IntGauge,
     orders: mpsc::Sender<Command>,
     server: &'static str,
+}
+
+impl State {
+    /// What the gateway says of itself at each heartbeat.
+    fn vitals(
+        self: &Arc<Self>,
+        settings: &ProducerSettings,
+        listener: &TcpListener,
+        metrics: Metrics,
+    ) -> impl Fn() -> Heartbeat + Send + Sync + 'static {
+        let port = listener.local_addr().unwrap_or(settings.listen).port();
+        let (id, host) = (format!("{}-{port}", host_name()), host_name());
+        let incarnation = TaskId::random().as_str().to_owned();
+        let (started, every) = (SystemTime::now(), settings.common.events.heartbeat);
+        let state = Arc::clone(self);
+        move || Heartbeat {
+            program: Program::Gateway,
+            id: id.clone(),
+            incarnation: incarnation.clone(),
+            host: host.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started_at: epoch_ms(started),
+            at: epoch_ms(SystemTime::now()),
+            every_ms: every.as_millis().try_into().unwrap_or(u64::MAX),
+            stance: if state.accepting.load(Ordering::Relaxed) { Stance::Open } else { Stance::Stopping },
+            lanes: BTreeMap::new(),
+            running: 0,
+            tasks: Vec::new(),
+            kinds: BTreeMap::new(),
+            connections: metrics.connection_counts(),
+            blocked: metrics.connection().blocked.get() != 0,
+            gateway: Some(metrics.gateway_counts()),
+        }
+    }
 }
 
 impl Readiness for State {

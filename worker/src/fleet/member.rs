@@ -8,7 +8,7 @@ use std::{
 use garenne_common::{
     broker::{Backoff, BrokerError, Message, PublishError, Publisher, Target},
     exit::{Exit, HasExit},
-    shutdown::{Command, Mode},
+    shutdown::Mode,
     task::{StopOrder, epoch_ms},
     topology::Names,
 };
@@ -17,7 +17,7 @@ use lapin::BasicProperties;
 use serde::{Deserialize, de::DeserializeOwned};
 use thiserror::Error;
 use tokio::{
-    sync::{Mutex as AsyncMutex, mpsc, watch},
+    sync::{Mutex as AsyncMutex, watch},
     task::JoinSet,
     time::{Instant, sleep_until, timeout},
 };
@@ -44,10 +44,13 @@ const UNMARKED: Duration = Duration::from_secs(3);
 /// A command that arrives on the worker's own queue.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case")]
-enum Order {
+pub(crate) enum Order {
     Shutdown { mode: Option<Mode> },
     Quiet,
     Resume,
+    PauseGroup { group: String },
+    ResumeGroup { group: String },
+    Beat,
 }
 
 /// Why a worker cannot become a member. Without the stop orders it would start what an operator
@@ -99,7 +102,7 @@ pub(crate) struct Membership {
 
 impl Member {
     /// Reads the streams to their end, for at most `patience`, then lets the fleet know. `stop` hears of
-    /// each stop order as it comes; `commands` of what arrives on the worker's own queue.
+    /// each stop order as it comes; `obey` of what arrives on the worker's own queue.
     ///
     /// # Errors
     /// [`FleetError`].
@@ -109,7 +112,7 @@ impl Member {
         link: Link,
         publisher: Publisher,
         patience: Duration,
-        commands: mpsc::Sender<Command>,
+        obey: impl Fn(Order) + Send + Sync + 'static,
         stop: impl Fn(&StopOrder) + Send + 'static,
     ) -> Result<Membership, FleetError> {
         let member = Arc::new(Self {
@@ -138,16 +141,9 @@ impl Member {
             this.tell(|worker, incarnation, at| Life::Hello { worker, incarnation, at }).await;
             present.send_replace(true);
         };
-        let default_mode = Mode::default();
-        let command = move |body: &[u8]| {
-            let command = match serde_json::from_slice(body) {
-                Ok(Order::Shutdown { mode }) => Command::Shutdown(mode.unwrap_or(default_mode)),
-                Ok(Order::Quiet) => Command::Quiet,
-                Ok(Order::Resume) => Command::Resume,
-                Err(error) => return tracing::warn!(%error, "a command that cannot be read"),
-            };
-            // A full channel holds commands enough.
-            let _ = commands.try_send(command);
+        let command = move |body: &[u8]| match serde_json::from_slice(body) {
+            Ok(order) => obey(order),
+            Err(error) => tracing::warn!(%error, "a command that cannot be read"),
         };
         let (link, names, worker) = (member.link.clone(), member.names.clone(), member.worker.to_string());
         tasks.spawn(presence::keep(link, names, worker, hello, command));
@@ -180,6 +176,11 @@ impl Member {
         };
         tasks.spawn(journal::follow(self.link.clone(), stream.clone(), sender, read));
         Reading { stream, progress }
+    }
+
+    /// This life of the worker.
+    pub(crate) fn incarnation(&self) -> &str {
+        &self.incarnation
     }
 
     /// What an operator stopped.

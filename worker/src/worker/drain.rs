@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use garenne_common::{
-    broker::{BrokerError, Publisher},
+    broker::{BrokerError, Heart, Publisher},
     shutdown::{Command, Mode},
 };
 use tokio::{
@@ -32,6 +32,7 @@ const CLOSING: Duration = Duration::from_secs(5);
 pub(super) struct Running {
     pub(super) lanes: Vec<Lane>,
     pub(super) membership: Membership,
+    pub(super) heart: Heart,
     pub(super) intake: watch::Sender<Intake>,
     /// Lanes that the broker denied from the start.
     pub(super) denials: mpsc::Receiver<BrokerError>,
@@ -145,8 +146,19 @@ impl Running {
     }
 
     async fn close(self) {
-        let Self { lanes, membership, clerk, publisher, link, hurry, handlers, admin, admin_closed, .. } =
-            self;
+        let Self {
+            lanes,
+            membership,
+            heart,
+            clerk,
+            publisher,
+            link,
+            hurry,
+            handlers,
+            admin,
+            admin_closed,
+            ..
+        } = self;
         let mut consumers: Vec<_> = lanes.into_iter().map(|lane| lane.consumer).collect();
         if timeout(CLOSING, join_all(&mut consumers)).await.is_err() {
             hurry.cancel();
@@ -155,6 +167,7 @@ impl Running {
         }
         let _ = timeout(CLOSING, clerk.idle()).await;
         let _ = timeout(CLOSING, membership.leave()).await;
+        heart.stop().await;
         let _ = timeout(CLOSING, publisher.close()).await;
         let _ = timeout(CLOSING, link.close()).await;
         // A handler that ignores everything must not hold the process.

@@ -1,9 +1,12 @@
 //! Bringing a worker up: ports first, then the broker, then the sinks, then the intake.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use garenne_common::{
-    broker::{Backoff, Broker, Publisher, PublisherConfig},
+    broker::{Backoff, Broker, Heart, Publisher, PublisherConfig},
     config::{Concurrency, Lane},
     exit::{Exit, HasExit},
     shutdown::Command,
@@ -13,7 +16,7 @@ use garenne_common::{
 };
 use tokio::{
     runtime::{Builder, Runtime},
-    sync::{mpsc, watch},
+    sync::{Notify, mpsc, watch},
     time::Instant,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -28,13 +31,13 @@ use crate::{
     budget,
     clerk::Clerk,
     consumer::{Intake, Link, Meter, Subscription},
-    fleet::Member,
+    fleet::{Member, Order},
     handler::{Routes, Surroundings},
     loans::Loans,
     pack::Packs,
     settings::SinkName,
     sink::{Desk, Sink, postgres::PostgresSink, results::ResultsSink, stdout::StdoutSink},
-    status::Status,
+    status::{Status, Vitals},
     work::LanePool,
 };
 
@@ -89,9 +92,10 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
 
     let held = pools.clone();
     let stop = move |order: &StopOrder| held.iter().for_each(|pool| stop_in(pool, order));
-    let (name, joined) = (Arc::clone(&worker.name), commands.clone());
-    let (patience, theirs) = (config.connect_timeout, names.clone());
-    let joining = Member::join(name, theirs, link.clone(), publisher.clone(), patience, joined, stop);
+    let asked = Arc::new(Notify::new());
+    let obey = obey(commands.clone(), pools.clone(), Arc::clone(&asked));
+    let (name, patience, theirs) = (Arc::clone(&worker.name), config.connect_timeout, names.clone());
+    let joining = Member::join(name, theirs, link.clone(), publisher.clone(), patience, obey, stop);
     let membership = match joining.await {
         Ok(membership) => membership,
         Err(error) => {
@@ -120,7 +124,7 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
             packs: Arc::clone(&packs),
             pack_time: budget::pack_time(&lane),
             quarantine,
-            room: tokio::sync::Notify::new(),
+            room: Notify::new(),
         });
         let subscription = Subscription {
             queue: if quarantine { names.suspect() } else { names.lane(name) },
@@ -136,6 +140,17 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
 
     let member = Arc::clone(&membership.member);
     let status = Arc::new(Status::new(&lanes, packs, member, surroundings.progress, commands));
+    let vitals = Vitals {
+        worker: Arc::clone(&worker.name),
+        incarnation: membership.member.incarnation().to_owned(),
+        started: SystemTime::now(),
+        every: config.common.events.heartbeat,
+        intake: wanted,
+        metrics: worker.metrics.clone(),
+    };
+    let (shown, every) = (Arc::clone(&status), vitals.every);
+    let look = move || shown.beat(&vitals);
+    let heart = Heart::start(publisher.clone(), names.events(), every, asked, look);
     let parts = admin::AdminParts {
         metrics: worker.metrics.clone(),
         readiness: Arc::clone(&status) as _,
@@ -147,6 +162,7 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
     Ok(Running {
         lanes,
         membership,
+        heart,
         intake,
         denials,
         clerk,
@@ -165,6 +181,27 @@ const QUARANTINE: &str = "suspect";
 /// Suspects run alone.
 fn quarantine() -> Lane {
     Lane { prefetch: 1, concurrency: Concurrency { min: 1, max: 1 }, ..Lane::default() }
+}
+
+/// Does what commands on the worker's own queue say.
+fn obey(
+    commands: mpsc::Sender<Command>,
+    pools: Vec<LanePool>,
+    asked: Arc<Notify>,
+) -> impl Fn(Order) + Send + Sync + 'static {
+    let send = move |command| {
+        // A full channel holds commands enough.
+        let _ = commands.try_send(command);
+    };
+    let each = move |act: &dyn Fn(&LanePool)| pools.iter().for_each(act);
+    move |order| match order {
+        Order::Shutdown { mode } => send(Command::Shutdown(mode.unwrap_or_default())),
+        Order::Quiet => send(Command::Quiet),
+        Order::Resume => send(Command::Resume),
+        Order::PauseGroup { group } => each(&|pool| pool.group(group.as_str()).pause()),
+        Order::ResumeGroup { group } => each(&|pool| pool.group(group.as_str()).resume()),
+        Order::Beat => asked.notify_one(),
+    }
 }
 
 /// Ends what a stop order covers, as far as this worker holds it.

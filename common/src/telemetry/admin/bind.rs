@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use crate::config::{Common, ConfigError, DEFAULT_ADMIN, read_secret_file};
 
 /// How long a client may take over a request's head, and idle between two requests.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A bound admin port: connections wait from now on, and are answered by [`super::serve`].
 pub struct AdminConfig {

@@ -10,12 +10,12 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{AdminConfig, AdminParts, router};
+use super::{AdminConfig, AdminParts, bind::HEADER_TIMEOUT, router};
 
 /// Probes, a scraper and a few people; further clients wait in the backlog.
 const MOST_CONNECTIONS: usize = 64;
@@ -33,7 +33,20 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// second to get out. Never fails: what goes wrong on one connection ends that connection.
 pub async fn serve(config: AdminConfig, parts: AdminParts, shutdown: impl Future<Output = ()>) {
     let AdminConfig { listener, token, header_timeout, .. } = config;
-    let router = router(parts, token);
+    answer_all(listener, router(parts, token), header_timeout, shutdown).await;
+}
+
+/// The same for other routes: the same bounds hold, and streams that never end are cut and come back.
+pub async fn serve_router(listener: TcpListener, router: Router, shutdown: impl Future<Output = ()>) {
+    answer_all(listener, router, HEADER_TIMEOUT, shutdown).await;
+}
+
+async fn answer_all(
+    listener: TcpListener,
+    router: Router,
+    header_timeout: Duration,
+    shutdown: impl Future<Output = ()>,
+) {
     let slots = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     let connections = TaskTracker::new();
     let closing = CancellationToken::new();

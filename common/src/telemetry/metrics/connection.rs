@@ -1,11 +1,14 @@
 //! The broker connections, and what is published on them.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
 use super::register::{self, CONFIRMS};
-use crate::broker::{PublishError, Role};
+use crate::{
+    broker::{PublishError, Role},
+    telemetry::heartbeat::ConnectionBeat,
+};
 
 /// How a publish ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,9 +37,12 @@ impl PublishResult {
             Err(PublishError::Unroutable { .. }) => Self::Returned,
             Err(PublishError::Refused { .. }) => Self::Refused,
             Err(PublishError::InDoubt(_)) => Self::Unconfirmed,
-            Err(PublishError::Busy { .. } | PublishError::Connect(_) | PublishError::Blocked) => {
-                Self::NotSent
-            }
+            Err(
+                PublishError::Busy { .. }
+                | PublishError::Connect(_)
+                | PublishError::Blocked
+                | PublishError::Unheard(_),
+            ) => Self::NotSent,
         }
     }
 
@@ -108,6 +114,18 @@ impl ConnectionMetrics {
     /// `garenne_reconnects_total`
     pub fn reconnects(&self, role: Role) -> IntCounter {
         self.reconnects.with_label_values(&[role.as_str()])
+    }
+
+    /// Every role that has a connection or had one.
+    pub(super) fn counts(&self) -> BTreeMap<String, ConnectionBeat> {
+        let mut counts: BTreeMap<String, ConnectionBeat> = BTreeMap::new();
+        for (mut labels, up) in register::series(&self.up) {
+            counts.entry(labels.remove(0)).or_default().up = up > 0.0;
+        }
+        for (mut labels, epoch) in register::series(&self.reconnects) {
+            counts.entry(labels.remove(0)).or_default().epoch = epoch as u64;
+        }
+        counts
     }
 
     /// Counts a publish into `garenne_published_total` and, where the broker confirmed it, the time

@@ -3,6 +3,7 @@
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
 use super::register;
+use crate::telemetry::heartbeat::GatewayBeat;
 
 /// Requests and connections of the sensor gateway; a clone counts into the same.
 #[derive(Debug, Clone)]
@@ -38,5 +39,18 @@ impl GatewayMetrics {
     /// `garenne_gateway_connections` of one kind of server in one state.
     pub fn connections(&self, server: &str, state: &str) -> IntGauge {
         self.connections.with_label_values(&[server, state])
+    }
+
+    /// Connections by state and requests by status, over all servers and protocols.
+    pub(super) fn counts(&self) -> GatewayBeat {
+        let mut counts = GatewayBeat::default();
+        // Labels come in the order of their names: server, state; protocol, status.
+        for (labels, connections) in register::series(&self.connections) {
+            *counts.connections.entry(labels[1].clone()).or_default() += connections as i64;
+        }
+        for (labels, requests) in register::series(&self.requests) {
+            *counts.requests.entry(labels[1].clone()).or_default() += requests as u64;
+        }
+        counts
     }
 }

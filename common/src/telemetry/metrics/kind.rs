@@ -1,13 +1,15 @@
 //! What happens to tasks of one kind.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
+use prometheus::core::Metric;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, Registry};
 
 use super::register::{self, DURATIONS};
 use crate::task::DeadReason;
+use crate::telemetry::heartbeat::KindBeat;
 
 /// The label of every kind that no handler was registered for.
 pub const UNKNOWN_KIND: &str = "unknown";
@@ -107,6 +109,21 @@ impl Kinds {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         known.get(kind).unwrap_or(&self.unknown).clone()
     }
+
+    /// What was counted so far; kinds without anything are left out.
+    pub(super) fn counts(&self) -> BTreeMap<String, KindBeat> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let mut counts: BTreeMap<String, KindBeat> =
+            known.values().chain([&self.unknown]).map(|kind| (kind.label.clone(), kind.beat())).collect();
+        for (labels, count) in register::series(&self.dead) {
+            if let [kind, reason] = labels.as_slice() {
+                let dead = &mut counts.entry(kind.clone()).or_default().dead;
+                dead.insert(reason.clone(), count as u64);
+            }
+        }
+        counts.retain(|_, kind| kind.started > 0 || !kind.dead.is_empty());
+        counts
+    }
 }
 
 /// One kind's metrics; a clone counts into the same.
@@ -138,6 +155,30 @@ impl KindMetrics {
     /// Counts an attempt of which no duration is known.
     pub fn counted(&self, outcome: TaskOutcome) {
         self.outcomes[outcome as usize].inc();
+    }
+
+    fn beat(&self) -> KindBeat {
+        let histogram = self.duration.metric();
+        let histogram = histogram.get_histogram();
+        let mut buckets = Vec::with_capacity(DURATIONS.len() + 1);
+        let mut below = 0;
+        for bucket in histogram.get_bucket() {
+            buckets.push(bucket.cumulative_count() - below);
+            below = bucket.cumulative_count();
+        }
+        buckets.truncate(DURATIONS.len());
+        let within: u64 = buckets.iter().sum();
+        buckets.push(histogram.get_sample_count().saturating_sub(within));
+        while buckets.last() == Some(&0) {
+            buckets.pop();
+        }
+        let ended = TaskOutcome::ALL.iter().zip(&self.outcomes);
+        let outcomes: BTreeMap<String, u64> = ended
+            .map(|(outcome, count)| (outcome.as_str().to_owned(), count.get()))
+            .filter(|(_, count)| *count > 0)
+            .collect();
+        let seconds = histogram.get_sample_sum();
+        KindBeat { started: outcomes.values().sum(), outcomes, dead: BTreeMap::new(), seconds, buckets }
     }
 
     /// Counts into `garenne_dead_total`; rare, so a reason appears with its first dead letter.

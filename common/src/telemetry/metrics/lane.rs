@@ -135,6 +135,17 @@ impl LaneMetrics {
         self.settlements[fate as usize].inc_by(count);
     }
 
+    /// Deliveries settled so far, of whichever fate.
+    pub fn settled_total(&self) -> u64 {
+        self.settlements.iter().map(IntCounter::get).sum()
+    }
+
+    /// Deliveries taken off the queue so far: done, or copied to where they go next.
+    pub fn removed_total(&self) -> u64 {
+        let fates = [Fate::Acked, Fate::Retried, Fate::Dead, Fate::Suspected];
+        fates.into_iter().map(|fate| self.settlements[fate as usize].get()).sum()
+    }
+
     /// The time from delivery to the start of the task.
     pub fn waited(&self, wait: Duration) {
         self.wait.observe(wait.as_secs_f64());

@@ -6,8 +6,9 @@ use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
-/// From the shortest task worth measuring to the longest that a deadline lets run; in seconds.
-pub(super) const DURATIONS: &[f64] = &[
+/// The bounds of a task's duration, from the shortest worth measuring to the longest that a deadline lets
+/// run; in seconds.
+pub const DURATIONS: &[f64] = &[
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
     30.0, 60.0, 120.0, 300.0, 600.0,
 ];
@@ -74,4 +75,16 @@ pub(super) fn process(registry: &Registry) {
         .expect("the process collector is registered once");
     #[cfg(not(target_os = "linux"))]
     let _ = registry;
+}
+
+/// Every series of a family: its labels' values in the order of their names, and its value.
+pub(super) fn series(family: &impl Collector) -> Vec<(Vec<String>, f64)> {
+    let mut all = Vec::new();
+    for family in family.collect() {
+        for metric in family.get_metric() {
+            let labels = metric.get_label().iter().map(|label| label.value().to_owned()).collect();
+            all.push((labels, metric.get_counter().get_value() + metric.get_gauge().get_value()));
+        }
+    }
+    all
 }

@@ -1,0 +1,201 @@
+//! Processes say how they are, and the console shows it: also those who say nothing any more.
+
+use anyhow::{Context, Result};
+use futures_util::StreamExt;
+use garenne_common::telemetry::heartbeat::{Heartbeat, Program, Stance};
+use garenne_tests::harness::{
+    broker::Rights,
+    client::{headers, text, with_id},
+    gateway::GatewayPlan,
+    process::Signal,
+    scene::Scene,
+    wait::{PATIENCE, Seen, eventually},
+    worker::WorkerPlan,
+};
+use lapin::{
+    Consumer,
+    options::{BasicConsumeOptions, QueueBindOptions, QueueDeclareOptions},
+    types::FieldTable,
+};
+use serde_json::{Value, json};
+
+/// A foreign listener to all heartbeats.
+async fn listen(scene: &Scene) -> Result<Consumer> {
+    let channel = scene.client().channel();
+    let options = QueueDeclareOptions { exclusive: true, ..Default::default() };
+    let none = FieldTable::default;
+    let queue = channel.queue_declare("".into(), options, none()).await?.name().clone();
+    let bind = QueueBindOptions::default();
+    channel.queue_bind(queue.clone(), "garenne.events".into(), "beat.#".into(), bind, none()).await?;
+    let options = BasicConsumeOptions { no_ack: true, ..Default::default() };
+    Ok(channel.basic_consume(queue, "".into(), options, none()).await?)
+}
+
+/// The first beat that `wanted` takes.
+async fn until_beat(beats: &mut Consumer, wanted: impl Fn(&Heartbeat) -> bool) -> Result<Heartbeat> {
+    let mut last = None;
+    let found = tokio::time::timeout(PATIENCE, async {
+        while let Some(beat) = beats.next().await {
+            let beat: Heartbeat = serde_json::from_slice(&beat?.data)?;
+            if wanted(&beat) {
+                return Ok(beat);
+            }
+            last = Some(beat);
+        }
+        anyhow::bail!("the queue was deleted")
+    });
+    found.await.with_context(|| format!("no such beat, the last was {last:?}"))?
+}
+
+async fn topology(scene: &Scene) -> Result<()> {
+    let applied = scene.garenne(&["topology", "apply"]).await?;
+    anyhow::ensure!(applied.code == Some(0), "{:?}", applied.stderr);
+    Ok(())
+}
+
+fn often(plan: WorkerPlan) -> WorkerPlan {
+    plan.env("GARENNE_EVENTS__HEARTBEAT", "200ms")
+}
+
+#[tokio::test]
+async fn heartbeats_say_what_a_worker_does_and_that_it_stopped() -> Result<()> {
+    let scene = Scene::new().await?;
+    topology(&scene).await?;
+    let mut beats = listen(&scene).await?;
+    let plan = often(scene.worker("w")?.lane("fast:prefetch=7,concurrency=2..2"));
+    let worker = plan.start().await?;
+    scene.publish("bench.noop", &json!({}), "done", 20).await?;
+    scene.publish("bench.fail", &json!({"times": 9}), "failing", 1).await?;
+    scene.publish("bench.sleep", &json!({"ms": 600_000}), "running", 1).await?;
+    let beat = until_beat(&mut beats, |beat| {
+        let done = beat.kinds.get("bench.noop").map_or(0, |kind| kind.done());
+        let dead = beat.kinds.get("bench.fail").map_or(0, |kind| kind.dead.values().sum());
+        done == 20 && dead == 1 && beat.running == 1
+    })
+    .await?;
+    assert_eq!((beat.program, beat.id.as_str(), beat.stance), (Program::Worker, "w", Stance::Open));
+    let lane = &beat.lanes["fast"];
+    assert_eq!((lane.slots, lane.capacity, lane.busy, lane.open), (2, 7, 1, true), "{lane:?}");
+    // 20 and 1, and 5 attempts at the failing one.
+    assert_eq!((lane.delivered, lane.removed, lane.held), (26, 25, 1), "{lane:?}");
+    let task = &beat.tasks[0];
+    assert_eq!(
+        (task.id.as_str(), task.kind.as_str(), task.lane.as_str()),
+        ("running-0", "bench.sleep", "fast")
+    );
+    let failed = &beat.kinds["bench.fail"];
+    assert_eq!((failed.started, failed.outcomes["error"], failed.dead["attempts-exhausted"]), (5, 5, 1));
+    assert_eq!(beat.kinds["bench.noop"].buckets.iter().sum::<u64>(), 20);
+    assert_eq!(beat.kinds["bench.sleep"].started, 1);
+    assert!(beat.connections["publish"].up && beat.connections["consume"].up, "{:?}", beat.connections);
+
+    worker.signal(Signal::TSTP)?;
+    until_beat(&mut beats, |beat| beat.stance == Stance::Quiet).await?;
+    worker.signal(Signal::CONT)?;
+    until_beat(&mut beats, |beat| beat.stance == Stance::Open).await?;
+    worker.signal(Signal::QUIT)?;
+    let bye = until_beat(&mut beats, |beat| beat.stance == Stance::Stopped).await?;
+    assert_eq!((bye.running, bye.lanes["fast"].removed, bye.lanes["fast"].held), (0, 25, 0), "{bye:?}");
+    worker.stopped().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn heartbeats_of_a_gateway_that_may_not_tell_disturb_no_sensor() -> Result<()> {
+    let scene = Scene::new().await?;
+    topology(&scene).await?;
+    let mut beats = listen(&scene).await?;
+    let reading = r#"{"device":"d","metric":"t","value":1.5,"unit":"Cel","time":"2026-05-04T05:06:07Z"}"#;
+
+    let rights = Rights { configure: "^$", write: r"^garenne\.tasks$", read: "^$" };
+    let url = scene.vhost().user_url("mute", rights).await?;
+    let plan = GatewayPlan::at(&url)?.env("GARENNE_EVENTS__HEARTBEAT", "100ms");
+    let mute = plan.start().await?;
+    let refused = |lines: &[String]| {
+        lines.iter().any(|line| line.contains("the console does not see this process")).then_some(())
+    };
+    mute.process().stderr().until("the refusal", refused).await?;
+    for _ in 0..20 {
+        mute.post("/v1/readings", "application/json", reading).await?.ids()?;
+    }
+    let ended = mute.stop().await?;
+    assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
+
+    let gateway = GatewayPlan::new(&scene)?.env("GARENNE_EVENTS__HEARTBEAT", "100ms").start().await?;
+    gateway.post("/v1/readings", "application/json", reading).await?.ids()?;
+    let beat = until_beat(&mut beats, |beat| {
+        beat.gateway.as_ref().is_some_and(|gateway| gateway.requests.get("202") == Some(&1))
+    })
+    .await?;
+    assert_eq!((beat.program, beat.stance), (Program::Gateway, Stance::Open));
+    gateway.stop().await?;
+    until_beat(&mut beats, |beat| beat.stance == Stance::Stopped).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn heartbeats_missing_make_a_worker_silent_in_status() -> Result<()> {
+    let scene = Scene::new().await?;
+    // The rungs of the console's own ladder, or it would miss them.
+    topology(&scene).await?;
+    let [well, frozen, killed] = ["well", "frozen", "killed"].map(|name| scene.worker(name));
+    let (well, frozen, killed) = tokio::try_join!(well?.start(), frozen?.start(), killed?.start())?;
+    scene.worker("stopped")?.start().await?.stop().await?;
+    scene.publish("bench.sleep", &json!({"ms": 600_000}), "long", 1).await?;
+    frozen.signal(Signal::STOP)?;
+    killed.kill().await?;
+    let fleet = async |wait: &str| -> Result<Value> {
+        let ended = scene.garenne(&["status", "--json", "--wait", wait]).await?;
+        anyhow::ensure!(ended.code == Some(0), "{:?}", ended.stderr);
+        Ok(serde_json::from_str(&ended.stdout.join("\n"))?)
+    };
+    let states = |status: &Value| -> Vec<(String, String)> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        status["workers"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|it| (text(&it["id"]), text(&it["state"])))
+            .collect()
+    };
+    let expected = [("frozen", "silent"), ("killed", "silent"), ("well", "open")]
+        .map(|(id, state)| (id.to_owned(), state.to_owned()));
+    let status = fleet("2s").await?;
+    assert_eq!(states(&status), expected, "{status:#}");
+    frozen.signal(Signal::CONT)?;
+    let told = scene.garenne(&["quiet", "well"]).await?;
+    assert_eq!(told.code, Some(0), "{:?}", told.stderr);
+    eventually("the thawed worker answers, the other is quiet", async || {
+        let states = states(&fleet("10s").await?);
+        let is = |id: &str, state: &str| states.iter().any(|it| it.0 == id && it.1 == state);
+        Ok(Seen::when(is("frozen", "open") && is("well", "quiet"), format_args!("{states:?}")))
+    })
+    .await?;
+    frozen.signal(Signal::QUIT)?;
+    well.signal(Signal::QUIT)?;
+    frozen.stopped().await?;
+    well.stopped().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn heartbeats_show_a_group_that_the_console_paused() -> Result<()> {
+    let scene = Scene::new().await?;
+    topology(&scene).await?;
+    let mut beats = listen(&scene).await?;
+    let worker = often(scene.worker("w")?.stdout()).start().await?;
+    let told = scene.garenne(&["group", "pause", "import-7"]).await?;
+    assert_eq!(told.code, Some(0), "{:?}", told.stderr);
+    until_beat(&mut beats, |beat| beat.lanes.get("fast").is_some_and(|lane| lane.paused == ["import-7"]))
+        .await?;
+    let properties = with_id("held").with_headers(headers([("garenne-group", text("import-7"))]));
+    scene.client().publish("garenne.tasks", "bench.noop", properties, b"{}").await?;
+    scene.publish("bench.noop", &json!({}), "other", 1).await?;
+    worker.until_done_with("other-0").await?;
+    worker.until_holds("fast", 0, 1).await?;
+    let told = scene.garenne(&["group", "resume", "import-7"]).await?;
+    assert_eq!(told.code, Some(0), "{:?}", told.stderr);
+    worker.until_done_with("held").await?;
+    worker.stop().await?;
+    Ok(())
+}

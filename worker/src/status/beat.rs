@@ -1,0 +1,71 @@
+//! The worker as its heartbeats show it.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use garenne_common::{
+    config::host_name,
+    task::epoch_ms,
+    telemetry::{
+        Metrics,
+        heartbeat::{Heartbeat, Program, Stance},
+    },
+};
+use tokio::sync::watch;
+
+use super::Status;
+use crate::consumer::Intake;
+
+/// What a heartbeat says besides the pools.
+pub(crate) struct Vitals {
+    pub(crate) worker: Arc<str>,
+    pub(crate) incarnation: String,
+    pub(crate) started: SystemTime,
+    pub(crate) every: Duration,
+    pub(crate) intake: watch::Receiver<Intake>,
+    pub(crate) metrics: Metrics,
+}
+
+impl Status {
+    /// One look at everything; takes each pool's lock for a moment.
+    pub(crate) fn beat(&self, vitals: &Vitals) -> Heartbeat {
+        let metrics = &vitals.metrics;
+        let mut beat = Heartbeat {
+            program: Program::Worker,
+            id: vitals.worker.to_string(),
+            incarnation: vitals.incarnation.clone(),
+            host: host_name(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started_at: epoch_ms(vitals.started),
+            at: epoch_ms(SystemTime::now()),
+            every_ms: vitals.every.as_millis().try_into().unwrap_or(u64::MAX),
+            stance: match *vitals.intake.borrow() {
+                Intake::Open => Stance::Open,
+                Intake::Quiet => Stance::Quiet,
+                Intake::Closed => Stance::Stopping,
+            },
+            lanes: Default::default(),
+            running: 0,
+            tasks: Vec::new(),
+            kinds: metrics.kind_counts(),
+            connections: metrics.connection_counts(),
+            blocked: metrics.connection().blocked.get() != 0,
+            gateway: None,
+        };
+        for lane in &self.lanes {
+            beat.add_lane(&lane.name, &lane.pool.snapshot(), |id| self.progress.done(id));
+            let counted = metrics.lane(&lane.name);
+            if let Some(shown) = beat.lanes.get_mut(&*lane.name) {
+                shown.trouble = lane.trouble.borrow().clone();
+                shown.delivered = counted.deliveries.get();
+                shown.held = shown.delivered.saturating_sub(counted.settled_total());
+                shown.removed = counted.removed_total();
+                shown.waited = counted.wait.get_sample_sum();
+            }
+        }
+        beat.bound();
+        beat
+    }
+}
