@@ -14,6 +14,7 @@ use std::collections::HashMap;
 
 use garenne_common::exit::{Exit, Failure};
 
+pub use cli::FilterArgs;
 pub use filter::{Filter, PatternError};
 pub use letter::Letter;
 pub use moves::{Moved, Mover, Order};

@@ -17,10 +17,10 @@ use crate::{
 };
 
 /// The routing key that every worker listens to.
-const EVERYBODY: &str = "workers";
+pub const EVERYBODY: &str = "workers";
 
 /// What a worker can be told; it reads the same JSON.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 #[serde(tag = "command", rename_all = "kebab-case")]
 pub enum Command {
     /// Stop in this mode; the worker's default without one.
@@ -33,6 +33,18 @@ pub enum Command {
     Quiet,
     /// Go on.
     Resume,
+    /// Start nothing of a group.
+    PauseGroup {
+        /// The group.
+        group: String,
+    },
+    /// Start what is of a group again.
+    ResumeGroup {
+        /// The group.
+        group: String,
+    },
+    /// Say now what the next heartbeat would.
+    Beat,
 }
 
 /// `garenne task stop`: the order is kept, so that a task is stopped also when no worker runs now.
@@ -40,27 +52,32 @@ pub enum Command {
 /// # Errors
 /// One line and an exit code.
 pub async fn stop(operator: &Operator, args: &StopArgs) -> Result<Exit, Failure> {
+    let orders = stop_orders(operator, &args.ids, &args.group).await?;
+    println!(
+        "{} ordered to stop: running ones are interrupted, waiting ones become dead letters with reason stopped when a worker meets them",
+        if orders == 1 { "1 task or group".to_owned() } else { format!("{orders} tasks or groups") }
+    );
+    Ok(Exit::Done)
+}
+
+/// Orders tasks and groups to stop; answers how many orders that were.
+///
+/// # Errors
+/// One line and an exit code; a bad id is refused before anything is ordered.
+pub async fn stop_orders(operator: &Operator, ids: &[String], groups: &[String]) -> Result<usize, Failure> {
     let at = epoch_ms(SystemTime::now());
-    for id in &args.ids {
+    for id in ids {
         TaskId::parse(id).map_err(|error| Failure::new(Exit::Usage, format_args!("task {id:?}: {error}")))?;
     }
-    let tasks = args.ids.iter().map(|task| StopOrder::Task { task: task.clone(), at });
-    let groups = args.group.iter().map(|group| StopOrder::Group { group: group.clone(), at });
+    let tasks = ids.iter().map(|task| StopOrder::Task { task: task.clone(), at });
+    let groups = groups.iter().map(|group| StopOrder::Group { group: group.clone(), at });
     let orders: Vec<_> = tasks.chain(groups).collect();
     for order in &orders {
         send(operator, StopOrder::ROUTING_KEY, order).await.map_err(|error| {
             undelivered(error, "no stream takes stop orders: run `garenne topology apply`")
         })?;
     }
-    println!(
-        "{} ordered to stop: running ones are interrupted, waiting ones become dead letters with reason stopped when a worker meets them",
-        if orders.len() == 1 {
-            "1 task or group".to_owned()
-        } else {
-            format!("{} tasks or groups", orders.len())
-        }
-    );
-    Ok(Exit::Done)
+    Ok(orders.len())
 }
 
 /// `garenne drain`, `quiet` and `resume`.
@@ -68,16 +85,24 @@ pub async fn stop(operator: &Operator, args: &StopArgs) -> Result<Exit, Failure>
 /// # Errors
 /// One line and an exit code; a worker that is not there is named.
 pub async fn command(operator: &Operator, which: &WhichArgs, command: Command) -> Result<Exit, Failure> {
-    let (key, nobody) = match &which.worker {
+    tell(operator, which.worker.as_deref(), &command).await?;
+    println!("told {}", which.worker.as_deref().unwrap_or("every worker"));
+    Ok(Exit::Done)
+}
+
+/// Commands one worker, or all of them.
+///
+/// # Errors
+/// One line and an exit code; a worker that is not there is named.
+pub async fn tell(operator: &Operator, worker: Option<&str>, command: &Command) -> Result<(), Failure> {
+    let (key, nobody) = match worker {
         Some(worker) => (
             format!("worker.{worker}"),
             format!("no worker is called {worker:?} (its id is in its logs and receipts)"),
         ),
         None => (EVERYBODY.to_owned(), "no worker is there".to_owned()),
     };
-    send(operator, &key, &command).await.map_err(|error| undelivered(error, &nobody))?;
-    println!("told {}", which.worker.as_deref().unwrap_or("every worker"));
-    Ok(Exit::Done)
+    send(operator, &key, command).await.map_err(|error| undelivered(error, &nobody))
 }
 
 async fn send(operator: &Operator, key: &str, body: &impl Serialize) -> Result<(), PublishError> {
@@ -113,5 +138,10 @@ mod tests {
         );
         assert_eq!(json(Command::Shutdown { mode: None }), r#"{"command":"shutdown"}"#);
         assert_eq!(json(Command::Quiet), r#"{"command":"quiet"}"#);
+        assert_eq!(json(Command::Beat), r#"{"command":"beat"}"#);
+        assert_eq!(
+            json(Command::PauseGroup { group: "g".into() }),
+            r#"{"command":"pause-group","group":"g"}"#
+        );
     }
 }

@@ -1,31 +1,48 @@
-//! `garenne status`: what waits, runs, retries and died, lane by lane.
+//! `garenne status`: what waits, runs, retries and died, lane by lane, and who works on it.
 
+mod fleet;
 mod snapshot;
 mod view;
 mod workers;
 
-use garenne_common::exit::{Exit, Failure};
+use garenne_common::{
+    exit::{Exit, Failure},
+    telemetry::heartbeat::Program,
+};
+use serde_json::json;
 
-use crate::{cli::StatusArgs, operator::Operator};
+use crate::{cli::StatusArgs, fleet::muster, operator::Operator};
 pub use snapshot::{LaneStatus, QueueStatus, Snapshot, Source};
 
-/// Prints the state of the fleet's queues.
+/// Prints the state of the fleet: its queues, its workers, its gateways.
 ///
 /// # Errors
-/// One line and an exit code.
+/// One line and an exit code. A fleet that cannot be heard is a remark: the queues are shown all the same.
 pub async fn run(operator: &Operator, args: &StatusArgs) -> Result<Exit, Failure> {
-    let snapshot = Snapshot::take(operator).await?;
-    let workers = workers::ask(&args.workers).await?;
+    let (snapshot, muster) = tokio::join!(Snapshot::take(operator), muster(operator, args.wait));
+    let (snapshot, asked) = (snapshot?, workers::ask(&args.workers).await?);
     if args.json {
         let mut all = serde_json::to_value(&snapshot).map_err(anyhow::Error::from)?;
-        if !workers.is_empty() {
-            all["workers"] = serde_json::to_value(&workers).map_err(anyhow::Error::from)?;
+        match &muster {
+            Ok(muster) => {
+                let members = |program| muster.roster.members(program, muster.at).collect::<Vec<_>>();
+                all["workers"] = json!(members(Program::Worker));
+                all["gateways"] = json!(members(Program::Gateway));
+            }
+            Err(failure) => all["fleet_problem"] = json!(failure.to_string()),
+        }
+        if !asked.is_empty() {
+            all["asked"] = json!(asked);
         }
         println!("{}", serde_json::to_string_pretty(&all).map_err(anyhow::Error::from)?);
     } else {
         print!("{}", view::table(&snapshot));
-        if !workers.is_empty() {
-            print!("{}", workers::table(&workers));
+        match &muster {
+            Ok(muster) => print!("\n{}", fleet::tables(&muster.roster, muster.at)),
+            Err(failure) => println!("\nworkers are not shown: {failure}"),
+        }
+        if !asked.is_empty() {
+            print!("{}", workers::table(&asked));
         }
     }
     Ok(if snapshot.missing.is_empty() { Exit::Done } else { Exit::Failed })

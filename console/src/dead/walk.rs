@@ -99,7 +99,15 @@ impl<'c> Walk<'c> {
     /// # Errors
     /// [`WalkError`].
     pub async fn start(connection: &'c Connection, queue: &str) -> Result<Self, WalkError> {
-        let total = Looker::new(connection).depth(queue).await?.ready;
+        Self::first(connection, queue, u64::MAX).await
+    }
+
+    /// The same, over no more than the first `most`.
+    ///
+    /// # Errors
+    /// [`WalkError`].
+    pub async fn first(connection: &'c Connection, queue: &str, most: u64) -> Result<Self, WalkError> {
+        let total = Looker::new(connection).depth(queue).await?.ready.min(most);
         let broken = |error| LookError::of(queue, error);
         let channel = connection.create_channel().await.map_err(broken)?;
         let mut walk = Self {

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use garenne_common::exit::Failure;
+use garenne_common::{exit::Failure, topology::BrokerVersion};
+use lapin::Connection;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -30,6 +31,9 @@ pub struct QueueStatus {
     pub unacked: Option<u64>,
     /// Consumers attached.
     pub consumers: u64,
+    /// Messages ever published to it, since the broker counts; unknown without the management API.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub published: Option<u64>,
 }
 
 /// One lane with its retry ladder.
@@ -69,6 +73,9 @@ pub struct Snapshot {
     pub unroutable: QueueStatus,
     /// Queues that should be there and are not.
     pub missing: Vec<String>,
+    /// Every queue that is there, rungs included.
+    #[serde(skip)]
+    pub queues: BTreeMap<String, QueueStatus>,
 }
 
 impl Snapshot {
@@ -77,7 +84,24 @@ impl Snapshot {
     /// # Errors
     /// One line and an exit code.
     pub async fn take(operator: &Operator) -> Result<Self, Failure> {
+        let mut connection = None;
         let version = operator.broker.version().await?;
+        let snapshot = Self::look(operator, version, &mut connection).await;
+        if let Some(connection) = connection {
+            Operator::leave(connection).await;
+        }
+        snapshot
+    }
+
+    /// The same for who looks again and again: over one connection, where one is needed at all.
+    ///
+    /// # Errors
+    /// One line and an exit code.
+    pub async fn look(
+        operator: &Operator,
+        version: BrokerVersion,
+        connection: &mut Option<Connection>,
+    ) -> Result<Self, Failure> {
         let wanted: Vec<String> = operator
             .topology(version)
             .queues
@@ -89,7 +113,7 @@ impl Snapshot {
             Some(management) => {
                 (Source::Management, by_management(management, operator.broker.vhost()).await?)
             }
-            None => (Source::Amqp, by_amqp(operator, &wanted).await?),
+            None => (Source::Amqp, by_amqp(operator, &wanted, connection).await?),
         };
         Ok(Self::of(operator, version.to_string(), source, &wanted, &found))
     }
@@ -125,6 +149,7 @@ impl Snapshot {
             dead: queue(&names.dead()),
             unroutable: queue(&names.unroutable()),
             missing: wanted.iter().filter(|name| !found.contains_key(*name)).cloned().collect(),
+            queues: wanted.iter().filter_map(|name| Some((name.clone(), *found.get(name)?))).collect(),
         }
     }
 }
@@ -139,36 +164,53 @@ struct Listed {
     messages_unacknowledged: u64,
     #[serde(default)]
     consumers: u64,
+    #[serde(default)]
+    message_stats: Stats,
+}
+
+#[derive(Default, Deserialize)]
+struct Stats {
+    publish: Option<u64>,
 }
 
 async fn by_management(
     management: &Management,
     vhost: &str,
 ) -> Result<BTreeMap<String, QueueStatus>, ManagementError> {
-    let columns = [("columns", "name,messages_ready,messages_unacknowledged,consumers")];
+    let columns =
+        [("columns", "name,messages_ready,messages_unacknowledged,consumers,message_stats.publish")];
     let listed: Vec<Listed> = management.get(&["queues", vhost], &columns).await?;
     let status = |queue: &Listed| QueueStatus {
         ready: queue.messages_ready,
         unacked: Some(queue.messages_unacknowledged),
         consumers: queue.consumers,
+        published: queue.message_stats.publish,
     };
     Ok(listed.into_iter().map(|queue| (queue.name.clone(), status(&queue))).collect())
 }
 
-async fn by_amqp(operator: &Operator, wanted: &[String]) -> Result<BTreeMap<String, QueueStatus>, Failure> {
-    let connection = operator.connect().await?;
-    let mut looker = Looker::new(&connection);
+async fn by_amqp(
+    operator: &Operator,
+    wanted: &[String],
+    connection: &mut Option<Connection>,
+) -> Result<BTreeMap<String, QueueStatus>, Failure> {
+    connection.take_if(|connection| !connection.status().connected());
+    let connection = match connection {
+        Some(connection) => connection,
+        None => connection.insert(operator.connect().await?),
+    };
+    let mut looker = Looker::new(connection);
     let mut found = BTreeMap::new();
     for name in wanted {
         match looker.depth(name).await {
             Ok(depth) => {
-                let queue = QueueStatus { ready: depth.ready, unacked: None, consumers: depth.consumers };
+                let (ready, consumers) = (depth.ready, depth.consumers);
+                let queue = QueueStatus { ready, unacked: None, consumers, published: None };
                 found.insert(name.clone(), queue);
             }
             Err(LookError::Missing(_)) => {}
             Err(error) => return Err(error.into()),
         }
     }
-    Operator::leave(connection).await;
     Ok(found)
 }

@@ -1,0 +1,67 @@
+//! One look at the whole fleet: everybody is asked, and those who should be there and do not answer are
+//! named.
+
+use std::time::{Duration, SystemTime};
+
+use garenne_common::{exit::Failure, task::epoch_ms};
+use tokio::time::{Instant, timeout_at};
+
+use super::{ear::Ear, lives, roster::Roster};
+use crate::operator::Operator;
+
+/// Answers of a large fleet come in a row; a pause this long is their end.
+const PAUSE: Duration = Duration::from_millis(70);
+/// How long the first answer may take.
+const FIRST: Duration = Duration::from_millis(120);
+
+/// Who answered, and who did not.
+pub struct Muster {
+    /// Everybody.
+    pub roster: Roster,
+    /// When it was taken, milliseconds since 1970.
+    pub at: i64,
+}
+
+/// Asks every worker, and waits for those on record for at most `patience`. Gateways do not hear the
+/// question; they are seen where their own next beat falls into the wait.
+///
+/// # Errors
+/// One line and an exit code.
+pub async fn muster(operator: &Operator, patience: Duration) -> Result<Muster, Failure> {
+    let now = || epoch_ms(SystemTime::now());
+    let mut ear = Ear::open(operator).await?;
+    let lost = |error: lapin::Error| operator.broker.explain(&error);
+    ear.ask().await.map_err(lost)?;
+    let asked = Instant::now();
+    let on_record = match lives::on_record(&ear.connection, &operator.names.lives()).await {
+        Ok(on_record) => on_record,
+        Err(failure) => {
+            tracing::debug!(%failure, "nobody is on record");
+            Default::default()
+        }
+    };
+    let mut roster = Roster::new(now());
+    let until = asked + patience;
+    let mut pause = asked + FIRST;
+    loop {
+        let complete = on_record.iter().all(|(worker, (life, _))| roster.has_heard(worker, life));
+        // The last answers may be on their way from workers that are on no record any more.
+        let deadline = if complete { pause.min(until) } else { until };
+        match timeout_at(deadline, ear.next()).await {
+            Ok(Ok(beat)) => {
+                roster.hear(beat, now());
+                pause = pause.max(Instant::now() + PAUSE);
+            }
+            Ok(Err(error)) => {
+                return Err(Failure::new(garenne_common::exit::Exit::BrokerUnavailable, error));
+            }
+            Err(_) => break,
+        }
+    }
+    let at = now();
+    for worker in on_record.keys() {
+        roster.miss(worker, at);
+    }
+    Operator::leave(ear.connection).await;
+    Ok(Muster { roster, at })
+}

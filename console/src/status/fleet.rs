@@ -1,0 +1,123 @@
+//! Workers and gateways for people.
+
+use garenne_common::telemetry::heartbeat::{Heartbeat, Program};
+
+use crate::{
+    fleet::{MemberView, Roster, State},
+    table::{Column, cut, grouped, lay_out, span},
+};
+
+/// The longest worker id and task shown.
+const WIDEST_ID: usize = 40;
+
+/// Columns of the workers' table.
+const COLUMNS: [&str; 6] = ["worker", "state", "lanes: busy/slots +waiting", "longest task", "for", "heard"];
+
+/// The workers, those that want attention first.
+fn rows(roster: &Roster, now: i64) -> Vec<(State, [String; 6])> {
+    let mut members: Vec<_> = roster.members(Program::Worker, now).collect();
+    members.sort_by_key(|member| (member.state, member.id.to_owned()));
+    members.iter().map(|member| (member.state, row(member))).collect()
+}
+
+fn row(member: &MemberView<'_>) -> [String; 6] {
+    let heard = member.heard_ms_ago.map_or("never".to_owned(), |ms| format!("{} ago", span(ms)));
+    let longest = member.beat.and_then(|beat| beat.tasks.first());
+    let task = longest.map_or_else(String::new, |task| {
+        let done = task.progress.map(|done| format!(" {:.0} %", done * 100.0)).unwrap_or_default();
+        format!("{} {}{done}", task.kind, cut(&task.id, WIDEST_ID))
+    });
+    let since = longest.map_or_else(String::new, |task| span((task.seconds * 1e3) as u64));
+    let lanes = member.beat.map(lanes).unwrap_or_default();
+    [cut(member.id, WIDEST_ID), member.state.as_str().to_owned(), lanes, task, since, heard]
+}
+
+/// Lanes in one line, an idle quarantine left out.
+fn lanes(beat: &Heartbeat) -> String {
+    let shown = beat.lanes.iter().filter(|(name, lane)| *name != "suspect" || lane.busy + lane.queued > 0);
+    let text = shown.map(|(name, lane)| {
+        let mut text = format!("{name} {}/{}", lane.busy, lane.slots);
+        if lane.queued > 0 {
+            text += &format!(" +{}", grouped(lane.queued as u64));
+        }
+        if lane.stuck > 0 {
+            text += &format!(" {} stuck", lane.stuck);
+        }
+        if !lane.paused.is_empty() {
+            text += &format!(" paused: {}", lane.paused.join(" "));
+        }
+        if lane.trouble.is_some() {
+            text += " not consuming";
+        }
+        text
+    });
+    text.collect::<Vec<_>>().join(", ")
+}
+
+/// Both tables; a line instead of an empty one.
+pub(super) fn tables(roster: &Roster, now: i64) -> String {
+    let workers = rows(roster, now);
+    let mut text = if workers.is_empty() {
+        "no worker answers and none is on record\n".to_owned()
+    } else {
+        lay_out(&COLUMNS.map(Column::Text), workers.into_iter().map(|(_, row)| row.to_vec()))
+    };
+    let gateways: Vec<_> = roster
+        .members(Program::Gateway, now)
+        .map(|member| {
+            let gateway = member.beat.and_then(|beat| beat.gateway.clone()).unwrap_or_default();
+            let connections = gateway.connections.iter().map(|(state, n)| format!("{n} {state}"));
+            let requests = gateway.requests.iter().map(|(status, n)| format!("{status}: {}", grouped(*n)));
+            vec![
+                member.id.to_owned(),
+                member.state.as_str().to_owned(),
+                connections.collect::<Vec<_>>().join(", "),
+                requests.collect::<Vec<_>>().join(", "),
+            ]
+        })
+        .collect();
+    if !gateways.is_empty() {
+        let columns = ["gateway", "state", "connections", "answers"].map(Column::Text);
+        text += &format!("\n{}", lay_out(&columns, gateways));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silent_worker_comes_first_and_shows_what_it_ran() {
+        let mut roster = Roster::new(0);
+        let beat = |id: &str, at: i64| -> Heartbeat {
+            serde_json::from_value(serde_json::json!({
+                "program": "worker", "id": id, "incarnation": id, "started_at": 0, "at": at,
+                "every_ms": 1000, "stance": "open", "running": 1,
+                "lanes": {"fast": {"slots": 4, "busy": 1, "queued": 1200, "open": true, "paused": ["g"]},
+                          "suspect": {"slots": 1}},
+                "tasks": [{"id": "t-1", "kind": "bench.deaf", "lane": "fast", "seconds": 61.0, "progress": 0.25}],
+            }))
+            .unwrap()
+        };
+        roster.hear(beat("b", 0), 0);
+        roster.hear(beat("a", 9_000), 9_000);
+        roster.miss("never-seen", 9_000);
+        let text = tables(&roster, 10_000);
+        let lines: Vec<_> =
+            text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        assert_eq!(
+            lines[1..],
+            [
+                "b silent fast 1/4 +1,200 paused: g bench.deaf t-1 25 % 61s 10s ago",
+                "never-seen silent never",
+                "a open fast 1/4 +1,200 paused: g bench.deaf t-1 25 % 61s 1.0s ago",
+            ]
+        );
+    }
+
+    #[test]
+    fn nobody_there_is_said() {
+        assert_eq!(tables(&Roster::new(0), 0), "no worker answers and none is on record\n");
+    }
+}
