@@ -70,6 +70,28 @@ pub enum Command {
     /// Let a quiet worker go on
     #[command(after_help = "Example:\n  garenne resume --all")]
     Resume(WhichArgs),
+    /// Groups of tasks
+    Group {
+        /// What to do with them.
+        #[command(subcommand)]
+        verb: GroupVerb,
+    },
+    /// The fleet in a browser, its queues for Prometheus (/metrics), workers needed for an autoscaler (/scale)
+    #[command(
+        after_help = "Examples:\n  garenne dashboard --management-url http://guest:guest@127.0.0.1:15672\n  \
+                      garenne dashboard --listen 0.0.0.0:9465 --admin-token-file /run/secrets/token\n  \
+                      curl 'http://127.0.0.1:9465/scale/fast?objective=10s&max=50'"
+    )]
+    Dashboard(DashboardArgs),
+    /// Completions of this command line, for a shell
+    #[command(
+        after_help = "Example:\n  garenne completions bash > ~/.local/share/bash-completion/completions/garenne"
+    )]
+    Completions {
+        /// bash, elvish, fish, powershell or zsh
+        #[arg(value_name = "SHELL")]
+        shell: clap_complete::Shell,
+    },
     /// A gateway, workers and a recording on this machine, with trouble on the way and an account at the end
     #[command(
         after_help = "Examples:\n  garenne demo --for 30s\n  garenne demo --recording readings.csv --speed 60x --workers 5"
@@ -88,11 +110,14 @@ pub enum Command {
 }
 
 /// `garenne status`.
-#[derive(Clone, Debug, Default, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct StatusArgs {
-    /// Also show what this worker runs and how far it is: its admin port's URL; repeatable
+    /// Also ask this worker's admin port, for what its heartbeats do not reach; repeatable
     #[arg(long = "worker", value_name = "URL")]
     pub workers: Vec<String>,
+    /// How long workers that should be there may take to answer; gateways are seen from 3s on
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = span)]
+    pub wait: Duration,
     /// One JSON object instead of a table
     #[arg(long)]
     pub json: bool,
@@ -104,6 +129,31 @@ pub enum TaskVerb {
     /// Stop tasks wherever they are: queued, running, or waiting for a retry
     #[command(after_help = "Examples:\n  garenne task stop 0198c5c2-…\n  garenne task stop --group import-7")]
     Stop(StopArgs),
+}
+
+/// `garenne dashboard`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct DashboardArgs {
+    /// Where browsers find it [default: 127.0.0.1:9465]
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<String>,
+}
+
+/// `garenne group …`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum GroupVerb {
+    /// Let every worker that runs now start nothing of a group; what runs goes on
+    #[command(after_help = "Example:\n  garenne group pause import-7")]
+    Pause {
+        /// The group
+        group: String,
+    },
+    /// Let the workers go on with a group
+    #[command(after_help = "Example:\n  garenne group resume import-7")]
+    Resume {
+        /// The group
+        group: String,
+    },
 }
 
 /// `garenne task stop`.
@@ -171,6 +221,10 @@ impl Cli {
             _ => None,
         };
         flag(&mut own, "postgres_url", postgres);
+        if let Command::Dashboard(DashboardArgs { listen: Some(listen) }) = &self.command {
+            let table = [("listen".to_owned(), toml::Value::String(listen.clone()))].into_iter().collect();
+            own.insert("dashboard".to_owned(), toml::Value::Table(table));
+        }
         own
     }
 }

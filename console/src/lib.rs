@@ -4,9 +4,11 @@
 
 pub mod audit;
 pub mod cli;
+pub mod dashboard;
 pub mod dead;
 pub mod demo;
 pub mod drill;
+pub mod fleet;
 mod interrupt;
 mod leash;
 pub mod management;
@@ -15,18 +17,21 @@ pub mod orders;
 pub mod process;
 pub mod progress;
 pub mod queues;
+pub mod scale;
+pub mod scope;
 pub mod settings;
 pub mod status;
 pub mod table;
 pub mod topology;
 
+use clap::CommandFactory;
 use garenne_common::{
     config,
     exit::{Exit, Failure},
 };
 
 use crate::{
-    cli::{Cli, Command, TaskVerb},
+    cli::{Cli, Command, GroupVerb, TaskVerb, WhichArgs},
     operator::Operator,
     settings::ConsoleConfig,
 };
@@ -38,6 +43,10 @@ use crate::{
 pub async fn run(cli: Cli) -> Result<Exit, Failure> {
     if let Command::Leash(args) = &cli.command {
         return leash::run(args).map(|never| match never {});
+    }
+    if let Command::Completions { shell } = cli.command {
+        clap_complete::generate(shell, &mut Cli::command(), "garenne", &mut std::io::stdout());
+        return Ok(Exit::Done);
     }
     let settings: ConsoleConfig = config::load(cli.common.sources(cli.own_settings()))?;
     if cli.common.print_config {
@@ -55,8 +64,15 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
         }
         Command::Quiet(which) => orders::command(&operator, &which, orders::Command::Quiet).await,
         Command::Resume(which) => orders::command(&operator, &which, orders::Command::Resume).await,
+        Command::Dashboard(_) => dashboard::run(operator).await,
+        Command::Group { verb: GroupVerb::Pause { group } } => {
+            orders::command(&operator, &WhichArgs::default(), orders::Command::PauseGroup { group }).await
+        }
+        Command::Group { verb: GroupVerb::Resume { group } } => {
+            orders::command(&operator, &WhichArgs::default(), orders::Command::ResumeGroup { group }).await
+        }
         Command::Demo(args) => demo::run(&operator, &args, cli.common.config.as_deref()).await,
         Command::Drill(args) => drill::run(&operator, &args, cli.common.config.as_deref()).await,
-        Command::Leash(_) => unreachable!("it became another program above"),
+        Command::Completions { .. } | Command::Leash(_) => unreachable!("done above"),
     }
 }

@@ -3,6 +3,8 @@
 use garenne_common::config::{Common, Invalid, Lanes, Retry, SecretUrl, Settings};
 use serde::{Deserialize, Serialize};
 
+use crate::{dashboard::DashboardConfig, scale::Goal};
+
 /// Settings of `garenne`. A fleet can share one file: what only its workers know is passed over.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -16,12 +18,17 @@ pub struct ConsoleConfig {
     pub retry: Retry,
     /// Where the workers store readings, for audits.
     pub postgres_url: Option<SecretUrl>,
+    /// The page, the exporter and the autoscaler's source.
+    pub dashboard: DashboardConfig,
+    /// What the autoscaler is to meet; each request may ask for something else.
+    pub scale: Goal,
 }
 
 impl Settings for ConsoleConfig {
     fn validate(&self) -> Result<(), Invalid> {
         self.common.validate()?;
         self.lanes.validate()?;
+        self.scale.validate()?;
         self.retry.ladder().map(drop)
     }
 }

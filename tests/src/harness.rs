@@ -5,6 +5,7 @@
 pub mod broker;
 pub mod client;
 pub mod cluster;
+pub mod dashboard;
 pub mod engine;
 pub mod fault;
 pub mod gateway;

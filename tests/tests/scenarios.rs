@@ -10,6 +10,7 @@ mod scenarios {
     mod copies;
     mod crash;
     mod credit;
+    mod dashboard;
     mod dead_letters;
     mod drill;
     mod fleet;
@@ -18,6 +19,8 @@ mod scenarios {
     mod gateway;
     mod gateway_receipts;
     mod harness;
+    mod heartbeats;
+    mod metrics_truth;
     mod packs;
     mod poison;
     mod publisher_pool;

@@ -1,0 +1,48 @@
+//! Refusals as JSON problems (RFC 9457).
+
+use axum::{
+    Json,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use garenne_common::exit::{Exit, Failure};
+use serde_json::json;
+
+/// A refusal.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    status: StatusCode,
+    detail: String,
+}
+
+impl Refusal {
+    pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        Self { status, detail: detail.into() }
+    }
+
+    #[cfg(test)]
+    pub(super) fn status(&self) -> StatusCode {
+        self.status
+    }
+}
+
+/// What an action on the broker failed with.
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        let status = match failure.exit {
+            Exit::Usage | Exit::Config => StatusCode::BAD_REQUEST,
+            Exit::BrokerUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Exit::Denied => StatusCode::BAD_GATEWAY,
+            _ => StatusCode::CONFLICT,
+        };
+        Self { status, detail: failure.to_string() }
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let title = self.status.canonical_reason().unwrap_or("Refused");
+        let body = json!({ "title": title, "status": self.status.as_u16(), "detail": self.detail });
+        (self.status, [(header::CONTENT_TYPE, "application/problem+json")], Json(body)).into_response()
+    }
+}

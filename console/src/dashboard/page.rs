@@ -1,0 +1,33 @@
+//! The page: three files of this program, nothing from anywhere else.
+
+use axum::{
+    extract::Path,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+
+use super::answer::Refusal;
+
+const INDEX: &str = include_str!("page/index.html");
+const STYLE: &str = include_str!("page/style.css");
+const SCRIPT: &str = include_str!("page/app.js");
+const CHARTS: &str = include_str!("page/charts.js");
+const ICON: &str = include_str!("page/icon.svg");
+
+pub(super) async fn index() -> Response {
+    text("text/html; charset=utf-8", INDEX)
+}
+
+pub(super) async fn file(Path(file): Path<String>) -> Result<Response, Refusal> {
+    Ok(match file.as_str() {
+        "style.css" => text("text/css; charset=utf-8", STYLE),
+        "app.js" => text("text/javascript; charset=utf-8", SCRIPT),
+        "charts.js" => text("text/javascript; charset=utf-8", CHARTS),
+        "icon.svg" | "favicon.ico" => text("image/svg+xml", ICON),
+        _ => return Err(Refusal::new(StatusCode::NOT_FOUND, format!("nothing is at /{file}"))),
+    })
+}
+
+fn text(kind: &'static str, text: &'static str) -> Response {
+    ([(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "no-cache")], text).into_response()
+}

@@ -1,0 +1,453 @@
+// The page: what the server says, every two seconds, put into elements that stay where they are, so that
+// neither focus nor selection gets lost. Text goes in as text only.
+import { Areas, short, span, spark } from "/charts.js";
+
+const $ = (id) => document.getElementById(id);
+let csrf = null, possible = false, points = [], now = null, minutes = 15, filter = "";
+
+function h(tag, css, text) {
+  const node = document.createElement(tag);
+  if (css) node.className = css;
+  if (text !== undefined) node.textContent = text;
+  return node;
+}
+
+function set(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+function button(text, css, act) {
+  const node = h("button", css, text);
+  node.type = "button";
+  node.addEventListener("click", act);
+  return node;
+}
+
+// Keeps one element per item: removes what is gone, makes what is new, updates what is there. What stays is
+// not moved unless the order changed: an element that moves loses the focus.
+function keyed(box, items, key, make, update) {
+  box.made ??= new Map();
+  const wanted = new Map(items.map((item) => [key(item), item]));
+  for (const [name, node] of box.made) {
+    if (!wanted.has(name)) { node.remove(); box.made.delete(name); }
+  }
+  let place = box.firstElementChild;
+  for (const [name, item] of wanted) {
+    let node = box.made.get(name);
+    if (!node) box.made.set(name, (node = make(item)));
+    update(node, item);
+    if (node === place) place = place.nextElementSibling;
+    else box.insertBefore(node, place);
+  }
+}
+
+let toastTimer;
+function toast(text, bad = false) {
+  const node = $("toast");
+  node.textContent = text;
+  node.className = "show" + (bad ? " bad" : "");
+  clearTimeout(toastTimer);
+  toastTimer = setTimeout(() => { node.className = bad ? "bad" : ""; }, bad ? 7000 : 3500);
+}
+
+function tip(text, event) {
+  const node = $("tip");
+  node.hidden = text === null;
+  if (text === null) return;
+  node.textContent = text;
+  const left = Math.min(event.clientX + 14, innerWidth - node.offsetWidth - 8);
+  node.style.left = left + "px";
+  node.style.top = event.clientY + 14 + "px";
+}
+
+// --- asking the server ---------------------------------------------------------------------------------
+
+async function ask(path, options = {}) {
+  const answer = await fetch(path, { credentials: "same-origin", ...options });
+  if (!answer.ok) {
+    const problem = await answer.json().catch(() => ({}));
+    if (answer.status === 401) await session();
+    throw new Error(problem.detail ?? `${answer.status} ${answer.statusText}`);
+  }
+  return answer.status === 204 ? null : answer.json();
+}
+
+async function act(path, body, done) {
+  if (!csrf && !(await login())) return;
+  try {
+    const headers = { "content-type": "application/json", "x-garenne-csrf": csrf };
+    const answer = await ask(path, { method: "POST", headers, body: JSON.stringify(body ?? {}) });
+    toast(typeof done === "function" ? done(answer) : done);
+    return true;
+  } catch (error) {
+    toast(error.message, true);
+  }
+}
+
+function confirmed(title, text) {
+  const dialog = $("confirm");
+  set($("confirm-title"), title);
+  set($("confirm-text"), text);
+  dialog.returnValue = "no";
+  dialog.showModal();
+  return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true }));
+}
+
+async function session() {
+  const said = await ask("/api/session");
+  ({ csrf, possible } = said);
+  const account = $("account");
+  account.disabled = !possible;
+  account.title = possible ? "" : "The server has no admin token: actions are off";
+  set(account, csrf ? "Log out" : possible ? "Log in" : "Read only");
+  $("group-form").hidden = !csrf;
+  document.querySelectorAll(".auth").forEach((node) => { node.hidden = !csrf; });
+  if (now) render();
+}
+
+async function login() {
+  if (!possible) { toast("Actions are off: the server was started without --admin-token-file", true); return false; }
+  const dialog = $("login");
+  set($("login-error"), "");
+  $("token").value = "";
+  for (;;) {
+    dialog.returnValue = "cancel";
+    dialog.showModal();
+    const chosen = await new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue), { once: true }));
+    if (chosen !== "login") return false;
+    try {
+      const body = JSON.stringify({ token: $("token").value });
+      await ask("/api/login", { method: "POST", headers: { "content-type": "application/json" }, body });
+      await session();
+      return csrf !== null;
+    } catch (error) {
+      set($("login-error"), error.message);
+    } finally {
+      $("token").value = "";
+    }
+  }
+}
+
+$("account").addEventListener("click", async () => {
+  if (csrf) { await act("/api/logout", {}, "Logged out"); await session(); }
+  else if (await login()) toast("Logged in");
+});
+
+// --- what is now ---------------------------------------------------------------------------------------
+
+function tiles() {
+  const point = now.point, count = (state) => now.workers.filter((worker) => worker.state === state).length;
+  const lanes = Object.values(point?.lanes ?? {}), sum = (of) => lanes.reduce((n, lane) => n + of(lane), 0);
+  const slots = sum((lane) => lane.slots), running = sum((lane) => lane.running);
+  const silent = count("silent"), quiet = count("quiet") + count("stopping"), open = count("open");
+  const all = [
+    { name: "workers", value: short(open + quiet), css: silent ? "bad" : open ? "" : "warn", note: silent ? `${silent} silent` : quiet ? `${quiet} quiet or stopping` : `${short(running)} of ${short(slots)} slots busy`, bad: silent },
+    { name: "tasks in the lanes", value: point ? short(sum((lane) => lane.backlog)) : "–", note: point ? `${short(sum((lane) => lane.retrying))} wait for a retry` : "" },
+    { name: "tasks arrive per second", value: point ? short(sum((lane) => lane.arrival_rate)) : "–", note: "over the last minute" },
+    { name: "tasks leave per second", value: point ? short(sum((lane) => lane.removal_rate)) : "–", note: "over the last minute" },
+    { name: "dead letters", value: point ? short(point.dead) : "–", css: point?.dead ? "bad" : "", note: point?.suspect ? `${short(point.suspect)} under suspicion` : "" },
+    { name: "taken by no lane", value: point ? short(point.unroutable) : "–", css: point?.unroutable ? "warn" : "", note: point?.unroutable ? "a binding is missing" : "" },
+    { name: "sensors' connections", value: short(now.gateways.reduce((n, gateway) => n + Object.values(gateway.connections).reduce((a, b) => a + b, 0), 0)), note: `${now.gateways.filter((it) => it.state === "open").length} gateways` },
+  ];
+  keyed($("tiles"), all, (tile) => tile.name, () => {
+    const node = h("div", "tile");
+    node.append(h("span"), h("b"), h("em"));
+    return node;
+  }, (node, tile) => {
+    node.className = "tile " + (tile.css ?? "");
+    set(node.children[0], tile.name);
+    set(node.children[1], tile.value);
+    set(node.children[2], tile.note);
+    node.children[2].className = tile.bad ? "bad" : "";
+  });
+}
+
+function backlog(lane) {
+  if (lane.backlog === 0) return "nothing waits";
+  return lane.backlog_seconds === null ? (lane.slots ? "?" : "nobody works on it") : span(lane.backlog_seconds);
+}
+
+function lanes() {
+  const all = Object.entries(now.point?.lanes ?? {});
+  keyed($("lane-cards"), all, ([name]) => name, ([name]) => {
+    const node = h("article", "card"), head = h("header"), big = h("span", "big");
+    big.append(h("b"), document.createTextNode(" to work off"));
+    head.append(h("h3", "", name), big);
+    node.chart = new Areas(`Messages in lane ${name} over time`, [
+      { name: "with workers", css: "area-held", of: (point) => point.lanes[name]?.unacked ?? 0 },
+      { name: "ready", css: "area-ready", of: (point) => point.lanes[name]?.ready ?? 0 },
+    ], tip);
+    const figures = h("dl", "figures");
+    node.figures = ["ready", "with workers", "retrying", "arrive/s", "leave/s", "a task takes", "slots busy"].map((title, n) => {
+      const pair = h("div");
+      pair.append(h("dt", ["ready", "held"][n] ?? "", title), h("dd"));
+      figures.append(pair);
+      return pair.lastChild;
+    });
+    node.meter = h("div", "meter");
+    node.meter.append(h("i"));
+    node.append(head, node.chart.node, figures, node.meter);
+    node.big = big;
+    return node;
+  }, (node, [, lane]) => {
+    const nobody = lane.backlog > 0 && !lane.slots;
+    set(node.big.firstChild, backlog(lane));
+    node.big.lastChild.data = lane.backlog && !nobody ? " to work off" : "";
+    node.big.className = nobody ? "big bad" : "big";
+    const texts = [short(lane.ready), short(lane.unacked), short(lane.retrying), short(lane.arrival_rate), short(lane.removal_rate), span(lane.service_seconds), `${short(lane.running)} / ${short(lane.slots)}`];
+    texts.forEach((text, n) => set(node.figures[n], text));
+    const share = lane.slots ? lane.running / lane.slots : 0;
+    node.meter.firstChild.style.width = Math.min(100, share * 100) + "%";
+    node.meter.className = "meter" + (share > 0.95 ? " full" : "");
+    node.chart.draw(points, minutes, now.at);
+  });
+}
+
+function kinds() {
+  const rows = Object.entries(now.point?.kinds ?? {});
+  const running = {};
+  for (const worker of now.workers) for (const task of worker.tasks) running[task.kind] = (running[task.kind] ?? 0) + 1;
+  $("kind-table").hidden = rows.length === 0;
+  $("no-kinds").hidden = rows.length > 0;
+  const from = now.at - minutes * 60000, shown = points.filter((point) => point.at >= from);
+  keyed($("kind-table").tBodies[0], rows, ([name]) => name, ([name]) => {
+    const row = h("tr");
+    row.append(h("td", "", name), ...["n", "n", "", "n", "n", "n", "", "n", "n"].map((css) => h("td", css)));
+    return row;
+  }, (row, [name, kind]) => {
+    const cell = row.children;
+    set(cell[1], short(kind.done_rate));
+    set(cell[2], short(kind.failed_rate));
+    cell[2].className = kind.failed_rate > 0 ? "n bad" : "n";
+    set(cell[4], span(kind.p50));
+    set(cell[5], span(kind.p95));
+    set(cell[6], span(kind.p99));
+    set(cell[8], short(running[name] ?? 0));
+    set(cell[9], short(kind.dead));
+    cell[9].className = kind.dead > 0 ? "n bad" : "n";
+    const of = (what) => (point) => point.kinds[name]?.[what] ?? null;
+    cell[3].replaceChildren(spark(`Done and failed ${name} per second`, shown, [{ css: "", of: of("done_rate") }, { css: "bad", of: of("failed_rate") }]));
+    cell[7].replaceChildren(spark(`95th percentile of ${name}`, shown, [{ css: "soft", of: of("p95") }]));
+  });
+}
+
+// --- workers -------------------------------------------------------------------------------------------
+
+function matches(worker) {
+  const words = [worker.id, worker.state, worker.host, ...worker.tasks.flatMap((task) => [task.id, task.kind, task.group ?? ""])];
+  return filter === "" || words.some((word) => word.toLowerCase().includes(filter));
+}
+
+function makeWorker(worker) {
+  const node = h("article", "card worker"), head = h("header");
+  node.pill = h("span", "pill");
+  head.append(h("h3", "", worker.id), node.pill);
+  node.meta = h("p", "meta");
+  node.slots = h("div", "slots");
+  node.tasks = h("div");
+  node.more = h("p", "more");
+  const acts = h("div", "acts auth");
+  acts.hidden = !csrf;
+  const tell = (word, text) => () => act(`/api/workers/${encodeURIComponent(worker.id)}/${word}`, {}, text);
+  node.pause = button("Quiet", "small", () => tell(node.isQuiet ? "resume" : "quiet", node.isQuiet ? `${worker.id} goes on` : `${worker.id} takes no more work`)());
+  const drain = button("Drain", "small danger", async () => {
+    const text = "It finishes or hands back what it has and ends. Whoever started it may start it again.";
+    if (await confirmed(`Drain ${worker.id}?`, text)) await tell("drain", `${worker.id} stops`)();
+  });
+  drain.setAttribute("aria-label", `Drain ${worker.id}`);
+  acts.append(node.pause, drain);
+  node.append(head, node.meta, node.slots, node.tasks, node.more, acts);
+  return node;
+}
+
+function updateWorker(node, worker) {
+  node.className = "card worker " + worker.state;
+  node.pill.className = "pill " + worker.state;
+  set(node.pill, worker.state);
+  node.isQuiet = worker.state === "quiet";
+  set(node.pause, node.isQuiet ? "Resume" : "Quiet");
+  node.pause.setAttribute("aria-label", `${node.isQuiet ? "Resume" : "Quiet"} ${worker.id}`);
+  const heard = worker.heard_ms_ago === null ? "never answered here" : worker.state === "silent" ? `last heard ${span(worker.heard_ms_ago / 1000)} ago` : `up ${span(Math.max(0, now.at - worker.started_at) / 1000)}`;
+  const host = worker.host && !worker.id.startsWith(worker.host) ? [worker.host] : [];
+  const lost = worker.reconnects ? [`${worker.reconnects} reconnects`] : [];
+  set(node.meta, [heard, ...host, worker.version && `v${worker.version}`, ...lost, worker.blocked && "publishing blocked"].filter(Boolean).join(" · "));
+  const lanes = Object.entries(worker.lanes).filter(([name, lane]) => name !== "suspect" || lane.busy + lane.queued > 0);
+  node.slots.replaceChildren(...lanes.flatMap(([name, lane]) => {
+    const squares = h("span", "squares");
+    squares.title = `${lane.busy} of ${lane.slots} slots busy, ${lane.stuck} stuck`;
+    for (let n = 0; n < Math.min(lane.slots, 48); n++) squares.append(h("i", n < lane.stuck ? "stuck" : n < lane.busy ? "busy" : ""));
+    const row = [h("span", "", name), squares, h("span", "wait", `${lane.busy}/${lane.slots}` + (lane.queued ? ` +${short(lane.queued)}` : ""))];
+    const notes = [lane.trouble && `not consuming: ${lane.trouble}`, lane.paused?.length && `paused: ${lane.paused.join(", ")}`].filter(Boolean);
+    return notes.length ? [...row, h("span", "note", notes.join(" · "))] : row;
+  }));
+  keyed(node.tasks, worker.tasks.slice(0, 5), (task) => task.id, (task) => {
+    const row = h("div", "task");
+    row.time = h("span", "for");
+    row.end = button("Stop", "small danger auth", async () => {
+      const text = `${task.kind} ${task.id} is stopped wherever it is, and becomes a dead letter with reason stopped.`;
+      if (await confirmed("Stop this task?", text)) await act("/api/tasks/stop", { id: task.id }, `${task.id} is told to stop`);
+    });
+    row.end.setAttribute("aria-label", `Stop task ${task.id}`);
+    row.end.hidden = !csrf;
+    row.bar = h("div", "meter");
+    row.bar.append(h("i"));
+    row.append(h("span", "", task.kind), row.time, row.end, h("span", "id", task.id), row.bar);
+    return row;
+  }, (row, task) => {
+    set(row.time, span(task.seconds) + (task.stopping ? ", stopping" : ""));
+    row.time.className = task.seconds > 60 ? "for long" : "for";
+    row.bar.hidden = task.progress === undefined;
+    row.bar.firstChild.style.width = (task.progress ?? 0) * 100 + "%";
+  });
+  const hidden = worker.running - Math.min(worker.tasks.length, 5);
+  set(node.more, hidden > 0 ? `and ${short(hidden)} more` : "");
+}
+
+function workers() {
+  const shown = now.workers.filter(matches);
+  $("no-workers").hidden = now.workers.length > 0;
+  keyed($("worker-cards"), shown, (worker) => worker.id, makeWorker, updateWorker);
+}
+
+function gateways() {
+  $("no-gateways").hidden = now.gateways.length > 0;
+  $("gateway-table").hidden = now.gateways.length === 0;
+  keyed($("gateway-table").tBodies[0], now.gateways, (gateway) => gateway.id, (gateway) => {
+    const row = h("tr"), state = h("td");
+    row.append(h("td", "id", gateway.id), state, h("td"), h("td"), h("td"));
+    state.append(h("span", "pill"));
+    return row;
+  }, (row, gateway) => {
+    const list = (of) => Object.entries(of).map(([name, n]) => `${short(n)} ${name}`).join(", ") || "none";
+    const pill = row.children[1].firstChild;
+    pill.className = "pill " + gateway.state;
+    set(pill, gateway.state);
+    set(row.children[2], list(gateway.connections));
+    set(row.children[3], Object.entries(gateway.requests).map(([status, n]) => `${status}: ${short(n)}`).join(", ") || "none");
+    set(row.children[4], gateway.version);
+  });
+}
+
+// --- dead letters --------------------------------------------------------------------------------------
+
+let lookedFor = -1, looking = false;
+
+async function look() {
+  if (looking) return;
+  looking = true;
+  try {
+    const seen = await ask("/api/dead");
+    lookedFor = now?.point?.dead ?? -1;
+    showDead(seen);
+  } catch (error) {
+    set($("dead-note"), error.message);
+  } finally {
+    looking = false;
+  }
+}
+
+const replayed = (answer) => {
+  const failed = Object.values(answer.failures).reduce((a, b) => a + b, 0);
+  return `${answer.replayed} replayed` + (failed ? `, ${failed} not: ${Object.keys(answer.failures)[0]}` : "");
+};
+
+function showDead(seen) {
+  $("no-dead").hidden = seen.letters.length > 0;
+  $("dead-table").hidden = seen.letters.length === 0;
+  set($("dead-note"), seen.more ? `the oldest ${short(seen.looked)} of more` : seen.looked ? `${short(seen.looked)} looked at` : "");
+  keyed($("dead-groups"), seen.groups, (group) => group.kind + " " + group.reason, (group) => {
+    const chip = h("span", "chip");
+    const again = button("Replay all", "small auth", async () => {
+      const text = `Every ${group.kind} that died with ${group.reason} goes back to work as a new attempt.`;
+      if (await confirmed(`Replay ${group.kind}?`, text) && await act("/api/dead/replay", { kind: group.kind, reason: group.reason }, replayed)) await look();
+    });
+    again.setAttribute("aria-label", `Replay all ${group.kind} that died with ${group.reason}`);
+    again.hidden = !csrf;
+    chip.append(h("b"), h("span", "", `${group.kind}, ${group.reason}`), again);
+    return chip;
+  }, (chip, group) => set(chip.firstChild, short(group.count)));
+  keyed($("dead-table").tBodies[0], seen.letters, (letter) => `${letter.id} ${letter.died_at} ${letter.attempt}`, (letter) => {
+    const row = h("tr"), last = h("td");
+    const again = button("Replay", "small auth", async () => {
+      if (await act("/api/dead/replay", { id: letter.id }, replayed)) await look();
+    });
+    again.setAttribute("aria-label", `Replay ${letter.id}`);
+    again.hidden = !csrf;
+    if (letter.id) last.append(again);
+    row.append(h("td", "id", letter.id ?? "–"), h("td", "", letter.kind), h("td"), h("td", "error", letter.error ?? ""), h("td", "n", String(letter.attempt)), h("td", "id", letter.worker ?? "–"), h("td", "n"), last);
+    row.children[2].append(h("span", "pill silent", letter.reason));
+    return row;
+  }, (row, letter) => set(row.children[6], letter.died_at ? span(Math.max(0, seen.at - letter.died_at) / 1000) + " ago" : "–"));
+}
+
+$("look").addEventListener("click", look);
+
+// --- all of it -----------------------------------------------------------------------------------------
+
+function problems() {
+  const all = [];
+  if (now.deaf) all.push(`Workers are not heard: ${now.deaf}`);
+  if (now.blind) all.push(`Queues are not seen: ${now.blind}`);
+  if (now.queues?.missing.length) all.push(`Missing: ${now.queues.missing.join(", ")}. garenne topology apply creates them.`);
+  for (const [name, lane] of Object.entries(now.point?.lanes ?? {})) if (lane.ready > 0 && lane.consumers === 0) all.push(`Lane ${name}: ${short(lane.ready)} tasks wait and no worker consumes them.`);
+  keyed($("problems"), all, (text) => text, (text) => h("div", "", text), () => {});
+}
+
+function render() {
+  set($("where"), `${now.prefix} at ${now.broker}`);
+  problems();
+  tiles();
+  lanes();
+  kinds();
+  workers();
+  gateways();
+  document.title = now.point?.dead ? `(${short(now.point.dead)}) Garenne` : "Garenne";
+}
+
+function live(state, text) {
+  $("live").className = "live " + state;
+  set($("live").lastChild, text);
+}
+
+let feed, lastHeard = 0;
+async function connect() {
+  points = await ask("/api/history").catch(() => points);
+  feed?.close();
+  feed = new EventSource("/api/events");
+  feed.addEventListener("now", (event) => {
+    now = JSON.parse(event.data);
+    lastHeard = Date.now();
+    live("on", "live");
+    const last = points.at(-1);
+    if (now.point && (!last || now.point.at > last.at)) {
+      points.push(now.point);
+      while (points.length && points[0].at < now.at - 3600000) points.shift();
+    }
+    render();
+    if ((now.point?.dead ?? 0) !== lookedFor && now.point) { lookedFor = now.point.dead; look(); }
+  });
+  feed.onerror = () => live("off", "not connected");
+  feed.onopen = async () => {
+    // After a pause the points in between are the server's to tell.
+    if (lastHeard && Date.now() - lastHeard > 15000) points = await ask("/api/history").catch(() => points);
+  };
+}
+
+for (const input of document.querySelectorAll("input[name=span]")) {
+  input.addEventListener("change", () => { minutes = Number(input.value); if (now) render(); });
+}
+$("filter").addEventListener("input", (event) => { filter = event.target.value.trim().toLowerCase(); if (now) workers(); });
+$("group-form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const word = event.submitter?.name ?? "pause", group = $("group-name").value.trim();
+  if (word === "stop" && !(await confirmed(`Stop group ${group}?`, "Every task of it that was published before now ends as a dead letter with reason stopped."))) return;
+  await act(`/api/groups/${encodeURIComponent(group)}/${word}`, {}, `Group ${group}: ${word}`);
+});
+addEventListener("keydown", (event) => {
+  if (event.target.matches("input, textarea") || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  const place = { l: "lanes", k: "kinds", w: "workers", d: "dead" }[event.key];
+  if (event.key === "/") { event.preventDefault(); $("filter").focus(); }
+  else if (place) { $(place).scrollIntoView(); $(place).querySelector("button:not([hidden]), input")?.focus({ preventScroll: true }); }
+});
+
+session().catch(() => {}).then(connect);

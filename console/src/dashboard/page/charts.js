@@ -1,0 +1,125 @@
+// Curves of the last minutes, drawn as SVG. Colours are the style sheet's.
+const NS = "http://www.w3.org/2000/svg";
+
+export function svg(name, attributes = {}, ...children) {
+  const node = document.createElementNS(NS, name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  node.append(...children);
+  return node;
+}
+
+export function short(n) {
+  if (n === null || n === undefined) return "–";
+  if (n >= 1e6) return (n / 1e6).toFixed(n >= 1e7 ? 0 : 1) + "M";
+  if (n >= 1e4) return (n / 1e3).toFixed(n >= 1e5 ? 0 : 1) + "k";
+  if (n >= 100 || Number.isInteger(n)) return Math.round(n).toLocaleString("en");
+  return n >= 10 ? n.toFixed(1) : n >= 0.095 ? n.toFixed(2) : n > 0 ? n.toFixed(3) : "0";
+}
+
+// A duration in seconds, in one unit.
+export function span(s) {
+  if (s === null || s === undefined) return "–";
+  if (s < 0.001) return Math.round(s * 1e6) + " µs";
+  if (s < 1) return (s * 1e3).toPrecision(s < 0.1 ? 2 : 3) + " ms";
+  if (s < 120) return (s < 10 ? s.toFixed(1) : Math.round(s)) + " s";
+  if (s < 7200) return Math.round(s / 60) + " min";
+  return s < 172800 ? Math.round(s / 3600) + " h" : Math.round(s / 86400) + " d";
+}
+
+const clock = (at) => new Date(at).toLocaleTimeString("en-GB");
+
+// A round number at or above the largest value.
+function ceiling(most) {
+  if (most <= 0) return 1;
+  const power = 10 ** Math.floor(Math.log10(most));
+  return [1, 2, 2.5, 5, 10].map((n) => n * power).find((n) => n >= most);
+}
+
+// Points further apart than this are not joined: nobody looked in between.
+const GAP = 20000;
+
+function runs(points) {
+  const all = [];
+  for (const point of points) {
+    const last = all.at(-1)?.at(-1);
+    if (last && point.at - last.at <= GAP) all.at(-1).push(point);
+    else all.push([point]);
+  }
+  return all;
+}
+
+const W = 640, H = 150, LEFT = 44, BOTTOM = 18, TOP = 8;
+
+// Stacked areas with a crosshair. `bands` are {name, css, of}, the lowest first.
+export class Areas {
+  constructor(label, bands, tip) {
+    this.bands = bands;
+    this.tip = tip;
+    this.node = svg("svg", { class: "chart", viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": label });
+    this.node.addEventListener("pointermove", (event) => this.point(event));
+    this.node.addEventListener("pointerleave", () => { this.tip(null); this.cross?.remove(); });
+  }
+
+  draw(points, minutes, now) {
+    const from = now - minutes * 60000;
+    this.points = points.filter((point) => point.at >= from);
+    const sum = (point) => this.bands.reduce((n, band) => n + band.of(point), 0);
+    const top = ceiling(Math.max(1, ...this.points.map(sum)));
+    const x = (this.x = (at) => LEFT + ((at - from) / (now - from)) * (W - LEFT));
+    const y = (n) => TOP + (1 - n / top) * (H - TOP - BOTTOM);
+    const parts = [];
+    for (const n of [0, top / 2, top]) {
+      parts.push(svg("line", { class: "grid", x1: LEFT, x2: W, y1: y(n), y2: y(n) }));
+      const text = svg("text", { x: LEFT - 6, y: y(n) + 4, "text-anchor": "end" });
+      text.textContent = short(n);
+      parts.push(text);
+    }
+    for (let n = 0; n <= 4; n++) {
+      const at = from + ((now - from) * n) / 4;
+      const anchor = n === 0 ? "start" : n === 4 ? "end" : "middle";
+      const text = svg("text", { x: x(at), y: H - 3, "text-anchor": anchor });
+      text.textContent = n === 4 ? "now" : `-${short((minutes * (4 - n)) / 4)} min`;
+      parts.push(text);
+    }
+    for (const run of runs(this.points)) {
+      const floor = run.map(() => 0);
+      for (const band of this.bands) {
+        const low = run.map((point, i) => `${x(point.at).toFixed(1)},${y(floor[i]).toFixed(1)}`).reverse();
+        run.forEach((point, i) => { floor[i] += band.of(point); });
+        const high = run.map((point, i) => `${x(point.at).toFixed(1)},${y(floor[i]).toFixed(1)}`);
+        parts.unshift(svg("polygon", { class: band.css, points: [...high, ...low].join(" ") }));
+      }
+    }
+    this.node.replaceChildren(...parts);
+  }
+
+  point(event) {
+    if (!this.points?.length) return;
+    const box = this.node.getBoundingClientRect();
+    const scale = Math.min(box.width / W, box.height / H);
+    const at = (event.clientX - box.left - (box.width - W * scale) / 2) / scale;
+    const near = this.points.reduce((a, b) => (Math.abs(this.x(b.at) - at) < Math.abs(this.x(a.at) - at) ? b : a));
+    this.cross?.remove();
+    this.cross = svg("line", { class: "cross", x1: this.x(near.at), x2: this.x(near.at), y1: TOP, y2: H - BOTTOM });
+    this.node.append(this.cross);
+    const lines = this.bands.map((band) => `${band.name} ${short(band.of(near))}`).reverse();
+    this.tip([clock(near.at), ...lines].join("\n"), event);
+  }
+}
+
+// Small curves without axes. `lines` are {css, of}; an unknown value is a gap.
+export function spark(label, points, lines) {
+  const w = 150, h = 30;
+  const node = svg("svg", { class: "spark", viewBox: `0 0 ${w} ${h}`, role: "img", "aria-label": label });
+  if (points.length < 2) return node;
+  const [from, to] = [points[0].at, points.at(-1).at];
+  const most = Math.max(1e-9, ...points.flatMap((point) => lines.map((line) => line.of(point) ?? 0)));
+  for (const line of lines) {
+    const known = points.filter((point) => line.of(point) !== null && line.of(point) !== undefined);
+    for (const run of runs(known)) {
+      const place = (p) => `${(((p.at - from) / (to - from)) * w).toFixed(1)},${(h - 2 - (line.of(p) / most) * (h - 4)).toFixed(1)}`;
+      node.append(svg("polyline", { class: "line " + line.css, points: run.map(place).join(" ") }));
+    }
+  }
+  return node;
+}

@@ -1,0 +1,143 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn goal(min: u32, max: u32) -> Goal {
+    Goal { min, max, ..Goal::default() }
+}
+
+fn load(arrival_rate: f64, backlog: u64, service: f64) -> Load {
+    Load {
+        arrival_rate,
+        backlog,
+        running: 0,
+        service_seconds: Some(service),
+        slots_per_replica: 4.0,
+        replicas: 1,
+    }
+}
+
+#[test]
+fn littles_law_by_hand() {
+    // 40/s for 0.5 s keep 20 slots busy; at 80 % that is 25 slots, 7 workers of 4.
+    assert_eq!(needed(&load(40.0, 0, 0.5), &goal(1, 100)), 7);
+    // 1,200 of 0.5 s in 30 s take 20 slots more: 45 slots, 12 workers.
+    assert_eq!(needed(&load(40.0, 1200, 0.5), &goal(1, 100)), 12);
+    assert_eq!(needed(&load(40.0, 1200, 0.5), &goal(1, 9)), 9);
+    assert_eq!(needed(&load(0.0, 0, 0.5), &goal(0, 9)), 0);
+    assert_eq!(needed(&load(0.001, 0, 0.5), &goal(0, 9)), 1);
+}
+
+#[test]
+fn what_is_not_known_yet_changes_nothing() {
+    let unknown = Load { service_seconds: None, replicas: 3, ..load(10.0, 5, 0.0) };
+    assert_eq!(needed(&unknown, &goal(1, 9)), 3);
+    assert_eq!(needed(&Load { replicas: 0, ..unknown }, &goal(0, 9)), 1);
+    let idle = Load { arrival_rate: 0.0, backlog: 0, ..unknown };
+    assert_eq!(needed(&idle, &goal(0, 9)), 0);
+}
+
+#[test]
+fn a_console_that_just_started_lets_nobody_go() {
+    let idle = Load { replicas: 8, ..load(0.0, 0, 0.5) };
+    assert_eq!(settled(&[idle], false, &goal(1, 20)), 8);
+    assert_eq!(settled(&[idle], true, &goal(1, 20)), 1);
+    assert_eq!(settled(&[], true, &goal(2, 20)), 2);
+}
+
+#[test]
+fn bounds_are_named() {
+    let refused = |goal: Goal| goal.validate().unwrap_err();
+    let both = |invalid: Invalid| (invalid.setting, invalid.problem);
+    assert_eq!(
+        both(refused(goal(9, 3))),
+        ("scale.min".to_owned(), "expected at most scale.max = 3".to_owned())
+    );
+    let objective = Goal { objective: Duration::from_millis(5), ..Goal::default() };
+    assert_eq!(both(refused(objective)).1, "expected 1s to 1h");
+    let utilization = Goal { utilization: f64::NAN, ..Goal::default() };
+    assert_eq!(both(refused(utilization)).1, "expected over 0, at most 1");
+}
+
+prop_compose! {
+    fn any_goal()(
+        objective in 1u64..3600, min in 0u32..50, more in 0u32..200, utilization in 0.05f64..=1.0,
+    ) -> Goal {
+        let objective = Duration::from_secs(objective);
+        Goal { objective, min, max: min + more, utilization, ..Goal::default() }
+    }
+}
+
+prop_compose! {
+    fn any_load()(
+        arrival_rate in prop_oneof![0.0f64..1e5, Just(0.0), Just(f64::NAN), Just(f64::INFINITY), Just(-1.0)],
+        backlog in 0u64..10_000_000,
+        running in 0u64..5_000,
+        service_seconds in proptest::option::of(prop_oneof![0.0f64..600.0, Just(f64::NAN), Just(-3.0)]),
+        slots_per_replica in prop_oneof![0.0f64..256.0, Just(f64::NAN)],
+        replicas in 0u32..300,
+    ) -> Load {
+        Load { arrival_rate, backlog, running, service_seconds, slots_per_replica, replicas }
+    }
+}
+
+proptest! {
+    #[test]
+    fn needs_stay_within_their_bounds(load in any_load(), goal in any_goal()) {
+        let needed = needed(&load, &goal);
+        prop_assert!(needed >= goal.min && needed <= goal.max);
+    }
+
+    #[test]
+    fn what_runs_keeps_its_workers(load in any_load(), goal in any_goal()) {
+        let slots = if load.slots_per_replica.is_finite() { load.slots_per_replica.max(1.0) } else { 1.0 };
+        let workers = needed(&load, &goal);
+        prop_assert!(workers == goal.max || f64::from(workers) * slots >= load.running as f64);
+    }
+
+    #[test]
+    fn more_arrivals_never_need_fewer(load in any_load(), goal in any_goal(), more in 0.0f64..1e4) {
+        prop_assume!(load.arrival_rate.is_finite());
+        let harder = Load { arrival_rate: load.arrival_rate.max(0.0) + more, ..load };
+        prop_assert!(needed(&harder, &goal) >= needed(&load, &goal));
+    }
+
+    #[test]
+    fn a_longer_queue_never_needs_fewer(load in any_load(), goal in any_goal(), more in 0u64..1_000_000) {
+        let harder = Load { backlog: load.backlog + more, ..load };
+        prop_assert!(needed(&harder, &goal) >= needed(&load, &goal));
+    }
+
+    #[test]
+    fn a_tighter_objective_never_needs_fewer(load in any_load(), goal in any_goal(), by in 1u32..100) {
+        let before = needed(&load, &goal);
+        let tighter = Goal { objective: goal.objective / by, ..goal };
+        prop_assert!(needed(&load, &tighter) >= before);
+    }
+
+    /// A load that swings does not make the number swing: over a window that slides along, it is let down
+    /// only when everything in the window needs fewer, and never under what is needed now.
+    #[test]
+    fn nothing_flaps(
+        loads in proptest::collection::vec(any_load(), 2..60), goal in any_goal(), window in 2usize..12,
+    ) {
+        let at = |end: usize| &loads[end.saturating_sub(window)..end];
+        for end in 2..=loads.len() {
+            let (before, now) = (settled(at(end - 1), true, &goal), settled(at(end), true, &goal));
+            prop_assert!(now >= needed(&loads[end - 1], &goal));
+            if now < before {
+                prop_assert!(at(end).iter().all(|load| needed(load, &goal) < before));
+            }
+        }
+    }
+
+    /// A load that keeps alternating is answered by one number, for as long as it does.
+    #[test]
+    fn an_alternating_load_is_one_number(
+        high in any_load(), low in any_load(), goal in any_goal(), window in 2usize..12,
+    ) {
+        let loads: Vec<_> = (0..40).map(|n| if n % 2 == 0 { high } else { low }).collect();
+        let answers: Vec<_> = (window..40).map(|end| settled(&loads[end - window..end], true, &goal)).collect();
+        prop_assert!(answers.iter().all(|answer| *answer == answers[0]));
+    }
+}

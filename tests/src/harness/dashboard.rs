@@ -1,0 +1,164 @@
+//! `garenne dashboard` as a process, and somebody who uses it as a browser does.
+
+use anyhow::{Context, Result, ensure};
+use reqwest::{Method, Response, StatusCode};
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::{
+    process::{Ended, Process, Program, Signal},
+    scene::Scene,
+    wait::PATIENCE,
+};
+
+/// The admin token of every test dashboard.
+pub const TOKEN: &str = "test-token";
+
+/// A running dashboard. Dropped, it is killed.
+#[derive(Debug)]
+pub struct Dashboard {
+    process: Process,
+    url: String,
+    http: reqwest::Client,
+    cookie: Option<String>,
+    csrf: Option<String>,
+}
+
+impl Dashboard {
+    /// Starts one on the scene's virtual host, on a free port, and waits until it is open.
+    ///
+    /// # Errors
+    /// When it ends before.
+    pub async fn start(scene: &Scene) -> Result<Self> {
+        let token = scene.folder().join("dashboard-token");
+        std::fs::write(&token, TOKEN)?;
+        let process = Program::new("garenne")
+            .arg("dashboard")
+            .option("--listen", "127.0.0.1:0")
+            .option("--admin", "127.0.0.1:0")
+            .option("--amqp-url", scene.vhost().amqp_url())
+            .option("--management-url", scene.vhost().management_url())
+            .option("--admin-token-file", &token)
+            .start()
+            .await?;
+        let address = process.stderr().until("the dashboard's address", |lines| {
+            let line = lines.iter().find(|line| line.contains("dashboard is open"))?;
+            Some(line.rsplit("address=").next()?.trim().to_owned())
+        });
+        let url = address.await?;
+        let http = reqwest::Client::builder().pool_max_idle_per_host(0).build()?;
+        Ok(Self { process, url, http, cookie: None, csrf: None })
+    }
+
+    /// Where a browser finds it.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// `GET`, whatever the answer.
+    ///
+    /// # Errors
+    /// When nothing is answered.
+    pub async fn get(&self, path: &str) -> Result<Response> {
+        let mut request = self.http.request(Method::GET, format!("{}{path}", self.url));
+        if let Some(cookie) = &self.cookie {
+            request = request.header("cookie", cookie);
+        }
+        Ok(request.send().await?)
+    }
+
+    /// `GET` of JSON.
+    ///
+    /// # Errors
+    /// When it is refused, or no JSON.
+    pub async fn json(&self, path: &str) -> Result<Value> {
+        Ok(self.get(path).await?.error_for_status()?.json().await?)
+    }
+
+    /// `POST` as the page does it, once logged in with cookie and second secret; the status and the answer.
+    ///
+    /// # Errors
+    /// When nothing is answered.
+    pub async fn post(&self, path: &str, body: Value) -> Result<(StatusCode, Value)> {
+        self.post_with(path, body, self.csrf.as_deref()).await
+    }
+
+    /// The same, with another second secret or none.
+    ///
+    /// # Errors
+    /// When nothing is answered.
+    pub async fn post_with(
+        &self,
+        path: &str,
+        body: Value,
+        csrf: Option<&str>,
+    ) -> Result<(StatusCode, Value)> {
+        let mut request = self.http.post(format!("{}{path}", self.url)).json(&body);
+        if let Some(cookie) = &self.cookie {
+            request = request.header("cookie", cookie);
+        }
+        if let Some(csrf) = csrf {
+            request = request.header("x-garenne-csrf", csrf);
+        }
+        let answer = request.send().await?;
+        let status = answer.status();
+        Ok((status, answer.json().await.unwrap_or_default()))
+    }
+
+    /// Logs in.
+    ///
+    /// # Errors
+    /// When the token is refused.
+    pub async fn login(&mut self, token: &str) -> Result<()> {
+        let body = serde_json::json!({ "token": token });
+        let answer = self.http.post(format!("{}/api/login", self.url)).json(&body).send().await?;
+        ensure!(answer.status() == StatusCode::NO_CONTENT, "{}: {}", answer.status(), answer.text().await?);
+        let cookie = answer.headers().get("set-cookie").context("no cookie")?.to_str()?.to_owned();
+        ensure!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
+        self.cookie = cookie.split(';').next().map(str::to_owned);
+        self.csrf = self.json("/api/session").await?["csrf"].as_str().map(str::to_owned);
+        ensure!(self.csrf.is_some(), "no session");
+        Ok(())
+    }
+
+    /// Watches the live updates until one is as `wanted`.
+    ///
+    /// # Errors
+    /// When none ever is, with the last one.
+    pub async fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
+        let mut last = Value::Null;
+        let watching = async {
+            loop {
+                let mut events = self.get("/api/events").await?.error_for_status()?;
+                let mut text = String::new();
+                while let Some(chunk) = events.chunk().await? {
+                    text += std::str::from_utf8(&chunk).context("a cut character")?;
+                    while let Some((event, rest)) = text.split_once("\n\n") {
+                        let data = event.lines().find_map(|line| line.strip_prefix("data: "));
+                        if let Some(data) = data {
+                            last = serde_json::from_str(data)?;
+                            if wanted(&last) {
+                                return anyhow::Ok(last.clone());
+                            }
+                        }
+                        text = rest.to_owned();
+                    }
+                }
+            }
+        };
+        match timeout(PATIENCE, watching).await {
+            Ok(found) => found,
+            Err(_) => anyhow::bail!("not within {PATIENCE:?}: {what}; last seen: {last:#}"),
+        }
+    }
+
+    /// SIGTERM, and its end.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub async fn stop(self) -> Result<Ended> {
+        self.process.signal(Signal::TERM)?;
+        self.process.ended().await
+    }
+}

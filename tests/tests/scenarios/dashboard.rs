@@ -1,0 +1,177 @@
+//! The dashboard: what it shows is so, what it is told happens, and nobody else can tell it.
+
+use anyhow::{Context, Result};
+use garenne_tests::harness::{
+    dashboard::{Dashboard, TOKEN},
+    scene::Scene,
+    wait::{Seen, eventually},
+};
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+
+fn worker<'n>(now: &'n Value, id: &str) -> &'n Value {
+    let workers = now["workers"].as_array().map_or(&[][..], Vec::as_slice);
+    workers.iter().find(|worker| worker["id"] == id).unwrap_or(&Value::Null)
+}
+
+#[tokio::test]
+async fn dashboard_shows_the_fleet_and_does_what_it_is_told() -> Result<()> {
+    let scene = Scene::new().await?;
+    let plan = scene.worker("w")?.stdout().option("--max-attempts", "1");
+    let running = plan.lane("fast:prefetch=4,concurrency=2..2").start().await?;
+    let mut dashboard = Dashboard::start(&scene).await?;
+    scene.publish("bench.sleep", &json!({"ms": 600_000}), "stuck", 1).await?;
+    scene.publish("bench.fail", &json!({"times": 1}), "failing", 1).await?;
+    let shown = |now: &Value| worker(now, "w")["tasks"][0]["id"] == "stuck-0" && now["point"]["dead"] == 1;
+    let now = dashboard.until("the stuck task and the dead letter", shown).await?;
+    assert_eq!(worker(&now, "w")["state"], "open");
+    assert_eq!(worker(&now, "w")["lanes"]["fast"]["slots"], 2);
+    assert_eq!(worker(&now, "w")["tasks"][0]["kind"], "bench.sleep");
+    assert_eq!((&now["blind"], &now["deaf"]), (&Value::Null, &Value::Null));
+
+    // Nobody who is not logged in changes anything, nor does another site with this browser's cookie.
+    let stop = json!({"id": "stuck-0"});
+    let (status, _) = dashboard.post("/api/tasks/stop", stop.clone()).await?;
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
+    assert!(dashboard.login("guess").await.is_err());
+    dashboard.login(TOKEN).await?;
+    for csrf in [None, Some("x")] {
+        let (status, problem) = dashboard.post_with("/api/tasks/stop", stop.clone(), csrf).await?;
+        assert_eq!(status, StatusCode::FORBIDDEN, "{problem}");
+    }
+    running.until_holds("fast", 1, 0).await?;
+
+    let (status, answer) = dashboard.post("/api/tasks/stop", stop).await?;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    running.until_holds("fast", 0, 0).await?;
+    dashboard.until("two dead letters", |now| now["point"]["dead"] == 2).await?;
+    let letters = eventually("both letters are listed", async || {
+        let letters = dashboard.json("/api/dead").await?;
+        let listed = letters["letters"].as_array().map_or(0, Vec::len);
+        Ok(if listed == 2 { Seen::Wanted(letters) } else { Seen::Other(letters.to_string()) })
+    });
+    let letters = letters.await?;
+    let reasons: Vec<_> =
+        letters["groups"].as_array().context("groups")?.iter().map(|it| &it["reason"]).collect();
+    assert_eq!(reasons, ["attempts-exhausted", "stopped"]);
+
+    let (status, answer) = dashboard.post("/api/dead/replay", json!({"id": "failing-0"})).await?;
+    assert_eq!((status, &answer["replayed"]), (StatusCode::OK, &json!(1)), "{answer}");
+    running.until_metric("garenne_deliveries_total", &["lane=\"fast\""], 3.0).await?;
+    let (status, _) = dashboard.post("/api/dead/replay", json!({"kind": "bench.fail"})).await?;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+
+    let (status, _) = dashboard.post("/api/groups/import-7/pause", json!({})).await?;
+    assert_eq!(status, StatusCode::OK);
+    let paused = |now: &Value| worker(now, "w")["lanes"]["fast"]["paused"] == json!(["import-7"]);
+    dashboard.until("the paused group", paused).await?;
+    let (status, _) = dashboard.post("/api/workers/w/quiet", json!({})).await?;
+    assert_eq!(status, StatusCode::OK);
+    dashboard.until("a quiet worker", |now| worker(now, "w")["state"] == "quiet").await?;
+    let (status, problem) = dashboard.post("/api/workers/nobody/quiet", json!({})).await?;
+    assert_eq!(status, StatusCode::CONFLICT);
+    assert!(
+        problem["detail"].as_str().is_some_and(|it| it.contains("no worker is called \"nobody\"")),
+        "{problem}"
+    );
+    let (status, _) = dashboard.post("/api/workers/w/drain", json!({})).await?;
+    assert_eq!(status, StatusCode::OK);
+    running.stopped().await?;
+    dashboard.until("its good-bye", |now| worker(now, "w")["state"] == "stopped").await?;
+    let ended = dashboard.stop().await?;
+    assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
+    Ok(())
+}
+
+#[tokio::test]
+async fn dashboard_exports_the_queues_and_says_how_many_workers_a_lane_needs() -> Result<()> {
+    let scene = Scene::new().await?;
+    let running = scene.worker("w")?.lane("fast:prefetch=4,concurrency=2..2").start().await?;
+    let dashboard = Dashboard::start(&scene).await?;
+    dashboard.until("the worker", |now| worker(now, "w")["state"] == "open").await?;
+    scene.publish("bench.sleep", &json!({"ms": 1000}), "task", 60).await?;
+    scene.client().publish("garenne.tasks", "no.lane", Default::default(), b"{}").await?;
+    let asked = "/scale/fast?objective=10s&max=9&window=0s";
+    let answer = eventually("more workers are needed", async || {
+        let answer = dashboard.json(asked).await?;
+        let known =
+            answer["load"]["service_seconds"].is_number() && answer["load"]["backlog"].as_u64() > Some(20);
+        Ok(if known { Seen::Wanted(answer) } else { Seen::Other(answer.to_string()) })
+    });
+    let answer = answer.await?;
+    let load = &answer["load"];
+    let service = load["service_seconds"].as_f64().context("seconds")?;
+    assert!((0.9..3.0).contains(&service), "{answer}");
+    assert_eq!((&load["slots_per_replica"], &load["replicas"]), (&json!(2.0), &json!(1)));
+    // Over 20 tasks of a second in ten seconds take over two slots more than what arrives.
+    assert!((2..=9).contains(&answer["replicas"].as_u64().context("replicas")?), "{answer}");
+    let metrics = dashboard.get("/metrics").await?.text().await?;
+    let value = |series: &str| -> Option<f64> {
+        metrics.lines().find_map(|line| line.strip_prefix(series)?.trim().parse().ok())
+    };
+    assert!(
+        value("garenne_queue_messages{queue=\"garenne.tasks.fast\",state=\"ready\"}").is_some(),
+        "{metrics}"
+    );
+    assert!(value("garenne_backlog_seconds{lane=\"fast\"}") > Some(5.0), "{metrics}");
+    assert_eq!(value("garenne_backlog_seconds{lane=\"slow\"}"), Some(0.0));
+    // The broker's own figures, some seconds old.
+    for series in ["garenne_unroutable_total 1", "garenne_queue_consumers{queue=\"garenne.tasks.fast\"} 1"] {
+        eventually(series, async || {
+            let metrics = dashboard.get("/metrics").await?.text().await?;
+            Ok(Seen::when(metrics.lines().any(|line| line == series), metrics))
+        })
+        .await?;
+    }
+    for (path, status, words) in [
+        ("/scale/none", StatusCode::NOT_FOUND, "no lane is called \"none\", there are fast, slow"),
+        (
+            "/scale/fast?min=9&max=2",
+            StatusCode::BAD_REQUEST,
+            "scale.min = 9 is refused: expected at most scale.max = 2",
+        ),
+        ("/scale/fast?objektive=1s", StatusCode::BAD_REQUEST, "unknown field `objektive`"),
+        ("/nothing", StatusCode::NOT_FOUND, "nothing is at /nothing"),
+    ] {
+        let answer = dashboard.get(path).await?;
+        assert_eq!(answer.status(), status, "{path}");
+        let text = answer.text().await?;
+        assert!(text.replace("\\\"", "\"").contains(words), "{path}: {text}");
+    }
+    running.signal(garenne_tests::harness::process::Signal::QUIT)?;
+    running.stopped().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn dashboard_page_takes_nothing_from_elsewhere() -> Result<()> {
+    let scene = Scene::new().await?;
+    let dashboard = Dashboard::start(&scene).await?;
+    for (path, kind) in [
+        ("/", "text/html"),
+        ("/style.css", "text/css"),
+        ("/app.js", "text/javascript"),
+        ("/charts.js", "text/javascript"),
+    ] {
+        let answer = dashboard.get(path).await?.error_for_status()?;
+        let header = |name: &str| {
+            answer.headers().get(name).and_then(|it| it.to_str().ok()).unwrap_or_default().to_owned()
+        };
+        assert!(header("content-type").starts_with(kind), "{path}");
+        let policy = header("content-security-policy");
+        assert!(
+            policy.starts_with("default-src 'none'; script-src 'self';") && !policy.contains("unsafe"),
+            "{policy}"
+        );
+        assert_eq!(
+            (header("x-frame-options"), header("x-content-type-options")),
+            ("DENY".into(), "nosniff".into())
+        );
+        let text = answer.text().await?.replace("http://www.w3.org/2000/svg", "");
+        assert!(
+            !text.contains("http://") && !text.contains("https://") && !text.contains("style="),
+            "{path}"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! Metrics say what happened: a known mix of tasks over two workers, every figure against the truth.
+
+use anyhow::Result;
+use garenne_tests::harness::{
+    client::with_id,
+    scene::Scene,
+    wait::{Seen, eventually},
+    worker::Worker,
+};
+use serde_json::json;
+
+/// What each worker's `/metrics` say, added up; a series that nobody has is zero.
+async fn sum(workers: &[Worker; 2], name: &str, labels: &[&str]) -> f64 {
+    let mut sum = 0.0;
+    for worker in workers {
+        sum += worker.metric(name, labels).await.unwrap_or(0.0);
+    }
+    sum
+}
+
+#[tokio::test]
+async fn metrics_agree_with_what_happened_under_load() -> Result<()> {
+    const DONE: usize = 2_000;
+    const RETRIED: usize = 40;
+    const EXHAUSTED: usize = 20;
+    const INVALID: usize = 10;
+    const UNKNOWN: usize = 5;
+    let scene = Scene::new().await?;
+    let plan = |name: &str| -> Result<_> {
+        Ok(scene.worker(name)?.lane("fast:prefetch=50,concurrency=4..4").option("--max-attempts", "3"))
+    };
+    let (a, b) = tokio::try_join!(plan("a")?.start(), plan("b")?.start())?;
+    let workers = [a, b];
+    scene.publish("bench.noop", &json!({}), "done", DONE).await?;
+    scene.publish("bench.fail", &json!({"times": 2}), "retried", RETRIED).await?;
+    scene.publish("bench.fail", &json!({"times": 99}), "exhausted", EXHAUSTED).await?;
+    scene.publish("bench.sleep", &json!({"ms": "long"}), "invalid", INVALID).await?;
+    for n in 0..UNKNOWN {
+        let properties = with_id(&format!("unknown-{n}"));
+        scene.client().publish("garenne.tasks", "bench.nothing", properties, b"{}").await?;
+    }
+    let died = EXHAUSTED + INVALID + UNKNOWN;
+    scene.until_queue("garenne.dead", died, 0).await?;
+    let acked = (DONE + RETRIED) as f64;
+    eventually("everything is acked", async || {
+        let settled = sum(&workers, "garenne_settlements_total", &["settlement=\"acked\""]).await;
+        Ok(Seen::when(settled >= acked, settled))
+    })
+    .await?;
+
+    let attempts = |kind: &str| [format!("kind=\"{kind}\"")];
+    let tasks = async |kind: &str, outcome: &str| {
+        let labels = [format!("kind=\"{kind}\""), format!("outcome=\"{outcome}\"")];
+        let labels: Vec<_> = labels.iter().map(String::as_str).collect();
+        sum(&workers, "garenne_tasks_total", &labels).await
+    };
+    let dead = async |kind: &str, reason: &str| {
+        let labels = [format!("kind=\"{kind}\""), format!("reason=\"{reason}\"")];
+        let labels: Vec<_> = labels.iter().map(String::as_str).collect();
+        sum(&workers, "garenne_dead_total", &labels).await
+    };
+    // Every retried one fails twice, every exhausted one three times, the last of which is its death.
+    let (errors, retried) = (2 * RETRIED + 3 * EXHAUSTED, 2 * RETRIED + 2 * EXHAUSTED);
+    assert_eq!(tasks("bench.noop", "success").await, DONE as f64);
+    assert_eq!(tasks("bench.fail", "success").await, RETRIED as f64);
+    assert_eq!(tasks("bench.fail", "error").await, errors as f64);
+    assert_eq!(tasks("bench.sleep", "rejected").await, INVALID as f64);
+    assert_eq!(dead("bench.fail", "attempts-exhausted").await, EXHAUSTED as f64);
+    assert_eq!(dead("bench.sleep", "invalid-payload").await, INVALID as f64);
+    assert_eq!(dead("unknown", "unknown-kind").await, UNKNOWN as f64);
+    assert_eq!(sum(&workers, "garenne_dead_total", &[]).await, died as f64);
+
+    let delivered = DONE + RETRIED + EXHAUSTED + INVALID + UNKNOWN + retried;
+    assert_eq!(sum(&workers, "garenne_deliveries_total", &["lane=\"fast\""]).await, delivered as f64);
+    assert_eq!(sum(&workers, "garenne_redeliveries_total", &[]).await, 0.0);
+    let settled = async |fate: &str| {
+        let label = format!("settlement=\"{fate}\"");
+        sum(&workers, "garenne_settlements_total", &["lane=\"fast\"", &label]).await
+    };
+    assert_eq!(settled("acked").await, acked);
+    assert_eq!(settled("retried").await, retried as f64);
+    assert_eq!(settled("dead").await, died as f64);
+    assert_eq!(sum(&workers, "garenne_settlements_total", &[]).await, delivered as f64);
+
+    for (kind, count) in [("bench.noop", DONE), ("bench.fail", RETRIED + errors), ("bench.sleep", INVALID)] {
+        let labels = attempts(kind);
+        let measured = sum(&workers, "garenne_task_duration_seconds_count", &[&labels[0]]).await;
+        assert_eq!(measured, count as f64, "durations of {kind}");
+    }
+    // What is unknown never starts.
+    let waited = sum(&workers, "garenne_task_wait_seconds_count", &["lane=\"fast\""]).await;
+    assert_eq!(waited, (delivered - UNKNOWN) as f64);
+    let [a, b] = workers;
+    let (a, b) = tokio::try_join!(a.stop(), b.stop())?;
+    let receipts = a.receipt.delivered + b.receipt.delivered;
+    assert_eq!(receipts, delivered as u64, "the receipts agree");
+    Ok(())
+}
