@@ -3,6 +3,7 @@
 //! Nothing that a harness starts outlives the test process, however that ends: see `lifeline`.
 
 pub mod broker;
+pub mod browser;
 pub mod client;
 pub mod cluster;
 pub mod dashboard;

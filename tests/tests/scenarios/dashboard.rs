@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use garenne_tests::harness::{
+    browser::{self, Browser},
     dashboard::{Dashboard, TOKEN},
     scene::Scene,
     wait::{Seen, eventually},
@@ -173,5 +174,59 @@ async fn dashboard_page_takes_nothing_from_elsewhere() -> Result<()> {
             "{path}"
         );
     }
+    Ok(())
+}
+
+/// In a real browser, with the keyboard alone: log in, stop the task that hangs, replay it.
+#[tokio::test]
+async fn dashboard_works_in_a_browser_by_keyboard() -> Result<()> {
+    let Some(program) = browser::installed() else {
+        eprintln!("skipped: no Chromium is installed (apt-get install chromium)");
+        return Ok(());
+    };
+    let scene = Scene::new().await?;
+    let running = scene.worker("w")?.lane("fast:prefetch=4,concurrency=2..2").start().await?;
+    let dashboard = Dashboard::start(&scene).await?;
+    scene.publish("bench.sleep", &json!({"ms": 600_000}), "stuck", 1).await?;
+    running.until_holds("fast", 1, 0).await?;
+    let mut browser = Browser::start(&program).await?;
+    browser.open(dashboard.url(), true).await?;
+    browser.until("document.querySelector('.task .id')?.textContent === 'stuck-0'").await?;
+    let dark = "getComputedStyle(document.body).backgroundColor";
+    assert_eq!(browser.value(dark).await?, "rgb(17, 18, 24)", "the dark page");
+    // The buttons are for who is logged in.
+    assert_eq!(browser.value("document.querySelector('.task button').hidden").await?, true);
+
+    browser.value("document.getElementById('account').focus()").await?;
+    browser.press("Enter").await?;
+    browser.until("document.getElementById('login').open && document.activeElement.id === 'token'").await?;
+    browser.write("guess").await?;
+    browser.press("Enter").await?;
+    browser
+        .until("document.getElementById('login-error').textContent === 'this is not the admin token'")
+        .await?;
+    browser.value("document.getElementById('token').focus()").await?;
+    browser.write(TOKEN).await?;
+    browser.press("Enter").await?;
+    browser.until("document.getElementById('account').textContent === 'Log out'").await?;
+    assert_eq!(browser.value("document.cookie").await?, "", "no script sees the cookie");
+
+    browser.value("document.querySelector('.task button').focus()").await?;
+    browser.press("Enter").await?;
+    browser.until("document.getElementById('confirm').open").await?;
+    browser.press("Enter").await?;
+    running.until_holds("fast", 0, 0).await?;
+    browser.until("document.querySelector('#dead-table td.id')?.textContent === 'stuck-0'").await?;
+    browser.value("document.querySelector('#dead-table button').focus()").await?;
+    browser.press("Enter").await?;
+    browser.until("document.getElementById('toast').textContent === '1 replayed'").await?;
+    // Its stop order is still on record, so it dies again, and does not run.
+    running.until_metric("garenne_dead_total", &["reason=\"stopped\""], 2.0).await?;
+    browser.press("/").await?;
+    browser.until("document.activeElement.id === 'filter'").await?;
+    // What was wrong on purpose is all that went wrong.
+    browser.complaints.retain(|complaint| !complaint.contains("401"));
+    assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
+    running.stop().await?;
     Ok(())
 }

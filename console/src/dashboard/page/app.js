@@ -93,6 +93,11 @@ function confirmed(title, text) {
   return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true }));
 }
 
+// Enter takes a form's first submit button, which must not be the one that gives up.
+for (const cancel of document.querySelectorAll("dialog .cancel")) {
+  cancel.addEventListener("click", () => cancel.closest("dialog").close("cancel"));
+}
+
 async function session() {
   const said = await ask("/api/session");
   ({ csrf, possible } = said);
@@ -135,6 +140,8 @@ $("account").addEventListener("click", async () => {
 
 // --- what is now ---------------------------------------------------------------------------------------
 
+const many = (n, word) => `${short(n)} ${word}${n === 1 ? "" : "s"}`;
+
 function tiles() {
   const point = now.point, count = (state) => now.workers.filter((worker) => worker.state === state).length;
   const lanes = Object.values(point?.lanes ?? {}), sum = (of) => lanes.reduce((n, lane) => n + of(lane), 0);
@@ -147,7 +154,7 @@ function tiles() {
     { name: "tasks leave per second", value: point ? short(sum((lane) => lane.removal_rate)) : "–", note: "over the last minute" },
     { name: "dead letters", value: point ? short(point.dead) : "–", css: point?.dead ? "bad" : "", note: point?.suspect ? `${short(point.suspect)} under suspicion` : "" },
     { name: "taken by no lane", value: point ? short(point.unroutable) : "–", css: point?.unroutable ? "warn" : "", note: point?.unroutable ? "a binding is missing" : "" },
-    { name: "sensors' connections", value: short(now.gateways.reduce((n, gateway) => n + Object.values(gateway.connections).reduce((a, b) => a + b, 0), 0)), note: `${now.gateways.filter((it) => it.state === "open").length} gateways` },
+    { name: "sensors' connections", value: short(now.gateways.reduce((n, gateway) => n + Object.values(gateway.connections).reduce((a, b) => a + b, 0), 0)), note: many(now.gateways.filter((it) => it.state === "open").length, "gateway") },
   ];
   keyed($("tiles"), all, (tile) => tile.name, () => {
     const node = h("div", "tile");
@@ -178,7 +185,7 @@ function lanes() {
       { name: "ready", css: "area-ready", of: (point) => point.lanes[name]?.ready ?? 0 },
     ], tip);
     const figures = h("dl", "figures");
-    node.figures = ["ready", "with workers", "retrying", "arrive/s", "leave/s", "a task takes", "slots busy"].map((title, n) => {
+    node.figures = ["ready", "with workers", "retrying", "arrive/s", "leave/s", "a task takes", "busy slots"].map((title, n) => {
       const pair = h("div");
       pair.append(h("dt", ["ready", "held"][n] ?? "", title), h("dd"));
       figures.append(pair);

@@ -74,11 +74,12 @@ export class Areas {
       text.textContent = short(n);
       parts.push(text);
     }
-    for (let n = 0; n <= 4; n++) {
-      const at = from + ((now - from) * n) / 4;
-      const anchor = n === 0 ? "start" : n === 4 ? "end" : "middle";
+    const steps = { 5: 5, 15: 3, 60: 4 }[minutes] ?? 4;
+    for (let n = 0; n <= steps; n++) {
+      const at = from + ((now - from) * n) / steps;
+      const anchor = n === 0 ? "start" : n === steps ? "end" : "middle";
       const text = svg("text", { x: x(at), y: H - 3, "text-anchor": anchor });
-      text.textContent = n === 4 ? "now" : `-${short((minutes * (4 - n)) / 4)} min`;
+      text.textContent = n === steps ? "now" : `-${(minutes * (steps - n)) / steps} min`;
       parts.push(text);
     }
     for (const run of runs(this.points)) {
