@@ -18,7 +18,7 @@ suite_of() {
 
 have_image() { docker image inspect "$1" >/dev/null 2>&1; }
 
-# rabbitmq_image VERSION, postgres_image: set `image` to a name that exists locally.
+# rabbitmq_image VERSION, postgres_image, prometheus_image: set `image` to a name that exists locally.
 rabbitmq_image() {
     image=garenne/rabbitmq:$1-management
     have_image "$image" && return
@@ -44,6 +44,15 @@ postgres_image() {
     official_image postgres:17 && return
     image=garenne/postgres:17
     build_image postgres "$image" trixie
+    say "built $image"
+}
+
+prometheus_image() {
+    image=garenne/prometheus:trixie
+    have_image "$image" && return
+    official_image prom/prometheus:v3.5.0 && return
+    image=garenne/prometheus:trixie
+    build_image prometheus "$image" trixie
     say "built $image"
 }
 

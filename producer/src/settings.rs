@@ -7,8 +7,8 @@ use std::{
 };
 
 use garenne_common::{
-    config::{Common, Invalid, Lanes, Settings},
-    topology::{BrokerVersion, Ladder, LaneSpec, Names, Topology},
+    config::{Common, Invalid, Lanes, Retry, Settings},
+    topology::{BrokerVersion, LaneSpec, Names, Topology},
 };
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +26,8 @@ pub struct ProducerSettings {
     pub common: Common,
     /// The lanes: their bindings decide which kinds are taken.
     pub lanes: Lanes,
+    /// The retry ladder, whose rungs are queues that must exist.
+    pub retry: Retry,
     /// Where sensors connect.
     pub listen: SocketAddr,
     /// Who runs their connections.
@@ -52,6 +54,7 @@ impl Default for ProducerSettings {
         Self {
             common: Common::default(),
             lanes: Lanes::default(),
+            retry: Retry::default(),
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
             server: ServerKind::default(),
             tokens: None,
@@ -69,6 +72,7 @@ impl Settings for ProducerSettings {
     fn validate(&self) -> Result<(), Invalid> {
         self.common.validate()?;
         self.lanes.validate()?;
+        self.retry.ladder()?;
         self.gateway.validate()?;
         self.group_commit.validate()?;
         if self.tls_cert.is_some() != self.tls_key.is_some() {
@@ -96,15 +100,7 @@ impl ProducerSettings {
 
     /// What must exist on a broker of this version.
     pub fn topology(&self, version: BrokerVersion) -> Topology {
-        let lanes: Vec<LaneSpec> = self
-            .lanes
-            .defined()
-            .map(|(name, lane)| LaneSpec {
-                name: name.to_owned(),
-                bindings: lane.bindings.clone(),
-                consumer_timeout: lane.consumer_timeout,
-            })
-            .collect();
-        Topology::new(&self.names(), &lanes, &Ladder::default(), version)
+        let ladder = self.retry.ladder().expect("validated with the settings");
+        Topology::new(&self.names(), &LaneSpec::all(&self.lanes), &ladder, version)
     }
 }

@@ -27,6 +27,7 @@ mod scenarios {
     mod receipts;
     mod reconnect;
     mod retry;
+    mod rights;
     mod rolling_restarts;
     mod shutdown_escalated;
     mod shutdown_hard;

@@ -80,28 +80,40 @@ pub async fn apply(connection: &Connection, topology: &Topology) -> Result<(), T
 /// # Errors
 /// [`TopologyError::Denied`] names what is missing and may not be created.
 pub async fn ensure(connection: &Connection, topology: &Topology) -> Result<(), TopologyError> {
-    if missing(connection, topology).await? { apply(connection, topology).await } else { Ok(()) }
+    let Some((what, name)) = missing(connection, topology).await? else { return Ok(()) };
+    apply(connection, topology).await.map_err(|error| match error {
+        // What is denied is the first of all, there or not.
+        TopologyError::Denied { .. } => TopologyError::Denied { what, name },
+        error => error,
+    })
 }
 
-async fn missing(connection: &Connection, topology: &Topology) -> Result<bool, TopologyError> {
+/// The first that is not there.
+async fn missing(
+    connection: &Connection,
+    topology: &Topology,
+) -> Result<Option<(&'static str, String)>, TopologyError> {
     let channel = connection.create_channel().await?;
-    let look = async {
-        for exchange in &topology.exchanges {
-            declare_exchange(&channel, exchange, true).await?;
+    for exchange in &topology.exchanges {
+        if !is_there(declare_exchange(&channel, exchange, true).await)? {
+            return Ok(Some(("exchange", exchange.name.clone())));
         }
-        for queue in &topology.queues {
-            declare_queue(&channel, queue, true).await?;
+    }
+    for queue in &topology.queues {
+        if !is_there(declare_queue(&channel, queue, true).await)? {
+            return Ok(Some(("queue", queue.name.clone())));
         }
-        Ok(())
-    };
-    match look.await {
-        Ok(()) => {
-            channel.close(200, "done".into()).await?;
-            Ok(false)
-        }
-        // 404 closes the channel; it is not used again.
-        Err(error) if reply_code(&error) == Some(404) => Ok(true),
-        Err(error) => Err(TopologyError::Broker(error)),
+    }
+    channel.close(200, "done".into()).await?;
+    Ok(None)
+}
+
+/// What a look found. 404 closes the channel; it is not used again.
+fn is_there(looked: Result<(), lapin::Error>) -> Result<bool, TopologyError> {
+    match looked {
+        Ok(()) => Ok(true),
+        Err(error) if reply_code(&error) == Some(404) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -84,6 +84,18 @@ async fn timeout_is_an_attempt() -> Result<()> {
     Ok(())
 }
 
+/// What never gives the processor back is shown for as long as it does not.
+#[tokio::test]
+async fn a_stuck_task_is_shown_while_it_is_stuck() -> Result<()> {
+    let scene = Scene::new().await?;
+    let worker = scene.worker("stuck")?.stdout().option("--hard-grace", "200ms").start().await?;
+    worker.until_metric("garenne_tasks_stuck", &[], 0.0).await?;
+    let late = with_id("late").with_headers(headers([("garenne-timeout-ms", 100.into())]));
+    scene.client().publish("garenne.tasks", "bench.spin", late, br#"{"ms":5000}"#).await?;
+    worker.until_metric("garenne_tasks_stuck", &[], 1.0).await?;
+    worker.until_metric("garenne_tasks_stuck", &[], 0.0).await
+}
+
 /// While one task waits for its next attempt, the lane goes on.
 #[tokio::test]
 async fn retries_hold_up_nobody() -> Result<()> {

@@ -8,6 +8,7 @@ use garenne_common::{
     pool::{Observer, Phase, Placement, Pool, PoolConfig, PoolOptions},
     telemetry::metrics::LaneMetrics,
 };
+use prometheus::IntGauge;
 use tokio::{
     runtime::Handle,
     sync::{mpsc, watch},
@@ -112,4 +113,10 @@ pub(super) fn show(pool: &LanePool, metrics: &LaneMetrics) {
     metrics.workers_restarting.set(gauge(snapshot.workers.restarting));
     let restarts = &metrics.worker_restarts;
     restarts.inc_by(snapshot.workers.restarts.saturating_sub(restarts.get()));
+}
+
+/// Shows how many tasks of all pools ignore being told to stop; called before each scrape.
+pub(super) fn show_stuck(pools: &[LanePool], stuck: &IntGauge) {
+    let all: u64 = pools.iter().map(|pool| pool.snapshot().stuck).sum();
+    stuck.set(i64::try_from(all).unwrap_or(i64::MAX));
 }

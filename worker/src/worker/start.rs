@@ -24,7 +24,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     Worker, WorkerError,
     drain::Running,
-    lane::{hand_back_in_time, show, start_lane, start_pool},
+    lane::{hand_back_in_time, show, show_stuck, start_lane, start_pool},
 };
 use crate::{
     bridge::Bridge,
@@ -89,6 +89,8 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
         let metrics = worker.metrics.lane(name);
         pools.push(start_pool(name, lane, config.hard_grace, &metrics, handlers.handle().clone())?);
     }
+    let (shown, stuck) = (pools.clone(), worker.metrics.tasks_stuck().clone());
+    worker.metrics.before_encode(move || show_stuck(&shown, &stuck));
 
     let held = pools.clone();
     let stop = move |order: &StopOrder| held.iter().for_each(|pool| stop_in(pool, order));

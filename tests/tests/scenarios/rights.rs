@@ -1,0 +1,96 @@
+//! Each program works with exactly the rights that `deploy/rabbitmq/definitions.json` gives its user, and a
+//! stolen one does not get further than `SECURITY.md` says.
+
+use anyhow::{Context, Result, ensure};
+use garenne_tests::harness::{
+    broker::Rights,
+    client::with_id,
+    gateway::GatewayPlan,
+    process::{Ended, Program},
+    scene::Scene,
+};
+use serde_json::{Value, json};
+
+/// The ladder of the scene's workers: everybody who looks for the topology must mean the same.
+const DELAYS: &str = "200ms,400ms";
+const DEFINITIONS: &str = include_str!("../../../deploy/rabbitmq/definitions.json");
+
+/// Makes the user `garenne-<role>` of the definitions on the scene's virtual host; answers its URL.
+async fn user(scene: &Scene, role: &str) -> Result<String> {
+    let definitions: Value = serde_json::from_str(DEFINITIONS)?;
+    let of = |list: &str| {
+        let all = definitions[list].as_array().cloned().unwrap_or_default();
+        all.into_iter().filter(|one| one["user"] == format!("garenne-{role}")).collect::<Vec<_>>()
+    };
+    let granted = of("permissions").into_iter().next().context("the user is not in the definitions")?;
+    let text = |field: &str| granted[field].as_str().with_context(|| format!("{role} without {field}"));
+    let rights = Rights { configure: text("configure")?, write: text("write")?, read: text("read")? };
+    let vhost = scene.vhost();
+    let url = vhost.user_url(role, rights).await?;
+    for topic in of("topic_permissions") {
+        let rights = json!({"exchange": topic["exchange"], "write": topic["write"], "read": topic["read"]});
+        let user = format!("{role}-{}", vhost.name());
+        vhost.broker().management().put(&["topic-permissions", vhost.name(), &user], &rights).await?;
+    }
+    Ok(url)
+}
+
+async fn garenne(url: &str, arguments: &[&str]) -> Result<Ended> {
+    let program = Program::new("garenne").option("--amqp-url", url).env("GARENNE_RETRY__DELAYS", DELAYS);
+    arguments.iter().fold(program, |program, argument| program.arg(argument)).run().await
+}
+
+async fn done(url: &str, arguments: &[&str]) -> Result<()> {
+    let ended = garenne(url, arguments).await?;
+    ensure!(ended.code == Some(0), "{arguments:?}: {:?} {:?}", ended.code, ended.stderr);
+    Ok(())
+}
+
+#[tokio::test]
+async fn each_program_needs_only_its_users_rights() -> Result<()> {
+    let scene = Scene::new().await?;
+    done(&user(&scene, "topology").await?, &["topology", "apply"]).await?;
+    let (console, worker) = (user(&scene, "console").await?, user(&scene, "worker").await?);
+    let plan = scene.worker_at("limited", &worker)?.stdout().option("--sink", "results");
+    let worker = plan.start().await?;
+    let gateway = GatewayPlan::at(&user(&scene, "gateway").await?)?;
+    let gateway = gateway.env("GARENNE_RETRY__DELAYS", DELAYS).start().await?;
+
+    for (kind, body) in [("bench.fail", r#"{"times":1}"#), ("bench.nothing", "{}")] {
+        gateway.post(&format!("/v1/tasks/{kind}"), "application/json", body).await?.ids()?;
+    }
+    worker.until_done(1).await?;
+    scene.until_queue("garenne.dead", 1, 0).await?;
+    done(&console, &["status"]).await?;
+    done(&console, &["dead", "list"]).await?;
+    done(&console, &["dead", "replay", "--kind", "bench.nothing"]).await?;
+    scene.until_queue("garenne.dead", 1, 0).await?;
+    done(&console, &["dead", "drop", "--kind", "bench.nothing", "--yes"]).await?;
+    done(&console, &["task", "stop", "nowhere"]).await?;
+    done(&console, &["drain", "limited"]).await?;
+    let receipt = worker.stopped().await?.receipt;
+    assert_eq!((receipt.acked, receipt.retried, receipt.dead), (1, 1, 2), "{receipt:?}");
+    assert_eq!(gateway.stop().await?.code, Some(0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_stolen_user_gets_no_further() -> Result<()> {
+    let scene = Scene::new().await?;
+    done(&user(&scene, "topology").await?, &["topology", "apply"]).await?;
+    scene.client().publish("garenne.dead", "any.kind", with_id("letter"), b"{}").await?;
+    for (role, arguments) in [
+        ("gateway", &["drain", "--all"][..]),
+        ("gateway", &["task", "stop", "any"]),
+        ("gateway", &["dead", "list"]),
+        ("worker", &["drain", "--all"]),
+        ("worker", &["dead", "list"]),
+        ("scaler", &["drain", "--all"]),
+        ("scaler", &["dead", "list"]),
+    ] {
+        let ended = garenne(&user(&scene, role).await?, arguments).await?;
+        let refused = ended.stderr.iter().any(|line| line.contains("ACCESS_REFUSED"));
+        assert!(ended.code != Some(0) && refused, "{role} {arguments:?}: {ended:?}");
+    }
+    Ok(())
+}
