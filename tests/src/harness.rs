@@ -11,6 +11,7 @@ pub mod engine;
 pub mod fault;
 pub mod gateway;
 pub mod management;
+pub mod meddler;
 pub mod postgres;
 pub mod process;
 pub mod scene;

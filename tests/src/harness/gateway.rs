@@ -35,10 +35,23 @@ impl GatewayPlan {
     /// # Errors
     /// When there is no free port.
     pub fn at(amqp_url: &str) -> Result<Self> {
+        let mut plan = Self::nowhere()?;
+        plan.program = plan.program.option("--amqp-url", amqp_url);
+        Ok(plan)
+    }
+
+    /// A gateway that reads the broker's URL from a file.
+    ///
+    /// # Errors
+    /// When there is no free port.
+    pub fn reading(file: &std::path::Path) -> Result<Self> {
+        Ok(Self::nowhere()?.env("GARENNE_AMQP_URL_FILE", file.display().to_string()))
+    }
+
+    fn nowhere() -> Result<Self> {
         let address = format!("127.0.0.1:{}", port::free_port()?);
         let program = Program::new("garenne-producer")
             .arg("serve")
-            .option("--amqp-url", amqp_url)
             .option("--listen", &address)
             .option("--admin", "127.0.0.1:0");
         Ok(Self { program, address })
@@ -126,6 +139,12 @@ impl Gateway {
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// Host and port of its sensors' side.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
     }
 
     /// The process.

@@ -2,6 +2,7 @@
 
 mod build;
 mod log;
+mod terminal;
 
 use std::{
     ffi::{OsStr, OsString},
@@ -17,7 +18,7 @@ use tokio::{
     time::timeout,
 };
 
-pub use self::log::Log;
+pub use self::{log::Log, terminal::Screen};
 pub use rustix::process::Signal;
 
 use super::{lifeline::Lifeline, wait::PATIENCE};
@@ -62,24 +63,12 @@ impl Program {
     /// # Errors
     /// When it does not build or cannot be run.
     pub async fn start(&self) -> Result<Process> {
-        let path = build::binary(&self.name).await?;
-        let mut command = Command::new(&path);
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("GARENNE_") {
-                command.env_remove(name);
-            }
-        }
-        let mut child = command
-            .args(&self.arguments)
-            .envs(self.environment.iter().map(|(name, value)| (name, value)))
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
+        let mut child = self
+            .command()
+            .await?
             .stderr(Stdio::piped())
-            // Ctrl-C is for the test: what it does to its workers, it does on purpose.
-            .process_group(0)
-            .kill_on_drop(true)
             .spawn()
-            .with_context(|| format!("cannot run {}", path.display()))?;
+            .with_context(|| format!("cannot run {}", self.name))?;
         let id = child.id().context("a process without an id")?;
         let mut lifeline = Lifeline::start(r#"[ -z "$last" ] || kill -s KILL "$last""#, &[])?;
         lifeline.tell(&id.to_string())?;
@@ -87,6 +76,25 @@ impl Program {
         let stdout = Log::of(child.stdout.take().context("no stdout")?);
         let stderr = Log::of(child.stderr.take().context("no stderr")?);
         Ok(Process { name: self.name.clone(), child, pid, stdout, stderr, lifeline })
+    }
+
+    /// The command that runs it; standard error is still to be said.
+    async fn command(&self) -> Result<Command> {
+        let mut command = Command::new(build::binary(&self.name).await?);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("GARENNE_") {
+                command.env_remove(name);
+            }
+        }
+        command
+            .args(&self.arguments)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            // Ctrl-C is for the test: what it does to its workers, it does on purpose.
+            .process_group(0)
+            .kill_on_drop(true);
+        Ok(command)
     }
 
     /// Starts it and waits for its end.

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use super::{
     broker::{Broker, VirtualHost},
     client::{Client, Taken},
-    process::{Ended, Program},
+    process::{Ended, Program, Screen},
     wait::{Seen, eventually},
     worker::WorkerPlan,
 };
@@ -83,10 +83,21 @@ impl Scene {
     /// # Errors
     /// As [`worker`](Self::worker).
     pub fn worker_at(&self, name: &str, amqp_url: &str) -> Result<WorkerPlan> {
-        let program = Program::new("garenne-worker")
-            .option("--amqp-url", amqp_url)
-            .env("GARENNE_RETRY__DELAYS", DELAYS)
-            .env("GARENNE_LOG", "info");
+        let program = Program::new("garenne-worker").option("--amqp-url", amqp_url);
+        self.worker_as(name, program)
+    }
+
+    /// A worker that reads the broker's URL from a file.
+    ///
+    /// # Errors
+    /// As [`worker`](Self::worker).
+    pub fn worker_reading(&self, name: &str, file: &std::path::Path) -> Result<WorkerPlan> {
+        let program = Program::new("garenne-worker").env("GARENNE_AMQP_URL_FILE", file.display().to_string());
+        self.worker_as(name, program)
+    }
+
+    fn worker_as(&self, name: &str, program: Program) -> Result<WorkerPlan> {
+        let program = program.env("GARENNE_RETRY__DELAYS", DELAYS).env("GARENNE_LOG", "info");
         WorkerPlan::new(program, name, self.folder.path())
     }
 
@@ -95,8 +106,20 @@ impl Scene {
     /// # Errors
     /// When it does not build or does not end.
     pub async fn garenne(&self, arguments: &[&str]) -> Result<Ended> {
+        self.operator(arguments).run().await
+    }
+
+    /// The same for an operator who watches it on a terminal.
+    ///
+    /// # Errors
+    /// As [`garenne`](Self::garenne).
+    pub async fn garenne_on_terminal(&self, arguments: &[&str]) -> Result<Screen> {
+        self.operator(arguments).run_on_terminal().await
+    }
+
+    fn operator(&self, arguments: &[&str]) -> Program {
         let program = Program::new("garenne").option("--amqp-url", self.vhost.amqp_url());
-        arguments.iter().fold(program, |program, argument| program.arg(argument)).run().await
+        arguments.iter().fold(program, |program, argument| program.arg(argument))
     }
 
     /// Publishes tasks `prefix-0` to `prefix-<count - 1>` to the tasks exchange and answers their ids.
@@ -143,9 +166,16 @@ impl Scene {
     /// # Errors
     /// When there never are.
     pub async fn until_ready(&self, lane: &str, count: usize) -> Result<()> {
-        let queue = format!("garenne.tasks.{lane}");
+        self.until_ready_in(&format!("garenne.tasks.{lane}"), count).await
+    }
+
+    /// The same for any queue.
+    ///
+    /// # Errors
+    /// When there never are.
+    pub async fn until_ready_in(&self, queue: &str, count: usize) -> Result<()> {
         eventually(format!("{count} ready in {queue}"), async || {
-            let ready = self.client.ready(&queue).await?;
+            let ready = self.client.ready(queue).await?;
             Ok(Seen::when(ready == count, ready))
         })
         .await
