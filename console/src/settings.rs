@@ -1,5 +1,7 @@
 //! The console's settings: where the broker is, and what the fleet's lanes are called.
 
+use std::path::Path;
+
 use garenne_common::config::{Common, Invalid, Lanes, Retry, SecretUrl, Settings};
 use serde::{Deserialize, Serialize};
 
@@ -30,5 +32,9 @@ impl Settings for ConsoleConfig {
         self.lanes.validate()?;
         self.scale.validate()?;
         self.retry.ladder().map(drop)
+    }
+
+    fn read_from(&mut self, setting: &str, file: &Path) {
+        self.common.read_from(setting, file);
     }
 }

@@ -32,7 +32,7 @@ pub async fn run(operator: &Operator, verb: TopologyVerb) -> Result<Exit, Failur
                     )
                 })?,
             };
-            let wanted = definitions(&operator.topology(version), operator.broker.vhost());
+            let wanted = definitions(&operator.topology(version), &operator.broker.vhost());
             println!("{wanted:#}");
             Ok(Exit::Done)
         }
@@ -59,7 +59,7 @@ async fn apply(operator: &Operator) -> Result<Exit, Failure> {
         // The broker names the first that differs; the management API knows all of them.
         Err(error @ TopologyError::Differs { .. }) => {
             if let Some(management) = &operator.management {
-                print_differences(&differences(management, &wanted, operator.broker.vhost()).await?, false);
+                print_differences(&differences(management, &wanted, &operator.broker.vhost()).await?, false);
             }
             Err(error.into())
         }
@@ -72,7 +72,7 @@ async fn check(operator: &Operator) -> Result<Exit, Failure> {
     let wanted = operator.topology(version);
     let (found, how) = match &operator.management {
         Some(management) => {
-            (differences(management, &wanted, operator.broker.vhost()).await?, "arguments compared")
+            (differences(management, &wanted, &operator.broker.vhost()).await?, "arguments compared")
         }
         None => {
             let connection = operator.connect().await?;

@@ -2,7 +2,7 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -84,6 +84,10 @@ impl Settings for ProducerSettings {
             return Err(Invalid::new("tls_cert", "nothing", "tls_client_ca is set and needs it"));
         }
         Ok(())
+    }
+
+    fn read_from(&mut self, setting: &str, file: &Path) {
+        self.common.read_from(setting, file);
     }
 }
 

@@ -1,6 +1,9 @@
 //! The worker's settings.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use garenne_common::{
     config::{Common, Invalid, Lanes, Retry, SecretUrl, Settings, Size, host_name, list},
@@ -135,6 +138,10 @@ impl Settings for WorkerConfig {
             }
             _ => Ok(()),
         }
+    }
+
+    fn read_from(&mut self, setting: &str, file: &Path) {
+        self.common.read_from(setting, file);
     }
 }
 

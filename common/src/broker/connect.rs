@@ -1,12 +1,16 @@
 //! One broker, as a process knows it: where it is, who we are, how long to try.
 
-use std::{fmt, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
 
 use lapin::{Connection, ConnectionProperties, uri::AMQPUri};
 use rand::Rng;
 
 use super::{error::BrokerError, probe::probe_version};
-use crate::topology::BrokerVersion;
+use crate::{config::SecretUrl, topology::BrokerVersion};
 
 /// What a connection is for; the label of `garenne_connection_up` and part of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,7 +37,10 @@ impl Role {
 /// Opens connections to one broker.
 #[derive(Clone)]
 pub struct Broker {
-    uri: AMQPUri,
+    /// Shared by its clones: what one reads again is news to all.
+    uri: Arc<RwLock<AMQPUri>>,
+    /// Where the URL came from, if that may change.
+    source: Option<SecretUrl>,
     program: String,
     attempt_timeout: Duration,
 }
@@ -50,28 +57,55 @@ impl Broker {
     /// # Errors
     /// [`BrokerError::Url`].
     pub fn new(url: &str, program: &str) -> Result<Self, BrokerError> {
-        let mut uri: AMQPUri = url.parse().map_err(BrokerError::Url)?;
-        // A half-open connection is noticed after two silent heartbeats.
-        uri.query.heartbeat.get_or_insert(10);
-        // Said beforehand, the client's buffers are not grown (and so touched) after the handshake:
-        // 8 MB less resident memory a connection.
-        uri.query.frame_max.get_or_insert(FRAME_MAX);
-        Ok(Self { uri, program: program.to_owned(), attempt_timeout: Duration::from_secs(5) })
+        let uri = Arc::new(RwLock::new(parse(url)?));
+        let attempt_timeout = Duration::from_secs(5);
+        Ok(Self { uri, source: None, program: program.to_owned(), attempt_timeout })
+    }
+
+    /// A broker as the settings name it. A URL that came from a file is read again for each connection, so
+    /// that a password that is rotated there needs no restart.
+    ///
+    /// # Errors
+    /// [`BrokerError::Url`].
+    pub fn configured(url: &SecretUrl, program: &str) -> Result<Self, BrokerError> {
+        let source = url.file().is_some().then(|| url.clone());
+        Ok(Self { source, ..Self::new(url.expose(), program)? })
+    }
+
+    fn uri(&self) -> AMQPUri {
+        self.uri.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The URL as its file has it now; the last one that could be read while it has none.
+    async fn current(&self) -> AMQPUri {
+        if let Some(source) = &self.source {
+            let read =
+                source.read_again().await.and_then(|url| parse(url.expose()).map_err(|e| e.to_string()));
+            match read {
+                Ok(uri) => *self.uri.write().unwrap_or_else(PoisonError::into_inner) = uri,
+                Err(problem) => {
+                    let file = source.file().unwrap_or("".as_ref()).display();
+                    tracing::warn!(%file, problem, "amqp_url cannot be read again: the last one is used");
+                }
+            }
+        }
+        self.uri()
     }
 
     /// Host and port, for messages.
     pub fn address(&self) -> String {
-        format!("{}:{}", self.uri.authority.host, self.uri.authority.port)
+        let authority = self.uri().authority;
+        format!("{}:{}", authority.host, authority.port)
     }
 
     /// The virtual host.
-    pub fn vhost(&self) -> &str {
-        &self.uri.vhost
+    pub fn vhost(&self) -> String {
+        self.uri().vhost
     }
 
     /// An error of a connection to this broker, in words that say what to do.
     pub fn explain(&self, error: &lapin::Error) -> BrokerError {
-        BrokerError::from_lapin(error, &self.uri)
+        BrokerError::from_lapin(error, &self.uri())
     }
 
     /// One attempt, with a timeout of its own: a proxy in front of the broker may accept and stay
@@ -82,10 +116,11 @@ impl Broker {
     pub async fn connect(&self, role: Role) -> Result<Connection, BrokerError> {
         let name = format!("{} {}", self.program, role.as_str());
         let properties = ConnectionProperties::default().with_connection_name(name.into());
-        let attempt = Connection::connect_uri(self.uri.clone(), properties);
+        let uri = self.current().await;
+        let attempt = Connection::connect_uri(uri.clone(), properties);
         match tokio::time::timeout(self.attempt_timeout, attempt).await {
             Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => Err(self.explain(&error)),
+            Ok(Err(error)) => Err(BrokerError::from_lapin(&error, &uri)),
             Err(_) => Err(BrokerError::Unavailable {
                 address: self.address(),
                 detail: format!("no AMQP answer within {} s", self.attempt_timeout.as_secs()),
@@ -122,10 +157,10 @@ impl Broker {
     /// # Errors
     /// [`BrokerError::Unavailable`].
     pub async fn version(&self) -> Result<BrokerVersion, BrokerError> {
-        if self.uri.scheme == lapin::uri::AMQPScheme::AMQPS {
+        let AMQPUri { scheme, authority, .. } = self.uri();
+        if scheme == lapin::uri::AMQPScheme::AMQPS {
             return Ok(ASSUMED);
         }
-        let authority = &self.uri.authority;
         match probe_version(&authority.host, authority.port, self.attempt_timeout).await {
             Ok(version) => Ok(version),
             Err(error) if error.kind() == std::io::ErrorKind::InvalidData => Ok(ASSUMED),
@@ -136,10 +171,20 @@ impl Broker {
     }
 }
 
+fn parse(url: &str) -> Result<AMQPUri, BrokerError> {
+    let mut uri: AMQPUri = url.parse().map_err(BrokerError::Url)?;
+    // A half-open connection is noticed after two silent heartbeats.
+    uri.query.heartbeat.get_or_insert(10);
+    // Said beforehand, the client's buffers are not grown (and so touched) after the handshake:
+    // 8 MB less resident memory a connection.
+    uri.query.frame_max.get_or_insert(FRAME_MAX);
+    Ok(uri)
+}
+
 /// Shown without the password.
 impl fmt::Debug for Broker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Broker").field("address", &self.address()).field("vhost", &self.uri.vhost).finish()
+        f.debug_struct("Broker").field("address", &self.address()).field("vhost", &self.vhost()).finish()
     }
 }
 

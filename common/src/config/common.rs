@@ -1,7 +1,7 @@
 //! The settings that every Garenne program has.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
@@ -81,6 +81,15 @@ impl Common {
             ));
         }
         Ok(())
+    }
+}
+
+impl Common {
+    /// Notes where a setting of these was read from; see [`Settings::read_from`](super::Settings::read_from).
+    pub fn read_from(&mut self, setting: &str, file: &Path) {
+        if setting == "amqp_url" {
+            self.amqp_url.read_from(file);
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Which settings there are.
 
+use std::path::Path;
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -23,6 +25,10 @@ pub trait Settings: Default + Serialize + DeserializeOwned {
     fn validate(&self) -> Result<(), Invalid> {
         Ok(())
     }
+
+    /// Told of each setting whose value in force was read from a file that its `…_FILE` names: a secret
+    /// that is rotated there can be read again.
+    fn read_from(&mut self, _setting: &str, _file: &Path) {}
 }
 
 /// Top-level settings that some Garenne program knows. A fleet shares one environment or file, so

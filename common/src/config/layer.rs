@@ -20,6 +20,17 @@ const RESERVED_PREFIXES: [&str; 2] = ["dev_", "test_"];
 #[derive(Debug, Clone, Default)]
 pub(super) struct Layer {
     pub(super) table: Map<String, Value>,
+    /// What was read from a file of its own.
+    pub(super) files: Vec<FromFile>,
+}
+
+/// A setting whose `…_FILE` was given.
+#[derive(Debug, Clone)]
+pub(super) struct FromFile {
+    pub(super) setting: String,
+    /// The origin of its value.
+    pub(super) origin: String,
+    pub(super) file: PathBuf,
 }
 
 impl Source for Layer {
@@ -43,7 +54,7 @@ impl Layer {
             }
             (key, value)
         });
-        Self { table: table.collect() }
+        Self { table: table.collect(), ..Self::default() }
     }
 
     /// # Errors
@@ -61,7 +72,8 @@ impl Layer {
             refused(format!("line {line}: {}", error.message().replace('\n', ", ")))
         })?;
         let origin = format!("file {}", path.display());
-        Ok(Self { table: table.into_iter().map(|(key, value)| (key, from_toml(value, &origin))).collect() })
+        let table = table.into_iter().map(|(key, value)| (key, from_toml(value, &origin))).collect();
+        Ok(Self { table, ..Self::default() })
     }
 
     /// # Errors
@@ -91,6 +103,7 @@ impl Layer {
                 })?;
                 origin = format!("file {} of {origin}", file.display());
                 path = named;
+                layer.files.push(FromFile { setting: path.join("."), origin: origin.clone(), file });
             }
             if let Some(other) = seen.insert(path.clone(), name) {
                 return Err(ConfigError::Together(format!("{other} and {name} are both set, keep one")));

@@ -7,7 +7,7 @@ use config::{Config, Map, Source as _, Value, ValueKind};
 
 use super::explain::{Explained, explain};
 use super::known::{Known, Settings};
-use super::layer::{Layer, Variables, first_origin, insert};
+use super::layer::{FromFile, Layer, Variables, first_origin, insert};
 use super::{ConfigError, Invalid, secret};
 
 /// Where a program's settings come from, weakest first: file, environment, flags.
@@ -66,16 +66,24 @@ pub fn load_with<T: Settings>(
 
     let mut builder = Config::builder();
     let mut lanes: Vec<String> = known.default_lanes().collect();
+    let mut files = Vec::new();
     for mut layer in layers {
         layer.keep_known(&known)?;
+        files.append(&mut layer.files);
         lanes.extend(layer.lanes());
         layer.spread_per_lane(&known, &lanes);
         builder = builder.add_source(layer);
     }
     let resolved = builder.build().and_then(|config| config.collect()).map_err(|error| together(&error))?;
 
-    let settings: T = deserialize(resolved.clone()).map_err(|error| blame::<T>(&resolved, &error))?;
+    let mut settings: T = deserialize(resolved.clone()).map_err(|error| blame::<T>(&resolved, &error))?;
     settings.validate().map_err(|invalid| with_origin(invalid, &resolved))?;
+    for FromFile { setting, origin, file } in files {
+        // Something stronger may have won.
+        if found(&resolved, &setting).and_then(Value::origin) == Some(origin.as_str()) {
+            settings.read_from(&setting, &file);
+        }
+    }
     Ok(settings)
 }
 
@@ -143,19 +151,23 @@ fn shown(setting: &str, value: &Value) -> String {
 }
 
 fn with_origin(invalid: Invalid, resolved: &Map<String, Value>) -> ConfigError {
-    let mut parts = invalid.setting.split('.');
-    let root = parts.next().and_then(|root| resolved.get(root));
-    let found = parts.try_fold(root, |value, part| match value.map(|value| &value.kind) {
-        Some(ValueKind::Table(table)) => Some(table.get(part)),
-        other => Some(other.and(value)),
-    });
-    let origin = found.flatten().map(first_origin).filter(|origin| !origin.is_empty());
+    let origin = found(resolved, &invalid.setting).map(first_origin).filter(|origin| !origin.is_empty());
     ConfigError::Invalid {
         origin: origin.unwrap_or_else(|| "the default".to_owned()),
         setting: invalid.setting,
         value: invalid.value,
         problem: invalid.problem,
     }
+}
+
+/// The value of a setting, or the plain value in its way.
+fn found<'a>(resolved: &'a Map<String, Value>, setting: &str) -> Option<&'a Value> {
+    let mut parts = setting.split('.');
+    let root = parts.next().and_then(|root| resolved.get(root));
+    parts.fold(root, |value, part| match value.map(|value| &value.kind) {
+        Some(ValueKind::Table(table)) => table.get(part),
+        other => other.and(value),
+    })
 }
 
 #[cfg(test)]

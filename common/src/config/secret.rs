@@ -1,7 +1,7 @@
 //! Values that no log, error or printed configuration may show.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use secrecy::{ExposeSecret, SecretString};
@@ -19,6 +19,7 @@ const MASK: &str = "***";
 pub struct SecretUrl {
     whole: SecretString,
     masked: String,
+    file: Option<PathBuf>,
 }
 
 impl SecretUrl {
@@ -30,6 +31,28 @@ impl SecretUrl {
     /// The URL with `***` for its password.
     pub fn masked(&self) -> &str {
         &self.masked
+    }
+
+    /// The file it was read from, where it was: that may say something else by now.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// Notes the file that it was read from.
+    pub fn read_from(&mut self, file: &Path) {
+        self.file = Some(file.to_owned());
+    }
+
+    /// What its file says now; the same URL where it came from no file.
+    ///
+    /// # Errors
+    /// In words: the file cannot be read, or holds no URL. It is not repeated.
+    pub async fn read_again(&self) -> Result<Self, String> {
+        let Some(file) = &self.file else { return Ok(self.clone()) };
+        let text = tokio::fs::read_to_string(file).await.map_err(|error| error.to_string())?;
+        let mut again: Self = text.parse().map_err(|error: NotAUrl| error.to_string())?;
+        again.read_from(file);
+        Ok(again)
     }
 
     /// The part before the first colon, in lower case.
@@ -63,7 +86,7 @@ impl FromStr for SecretUrl {
             }
             parsed => parsed.map_err(|error| NotAUrl::new(text, error))?,
         };
-        Ok(Self { masked: mask_url(url), whole: text.trim().to_owned().into() })
+        Ok(Self { masked: mask_url(url), whole: text.trim().to_owned().into(), file: None })
     }
 }
 
@@ -174,6 +197,20 @@ mod tests {
         assert_eq!(format!("{url:?}"), "SecretUrl(amqp://user:***@host:5672/%2f)");
         assert_eq!(serde_json::to_string(&url).unwrap(), "\"amqp://user:***@host:5672/%2f\"");
         assert_eq!(url.scheme(), "amqp");
+    }
+
+    #[tokio::test]
+    async fn what_was_read_from_a_file_is_what_the_file_says() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut url: SecretUrl = "amqp://u:old@host".parse().unwrap();
+        assert_eq!(url.read_again().await.unwrap(), url);
+        url.read_from(file.path());
+        std::fs::write(file.path(), "amqp://u:new@host\n").unwrap();
+        let again = url.read_again().await.unwrap();
+        assert_eq!((again.expose(), again.file()), ("amqp://u:new@host", Some(file.path())));
+        std::fs::write(file.path(), "s3cret").unwrap();
+        let refusal = url.read_again().await.unwrap_err();
+        assert!(refusal.starts_with("no URL, expected") && !refusal.contains("s3cret"), "{refusal}");
     }
 
     #[test]

@@ -111,7 +111,7 @@ impl Snapshot {
             .collect();
         let (source, found) = match &operator.management {
             Some(management) => {
-                (Source::Management, by_management(management, operator.broker.vhost()).await?)
+                (Source::Management, by_management(management, &operator.broker.vhost()).await?)
             }
             None => (Source::Amqp, by_amqp(operator, &wanted, connection).await?),
         };
@@ -140,7 +140,7 @@ impl Snapshot {
         });
         Self {
             broker: operator.broker.address(),
-            vhost: operator.broker.vhost().to_owned(),
+            vhost: operator.broker.vhost(),
             version,
             prefix: operator.settings.common.prefix.clone(),
             source,

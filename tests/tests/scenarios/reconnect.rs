@@ -6,9 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use garenne_tests::harness::{
-    broker::{Broker, BrokerOptions, Rights},
+    broker::{Broker, BrokerOptions},
     cluster::Cluster,
     fault::Proxy,
     process::{Program, Signal},
@@ -99,7 +99,6 @@ async fn reconnect_after_connection_reset() -> Result<()> {
 }
 
 const CONSUMING: &[&str] = &["role=\"consume\""];
-const PUBLISHING: &[&str] = &["role=\"publish\""];
 
 /// The host of the broker hangs: connections stay open, the kernel takes what is sent, nobody answers.
 #[tokio::test]
@@ -256,49 +255,4 @@ async fn memory_alarm_holds_up_copies_only() -> Result<()> {
 #[tokio::test]
 async fn disk_alarm_holds_up_copies_only() -> Result<()> {
     alarm_holds_up_copies_only(async |broker, raised| broker.set_disk_alarm(raised).await).await
-}
-
-/// A password that was changed under the worker is waited out: whoever rotates it may be half way.
-#[tokio::test]
-async fn changed_password_is_waited_out() -> Result<()> {
-    let scene = Scene::new().await?;
-    let everything = Rights { configure: ".*", write: ".*", read: ".*" };
-    let url = scene.vhost().user_url("rotated", everything).await?;
-    let mut worker = plan(scene.worker_at("rotated", &url)?).start().await?;
-    let pid = worker.id();
-    let user = url.strip_prefix("amqp://").and_then(|it| it.split(':').next()).context("a user")?;
-    let management = scene.vhost().broker().management();
-    management.create_user(user, "another").await?;
-    let connections = eventually("its connections", async || {
-        let listed = scene.vhost().view().connections().await?;
-        let own = listed
-            .into_iter()
-            .filter(|it| it.user_provided_name.as_ref().is_some_and(|name| name.contains("rotated")));
-        let own: Vec<_> = own.map(|it| it.name).collect();
-        Ok(if own.len() >= 2 { Seen::Wanted(own) } else { Seen::Other(format!("{own:?}")) })
-    })
-    .await?;
-    for connection in connections {
-        management.close_connection(&connection).await?;
-    }
-    worker.until_not_ready_for("refused user").await?;
-    worker.until_metric("garenne_connection_up", CONSUMING, 0.0).await?;
-    worker.until_metric("garenne_connection_up", PUBLISHING, 0.0).await?;
-    let mut ids = scene.publish("bench.noop", &json!({}), "meanwhile", 10).await?;
-    management.create_user(user, user).await?;
-    worker.until_ready().await?;
-    ids.extend(scene.publish("bench.fail", &json!({"times": 1}), "after", 5).await?);
-    until_all(&worker, &ids).await?;
-    worker.until_metric("garenne_connection_up", CONSUMING, 1.0).await?;
-    worker.until_metric("garenne_connection_up", PUBLISHING, 1.0).await?;
-    prefetch_is_restored(&scene).await?;
-    assert_eq!(worker.id(), pid);
-    let stopped = worker.stop().await?;
-    assert_eq!(
-        (stopped.code, stopped.receipt.acked, stopped.receipt.retried),
-        (0, 15, 5),
-        "{:?}",
-        stopped.receipt
-    );
-    Ok(())
 }

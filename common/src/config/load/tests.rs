@@ -54,6 +54,10 @@ impl Settings for Config {
     fn validate(&self) -> Result<(), Invalid> {
         self.common.validate()
     }
+
+    fn read_from(&mut self, setting: &str, file: &Path) {
+        self.common.read_from(setting, file);
+    }
 }
 
 fn with_env(env: &[(&str, &str)]) -> Result<Config, ConfigError> {
@@ -131,6 +135,7 @@ fn a_secret_can_come_from_a_file() {
     let name = secret.to_str().unwrap();
     let config = with_env(&[("GARENNE_AMQP_URL_FILE", name)]).unwrap();
     assert_eq!(config.common.amqp_url.expose(), "amqps://u:s3cret@broker/%2f");
+    assert_eq!(config.common.amqp_url.file(), Some(secret.as_path()));
     let optional = written(&folder, "pg", "postgres://u:s3cret@db/x\n");
     let config = with_env(&[("GARENNE_POSTGRES_URL_FILE", optional.to_str().unwrap())]).unwrap();
     assert_eq!(config.postgres_url.unwrap().expose(), "postgres://u:s3cret@db/x");
@@ -146,6 +151,18 @@ fn a_secret_can_come_from_a_file() {
         "file /nonexistent/url (environment GARENNE_AMQP_URL_FILE) cannot be used: \
          No such file or directory (os error 2)"
     );
+}
+
+#[test]
+fn a_secrets_file_is_forgotten_where_a_flag_outranks_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = written(&folder, "url", "amqp://u:s3cret@broker/%2f\n");
+    let mut sources = Sources::default();
+    sources.flags.insert("amqp_url".into(), "amqp://u:other@broker/%2f".into());
+    let env = [("GARENNE_AMQP_URL_FILE".into(), secret.into())];
+    let config: Config = load_with(sources, env).unwrap();
+    assert_eq!(config.common.amqp_url.expose(), "amqp://u:other@broker/%2f");
+    assert_eq!(config.common.amqp_url.file(), None);
 }
 
 #[test]

@@ -1,0 +1,175 @@
+//! The broker's password is changed under those who are connected. They wait until theirs is right again,
+//! and who was given it in a file only needs the file changed.
+
+use std::{collections::BTreeSet, fs};
+
+use anyhow::{Context, Result, ensure};
+use garenne_tests::harness::{
+    broker::Rights,
+    gateway::GatewayPlan,
+    scene::Scene,
+    wait::{Seen, eventually},
+    worker::Worker,
+};
+use serde_json::json;
+
+const PREFETCH: u64 = 20;
+const CONSUMING: &[&str] = &["role=\"consume\""];
+const PUBLISHING: &[&str] = &["role=\"publish\""];
+
+/// A user of the scene's whose password is changed.
+struct User<'a> {
+    scene: &'a Scene,
+    name: String,
+    /// With the first password, which is the name.
+    url: String,
+}
+
+impl<'a> User<'a> {
+    async fn new(scene: &'a Scene) -> Result<Self> {
+        let everything = Rights { configure: ".*", write: ".*", read: ".*" };
+        let url = scene.vhost().user_url("rotated", everything).await?;
+        let name = url.strip_prefix("amqp://").and_then(|it| it.split(':').next()).context("a user")?;
+        Ok(Self { scene, name: name.to_owned(), url })
+    }
+
+    fn url_with(&self, password: &str) -> String {
+        self.url.replacen(&format!(":{}@", self.name), &format!(":{password}@"), 1)
+    }
+
+    /// Changes the password at the broker; connections stay.
+    async fn change(&self, password: &str) -> Result<()> {
+        self.scene.vhost().broker().management().create_user(&self.name, password).await
+    }
+
+    /// Closes the connections of a program, which must be as many, so that it has to come again.
+    async fn close_connections(&self, program: &str, count: usize) -> Result<()> {
+        let connections = eventually("its connections", async || {
+            let listed = self.scene.vhost().view().connections().await?;
+            let own = listed
+                .into_iter()
+                .filter(|it| it.user_provided_name.as_ref().is_some_and(|name| name.contains(program)));
+            let own: Vec<_> = own.map(|it| it.name).collect();
+            Ok(if own.len() == count { Seen::Wanted(own) } else { Seen::Other(format!("{own:?}")) })
+        })
+        .await?;
+        for connection in connections {
+            self.scene.vhost().broker().management().close_connection(&connection).await?;
+        }
+        Ok(())
+    }
+}
+
+async fn until_all(worker: &Worker, ids: &[String]) -> Result<()> {
+    eventually("every task is done", async || {
+        let done = worker.done()?;
+        let found: BTreeSet<_> = done.iter().map(|done| done.task_id.as_str()).collect();
+        let missing = ids.iter().filter(|id| !found.contains(id.as_str())).count();
+        Ok(Seen::when(missing == 0, format_args!("{missing} missing")))
+    })
+    .await
+}
+
+async fn prefetch_is_restored(scene: &Scene) -> Result<()> {
+    eventually("one consumer with its prefetch", async || {
+        let consumers = scene.vhost().view().consumers().await?;
+        let lane = consumers.iter().filter(|it| it.queue() == "garenne.tasks.fast");
+        let lane = lane.filter(|it| !it.connection().is_empty());
+        let prefetch: Vec<_> = lane.map(|it| it.prefetch).collect();
+        Ok(Seen::when(prefetch == [PREFETCH], format_args!("{prefetch:?}")))
+    })
+    .await
+}
+
+/// It works on both connections again: what fails once needs a copy published.
+async fn works_again(scene: &Scene, worker: &mut Worker, mut ids: Vec<String>, name: &str) -> Result<()> {
+    worker.until_ready().await?;
+    ids.extend(scene.publish("bench.fail", &json!({"times": 1}), name, 5).await?);
+    until_all(worker, &ids).await?;
+    worker.until_metric("garenne_connection_up", CONSUMING, 1.0).await?;
+    worker.until_metric("garenne_connection_up", PUBLISHING, 1.0).await?;
+    prefetch_is_restored(scene).await
+}
+
+/// Whoever rotates it may be half way.
+#[tokio::test]
+async fn changed_password_is_waited_out() -> Result<()> {
+    let scene = Scene::new().await?;
+    let user = User::new(&scene).await?;
+    let plan = scene.worker_at("rotated", &user.url)?.stdout();
+    let mut worker = plan.lane("fast:prefetch=20,concurrency=4..4").start().await?;
+    let pid = worker.id();
+    user.change("another").await?;
+    user.close_connections("worker rotated", 2).await?;
+    worker.until_not_ready_for("refused user").await?;
+    worker.until_metric("garenne_connection_up", CONSUMING, 0.0).await?;
+    worker.until_metric("garenne_connection_up", PUBLISHING, 0.0).await?;
+    let ids = scene.publish("bench.noop", &json!({}), "meanwhile", 10).await?;
+    user.change(&user.name).await?;
+    works_again(&scene, &mut worker, ids, "after").await?;
+    assert_eq!(worker.id(), pid);
+    let stopped = worker.stop().await?;
+    let receipt = stopped.receipt;
+    assert_eq!((stopped.code, receipt.acked, receipt.retried), (0, 15, 5), "{receipt:?}");
+    Ok(())
+}
+
+/// The file is changed after the broker, as secrets of an orchestrator are, and later the other way round;
+/// a file that is no URL for a moment does no harm.
+#[tokio::test]
+async fn changed_password_is_read_again_from_its_file() -> Result<()> {
+    let scene = Scene::new().await?;
+    let user = User::new(&scene).await?;
+    let file = scene.folder().join("amqp-url");
+    fs::write(&file, &user.url)?;
+    let plan = scene.worker_reading("rotated", &file)?.stdout();
+    let mut worker = plan.lane("fast:prefetch=20,concurrency=4..4").start().await?;
+    let pid = worker.id();
+
+    user.change("second").await?;
+    user.close_connections("worker rotated", 2).await?;
+    worker.until_not_ready_for("refused user").await?;
+    let ids = scene.publish("bench.noop", &json!({}), "meanwhile", 10).await?;
+    fs::write(&file, "")?;
+    worker.until_logged("amqp_url cannot be read again").await?;
+    fs::write(&file, user.url_with("second") + "\n")?;
+    works_again(&scene, &mut worker, ids, "after").await?;
+
+    fs::write(&file, user.url_with("third"))?;
+    user.change("third").await?;
+    user.close_connections("worker rotated", 2).await?;
+    let reconnected = async || worker.metric("garenne_reconnects_total", CONSUMING).await;
+    eventually("another connection", async || {
+        let reconnects = reconnected().await?;
+        Ok(Seen::when(reconnects >= 2.0, reconnects))
+    })
+    .await?;
+    works_again(&scene, &mut worker, Vec::new(), "after-all").await?;
+    assert_eq!(worker.id(), pid);
+    let log = worker.process().stderr().lines();
+    ensure!(!log.iter().any(|line| line.contains("third")), "a password is in the log: {log:?}");
+    let stopped = worker.stop().await?;
+    let receipt = stopped.receipt;
+    assert_eq!((stopped.code, receipt.acked, receipt.retried, receipt.dead), (0, 20, 10, 0), "{receipt:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn changed_password_is_read_again_by_the_gateway() -> Result<()> {
+    let scene = Scene::new().await?;
+    let user = User::new(&scene).await?;
+    let file = scene.folder().join("amqp-url");
+    fs::write(&file, &user.url)?;
+    let gateway = GatewayPlan::reading(&file)?.start().await?;
+    gateway.until_ready(true).await?;
+    user.change("second").await?;
+    user.close_connections("garenne-producer", 1).await?;
+    gateway.until_ready(false).await?;
+    fs::write(&file, user.url_with("second"))?;
+    gateway.until_ready(true).await?;
+    let reading = json!({"device": "a", "metric": "m", "value": 1}).to_string();
+    let answer = gateway.post("/v1/readings", "application/json", reading).await?;
+    ensure!(answer.status == 202, "{answer:?}");
+    gateway.stop().await?;
+    Ok(())
+}
