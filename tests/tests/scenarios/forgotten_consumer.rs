@@ -1,0 +1,48 @@
+//! A consumer that the broker has forgotten: its connection lives, its queue is full, and nothing comes. No
+//! error tells of that.
+
+use anyhow::Result;
+use garenne_tests::harness::{
+    meddler::Meddler,
+    scene::Scene,
+    wait::{Seen, eventually},
+};
+use serde_json::json;
+
+#[tokio::test]
+async fn forgotten_consumer_is_noticed_and_made_anew() -> Result<()> {
+    const COUNT: usize = 50;
+    let scene = Scene::new().await?;
+    let meddler = Meddler::for_url(&scene.vhost().amqp_url()).await?;
+    let plan = scene.worker_at("forgotten", meddler.url())?.stdout();
+    let mut worker = plan.lane("fast:prefetch=20,concurrency=4..4").start().await?;
+    let pid = worker.id();
+    scene.publish("bench.noop", &json!({}), "before", 10).await?;
+    worker.until_done(10).await?;
+    meddler.forget("forgotten.fast");
+    scene.publish("bench.noop", &json!({}), "during", COUNT).await?;
+    // The broker believes that it delivered what its consumer may hold; the rest waits.
+    scene.until_lane("fast", COUNT - 20, 20).await?;
+    assert_eq!((meddler.swallowed(), worker.done()?.len()), (20, 10));
+    worker.until_logged("messages wait, there is credit, and none is delivered").await?;
+    worker.until_done(10 + COUNT).await?;
+    worker.until_ready().await?;
+    assert_eq!(worker.id(), pid);
+    // Nothing was wrong with the connection: another channel on it is enough.
+    assert!(!worker.get("/metrics").await?.contains("garenne_reconnects_total{"));
+    eventually("one consumer with its prefetch", async || {
+        let consumers = scene.vhost().view().consumers().await?;
+        let lane = consumers.iter().filter(|it| it.queue() == "garenne.tasks.fast");
+        let prefetch: Vec<_> = lane.map(|it| it.prefetch).collect();
+        Ok(Seen::when(prefetch == [20], format_args!("{prefetch:?}")))
+    })
+    .await?;
+    let stopped = worker.stop().await?;
+    let mut ids = stopped.ids();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!((ids.len(), stopped.done.len()), (10 + COUNT, 10 + COUNT), "lost or done twice");
+    let receipt = stopped.receipt;
+    assert_eq!((receipt.acked, receipt.dead, receipt.lost_settlements), (60, 0, 0), "{receipt:?}");
+    Ok(())
+}
