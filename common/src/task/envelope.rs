@@ -77,6 +77,8 @@ pub struct Envelope {
     pub depth: u32,
     /// When it was published, seconds since 1970, as the publisher says.
     pub timestamp: Option<u64>,
+    /// When an operator last put it back to work, milliseconds since 1970.
+    pub replayed_at: Option<i64>,
     /// How often the broker says the message came back (quorum queues).
     pub delivery_count: u32,
 }
@@ -162,6 +164,7 @@ impl Envelope {
             lane: text(headers, header::LANE)?,
             depth: small(headers, header::DEPTH)?,
             timestamp: *properties.timestamp(),
+            replayed_at: number(headers, header::REPLAYED_AT, i64::MAX)?,
             delivery_count: header::get(headers, "x-delivery-count")
                 .and_then(integer)
                 .and_then(|n| n.try_into().ok())

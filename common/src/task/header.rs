@@ -38,6 +38,9 @@ pub const FIRST_SEEN: &str = "garenne-first-seen";
 pub const DIED_AT: &str = "garenne-died-at";
 /// The lane it came from, so that a replay or a suspect's retry finds its way back.
 pub const LANE: &str = "garenne-lane";
+/// When an operator put a dead letter back to work, milliseconds since 1970: stop orders from before that
+/// are done with.
+pub const REPLAYED_AT: &str = "garenne-replayed-at";
 /// W3C trace context.
 pub const TRACEPARENT: &str = "traceparent";
 /// W3C trace state.

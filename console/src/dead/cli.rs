@@ -17,7 +17,8 @@ pub enum DeadVerb {
     /// Everything about some letters: headers, error, payload
     #[command(after_help = "Example:\n  garenne dead show 0198c5c2-…")]
     Show(ShowArgs),
-    /// Send letters back to work with their attempts reset; each copy is confirmed before its letter goes
+    /// Send letters back to work, attempts reset and earlier stop orders overruled; each copy is confirmed
+    /// before its letter goes
     #[command(after_help = "Examples:\n  garenne dead replay --id 0198c5c2-…\n  \
                             garenne dead replay --kind alert.notify --error timeout --older-than 1h --rate 50 --dry-run")]
     Replay(MoveArgs),

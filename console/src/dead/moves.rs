@@ -216,9 +216,12 @@ impl Mover<'_> {
             header::ATTEMPT,
             header::NOT_BEFORE,
             header::SUSPECT_RUNS,
+            header::SUSPECT_ARMED,
         ] {
             copied = copied.without(mark);
         }
+        // Whoever replays what was stopped wants it to run, too.
+        copied = copied.with(header::REPLAYED_AT, epoch_ms(now));
         // Whoever replays what expired wants it to run.
         let expires = header::get(letter.properties.headers(), header::EXPIRES_AT).and_then(header::integer);
         if letter.reason == "expired" || expires.is_some_and(|at| at <= epoch_ms(now)) {

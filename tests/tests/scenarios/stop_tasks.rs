@@ -84,14 +84,17 @@ async fn stop_reaches_a_task_wherever_it_is() -> Result<()> {
 async fn stop_ends_a_group_but_not_what_is_published_later() -> Result<()> {
     let scene = Scene::new().await?;
     let plan = scene.worker("busy")?.stdout().lane("fast:prefetch=3,concurrency=1..1");
-    let worker = plan.start().await?;
-    let publish = async |id: &str, group: &str, ms: u64| {
+    let worker = plan.env("GARENNE_RETRY__DELAYS", "5s").start().await?;
+    let send = async |kind: &str, id: &str, group: &str, body: serde_json::Value| {
         let properties = with_id(id)
             .with_timestamp(now()?.as_secs())
             .with_headers(headers([("garenne-group", text(group))]));
-        let body = json!({ "ms": ms }).to_string();
-        scene.client().publish("garenne.tasks", "bench.sleep", properties, body.as_bytes()).await
+        scene.client().publish("garenne.tasks", kind, properties, body.to_string().as_bytes()).await
     };
+    let publish =
+        async |id: &str, group: &str, ms: u64| send("bench.sleep", id, group, json!({ "ms": ms })).await;
+    send("bench.fail", "retrying", "import-7", json!({"times": 1})).await?;
+    scene.until_queue("garenne.retry.fast.5s", 1, 0).await?;
     publish("running", "import-7", 600_000).await?;
     worker.until_holds("fast", 1, 0).await?;
     publish("held", "import-7", 1).await?;
@@ -99,7 +102,7 @@ async fn stop_ends_a_group_but_not_what_is_published_later() -> Result<()> {
     publish("queued", "import-7", 1).await?;
     worker.until_holds("fast", 1, 2).await?;
     stop(&scene, &["--group", "import-7"]).await?;
-    assert_eq!(stopped(&scene, 3).await?, ["held", "queued", "running"]);
+    assert_eq!(stopped(&scene, 4).await?, ["held", "queued", "retrying", "running"]);
     // Publishers say the second; the order covers all of the one it was given in.
     let ordered = now()?.as_secs();
     eventually("the next second", async || Ok(Seen::when(now()?.as_secs() > ordered, "not yet"))).await?;
@@ -127,6 +130,40 @@ async fn stop_holds_when_no_worker_runs() -> Result<()> {
     done.sort_unstable();
     assert_eq!(done, ["wanted-0", "wanted-1", "wanted-2"]);
     assert_eq!((stopped.receipt.acked, stopped.receipt.dead), (3, 2));
+    Ok(())
+}
+
+/// An explicit replay is the later word: what was stopped runs, until it is stopped again.
+#[tokio::test]
+async fn stop_gives_way_to_a_later_replay_and_wins_again_after_it() -> Result<()> {
+    let scene = Scene::new().await?;
+    let plan = scene.worker("obeying")?.stdout().lane("fast:prefetch=4,concurrency=4..4");
+    let worker = plan.start().await?;
+    let properties = with_id("grouped").with_headers(headers([("garenne-group", text("import-9"))]));
+    scene.publish("bench.noop", &json!({}), "first", 1).await?;
+    worker.until_done_with("first-0").await?;
+    stop(&scene, &["single-0", "endless-0"]).await?;
+    stop(&scene, &["--group", "import-9"]).await?;
+    scene.publish("bench.noop", &json!({}), "single", 1).await?;
+    scene.publish("bench.sleep", &json!({"ms": 600_000}), "endless", 1).await?;
+    scene.client().publish("garenne.tasks", "bench.noop", properties, b"{}").await?;
+    scene.until_ready_in("garenne.dead", 3).await?;
+
+    let replayed = scene.garenne(&["dead", "replay", "--reason", "stopped"]).await?;
+    assert_eq!(replayed.stdout, ["replayed 3 of 3 dead letters looked at"], "{:?}", replayed.stderr);
+    worker.until_done_with("single-0").await?;
+    worker.until_done_with("grouped").await?;
+    worker.until_holds("fast", 1, 0).await?;
+    scene.is_empty("garenne.dead").await?;
+    // Who starts later reads the old orders, and must come to the same conclusion.
+    scene.until_lane("fast", 0, 1).await?;
+    worker.kill().await?;
+    let worker = scene.worker("later")?.stdout().start().await?;
+    worker.until_holds("fast", 1, 0).await?;
+    stop(&scene, &["endless-0"]).await?;
+    assert_eq!(stopped(&scene, 1).await?, ["endless-0"]);
+    let receipt = worker.stop().await?.receipt;
+    assert_eq!((receipt.delivered, receipt.dead), (1, 1), "{receipt:?}");
     Ok(())
 }
 
