@@ -131,3 +131,28 @@ async fn dead_letters_stay_until_their_copy_is_confirmed() -> Result<()> {
     assert_eq!(replayed.code, Some(0), "{:?}", replayed.stderr);
     scene.until_ready("fast", 10).await
 }
+
+/// Who watches sees how far it is; a pipe gets results only.
+#[tokio::test]
+async fn dead_letters_move_with_a_progress_bar_on_a_terminal() -> Result<()> {
+    let scene = with_dead_letters(12).await?;
+    let replay = ["dead", "replay", "--rate", "20", "--kind", "bench.sleep"];
+    let watched = scene.garenne_on_terminal(&replay).await?;
+    assert_eq!(watched.code, Some(0), "{watched:?}");
+    assert_eq!(watched.stdout, "replayed 8 of 12 dead letters looked at\n");
+    for shown in ["replayed ", "/12 ", "/s eta "] {
+        assert!(watched.terminal.contains(shown), "{shown:?} is not in {:?}", watched.terminal);
+    }
+    // More than a first and a last picture.
+    let pictures = watched.terminal.matches("eta").count();
+    assert!(pictures > 2, "{pictures} pictures: {:?}", watched.terminal);
+    let drop = ["dead", "drop", "--rate", "20", "--yes"];
+    let unwatched = scene.garenne(&drop).await?;
+    assert_eq!((unwatched.code, unwatched.stderr.as_slice()), (Some(0), [].as_slice()));
+    assert_eq!(unwatched.stdout, ["dropped 4 of 4 dead letters looked at"]);
+    let scene = with_dead_letters(6).await?;
+    let watched = scene.garenne_on_terminal(&drop).await?;
+    assert_eq!((watched.code, watched.stdout.as_str()), (Some(0), "dropped 6 of 6 dead letters looked at\n"));
+    assert!(watched.terminal.contains("dropped ") && watched.terminal.contains("/6 "), "{watched:?}");
+    Ok(())
+}
