@@ -21,6 +21,7 @@ pub mod server;
 mod sniff;
 mod tcp;
 mod tls;
+mod unread;
 
 pub use accept::{Gateway, Parts};
 pub use auth::Access;

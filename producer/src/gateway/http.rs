@@ -28,6 +28,7 @@ use super::{
     openapi,
     problem::RefusalCode,
     refusal::Refusal,
+    unread::Unread,
 };
 
 mod body;
@@ -60,15 +61,14 @@ pub(super) async fn serve<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    // Without `pipeline_flush`: it gathers answers for as long as requests come, and writes none meanwhile.
     let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new())
-        .header_read_timeout(parts.limits.header_timeout)
-        .max_buf_size(64 * 1024)
-        .pipeline_flush(true);
+    http.timer(TokioTimer::new()).header_read_timeout(parts.limits.header_timeout).max_buf_size(64 * 1024);
     let service = service_fn(|mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer.clone());
         router.clone().oneshot(request)
     });
+    let stream = Unread::new(stream, parts.limits.write_timeout);
     let connection = http.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     tokio::select! {

@@ -289,6 +289,38 @@ async fn a_silent_or_dripping_sender_is_given_up() {
     assert!(got.starts_with("HTTP/1.1 408 Request Timeout\r\n"), "{got}");
 }
 
+/// A sender that asks on and on and reads no answer: it is no longer read from once its answers are stuck,
+/// and then given up.
+#[tokio::test]
+async fn a_sender_that_reads_no_answers_is_given_up() {
+    let limits = Limits { write_timeout: Duration::from_millis(300), ..Limits::default() };
+    let gateway = start(MemoryOutlet::new(), limits).await;
+    let requests = "GET /ping HTTP/1.1\r\nhost: x\r\n\r\n".repeat(1000);
+    let lines = format!("{READING}\n").repeat(1000);
+    for asked in [requests, lines] {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        // What the kernel keeps of the answers is no concern of ours.
+        socket.set_recv_buffer_size(4096).unwrap();
+        let mut sender = socket.connect(gateway.address).await.unwrap();
+        let mut sent = 0;
+        let ended = loop {
+            match sender.write_all(asked.as_bytes()).await {
+                Ok(()) => sent += asked.len(),
+                Err(error) => break error,
+            }
+        };
+        assert!(
+            [std::io::ErrorKind::ConnectionReset, std::io::ErrorKind::BrokenPipe].contains(&ended.kind()),
+            "{ended}"
+        );
+        // Both sockets' buffers, and little of our own.
+        assert!(sent < 24 << 20, "{sent} bytes were taken");
+    }
+    let mut lines = gateway.lines().await;
+    lines.write_all(format!("{READING}\n").as_bytes()).await.unwrap();
+    assert!(line(&mut lines).await.starts_with("ok "));
+}
+
 #[tokio::test]
 async fn the_description_is_served_and_names_every_route() {
     let gateway = start(MemoryOutlet::new(), Limits::default()).await;
