@@ -1,5 +1,6 @@
 //! What a handler is: an async function from a context and a payload to an output or a [`TaskError`].
 
+mod companions;
 mod context;
 mod error;
 mod follow_up;
@@ -13,6 +14,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use serde::de::DeserializeOwned;
 
+pub(crate) use companions::Companions;
 pub(crate) use context::Surroundings;
 pub use context::TaskContext;
 pub use error::TaskError;

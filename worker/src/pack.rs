@@ -22,7 +22,7 @@ use crate::{
     consumer::Epoch,
     execute::{Attempt, End, Outcome},
     fleet::Stops,
-    handler::Surroundings,
+    handler::{Companions, Surroundings},
     registry::Entry,
 };
 
@@ -61,24 +61,26 @@ impl PackAttempt {
     /// stops between two records: a short task is not interrupted.
     pub(crate) async fn run(self, cx: pool::TaskContext) -> Vec<End> {
         let mut ends = Vec::with_capacity(self.records.len());
-        for record in self.records.iter() {
+        let bodies = self.records.iter().map(|it| (it.envelope.content_type, it.payload.clone())).collect();
+        let companions = Arc::new(Companions::new(bodies));
+        for (place, record) in self.records.iter().enumerate() {
             if cx.cause().is_some() || !self.epoch.alive() {
                 break;
             }
-            ends.push(self.one(record).await);
+            ends.push(self.one(record, (Arc::clone(&companions), place)).await);
             // A thousand records that never wait would keep everything else off this thread.
             tokio::task::coop::consume_budget().await;
         }
         ends
     }
 
-    async fn one(&self, record: &Record) -> End {
+    async fn one(&self, record: &Record, pack: (Arc<Companions>, usize)) -> End {
         let envelope = &record.envelope;
         let attempt = Attempt {
             entry: Arc::clone(&self.entry),
             envelope: Arc::clone(envelope),
             worker: Arc::clone(&self.worker),
-            surroundings: self.surroundings.clone(),
+            surroundings: Surroundings { pack: Some(pack), ..self.surroundings.clone() },
             body: record.payload.clone(),
             epoch: Arc::clone(&self.epoch),
             stops: Arc::clone(&self.stops),

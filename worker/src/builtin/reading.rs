@@ -14,6 +14,7 @@ pub mod calibration;
 pub mod derive;
 pub mod quality;
 pub mod task;
+mod together;
 pub mod watch;
 
 pub use calibration::Calibration;

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     TaskError,
+    companions::Companions,
     follow_up::{FollowUps, Routes},
     progress::{Board, Reporter},
 };
@@ -25,13 +26,16 @@ struct Inner {
     pool: pool::TaskContext,
     follow_ups: FollowUps,
     progress: Reporter,
+    pack: Option<(Arc<Companions>, usize)>,
 }
 
-/// What contexts of one worker share.
+/// What contexts of one worker share, and those of one pack.
 #[derive(Clone, Default)]
 pub(crate) struct Surroundings {
     pub(crate) routes: Arc<Routes>,
     pub(crate) progress: Arc<Board>,
+    /// The pack that the task is a record of, and its place in it.
+    pub(crate) pack: Option<(Arc<Companions>, usize)>,
 }
 
 impl TaskContext {
@@ -43,7 +47,7 @@ impl TaskContext {
     ) -> Self {
         let follow_ups = FollowUps::new(surroundings.routes);
         let progress = Reporter::new(surroundings.progress, envelope.id.shared());
-        Self(Arc::new(Inner { envelope, worker, pool, follow_ups, progress }))
+        Self(Arc::new(Inner { envelope, worker, pool, follow_ups, progress, pack: surroundings.pack }))
     }
 
     /// The task's id: stable over retries and redeliveries.
@@ -120,6 +124,11 @@ impl TaskContext {
     /// Cheap enough to be called in a loop; nothing is sent anywhere.
     pub fn progress(&self, done: f64) {
         self.0.progress.report(done);
+    }
+
+    /// The records that came in one pack with it, and its own place among them.
+    pub(crate) fn companions(&self) -> Option<(&Companions, usize)> {
+        self.0.pack.as_ref().map(|(companions, place)| (&**companions, *place))
     }
 
     /// The follow-ups; none can be added afterwards.

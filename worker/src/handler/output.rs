@@ -34,10 +34,14 @@ pub struct ReadingRow {
     pub value: f64,
     /// Its unit.
     pub unit: Option<&'static str>,
-    /// The value as it arrived; nothing for a derived one.
+    /// The value as it arrived; nothing for a derived one, which never contradicts what is stored and gives
+    /// way to a measured one.
     pub raw: Option<f64>,
     /// Quality flags.
     pub quality: Vec<&'static str>,
+    /// For a derived one: metric and value of the reading of another task that it was made from, of the
+    /// same device and time. Where that is stored with another value, this one is not stored.
+    pub partner: Option<(Arc<str>, f64)>,
 }
 
 impl Output {

@@ -4,6 +4,7 @@
 //! nothing; the same reading with another value is a conflict.
 
 mod alarms;
+mod rows;
 mod silence;
 mod window;
 
@@ -18,11 +19,12 @@ use tokio_postgres::{NoTls, types::Json};
 
 use super::{Accepted, Finished, Sink, SinkError, Start};
 use alarms::{Alarms, Touched};
+use rows::Rows;
 pub(crate) use silence::Look;
 pub use silence::Silences;
 pub use window::StoredReadings;
 
-use crate::{alarm::Rules, handler::ReadingRow};
+use crate::alarm::Rules;
 
 /// What becomes of a reading whose key is stored with another value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -229,13 +231,12 @@ impl PostgresSink {
         rows: &Rows<'_>,
     ) -> Result<Vec<(usize, String)>, tokio_postgres::Error> {
         let table = &self.tables.readings;
-        let on_conflict = match self.on_conflict {
-            OnConflict::Dead => "DO NOTHING".to_owned(),
+        // What is measured stands against what is derived, which contradicts nobody.
+        let overrules = match self.on_conflict {
+            OnConflict::Dead => format!("{table}.raw IS NULL AND excluded.raw IS NOT NULL"),
             // A later duplicate within one batch would be an error: the last one wins beforehand.
             OnConflict::Replace => format!(
-                "(device, metric, time) DO UPDATE SET value = excluded.value, unit = excluded.unit, \
-                 raw = excluded.raw, quality = excluded.quality, task_id = excluded.task_id, \
-                 worker = excluded.worker, stored_at = now() WHERE {table}.value <> excluded.value"
+                "{table}.value <> excluded.value AND (excluded.raw IS NOT NULL OR {table}.raw IS NULL)"
             ),
         };
         let insert = format!(
@@ -243,29 +244,41 @@ impl PostgresSink {
              SELECT DISTINCT ON (device, metric, time)
                     device, metric, time, value, unit, raw, string_to_array(quality, ','), task_id, worker
              FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::float8[], $5::text[], $6::float8[],
-                         $7::text[], $8::text[], $9::text[], $10::int4[])
-                  AS input(device, metric, time, value, unit, raw, quality, task_id, worker, place)
-             ORDER BY device, metric, time, place {order}
-             ON CONFLICT {on_conflict}",
+                         $7::text[], $8::text[], $9::text[], $10::int4[], $11::text[], $12::float8[])
+                  AS input(device, metric, time, value, unit, raw, quality, task_id, worker, place, partner, made_from)
+             WHERE partner IS NULL OR NOT EXISTS (
+                 SELECT FROM {table} AS stored WHERE stored.device = input.device
+                 AND stored.metric = partner AND stored.time = input.time AND stored.value <> made_from)
+             ORDER BY device, metric, time, raw IS NULL, place {order}
+             ON CONFLICT (device, metric, time) DO UPDATE SET value = excluded.value, unit = excluded.unit,
+                 raw = excluded.raw, quality = excluded.quality, task_id = excluded.task_id,
+                 worker = excluded.worker, stored_at = now() WHERE {overrules}",
             order = if self.on_conflict == OnConflict::Replace { "DESC" } else { "ASC" },
         );
         let statement = transaction.prepare_cached(&insert).await?;
-        let Rows { device, metric, time, value, unit, raw, quality, task_id, worker, place } = rows;
+        let Rows { device, metric, time, value, unit, raw, quality, task_id, worker, place, .. } = rows;
+        let Rows { partner, made_from, .. } = rows;
         let inserted = transaction
-            .execute(&statement, &[device, metric, time, value, unit, raw, quality, task_id, worker, place])
+            .execute(
+                &statement,
+                &[
+                    device, metric, time, value, unit, raw, quality, task_id, worker, place, partner,
+                    made_from,
+                ],
+            )
             .await?;
         if self.on_conflict == OnConflict::Replace || inserted == device.len() as u64 {
             return Ok(Vec::new());
         }
         let compare = format!(
             "SELECT place, device, metric, input.value, stored.value
-             FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::float8[], $5::int4[])
-                  AS input(device, metric, time, value, place)
+             FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::float8[], $5::int4[], $6::float8[])
+                  AS input(device, metric, time, value, place, raw)
              JOIN {table} AS stored USING (device, metric, time)
-             WHERE stored.value <> input.value"
+             WHERE stored.value <> input.value AND input.raw IS NOT NULL"
         );
         let statement = transaction.prepare_cached(&compare).await?;
-        let conflicts = transaction.query(&statement, &[device, metric, time, value, place]).await?;
+        let conflicts = transaction.query(&statement, &[device, metric, time, value, place, raw]).await?;
         Ok(conflicts
             .into_iter()
             .map(|row| {
@@ -331,42 +344,6 @@ fn add_starts(batch: &[Finished], accepted: &mut [Accepted], mut starts: HashMap
         {
             *accepted = Accepted::StoredAnd(starts);
         }
-    }
-}
-
-/// A batch's readings by column, and each one's place in the batch.
-#[derive(Default)]
-struct Rows<'a> {
-    device: Vec<&'a str>,
-    metric: Vec<&'a str>,
-    time: Vec<OffsetDateTime>,
-    value: Vec<f64>,
-    unit: Vec<Option<&'a str>>,
-    raw: Vec<Option<f64>>,
-    quality: Vec<String>,
-    task_id: Vec<&'a str>,
-    worker: Vec<&'a str>,
-    place: Vec<i32>,
-}
-
-impl<'a> Rows<'a> {
-    fn of(batch: &'a [Finished]) -> Self {
-        let mut rows = Self::default();
-        for (place, finished) in batch.iter().enumerate() {
-            for ReadingRow { device, metric, time, value, unit, raw, quality } in &finished.output.rows {
-                rows.device.push(device);
-                rows.metric.push(metric);
-                rows.time.push(*time);
-                rows.value.push(*value);
-                rows.unit.push(*unit);
-                rows.raw.push(*raw);
-                rows.quality.push(quality.join(","));
-                rows.task_id.push(finished.envelope.id.as_str());
-                rows.worker.push(&finished.worker);
-                rows.place.push(i32::try_from(place).expect("a batch is small"));
-            }
-        }
-        rows
     }
 }
 

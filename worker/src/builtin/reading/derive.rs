@@ -6,7 +6,7 @@
 //! | `absolute_humidity` | kg/m3 | the same vapour pressure, water vapour as an ideal gas |
 //! | `heat_index` | Cel | US National Weather Service: Rothfusz regression with its adjustments |
 //!
-//! A pair is a device's temperature and humidity of one time in one task. The units say which is
+//! A pair is a device's temperature and humidity of one time in one task, or in the tasks of one pack. The units say which is
 //! which, so that no name has to be guessed and Fahrenheit is not taken for Celsius: anything that
 //! converts to `Cel`, and `%RH`. Where a device has several of a kind, the one whose metric is
 //! `temperature` or `humidity` is meant; where none is called so, nothing is derived.
@@ -131,39 +131,59 @@ struct Candidates<'a> {
 enum Choice<'a> {
     #[default]
     None,
-    One(&'a Stored),
+    /// The reading, and its place among those looked at.
+    One(usize, &'a Stored),
     Several,
 }
 
 impl<'a> Choice<'a> {
-    fn add(&mut self, reading: &'a Stored) {
+    fn add(&mut self, place: usize, reading: &'a Stored) {
         *self = match *self {
-            Self::None => Self::One(reading),
+            Self::None => Self::One(place, reading),
             // The same reading sent twice is still one.
-            Self::One(first) if first.metric == reading.metric && first.value == reading.value => *self,
-            Self::One(_) | Self::Several => Self::Several,
+            Self::One(_, first) if first.metric == reading.metric && first.value == reading.value => *self,
+            Self::One(..) | Self::Several => Self::Several,
         };
     }
 }
 
 impl<'a> Candidates<'a> {
-    fn add(&mut self, reading: &'a Stored, name: &str) {
-        if &*reading.metric == name { &mut self.named } else { &mut self.other }.add(reading);
+    fn add(&mut self, place: usize, reading: &'a Stored, name: &str) {
+        if &*reading.metric == name { &mut self.named } else { &mut self.other }.add(place, reading);
     }
 
-    fn chosen(&self) -> Option<&'a Stored> {
+    fn chosen(&self) -> Option<(usize, &'a Stored)> {
         match (self.named, self.other) {
-            (Choice::One(reading), _) | (Choice::None, Choice::One(reading)) => Some(reading),
+            (Choice::One(place, reading), _) | (Choice::None, Choice::One(place, reading)) => {
+                Some((place, reading))
+            }
             _ => None,
         }
     }
 }
 
+/// A derived value, and the places of the readings that it was made from.
+pub(super) struct Derived {
+    pub(super) value: Stored,
+    pub(super) temperature: usize,
+    pub(super) humidity: usize,
+}
+
+/// Whether anything is ever derived from a reading.
+pub(super) fn takes_part(reading: &Stored) -> bool {
+    reading.unit.is_some_and(|unit| unit == *RELATIVE_HUMIDITY || unit.converts_to(*CELSIUS))
+}
+
 /// Everything that can be derived from the readings of one task, in their order.
 pub(super) fn all(readings: &[Stored]) -> Vec<Stored> {
+    pairs(readings).into_iter().map(|derived| derived.value).collect()
+}
+
+/// The same, with what each value was made from.
+pub(super) fn pairs(readings: &[Stored]) -> Vec<Derived> {
     let mut places: Vec<Place<'_>> = Vec::new();
     let mut index: HashMap<(&str, Timestamp), usize> = HashMap::new();
-    for reading in readings {
+    for (place, reading) in readings.iter().enumerate() {
         let Some(unit) = reading.unit else { continue };
         let derivation = DERIVATIONS.iter().position(|derivation| derivation.metric == reading.metric);
         let is_humidity = unit == *RELATIVE_HUMIDITY;
@@ -180,20 +200,20 @@ pub(super) fn all(readings: &[Stored]) -> Vec<Stored> {
         match derivation {
             Some(derivation) => places[at].measured[derivation] = true,
             None if !reading.quality.is_usable() => {}
-            None if is_humidity => places[at].humidity.add(reading, "humidity"),
-            None => places[at].temperature.add(reading, "temperature"),
+            None if is_humidity => places[at].humidity.add(place, reading, "humidity"),
+            None => places[at].temperature.add(place, reading, "temperature"),
         }
     }
     let pairs = places
         .iter()
         .filter_map(|place| Some((place.temperature.chosen()?, place.humidity.chosen()?, place.measured)));
     let mut derived = Vec::new();
-    for (temperature, humidity, measured) in pairs {
+    for ((at, temperature), (damp_at, humidity), measured) in pairs {
         let celsius = temperature.unit.and_then(|unit| unit.convert(temperature.value, *CELSIUS).ok());
         let Some(celsius) = celsius else { continue };
         for (derivation, is_measured) in DERIVATIONS.iter().zip(measured) {
             let value = (derivation.formula)(celsius, humidity.value).filter(|_| !is_measured);
-            derived.extend(value.map(|value| Stored {
+            let stored = |value| Stored {
                 device: temperature.device.clone(),
                 metric: derivation.metric.clone(),
                 time: temperature.time,
@@ -202,6 +222,11 @@ pub(super) fn all(readings: &[Stored]) -> Vec<Stored> {
                 raw: None,
                 raw_unit: None,
                 quality: temperature.quality.with(humidity.quality),
+            };
+            derived.extend(value.map(|value| Derived {
+                value: stored(value),
+                temperature: at,
+                humidity: damp_at,
             }));
         }
     }

@@ -5,14 +5,17 @@ use std::sync::Arc;
 use garenne_common::sensor::{Fault, Record, Timestamp, readings_from};
 use time::OffsetDateTime;
 
-use super::{Calibration, Stored, process};
+use super::{
+    Calibration, Stored, derive, process,
+    together::{Joint, Together},
+};
 use crate::{
     handler::{ContentType, Output, Payload, ReadingRow, TaskContext, TaskError, Unreadable},
     worker::WorkerBuilder,
 };
 
 /// The readings of one task: one plain object, an array of them, or a SenML pack.
-pub struct Readings(Vec<Record>);
+pub struct Readings(pub(super) Vec<Record>);
 
 impl Payload for Readings {
     const KIND: &'static str = "reading.process";
@@ -31,18 +34,27 @@ impl Payload for Readings {
 /// Adds the kind, with this calibration.
 pub fn register(builder: WorkerBuilder, calibration: Calibration) -> WorkerBuilder {
     let calibration = Arc::new(calibration);
-    builder.handle(move |_: TaskContext, Readings(records): Readings| {
+    builder.handle(move |cx: TaskContext, Readings(records): Readings| {
         let calibration = Arc::clone(&calibration);
         async move {
-            let processed = process(&records, &calibration);
-            let rows =
-                processed.readings.iter().chain(&processed.derived).map(row).collect::<Result<_, _>>()?;
+            let mut processed = process(&records, &calibration);
+            let own = processed.readings.iter().chain(&processed.derived);
+            let mut rows = own.map(|stored| row(stored, None)).collect::<Result<Vec<_>, _>>()?;
+            if processed.readings.iter().any(derive::takes_part)
+                && let Some((companions, place)) = cx.companions()
+            {
+                let together = companions.known(|bodies| Together::read(bodies, &calibration));
+                for Joint { value, partner } in together.of(place) {
+                    rows.push(row(value, Some(partner.clone()))?);
+                    processed.derived.push(value.clone());
+                }
+            }
             Ok(Output::json(&processed)?.with_rows(rows))
         }
     })
 }
 
-fn row(stored: &Stored) -> Result<ReadingRow, TaskError> {
+fn row(stored: &Stored, partner: Option<(Arc<str>, f64)>) -> Result<ReadingRow, TaskError> {
     let nanos = i128::from(stored.time.as_micros()) * 1000;
     let time = OffsetDateTime::from_unix_timestamp_nanos(nanos).map_err(TaskError::reject)?;
     Ok(ReadingRow {
@@ -53,5 +65,6 @@ fn row(stored: &Stored) -> Result<ReadingRow, TaskError> {
         unit: stored.unit.map(|unit| unit.symbol()),
         raw: stored.raw,
         quality: stored.quality.iter().map(|flag| flag.as_str()).collect(),
+        partner,
     })
 }

@@ -1,0 +1,154 @@
+//! Temperature and humidity of one message are two tasks, and what they say together is stored all the
+//! same: once, whatever comes again, and never against what was measured.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use garenne_tests::harness::{
+    client::with_id,
+    gateway::GatewayPlan,
+    postgres::{Database, Postgres},
+    scene::Scene,
+    wait::{Seen, eventually},
+    worker::Worker,
+};
+use serde_json::{Value, json};
+
+const PACK: &str = "application/vnd.garenne.pack+json";
+const DERIVED: [&str; 3] = ["absolute_humidity", "dew_point", "heat_index"];
+
+async fn storing(scene: &Scene, name: &str, database: &Database) -> Result<Worker> {
+    let plan = scene.worker(name)?.option("--sink", "postgres").option("--postgres-url", database.url());
+    plan.start().await
+}
+
+fn reading(second: u32, metric: &str, unit: &str, value: f64) -> Value {
+    json!({"device": "hall", "metric": metric, "unit": unit, "value": value, "time": 1_790_000_000 + second})
+}
+
+/// Publishes records as a gateway would.
+async fn pack(scene: &Scene, id: &str, records: &[(&str, Value)]) -> Result<()> {
+    let records: Vec<_> = records.iter().map(|(id, payload)| json!({"id": id, "payload": payload})).collect();
+    let properties = with_id(id).with_content_type(PACK.into()).with_type("reading.process".into());
+    let body = serde_json::to_vec(&records)?;
+    scene.client().publish("garenne.tasks", "reading.process", properties, &body).await
+}
+
+/// Metric to value and whether it was measured, of one second.
+async fn stored(database: &Database, second: u32) -> Result<BTreeMap<String, (f64, bool)>> {
+    let rows = database
+        .connect()
+        .await?
+        .query(
+            "SELECT metric, value, raw IS NOT NULL FROM garenne_readings
+             WHERE time = to_timestamp($1::float8)",
+            &[&f64::from(1_790_000_000 + second)],
+        )
+        .await?;
+    Ok(rows.iter().map(|row| (row.get(0), (row.get(1), row.get(2)))).collect())
+}
+
+fn derived(stored: &BTreeMap<String, (f64, bool)>) -> Vec<&str> {
+    stored.iter().filter(|(_, (_, measured))| !measured).map(|(metric, _)| metric.as_str()).collect()
+}
+
+#[tokio::test]
+async fn derived_values_of_one_request_are_stored_once_whatever_comes_again() -> Result<()> {
+    let scene = Scene::new().await?;
+    let database = Postgres::shared().await?.database().await?;
+    let gateway = GatewayPlan::new(&scene)?.start().await?;
+    let worker = storing(&scene, "storing", &database).await?;
+    let senml = json!([
+        {"bn": "hall:", "bt": 1_790_000_000, "n": "temperature", "u": "Cel", "v": 20.0},
+        {"n": "humidity", "u": "%RH", "v": 50.0}
+    ])
+    .to_string();
+    for _ in 0..2 {
+        let answer = gateway.post("/v1/readings", "application/senml+json", senml.as_str()).await?;
+        assert_eq!(answer.ids()?.len(), 2, "a receipt for each reading");
+    }
+    // In lines too, where one line is one message of the sensor.
+    let line = json!([reading(1, "temperature", "Cel", 25.0), reading(1, "humidity", "%RH", 50.0)]);
+    let answers = gateway.lines(&[&line.to_string()]).await?;
+    assert!(answers[0].starts_with("ok "), "{answers:?}");
+    scene.until_lane("fast", 0, 0).await?;
+    eventually("both pairs", async || {
+        let (first, second) = (stored(&database, 0).await?, stored(&database, 1).await?);
+        Ok(Seen::when(first.len() + second.len() == 10, format_args!("{first:?} {second:?}")))
+    })
+    .await?;
+    let first = stored(&database, 0).await?;
+    assert_eq!(derived(&first), DERIVED);
+    assert!((first["dew_point"].0 - 9.255).abs() < 0.001, "{first:?}");
+    gateway.stop().await?;
+    worker.stop().await?;
+    let rows: i64 =
+        database.connect().await?.query_one("SELECT count(*) FROM garenne_readings", &[]).await?.get(0);
+    assert_eq!(rows, 10);
+    scene.is_empty("garenne.dead").await
+}
+
+/// A worker dies with the pack: who gets it next derives the same.
+#[tokio::test]
+async fn derived_values_survive_the_death_of_their_worker() -> Result<()> {
+    const PACKS: u32 = 300;
+    let scene = Scene::new().await?;
+    let database = Postgres::shared().await?.database().await?;
+    let victim = storing(&scene, "victim", &database).await?;
+    for n in 0..PACKS {
+        let (warm, damp) = (reading(n, "temperature", "Cel", 20.0), reading(n, "humidity", "%RH", 50.0));
+        let (t, h) = (format!("t-{n}"), format!("h-{n}"));
+        pack(&scene, &format!("pack-{n}"), &[(&t, warm), (&h, damp)]).await?;
+        if n == PACKS / 2 {
+            scene.until_settled(10).await?;
+        }
+    }
+    victim.kill().await?;
+    let heir = storing(&scene, "heir", &database).await?;
+    let client = database.connect().await?;
+    eventually("every value", async || {
+        let rows: i64 = client.query_one("SELECT count(*) FROM garenne_readings", &[]).await?.get(0);
+        Ok(Seen::when(rows == i64::from(5 * PACKS), rows))
+    })
+    .await?;
+    scene.until_lane("fast", 0, 0).await?;
+    heir.stop().await?;
+    scene.is_empty("garenne.dead").await
+}
+
+#[tokio::test]
+async fn derived_values_contradict_nobody_and_give_way_to_measured_ones() -> Result<()> {
+    let scene = Scene::new().await?;
+    let database = Postgres::shared().await?.database().await?;
+    let worker = storing(&scene, "storing", &database).await?;
+    let settled = async |count| scene.until_settled(count).await;
+    let (warm, damp) = (reading(0, "temperature", "Cel", 20.0), reading(0, "humidity", "%RH", 50.0));
+    pack(&scene, "pair", &[("t", warm.clone()), ("h", damp.clone())]).await?;
+    settled(1).await?;
+    assert_eq!(derived(&stored(&database, 0).await?), DERIVED);
+
+    // The device has measured its own dew point and says so later: that stands.
+    pack(&scene, "late", &[("own", reading(0, "dew_point", "Cel", 9.5)), ("again", damp)]).await?;
+    settled(2).await?;
+    let now = stored(&database, 0).await?;
+    assert_eq!((now["dew_point"], now.len()), ((9.5, true), 5), "{now:?}");
+    // And stays, when the pair comes once more under other ids.
+    pack(&scene, "pair-again", &[("t-2", warm), ("h-2", reading(0, "humidity", "%RH", 50.0))]).await?;
+    settled(3).await?;
+    assert_eq!(stored(&database, 0).await?, now);
+    scene.is_empty("garenne.dead").await?;
+
+    // A temperature that contradicts the stored one is dead, and nothing is made of it. Its neighbour is fine.
+    pack(&scene, "alone", &[("t-3", reading(1, "temperature", "Cel", 20.0))]).await?;
+    settled(4).await?;
+    let wrong = reading(1, "temperature", "Cel", 30.0);
+    pack(&scene, "wrong", &[("t-4", wrong), ("h-4", reading(1, "humidity", "%RH", 50.0))]).await?;
+    let dead = scene.take_all("garenne.dead", 1).await?.remove(0);
+    assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("t-4", "conflict"));
+    scene.until_lane("fast", 0, 0).await?;
+    let now = stored(&database, 1).await?;
+    let kept: Vec<_> = now.iter().map(|(metric, (value, _))| (metric.as_str(), *value)).collect();
+    assert_eq!(kept, [("humidity", 50.0), ("temperature", 20.0)]);
+    worker.stop().await?;
+    scene.is_empty("garenne.dead").await
+}
