@@ -1,8 +1,8 @@
 //! A receipt means safe, whatever is killed when.
 
-use std::{collections::BTreeSet, path::Path};
+use std::{collections::BTreeSet, path::Path, time::Duration};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use garenne_tests::harness::{
     broker::{Broker, BrokerOptions},
     client::Taken,
@@ -13,7 +13,9 @@ use garenne_tests::harness::{
     wait::{Seen, eventually},
     worker::WorkerPlan,
 };
+use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 const ROWS: usize = 1000;
 
@@ -62,8 +64,42 @@ fn tasks(taken: &Taken) -> Result<Vec<String>> {
     Ok(records.iter().filter_map(|record| record["id"].as_str().map(str::to_owned)).collect())
 }
 
+/// What happens to the way of a reading.
+#[derive(Clone, Copy, Debug)]
+enum Trouble {
+    GatewayKilled,
+    GatewayStopped,
+    BrokerKilled,
+    BrokerStopped,
+}
+
+/// Troubles at random moments, which are numbers of receipts: a slow machine sees the same.
+fn schedule(seed: u64) -> Vec<(usize, Trouble)> {
+    use Trouble::*;
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut troubles = [GatewayKilled, GatewayKilled, GatewayStopped, BrokerKilled, BrokerStopped];
+    troubles.shuffle(&mut random);
+    // A queue that was just declared may not outlive a kill: that is the broker's limit.
+    let mut moments = troubles.map(|_| random.random_range(ROWS / 4..ROWS * 9 / 5));
+    moments.sort_unstable();
+    moments.into_iter().zip(troubles).collect()
+}
+
 #[tokio::test]
-async fn gateway_receipts_survive_the_death_of_gateway_and_broker() -> Result<()> {
+async fn gateway_receipts_survive_deaths_of_gateway_and_broker_at_random() -> Result<()> {
+    let full = std::env::var_os("GARENNE_TEST_FULL").is_some();
+    let given = std::env::var("GARENNE_TEST_SEED").ok().map(|seed| seed.parse()).transpose()?;
+    let seeds = given.map_or_else(|| if full { (1..=5).collect() } else { vec![1] }, |seed| vec![seed]);
+    for seed in seeds {
+        let schedule = schedule(seed);
+        println!("seed {seed}: {schedule:?}");
+        survives(schedule).await.with_context(|| format!("seed {seed}"))?;
+    }
+    Ok(())
+}
+
+/// Over HTTP and over lines, nothing that was receipted is missing in the end.
+async fn survives(schedule: Vec<(usize, Trouble)>) -> Result<()> {
     let broker = Broker::start(BrokerOptions::default()).await?;
     let mut scene = Scene::on(&broker).await?;
     let plan = GatewayPlan::new(&scene)?;
@@ -75,15 +111,29 @@ async fn gateway_receipts_survive_the_death_of_gateway_and_broker() -> Result<()
     let over_http = replay(&gateway.url(), &file, &receipts).await?;
     let over_tcp = replay(&format!("tcp://{}", plan.address()), &other, &others).await?;
 
-    until_receipts(&receipts, ROWS / 2).await?;
-    gateway.kill().await?;
-    let gateway = plan.start().await?;
-    until_receipts(&receipts, ROWS).await?;
-    broker.kill().await?;
-    broker.restart().await?;
-    until_receipts(&receipts, ROWS * 3 / 2).await?;
-    gateway.stop().await?;
-    let gateway = plan.start().await?;
+    let mut gateway = gateway;
+    for (moment, trouble) in schedule {
+        until_receipts(&receipts, moment).await?;
+        match trouble {
+            Trouble::GatewayKilled => {
+                gateway.kill().await?;
+                gateway = plan.start().await?;
+            }
+            Trouble::GatewayStopped => {
+                gateway.stop().await?;
+                gateway = plan.start().await?;
+            }
+            Trouble::BrokerKilled => {
+                broker.kill().await?;
+                broker.restart().await?;
+            }
+            Trouble::BrokerStopped => {
+                broker.stop().await?;
+                broker.restart().await?;
+            }
+        }
+        gateway.until_ready(true).await?;
+    }
 
     let (summary, mut promised_ids) = promised(over_http, &receipts).await?;
     assert!(summary["retries"].as_u64() > Some(0), "nothing was in the way: {summary}");
@@ -162,6 +212,54 @@ async fn gateway_a_blocked_broker_is_pushed_back_and_memory_stays_bounded() -> R
     })
     .await?;
     gateway.stop().await?;
+    Ok(())
+}
+
+/// A broker that takes readings and confirms none: whoever comes is told so at once, and the readings whose
+/// confirms came in the end have their receipts.
+#[tokio::test]
+async fn gateway_refuses_at_once_while_a_confirm_is_overdue() -> Result<()> {
+    let broker = Broker::start(BrokerOptions::default()).await?;
+    let mut scene = Scene::on(&broker).await?;
+    let plan = GatewayPlan::new(&scene)?.env("GARENNE_GATEWAY__MAX_CONFIRM_LATENCY", "1s");
+    let gateway = plan.start().await?;
+    let reading = |n: u32| json!({"device": "a", "metric": "m", "value": n, "time": n}).to_string();
+    let post = async |n| gateway.post("/v1/readings", "application/json", reading(n)).await;
+    let mut receipted: BTreeSet<String> = post(1).await?.ids()?.into_iter().collect();
+    broker.pause().await?;
+    let meanwhile = async {
+        eventually("it is overdue", async || {
+            // One that came before it was overdue waits as the first does.
+            let answer =
+                timeout(Duration::from_millis(500), post(3)).await.context("no answer at once")??;
+            Ok(Seen::when(answer.status == 503, format_args!("{answer:?}")))
+        })
+        .await?;
+        let refused = post(4).await?;
+        assert_eq!((refused.status, refused.retry_after), (503, Some(1)), "{}", refused.body);
+        assert_eq!(refused.body["code"], "busy", "{}", refused.body);
+        let line = gateway.lines(&[&reading(5)]).await?.remove(0);
+        let words = "error busy publisher is busy: no confirm of an earlier message within 1s";
+        assert_eq!(line, words);
+        broker.unpause().await
+    };
+    let (waited, refused) = tokio::join!(post(2), meanwhile);
+    refused?;
+    receipted.extend(waited?.ids()?);
+    eventually("the gateway takes readings again", async || {
+        let answer = post(6).await?;
+        Ok(Seen::when(answer.status == 202, answer.status))
+    })
+    .await?;
+    receipted.extend(post(7).await?.ids()?);
+    gateway.stop().await?;
+    scene.reconnect().await?;
+    let mut kept = BTreeSet::new();
+    while let Some(taken) = scene.client().take("garenne.tasks.fast").await? {
+        kept.extend(tasks(&taken)?);
+    }
+    assert_eq!(receipted.len(), 3);
+    assert_eq!(receipted.difference(&kept).count(), 0, "promised and not kept");
     Ok(())
 }
 

@@ -1,0 +1,143 @@
+//! More is offered than the lane's queue takes: what is refused is told so, what is receipted is kept, and
+//! the gateway does not grow.
+
+use std::{collections::BTreeSet, fs, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use garenne_tests::harness::{
+    gateway::{Gateway, GatewayPlan},
+    scene::Scene,
+};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
+    sync::watch,
+    time::timeout,
+};
+
+/// Connections that send lines without waiting, and lines of each.
+const LINES: (usize, usize) = (8, 2_000);
+/// Connections that post one request after the other, and requests of each.
+const POSTS: (usize, usize) = (4, 100);
+/// Messages that the queue takes.
+const ROOM: u64 = 5;
+/// What the gateway may grow by, MB; as a debug build, with everything that was offered in its buffers, it
+/// would be several times that.
+const MEMORY: u64 = 64;
+
+#[derive(Debug, Default)]
+struct Answers {
+    receipts: BTreeSet<String>,
+    refused: usize,
+}
+
+fn reading(sender: usize, n: usize) -> String {
+    let time = 1_790_000_000 + n;
+    json!({"device": format!("d{sender}"), "metric": "m", "value": n, "time": time}).to_string()
+}
+
+/// Offers every line as fast as they are taken and reads the answers as they come: one for each.
+async fn offer_lines(gateway: &Gateway, sender: usize) -> Result<Answers> {
+    let (reader, mut writer) = TcpStream::connect(gateway.address()).await?.into_split();
+    let sending = async {
+        for n in 0..LINES.1 {
+            writer.write_all(format!("{}\n", reading(sender, n)).as_bytes()).await?;
+        }
+        writer.shutdown().await?;
+        anyhow::Ok(())
+    };
+    let listening = async {
+        let mut answers = Answers::default();
+        let mut lines = BufReader::new(reader).lines();
+        while let Some(line) = lines.next_line().await? {
+            match line.strip_prefix("ok ") {
+                Some(id) => drop(answers.receipts.insert(id.to_owned())),
+                None => {
+                    ensure!(line.starts_with("error busy "), "{line}");
+                    answers.refused += 1;
+                }
+            }
+        }
+        Ok(answers)
+    };
+    let ((), answers) = tokio::try_join!(sending, listening)?;
+    ensure!(answers.receipts.len() + answers.refused == LINES.1, "a line without an answer");
+    Ok(answers)
+}
+
+async fn offer_requests(gateway: &Gateway, sender: usize) -> Result<Answers> {
+    let mut answers = Answers::default();
+    for n in 0..POSTS.1 {
+        let answer = gateway.post("/v1/readings", "application/json", reading(100 + sender, n)).await?;
+        match answer.status {
+            202 => answers.receipts.extend(answer.ids()?),
+            _ => {
+                ensure!((answer.status, answer.retry_after) == (503, Some(1)), "{answer:?}");
+                answers.refused += 1;
+            }
+        }
+    }
+    Ok(answers)
+}
+
+/// Takes from the queue, slower than readings are offered, until nobody offers and nothing is left.
+async fn take_slowly(scene: &Scene, mut over: watch::Receiver<bool>) -> Result<BTreeSet<String>> {
+    let mut kept = BTreeSet::new();
+    loop {
+        let last = *over.borrow();
+        match scene.client().take("garenne.tasks.fast").await? {
+            Some(taken) if taken.properties.kind().is_some() && taken.body.starts_with(b"[") => {
+                let records: Vec<Value> = serde_json::from_slice(&taken.body)?;
+                kept.extend(records.iter().filter_map(|record| record["id"].as_str().map(str::to_owned)));
+            }
+            Some(taken) => drop(kept.insert(taken.id().to_owned())),
+            None if last => return Ok(kept),
+            None => {}
+        }
+        // Nobody is waited for here: this is how fast the consumer is.
+        let _ = timeout(Duration::from_millis(200), over.wait_for(|over| *over)).await;
+    }
+}
+
+fn resident_mb(pid: i32) -> Result<u64> {
+    let pages = fs::read_to_string(format!("/proc/{pid}/statm"))?;
+    let pages: u64 = pages.split(' ').nth(1).context("a number of pages")?.parse()?;
+    Ok((pages * 4096) >> 20)
+}
+
+#[tokio::test]
+async fn gateway_overload_is_refused_in_words_and_every_receipt_is_kept() -> Result<()> {
+    let scene = Scene::new().await?;
+    let gateway = GatewayPlan::new(&scene)?.start().await?;
+    let policy = ["policies", scene.vhost().name(), "small"];
+    let small = json!({
+        "pattern": "^garenne[.]tasks[.]fast$", "apply-to": "queues", "definition": { "max-length": ROOM },
+    });
+    scene.vhost().broker().management().put(&policy, &small).await?;
+    let before = resident_mb(gateway.process().id())?;
+    let (over, is_over) = watch::channel(false);
+    let offering = async {
+        let lines = futures_util::future::try_join_all((0..LINES.0).map(|n| offer_lines(&gateway, n)));
+        let posts = futures_util::future::try_join_all((0..POSTS.0).map(|n| offer_requests(&gateway, n)));
+        let answers = tokio::try_join!(lines, posts);
+        // Also after an error, or nobody would ever be done.
+        over.send_replace(true);
+        answers
+    };
+    let (answers, kept) = tokio::join!(offering, take_slowly(&scene, is_over));
+    let ((lines, posts), kept) = (answers?, kept?);
+    let grown = resident_mb(gateway.process().id())?.saturating_sub(before);
+    let count = |all: &[Answers]| {
+        let (receipts, refused) = (all.iter().map(|it| it.receipts.len()), all.iter().map(|it| it.refused));
+        (receipts.sum::<usize>(), refused.sum::<usize>())
+    };
+    println!("lines {:?}, requests {:?} (receipts, refused); {grown} MB more", count(&lines), count(&posts));
+    let receipted: BTreeSet<_> = lines.iter().chain(&posts).flat_map(|it| it.receipts.iter()).collect();
+    ensure!(count(&lines).0 > 0 && count(&lines).1 > 0, "no overload: {:?}", count(&lines));
+    let missing = receipted.iter().filter(|id| !kept.contains(**id)).count();
+    assert_eq!(missing, 0, "receipted and not kept");
+    ensure!(grown < MEMORY, "{grown} MB more than before");
+    gateway.stop().await?;
+    Ok(())
+}
