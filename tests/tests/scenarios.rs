@@ -3,6 +3,7 @@
 mod scenarios {
     mod alarms;
     mod bad_messages;
+    mod changed_password;
     mod chaos;
     mod clean_stops;
     mod console;
@@ -12,11 +13,14 @@ mod scenarios {
     mod credit;
     mod dashboard;
     mod dead_letters;
+    mod derived_values;
     mod drill;
     mod fleet;
     mod follow_ups;
     mod foreign_publishers;
+    mod forgotten_consumer;
     mod gateway;
+    mod gateway_overload;
     mod gateway_receipts;
     mod harness;
     mod heartbeats;
@@ -37,6 +41,7 @@ mod scenarios {
     mod shutdown_soft_timeout;
     mod sink_postgres;
     mod soak;
+    mod start_interrupted;
     mod start_refused;
     mod stop_tasks;
 }
