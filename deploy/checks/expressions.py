@@ -15,23 +15,20 @@ DASHBOARDS = sorted(pathlib.Path("deploy/grafana/dashboards").glob("*.json"))
 # Labels that Prometheus or Kubernetes adds.
 GIVEN = {"job", "instance", "namespace", "le"}
 
-# The console's exporter; its names and labels are part of the public contract.
-FLEET = {
-    "garenne_queue_messages": {"queue", "state"},
-    "garenne_queue_consumers": {"queue"},
-    "garenne_backlog_seconds": {"lane"},
-    "garenne_unroutable_total": set(),
-}
-
-
 def exported():
     """Metric name to its labels, as the programs' sources have them."""
-    found = dict(FLEET)
+    found = {}
     # The test that holds names, types and labels of what workers and gateway share.
     table = pathlib.Path("common/src/telemetry/metrics/tests.rs").read_text()
     for name, kind, labels in re.findall(r'\("(garenne_\w+)", "(\w+)", "([\w ]*)"\)', table):
         suffixes = ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)
         found |= {name + suffix: set(labels.split()) for suffix in suffixes}
+    # What only the console counts.
+    fleet = pathlib.Path("console/src/dashboard/metrics.rs").read_text()
+    for variable, name in re.findall(r'let (\w+) = opts\(\s*"(garenne_\w+)"', fleet):
+        labels = re.search(rf"Vec::new\({variable}, &\[([^\]]*)\]", fleet)[1]
+        found[name] = set(re.findall(r"\w+", labels))
+    found |= {name: set() for name in re.findall(r'IntCounter::new\("(garenne_\w+)"', fleet)}
     own = pathlib.Path("producer/src/gateway/instruments.rs").read_text()
     for name, labels in re.findall(r'"(garenne_\w+)",\s*"[^"]*",\s*&\[([^\]]*)\]', own):
         found[name] = set(re.findall(r"\w+", labels))
