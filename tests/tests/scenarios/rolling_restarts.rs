@@ -1,9 +1,11 @@
-//! Every worker of a fleet is restarted, one after the other, again and again, while tasks flow: nobody is
-//! condemned, suspected or charged with an attempt, and no task runs twice.
+//! Every worker of a fleet is restarted, one after the other, again and again, while tasks flow; or most
+//! of the fleet goes at once, and comes again: nobody is condemned, suspected or charged with an attempt,
+//! and no task runs twice.
 
-use std::{collections::BTreeSet, time::Instant};
+use std::{collections::BTreeSet, ops::Range, time::Instant};
 
 use anyhow::{Result, ensure};
+use futures_util::future::try_join_all;
 use garenne_tests::harness::{
     scene::Scene,
     wait::{Seen, eventually},
@@ -19,6 +21,11 @@ const BACKLOG: usize = 300;
 /// How often each worker is restarted; `./dev test --full` takes as many as the promise says.
 fn rounds() -> usize {
     if std::env::var_os("GARENNE_TEST_FULL").is_some() { 25 } else { 4 }
+}
+
+/// How often four of five workers go and come.
+fn scalings() -> usize {
+    if std::env::var_os("GARENNE_TEST_FULL").is_some() { 20 } else { 3 }
 }
 
 fn plan(scene: &Scene, worker: usize, mode: &str) -> Result<WorkerPlan> {
@@ -89,33 +96,61 @@ async fn restart_all(scene: &Scene, account: &mut Account) -> Result<Vec<Worker>
     Ok(fleet)
 }
 
-#[tokio::test]
-async fn rolling_restarts_of_every_worker_cost_nothing() -> Result<()> {
-    let scene = Scene::new().await?;
+/// From five workers to one and back, all at once, as a scaler does it.
+async fn scale(scene: &Scene, account: &mut Account) -> Result<Vec<Worker>> {
+    let start = async |workers: Range<usize>| {
+        let plans = workers.map(|worker| plan(scene, worker, "soft-timeout")).collect::<Result<Vec<_>>>()?;
+        try_join_all(plans.into_iter().map(WorkerPlan::start)).await
+    };
+    let mut fleet = start(0..5).await?;
+    for _ in 0..scalings() {
+        for stopped in try_join_all(fleet.drain(1..).map(Worker::stop)).await? {
+            account.add(stopped)?;
+        }
+        fleet.extend(start(1..5).await?);
+    }
+    Ok(fleet)
+}
+
+/// Keeps the fleet busy while `change` stops and starts its workers, and then looks at what became of
+/// every task.
+async fn costs_nothing(
+    scene: &Scene,
+    change: impl AsyncFnOnce(&mut Account) -> Result<Vec<Worker>>,
+) -> Result<()> {
     // Makes the topology.
-    plan(&scene, 0, "soft")?.start().await?.stop().await?;
+    plan(scene, 0, "soft")?.start().await?.stop().await?;
     let (over, mut account) = (CancellationToken::new(), Account::default());
     let began = Instant::now();
-    let restarting = async {
-        let fleet = restart_all(&scene, &mut account).await;
+    let changing = async {
+        let fleet = change(&mut account).await;
         over.cancel();
         fleet
     };
-    let (fleet, published) = tokio::join!(restarting, keep_busy(&scene, over.clone()));
+    let (fleet, published) = tokio::join!(changing, keep_busy(scene, over.clone()));
     let (fleet, published) = (fleet?, published?);
-    let (restarts, handed_back) = (account.stops, account.requeued);
-    scene.until_lane("fast", 0, 0).await?;
+    let (stops, handed_back) = (account.stops, account.requeued);
+    // By what the workers say: the broker's statistics, which lag, may still be those of the beginning.
+    eventually("everything is done", async || {
+        let mut done = account.done.len();
+        for worker in &fleet {
+            done += worker.done()?.len();
+        }
+        Ok(Seen::when(done == published.len(), format_args!("{done} of {}", published.len())))
+    })
+    .await?;
     for worker in fleet {
         account.add(worker.stop().await?)?;
     }
     println!(
-        "RabbitMQ {}: {restarts} restarts in {:.0} s, {} tasks, {handed_back} handed back",
+        "RabbitMQ {}: {stops} stops in {:.0} s, {} tasks, {handed_back} handed back",
         scene.vhost().broker().version(),
         began.elapsed().as_secs_f64(),
         published.len()
     );
-    assert!(handed_back > 0, "no restart found anything to hand back");
-    assert_eq!(account.done, published);
+    assert!(handed_back > 0, "no stop found anything to hand back");
+    let missing: Vec<_> = published.difference(&account.done).collect();
+    assert_eq!(missing, Vec::<&String>::new(), "{} of {}: {account:?}", missing.len(), published.len());
     assert_eq!(account.acked as usize, published.len());
     for queue in ["garenne.dead", "garenne.suspect", "garenne.unroutable"] {
         scene.is_empty(queue).await?;
@@ -125,4 +160,16 @@ async fn rolling_restarts_of_every_worker_cost_nothing() -> Result<()> {
         assert_eq!(came, 0, "{queue} was touched: {status}");
     }
     Ok(())
+}
+
+#[tokio::test]
+async fn rolling_restarts_of_every_worker_cost_nothing() -> Result<()> {
+    let scene = Scene::new().await?;
+    costs_nothing(&scene, async |account| restart_all(&scene, account).await).await
+}
+
+#[tokio::test]
+async fn scaling_in_and_out_costs_nothing() -> Result<()> {
+    let scene = Scene::new().await?;
+    costs_nothing(&scene, async |account| scale(&scene, account).await).await
 }
