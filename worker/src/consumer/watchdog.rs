@@ -19,14 +19,14 @@ pub(super) struct Watchdog<'a> {
     queue: &'a str,
     prefetch: u64,
     epoch: Arc<Epoch>,
-    seen: u64,
     since: Instant,
-    suspicious: u32,
+    suspicion: Suspicion,
 }
 
 impl<'a> Watchdog<'a> {
     pub(super) fn new(link: &'a Link, queue: &'a str, prefetch: u16, epoch: Arc<Epoch>) -> Self {
-        Self { link, queue, prefetch: prefetch.into(), epoch, seen: 0, since: Instant::now(), suspicious: 0 }
+        let suspicion = Suspicion::default();
+        Self { link, queue, prefetch: prefetch.into(), epoch, since: Instant::now(), suspicion }
     }
 
     /// When it wants to look next.
@@ -37,16 +37,12 @@ impl<'a> Watchdog<'a> {
     /// Looks. True when the consumer must be given up.
     pub(super) async fn barks(&mut self) -> bool {
         let deliveries = self.epoch.deliveries();
-        let came = deliveries != std::mem::replace(&mut self.seen, deliveries);
         self.since = Instant::now();
-        if came || self.epoch.outstanding() >= self.prefetch {
-            self.suspicious = 0;
+        if !self.suspicion.wants_to_look(deliveries, self.epoch.outstanding() < self.prefetch) {
             return false;
         }
         let waiting = self.waiting().await;
-        self.suspicious =
-            if waiting && self.epoch.deliveries() == deliveries { self.suspicious + 1 } else { 0 };
-        self.suspicious >= LOOKS
+        self.suspicion.saw(waiting, self.epoch.deliveries())
     }
 
     /// Whether ready messages are there; unknown counts as no, other errors are noticed elsewhere.
@@ -60,5 +56,74 @@ impl<'a> Watchdog<'a> {
             Some(queue.message_count() > 0)
         };
         tokio::time::timeout(PATIENCE, look).await.ok().flatten().unwrap_or(false)
+    }
+}
+
+/// What speaks against a consumer so far.
+#[derive(Debug, Default)]
+struct Suspicion {
+    /// Deliveries when it was last looked at.
+    seen: u64,
+    looks: u32,
+}
+
+impl Suspicion {
+    /// Whether it is worth looking at the queue: nothing came since the last time, and there is credit for it.
+    fn wants_to_look(&mut self, deliveries: u64, credit: bool) -> bool {
+        let came = deliveries != std::mem::replace(&mut self.seen, deliveries);
+        if came || !credit {
+            self.looks = 0;
+        }
+        !came && credit
+    }
+
+    /// Notes whether messages waited when it was looked, and answers whether that was once too often. What
+    /// came while it was looked clears the consumer.
+    fn saw(&mut self, waiting: bool, deliveries: u64) -> bool {
+        self.looks = if waiting && deliveries == self.seen { self.looks + 1 } else { 0 };
+        self.looks >= LOOKS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A look at so many deliveries in all, at messages that wait, and with so many deliveries afterwards.
+    fn look(suspicion: &mut Suspicion, deliveries: u64, waiting: bool, after: u64) -> bool {
+        assert!(suspicion.wants_to_look(deliveries, true));
+        suspicion.saw(waiting, after)
+    }
+
+    #[test]
+    fn messages_that_wait_in_vain_at_two_looks_in_a_row_are_enough() {
+        let mut suspicion = Suspicion::default();
+        assert!(!suspicion.wants_to_look(7, true), "seven have just come");
+        assert!(!look(&mut suspicion, 7, true, 7));
+        assert!(look(&mut suspicion, 7, true, 7));
+    }
+
+    #[test]
+    fn an_empty_queue_a_delivery_and_a_lack_of_credit_each_clear_it() {
+        for cleared in 0..4 {
+            let mut suspicion = Suspicion::default();
+            assert!(!look(&mut suspicion, 0, true, 0));
+            let mut seen = 0;
+            match cleared {
+                0 => assert!(!look(&mut suspicion, 0, false, 0), "the queue is empty"),
+                1 => assert!(!suspicion.wants_to_look(0, false), "no credit, so nothing may come"),
+                2 => {
+                    seen = 1;
+                    assert!(!suspicion.wants_to_look(seen, true), "one came");
+                }
+                _ => {
+                    seen = 1;
+                    assert!(!look(&mut suspicion, 0, true, seen), "one came while it was looked");
+                    assert!(!suspicion.wants_to_look(seen, true));
+                }
+            }
+            assert!(!look(&mut suspicion, seen, true, seen), "{cleared}: it begins anew");
+            assert!(look(&mut suspicion, seen, true, seen));
+        }
     }
 }
