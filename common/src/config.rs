@@ -30,6 +30,7 @@
 //! assert_eq!(config.lanes.get("slow").unwrap().prefetch, 50);
 //! ```
 
+mod amqp_tls;
 mod args;
 mod common;
 mod concurrency;
@@ -47,6 +48,7 @@ mod retry;
 mod secret;
 mod size;
 
+pub use amqp_tls::AmqpTls;
 pub use args::{CommonArgs, flag};
 pub use common::{Common, DEFAULT_ADMIN, LogFormat};
 pub use concurrency::Concurrency;

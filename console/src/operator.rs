@@ -33,7 +33,7 @@ impl Operator {
     /// A URL that cannot be used.
     pub fn new(settings: ConsoleConfig) -> Result<Self, Failure> {
         let common = &settings.common;
-        let broker = Broker::configured(&common.amqp_url, "garenne")?;
+        let broker = Broker::configured(common, "garenne")?;
         let management = common.management_url.as_ref().map(Management::new).transpose()?;
         let ladder = settings.retry.ladder().map_err(|error| Failure::new(Exit::Config, error))?;
         let names = Names::new(&common.prefix);

@@ -19,7 +19,7 @@ pub(crate) async fn publisher(
     config: PublisherConfig,
     metrics: &Metrics,
 ) -> Result<Publisher, Failure> {
-    let broker = Broker::configured(&settings.common.amqp_url, "garenne-producer")?;
+    let broker = Broker::configured(&settings.common, "garenne-producer")?;
     let connection = broker.connect_within(Role::Operate, settings.connect_timeout).await?;
     let version = broker.version().await?;
     tracing::info!(broker = %broker.address(), %version, "connected");

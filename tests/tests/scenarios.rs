@@ -44,4 +44,5 @@ mod scenarios {
     mod start_interrupted;
     mod start_refused;
     mod stop_tasks;
+    mod tls;
 }

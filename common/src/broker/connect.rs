@@ -2,15 +2,23 @@
 
 use std::{
     fmt,
+    path::Path,
     sync::{Arc, PoisonError, RwLock},
     time::Duration,
 };
 
-use lapin::{Connection, ConnectionProperties, uri::AMQPUri};
+use lapin::{
+    Connection, ConnectionProperties,
+    tcp::{OwnedIdentity, OwnedTLSConfig},
+    uri::AMQPUri,
+};
 use rand::Rng;
 
 use super::{error::BrokerError, probe::probe_version};
-use crate::{config::SecretUrl, topology::BrokerVersion};
+use crate::{
+    config::{AmqpTls, Common, SecretUrl},
+    topology::BrokerVersion,
+};
 
 /// What a connection is for; the label of `garenne_connection_up` and part of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,6 +49,7 @@ pub struct Broker {
     uri: Arc<RwLock<AMQPUri>>,
     /// Where the URL came from, if that may change.
     source: Option<SecretUrl>,
+    tls: AmqpTls,
     program: String,
     attempt_timeout: Duration,
 }
@@ -59,7 +68,7 @@ impl Broker {
     pub fn new(url: &str, program: &str) -> Result<Self, BrokerError> {
         let uri = Arc::new(RwLock::new(parse(url)?));
         let attempt_timeout = Duration::from_secs(5);
-        Ok(Self { uri, source: None, program: program.to_owned(), attempt_timeout })
+        Ok(Self { uri, source: None, tls: AmqpTls::default(), program: program.to_owned(), attempt_timeout })
     }
 
     /// A broker as the settings name it. A URL that came from a file is read again for each connection, so
@@ -67,9 +76,10 @@ impl Broker {
     ///
     /// # Errors
     /// [`BrokerError::Url`].
-    pub fn configured(url: &SecretUrl, program: &str) -> Result<Self, BrokerError> {
+    pub fn configured(common: &Common, program: &str) -> Result<Self, BrokerError> {
+        let url = &common.amqp_url;
         let source = url.file().is_some().then(|| url.clone());
-        Ok(Self { source, ..Self::new(url.expose(), program)? })
+        Ok(Self { source, tls: common.amqp_tls.clone(), ..Self::new(url.expose(), program)? })
     }
 
     fn uri(&self) -> AMQPUri {
@@ -117,7 +127,11 @@ impl Broker {
         let name = format!("{} {}", self.program, role.as_str());
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let uri = self.current().await;
-        let attempt = Connection::connect_uri(uri.clone(), properties);
+        let tls = certificates(&self.tls).await?;
+        let attempt = async {
+            let runtime = lapin::runtime::default_runtime()?;
+            Connection::connect_uri_with_config(uri.clone(), properties, tls, runtime).await
+        };
         match tokio::time::timeout(self.attempt_timeout, attempt).await {
             Ok(Ok(connection)) => Ok(connection),
             Ok(Err(error)) => Err(BrokerError::from_lapin(&error, &uri)),
@@ -169,6 +183,26 @@ impl Broker {
             }
         }
     }
+}
+
+/// The files as they are now.
+async fn certificates(tls: &AmqpTls) -> Result<OwnedTLSConfig, BrokerError> {
+    let read = async |setting: &'static str, file: &Path| {
+        tokio::fs::read(file).await.map_err(|error| BrokerError::Certificate {
+            setting,
+            file: file.to_owned(),
+            detail: error.to_string(),
+        })
+    };
+    let mut config = OwnedTLSConfig::default();
+    if let Some(ca) = &tls.ca {
+        config.cert_chain = Some(String::from_utf8_lossy(&read("ca", ca).await?).into_owned());
+    }
+    if let (Some(cert), Some(key)) = (&tls.cert, &tls.key) {
+        let (pem, key) = (read("cert", cert).await?, read("key", key).await?);
+        config.identity = Some(OwnedIdentity::PKCS8 { pem, key });
+    }
+    Ok(config)
 }
 
 fn parse(url: &str) -> Result<AMQPUri, BrokerError> {

@@ -1,5 +1,7 @@
 //! Why there is no connection, in words that say what to do.
 
+use std::path::PathBuf;
+
 use lapin::ErrorKind;
 use thiserror::Error;
 
@@ -33,6 +35,16 @@ pub enum BrokerError {
         /// The broker's words.
         detail: String,
     },
+    /// A file of `amqp_tls` cannot be read.
+    #[error("amqp_tls.{setting}: {} cannot be read: {detail}", file.display())]
+    Certificate {
+        /// Which of them.
+        setting: &'static str,
+        /// Where it should be.
+        file: PathBuf,
+        /// What the system said.
+        detail: String,
+    },
     /// The URL cannot be read.
     #[error("amqp_url cannot be read: {0}; it looks like amqp://user:password@host:5672/%2f")]
     Url(String),
@@ -43,7 +55,7 @@ impl HasExit for BrokerError {
         match self {
             Self::Unavailable { .. } => Exit::BrokerUnavailable,
             Self::Denied { .. } => Exit::Denied,
-            Self::Url(_) => Exit::Config,
+            Self::Url(_) | Self::Certificate { .. } => Exit::Config,
         }
     }
 }

@@ -37,6 +37,19 @@ pub struct BrokerOptions {
     /// Parameters of the application `rabbit` that its configuration file does not know, as Erlang terms
     /// such as `{channel_tick_interval, 500}`.
     pub parameters: Vec<String>,
+    /// A second listener, for `amqps`. Only in containers.
+    pub tls: Option<Tls>,
+}
+
+/// What a broker speaks TLS with, as PEM; clients must show a certificate that the authority signed.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    /// The authority, of both sides.
+    pub ca: String,
+    /// The broker's certificate, for 127.0.0.1.
+    pub cert: String,
+    /// Its key.
+    pub key: String,
 }
 
 /// A running RabbitMQ. Clones are the same broker; the last one to go takes it down.
@@ -50,6 +63,7 @@ struct Inner {
     /// Always there until `drop` takes it.
     node: Option<Arc<Node>>,
     amqp_port: u16,
+    amqps_port: Option<u16>,
     management: Management,
     version: BrokerVersion,
     mode: Mode,
@@ -102,6 +116,12 @@ impl Broker {
         let (amqp_port, management_port) = (free_port()?, free_port()?);
         let management = Management::new(format!("http://127.0.0.1:{management_port}"), USER, USER)?;
         let mut spec = spec(&options, amqp_port, management_port).await;
+        let mut amqps_port = None;
+        if let Some(tls) = &options.tls {
+            let port = free_port()?;
+            secure(&mut spec, tls, port);
+            amqps_port = Some(port);
+        }
         if seat.is_some() {
             // Nodes that share a cookie trust each other.
             spec.environment.push(("RABBITMQ_ERLANG_COOKIE", USER.to_owned()));
@@ -112,13 +132,19 @@ impl Broker {
         let text = management.version().await?;
         let version = BrokerVersion::parse(&text).with_context(|| format!("broker version `{text}`"))?;
         let node = Some(Arc::new(node));
-        Ok(Self { inner: Arc::new(Inner { node, amqp_port, management, version, mode }) })
+        Ok(Self { inner: Arc::new(Inner { node, amqp_port, amqps_port, management, version, mode }) })
     }
 
     /// Where AMQP clients connect, on the default virtual host.
     #[must_use]
     pub fn amqp_url(&self) -> String {
         format!("{}/%2f", self.amqp_authority())
+    }
+
+    /// The port for `amqps`, of a broker with [`BrokerOptions::tls`].
+    #[must_use]
+    pub fn amqps_port(&self) -> Option<u16> {
+        self.inner.amqps_port
     }
 
     fn amqp_authority(&self) -> String {
@@ -390,6 +416,27 @@ async fn spec(options: &BrokerOptions, amqp_port: u16, management_port: u16) -> 
         ports: vec![(amqp_port, 5672), (management_port, 15672)],
         seat: None,
     }
+}
+
+/// Adds a listener for `amqps`.
+fn secure(spec: &mut NodeSpec, tls: &Tls, port: u16) {
+    spec.ports.push((port, 5671));
+    let lines = [
+        "listeners.ssl.default = 5671",
+        "ssl_options.cacertfile = /etc/rabbitmq/ca.pem",
+        "ssl_options.certfile = /etc/rabbitmq/cert.pem",
+        "ssl_options.keyfile = /etc/rabbitmq/key.pem",
+        "ssl_options.verify = verify_peer",
+        "ssl_options.fail_if_no_peer_cert = true\n",
+    ];
+    let files = [
+        ("/etc/rabbitmq/conf.d/91-tls.conf", lines.join("\n")),
+        ("/etc/rabbitmq/ca.pem", tls.ca.clone()),
+        ("/etc/rabbitmq/cert.pem", tls.cert.clone()),
+        ("/etc/rabbitmq/key.pem", tls.key.clone()),
+    ];
+    let file = |(in_container, content)| NodeFile { in_container, in_folder: None, content };
+    spec.files.extend(files.map(file));
 }
 
 /// Waits until the broker greets AMQP clients and the management API answers. Either port accepts

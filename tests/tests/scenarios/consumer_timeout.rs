@@ -16,7 +16,7 @@ use serde_json::json;
 async fn impatient() -> Result<Broker> {
     let conf = vec!["consumer_timeout = 3000".to_owned()];
     let parameters = vec!["{channel_tick_interval, 500}".to_owned()];
-    Broker::start(BrokerOptions { conf, parameters }).await
+    Broker::start(BrokerOptions { conf, parameters, ..BrokerOptions::default() }).await
 }
 
 /// The worker knows nothing of the broker's impatience. The delivery is taken away in the middle of the

@@ -48,7 +48,7 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
     let admin_port = admin::bind(&config.common).await?;
     let names = Names::new(&config.common.prefix);
 
-    let broker = Broker::configured(&config.common.amqp_url, &format!("garenne-worker {}", worker.name))?;
+    let broker = Broker::configured(&config.common, &format!("garenne-worker {}", worker.name))?;
     let link = Link::new(broker.clone(), worker.metrics.clone());
     let metrics = worker.metrics.connection().clone();
     let publisher = Publisher::observed(
