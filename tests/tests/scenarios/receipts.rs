@@ -46,7 +46,7 @@ async fn holding(mode: &str) -> Result<(Stage, Worker)> {
     scene.until_no_consumer("fast").await?;
     scene.publish("bench.noop", &json!({}), "batched", BATCHED as usize).await?;
     scene.publish("bench.fail", &json!({"times": 1}), "retrying", RETRYING as usize).await?;
-    scene.publish("bench.sleep", &json!({"ms": 3000}), "running", RUNNING as usize).await?;
+    scene.publish("bench.sleep", &json!({"ms": 8000}), "running", RUNNING as usize).await?;
     scene.publish("bench.noop", &json!({}), "queued", QUEUED as usize).await?;
     broker.set_memory_alarm(true).await?;
     postgres.pause().await?;

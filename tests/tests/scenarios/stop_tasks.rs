@@ -51,9 +51,9 @@ async fn stopped(scene: &Scene, count: usize) -> Result<Vec<String>> {
 async fn stop_reaches_a_task_wherever_it_is() -> Result<()> {
     let scene = Scene::new().await?;
     let plan = scene.worker("busy")?.stdout().lane("fast:prefetch=2,concurrency=1..1");
-    let worker = plan.env("GARENNE_RETRY__DELAYS", "5s").start().await?;
+    let worker = plan.env("GARENNE_RETRY__DELAYS", "15s").start().await?;
     scene.publish("bench.fail", &json!({"times": 1}), "retrying", 1).await?;
-    scene.until_queue("garenne.retry.fast.5s", 1, 0).await?;
+    scene.until_queue("garenne.retry.fast.15s", 1, 0).await?;
     scene.publish("bench.sleep", &json!({"ms": 600_000}), "running", 1).await?;
     worker.until_holds("fast", 1, 0).await?;
     scene.publish("bench.noop", &json!({}), "held", 1).await?;
@@ -84,7 +84,7 @@ async fn stop_reaches_a_task_wherever_it_is() -> Result<()> {
 async fn stop_ends_a_group_but_not_what_is_published_later() -> Result<()> {
     let scene = Scene::new().await?;
     let plan = scene.worker("busy")?.stdout().lane("fast:prefetch=3,concurrency=1..1");
-    let worker = plan.env("GARENNE_RETRY__DELAYS", "5s").start().await?;
+    let worker = plan.env("GARENNE_RETRY__DELAYS", "15s").start().await?;
     let send = async |kind: &str, id: &str, group: &str, body: serde_json::Value| {
         let properties = with_id(id)
             .with_timestamp(now()?.as_secs())
@@ -94,7 +94,7 @@ async fn stop_ends_a_group_but_not_what_is_published_later() -> Result<()> {
     let publish =
         async |id: &str, group: &str, ms: u64| send("bench.sleep", id, group, json!({ "ms": ms })).await;
     send("bench.fail", "retrying", "import-7", json!({"times": 1})).await?;
-    scene.until_queue("garenne.retry.fast.5s", 1, 0).await?;
+    scene.until_queue("garenne.retry.fast.15s", 1, 0).await?;
     publish("running", "import-7", 600_000).await?;
     worker.until_holds("fast", 1, 0).await?;
     publish("held", "import-7", 1).await?;
@@ -137,16 +137,16 @@ async fn stop_holds_when_no_worker_runs() -> Result<()> {
 #[tokio::test]
 async fn stop_gives_way_to_a_later_replay_and_wins_again_after_it() -> Result<()> {
     let scene = Scene::new().await?;
-    let plan = scene.worker("obeying")?.stdout().lane("fast:prefetch=4,concurrency=4..4");
-    let worker = plan.start().await?;
-    let properties = with_id("grouped").with_headers(headers([("garenne-group", text("import-9"))]));
-    scene.publish("bench.noop", &json!({}), "first", 1).await?;
-    worker.until_done_with("first-0").await?;
+    // Makes the topology. Who starts after the orders has read them before anything is delivered.
+    scene.worker("first")?.start().await?.stop().await?;
     stop(&scene, &["single-0", "endless-0"]).await?;
     stop(&scene, &["--group", "import-9"]).await?;
     scene.publish("bench.noop", &json!({}), "single", 1).await?;
     scene.publish("bench.sleep", &json!({"ms": 600_000}), "endless", 1).await?;
+    let properties = with_id("grouped").with_headers(headers([("garenne-group", text("import-9"))]));
     scene.client().publish("garenne.tasks", "bench.noop", properties, b"{}").await?;
+    let plan = scene.worker("obeying")?.stdout().lane("fast:prefetch=4,concurrency=4..4");
+    let worker = plan.start().await?;
     scene.until_ready_in("garenne.dead", 3).await?;
 
     let replayed = scene.garenne(&["dead", "replay", "--reason", "stopped"]).await?;
