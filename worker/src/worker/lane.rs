@@ -107,7 +107,7 @@ pub(super) async fn hand_back_in_time(pool: LanePool, longest_wait: Duration) {
 pub(super) fn show(pool: &LanePool, metrics: &LaneMetrics) {
     let snapshot = pool.snapshot();
     let gauge = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-    metrics.queue_length.set(gauge(snapshot.queued));
+    metrics.queue_length.set(i64::try_from(metrics.held()).unwrap_or(i64::MAX));
     metrics.workers_idle.set(gauge(snapshot.workers.idle));
     metrics.workers_busy.set(gauge(snapshot.workers.busy));
     metrics.workers_restarting.set(gauge(snapshot.workers.restarting));

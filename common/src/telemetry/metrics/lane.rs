@@ -135,6 +135,11 @@ impl LaneMetrics {
         self.settlements[fate as usize].inc_by(count);
     }
 
+    /// Deliveries that are not settled yet.
+    pub fn held(&self) -> u64 {
+        self.deliveries.get().saturating_sub(self.settled_total())
+    }
+
     /// Deliveries settled so far, of whichever fate.
     pub fn settled_total(&self) -> u64 {
         self.settlements.iter().map(IntCounter::get).sum()
