@@ -79,10 +79,22 @@ readinessProbe:
 {{- if .Values.secrets.adminToken.name }}
 - {name: GARENNE_ADMIN_TOKEN_FILE, value: /run/secrets/garenne/admin-token}
 {{- end }}
+{{- with .Values.brokerTls }}
+{{- if .secretName }}
+- {name: GARENNE_AMQP_TLS__CA, value: /run/secrets/broker-tls/{{ .caKey }}}
+{{- if .clientCertificate }}
+- {name: GARENNE_AMQP_TLS__CERT, value: /run/secrets/broker-tls/tls.crt}
+- {name: GARENNE_AMQP_TLS__KEY, value: /run/secrets/broker-tls/tls.key}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- end -}}
 
 {{- define "garenne.mounts" -}}
 - {name: secrets, mountPath: /run/secrets/garenne, readOnly: true}
+{{- if .Values.brokerTls.secretName }}
+- {name: broker-tls, mountPath: /run/secrets/broker-tls, readOnly: true}
+{{- end }}
 {{- if .Values.settings }}
 - {name: settings, mountPath: /etc/garenne, readOnly: true}
 {{- end }}
@@ -110,6 +122,10 @@ readinessProbe:
             - {key: {{ .key }}, path: admin-token}
       {{- end }}
       {{- end }}
+{{- with $root.Values.brokerTls.secretName }}
+- name: broker-tls
+  secret: {secretName: {{ . }}, defaultMode: 288}
+{{- end }}
 {{- if $root.Values.settings }}
 - name: settings
   configMap:
