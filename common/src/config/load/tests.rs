@@ -267,8 +267,8 @@ fn unknown_settings_name_the_nearest_known() {
     assert_eq!(
         refusal("GARENNE_COLOUR", "blue"),
         "setting colour (environment GARENNE_COLOUR) is unknown: expected one of admin, admin_token_file, \
-         amqp_url, breaker, enable_bench, events, log_format, management_url, max_attempts, max_payload, \
-         postgres_url, prefix, shutdown_mode, shutdown_timeout"
+         amqp_tls, amqp_url, breaker, enable_bench, events, log_format, management_url, max_attempts, \
+         max_payload, postgres_url, prefix, shutdown_mode, shutdown_timeout"
     );
 }
 
@@ -308,7 +308,7 @@ fn printed_settings_mask_secrets_and_load_again() {
          # postgres_url is not set\n\
          amqp_url = \"amqp://user:***@host/vhost\"\nenable_bench = false\nlog_format = \"human\"\n\
          max_attempts = 5\nmax_payload = \"4MiB\"\nprefix = \"test\"\nshutdown_mode = \"soft-timeout\"\n\
-         shutdown_timeout = \"1m 30s\"\n\n[breaker]\nerrors = 5\n\n[events]\nheartbeat = \"2s\"\n"
+         shutdown_timeout = \"1m 30s\"\n\n[amqp_tls]\n\n[breaker]\nerrors = 5\n\n[events]\nheartbeat = \"2s\"\n"
     );
     let folder = tempfile::tempdir().unwrap();
     let again = with_file(&written(&folder, "again.toml", &printed)).unwrap();
