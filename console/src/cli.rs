@@ -76,6 +76,9 @@ pub enum Command {
         #[command(subcommand)]
         verb: GroupVerb,
     },
+    /// The fleet in this terminal, live
+    #[command(after_help = "Example:\n  garenne top --management-url http://guest:guest@127.0.0.1:15672")]
+    Top,
     /// The fleet in a browser, its queues for Prometheus (/metrics), workers needed for an autoscaler (/scale)
     #[command(
         after_help = "Examples:\n  garenne dashboard --management-url http://guest:guest@127.0.0.1:15672\n  \

@@ -22,6 +22,7 @@ pub mod scope;
 pub mod settings;
 pub mod status;
 pub mod table;
+pub mod top;
 pub mod topology;
 
 use clap::CommandFactory;
@@ -64,6 +65,7 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
         }
         Command::Quiet(which) => orders::command(&operator, &which, orders::Command::Quiet).await,
         Command::Resume(which) => orders::command(&operator, &which, orders::Command::Resume).await,
+        Command::Top => top::run(operator).await,
         Command::Dashboard(_) => dashboard::run(operator).await,
         Command::Group { verb: GroupVerb::Pause { group } } => {
             orders::command(&operator, &WhichArgs::default(), orders::Command::PauseGroup { group }).await

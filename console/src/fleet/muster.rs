@@ -10,9 +10,9 @@ use super::{ear::Ear, lives, roster::Roster};
 use crate::operator::Operator;
 
 /// Answers of a large fleet come in a row; a pause this long is their end.
-const PAUSE: Duration = Duration::from_millis(70);
+const PAUSE: Duration = Duration::from_millis(50);
 /// How long the first answer may take.
-const FIRST: Duration = Duration::from_millis(120);
+const FIRST: Duration = Duration::from_millis(100);
 
 /// Who answered, and who did not.
 pub struct Muster {
@@ -49,8 +49,11 @@ pub async fn muster(operator: &Operator, patience: Duration) -> Result<Muster, F
         let deadline = if complete { pause.min(until) } else { until };
         match timeout_at(deadline, ear.next()).await {
             Ok(Ok(beat)) => {
+                // In a large fleet somebody always beats: only a new face says that more may come.
+                if !roster.has_heard(&beat.id, &beat.incarnation) {
+                    pause = pause.max(Instant::now() + PAUSE);
+                }
                 roster.hear(beat, now());
-                pause = pause.max(Instant::now() + PAUSE);
             }
             Ok(Err(error)) => {
                 return Err(Failure::new(garenne_common::exit::Exit::BrokerUnavailable, error));

@@ -164,13 +164,20 @@ struct Listed {
     messages_unacknowledged: u64,
     #[serde(default)]
     consumers: u64,
+    /// An object; an empty list where nothing was counted yet.
     #[serde(default)]
-    message_stats: Stats,
+    message_stats: serde_json::Value,
 }
 
-#[derive(Default, Deserialize)]
-struct Stats {
-    publish: Option<u64>,
+impl Listed {
+    fn status(&self) -> QueueStatus {
+        QueueStatus {
+            ready: self.messages_ready,
+            unacked: Some(self.messages_unacknowledged),
+            consumers: self.consumers,
+            published: self.message_stats["publish"].as_u64(),
+        }
+    }
 }
 
 async fn by_management(
@@ -180,13 +187,7 @@ async fn by_management(
     let columns =
         [("columns", "name,messages_ready,messages_unacknowledged,consumers,message_stats.publish")];
     let listed: Vec<Listed> = management.get(&["queues", vhost], &columns).await?;
-    let status = |queue: &Listed| QueueStatus {
-        ready: queue.messages_ready,
-        unacked: Some(queue.messages_unacknowledged),
-        consumers: queue.consumers,
-        published: queue.message_stats.publish,
-    };
-    Ok(listed.into_iter().map(|queue| (queue.name.clone(), status(&queue))).collect())
+    Ok(listed.into_iter().map(|queue| (queue.name.clone(), queue.status())).collect())
 }
 
 async fn by_amqp(
@@ -213,4 +214,22 @@ async fn by_amqp(
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_are_read_whatever_was_counted_of_them() {
+        let listed = |stats: &str| -> QueueStatus {
+            let json = format!(r#"{{"name":"q","messages_ready":3,"consumers":1{stats}}}"#);
+            serde_json::from_str::<Listed>(&json).unwrap().status()
+        };
+        let known = |published| QueueStatus { ready: 3, unacked: Some(0), consumers: 1, published };
+        assert_eq!(listed(""), known(None));
+        // As the broker says it of a queue whose figures have aged away.
+        assert_eq!(listed(r#","message_stats":[]"#), known(None));
+        assert_eq!(listed(r#","message_stats":{"publish":7}"#), known(Some(7)));
+    }
 }

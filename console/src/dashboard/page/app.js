@@ -145,7 +145,8 @@ const many = (n, word) => `${short(n)} ${word}${n === 1 ? "" : "s"}`;
 function tiles() {
   const point = now.point, count = (state) => now.workers.filter((worker) => worker.state === state).length;
   const lanes = Object.values(point?.lanes ?? {}), sum = (of) => lanes.reduce((n, lane) => n + of(lane), 0);
-  const slots = sum((lane) => lane.slots), running = sum((lane) => lane.running);
+  const slots = sum((lane) => lane.slots);
+  const running = now.workers.filter((worker) => worker.state === "open").reduce((n, worker) => n + worker.running, 0);
   const silent = count("silent"), quiet = count("quiet") + count("stopping"), open = count("open");
   const all = [
     { name: "workers", value: short(open + quiet), css: silent ? "bad" : open ? "" : "warn", note: silent ? `${silent} silent` : quiet ? `${quiet} quiet or stopping` : `${short(running)} of ${short(slots)} slots busy`, bad: silent },
@@ -181,11 +182,11 @@ function lanes() {
     big.append(h("b"), document.createTextNode(" to work off"));
     head.append(h("h3", "", name), big);
     node.chart = new Areas(`Messages in lane ${name} over time`, [
-      { name: "with workers", css: "area-held", of: (point) => point.lanes[name]?.unacked ?? 0 },
+      { name: "held by workers", css: "area-held", of: (point) => point.lanes[name]?.unacked ?? 0 },
       { name: "ready", css: "area-ready", of: (point) => point.lanes[name]?.ready ?? 0 },
     ], tip);
     const figures = h("dl", "figures");
-    node.figures = ["ready", "with workers", "retrying", "arrive/s", "leave/s", "a task takes", "busy slots"].map((title, n) => {
+    node.figures = ["ready", "held", "retrying", "arrive/s", "leave/s", "a task takes", "busy slots"].map((title, n) => {
       const pair = h("div");
       pair.append(h("dt", ["ready", "held"][n] ?? "", title), h("dd"));
       figures.append(pair);
@@ -196,14 +197,16 @@ function lanes() {
     node.append(head, node.chart.node, figures, node.meter);
     node.big = big;
     return node;
-  }, (node, [, lane]) => {
+  }, (node, [name, lane]) => {
     const nobody = lane.backlog > 0 && !lane.slots;
     set(node.big.firstChild, backlog(lane));
     node.big.lastChild.data = lane.backlog && !nobody ? " to work off" : "";
     node.big.className = nobody ? "big bad" : "big";
-    const texts = [short(lane.ready), short(lane.unacked), short(lane.retrying), short(lane.arrival_rate), short(lane.removal_rate), span(lane.service_seconds), `${short(lane.running)} / ${short(lane.slots)}`];
+    const there = now.workers.filter((worker) => worker.state === "open").map((worker) => worker.lanes[name]);
+    const busy = there.reduce((n, own) => n + (own?.busy ?? 0), 0);
+    const texts = [short(lane.ready), short(lane.unacked), short(lane.retrying), short(lane.arrival_rate), short(lane.removal_rate), span(lane.service_seconds), `${short(busy)} / ${short(lane.slots)}`];
     texts.forEach((text, n) => set(node.figures[n], text));
-    const share = lane.slots ? lane.running / lane.slots : 0;
+    const share = lane.slots ? busy / lane.slots : 0;
     node.meter.firstChild.style.width = Math.min(100, share * 100) + "%";
     node.meter.className = "meter" + (share > 0.95 ? " full" : "");
     node.chart.draw(points, minutes, now.at);

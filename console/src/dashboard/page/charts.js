@@ -116,6 +116,8 @@ export function spark(label, points, lines) {
   const [from, to] = [points[0].at, points.at(-1).at];
   const most = Math.max(1e-9, ...points.flatMap((point) => lines.map((line) => line.of(point) ?? 0)));
   for (const line of lines) {
+    // Nothing bad in all that time needs no line to say so.
+    if (line.css === "bad" && points.every((point) => !line.of(point))) continue;
     const known = points.filter((point) => line.of(point) !== null && line.of(point) !== undefined);
     for (const run of runs(known)) {
       const place = (p) => `${(((p.at - from) / (to - from)) * w).toFixed(1)},${(h - 2 - (line.of(p) / most) * (h - 4)).toFixed(1)}`;

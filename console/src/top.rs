@@ -1,0 +1,63 @@
+//! `garenne top`: the fleet in a terminal, live.
+
+mod screen;
+
+use std::{
+    io::{IsTerminal, stdout},
+    thread,
+    time::Duration,
+};
+
+use garenne_common::exit::{Exit, Failure};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use tokio::{sync::mpsc, time::interval};
+
+use crate::{operator::Operator, scope::Scope};
+use screen::Screen;
+
+/// Between two pictures; workers say no more in less time.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Shows the fleet until `q`.
+///
+/// # Errors
+/// No terminal. A broker that is away is waited for, and said so.
+pub async fn run(operator: Operator) -> Result<Exit, Failure> {
+    if !stdout().is_terminal() {
+        return Err(Failure::new(Exit::Usage, "top needs a terminal; `garenne status` prints the same once"));
+    }
+    let (scope, _watching) = Scope::start(operator);
+    let (sender, mut keys) = mpsc::unbounded_channel();
+    // Reading blocks; the thread ends with the process.
+    thread::spawn(move || {
+        while let Ok(event) = event::read() {
+            if sender.send(event).is_err() {
+                return;
+            }
+        }
+    });
+    let mut terminal = ratatui::try_init().map_err(anyhow::Error::from)?;
+    let mut screen = Screen::default();
+    let mut tick = interval(EVERY);
+    let ended = loop {
+        let now = scope.now();
+        if let Err(error) = terminal.draw(|frame| screen.draw(frame, &now)) {
+            break Err(anyhow::Error::from(error).into());
+        }
+        tokio::select! {
+            _ = tick.tick() => {}
+            event = keys.recv() => match event {
+                Some(event) if !ends(&event) => screen.handle(&event),
+                _ => break Ok(Exit::Done),
+            }
+        }
+    };
+    ratatui::restore();
+    ended
+}
+
+fn ends(event: &Event) -> bool {
+    let Event::Key(key) = event else { return false };
+    let control_c = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+    key.kind == KeyEventKind::Press && (control_c || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc))
+}

@@ -1,0 +1,329 @@
+//! One picture of the fleet, drawn from what is known of it.
+
+use ratatui::{
+    Frame,
+    crossterm::event::{Event, KeyCode, KeyEventKind},
+    layout::{Constraint, Layout, Rect},
+    style::{Color, Modifier, Style},
+    text::Line,
+    widgets::{Cell, Paragraph, Row, Table},
+};
+
+use crate::{
+    fleet::State,
+    scope::{LaneSample, Now, WorkerNow},
+    table::{cut, grouped, span},
+};
+
+/// Lines of the kinds' table at most; the busiest come first.
+const MOST_KINDS: usize = 8;
+
+/// What the person at the terminal has chosen.
+#[derive(Debug, Default)]
+pub(super) struct Screen {
+    /// Workers above the first one shown.
+    skipped: usize,
+}
+
+fn seconds(seconds: Option<f64>) -> String {
+    match seconds {
+        None => "-".to_owned(),
+        Some(seconds) if seconds < 0.001 => format!("{:.0}µs", seconds * 1e6),
+        Some(seconds) => span((seconds * 1e3) as u64),
+    }
+}
+
+fn rate(rate: f64) -> String {
+    if rate >= 100.0 { grouped(rate as u64) } else { format!("{rate:.1}") }
+}
+
+fn colour(state: State) -> Color {
+    match state {
+        State::Open => Color::Green,
+        State::Quiet | State::Stopping => Color::Yellow,
+        State::Silent => Color::Red,
+        State::Stopped => Color::DarkGray,
+    }
+}
+
+fn heading(cells: &[&'static str]) -> Row<'static> {
+    Row::new(cells.to_vec()).style(Style::new().add_modifier(Modifier::DIM))
+}
+
+impl Screen {
+    /// Moves by the arrow keys, or `j` and `k`.
+    pub(super) fn handle(&mut self, event: &Event) {
+        let Event::Key(key) = event else { return };
+        if key.kind == KeyEventKind::Release {
+            return;
+        }
+        match key.code {
+            KeyCode::Down | KeyCode::Char('j') => self.skipped += 1,
+            KeyCode::Up | KeyCode::Char('k') => self.skipped = self.skipped.saturating_sub(1),
+            KeyCode::PageDown => self.skipped += 10,
+            KeyCode::PageUp => self.skipped = self.skipped.saturating_sub(10),
+            KeyCode::Home => self.skipped = 0,
+            _ => {}
+        }
+    }
+
+    /// Draws it all.
+    pub(super) fn draw(&mut self, frame: &mut Frame<'_>, now: &Now) {
+        let (lanes, kinds) =
+            now.point.as_ref().map_or((0, 0), |point| (point.lanes.len(), point.kinds.len().min(MOST_KINDS)));
+        let height = |rows: usize| Constraint::Length(u16::try_from(rows + 2).unwrap_or(u16::MAX));
+        let rows =
+            [Constraint::Length(2), height(lanes), height(kinds), Constraint::Min(3), Constraint::Length(1)];
+        let [top, lanes, kinds, workers, bottom] = Layout::vertical(rows).areas(frame.area());
+        title(frame, top, now);
+        draw_lanes(frame, lanes, now);
+        draw_kinds(frame, kinds, now);
+        self.draw_workers(frame, workers, now);
+        let problem = now.deaf.as_ref().or(now.blind.as_ref());
+        let help = "q quit   ↑ ↓ workers   `garenne dashboard` has the last hour, and buttons";
+        let line = problem.map_or_else(|| Line::from(help), |it| Line::styled(it.clone(), Color::Red));
+        frame.render_widget(Paragraph::new(line), bottom);
+    }
+
+    fn draw_workers(&mut self, frame: &mut Frame<'_>, area: Rect, now: &Now) {
+        self.skipped = self.skipped.min(now.workers.len().saturating_sub(1));
+        let rows = now.workers.iter().skip(self.skipped).map(worker_row);
+        let widths = [
+            Constraint::Max(32),
+            Constraint::Length(8),
+            Constraint::Fill(2),
+            Constraint::Fill(3),
+            Constraint::Length(6),
+            Constraint::Length(9),
+        ];
+        let header = heading(&["worker", "state", "busy/slots +waiting", "longest task", "for", "heard"]);
+        frame.render_widget(Table::new(rows, widths).header(header), area);
+    }
+}
+
+fn title(frame: &mut Frame<'_>, area: Rect, now: &Now) {
+    let count = |state| now.workers.iter().filter(|worker| worker.state == state).count();
+    let (dead, unroutable) = now.point.as_ref().map_or((0, 0), |point| (point.dead, point.unroutable));
+    let text = format!(
+        "{} at {}   {} workers, {} quiet, {} silent   {} dead letters   {} taken by no lane   gateways: {}",
+        now.prefix,
+        now.broker,
+        count(State::Open),
+        count(State::Quiet) + count(State::Stopping),
+        count(State::Silent),
+        grouped(dead),
+        grouped(unroutable),
+        now.gateways.len(),
+    );
+    let style = if dead > 0 || count(State::Silent) > 0 { Style::new().fg(Color::Red) } else { Style::new() };
+    frame.render_widget(Paragraph::new(Line::styled(text, style.add_modifier(Modifier::BOLD))), area);
+}
+
+fn draw_lanes(frame: &mut Frame<'_>, area: Rect, now: &Now) {
+    let row = |(name, lane): (&String, &LaneSample)| {
+        let behind = match lane.backlog_seconds {
+            Some(seconds) if seconds.is_infinite() => "nobody works".to_owned(),
+            seconds => seconds_or_none(lane.load.backlog, seconds),
+        };
+        let cells = [
+            name.clone(),
+            grouped(lane.ready),
+            grouped(lane.unacked),
+            grouped(lane.retrying),
+            rate(lane.load.arrival_rate),
+            rate(lane.removal_rate),
+            seconds(lane.load.service_seconds),
+            format!("{}/{}", lane.load.running, lane.slots),
+            behind,
+        ];
+        let late = lane.slots == 0 && lane.load.backlog > 0;
+        Row::new(cells.map(Cell::from)).style(if late { Color::Red } else { Color::Reset })
+    };
+    let rows = now.point.iter().flat_map(|point| point.lanes.iter().map(row));
+    let titles =
+        ["lane", "ready", "held", "retrying", "arrive/s", "leave/s", "takes", "slots", "to work off"];
+    let widths = [Constraint::Fill(1); 9];
+    frame.render_widget(Table::new(rows, widths).header(heading(&titles)), area);
+}
+
+fn seconds_or_none(backlog: u64, known: Option<f64>) -> String {
+    if backlog == 0 { "-".to_owned() } else { seconds(known) }
+}
+
+fn draw_kinds(frame: &mut Frame<'_>, area: Rect, now: &Now) {
+    let mut kinds: Vec<_> = now.point.iter().flat_map(|point| &point.kinds).collect();
+    let load = |kind: &crate::scope::KindPoint| kind.done_rate + kind.failed_rate;
+    kinds.sort_by(|a, b| load(b.1).total_cmp(&load(a.1)).then(a.0.cmp(b.0)));
+    let row = |(name, kind): (&String, &crate::scope::KindPoint)| {
+        let cells = [
+            name.clone(),
+            rate(kind.done_rate),
+            rate(kind.failed_rate),
+            seconds(kind.p50),
+            seconds(kind.p95),
+            seconds(kind.p99),
+            grouped(kind.dead),
+        ];
+        let bad = kind.failed_rate > 0.0 || kind.dead > 0;
+        Row::new(cells.map(Cell::from)).style(if bad { Color::Yellow } else { Color::Reset })
+    };
+    let widths = [Constraint::Fill(2), Constraint::Fill(1), Constraint::Fill(1), Constraint::Fill(1)];
+    let widths = widths.into_iter().chain([Constraint::Fill(1); 3]);
+    let header = heading(&["kind", "done/s", "failed/s", "p50", "p95", "p99", "died/min"]);
+    frame.render_widget(Table::new(kinds.into_iter().take(MOST_KINDS).map(row), widths).header(header), area);
+}
+
+fn worker_row(worker: &WorkerNow) -> Row<'static> {
+    let shown = worker.lanes.iter().filter(|(name, lane)| *name != "suspect" || lane.busy + lane.queued > 0);
+    let lanes: Vec<_> = shown
+        .map(|(name, lane)| {
+            let waiting = if lane.queued > 0 { format!(" +{}", lane.queued) } else { String::new() };
+            format!("{name} {}/{}{waiting}", lane.busy, lane.slots)
+        })
+        .collect();
+    let (task, since) = match worker.tasks.first() {
+        Some(task) => {
+            let done = task.progress.map(|done| format!(" {:.0}%", done * 100.0)).unwrap_or_default();
+            (format!("{}{done} {}", task.kind, task.id), seconds(Some(task.seconds)))
+        }
+        None => Default::default(),
+    };
+    let heard = worker.heard_ms_ago.map_or("never".to_owned(), |ms| format!("{} ago", span(ms)));
+    let state = Cell::from(worker.state.as_str()).style(colour(worker.state));
+    let id = Cell::from(cut(&worker.id, 32));
+    Row::new([id, state, lanes.join(", ").into(), task.into(), since.into(), heard.into()])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use garenne_common::telemetry::heartbeat::{LaneBeat, TaskBeat};
+    use ratatui::{
+        Terminal,
+        backend::TestBackend,
+        crossterm::event::{KeyEvent, KeyModifiers},
+    };
+
+    use super::*;
+    use crate::{
+        scale::Load,
+        scope::{KindPoint, Point},
+    };
+
+    fn worker(id: &str, state: State) -> WorkerNow {
+        let lane = LaneBeat { slots: 4, busy: 1, queued: 46, ..LaneBeat::default() };
+        let task = TaskBeat {
+            id: "t-1".into(),
+            kind: "bench.deaf".into(),
+            lane: "fast".into(),
+            seconds: 372.0,
+            progress: Some(0.25),
+            group: None,
+            stopping: false,
+        };
+        WorkerNow {
+            id: id.into(),
+            state,
+            heard_ms_ago: Some(72),
+            host: String::new(),
+            version: String::new(),
+            started_at: 0,
+            lanes: [("fast".to_owned(), lane)].into(),
+            running: 1,
+            tasks: vec![task],
+            reconnects: 0,
+            blocked: false,
+        }
+    }
+
+    fn now() -> Now {
+        let load = Load {
+            arrival_rate: 76.2,
+            backlog: 421,
+            running: 8,
+            service_seconds: Some(0.086),
+            ..Load::default()
+        };
+        let lane = LaneSample {
+            ready: 1_271,
+            unacked: 150,
+            load,
+            slots: 8,
+            backlog_seconds: Some(4.5),
+            ..LaneSample::default()
+        };
+        let kind = KindPoint {
+            done_rate: 20.3,
+            dead: 2,
+            p50: Some(0.000_08),
+            p95: Some(1.2),
+            ..KindPoint::default()
+        };
+        let point = Point {
+            at: 0,
+            lanes: [("fast".to_owned(), lane)].into(),
+            kinds: [("bench.sleep".to_owned(), kind)].into(),
+            dead: 3,
+            suspect: 0,
+            unroutable: 0,
+            workers: 2,
+            silent: 1,
+            connections: 0,
+            answers: BTreeMap::new(),
+        };
+        Now {
+            at: 0,
+            broker: "broker:5672".into(),
+            prefix: "garenne".into(),
+            blind: None,
+            deaf: None,
+            queues: None,
+            point: Some(point),
+            workers: vec![worker("frozen", State::Silent), worker("greenhouse-1", State::Open)],
+            gateways: Vec::new(),
+        }
+    }
+
+    fn lines(screen: &mut Screen, now: &Now) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(130, 16)).unwrap();
+        terminal.draw(|frame| screen.draw(frame, now)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let line = |row: u16| (0..130).map(|column| buffer[(column, row)].symbol()).collect::<String>();
+        (0..16).map(|row| line(row).split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+    }
+
+    #[test]
+    fn a_fleet_fits_on_a_screen() {
+        let lines = lines(&mut Screen::default(), &now());
+        assert_eq!(
+            lines[0],
+            "garenne at broker:5672 1 workers, 0 quiet, 1 silent 3 dead letters 0 taken by no lane gateways: 0"
+        );
+        let has = |text: &str| lines.iter().any(|line| line == text);
+        assert!(has("fast 1,271 150 0 76.2 0.0 86ms 8/8 4.5s"), "{lines:#?}");
+        assert!(has("bench.sleep 20.3 0.0 80µs 1.2s - 2"), "{lines:#?}");
+        assert!(has("frozen silent fast 1/4 +46 bench.deaf 25% t-1 6m 72ms ago"), "{lines:#?}");
+        assert!(has("greenhouse-1 open fast 1/4 +46 bench.deaf 25% t-1 6m 72ms ago"), "{lines:#?}");
+    }
+
+    #[test]
+    fn keys_move_the_workers_and_stop_at_the_last() {
+        let mut screen = Screen::default();
+        let down = Event::Key(KeyEvent::new(KeyCode::Down, KeyModifiers::NONE));
+        (0..5).for_each(|_| screen.handle(&down));
+        let shown = lines(&mut screen, &now());
+        assert!(!shown.iter().any(|line| line.starts_with("frozen")), "{shown:#?}");
+        assert!(shown.iter().any(|line| line.starts_with("greenhouse-1")), "{shown:#?}");
+        screen.handle(&Event::Key(KeyEvent::new(KeyCode::Home, KeyModifiers::NONE)));
+        assert!(lines(&mut screen, &now()).iter().any(|line| line.starts_with("frozen")));
+    }
+
+    #[test]
+    fn what_cannot_be_seen_is_said() {
+        let now =
+            Now { deaf: Some("no broker at broker:5672".into()), point: None, workers: Vec::new(), ..now() };
+        let lines = lines(&mut Screen::default(), &now);
+        assert_eq!(lines.last().unwrap(), "no broker at broker:5672");
+    }
+}
