@@ -9,7 +9,7 @@ import html
 import json
 import sys
 
-BAR, GAP, LABEL, WIDTH = 18, 8, 260, 420
+BAR, GAP, LABEL, WIDTH = 18, 8, 300, 420
 
 
 def main(source, pattern, target):
