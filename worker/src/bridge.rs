@@ -205,7 +205,7 @@ impl Bridge {
     }
 
     async fn submit(self: &Arc<Self>, delivery: Delivery, envelope: Arc<Envelope>, entry: Arc<Entry>) {
-        let mut spec = Spec::short(envelope.id.shared()).label(entry.kind);
+        let mut spec = Spec::short(envelope.id.shared());
         if let Some(most) = entry.options.deadline {
             spec = spec.deadline(envelope.timeout.map_or(most, |asked| asked.min(most)));
         }

@@ -41,6 +41,13 @@ impl Yield {
 impl pool::Task for Work {
     type Output = Yield;
 
+    fn label(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::Task(attempt) => attempt.entry.kind,
+            Self::Pack(attempt) => attempt.entry.kind,
+        })
+    }
+
     async fn run(self, cx: pool::TaskContext) -> Yield {
         match self {
             Self::Task(attempt) => Yield::Task(attempt.run(cx).await),

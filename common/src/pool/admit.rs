@@ -151,7 +151,7 @@ fn enter<T: Task, C: Completion<T::Output>>(
     finish: Finish<C>,
     submitted: Option<Instant>,
 ) -> u64 {
-    let Spec { id, run, group, width, placement, label } = spec;
+    let Spec { id, run, group, width, placement } = spec;
     let owner = match width {
         1 => Owner::One(finish),
         _ => Owner::Wide(Arc::new(Wide::new(rest, width, finish))),
@@ -159,6 +159,6 @@ fn enter<T: Task, C: Completion<T::Output>>(
     let seq = board.admitted;
     board.admitted += 1;
     let task = Some(task);
-    board.lane.push(Entry { seq, id, run, placement, label, group, shard: 0, width, submitted, task, owner });
+    board.lane.push(Entry { seq, id, run, placement, group, shard: 0, width, submitted, task, owner });
     seq
 }

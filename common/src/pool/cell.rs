@@ -72,6 +72,8 @@ pub(super) struct Running {
     /// Absent for a short task nobody observes: a clock read is a fifth of its cost.
     pub(super) since: Option<Instant>,
     pub(super) limit: Option<Limit>,
+    /// Not of the entry, which is moved too often to be any larger.
+    pub(super) label: Option<&'static str>,
 }
 
 /// When a task that is to stop will be given up.

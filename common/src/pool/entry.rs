@@ -13,7 +13,6 @@ pub(super) struct Entry<T: Task, C: Completion<T::Output>> {
     pub(super) id: TaskId,
     pub(super) run: Run,
     pub(super) placement: Placement,
-    pub(super) label: Option<&'static str>,
     pub(super) group: Option<GroupName>,
     pub(super) shard: u32,
     pub(super) width: u32,

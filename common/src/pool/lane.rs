@@ -173,7 +173,6 @@ impl<T: Task, C: Completion<T::Output>> Lane<T, C> {
                     id: entry.id.clone(),
                     run: entry.run,
                     placement: entry.placement,
-                    label: entry.label,
                     group: entry.group.clone(),
                     shard,
                     width: entry.width,

@@ -72,7 +72,7 @@ pub struct RunningTask {
     pub id: TaskId,
     /// The worker that runs it, as [`Pool::stop_worker`](super::Pool::stop_worker) takes it.
     pub worker: u64,
-    /// What [`Spec::label`](super::Spec::label) says.
+    /// What [`Task::label`](super::Task::label) says.
     pub label: Option<&'static str>,
     /// Its group.
     pub group: Option<GroupName>,

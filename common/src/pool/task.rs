@@ -30,6 +30,13 @@ pub trait Task: Send + Sized + 'static {
         None
     }
 
+    /// What snapshots call it besides its id while it runs, such as the kind of work. Asked under a lock of
+    /// the pool: names only, and orders nothing.
+    #[must_use]
+    fn label(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Joins the outputs of two shards, in the order in which they ended. Keeps the first by default.
     #[must_use]
     fn join(first: Self::Output, next: Self::Output) -> Self::Output {
@@ -72,22 +79,13 @@ pub struct Spec {
     pub width: u32,
     /// On the runtime, or on a thread.
     pub placement: Placement,
-    /// What snapshots call it besides its id, such as the kind of work.
-    pub label: Option<&'static str>,
 }
 
 impl Spec {
     /// A short task on the runtime, in no group.
     #[must_use]
     pub fn short(id: impl Into<TaskId>) -> Self {
-        Self {
-            id: id.into(),
-            run: Run::Short,
-            group: None,
-            width: 1,
-            placement: Placement::Runtime,
-            label: None,
-        }
+        Self { id: id.into(), run: Run::Short, group: None, width: 1, placement: Placement::Runtime }
     }
 
     /// A long task on the runtime, in no group, with the pool's own deadline.
@@ -114,13 +112,6 @@ impl Spec {
     #[must_use]
     pub fn width(mut self, width: u32) -> Self {
         self.width = width;
-        self
-    }
-
-    /// The same, with a word for snapshots.
-    #[must_use]
-    pub fn label(mut self, label: &'static str) -> Self {
-        self.label = Some(label);
         self
     }
 

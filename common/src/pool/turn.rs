@@ -8,6 +8,7 @@
 //! when their worker has not got on, so that none of them waits for its batch.
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, MutexGuard, OnceLock, atomic::Ordering},
     task::{Context, Poll},
     time::{Duration, Instant as StdInstant},
@@ -157,6 +158,8 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
             Owner::Wide(wide) => wide.started(),
         }
         let task = entry.task.take()?;
+        // The task's own code: what it panics with here is not worth a worker.
+        running.label = catch_unwind(AssertUnwindSafe(|| task.label())).unwrap_or_default();
         let (id, shard, width, placement) = (entry.id.clone(), entry.shard, entry.width, entry.placement);
         // On its own path, because this one is taken a million times a second and the other's fields
         // would be moved about unset.

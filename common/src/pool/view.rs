@@ -44,7 +44,7 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
                 tasks.push(RunningTask {
                     id: entry.id.clone(),
                     worker: cell.name,
-                    label: entry.label,
+                    label: running.label,
                     group: entry.group.clone(),
                     shard: (entry.shard, entry.width),
                     state,

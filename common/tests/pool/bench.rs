@@ -78,6 +78,15 @@ impl Task for Job {
         }
     }
 
+    fn label(&self) -> Option<&'static str> {
+        match self.act {
+            Act::Hold(..) => Some("hold"),
+            // Does not go through the panic hook, which would print each.
+            Act::Deaf => std::panic::resume_unwind(Box::new("no name")),
+            _ => None,
+        }
+    }
+
     fn shard(&self) -> Option<Self> {
         match &self.act {
             Act::Shards { go, panics } => Some(Self {

@@ -64,3 +64,18 @@ async fn what_has_waited_too_long_can_be_handed_back() {
     assert_eq!(bench.ending().await, ("runs".to_owned(), finished(0)));
     assert_eq!(bench.ending().await, ("young".to_owned(), finished(2)));
 }
+
+#[tokio::test(start_paused = true)]
+async fn snapshots_call_a_running_task_what_it_calls_itself() {
+    let mut bench = Bench::new(3, 2..=2);
+    let hold = bench.hold(Spec::short("a"));
+    // A name that panics is none, and the task runs all the same.
+    bench.submit(Spec::long("b"), Act::Deaf).unwrap();
+    assert_eq!(bench.starts().await, ["a", "b"]);
+    let tasks = bench.pool.snapshot().tasks;
+    let mut labels: Vec<_> = tasks.iter().map(|task| (task.id.to_string(), task.label)).collect();
+    labels.sort_unstable();
+    assert_eq!(labels, [("a".to_owned(), Some("hold")), ("b".to_owned(), None)]);
+    hold.send(()).unwrap();
+    assert_eq!(bench.ending().await.0, "a");
+}

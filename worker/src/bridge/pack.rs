@@ -142,7 +142,7 @@ impl Bridge {
         entry: Arc<Entry>,
     ) {
         // Long as the pool sees it, so that a stop reaches it between two records.
-        let mut spec = Spec::long(pack.id.shared()).deadline(self.pack_time).label(entry.kind);
+        let mut spec = Spec::long(pack.id.shared()).deadline(self.pack_time);
         if entry.options.cpu_bound {
             spec = spec.on_threads();
         }
