@@ -16,6 +16,9 @@ use crate::{
     process::{Launcher, Process, ProcessError, free_port},
 };
 
+/// The gateway's admin port where it is free, and the workers' from the next on: none that a program takes
+/// unasked, which could come between the look and the start.
+const ADMIN: u16 = 9470;
 /// Connecting takes milliseconds; a machine that compiles on the side takes longer.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 /// Longer than a soft stop of short tasks can take.
@@ -68,7 +71,7 @@ impl Fleet {
             free_port(wish).map_err(|source| ProcessError::Start { name: name.to_owned(), source })
         };
         let address = format!("127.0.0.1:{}", port("gateway", 8080)?);
-        let admin = format!("127.0.0.1:{}", port("gateway", 9463)?);
+        let admin = format!("127.0.0.1:{}", port("gateway", ADMIN)?);
         let program = launcher.sibling("garenne-producer")?;
         let arguments = ["serve", "--listen", &address, "--admin", &admin].map(OsString::from);
         let gateway = launcher.start("gateway", program.as_os_str(), arguments, None)?;
@@ -102,7 +105,7 @@ impl Fleet {
         self.started += 1;
         let name = format!("worker-{}", self.started);
         // Neighbouring ports, where they are free, are easier to remember.
-        let wish = 9463 + u16::try_from(self.started).unwrap_or(1);
+        let wish = ADMIN + u16::try_from(self.started).unwrap_or(1);
         let port = free_port(wish).map_err(|source| ProcessError::Start { name: name.clone(), source })?;
         let admin = format!("127.0.0.1:{port}");
         let results = self.launcher.dir.join(format!("{name}.ndjson"));
