@@ -190,8 +190,7 @@ pub fn analyze(series: Series<'_>, exact: bool) -> Result<Answer, Refusal> {
     if values.is_empty() {
         return Err(Refusal::Empty);
     }
-    let mut sorted = values.clone();
-    sorted.sort_unstable_by(f64::total_cmp);
+    let sorted = order::sorted(&values);
     let quantile = |p| order::quantile(&sorted, p);
     let median = order::median(&sorted);
     let mad = order::mad(&sorted, median);

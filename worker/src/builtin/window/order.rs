@@ -7,6 +7,28 @@ pub const MAD_TO_SIGMA: f64 = 1.482_602_218_505_602;
 /// How many values before the newest it is compared with.
 pub const HISTORY: usize = 256;
 
+/// An integer in the order of [`f64::total_cmp`], which compares them without this step each time.
+pub const fn key(value: f64) -> i64 {
+    flip(value.to_bits().cast_signed())
+}
+
+/// The value whose [`key`] this is.
+pub const fn unkey(key: i64) -> f64 {
+    f64::from_bits(flip(key).cast_unsigned())
+}
+
+/// Its own inverse: of negative numbers all bits but the sign.
+const fn flip(bits: i64) -> i64 {
+    bits ^ ((bits >> 63).cast_unsigned() >> 1).cast_signed()
+}
+
+/// Sorted copies of values.
+pub fn sorted(values: &[f64]) -> Vec<f64> {
+    let mut keys: Vec<i64> = values.iter().map(|value| key(*value)).collect();
+    keys.sort_unstable();
+    keys.into_iter().map(unkey).collect()
+}
+
 /// The quantile `p` of sorted values, at least one, linear between them (NumPy's default).
 pub fn quantile(sorted: &[f64], p: f64) -> f64 {
     let place = p * (sorted.len() - 1) as f64;
@@ -64,4 +86,19 @@ pub fn robust_z(values: &[f64]) -> Option<f64> {
     let center = median(&history);
     let spread = MAD_TO_SIGMA * mad(&history, center);
     Some((last - center) / spread).filter(|score| spread > 0.0 && score.is_finite())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_have_the_order_of_their_values_and_lead_back_to_them() {
+        let ascending =
+            [f64::NEG_INFINITY, -1e300, -1.0, -5e-324, -0.0, 0.0, 5e-324, 1.0, 1e300, f64::INFINITY];
+        let keys = ascending.map(key);
+        assert!(keys.is_sorted() && keys[4] < keys[5]);
+        assert_eq!(keys.map(|key| unkey(key).to_bits()), ascending.map(f64::to_bits));
+        assert_eq!(sorted(&[2.0, -1.0, 0.5]), [-1.0, 0.5, 2.0]);
+    }
 }

@@ -8,6 +8,8 @@
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
+use super::order;
+
 mod inversions;
 use inversions::{Order, Place};
 
@@ -114,7 +116,8 @@ fn draw(seconds: &[f64], values: &[f64], count: usize, random: &mut StdRng) -> V
 }
 
 fn sampled(seconds: &[f64], values: &[f64], pairs: u64, ranks: [u64; 4]) -> [f64; 4] {
-    let mut slopes = draw(seconds, values, SAMPLE, &mut generator());
+    let mut slopes: Vec<i64> =
+        draw(seconds, values, SAMPLE, &mut generator()).into_iter().map(order::key).collect();
     if slopes.is_empty() {
         return Pairs::new(seconds, values, pairs).at(ranks);
     }
@@ -123,9 +126,9 @@ fn sampled(seconds: &[f64], values: &[f64], pairs: u64, ranks: [u64; 4]) -> [f64
     let mut settled = 0;
     ranks.map(|rank| {
         let place = ((rank as f64 / pairs as f64 * count as f64) as usize).min(count - 1);
-        let found = *slopes[settled..].select_nth_unstable_by(place - settled, f64::total_cmp).1;
+        let found = *slopes[settled..].select_nth_unstable(place - settled).1;
         settled = place;
-        found
+        order::unkey(found)
     })
 }
 

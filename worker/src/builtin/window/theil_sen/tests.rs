@@ -4,9 +4,7 @@ use rand::Rng as _;
 use super::*;
 
 fn slope(seconds: &[f64], values: &[f64], exact: bool) -> Option<Slope> {
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable_by(f64::total_cmp);
-    super::slope(seconds, values, &sorted, exact)
+    super::slope(seconds, values, &order::sorted(values), exact)
 }
 
 /// The definition, by sorting every slope.
