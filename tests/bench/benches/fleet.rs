@@ -1,0 +1,31 @@
+//! Workers as they are run, and others' workers on the same tasks.
+//!
+//! `./dev bench worker|publish|start|memory|growth -- [--rounds N] [--json FILE] …`; each module says what it
+//! measures. Every contestant is a process of its own, so that its processor time and memory are its own, and
+//! contestants run in turns, so that whatever else the machine does meets each alike.
+
+#[path = "fleet/broker.rs"]
+mod broker;
+#[path = "fleet/garenne.rs"]
+mod garenne;
+#[path = "fleet/race.rs"]
+mod race;
+#[path = "fleet/rival.rs"]
+mod rival;
+#[path = "fleet/worker.rs"]
+mod worker;
+
+use anyhow::{Result, bail};
+use garenne_bench::Rows;
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let mut rows = Rows::default();
+    // Cargo puts words of its own behind ours.
+    match std::env::args().nth(1).as_deref() {
+        Some("worker") => worker::run(&mut rows).await?,
+        other => bail!("which benchmark? worker, not {other:?}"),
+    }
+    rows.publish()?;
+    Ok(())
+}

@@ -1,0 +1,120 @@
+//! One contestant and a full queue.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use garenne_bench::{Rows, Usage};
+
+use crate::{
+    broker::{Broker, LANE, body, task},
+    garenne::Garenne,
+    rival::Rival,
+};
+
+/// How often the queue is looked at for the first delivery, and for the last.
+const FIRST: Duration = Duration::from_millis(1);
+const LAST: Duration = Duration::from_millis(5);
+/// How long the broker gets to apply the last acks.
+const APPLIED: Duration = Duration::from_millis(300);
+
+/// Whose worker it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Who {
+    /// Ours, with these sinks.
+    Garenne { sink: Option<&'static str> },
+    /// Another one, in its own words.
+    Rival { program: &'static str, arguments: &'static [&'static str], tasks: Tasks },
+}
+
+/// How a rival's tasks are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tasks {
+    /// As Garenne's, in Garenne's queue.
+    Same,
+}
+
+/// A contestant by its name in the rows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Contestant {
+    pub(crate) name: &'static str,
+    pub(crate) who: Who,
+}
+
+/// What a race took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    tasks_per_s: f64,
+    cpu_us: f64,
+    rss_mb: f64,
+}
+
+impl Seen {
+    pub(crate) fn add_to(self, rows: &mut Rows, name: &str) {
+        rows.add(format!("{name}/tasks_per_s"), "tasks/s", self.tasks_per_s);
+        rows.add(format!("{name}/cpu_us"), "us/task", self.cpu_us);
+        rows.add(format!("{name}/rss_mb"), "MB", self.rss_mb);
+    }
+}
+
+/// The stretch between the first delivery and the last ack.
+struct Stretch {
+    begun: Instant,
+    before: Usage,
+    tasks: u32,
+}
+
+impl Stretch {
+    /// Waits for the first delivery.
+    async fn begin(broker: &Broker, queue: &str, count: u32, usage: impl Fn() -> Usage) -> Result<Self> {
+        let ready = broker.until(queue, FIRST, |ready| ready < count).await?;
+        Ok(Self { begun: Instant::now(), before: usage(), tasks: ready })
+    }
+
+    fn end(self, usage: Usage) -> Seen {
+        let (took, tasks) = (self.begun.elapsed().as_secs_f64(), f64::from(self.tasks));
+        let cpu = usage.cpu.saturating_sub(self.before.cpu).as_secs_f64();
+        Seen { tasks_per_s: tasks / took, cpu_us: cpu * 1e6 / tasks, rss_mb: usage.rss_mb }
+    }
+}
+
+/// Fills the queue and has a contestant empty it. The clock runs from its first delivery to its last ack;
+/// tasks that were delivered before the clock began are not counted. That nothing was left unacked is
+/// asked of the broker after the process is gone.
+pub(crate) async fn race(broker: &Broker, who: Who, prefetch: u16, count: u32) -> Result<Seen> {
+    let messages = (0..count).map(|_| task("bench.noop", body(200)));
+    broker.fill(LANE, messages).await?;
+    broker.until(LANE, LAST, |ready| ready == count).await?;
+    let seen = match who {
+        Who::Garenne { sink } => {
+            let mut arguments = vec!["--lane".to_owned(), format!("fast:prefetch={prefetch}")];
+            arguments.extend(sink.into_iter().flat_map(|sink| ["--sink".to_owned(), sink.to_owned()]));
+            let worker = Garenne::start(broker.amqp_url(), &arguments).await?;
+            let stretch = Stretch::begin(broker, LANE, count, || worker.usage()).await?;
+            broker.until(LANE, LAST, |ready| ready == 0).await?;
+            worker.until_settled(count.into()).await?;
+            let seen = stretch.end(worker.usage());
+            worker.stop().await?;
+            seen
+        }
+        Who::Rival { program, arguments, tasks: Tasks::Same } => {
+            let mut words: Vec<_> = arguments.iter().map(|&word| word.to_owned()).collect();
+            let (prefetch, tasks) = (prefetch.to_string(), count.to_string());
+            for word in ["--amqp-url", broker.amqp_url(), "--queue", LANE, "--prefetch", &prefetch] {
+                words.push(word.to_owned());
+            }
+            words.extend(["--count".to_owned(), tasks]);
+            let mut rival = Rival::start(program, &words)?;
+            let stretch = Stretch::begin(broker, LANE, count, || rival.usage()).await?;
+            broker.until(LANE, LAST, |ready| ready == 0).await?;
+            rival.done().await?;
+            let seen = stretch.end(rival.usage());
+            tokio::time::sleep(APPLIED).await;
+            rival.kill().await?;
+            seen
+        }
+    };
+    tokio::time::sleep(APPLIED).await;
+    let left = broker.ready(LANE).await?;
+    ensure!(left == 0, "{left} tasks came back");
+    Ok(seen)
+}

@@ -1,0 +1,95 @@
+//! What a process has cost so far, with its children, as the system counts it.
+
+use std::{fs, time::Duration};
+
+/// Of a process and its descendants that live.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Usage {
+    /// Processor time, user and system, of all threads.
+    pub cpu: Duration,
+    /// Resident memory now, in 10^6 bytes. Pages that processes share count for each.
+    pub rss_mb: f64,
+    /// The same at its highest, of each process at its own time.
+    pub peak_mb: f64,
+}
+
+impl Usage {
+    /// Reads it; nothing of a process that is gone.
+    #[must_use]
+    pub fn of(pid: u32) -> Self {
+        children(pid).into_iter().map(Self::of).fold(Self::alone(pid), |sum, child| Self {
+            cpu: sum.cpu + child.cpu,
+            rss_mb: sum.rss_mb + child.rss_mb,
+            peak_mb: sum.peak_mb + child.peak_mb,
+        })
+    }
+
+    fn alone(pid: u32) -> Self {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let memory = |name: &str| {
+            let line = status.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+            let kilobytes: f64 = line.split_whitespace().nth(1).and_then(|it| it.parse().ok()).unwrap_or(0.0);
+            kilobytes * 1024.0 / 1e6
+        };
+        Self { cpu: ticks(pid).max(scheduled(pid)), rss_mb: memory("VmRSS:"), peak_mb: memory("VmHWM:") }
+    }
+}
+
+/// `utime` and `stime`: complete, and as coarse as the clock's tick.
+fn ticks(pid: u32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The second field is the name and may hold spaces.
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    let ticks =
+        fields.split_whitespace().skip(11).take(2).filter_map(|it| it.parse::<u64>().ok()).sum::<u64>();
+    Duration::from_nanos(ticks * 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1))
+}
+
+/// What the scheduler gave to the threads that live: exact, and without those that ended. A system that does
+/// not count it has nothing there.
+fn scheduled(pid: u32) -> Duration {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Duration::ZERO };
+    let of = |thread: fs::DirEntry| {
+        let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split(' ').next()?.parse::<u64>().ok()
+    };
+    Duration::from_nanos(threads.flatten().filter_map(of).sum())
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let of = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+    let listed: String = threads.flatten().map(of).collect();
+    listed.split_whitespace().filter_map(|it| it.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{hint::black_box, process::Command, time::Instant};
+
+    use super::*;
+
+    #[test]
+    fn what_is_spent_is_counted() {
+        let before = Usage::of(std::process::id());
+        let begun = Instant::now();
+        while Usage::of(std::process::id()).cpu < before.cpu + Duration::from_millis(30) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "30 ms of work were never seen");
+            (0..100_000).for_each(|n| {
+                black_box(n);
+            });
+        }
+        assert!(before.rss_mb > 0.1 && before.peak_mb >= before.rss_mb * 0.9, "{before:?}");
+    }
+
+    #[test]
+    fn children_are_part_of_it_and_the_dead_are_nothing() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let alone = Usage::of(child.id());
+        assert!(children(std::process::id()).contains(&child.id()));
+        assert!(alone.rss_mb > 0.0);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(Usage::of(child.id()), Usage::default());
+    }
+}
