@@ -47,6 +47,7 @@ mod print;
 mod retry;
 mod secret;
 mod size;
+mod toml_text;
 
 pub use amqp_tls::AmqpTls;
 pub use args::{CommonArgs, flag};
@@ -62,3 +63,4 @@ pub use print::print_config;
 pub use retry::{Retry, Span};
 pub use secret::{SecretUrl, read_secret_file};
 pub use size::Size;
+pub use toml_text::parse_toml;

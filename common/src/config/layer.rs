@@ -8,6 +8,7 @@ use config::{Map, Source, Value, ValueKind};
 
 use super::ConfigError;
 use super::known::Known;
+use super::toml_text::parse_toml;
 
 /// Variables under the prefix that are no settings: the log filter, the file's own name, and what
 /// the `dev` script reads.
@@ -67,10 +68,7 @@ impl Layer {
             problem,
         };
         let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
-        let table: toml::Table = toml::from_str(&text).map_err(|error: toml::de::Error| {
-            let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
-            refused(format!("line {line}: {}", error.message().replace('\n', ", ")))
-        })?;
+        let table: toml::Table = parse_toml(&text).map_err(refused)?;
         let origin = format!("file {}", path.display());
         let table = table.into_iter().map(|(key, value)| (key, from_toml(value, &origin))).collect();
         Ok(Self { table, ..Self::default() })

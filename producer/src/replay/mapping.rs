@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use garenne_common::config::parse_toml;
 use garenne_common::exit::{Exit, Failure};
 use serde::Deserialize;
 use time::UtcOffset;
@@ -57,7 +58,7 @@ impl Mapping {
             Failure::new(Exit::Usage, format!("map {} cannot be used: {problem}", path.display()))
         };
         let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
-        toml::from_str(&text).map_err(|error| refused(error.to_string()))
+        parse_toml(&text).map_err(refused)
     }
 
     /// The offset of times that have none.

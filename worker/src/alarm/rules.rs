@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use garenne_common::sensor::Unit;
+use garenne_common::{config::parse_toml, sensor::Unit};
 use serde::Deserialize;
 
 use super::Micros;
@@ -111,10 +111,7 @@ impl Rules {
     /// # Errors
     /// Not TOML, or a rule is wrong: which one, which value, what is allowed.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let file: File = toml::from_str(text).map_err(|error| {
-            let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
-            format!("line {line}: {}", error.message().replace('\n', "; "))
-        })?;
+        let file: File = parse_toml(text)?;
         if file.rule.len() > MOST_RULES {
             return Err(format!("{} rules, {MOST_RULES} are allowed", file.rule.len()));
         }

@@ -18,7 +18,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use garenne_common::sensor::Unit;
+use garenne_common::{config::parse_toml, sensor::Unit};
 use serde::Deserialize;
 
 use super::quality::Flag;
@@ -102,10 +102,7 @@ impl Calibration {
     /// # Errors
     /// Not TOML, or a rule is wrong: which one, which value, what is allowed.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let file: File = toml::from_str(text).map_err(|error| {
-            let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
-            format!("line {line}: {}", error.message().replace('\n', "; "))
-        })?;
+        let file: File = parse_toml(text)?;
         let mut calibration = Self::default();
         for (index, entry) in file.calibration.into_iter().enumerate() {
             let place = format!("rule {} (device {:?}, metric {:?})", index + 1, entry.device, entry.metric);
