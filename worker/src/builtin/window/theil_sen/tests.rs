@@ -83,7 +83,8 @@ fn a_sample_comes_close() {
     let sampled = slope(&seconds, &values, false).unwrap();
     let exact = slope(&seconds, &values, true).unwrap();
     assert!(!sampled.is_exact && exact.is_exact);
-    assert!((sampled.median - exact.median).abs() < 1e-4, "{sampled:?} {exact:?}");
+    // Between the quantiles 49.2 and 50.8 % of all slopes, of which 13 are to the unit at the median.
+    assert!((sampled.median - exact.median).abs() < 6e-4, "{sampled:?} {exact:?}");
     assert!(
         (exact.median - 3.0).abs() < 1e-3
             && exact.interval[0] < exact.median
