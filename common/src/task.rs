@@ -10,7 +10,7 @@ mod id;
 mod kind;
 mod outcome;
 mod pack;
-mod stop_order;
+mod standing_order;
 
 pub use copy::Copied;
 pub use envelope::{ContentType, Envelope, Malformed, NewTask, epoch_ms};
@@ -18,4 +18,4 @@ pub use id::{IdError, TaskId};
 pub use kind::{Kind, KindError, matches_binding};
 pub use outcome::DeadReason;
 pub use pack::{BadPack, MOST_RECORDS, PACK, Packed, pack_properties, read_pack, write_pack};
-pub use stop_order::StopOrder;
+pub use standing_order::StandingOrder;

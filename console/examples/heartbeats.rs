@@ -76,6 +76,7 @@ fn beat(worker: usize, round: u64, started_at: i64) -> Heartbeat {
         every_ms: EVERY.as_millis() as u64,
         stance: Stance::Open,
         lanes: [("fast".to_owned(), lane(6)), ("slow".to_owned(), lane(4))].into(),
+        paused: Vec::new(),
         running: 10,
         tasks: (0..10).map(task).collect(),
         kinds: kinds.iter().zip(1..).map(|(name, n)| ((*name).to_owned(), kind(n))).collect(),

@@ -145,13 +145,13 @@ pub struct DashboardArgs {
 /// `garenne group …`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum GroupVerb {
-    /// Let every worker that runs now start nothing of a group; what runs goes on
+    /// Start nothing more of a group, on any worker, until it is resumed; what runs goes on
     #[command(after_help = "Example:\n  garenne group pause import-7")]
     Pause {
         /// The group
         group: String,
     },
-    /// Let the workers go on with a group
+    /// Go on with a group
     #[command(after_help = "Example:\n  garenne group resume import-7")]
     Resume {
         /// The group

@@ -32,7 +32,7 @@ use garenne_common::{
 };
 
 use crate::{
-    cli::{Cli, Command, GroupVerb, TaskVerb, WhichArgs},
+    cli::{Cli, Command, GroupVerb, TaskVerb},
     operator::Operator,
     settings::ConsoleConfig,
 };
@@ -67,12 +67,8 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Resume(which) => orders::command(&operator, &which, orders::Command::Resume).await,
         Command::Top => top::run(operator).await,
         Command::Dashboard(_) => dashboard::run(operator).await,
-        Command::Group { verb: GroupVerb::Pause { group } } => {
-            orders::command(&operator, &WhichArgs::default(), orders::Command::PauseGroup { group }).await
-        }
-        Command::Group { verb: GroupVerb::Resume { group } } => {
-            orders::command(&operator, &WhichArgs::default(), orders::Command::ResumeGroup { group }).await
-        }
+        Command::Group { verb: GroupVerb::Pause { group } } => orders::pause(&operator, &group, true).await,
+        Command::Group { verb: GroupVerb::Resume { group } } => orders::pause(&operator, &group, false).await,
         Command::Demo(args) => demo::run(&operator, &args, cli.common.config.as_deref()).await,
         Command::Drill(args) => drill::run(&operator, &args, cli.common.config.as_deref()).await,
         Command::Completions { .. } | Command::Leash(_) => unreachable!("done above"),

@@ -6,7 +6,7 @@ use garenne_common::{
     broker::{Message, PublishError, Publisher, PublisherConfig, Target},
     exit::{Exit, Failure},
     shutdown::Mode,
-    task::{StopOrder, TaskId, epoch_ms},
+    task::{StandingOrder, TaskId, epoch_ms},
 };
 use lapin::BasicProperties;
 use serde::Serialize;
@@ -33,16 +33,6 @@ pub enum Command {
     Quiet,
     /// Go on.
     Resume,
-    /// Start nothing of a group.
-    PauseGroup {
-        /// The group.
-        group: String,
-    },
-    /// Start what is of a group again.
-    ResumeGroup {
-        /// The group.
-        group: String,
-    },
     /// Say now what the next heartbeat would.
     Beat,
 }
@@ -60,6 +50,32 @@ pub async fn stop(operator: &Operator, args: &StopArgs) -> Result<Exit, Failure>
     Ok(Exit::Done)
 }
 
+/// `garenne group pause` and `group resume`.
+///
+/// # Errors
+/// One line and an exit code.
+pub async fn pause(operator: &Operator, group: &str, pause: bool) -> Result<Exit, Failure> {
+    pause_order(operator, group, pause).await?;
+    match pause {
+        true => println!("{group} is paused: what runs goes on, the rest is put off until it is resumed"),
+        false => println!("{group} is resumed: what was put off comes back in its time"),
+    }
+    Ok(Exit::Done)
+}
+
+/// Pauses or resumes a group, for workers that start later too.
+///
+/// # Errors
+/// One line and an exit code.
+pub async fn pause_order(operator: &Operator, group: &str, pause: bool) -> Result<(), Failure> {
+    let (group, at) = (group.to_owned(), epoch_ms(SystemTime::now()));
+    let order = match pause {
+        true => StandingOrder::Pause { pause: group, at },
+        false => StandingOrder::Resume { resume: group, at },
+    };
+    give(operator, &order).await
+}
+
 /// Orders tasks and groups to stop; answers how many orders that were.
 ///
 /// # Errors
@@ -69,15 +85,19 @@ pub async fn stop_orders(operator: &Operator, ids: &[String], groups: &[String])
     for id in ids {
         TaskId::parse(id).map_err(|error| Failure::new(Exit::Usage, format_args!("task {id:?}: {error}")))?;
     }
-    let tasks = ids.iter().map(|task| StopOrder::Task { task: task.clone(), at });
-    let groups = groups.iter().map(|group| StopOrder::Group { group: group.clone(), at });
+    let tasks = ids.iter().map(|task| StandingOrder::Task { task: task.clone(), at });
+    let groups = groups.iter().map(|group| StandingOrder::Group { group: group.clone(), at });
     let orders: Vec<_> = tasks.chain(groups).collect();
     for order in &orders {
-        send(operator, StopOrder::ROUTING_KEY, order).await.map_err(|error| {
-            undelivered(error, "no stream takes stop orders: run `garenne topology apply`")
-        })?;
+        give(operator, order).await?;
     }
     Ok(orders.len())
+}
+
+/// Gives an order that holds until another one overrules it.
+async fn give(operator: &Operator, order: &StandingOrder) -> Result<(), Failure> {
+    let given = send(operator, StandingOrder::ROUTING_KEY, order).await;
+    given.map_err(|error| undelivered(error, "no stream takes orders: run `garenne topology apply`"))
 }
 
 /// `garenne drain`, `quiet` and `resume`.
@@ -139,9 +159,5 @@ mod tests {
         assert_eq!(json(Command::Shutdown { mode: None }), r#"{"command":"shutdown"}"#);
         assert_eq!(json(Command::Quiet), r#"{"command":"quiet"}"#);
         assert_eq!(json(Command::Beat), r#"{"command":"beat"}"#);
-        assert_eq!(
-            json(Command::PauseGroup { group: "g".into() }),
-            r#"{"command":"pause-group","group":"g"}"#
-        );
     }
 }

@@ -22,6 +22,7 @@ mod scenarios {
     mod gateway;
     mod gateway_overload;
     mod gateway_receipts;
+    mod group_pause;
     mod harness;
     mod heartbeats;
     mod metrics_truth;

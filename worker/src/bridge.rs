@@ -17,7 +17,7 @@ use crate::{
     clerk::Clerk,
     consumer::Delivery,
     execute::{Attempt, End},
-    fleet::Member,
+    fleet::{Member, Word},
     handler::Surroundings,
     loans::Loan,
     pack::Packs,
@@ -164,8 +164,12 @@ impl Bridge {
         if envelope.expired(now) {
             return dead(delivery, Some(envelope), DeadReason::Expired, "expired before it started".into());
         }
-        if self.member.stops().cover(&envelope) {
-            return dead(delivery, Some(envelope), DeadReason::Stopped, "stopped by an operator".into());
+        match self.member.orders().word(&envelope, now) {
+            Some(Word::Stopped) => {
+                return dead(delivery, Some(envelope), DeadReason::Stopped, "stopped by an operator".into());
+            }
+            Some(Word::PutOff(wait)) => return self.clerk.put_off(&self.lane, delivery, &envelope, wait),
+            None => {}
         }
         let Some(entry) = self.registry.get(envelope.kind.as_str()).cloned() else {
             let error = format!("no handler for kind {:?}", envelope.kind.as_str());
@@ -222,7 +226,7 @@ impl Bridge {
             surroundings: self.surroundings.clone(),
             body: delivery.body.clone(),
             epoch: delivery.epoch(),
-            stops: Arc::clone(self.member.stops()),
+            orders: Arc::clone(self.member.orders()),
         };
         let hold = match entry.options.deadline {
             Some(_) => Hold::Loan(self.clerk.loans.lend(&envelope.id, delivery)),

@@ -14,7 +14,7 @@ use garenne_common::{
 
 use crate::{
     consumer::Epoch,
-    fleet::Stops,
+    fleet::{Orders, Word},
     handler::{Output, Surroundings, TaskContext, TaskError, Wish},
     registry::Entry,
 };
@@ -27,7 +27,7 @@ pub(crate) struct Attempt {
     pub(crate) surroundings: Surroundings,
     pub(crate) body: Bytes,
     pub(crate) epoch: Arc<Epoch>,
-    pub(crate) stops: Arc<Stops>,
+    pub(crate) orders: Arc<Orders>,
 }
 
 /// What an attempt yields.
@@ -45,9 +45,12 @@ impl Attempt {
             Err(TaskError::interrupted())
         } else if self.envelope.expired(started_at) {
             Err(TaskError::expired())
-        } else if self.stops.cover(&self.envelope) {
-            // The order came after the task was delivered and before the pool held it.
-            Err(TaskError::stopped())
+        } else if let Some(word) = self.orders.word(&self.envelope, started_at) {
+            // The order came after the task was delivered.
+            Err(match word {
+                Word::Stopped => TaskError::stopped(),
+                Word::PutOff(wait) => TaskError::snooze(wait),
+            })
         } else {
             let content_type = self.envelope.content_type;
             let context = TaskContext::new(self.envelope, self.worker, self.surroundings, cx);
@@ -154,7 +157,7 @@ impl End {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use garenne_common::task::{ContentType, Kind, NewTask, StopOrder, TaskId};
+    use garenne_common::task::{ContentType, Kind, NewTask, StandingOrder, TaskId};
     use serde::Deserialize;
 
     use super::*;
@@ -206,9 +209,9 @@ mod tests {
         let worker = TestWorker::new(builder).unwrap();
         let mut task = NewTask::new(Kind::parse("any.thing").unwrap(), ContentType::Json, b"{}".to_vec());
         task.id = TaskId::parse("unwanted").unwrap();
-        let stops = Arc::new(Stops::default());
-        stops.apply(&StopOrder::Task { task: "unwanted".into(), at: 0 });
-        let verdict = worker.run_under(&task, stops).await;
+        let orders = Arc::new(Orders::default());
+        orders.apply(&StandingOrder::Task { task: "unwanted".into(), at: 0 });
+        let verdict = worker.run_under(&task, orders).await;
         assert!(matches!(verdict, Verdict::Dead(DeadReason::Stopped, _)), "{verdict:?}");
         assert!(!started.load(Ordering::Relaxed));
         assert!(matches!(worker.run_task(&task).await, Verdict::Done(_)));

@@ -1,9 +1,9 @@
-//! What a worker knows of the rest of the fleet: who lives, who died uncleanly, and which tasks are
-//! to be stopped wherever they turn up.
+//! What a worker knows of the rest of the fleet: who lives, who died uncleanly, and what an
+//! operator ordered of tasks wherever they turn up.
 
 mod lives;
 mod member;
-mod stops;
+mod orders;
 
-pub(crate) use member::{FleetError, Member, Membership, Order};
-pub(crate) use stops::Stops;
+pub(crate) use member::{Command, FleetError, Member, Membership};
+pub(crate) use orders::{Orders, Word};

@@ -21,7 +21,7 @@ use garenne_common::{
 use crate::{
     consumer::Epoch,
     execute::{Attempt, End, Outcome},
-    fleet::Stops,
+    fleet::Orders,
     handler::{Companions, Surroundings},
     registry::Entry,
 };
@@ -53,7 +53,7 @@ pub(crate) struct PackAttempt {
     pub(crate) surroundings: Surroundings,
     pub(crate) records: Arc<[Record]>,
     pub(crate) epoch: Arc<Epoch>,
-    pub(crate) stops: Arc<Stops>,
+    pub(crate) orders: Arc<Orders>,
 }
 
 impl PackAttempt {
@@ -83,7 +83,7 @@ impl PackAttempt {
             surroundings: Surroundings { pack: Some(pack), ..self.surroundings.clone() },
             body: record.payload.clone(),
             epoch: Arc::clone(&self.epoch),
-            stops: Arc::clone(&self.stops),
+            orders: Arc::clone(&self.orders),
         };
         let part = pool::TaskContext::short(envelope.id.shared());
         let ending = match AssertUnwindSafe(attempt.run(part)).catch_unwind().await {

@@ -92,12 +92,13 @@ impl Control for Status {
     }
 
     fn group(&self, group: &str, command: GroupCommand) -> bool {
-        for lane in &self.lanes {
-            let group = lane.pool.group(group);
-            match command {
-                GroupCommand::Pause => group.pause(),
-                GroupCommand::Resume => group.resume(),
-                GroupCommand::Stop => drop(group.stop()),
+        match command {
+            GroupCommand::Pause => self.member.pause_here(group, true),
+            GroupCommand::Resume => self.member.pause_here(group, false),
+            GroupCommand::Stop => {
+                for lane in &self.lanes {
+                    lane.pool.group(group).stop();
+                }
             }
         }
         true

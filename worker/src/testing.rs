@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use crate::{
     consumer::{Epoch, Meter},
     execute::{Attempt, End, Outcome},
-    fleet::Stops,
+    fleet::Orders,
     handler::{Output, Routes, Surroundings, TaskOptions},
     registry::Registry,
     sink::Finished,
@@ -76,12 +76,12 @@ impl TestWorker {
         self.run_under(task, Arc::default()).await
     }
 
-    /// Runs one task on a worker that has seen these stop orders.
-    pub(crate) async fn run_under(&self, task: &NewTask, stops: Arc<Stops>) -> Verdict {
+    /// Runs one task on a worker that has seen these standing orders.
+    pub(crate) async fn run_under(&self, task: &NewTask, orders: Arc<Orders>) -> Verdict {
         let entry = self.registry.get(task.kind.as_str()).expect("a kind with a handler");
         let envelope = Arc::new(envelope(task));
         let meter = Meter { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
-        let (epoch, _orders) = Epoch::new(meter);
+        let (epoch, _settlements) = Epoch::new(meter);
         let attempt = Attempt {
             entry: Arc::clone(entry),
             envelope: Arc::clone(&envelope),
@@ -89,7 +89,7 @@ impl TestWorker {
             surroundings: self.surroundings.clone(),
             body: task.body.clone().into(),
             epoch: Arc::new(epoch),
-            stops,
+            orders,
         };
         let TaskOptions { deadline, cpu_bound, .. } = entry.options;
         let mut spec = Spec::short(envelope.id.shared());

@@ -69,6 +69,9 @@ pub struct Heartbeat {
     /// Each lane's pool.
     #[serde(default)]
     pub lanes: BTreeMap<String, LaneBeat>,
+    /// Groups of which nothing is started; the first so many by name, as of the tasks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paused: Vec<String>,
     /// Running tasks, named or not.
     #[serde(default)]
     pub running: usize,
@@ -107,9 +110,6 @@ pub struct LaneBeat {
     pub restarts: u64,
     /// Whether the pool takes tasks.
     pub open: bool,
-    /// Groups of which nothing is started.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub paused: Vec<String>,
     /// Why its queue is not consumed; nothing while it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
@@ -226,16 +226,16 @@ impl Heartbeat {
             stuck: pool.stuck,
             restarts: pool.workers.restarts,
             open: pool.phase == Phase::Open,
-            paused: pool.groups.iter().filter(|group| group.paused).map(|it| it.name.to_string()).collect(),
             ..LaneBeat::default()
         };
         self.lanes.insert(name.to_owned(), lane);
     }
 
-    /// Keeps the longest running tasks; the beat's size stays bounded whatever runs.
+    /// Keeps the longest running tasks and the first paused groups; the beat's size stays bounded whatever runs.
     pub fn bound(&mut self) {
         self.tasks.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
         self.tasks.truncate(MOST_TASKS);
+        self.paused.truncate(MOST_TASKS);
     }
 }
 

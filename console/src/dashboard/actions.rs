@@ -67,8 +67,8 @@ pub(super) async fn group(
     let operator = &desk.scope.operator;
     tracing::info!(group, command = word, "commanded from the dashboard");
     match word.as_str() {
-        "pause" => orders::tell(operator, None, &Command::PauseGroup { group: group.clone() }).await?,
-        "resume" => orders::tell(operator, None, &Command::ResumeGroup { group: group.clone() }).await?,
+        "pause" => orders::pause_order(operator, &group, true).await?,
+        "resume" => orders::pause_order(operator, &group, false).await?,
         "stop" => orders::stop_orders(operator, &[], std::slice::from_ref(&group)).await.map(drop)?,
         _ => return Err(unknown(&word, "pause, resume or stop")),
     }

@@ -43,15 +43,16 @@ fn lanes(beat: &Heartbeat) -> String {
         if lane.stuck > 0 {
             text += &format!(" {} stuck", lane.stuck);
         }
-        if !lane.paused.is_empty() {
-            text += &format!(" paused: {}", lane.paused.join(" "));
-        }
         if lane.trouble.is_some() {
             text += " not consuming";
         }
         text
     });
-    text.collect::<Vec<_>>().join(", ")
+    let mut text = text.collect::<Vec<_>>().join(", ");
+    if !beat.paused.is_empty() {
+        text += &format!("; paused: {}", beat.paused.join(" "));
+    }
+    text
 }
 
 /// Both tables; a line instead of an empty one.
@@ -93,8 +94,8 @@ mod tests {
         let beat = |id: &str, at: i64| -> Heartbeat {
             serde_json::from_value(serde_json::json!({
                 "program": "worker", "id": id, "incarnation": id, "started_at": 0, "at": at,
-                "every_ms": 1000, "stance": "open", "running": 1,
-                "lanes": {"fast": {"slots": 4, "busy": 1, "queued": 1200, "open": true, "paused": ["g"]},
+                "every_ms": 1000, "stance": "open", "running": 1, "paused": ["g"],
+                "lanes": {"fast": {"slots": 4, "busy": 1, "queued": 1200, "open": true},
                           "suspect": {"slots": 1}},
                 "tasks": [{"id": "t-1", "kind": "bench.deaf", "lane": "fast", "seconds": 61.0, "progress": 0.25}],
             }))
@@ -109,9 +110,9 @@ mod tests {
         assert_eq!(
             lines[1..],
             [
-                "b silent fast 1/4 +1,200 paused: g bench.deaf t-1 25 % 61s 10s ago",
+                "b silent fast 1/4 +1,200; paused: g bench.deaf t-1 25 % 61s 10s ago",
                 "never-seen silent never",
-                "a open fast 1/4 +1,200 paused: g bench.deaf t-1 25 % 61s 1.0s ago",
+                "a open fast 1/4 +1,200; paused: g bench.deaf t-1 25 % 61s 1.0s ago",
             ]
         );
     }

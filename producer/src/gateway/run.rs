@@ -238,6 +238,7 @@ impl State {
             every_ms: every.as_millis().try_into().unwrap_or(u64::MAX),
             stance: if state.accepting.load(Ordering::Relaxed) { Stance::Open } else { Stance::Stopping },
             lanes: BTreeMap::new(),
+            paused: Vec::new(),
             running: 0,
             tasks: Vec::new(),
             kinds: BTreeMap::new(),

@@ -64,7 +64,7 @@ async fn dashboard_shows_the_fleet_and_does_what_it_is_told() -> Result<()> {
 
     let (status, _) = dashboard.post("/api/groups/import-7/pause", json!({})).await?;
     assert_eq!(status, StatusCode::OK);
-    let paused = |now: &Value| worker(now, "w")["lanes"]["fast"]["paused"] == json!(["import-7"]);
+    let paused = |now: &Value| worker(now, "w")["paused"] == json!(["import-7"]);
     dashboard.until("the paused group", paused).await?;
     let (status, _) = dashboard.post("/api/workers/w/quiet", json!({})).await?;
     assert_eq!(status, StatusCode::OK);

@@ -5,7 +5,6 @@ use futures_util::StreamExt;
 use garenne_common::telemetry::heartbeat::{Heartbeat, Program, Stance};
 use garenne_tests::harness::{
     broker::Rights,
-    client::{headers, text, with_id},
     gateway::GatewayPlan,
     process::Signal,
     scene::Scene,
@@ -175,27 +174,5 @@ async fn heartbeats_missing_make_a_worker_silent_in_status() -> Result<()> {
     well.signal(Signal::QUIT)?;
     frozen.stopped().await?;
     well.stopped().await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn heartbeats_show_a_group_that_the_console_paused() -> Result<()> {
-    let scene = Scene::new().await?;
-    topology(&scene).await?;
-    let mut beats = listen(&scene).await?;
-    let worker = often(scene.worker("w")?.stdout()).start().await?;
-    let told = scene.garenne(&["group", "pause", "import-7"]).await?;
-    assert_eq!(told.code, Some(0), "{:?}", told.stderr);
-    until_beat(&mut beats, |beat| beat.lanes.get("fast").is_some_and(|lane| lane.paused == ["import-7"]))
-        .await?;
-    let properties = with_id("held").with_headers(headers([("garenne-group", text("import-7"))]));
-    scene.client().publish("garenne.tasks", "bench.noop", properties, b"{}").await?;
-    scene.publish("bench.noop", &json!({}), "other", 1).await?;
-    worker.until_done_with("other-0").await?;
-    worker.until_holds("fast", 0, 1).await?;
-    let told = scene.garenne(&["group", "resume", "import-7"]).await?;
-    assert_eq!(told.code, Some(0), "{:?}", told.stderr);
-    worker.until_done_with("held").await?;
-    worker.stop().await?;
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use garenne_common::task::StopOrder;
+use garenne_common::task::StandingOrder;
 use garenne_tests::harness::{
     client::{Taken, headers, text, with_id},
     scene::Scene,
@@ -28,9 +28,9 @@ async fn stop(scene: &Scene, arguments: &[&str]) -> Result<()> {
 /// Gives orders as the operator's tool does, all of them confirmed.
 async fn order(scene: &Scene, tasks: impl IntoIterator<Item = String>) -> Result<()> {
     for task in tasks {
-        let order = StopOrder::Task { task, at: i64::try_from(now()?.as_millis())? };
+        let order = StandingOrder::Task { task, at: i64::try_from(now()?.as_millis())? };
         let (properties, body) = (with_id("order"), serde_json::to_vec(&order)?);
-        scene.client().publish("garenne.control", StopOrder::ROUTING_KEY, properties, &body).await?;
+        scene.client().publish("garenne.control", StandingOrder::ROUTING_KEY, properties, &body).await?;
     }
     Ok(())
 }

@@ -16,6 +16,7 @@ use super::{Bridge, Job, SUSPICIOUS_DEATHS, SUSPICIOUS_RETURNS};
 use crate::{
     consumer::Delivery,
     execute::End,
+    fleet::Word,
     pack::{PackAttempt, PackEnd, Record},
     registry::Entry,
     work::Work,
@@ -90,7 +91,12 @@ impl Bridge {
             let error = format!("no handler for kind {:?}", pack.kind.as_str());
             return self.all_dead(delivery, &records, DeadReason::UnknownKind, &error);
         };
-        if let Some(wait) = pack.due_in(now) {
+        let paused = match self.member.orders().word(&pack, now) {
+            Some(Word::PutOff(wait)) => Some(wait),
+            // A stop is said of each record when its turn comes.
+            Some(Word::Stopped) | None => None,
+        };
+        if let Some(wait) = paused.or_else(|| pack.due_in(now)) {
             return self.clerk.put_off(&self.lane, delivery, &pack, wait);
         }
         if entry.options.deadline.is_some() && !self.quarantine {
@@ -156,7 +162,7 @@ impl Bridge {
             surroundings: self.surroundings.clone(),
             records: Arc::clone(&records),
             epoch: delivery.epoch(),
-            stops: Arc::clone(self.member.stops()),
+            orders: Arc::clone(self.member.orders()),
         };
         let job = Job::Pack(PackJob { bridge: Arc::clone(self), delivery, pack, records, entry });
         self.enter(spec, Work::Pack(attempt), job).await;

@@ -9,7 +9,7 @@ use garenne_common::{
     broker::{Backoff, BrokerError, Message, PublishError, Publisher, Target},
     exit::{Exit, HasExit},
     shutdown::Mode,
-    task::{StopOrder, epoch_ms},
+    task::{StandingOrder, epoch_ms},
     topology::Names,
 };
 use humantime::format_duration;
@@ -24,7 +24,7 @@ use tokio::{
 
 use super::{
     lives::{Life, Lives},
-    stops::Stops,
+    orders::Orders,
 };
 use crate::consumer::{
     Link,
@@ -44,12 +44,10 @@ const UNMARKED: Duration = Duration::from_secs(3);
 /// A command that arrives on the worker's own queue.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case")]
-pub(crate) enum Order {
+pub(crate) enum Command {
     Shutdown { mode: Option<Mode> },
     Quiet,
     Resume,
-    PauseGroup { group: String },
-    ResumeGroup { group: String },
     Beat,
 }
 
@@ -89,7 +87,7 @@ pub(crate) struct Member {
     link: Link,
     publisher: Publisher,
     lives: Mutex<Lives>,
-    stops: Arc<Stops>,
+    orders: Arc<Orders>,
     /// When the others were last looked at, begun.
     looked: AsyncMutex<Option<Instant>>,
 }
@@ -101,8 +99,8 @@ pub(crate) struct Membership {
 }
 
 impl Member {
-    /// Reads the streams to their end, for at most `patience`, then lets the fleet know. `stop` hears of
-    /// each stop order as it comes; `obey` of what arrives on the worker's own queue.
+    /// Reads the streams to their end, for at most `patience`, then lets the fleet know. `enforce` hears of
+    /// each standing order as it comes; `obey` of what arrives on the worker's own queue.
     ///
     /// # Errors
     /// [`FleetError`].
@@ -112,8 +110,8 @@ impl Member {
         link: Link,
         publisher: Publisher,
         patience: Duration,
-        obey: impl Fn(Order) + Send + Sync + 'static,
-        stop: impl Fn(&StopOrder) + Send + 'static,
+        obey: impl Fn(Command) + Send + Sync + 'static,
+        enforce: impl Fn(&StandingOrder) + Send + 'static,
     ) -> Result<Membership, FleetError> {
         let member = Arc::new(Self {
             incarnation: uuid::Uuid::now_v7().to_string(),
@@ -122,17 +120,16 @@ impl Member {
             link,
             publisher,
             lives: Mutex::default(),
-            stops: Arc::default(),
+            orders: Arc::default(),
             looked: AsyncMutex::default(),
         });
         let mut tasks = JoinSet::new();
         let this = Arc::clone(&member);
-        let stops =
-            member.read(&mut tasks, member.names.stops(), move |order| this.stop_order(&order, &stop));
+        let orders = member.read(&mut tasks, member.names.stops(), move |order| this.take(&order, &enforce));
         let this = Arc::clone(&member);
         let lives = member.read(&mut tasks, member.names.lives(), move |life| this.lives().apply(life));
         let both = async {
-            tokio::try_join!(stops.caught_up(&member, patience), lives.caught_up(&member, patience))
+            tokio::try_join!(orders.caught_up(&member, patience), lives.caught_up(&member, patience))
         };
         both.await?;
         let this = Arc::clone(&member);
@@ -142,7 +139,7 @@ impl Member {
             present.send_replace(true);
         };
         let command = move |body: &[u8]| match serde_json::from_slice(body) {
-            Ok(order) => obey(order),
+            Ok(command) => obey(command),
             Err(error) => tracing::warn!(%error, "a command that cannot be read"),
         };
         let (link, names, worker) = (member.link.clone(), member.names.clone(), member.worker.to_string());
@@ -183,15 +180,24 @@ impl Member {
         &self.incarnation
     }
 
-    /// What an operator stopped.
-    pub(crate) fn stops(&self) -> &Arc<Stops> {
-        &self.stops
+    /// What an operator ordered.
+    pub(crate) fn orders(&self) -> &Arc<Orders> {
+        &self.orders
     }
 
     /// Stops a record of a pack that is here, as an order to the whole fleet would.
     pub(crate) fn stop_here(&self, task: &str) {
-        let order = StopOrder::Task { task: task.to_owned(), at: epoch_ms(SystemTime::now()) };
-        self.stops.apply(&order);
+        let order = StandingOrder::Task { task: task.to_owned(), at: epoch_ms(SystemTime::now()) };
+        self.orders.apply(&order);
+    }
+
+    /// Pauses or resumes a group on this worker alone; a later order to the fleet overrules it.
+    pub(crate) fn pause_here(&self, group: &str, pause: bool) {
+        let (group, at) = (group.to_owned(), epoch_ms(SystemTime::now()));
+        self.orders.apply(&match pause {
+            true => StandingOrder::Pause { pause: group, at },
+            false => StandingOrder::Resume { resume: group, at },
+        });
     }
 
     /// Unclean deaths that may have to do with a message that just came back.
@@ -221,10 +227,10 @@ impl Member {
         }
     }
 
-    fn stop_order(&self, order: &StopOrder, stop: &impl Fn(&StopOrder)) {
+    fn take(&self, order: &StandingOrder, enforce: &impl Fn(&StandingOrder)) {
         // An old order that is read again must not stop what was published since.
-        if self.stops.apply(order) {
-            stop(order);
+        if self.orders.apply(order) {
+            enforce(order);
         }
     }
 

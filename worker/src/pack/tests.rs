@@ -2,7 +2,7 @@ use std::time::SystemTime;
 
 use garenne_common::{
     pool::{OnEnd, Pool, PoolConfig, Spec, Stop, Task},
-    task::{ContentType, DeadReason, Kind, NewTask, StopOrder, TaskId, pack_properties, write_pack},
+    task::{ContentType, DeadReason, Kind, NewTask, StandingOrder, TaskId, pack_properties, write_pack},
     telemetry::Metrics,
 };
 use tokio::sync::{Semaphore, oneshot};
@@ -55,9 +55,9 @@ fn attempt(steps: &[&str], stopped: &[&str], gate: &Arc<Semaphore>) -> PackAttem
     let properties = pack_properties(&kind, now);
     let pack = Envelope::read("test.step", &properties, None, |_| true, now).unwrap();
     let meter = Meter { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
-    let stops = Stops::default();
+    let orders = Orders::default();
     for task in stopped {
-        stops.apply(&StopOrder::Task { task: (*task).to_owned(), at: 0 });
+        orders.apply(&StandingOrder::Task { task: (*task).to_owned(), at: 0 });
     }
     PackAttempt {
         entry: Arc::clone(registry.get("test.step").unwrap()),
@@ -65,7 +65,7 @@ fn attempt(steps: &[&str], stopped: &[&str], gate: &Arc<Semaphore>) -> PackAttem
         surroundings: Surroundings::default(),
         records: Record::read_all(&pack, &body).unwrap().into(),
         epoch: Arc::new(Epoch::new(meter).0),
-        stops: Arc::new(stops),
+        orders: Arc::new(orders),
     }
 }
 

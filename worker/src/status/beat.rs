@@ -47,6 +47,7 @@ impl Status {
                 Intake::Closed => Stance::Stopping,
             },
             lanes: Default::default(),
+            paused: self.member.orders().paused(),
             running: 0,
             tasks: Vec::new(),
             kinds: metrics.kind_counts(),

@@ -10,7 +10,7 @@ use garenne_common::{
     config::{Concurrency, Lane},
     exit::{Exit, HasExit},
     shutdown::Command,
-    task::StopOrder,
+    task::StandingOrder,
     telemetry::admin,
     topology::{BrokerVersion, LaneSpec, Names, Topology},
 };
@@ -31,7 +31,7 @@ use crate::{
     budget,
     clerk::Clerk,
     consumer::{Intake, Link, Meter, Subscription},
-    fleet::{Member, Order},
+    fleet::{Command as FleetCommand, Member},
     handler::{Routes, Surroundings},
     loans::Loans,
     pack::Packs,
@@ -93,11 +93,11 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
     worker.metrics.before_encode(move || show_stuck(&shown, &stuck));
 
     let held = pools.clone();
-    let stop = move |order: &StopOrder| held.iter().for_each(|pool| stop_in(pool, order));
+    let enforce = move |order: &StandingOrder| held.iter().for_each(|pool| enforce_in(pool, order));
     let asked = Arc::new(Notify::new());
-    let obey = obey(commands.clone(), pools.clone(), Arc::clone(&asked));
+    let obey = obey(commands.clone(), Arc::clone(&asked));
     let (name, patience, theirs) = (Arc::clone(&worker.name), config.connect_timeout, names.clone());
-    let joining = Member::join(name, theirs, link.clone(), publisher.clone(), patience, obey, stop);
+    let joining = Member::join(name, theirs, link.clone(), publisher.clone(), patience, obey, enforce);
     let membership = match joining.await {
         Ok(membership) => membership,
         Err(error) => {
@@ -188,29 +188,27 @@ fn quarantine() -> Lane {
 /// Does what commands on the worker's own queue say.
 fn obey(
     commands: mpsc::Sender<Command>,
-    pools: Vec<LanePool>,
     asked: Arc<Notify>,
-) -> impl Fn(Order) + Send + Sync + 'static {
+) -> impl Fn(FleetCommand) + Send + Sync + 'static {
     let send = move |command| {
         // A full channel holds commands enough.
         let _ = commands.try_send(command);
     };
-    let each = move |act: &dyn Fn(&LanePool)| pools.iter().for_each(act);
-    move |order| match order {
-        Order::Shutdown { mode } => send(Command::Shutdown(mode.unwrap_or_default())),
-        Order::Quiet => send(Command::Quiet),
-        Order::Resume => send(Command::Resume),
-        Order::PauseGroup { group } => each(&|pool| pool.group(group.as_str()).pause()),
-        Order::ResumeGroup { group } => each(&|pool| pool.group(group.as_str()).resume()),
-        Order::Beat => asked.notify_one(),
+    move |command| match command {
+        FleetCommand::Shutdown { mode } => send(Command::Shutdown(mode.unwrap_or_default())),
+        FleetCommand::Quiet => send(Command::Quiet),
+        FleetCommand::Resume => send(Command::Resume),
+        FleetCommand::Beat => asked.notify_one(),
     }
 }
 
-/// Ends what a stop order covers, as far as this worker holds it.
-fn stop_in(pool: &LanePool, order: &StopOrder) {
+/// Ends what a standing order covers, as far as this worker holds it. What a pause covers is put off
+/// when its turn comes.
+fn enforce_in(pool: &LanePool, order: &StandingOrder) {
     match order {
-        StopOrder::Task { task, .. } => drop(pool.stop(&task.as_str().into())),
-        StopOrder::Group { group, .. } => drop(pool.group(group.as_str()).stop()),
+        StandingOrder::Task { task, .. } => drop(pool.stop(&task.as_str().into())),
+        StandingOrder::Group { group, .. } => drop(pool.group(group.as_str()).stop()),
+        StandingOrder::Pause { .. } | StandingOrder::Resume { .. } => {}
     }
 }
 

@@ -280,14 +280,14 @@ function updateWorker(node, worker) {
   const heard = worker.heard_ms_ago === null ? "never answered here" : worker.state === "silent" ? `last heard ${span(worker.heard_ms_ago / 1000)} ago` : `up ${span(Math.max(0, now.at - worker.started_at) / 1000)}`;
   const host = worker.host && !worker.id.startsWith(worker.host) ? [worker.host] : [];
   const lost = worker.reconnects ? [`${worker.reconnects} reconnects`] : [];
-  set(node.meta, [heard, ...host, worker.version && `v${worker.version}`, ...lost, worker.blocked && "publishing blocked"].filter(Boolean).join(" · "));
+  set(node.meta, [heard, ...host, worker.version && `v${worker.version}`, ...lost, worker.blocked && "publishing blocked", worker.paused?.length && `paused: ${worker.paused.join(", ")}`].filter(Boolean).join(" · "));
   const lanes = Object.entries(worker.lanes).filter(([name, lane]) => name !== "suspect" || lane.busy + lane.queued > 0);
   node.slots.replaceChildren(...lanes.flatMap(([name, lane]) => {
     const squares = h("span", "squares");
     squares.title = `${lane.busy} of ${lane.slots} slots busy, ${lane.stuck} stuck`;
     for (let n = 0; n < Math.min(lane.slots, 48); n++) squares.append(h("i", n < lane.stuck ? "stuck" : n < lane.busy ? "busy" : ""));
     const row = [h("span", "", name), squares, h("span", "wait", `${lane.busy}/${lane.slots}` + (lane.queued ? ` +${short(lane.queued)}` : ""))];
-    const notes = [lane.trouble && `not consuming: ${lane.trouble}`, lane.paused?.length && `paused: ${lane.paused.join(", ")}`].filter(Boolean);
+    const notes = [lane.trouble && `not consuming: ${lane.trouble}`].filter(Boolean);
     return notes.length ? [...row, h("span", "note", notes.join(" · "))] : row;
   }));
   keyed(node.tasks, worker.tasks.slice(0, 5), (task) => task.id, (task) => {
