@@ -190,7 +190,7 @@ class Installation:
 
     def probes(self, item, container):
         where = f"container {container['name']}"
-        for probe, path in (("startupProbe", "/livez"), ("livenessProbe", "/livez"), ("readinessProbe", "/readyz")):
+        for probe, path in (("livenessProbe", "/livez"), ("readinessProbe", "/readyz")):
             asked = container.get(probe, {}).get("httpGet", {})
             # Liveness must not depend on the broker: its restart would only add to an outage.
             if asked.get("path") != path or path not in ROUTES:
@@ -203,11 +203,6 @@ class Installation:
             ports = [port["containerPort"] for port in container["ports"] if port["name"] == name]
             if address and [int(address.rpartition(":")[2])] != ports:
                 self.fault(item, f"{where}: {variable} is {address}, port {name} is {ports}")
-        start = container.get("startupProbe", {})
-        granted = start.get("periodSeconds", 10) * start.get("failureThreshold", 3)
-        needed = 2 * seconds(environment(container).get("GARENNE_CONNECT_TIMEOUT", "30s"))
-        if granted < needed:
-            self.fault(item, f"{where}: startupProbe grants {granted} s, a start may take {needed} s")
 
     def grace(self, item, spec):
         granted = spec.get("terminationGracePeriodSeconds", 30)

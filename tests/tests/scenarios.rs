@@ -25,6 +25,7 @@ mod scenarios {
     mod group_pause;
     mod harness;
     mod heartbeats;
+    mod late_servers;
     mod metrics_truth;
     mod packs;
     mod poison;

@@ -4,6 +4,7 @@
 //! port is bound before work starts and closed last, so that a stop can be watched to its end.
 
 mod bind;
+mod late;
 mod problem;
 mod routes;
 mod serve;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 pub use bind::{AdminConfig, bind};
+pub use late::Late;
 pub use routes::router;
 pub use serve::{serve, serve_router};
 

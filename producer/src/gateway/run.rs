@@ -18,14 +18,14 @@ use garenne_common::{
     task::{Kind, TaskId, epoch_ms},
     telemetry::{
         Metrics,
-        admin::{self, AdminParts, Control, GroupCommand, Readiness},
+        admin::{self, AdminParts, Control, GroupCommand, Late, Readiness},
         heartbeat::{Heartbeat, Program, Stance},
     },
 };
 use prometheus::IntGauge;
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, sync::mpsc, sync::oneshot};
-use tokio_util::sync::CancellationToken;
+use tokio::{net::TcpListener, sync::mpsc};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{Access, Gateway, Ingest, Instruments, READING, Tls, TlsFiles, accept::Parts, raise_file_limit};
 use crate::{
@@ -69,6 +69,16 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
     let listener = bind(&settings).await?;
     let admin = admin::bind(&settings.common).await?;
     let metrics = Metrics::new("gateway");
+    let late = Late::new(orders.clone(), "not begun: the broker is being reached");
+    let parts = AdminParts {
+        metrics: metrics.clone(),
+        readiness: Arc::clone(&late) as _,
+        control: Arc::clone(&late) as _,
+        mode: Mode::SoftTimeout,
+    };
+    let admin_closed = CancellationToken::new();
+    let admin = admin::serve(admin, parts, admin_closed.clone().cancelled_owned());
+    let admin = AbortOnDropHandle::new(tokio::spawn(admin));
     let config =
         PublisherConfig { in_flight: IN_FLIGHT, acquire_timeout: PATIENCE, ..PublisherConfig::default() };
     let publisher = tokio::select! {
@@ -105,14 +115,7 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
         Arc::default(),
         state.vitals(&settings, &listener, metrics.clone()),
     );
-    let (close_admin, admin_closed) = oneshot::channel::<()>();
-    let admin = tokio::spawn(admin::serve(
-        admin,
-        AdminParts { metrics, readiness: state.clone(), control: state.clone(), mode: Mode::SoftTimeout },
-        async {
-            let _ = admin_closed.await;
-        },
-    ));
+    late.begin(Arc::clone(&state));
 
     let watching = tokio::spawn(async move {
         let certificates = async {
@@ -141,7 +144,7 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
     connecting.abort();
     heart.stop().await;
     publisher.close().await;
-    let _ = close_admin.send(());
+    admin_closed.cancel();
     let _ = admin.await;
     if interrupted {
         return Ok(Exit::Interrupted);

@@ -90,10 +90,19 @@ impl GatewayPlan {
     /// # Errors
     /// When it ends before.
     pub async fn start(&self) -> Result<Gateway> {
-        let process = self.launch().await?;
+        let gateway = self.begin().await?;
         let open =
             |lines: &[String]| lines.iter().any(|line| line.contains("open for sensors")).then_some(());
-        process.stderr().until("the gateway's port", open).await?;
+        gateway.process.stderr().until("the gateway's port", open).await?;
+        Ok(gateway)
+    }
+
+    /// Starts it and waits until its admin port is open, which is before sensors may come.
+    ///
+    /// # Errors
+    /// When it ends before.
+    pub async fn begin(&self) -> Result<Gateway> {
+        let process = self.launch().await?;
         let admin = process.stderr().until("the admin port's address", |lines| {
             let line = lines.iter().find(|line| line.contains("admin port is open"))?;
             Some(line.rsplit("address=").next()?.trim().to_owned())
@@ -145,6 +154,14 @@ impl Gateway {
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Whether it says that it lives.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn lives(&self) -> Result<bool> {
+        Ok(self.http.get(format!("{}/livez", self.admin)).send().await?.status().is_success())
     }
 
     /// The process.

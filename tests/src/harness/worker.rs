@@ -236,6 +236,14 @@ impl Worker {
         .await
     }
 
+    /// Whether it says that it lives.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn lives(&self) -> Result<bool> {
+        Ok(self.http.get(format!("{}/livez", self.admin)).send().await?.status() == StatusCode::OK)
+    }
+
     /// Waits until it says that it is not ready.
     ///
     /// # Errors

@@ -166,6 +166,7 @@ async fn postgres_away_at_the_start() -> Result<()> {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let plan = scene.worker("storing")?.option("--sink", "postgres");
     let plan = plan.option("--postgres-url", format!("postgres://garenne:secret@{nobody}/garenne"));
+    let plan = plan.env("GARENNE_CONNECT_TIMEOUT", "1s");
     let (code, words) = last_words(&plan).await?;
     assert_eq!(code, Some(1), "{words}");
     assert!(words.starts_with(&format!("no Postgres at {nobody}: ")), "{words}");

@@ -5,21 +5,23 @@
 
 mod alarms;
 mod rows;
+mod server;
 mod silence;
 mod window;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts};
+use deadpool_postgres::Object;
 use futures_util::future::BoxFuture;
 use garenne_common::resilience::deadline;
-use thiserror::Error;
 use time::OffsetDateTime;
-use tokio_postgres::{NoTls, types::Json};
+use tokio_postgres::types::Json;
 
 use super::{Accepted, Finished, Sink, SinkError, Start};
 use alarms::{Alarms, Touched};
 use rows::Rows;
+pub use server::PostgresError;
+use server::{Server, explain};
 pub(crate) use silence::Look;
 pub use silence::Silences;
 pub use window::StoredReadings;
@@ -35,24 +37,6 @@ pub enum OnConflict {
     Dead,
     /// The newer value replaces the stored one.
     Replace,
-}
-
-/// Why the sink could not be set up.
-#[derive(Debug, Error)]
-pub enum PostgresError {
-    /// The URL cannot be read.
-    #[error("postgres_url cannot be read: {0}; it looks like postgres://user:password@host:5432/database")]
-    Url(tokio_postgres::Error),
-    /// Nobody answered, or the server refused.
-    #[error(
-        "no Postgres at {address}: {detail}; is it running, and may this user create tables? (--postgres-url)"
-    )]
-    Away {
-        /// Host and port.
-        address: String,
-        /// What happened.
-        detail: String,
-    },
 }
 
 /// The tables, derived from the fleet's prefix.
@@ -78,64 +62,11 @@ impl Tables {
             watches: table("watches"),
         }
     }
-}
 
-/// A small pool that connects when it is first used, and where it connects to.
-fn pool(url: &str) -> Result<(Pool, String), PostgresError> {
-    let config: tokio_postgres::Config = url.parse().map_err(PostgresError::Url)?;
-    let address = address(&config);
-    let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-    let timeouts = Timeouts { wait: Some(PATIENCE), create: Some(PATIENCE), recycle: Some(PATIENCE) };
-    let pool = Pool::builder(Manager::from_config(config, NoTls, recycling))
-        .max_size(4)
-        .runtime(Runtime::Tokio1)
-        .timeouts(timeouts)
-        .build()
-        .expect("a runtime is given, which is all that build asks for");
-    Ok((pool, address))
-}
-
-/// Writes to Postgres through a small pool.
-pub struct PostgresSink {
-    pool: Pool,
-    tables: Tables,
-    on_conflict: OnConflict,
-    /// None where no rule asks for any.
-    alarms: Option<Alarms>,
-}
-
-/// How long a connection may take; an attempt that takes longer is repeated with the batch.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a batch may take, which is milliseconds otherwise: a server that hangs with its connections
-/// open is told from a slow one by nothing else.
-const WRITE: Duration = Duration::from_secs(30);
-/// Guards table creation when a whole fleet starts at once.
-const SCHEMA_LOCK: i64 = 0x0067_6172_656e_6e65;
-
-impl PostgresSink {
-    /// Connects and creates the tables where they are missing. Their names begin with `prefix`,
-    /// whatever is no letter or digit in it replaced by `_`.
-    ///
-    /// # Errors
-    /// [`PostgresError`] says what to check.
-    pub async fn connect(
-        url: &str,
-        prefix: &str,
-        on_conflict: OnConflict,
-        rules: Arc<Rules>,
-    ) -> Result<Arc<Self>, PostgresError> {
-        let (pool, address) = pool(url)?;
-        let tables = Tables::new(prefix);
-        let alarms = (!rules.is_empty()).then(|| Alarms { rules, tables: tables.clone() });
-        let sink = Self { pool, tables, on_conflict, alarms };
-        sink.create_tables().await.map_err(|detail| PostgresError::Away { address, detail })?;
-        Ok(Arc::new(sink))
-    }
-
-    async fn create_tables(&self) -> Result<(), String> {
-        let client = self.client().await?;
-        let Tables { readings, results, alarms, notices, watches } = &self.tables;
-        let ddl = format!(
+    /// Creates what is missing.
+    fn definition(&self) -> String {
+        let Self { readings, results, alarms, notices, watches } = self;
+        format!(
             "BEGIN;
              SELECT pg_advisory_xact_lock({SCHEMA_LOCK});
              CREATE TABLE IF NOT EXISTS {readings} (
@@ -157,15 +88,44 @@ impl PostgresSink {
                  device text, metric text, rule text, watch_id text NOT NULL, missed timestamptz,
                  PRIMARY KEY (device, metric, rule));
              COMMIT"
-        );
-        client.batch_execute(&ddl).await.map_err(|error| explain(&error))
+        )
     }
+}
 
-    async fn client(&self) -> Result<Object, String> {
-        self.pool.get().await.map_err(|error| match error {
-            deadpool_postgres::PoolError::Backend(error) => explain(&error),
-            other => other.to_string(),
-        })
+/// Writes to Postgres through a small pool.
+pub struct PostgresSink {
+    server: Server,
+    tables: Tables,
+    on_conflict: OnConflict,
+    /// None where no rule asks for any.
+    alarms: Option<Alarms>,
+}
+
+/// How long a batch may take, which is milliseconds otherwise: a server that hangs with its connections
+/// open is told from a slow one by nothing else.
+const WRITE: Duration = Duration::from_secs(30);
+/// Guards table creation when a whole fleet starts at once.
+const SCHEMA_LOCK: i64 = 0x0067_6172_656e_6e65;
+
+impl PostgresSink {
+    /// Connects and creates the tables where they are missing. Their names begin with `prefix`,
+    /// whatever is no letter or digit in it replaced by `_`. A server that is away or still starting is
+    /// waited for within `patience`.
+    ///
+    /// # Errors
+    /// [`PostgresError`] says what to check.
+    pub async fn connect(
+        url: &str,
+        prefix: &str,
+        on_conflict: OnConflict,
+        rules: Arc<Rules>,
+        patience: Duration,
+    ) -> Result<Arc<Self>, PostgresError> {
+        let server = Server::new(url)?;
+        let tables = Tables::new(prefix);
+        server.prepare(&tables.definition(), patience).await?;
+        let alarms = (!rules.is_empty()).then(|| Alarms { rules, tables: tables.clone() });
+        Ok(Arc::new(Self { server, tables, on_conflict, alarms }))
     }
 
     /// A value that Postgres cannot hold spoils all of its batch: the batch is halved until that value is
@@ -187,7 +147,7 @@ impl PostgresSink {
     }
 
     async fn store(&self, batch: &[Finished]) -> Result<Vec<Accepted>, Trouble> {
-        let mut client = self.client().await.map_err(Trouble::Away)?;
+        let mut client = self.server.client().await.map_err(|setback| Trouble::Away(setback.detail))?;
         match deadline(WRITE, self.store_with(&mut client, batch)).await {
             Ok(stored) => stored,
             Err(late) => {
@@ -347,15 +307,6 @@ fn add_starts(batch: &[Finished], accepted: &mut [Accepted], mut starts: HashMap
     }
 }
 
-fn address(config: &tokio_postgres::Config) -> String {
-    let host = match config.get_hosts().first() {
-        Some(tokio_postgres::config::Host::Tcp(host)) => host.clone(),
-        Some(tokio_postgres::config::Host::Unix(path)) => path.display().to_string(),
-        None => "localhost".into(),
-    };
-    format!("{host}:{}", config.get_ports().first().unwrap_or(&5432))
-}
-
 /// Why a batch was not stored.
 enum Trouble {
     /// It may be later.
@@ -372,14 +323,5 @@ impl From<tokio_postgres::Error> for Trouble {
             Some(code) if code.code().starts_with("22") => Self::Value(detail),
             _ => Self::Away(detail),
         }
-    }
-}
-
-/// The server's own message where there is one; the client's otherwise says only "db error".
-fn explain(error: &tokio_postgres::Error) -> String {
-    match error.as_db_error() {
-        Some(error) => error.message().to_owned(),
-        None => std::error::Error::source(error)
-            .map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}")),
     }
 }

@@ -14,7 +14,7 @@ use tokio::{
     task::JoinHandle,
     time::{Instant, timeout},
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{lane::Lane, pool_stop};
 use crate::{
@@ -41,7 +41,7 @@ pub(super) struct Running {
     pub(super) link: Link,
     pub(super) hurry: CancellationToken,
     pub(super) handlers: Runtime,
-    pub(super) admin: JoinHandle<()>,
+    pub(super) admin: AbortOnDropHandle<()>,
     pub(super) admin_closed: CancellationToken,
 }
 

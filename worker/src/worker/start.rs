@@ -11,7 +11,7 @@ use garenne_common::{
     exit::{Exit, HasExit},
     shutdown::Command,
     task::StandingOrder,
-    telemetry::admin,
+    telemetry::admin::{self, Late},
     topology::{BrokerVersion, LaneSpec, Names, Topology},
 };
 use tokio::{
@@ -19,7 +19,10 @@ use tokio::{
     sync::{Notify, mpsc, watch},
     time::Instant,
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::{
+    sync::CancellationToken,
+    task::{AbortOnDropHandle, TaskTracker},
+};
 
 use super::{
     Worker, WorkerError,
@@ -46,6 +49,16 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
     let ladder = config.retry.ladder()?;
     budget::check(config, worker.registry.deadlines())?;
     let admin_port = admin::bind(&config.common).await?;
+    let late = Late::new(commands.clone(), "not begun: the broker and the sinks are being reached");
+    let parts = admin::AdminParts {
+        metrics: worker.metrics.clone(),
+        readiness: Arc::clone(&late) as _,
+        control: Arc::clone(&late) as _,
+        mode: config.shutdown_mode,
+    };
+    let admin_closed = CancellationToken::new();
+    let admin = admin::serve(admin_port, parts, admin_closed.clone().cancelled_owned());
+    let admin = AbortOnDropHandle::new(tokio::spawn(admin));
     let names = Names::new(&config.common.prefix);
 
     let broker = Broker::configured(&config.common, &format!("garenne-worker {}", worker.name))?;
@@ -153,14 +166,7 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
     let (shown, every) = (Arc::clone(&status), vitals.every);
     let look = move || shown.beat(&vitals);
     let heart = Heart::start(publisher.clone(), names.events(), every, asked, look);
-    let parts = admin::AdminParts {
-        metrics: worker.metrics.clone(),
-        readiness: Arc::clone(&status) as _,
-        control: status,
-        mode: config.shutdown_mode,
-    };
-    let admin_closed = CancellationToken::new();
-    let admin = tokio::spawn(admin::serve(admin_port, parts, admin_closed.clone().cancelled_owned()));
+    late.begin(status);
     Ok(Running {
         lanes,
         membership,
@@ -261,7 +267,8 @@ async fn sinks(
             SinkName::Postgres => {
                 let url = config.postgres_url.as_ref().expect("validated with the settings");
                 let rules = Arc::clone(&worker.rules);
-                PostgresSink::connect(url.expose(), &config.common.prefix, config.on_conflict, rules).await?
+                let (prefix, patience) = (&config.common.prefix, config.connect_timeout);
+                PostgresSink::connect(url.expose(), prefix, config.on_conflict, rules, patience).await?
             }
         });
     }

@@ -47,14 +47,8 @@ securityContext:
     drop: [ALL]
 {{- end -}}
 
-{{- /* Called with (list component connectTimeoutSeconds). The admin port answers once the broker was reached and the
-      stop orders are read, each within connect_timeout, so a start may take twice that before liveness counts. */ -}}
+{{- /* The admin port answers from the process's first moment on: no start needs a grace of its own. */ -}}
 {{- define "garenne.probes" -}}
-startupProbe:
-  httpGet: {path: /livez, port: admin}
-  periodSeconds: 2
-  timeoutSeconds: 2
-  failureThreshold: {{ div (add (mul 2 (index . 0)) 31) 2 }}
 livenessProbe:
   httpGet: {path: /livez, port: admin}
   periodSeconds: 10

@@ -2,13 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use deadpool_postgres::{Pool, Transaction};
+use deadpool_postgres::Transaction;
 use time::OffsetDateTime;
 
 use super::{
     PostgresError, Tables,
     alarms::{Alarms, alarm_id, instant, notice},
-    explain, pool,
+    explain,
+    server::Server,
 };
 use crate::{
     alarm::{
@@ -24,7 +25,7 @@ const SECOND_LOOK: Duration = Duration::from_secs(60);
 
 /// Looks for what does not come.
 pub struct Silences {
-    pool: Pool,
+    server: Server,
     alarms: Alarms,
 }
 
@@ -45,7 +46,7 @@ impl Silences {
     /// # Errors
     /// [`PostgresError::Url`].
     pub fn new(url: &str, prefix: &str, rules: Arc<Rules>) -> Result<Self, PostgresError> {
-        Ok(Self { pool: pool(url)?.0, alarms: Alarms { rules, tables: Tables::new(prefix) } })
+        Ok(Self { server: Server::new(url)?, alarms: Alarms { rules, tables: Tables::new(prefix) } })
     }
 
     /// Looks for the newest reading, on behalf of the watch `id`.
@@ -59,7 +60,7 @@ impl Silences {
         metric: &str,
         rule: &str,
     ) -> Result<Look, String> {
-        let mut client = self.pool.get().await.map_err(|error| error.to_string())?;
+        let mut client = self.server.client().await.map_err(|setback| setback.detail)?;
         let transaction = client.transaction().await.map_err(|e| explain(&e))?;
         let found = self.look_in(&transaction, id, device, metric, rule).await.map_err(|e| explain(&e))?;
         transaction.commit().await.map_err(|e| explain(&e))?;

@@ -1,14 +1,13 @@
 //! Readings read back: a stretch of time of one device and metric.
 
-use deadpool_postgres::Pool;
 use garenne_common::sensor::Timestamp;
 use time::OffsetDateTime;
 
-use super::{PostgresError, Tables, explain, pool};
+use super::{PostgresError, Tables, explain, server::Server};
 
 /// Reads what the sink stored. Connects when it is first asked.
 pub struct StoredReadings {
-    pool: Pool,
+    server: Server,
     query: String,
 }
 
@@ -22,7 +21,7 @@ impl StoredReadings {
             "SELECT time, value FROM {} WHERE device = $1 AND metric = $2 AND time >= $3 AND time < $4 ORDER BY time",
             Tables::new(prefix).readings
         );
-        Ok(Self { pool: pool(url)?.0, query })
+        Ok(Self { server: Server::new(url)?, query })
     }
 
     /// Times and values from the first instant up to but not including the second.
@@ -36,7 +35,7 @@ impl StoredReadings {
         from: Timestamp,
         to: Timestamp,
     ) -> Result<(Vec<Timestamp>, Vec<Option<f64>>), String> {
-        let client = self.pool.get().await.map_err(|error| error.to_string())?;
+        let client = self.server.client().await.map_err(|setback| setback.detail)?;
         let statement = client.prepare_cached(&self.query).await.map_err(|e| explain(&e))?;
         let (from, to) = (instant(from)?, instant(to)?);
         let rows =
