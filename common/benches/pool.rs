@@ -12,12 +12,13 @@ mod ours;
 #[path = "pool/peers.rs"]
 mod peers;
 
-use std::{path::PathBuf, process::ExitCode, sync::Arc};
+use std::{io, sync::Arc};
 
+use garenne_bench::{Rows, number, option};
 use garenne_common::pool::Run;
 use tokio::runtime::{Builder, Runtime};
 
-use harness::{Contestant, Row, compete, publish};
+use harness::{Contestant, compete};
 use ours::{Load, Submit};
 
 /// Tasks that are submitted before any is waited for.
@@ -31,7 +32,7 @@ fn runtime() -> Arc<Runtime> {
     Arc::new(Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime"))
 }
 
-fn per_task(rounds: usize, only: &str) -> Vec<Row> {
+fn per_task(rounds: usize, only: &str, rows: &mut Rows) {
     let runtime = runtime();
     let long = Run::Long { deadline: None };
     let mut contestants = Vec::new();
@@ -62,12 +63,12 @@ fn per_task(rounds: usize, only: &str) -> Vec<Row> {
     peer("crossbeam", Box::new(peers::crossbeam(&runtime, GROUPS)));
     peer("tokio-spawn", Box::new(peers::spawn(&runtime, GROUPS, false)));
     peer("tokio-spawn/timeout-and-token", Box::new(peers::spawn(&runtime, GROUPS, true)));
-    compete(contestants, rounds, only)
+    compete(contestants, rounds, only, rows);
 }
 
 /// The same tasks on pools that differ in one size only; and groups as large as the queue, which fill it
 /// each time: the smaller they are, the more of their cost is the waiting for their end.
-fn scale(rounds: usize, only: &str) -> Vec<Row> {
+fn scale(rounds: usize, only: &str, rows: &mut Rows) {
     let runtime = runtime();
     let mut contestants = Vec::new();
     let mut contestant = |name: &str, queue: u64, workers: usize, group: u64| {
@@ -94,33 +95,17 @@ fn scale(rounds: usize, only: &str) -> Vec<Row> {
             measure,
         ));
     }
-    compete(contestants, rounds, only)
+    compete(contestants, rounds, only, rows);
 }
 
-fn main() -> ExitCode {
-    let mut json = None;
-    let mut rounds = 15;
-    let mut only = String::new();
-    let mut arguments = std::env::args().skip(1);
-    while let Some(argument) = arguments.next() {
-        match argument.as_str() {
-            "--json" => json = arguments.next().map(PathBuf::from),
-            "--only" => only = arguments.next().unwrap_or_default(),
-            "--rounds" => rounds = arguments.next().and_then(|n| n.parse().ok()).unwrap_or(rounds),
-            // What cargo adds, and filters meant for other benches.
-            _ => {}
-        }
-    }
-    let mut rows = per_task(rounds, &only);
-    rows.extend(scale(rounds, &only));
+fn main() -> io::Result<()> {
+    let rounds = number("--rounds", 15).map_err(io::Error::other)?;
+    let only = option("--only").unwrap_or_default();
+    let mut rows = Rows::default();
+    per_task(rounds, &only, &mut rows);
+    scale(rounds, &only, &mut rows);
     if only.is_empty() {
-        rows.extend(fair::rows(&runtime(), rounds));
+        fair::run(&runtime(), rounds, &mut rows);
     }
-    match publish(&rows, json.as_deref()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("cannot write the results: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    rows.publish()
 }

@@ -34,15 +34,37 @@ broker_ready() {
     wait_for_log rabbitmq "Server startup complete" 90
 }
 
-# The same broker at its container's own address, where this machine reaches it: a published port is served by
-# a process that copies every byte, which takes its part of a small machine.
-broker_without_proxy() {
+# The same broker and database at their containers' own addresses, where this machine reaches them: a published
+# port is served by a process that copies every byte, which takes its part of a small machine.
+without_proxy() {
     local address
     [ "$mode" = docker ] || return 0
-    address=$(docker inspect -f '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}' "$(recall rabbitmq NAME)")
-    if timeout 1 bash -c "exec 3<>/dev/tcp/$address/5672" 2>/dev/null; then
+    address=$(container_address rabbitmq)
+    if reaches "$address" 5672; then
         amqp_url="amqp://guest:guest@$address:5672/%2f" management_url="http://guest:guest@$address:15672"
     fi
+    [ -n "${postgres_url:-}" ] || return 0
+    address=$(container_address postgres)
+    if reaches "$address" 5432; then postgres_url="postgres://garenne:garenne@$address:5432/garenne"; fi
+}
+container_address() {
+    docker inspect -f '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}' "$(recall "$1" NAME)"
+}
+reaches() { timeout 1 bash -c "exec 3<>/dev/tcp/$1/$2" 2>/dev/null; }
+
+# The first processes of broker and database, where this machine sees them, joined by commas.
+server_processes() {
+    local service pid pids=()
+    for service in rabbitmq postgres; do
+        [ -e "$state_dir/$service" ] || continue
+        if [ "$mode" = docker ]; then
+            pid=$(docker inspect -f '{{.State.Pid}}' "$(recall "$service" NAME)")
+        else
+            pid=$(recall "$service" GROUP)
+        fi
+        [ ! -e "/proc/$pid" ] || pids+=("$pid")
+    done
+    (IFS=, && echo "${pids[*]}")
 }
 
 # Without a database where none can be had: `postgres_url` is empty then, and the caller goes on.

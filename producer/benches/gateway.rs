@@ -10,14 +10,12 @@
 mod child;
 #[path = "gateway/load.rs"]
 mod load;
-#[path = "gateway/report.rs"]
-mod report;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use child::{Child, How, Outlet};
+use garenne_bench::{Rows, Usage};
 use load::{Load, Seen};
-use report::Rows;
 
 /// The least that a fleet of sensors is looked at for.
 const MANY_BEATS: Duration = Duration::from_secs(10);
@@ -59,7 +57,7 @@ fn main() -> ExitCode {
     }
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let rows = runtime.block_on(run(&plan));
-    rows.publish(plan.json.as_deref()).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+    rows.publish_to(plan.json.as_deref()).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
 }
 
 async fn run(plan: &Plan) -> Rows {
@@ -74,7 +72,7 @@ async fn run(plan: &Plan) -> Rows {
                 }
                 if plan.takes(&format!("{server}/{load}")) {
                     let seen = measure(server, &Outlet::Memory, load, plan.seconds).await;
-                    rows.add(&format!("gateway/{server}/{load}"), &seen);
+                    seen.add_to(&mut rows, &format!("gateway/{server}/{load}"));
                 }
             }
         }
@@ -82,9 +80,9 @@ async fn run(plan: &Plan) -> Rows {
             // Long enough for whatever grows to be seen growing.
             let seconds = plan.seconds * 10;
             let seen = measure("connection-pool", &Outlet::Throttled, Load::Overload, seconds).await;
-            rows.add("gateway/connection-pool/overload", &seen);
+            seen.add_to(&mut rows, "gateway/connection-pool/overload");
             let capacity = f64::from(child::CAPACITY) * seen.took.as_secs_f64();
-            rows.one(
+            rows.add(
                 "gateway/connection-pool/overload/goodput",
                 "of capacity",
                 seen.receipts as f64 / capacity,
@@ -100,13 +98,13 @@ async fn run(plan: &Plan) -> Rows {
         ] {
             let outlet = Outlet::Broker { url: url.clone(), how };
             let seen = measure("connection-pool", &outlet, load, plan.seconds).await;
-            rows.add(&format!("gateway/receipt/{load}/{name}"), &seen);
+            seen.add_to(&mut rows, &format!("gateway/receipt/{load}/{name}"));
         }
         for server in ["worker-pool", "connection-pool"] {
             let outlet = Outlet::Broker { url: url.clone(), how: How::Gathered };
             // Each sensor sends a few times.
             let seen = measure(server, &outlet, Load::Fleet, plan.seconds.max(MANY_BEATS)).await;
-            rows.add(&format!("gateway/receipt/fleet/{server}"), &seen);
+            seen.add_to(&mut rows, &format!("gateway/receipt/fleet/{server}"));
         }
     }
     rows
@@ -114,9 +112,10 @@ async fn run(plan: &Plan) -> Rows {
 
 async fn measure(server: &str, outlet: &Outlet, load: Load, seconds: Duration) -> Seen {
     let child = Child::start(server, outlet);
-    let before = child.cpu();
+    let before = Usage::of(child.id()).cpu;
     let mut seen = load.run(child.address(), seconds).await;
-    seen.cpu = child.cpu().saturating_sub(before);
-    seen.rss_mb = child.rss_mb();
+    let usage = Usage::of(child.id());
+    seen.cpu = usage.cpu.saturating_sub(before);
+    seen.rss_mb = usage.peak_mb;
     seen
 }

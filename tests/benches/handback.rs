@@ -10,10 +10,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use futures_util::StreamExt;
-use garenne_tests::{
-    harness::{client::Client, process::Signal, scene::Scene},
-    rows::{Rows, option},
-};
+use garenne_bench::{Rows, number};
+use garenne_tests::harness::{client::Client, process::Signal, scene::Scene};
 use lapin::{
     options::{BasicConsumeOptions, BasicQosOptions, QueuePurgeOptions},
     types::FieldTable,
@@ -27,7 +25,7 @@ const RUNS: usize = 20;
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let runs = option("--runs").map_or(Ok(RUNS), |runs| runs.parse())?;
+    let runs = number("--runs", RUNS).map_err(anyhow::Error::msg)?;
     let scene = Scene::new().await?;
     let mut rows = Rows::default();
     for run in 0..runs {
@@ -37,7 +35,8 @@ async fn main() -> Result<()> {
             rows.add(format!("handback/{HELD}/{name}"), "ms", waits[place - 1]);
         }
     }
-    rows.publish()
+    rows.publish()?;
+    Ok(())
 }
 
 /// One stop; milliseconds from the signal to each delivery elsewhere.

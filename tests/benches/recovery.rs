@@ -9,14 +9,12 @@
 use std::time::SystemTime;
 
 use anyhow::{Context, Result};
+use garenne_bench::{Rows, number};
 use garenne_common::task::epoch_ms;
-use garenne_tests::{
-    harness::{
-        broker::{Broker, BrokerOptions},
-        scene::Scene,
-        wait::{Seen, eventually},
-    },
-    rows::{Rows, option},
+use garenne_tests::harness::{
+    broker::{Broker, BrokerOptions},
+    scene::Scene,
+    wait::{Seen, eventually},
 };
 use serde_json::json;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
@@ -26,7 +24,7 @@ const RUNS: usize = 10;
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let runs = option("--runs").map_or(Ok(RUNS), |runs| runs.parse())?;
+    let runs = number("--runs", RUNS).map_err(anyhow::Error::msg)?;
     let broker = Broker::start(BrokerOptions::default()).await?;
     let mut scene = Scene::on(&broker).await?;
     let worker =
@@ -51,5 +49,6 @@ async fn main() -> Result<()> {
         let wait = epoch_ms(begun.into()) - epoch_ms(greeted);
         rows.add(format!("recovery/{how}/ms"), "ms", wait as f64);
     }
-    rows.publish()
+    rows.publish()?;
+    Ok(())
 }

@@ -2,4 +2,3 @@
 //! stand on: real brokers and databases, and ways to hurt them.
 
 pub mod harness;
-pub mod rows;

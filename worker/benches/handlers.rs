@@ -5,20 +5,19 @@
 //! A reading is one record of a SenML pack of a hundred, from the bytes of the body to calibrated and
 //! derived values; times and allocations of `…/record` are those of one record.
 
-// The pool's bench has the same stopwatch, rounds and rows.
+// The pool's bench has the same stopwatch and rounds.
 #[path = "../../common/benches/pool/harness.rs"]
 mod harness;
 
-use std::{
-    f64::consts::TAU, fmt::Write as _, hint::black_box, ops::ControlFlow, path::PathBuf, process::ExitCode,
-};
+use std::{f64::consts::TAU, fmt::Write as _, hint::black_box, io, ops::ControlFlow};
 
+use garenne_bench::{Rows, number};
 use garenne_common::sensor::{Timestamp, readings_from};
 use garenne_worker::builtin::{
     reading::{Calibration, process},
     spectrum, window,
 };
-use harness::{Contestant, Watch, compete, publish};
+use harness::{Contestant, Watch, compete};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 /// Records of a pack: temperature and humidity of fifty devices, so that each pair gives derived values.
@@ -95,24 +94,10 @@ fn spectrum(count: usize) -> Contestant {
     Contestant::new(&format!("handlers/spectrum.analyze/{count}"), 1, run)
 }
 
-fn main() -> ExitCode {
-    let mut json = None;
-    let mut rounds = 15;
-    let mut arguments = std::env::args().skip(1);
-    while let Some(argument) = arguments.next() {
-        match argument.as_str() {
-            "--json" => json = arguments.next().map(PathBuf::from),
-            "--rounds" => rounds = arguments.next().and_then(|n| n.parse().ok()).unwrap_or(rounds),
-            // What cargo adds.
-            _ => {}
-        }
-    }
+fn main() -> io::Result<()> {
+    let rounds = number("--rounds", 15).map_err(io::Error::other)?;
     let contestants = vec![readings(false), readings(true), window(10_000), spectrum(1_000_000)];
-    match publish(&compete(contestants, rounds, ""), json.as_deref()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("cannot write the results: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    let mut rows = Rows::default();
+    compete(contestants, rounds, "", &mut rows);
+    rows.publish()
 }

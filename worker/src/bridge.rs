@@ -2,12 +2,13 @@
 //! on what becomes of it.
 
 use std::{
+    collections::VecDeque,
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use garenne_common::{
-    pool::{Completion, Ending, Refusal, Refused, Spec},
+    pool::{Completion, Ending, Refusal, Spec},
     shutdown::Fate,
     task::{ContentType, DeadReason, Envelope},
 };
@@ -127,13 +128,23 @@ impl Completion<Yield> for Job {
     }
 }
 
+/// A task that may enter the pool.
+type Ready = (Spec, Work, Job);
+
 impl Bridge {
-    /// Takes a delivery. Returns once the pool has it or it is on its way back; a pool that is full
+    /// Takes deliveries. Returns once the pool has them or they are on their way back; a pool that is full
     /// (with tasks of a channel that died) is waited for.
-    pub(crate) async fn accept(self: &Arc<Self>, delivery: Delivery) {
+    pub(crate) async fn accept(self: &Arc<Self>, deliveries: Vec<Delivery>) {
         let now = SystemTime::now();
+        let ready = deliveries.into_iter().filter_map(|delivery| self.read(delivery, now)).collect();
+        self.enter(ready).await;
+    }
+
+    /// What is to run of a delivery now; nothing where something else was done about it.
+    fn read(self: &Arc<Self>, delivery: Delivery, now: SystemTime) -> Option<Ready> {
         let dead = |delivery, envelope, reason, error| {
             self.clerk.dead(&self.lane, delivery, envelope, reason, error);
+            None
         };
         if delivery.body.len() > self.max_payload {
             let (size, max) = (delivery.body.len(), self.max_payload);
@@ -148,16 +159,14 @@ impl Bridge {
             Err(malformed) => return dead(delivery, None, DeadReason::Malformed, malformed.to_string()),
         };
         if envelope.content_type == ContentType::Pack {
-            return self.accept_pack(delivery, envelope, now).await;
+            return self.read_pack(delivery, envelope, now);
         }
         let delivery = if delivery.redelivered {
             if self.clerk.loans.is_done(&envelope.id) {
-                return delivery.settle(Fate::Acked);
+                delivery.settle(Fate::Acked);
+                return None;
             }
-            match self.clerk.loans.renew(&envelope.id, delivery) {
-                Ok(()) => return,
-                Err(delivery) => delivery,
-            }
+            self.clerk.loans.renew(&envelope.id, delivery).err()?
         } else {
             delivery
         };
@@ -168,7 +177,10 @@ impl Bridge {
             Some(Word::Stopped) => {
                 return dead(delivery, Some(envelope), DeadReason::Stopped, "stopped by an operator".into());
             }
-            Some(Word::PutOff(wait)) => return self.clerk.put_off(&self.lane, delivery, &envelope, wait),
+            Some(Word::PutOff(wait)) => {
+                self.clerk.put_off(&self.lane, delivery, &envelope, wait);
+                return None;
+            }
             None => {}
         }
         let Some(entry) = self.registry.get(envelope.kind.as_str()).cloned() else {
@@ -176,15 +188,16 @@ impl Bridge {
             return dead(delivery, Some(envelope), DeadReason::UnknownKind, error);
         };
         if let Some(wait) = envelope.due_in(now) {
-            return self.clerk.put_off(&self.lane, delivery, &envelope, wait);
+            self.clerk.put_off(&self.lane, delivery, &envelope, wait);
+            return None;
         }
         if self.quarantine || envelope.delivery_count >= SUSPICIOUS_RETURNS {
             // Finding out takes a moment, in which the others go on.
             let this = Arc::clone(self);
             self.clerk.tracker.spawn(async move { this.examine(delivery, envelope, entry).await });
-            return;
+            return None;
         }
-        self.submit(delivery, envelope, entry).await;
+        Some(self.ready(delivery, envelope, entry))
     }
 
     /// Takes a task that may kill its worker. In its lane it goes to the suspect queue if it came
@@ -205,10 +218,11 @@ impl Bridge {
             }
             return self.clerk.arm(delivery, &envelope);
         }
-        self.submit(delivery, envelope, entry).await;
+        let ready = self.ready(delivery, envelope, entry);
+        self.enter(VecDeque::from([ready])).await;
     }
 
-    async fn submit(self: &Arc<Self>, delivery: Delivery, envelope: Arc<Envelope>, entry: Arc<Entry>) {
+    fn ready(self: &Arc<Self>, delivery: Delivery, envelope: Arc<Envelope>, entry: Arc<Entry>) -> Ready {
         let mut spec = Spec::short(envelope.id.shared());
         if let Some(most) = entry.options.deadline {
             spec = spec.deadline(envelope.timeout.map_or(most, |asked| asked.min(most)));
@@ -233,20 +247,17 @@ impl Bridge {
             None => Hold::Own(delivery),
         };
         let job = Job::Task(TaskJob { bridge: Arc::clone(self), hold, envelope, entry });
-        self.enter(spec, Work::Task(attempt), job).await;
+        (spec, Work::Task(attempt), job)
     }
 
     /// Submits to the pool as soon as there is room; hands back where the pool is closed.
-    async fn enter(&self, spec: Spec, mut work: Work, mut job: Job) {
-        loop {
+    async fn enter(&self, mut ready: VecDeque<Ready>) {
+        while !ready.is_empty() {
             let room = self.room.notified();
-            match self.pool.submit_detached(spec.clone(), work, job) {
+            match self.pool.submit_each(&mut ready) {
                 Ok(()) => return,
-                Err(Refused { reason: Refusal::QueueFull { .. }, task: (back, completion) }) => {
-                    (work, job) = (back, completion);
-                    room.await;
-                }
-                Err(Refused { task: (_, job), .. }) => return job.hand_back(),
+                Err(Refusal::QueueFull { .. }) => room.await,
+                Err(_) => return ready.into_iter().for_each(|(_, _, job)| job.hand_back()),
             }
         }
     }

@@ -81,14 +81,13 @@ impl TestWorker {
         let entry = self.registry.get(task.kind.as_str()).expect("a kind with a handler");
         let envelope = Arc::new(envelope(task));
         let meter = Meter { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
-        let (epoch, _settlements) = Epoch::new(meter);
         let attempt = Attempt {
             entry: Arc::clone(entry),
             envelope: Arc::clone(&envelope),
             worker: "test".into(),
             surroundings: self.surroundings.clone(),
             body: task.body.clone().into(),
-            epoch: Arc::new(epoch),
+            epoch: Arc::new(Epoch::new(meter, 1)),
             orders,
         };
         let TaskOptions { deadline, cpu_bound, .. } = entry.options;

@@ -5,10 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use garenne_bench::Rows;
 use garenne_common::pool::{Pool, PoolConfig, Spec, Task, TaskContext, TaskId};
 use tokio::runtime::Runtime;
-
-use super::harness::Row;
 
 enum Job {
     /// Waits, as for a slow service.
@@ -69,17 +68,11 @@ fn p99(runtime: &Runtime, beside_slow: bool) -> f64 {
     waits[waits.len() * 99 / 100].as_secs_f64() * 1e9
 }
 
-pub(crate) fn rows(runtime: &Runtime, rounds: usize) -> Vec<Row> {
-    let (mut alone, mut beside, mut ratio) = (Vec::new(), Vec::new(), Vec::new());
+pub(crate) fn run(runtime: &Runtime, rounds: usize, rows: &mut Rows) {
     for _ in 0..rounds {
-        let (first, second) = (p99(runtime, false), p99(runtime, true));
-        alone.push(first);
-        beside.push(second);
-        ratio.push(second / first);
+        let (alone, beside) = (p99(runtime, false), p99(runtime, true));
+        rows.add("pool/fair/p99-wait/alone", "ns", alone);
+        rows.add("pool/fair/p99-wait/beside-slow", "ns", beside);
+        rows.add("pool/fair/p99-wait/ratio", "times", beside / alone);
     }
-    vec![
-        Row::new("pool/fair/p99-wait/alone".to_owned(), "ns", alone),
-        Row::new("pool/fair/p99-wait/beside-slow".to_owned(), "ns", beside),
-        Row::new("pool/fair/p99-wait/ratio".to_owned(), "times", ratio),
-    ]
 }

@@ -1,10 +1,12 @@
 //! Confirmed, mandatory publishing with many messages in flight.
 //!
-//! Members of a deadpool are connections with one confirm channel each. A member is held only while
-//! its frame is written; confirms are awaited outside, so a thousand messages can be in flight on one
-//! member. A member whose channel died is dropped at its next turn and a new one is made.
+//! Members of a deadpool are connections with one confirm channel each. A member is held only until its
+//! channel is known: frames of many messages are written together, and their confirms awaited, outside, so
+//! a thousand messages can be in flight on one member. A member whose channel died is dropped at its next
+//! turn and a new one is made.
 
 use std::{
+    pin::pin,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
@@ -12,14 +14,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, RecycleError, RecycleResult, Timeouts};
-use futures_util::StreamExt;
-use lapin::{Channel, Connection, Event, options::BasicPublishOptions, options::ConfirmSelectOptions};
+use deadpool::managed::{Object, Pool, PoolError, Timeouts};
+use lapin::{Channel, Connection, options::BasicPublishOptions};
 use thiserror::Error;
-use tokio::sync::{Mutex, Semaphore, oneshot};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::{
-    connect::{Broker, Role},
+    connect::Broker,
     error::BrokerError,
     wire::{Message, Target},
 };
@@ -29,7 +30,10 @@ use crate::{
 };
 
 mod confirms;
-use confirms::{Confirms, Verdict};
+mod member;
+
+use confirms::Verdict;
+use member::Members;
 
 /// Sizes and patience of a [`Publisher`].
 #[derive(Clone, Debug)]
@@ -211,13 +215,8 @@ impl Publisher {
         if self.is_blocked() {
             return Err(PublishError::Blocked);
         }
-        let waited = self.config.acquire_timeout;
-        let place = Arc::clone(&self.in_flight).acquire_owned();
-        let place = tokio::time::timeout(waited, place)
-            .await
-            .map_err(|_| PublishError::Busy { what: "place in flight", waited })?
-            .expect("the semaphore is never closed");
-        let member = self.member().await?;
+        let place = self.place().await?;
+        let member = Arc::clone(&*self.member().await?);
         let Message { target, properties, body } = message;
         let id = properties.message_id().as_ref().map(|id| id.as_str().to_owned());
         let options = BasicPublishOptions { mandatory: target.mandatory, immediate: false };
@@ -228,16 +227,17 @@ impl Publisher {
             &body,
             properties,
         );
+        let blocked = self.config.outlast_alarms.then(|| Arc::clone(&self.blocked));
+        let timeout = self.config.confirm_timeout;
         // A blocked connection stops writing: the frame then waits here.
-        let confirm = match tokio::time::timeout(self.config.confirm_timeout, sending).await {
-            Ok(Ok(confirm)) => confirm,
-            Ok(Err(error)) => return Err(PublishError::InDoubt(error.to_string())),
-            Err(_) => return Err(PublishError::InDoubt("the broker takes nothing (blocked?)".into())),
+        let confirm = match outlasting(timeout, blocked.as_deref(), sending).await {
+            Some(Ok(confirm)) => confirm,
+            Some(Err(error)) => return Err(PublishError::InDoubt(error.to_string())),
+            None => return Err(PublishError::InDoubt("the broker takes nothing (blocked?)".into())),
         };
         let verdict = member.confirms.watch(confirm, id, place);
         let Target { exchange, routing_key, .. } = target;
-        let blocked = self.config.outlast_alarms.then(|| Arc::clone(&self.blocked));
-        Ok(Pending { verdict, exchange, routing_key, timeout: self.config.confirm_timeout, blocked })
+        Ok(Pending { verdict, exchange, routing_key, timeout, blocked })
     }
 
     /// Sends a message that nobody waits for: unconfirmed, not counted, whether a queue takes it or not, on
@@ -281,6 +281,19 @@ impl Publisher {
         self.pool.close();
     }
 
+    /// A place in flight.
+    async fn place(&self) -> Result<OwnedSemaphorePermit, PublishError> {
+        // There nearly always is one, and then no timer is needed.
+        if let Ok(place) = Arc::clone(&self.in_flight).try_acquire_owned() {
+            return Ok(place);
+        }
+        let waited = self.config.acquire_timeout;
+        tokio::time::timeout(waited, Arc::clone(&self.in_flight).acquire_owned())
+            .await
+            .map_err(|_| PublishError::Busy { what: "place in flight", waited })
+            .map(|place| place.expect("the semaphore is never closed"))
+    }
+
     async fn member(&self) -> Result<Object<Members>, PublishError> {
         self.pool.get().await.map_err(|error| match error {
             PoolError::Backend(error) => PublishError::Connect(error),
@@ -295,97 +308,31 @@ impl Pending {
     /// # Errors
     /// [`PublishError::Unroutable`], [`PublishError::Refused`] or [`PublishError::InDoubt`].
     pub async fn confirmed(self) -> Result<(), PublishError> {
-        let Self { mut verdict, exchange, routing_key, timeout, blocked } = self;
-        let answer = loop {
-            let answer = tokio::time::timeout(timeout, &mut verdict).await;
-            let blocked = blocked.as_ref().is_some_and(|blocked| blocked.load(Ordering::Relaxed));
-            if answer.is_ok() || !blocked {
-                break answer;
-            }
-        };
-        match answer {
-            Ok(Ok(Verdict::Stored)) => Ok(()),
-            Ok(Ok(Verdict::Returned)) => Err(PublishError::Unroutable { exchange, routing_key }),
-            Ok(Ok(Verdict::Refused)) => Err(PublishError::Refused { routing_key }),
-            Ok(Ok(Verdict::Lost(why))) => Err(PublishError::InDoubt(why)),
-            Ok(Err(_)) => Err(PublishError::InDoubt("the connection ended".into())),
-            Err(_) => Err(PublishError::InDoubt(format!("no confirm within {timeout:?}"))),
+        let Self { verdict, exchange, routing_key, timeout, blocked } = self;
+        match outlasting(timeout, blocked.as_deref(), verdict).await {
+            Some(Ok(Verdict::Stored)) => Ok(()),
+            Some(Ok(Verdict::Returned)) => Err(PublishError::Unroutable { exchange, routing_key }),
+            Some(Ok(Verdict::Refused)) => Err(PublishError::Refused { routing_key }),
+            Some(Ok(Verdict::Lost(why))) => Err(PublishError::InDoubt(why)),
+            Some(Err(_)) => Err(PublishError::InDoubt("the connection ended".into())),
+            None => Err(PublishError::InDoubt(format!("no confirm within {timeout:?}"))),
         }
     }
 }
 
-/// Makes and checks members.
-struct Members {
-    broker: Broker,
-    metrics: Option<ConnectionMetrics>,
-    blocked: Arc<AtomicBool>,
-}
-
-impl Members {
-    /// Keeps the gauges of a connection true until it ends.
-    fn observe(&self, connection: &Connection) {
-        let gauges =
-            self.metrics.as_ref().map(|metrics| (metrics.up(Role::Publish), metrics.blocked.clone()));
-        let flag = Arc::clone(&self.blocked);
-        let mut events = Box::pin(connection.events_listener());
-        let status = connection.status().clone();
-        let show = move |up: bool, blocked: bool| {
-            flag.store(blocked, Ordering::Relaxed);
-            if let Some((is_up, is_blocked)) = &gauges {
-                is_up.set(up.into());
-                is_blocked.set(blocked.into());
-            }
-        };
-        show(true, false);
-        tokio::spawn(async move {
-            while let Some(event) = events.next().await {
-                match event {
-                    Event::ConnectionBlocked(reason) => {
-                        tracing::warn!(reason, "the broker blocks publishers");
-                        show(true, true);
-                    }
-                    Event::ConnectionUnblocked => show(true, false),
-                    Event::Error(_) if !status.connected() => break,
-                    _ => {}
-                }
-            }
-            show(false, false);
-        });
-    }
-}
-
-/// A connection with its confirm channel. The connection is kept for as long as the channel is used.
-struct Member {
-    connection: Arc<Connection>,
-    channel: Channel,
-    confirms: Confirms,
-}
-
-impl Manager for Members {
-    type Type = Member;
-    type Error = BrokerError;
-
-    async fn create(&self) -> Result<Member, BrokerError> {
-        let connection = self.broker.connect(Role::Publish).await?;
-        let opening = async {
-            let channel = connection.create_channel().await?;
-            channel.confirm_select(ConfirmSelectOptions::default()).await?;
-            Ok::<_, lapin::Error>(channel)
-        };
-        let channel = opening.await.map_err(|error| BrokerError::Unavailable {
-            address: self.broker.address(),
-            detail: error.to_string(),
-        })?;
-        self.observe(&connection);
-        let confirms = Confirms::start(channel.clone());
-        Ok(Member { connection: Arc::new(connection), channel, confirms })
-    }
-
-    async fn recycle(&self, member: &mut Member, _: &Metrics) -> RecycleResult<BrokerError> {
-        if member.connection.status().connected() && member.channel.status().connected() {
-            Ok(())
-        } else {
-            Err(RecycleError::message("the connection ended"))
+/// Waits for something as long as `timeout`, and for who outlasts alarms, again and again while the broker
+/// blocks publishers. Nothing when that was in vain.
+async fn outlasting<F: Future>(
+    timeout: Duration,
+    blocked: Option<&AtomicBool>,
+    wanted: F,
+) -> Option<F::Output> {
+    let mut wanted = pin!(wanted);
+    loop {
+        let answer = tokio::time::timeout(timeout, &mut wanted).await;
+        let blocked = blocked.is_some_and(|blocked| blocked.load(Ordering::Relaxed));
+        if answer.is_ok() || !blocked {
+            return answer.ok();
         }
     }
 }

@@ -111,22 +111,8 @@ impl Child {
         self.address
     }
 
-    /// Processor time of all its threads so far.
-    pub(crate) fn cpu(&self) -> Duration {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap_or_default();
-        // The second field is the name and may hold spaces.
-        let rest = stat.rsplit(')').next().unwrap_or_default();
-        let ticks: u64 =
-            rest.split_whitespace().skip(11).take(2).filter_map(|it| it.parse::<u64>().ok()).sum();
-        Duration::from_millis(ticks * 10)
-    }
-
-    /// Resident memory at its highest.
-    pub(crate) fn rss_mb(&self) -> f64 {
-        let status =
-            std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap_or_default();
-        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap_or_default();
-        line.split_whitespace().nth(1).and_then(|kib| kib.parse::<f64>().ok()).unwrap_or(0.0) / 1024.0
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
     }
 }
 

@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use garenne_bench::Rows;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::TcpStream,
@@ -86,6 +87,25 @@ pub(crate) struct Seen {
     pub(crate) p99: Duration,
     pub(crate) cpu: Duration,
     pub(crate) rss_mb: f64,
+}
+
+impl Seen {
+    pub(crate) fn add_to(&self, rows: &mut Rows, name: &str) {
+        let receipts = (self.receipts as f64).max(1.0);
+        let cpu = self.cpu.as_secs_f64();
+        for (what, unit, value) in [
+            ("per_s", "readings/s", self.receipts as f64 / self.took.as_secs_f64()),
+            ("p50_ms", "ms", self.p50.as_secs_f64() * 1e3),
+            ("p99_ms", "ms", self.p99.as_secs_f64() * 1e3),
+            ("cpu_us", "us/reading", cpu * 1e6 / receipts),
+            ("per_cpu_s", "readings/cpu-s", self.receipts as f64 / cpu.max(0.01)),
+            ("rss_mb", "MB", self.rss_mb),
+            ("refused", "connections or lines", self.refused as f64),
+            ("silent", "lines", self.silent as f64),
+        ] {
+            rows.add(format!("{name}/{what}"), unit, value);
+        }
+    }
 }
 
 #[derive(Default)]

@@ -1,9 +1,12 @@
 //! What every rival is told, and what it says when it is done.
 
-use std::io::Write;
+use std::{
+    io::Write,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use anyhow::{Context, Result};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// The command line of each: `--amqp-url URL --queue NAME --prefetch N --count N`.
 #[derive(Clone, Debug)]
@@ -18,7 +21,7 @@ pub struct Orders {
 }
 
 /// The task: anything, of which nothing is looked at. The same that Garenne's `bench.noop` decodes.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 pub struct Noop {}
 
 impl Orders {
@@ -44,4 +47,19 @@ impl Orders {
 pub fn done() {
     println!("done");
     let _ = std::io::stdout().flush();
+}
+
+/// Tasks still to do; for handlers that are told of one task each.
+static LEFT: AtomicUsize = AtomicUsize::new(0);
+
+/// So many are to be counted.
+pub fn expect(count: usize) {
+    LEFT.store(count, Ordering::Relaxed);
+}
+
+/// Counts one, and says so when it was the last.
+pub fn count() {
+    if LEFT.fetch_sub(1, Ordering::Relaxed) == 1 {
+        done();
+    }
 }

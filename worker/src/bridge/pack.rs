@@ -1,6 +1,7 @@
 //! A lane's pipeline for packs: one delivery, one place in the pool, and a settlement for each record.
 
 use std::{
+    collections::VecDeque,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -12,7 +13,7 @@ use garenne_common::{
     telemetry::metrics::TaskOutcome,
 };
 
-use super::{Bridge, Job, SUSPICIOUS_DEATHS, SUSPICIOUS_RETURNS};
+use super::{Bridge, Job, Ready, SUSPICIOUS_DEATHS, SUSPICIOUS_RETURNS};
 use crate::{
     consumer::Delivery,
     execute::End,
@@ -65,31 +66,35 @@ fn shares(delivery: Delivery, records: &[Record]) -> impl Iterator<Item = (Deliv
 impl Bridge {
     /// Takes a pack. As a whole it can only be malformed; whatever else keeps its records from running
     /// is said of each of them.
-    pub(super) async fn accept_pack(
+    pub(super) fn read_pack(
         self: &Arc<Self>,
         delivery: Delivery,
         pack: Arc<Envelope>,
         now: SystemTime,
-    ) {
+    ) -> Option<Ready> {
         let mut records = match Record::read_all(&pack, &delivery.body) {
             Ok(records) => records,
             Err(bad) => {
                 let error = bad.to_string();
-                return self.clerk.dead(&self.lane, delivery, Some(pack), DeadReason::Malformed, error);
+                self.clerk.dead(&self.lane, delivery, Some(pack), DeadReason::Malformed, error);
+                return None;
             }
         };
         if delivery.redelivered {
             records.retain(|record| !self.clerk.loans.is_done(&record.envelope.id));
             if records.is_empty() {
-                return delivery.settle(Fate::Acked);
+                delivery.settle(Fate::Acked);
+                return None;
             }
         }
         if pack.expired(now) {
-            return self.all_dead(delivery, &records, DeadReason::Expired, "expired before it started");
+            self.all_dead(delivery, &records, DeadReason::Expired, "expired before it started");
+            return None;
         }
         let Some(entry) = self.registry.get(pack.kind.as_str()).cloned() else {
             let error = format!("no handler for kind {:?}", pack.kind.as_str());
-            return self.all_dead(delivery, &records, DeadReason::UnknownKind, &error);
+            self.all_dead(delivery, &records, DeadReason::UnknownKind, &error);
+            return None;
         };
         let paused = match self.member.orders().word(&pack, now) {
             Some(Word::PutOff(wait)) => Some(wait),
@@ -97,7 +102,8 @@ impl Bridge {
             Some(Word::Stopped) | None => None,
         };
         if let Some(wait) = paused.or_else(|| pack.due_in(now)) {
-            return self.clerk.put_off(&self.lane, delivery, &pack, wait);
+            self.clerk.put_off(&self.lane, delivery, &pack, wait);
+            return None;
         }
         if entry.options.deadline.is_some() && !self.quarantine {
             // A long task needs a place, a deadline and a delivery of its own. Through the ladder: the
@@ -105,15 +111,15 @@ impl Bridge {
             for (delivery, record) in shares(delivery, &records) {
                 self.clerk.put_off(&self.lane, delivery, &record.envelope, Duration::ZERO);
             }
-            return;
+            return None;
         }
         let records = Arc::from(records);
         if self.quarantine || pack.delivery_count >= SUSPICIOUS_RETURNS {
             let this = Arc::clone(self);
             self.clerk.tracker.spawn(async move { this.examine_pack(delivery, pack, records, entry).await });
-            return;
+            return None;
         }
-        self.submit_pack(delivery, pack, records, entry).await;
+        Some(self.ready_pack(delivery, pack, records, entry))
     }
 
     /// Takes a pack with a record that may kill its worker. Alone in the suspect queue it runs as a pack
@@ -137,16 +143,17 @@ impl Bridge {
         } else if delivery.redelivered && self.member.unclean_deaths().await > 0 {
             return self.all_suspect(delivery, &pack, &records);
         }
-        self.submit_pack(delivery, pack, records, entry).await;
+        let ready = self.ready_pack(delivery, pack, records, entry);
+        self.enter(VecDeque::from([ready])).await;
     }
 
-    async fn submit_pack(
+    fn ready_pack(
         self: &Arc<Self>,
         delivery: Delivery,
         pack: Arc<Envelope>,
         records: Arc<[Record]>,
         entry: Arc<Entry>,
-    ) {
+    ) -> Ready {
         // Long as the pool sees it, so that a stop reaches it between two records.
         let mut spec = Spec::long(pack.id.shared()).deadline(self.pack_time);
         if entry.options.cpu_bound {
@@ -165,7 +172,7 @@ impl Bridge {
             orders: Arc::clone(self.member.orders()),
         };
         let job = Job::Pack(PackJob { bridge: Arc::clone(self), delivery, pack, records, entry });
-        self.enter(spec, Work::Pack(attempt), job).await;
+        (spec, Work::Pack(attempt), job)
     }
 
     fn all_dead(&self, delivery: Delivery, records: &[Record], reason: DeadReason, error: &str) {

@@ -142,36 +142,39 @@ fn together(fates: u8) -> Fate {
 #[cfg(test)]
 mod tests {
     use garenne_common::telemetry::Metrics;
-    use tokio::sync::mpsc::UnboundedReceiver;
 
     use super::*;
     use crate::consumer::Meter;
 
-    fn divided(shares: usize) -> (Vec<Delivery>, UnboundedReceiver<Order>) {
+    fn divided(shares: usize) -> (Vec<Delivery>, Arc<Epoch>) {
         let meter = Meter { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
-        let (epoch, orders) = Epoch::new(meter);
+        let epoch = Arc::new(Epoch::new(meter, 1));
         let whole = Delivery {
-            loan: Loan::Whole(Whole { epoch: Arc::new(epoch), tag: 7, fate: Fate::Requeued }),
+            loan: Loan::Whole(Whole { epoch: Arc::clone(&epoch), tag: 7, fate: Fate::Requeued }),
             routing_key: "k".into(),
             redelivered: false,
             properties: Arc::default(),
             body: Bytes::new(),
         };
-        (whole.divide((0..shares).map(|_| Bytes::new())).collect(), orders)
+        (whole.divide((0..shares).map(|_| Bytes::new())).collect(), epoch)
     }
 
     fn fate(fates: &[Option<Fate>]) -> Fate {
-        let (shares, mut orders) = divided(fates.len());
+        let (shares, epoch) = divided(fates.len());
         for (share, fate) in shares.into_iter().zip(fates) {
-            assert!(orders.try_recv().is_err(), "told before the last share was settled");
+            assert_eq!(epoch.waiting(), 0, "told before the last share was settled");
             if let Some(fate) = fate {
                 share.settle(*fate);
             }
         }
-        let order = orders.try_recv().unwrap();
-        assert!(orders.try_recv().is_err(), "settled once");
-        assert_eq!(order.tag, 7);
-        order.fate
+        only_order(&epoch)
+    }
+
+    fn only_order(epoch: &Epoch) -> Fate {
+        let mut orders = Vec::new();
+        epoch.take(&mut orders);
+        let [Order { tag: 7, fate }] = orders[..] else { panic!("settled once: {orders:?}") };
+        fate
     }
 
     #[test]
@@ -187,9 +190,9 @@ mod tests {
 
     #[test]
     fn a_message_without_shares_is_not_acked() {
-        let (shares, mut orders) = divided(0);
+        let (shares, epoch) = divided(0);
         drop(shares);
         // The iterator held the only share.
-        assert_eq!(orders.try_recv().unwrap().fate, Fate::Requeued);
+        assert_eq!(only_order(&epoch), Fate::Requeued);
     }
 }

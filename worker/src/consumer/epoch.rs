@@ -1,9 +1,12 @@
 //! One life of a channel. Tags mean something only within it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{
+    Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
 
 use garenne_common::shutdown::Fate;
-use tokio::sync::mpsc;
+use tokio::sync::Notify;
 
 use super::meter::Meter;
 
@@ -16,27 +19,37 @@ pub(crate) struct Order {
 
 /// Shared by a channel's deliveries and its settler.
 pub(crate) struct Epoch {
-    orders: mpsc::UnboundedSender<Order>,
+    orders: Mutex<Orders>,
+    /// Told of the first order of a batch and of the one that fills it, and of none between: to wake the
+    /// settler costs more than a task.
+    news: Notify,
+    batch: usize,
     meter: Meter,
     alive: AtomicBool,
     delivered: AtomicU64,
     ordered: AtomicU64,
 }
 
+#[derive(Default)]
+struct Orders {
+    /// What the settler has not taken yet. The channel's prefetch bounds it.
+    waiting: Vec<Order>,
+    /// The settler is gone.
+    closed: bool,
+}
+
 impl Epoch {
-    /// An epoch and the receiver its settler reads. The channel's prefetch bounds the orders.
-    pub(crate) fn new(meter: Meter) -> (Self, mpsc::UnboundedReceiver<Order>) {
-        let (orders, receiver) = mpsc::unbounded_channel();
-        (
-            Self {
-                meter,
-                orders,
-                alive: AtomicBool::new(true),
-                delivered: AtomicU64::new(0),
-                ordered: AtomicU64::new(0),
-            },
-            receiver,
-        )
+    /// An epoch whose settler wants to be told when so many orders wait, 1 or more.
+    pub(crate) fn new(meter: Meter, batch: usize) -> Self {
+        Self {
+            orders: Mutex::default(),
+            news: Notify::new(),
+            batch,
+            meter,
+            alive: AtomicBool::new(true),
+            delivered: AtomicU64::new(0),
+            ordered: AtomicU64::new(0),
+        }
     }
 
     /// Whether a settlement can still reach the broker. A delivery of a dead epoch will be
@@ -68,8 +81,86 @@ impl Epoch {
     /// Passes an order to the settler. Where that is gone the channel died: the settlement is lost.
     pub(crate) fn order(&self, order: Order) {
         self.ordered.fetch_add(1, Ordering::Relaxed);
-        if self.orders.send(order).is_err() {
-            self.meter.settled(Fate::LostSettlement, 1);
+        let mut orders = self.orders();
+        if orders.closed {
+            drop(orders);
+            return self.meter.settled(Fate::LostSettlement, 1);
         }
+        orders.waiting.push(order);
+        let waiting = orders.waiting.len();
+        drop(orders);
+        if waiting == 1 || waiting == self.batch {
+            self.news.notify_one();
+        }
+    }
+
+    /// Completes when orders may wait; for the settler only.
+    pub(super) async fn news(&self) {
+        self.news.notified().await;
+    }
+
+    /// Orders that wait for the settler.
+    pub(super) fn waiting(&self) -> usize {
+        self.orders().waiting.len()
+    }
+
+    /// Takes every waiting order into a buffer, which must be empty.
+    pub(super) fn take(&self, into: &mut Vec<Order>) {
+        debug_assert!(into.is_empty(), "orders would be lost");
+        std::mem::swap(&mut self.orders().waiting, into);
+    }
+
+    /// Takes no order any more; answers those that came too late to be taken.
+    pub(super) fn close(&self) -> Vec<Order> {
+        let mut orders = self.orders();
+        orders.closed = true;
+        std::mem::take(&mut orders.waiting)
+    }
+
+    fn orders(&self) -> MutexGuard<'_, Orders> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use garenne_common::telemetry::Metrics;
+
+    use super::*;
+
+    fn epoch(batch: usize) -> Epoch {
+        let meter = Meter { tally: std::sync::Arc::default(), lane: Metrics::new("test").lane("test") };
+        Epoch::new(meter, batch)
+    }
+
+    fn ack(tag: u64) -> Order {
+        Order { tag, fate: Fate::Acked }
+    }
+
+    #[test]
+    fn the_settler_is_woken_by_the_first_of_a_batch_and_by_the_one_that_fills_it() {
+        let epoch = epoch(3);
+        let woken: Vec<_> = (1..=4)
+            .map(|tag| {
+                epoch.order(ack(tag));
+                epoch.news().now_or_never().is_some()
+            })
+            .collect();
+        assert_eq!(woken, [true, false, true, false]);
+        let mut taken = Vec::new();
+        epoch.take(&mut taken);
+        assert_eq!((taken.len(), epoch.waiting()), (4, 0));
+        epoch.order(ack(5));
+        assert!(epoch.news().now_or_never().is_some(), "a new batch has begun");
+    }
+
+    #[test]
+    fn what_comes_after_the_end_is_counted_as_lost() {
+        let epoch = epoch(1);
+        epoch.order(ack(1));
+        assert_eq!(epoch.close(), [ack(1)]);
+        epoch.order(ack(2));
+        assert_eq!((epoch.waiting(), epoch.meter.tally.count(Fate::LostSettlement)), (0, 1));
     }
 }

@@ -9,7 +9,7 @@ use lapin::{
     options::{BasicAckOptions, BasicGetOptions, BasicNackOptions},
 };
 use tokio::{
-    sync::{mpsc, watch},
+    sync::watch,
     time::{Instant, sleep_until},
 };
 
@@ -32,10 +32,8 @@ pub(super) struct Settler {
     queue: String,
     epoch: Arc<Epoch>,
     meter: Meter,
-    orders: mpsc::UnboundedReceiver<Order>,
     ledger: Ledger,
-    /// Decisions that make a flush due at once: a quarter of the prefetch.
-    batch: usize,
+    taken: Vec<Order>,
     received: u64,
     /// Frames sent.
     sent: u64,
@@ -43,53 +41,76 @@ pub(super) struct Settler {
     draining: watch::Receiver<bool>,
 }
 
+/// Decisions that make a flush due at once: a quarter of the prefetch.
+pub(super) fn batch(subscription: &Subscription) -> usize {
+    usize::from(subscription.prefetch / 4).max(1)
+}
+
 impl Settler {
     pub(super) fn new(
         channel: Channel,
         epoch: Arc<Epoch>,
         meter: Meter,
-        orders: mpsc::UnboundedReceiver<Order>,
         subscription: &Subscription,
         draining: watch::Receiver<bool>,
     ) -> Self {
-        let batch = usize::from(subscription.prefetch / 4).max(1);
-        let (queue, ledger) = (subscription.queue.clone(), Ledger::new());
-        Self { channel, queue, epoch, meter, orders, ledger, batch, received: 0, sent: 0, draining }
+        let queue = subscription.queue.clone();
+        Self {
+            channel,
+            queue,
+            epoch,
+            meter,
+            ledger: Ledger::new(),
+            taken: Vec::new(),
+            received: 0,
+            sent: 0,
+            draining,
+        }
     }
 
-    /// Runs until everything delivered is settled after the intake closed, or the channel ends.
-    pub(super) async fn run(mut self) {
-        let mut buffer = Vec::new();
+    /// Runs until everything delivered is settled after the intake closed, or the channel ends. `batch` is
+    /// what the epoch was made with.
+    pub(super) async fn run(mut self, batch: usize) {
         let mut due: Option<Instant> = None;
         loop {
             let draining = *self.draining.borrow();
-            if draining && (self.received == self.epoch.deliveries() || !self.epoch.alive()) {
-                break;
-            }
-            tokio::select! {
-                biased;
-                _ = self.orders.recv_many(&mut buffer, 256) => {
-                    self.received += buffer.len() as u64;
-                    for Order { tag, fate } in buffer.drain(..) {
-                        self.ledger.decide(tag, fate);
-                        if fate == Fate::Abandoned {
-                            self.meter.settled(fate, 1);
-                        }
-                    }
-                    due = due.or_else(|| (self.ledger.decided() > 0).then(|| Instant::now() + FLUSH_AFTER));
-                }
-                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
-                _ = self.draining.changed() => continue,
-            }
-            let full = self.ledger.decided() >= self.batch;
-            if full || due.is_some_and(|due| due <= Instant::now()) {
-                due = None;
-                if self.flush().await.is_err() {
+            if draining {
+                self.take();
+                if self.received == self.epoch.deliveries() || !self.epoch.alive() {
                     break;
                 }
             }
+            tokio::select! {
+                biased;
+                () = self.epoch.news() => {}
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
+                _ = self.draining.changed() => continue,
+            }
+            let decided = self.ledger.decided() + self.epoch.waiting();
+            let now = Instant::now();
+            if decided >= batch || due.is_some_and(|due| due <= now) {
+                due = None;
+                self.take();
+                if self.flush().await.is_err() {
+                    break;
+                }
+            } else if decided > 0 {
+                due = due.or(Some(now + FLUSH_AFTER));
+            }
         }
         self.finish().await;
+    }
+
+    /// Enters into the ledger what was decided.
+    fn take(&mut self) {
+        self.epoch.take(&mut self.taken);
+        self.received += self.taken.len() as u64;
+        for Order { tag, fate } in self.taken.drain(..) {
+            self.ledger.decide(tag, fate);
+            if fate == Fate::Abandoned {
+                self.meter.settled(fate, 1);
+            }
+        }
     }
 
     async fn flush(&mut self) -> Result<(), lapin::Error> {
@@ -103,12 +124,8 @@ impl Settler {
             self.unstash().await;
         }
         self.epoch.end();
-        self.orders.close();
-        let mut lost = self.ledger.decided() as u64;
-        while self.orders.recv().await.is_some() {
-            lost += 1;
-        }
-        self.meter.settled(Fate::LostSettlement, lost);
+        let lost = self.ledger.decided() + self.epoch.close().len();
+        self.meter.settled(Fate::LostSettlement, lost as u64);
     }
 
     /// Makes the broker's channel pass its stash on to the queue. The only requests that wait until the queue

@@ -20,7 +20,7 @@ use super::{
     link::Link,
     meter::Meter,
     reply::{self, ACCESS_REFUSED, NOT_FOUND},
-    settle::Settler,
+    settle::{self, Settler},
     watchdog::Watchdog,
 };
 
@@ -64,14 +64,14 @@ pub(crate) struct Subscriber<F> {
     /// Told when the broker denies the first attempt: a right that was never there does not come by
     /// waiting, one that was taken away may come back.
     pub(crate) denied: Option<mpsc::Sender<BrokerError>>,
-    /// Takes each delivery; while it waits nothing more is taken, and the prefetch bounds what piles
-    /// up.
+    /// Takes what was delivered, in order; while it waits nothing more is taken, and the prefetch bounds what
+    /// piles up.
     pub(crate) accept: F,
 }
 
 impl<F, R> Subscriber<F>
 where
-    F: Fn(Delivery) -> R,
+    F: Fn(Vec<Delivery>) -> R,
     R: Future<Output = ()>,
 {
     pub(crate) async fn run(mut self) {
@@ -95,12 +95,12 @@ where
     }
 
     async fn one_epoch(&mut self, channel: Channel, backoff: &mut Backoff) -> End {
-        let (epoch, orders) = Epoch::new(self.meter.clone());
-        let epoch = Arc::new(epoch);
+        let batch = settle::batch(&self.subscription);
+        let epoch = Arc::new(Epoch::new(self.meter.clone(), batch));
         let (drain, draining) = watch::channel(false);
         let (ours, meter) = (Arc::clone(&epoch), self.meter.clone());
-        let settler = Settler::new(channel.clone(), ours, meter, orders, &self.subscription, draining);
-        let settling = tokio::spawn(settler.run());
+        let settler = Settler::new(channel.clone(), ours, meter, &self.subscription, draining);
+        let settling = tokio::spawn(settler.run(batch));
 
         let ended = loop {
             let ended = match wanted(&self.intake) {
@@ -160,26 +160,31 @@ where
     async fn consume(
         &mut self,
         channel: &Channel,
-        mut consumer: Consumer,
+        consumer: Consumer,
         epoch: &Arc<Epoch>,
     ) -> Result<(), String> {
         let Self { link, subscription, intake, accept, .. } = self;
         let mut watchdog = Watchdog::new(link, &subscription.queue, subscription.prefetch, Arc::clone(epoch));
+        let tag = consumer.tag();
+        let mut bursts = consumer.ready_chunks(BURST);
         let mut cancelled = false;
         loop {
             let event = tokio::select! {
                 biased;
                 () = until(intake, |intake| intake != Intake::Open), if !cancelled => Event::Enough,
-                message = consumer.next() => Event::Message(message),
+                burst = bursts.next() => Event::Burst(burst),
                 () = sleep_until(watchdog.due()), if !cancelled => Event::Look,
             };
             match event {
-                Event::Message(Some(Ok(message))) => {
-                    accept(Delivery::new(Arc::clone(epoch), message)).await;
+                Event::Burst(Some(burst)) => {
+                    let (deliveries, error) = delivered(burst, epoch);
+                    accept(deliveries).await;
+                    if let Some(error) = error {
+                        return Err(error.to_string());
+                    }
                 }
-                Event::Message(Some(Err(error))) => return Err(error.to_string()),
-                Event::Message(None) if cancelled => return Ok(()),
-                Event::Message(None) => {
+                Event::Burst(None) if cancelled => return Ok(()),
+                Event::Burst(None) => {
                     return Err("the broker cancelled the consumer (was the queue deleted?)".into());
                 }
                 Event::Look => {
@@ -189,7 +194,7 @@ where
                 }
                 Event::Enough => {
                     cancelled = true;
-                    let cancel = channel.basic_cancel(consumer.tag(), BasicCancelOptions::default());
+                    let cancel = channel.basic_cancel(tag.clone(), BasicCancelOptions::default());
                     cancel.await.map_err(|error| error.to_string())?;
                 }
             }
@@ -210,12 +215,30 @@ where
     }
 }
 
+/// Most deliveries that are taken at once: what the client has at hand is passed on together, because each
+/// waking of the pool costs as much as several tasks.
+const BURST: usize = 64;
+
 /// What a consumer waits for.
-#[expect(clippy::large_enum_variant, reason = "one at a time on the stack, and nearly always the large one")]
 enum Event {
-    Message(Option<lapin::Result<lapin::message::Delivery>>),
+    Burst(Option<Vec<lapin::Result<lapin::message::Delivery>>>),
     Look,
     Enough,
+}
+
+/// The deliveries of a burst, up to an error.
+fn delivered(
+    burst: Vec<lapin::Result<lapin::message::Delivery>>,
+    epoch: &Arc<Epoch>,
+) -> (Vec<Delivery>, Option<lapin::Error>) {
+    let mut deliveries = Vec::with_capacity(burst.len());
+    for message in burst {
+        match message {
+            Ok(message) => deliveries.push(Delivery::new(Arc::clone(epoch), message)),
+            Err(error) => return (deliveries, Some(error)),
+        }
+    }
+    (deliveries, None)
 }
 
 /// How often a quiet consumer looks whether its channel lives.

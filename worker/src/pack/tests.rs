@@ -64,7 +64,7 @@ fn attempt(steps: &[&str], stopped: &[&str], gate: &Arc<Semaphore>) -> PackAttem
         worker: "test".into(),
         surroundings: Surroundings::default(),
         records: Record::read_all(&pack, &body).unwrap().into(),
-        epoch: Arc::new(Epoch::new(meter).0),
+        epoch: Arc::new(Epoch::new(meter, 1)),
         orders: Arc::new(orders),
     }
 }

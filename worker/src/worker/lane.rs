@@ -78,9 +78,9 @@ pub(super) fn start_lane(
     let (trouble, is_in_trouble) = watch::channel(Some("it has not begun".to_owned()));
     let (name, pool) = (Arc::clone(&bridge.lane), bridge.pool.clone());
     let consumer = tokio::spawn(async move {
-        let accept = |delivery| {
+        let accept = |deliveries| {
             let bridge = Arc::clone(&bridge);
-            async move { bridge.accept(delivery).await }
+            async move { bridge.accept(deliveries).await }
         };
         Subscriber { link, subscription, meter, intake, trouble, denied: Some(denied), accept }.run().await;
     });

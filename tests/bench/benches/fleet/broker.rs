@@ -7,8 +7,10 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use garenne_bench::option;
 use lapin::{
     BasicProperties, Channel, Confirmation, Connection, ConnectionProperties,
-    options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions},
-    types::FieldTable,
+    options::{
+        BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions, QueuePurgeOptions,
+    },
+    types::{AMQPValue, FieldTable},
 };
 use reqwest::Client;
 use serde_json::{Value, json};
@@ -37,6 +39,7 @@ impl fmt::Display for QueueType {
 
 /// A virtual host of the benchmark's own, made anew, whose queues are of one type unless they say otherwise.
 pub(crate) struct Broker {
+    kind: QueueType,
     amqp_url: String,
     management: String,
     http: Client,
@@ -61,7 +64,12 @@ impl Broker {
         let connection = Connection::connect(&amqp_url, ConnectionProperties::default()).await?;
         let channel = connection.create_channel().await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
-        Ok(Self { amqp_url, management, http, name, _connection: connection, channel })
+        Ok(Self { kind, amqp_url, management, http, name, _connection: connection, channel })
+    }
+
+    /// What its queues are.
+    pub(crate) fn kind(&self) -> QueueType {
+        self.kind
     }
 
     pub(crate) fn amqp_url(&self) -> &str {
@@ -83,9 +91,18 @@ impl Broker {
     /// Declares a queue of the virtual host's type with no arguments at all, as most clients do, in the place
     /// of whatever had its name.
     pub(crate) async fn declare(&self, queue: &str) -> Result<()> {
+        self.declare_with(queue, &[]).await
+    }
+
+    /// The same with arguments of text.
+    pub(crate) async fn declare_with(&self, queue: &str, arguments: &[(&str, &str)]) -> Result<()> {
         self.channel.queue_delete(queue.into(), QueueDeleteOptions::default()).await?;
         let options = QueueDeclareOptions { durable: true, ..Default::default() };
-        self.channel.queue_declare(queue.into(), options, FieldTable::default()).await?;
+        let mut table = FieldTable::default();
+        for (name, value) in arguments {
+            table.insert((*name).into(), AMQPValue::LongString((*value).into()));
+        }
+        self.channel.queue_declare(queue.into(), options, table).await?;
         Ok(())
     }
 
@@ -122,7 +139,7 @@ impl Broker {
         every: Duration,
         wanted: impl Fn(u32) -> bool,
     ) -> Result<u32> {
-        let until = tokio::time::Instant::now() + Duration::from_secs(300);
+        let until = tokio::time::Instant::now() + Duration::from_secs(60);
         loop {
             let ready = self.ready(queue).await?;
             if wanted(ready) {
@@ -131,6 +148,11 @@ impl Broker {
             ensure!(tokio::time::Instant::now() < until, "{queue} has {ready} messages and nothing moves");
             tokio::time::sleep(every).await;
         }
+    }
+
+    pub(crate) async fn purge(&self, queue: &str) -> Result<()> {
+        self.channel.queue_purge(queue.into(), QueuePurgeOptions::default()).await?;
+        Ok(())
     }
 }
 
@@ -149,4 +171,36 @@ pub(crate) fn task(kind: &str, body: Vec<u8>) -> (BasicProperties, Vec<u8>) {
         .with_delivery_mode(2)
         .with_timestamp(1_800_000_000);
     (properties, body)
+}
+
+/// A task as Celery writes it, for its clients in any language.
+pub(crate) fn celery_task(bytes: usize) -> (BasicProperties, Vec<u8>) {
+    let of = |pad: &str| json!([[], { "pad": pad }, { "callbacks": null, "errbacks": null, "chain": null, "chord": null }]);
+    let frame = of("").to_string().len();
+    let body = of(&"x".repeat(bytes.saturating_sub(frame))).to_string().into_bytes();
+    let id = uuid::Uuid::new_v4().to_string();
+    let mut headers = FieldTable::default();
+    for (name, value) in [("id", id.as_str()), ("task", "bench.noop"), ("lang", "py"), ("root_id", &id)] {
+        headers.insert(name.into(), AMQPValue::LongString(value.into()));
+    }
+    headers.insert("retries".into(), AMQPValue::LongInt(0));
+    let properties = BasicProperties::default()
+        .with_correlation_id(id.as_str().into())
+        .with_content_type("application/json".into())
+        .with_content_encoding("utf-8".into())
+        .with_headers(headers)
+        .with_delivery_mode(2);
+    (properties, body)
+}
+
+/// A task as Dramatiq writes it.
+pub(crate) fn dramatiq_task(bytes: usize, queue: &str) -> (BasicProperties, Vec<u8>) {
+    let id = uuid::Uuid::new_v4().to_string();
+    let of = |pad: &str| {
+        json!({ "queue_name": queue, "actor_name": "bench.noop", "args": [], "kwargs": { "pad": pad },
+            "options": {}, "message_id": id, "message_timestamp": 1_800_000_000_000_u64 })
+    };
+    let frame = of("").to_string().len();
+    let body = of(&"x".repeat(bytes.saturating_sub(frame))).to_string().into_bytes();
+    (BasicProperties::default().with_delivery_mode(2).with_priority(0), body)
 }

@@ -7,14 +7,37 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use garenne_bench::{Usage, option};
+use rustix::process::Signal;
 use serde_json::Value;
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},
-    process::{Child, ChildStderr, Command},
+    process::{Child, ChildStdout, Command},
+    task::JoinHandle,
 };
+
+use crate::broker::Broker;
 
 /// The longest that a worker may take to get ready or to stop.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Which program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Build {
+    /// The one that `--worker` names.
+    Now,
+    /// An older one to compare it with, that `--before` names.
+    Before,
+}
+
+impl Build {
+    fn program(self) -> String {
+        let now = || option("--worker").unwrap_or_else(|| "target/release/garenne-worker".to_owned());
+        match self {
+            Self::Now => now(),
+            Self::Before => option("--before").unwrap_or_else(now),
+        }
+    }
+}
 
 /// A running worker; killed when dropped.
 pub(crate) struct Garenne {
@@ -22,24 +45,21 @@ pub(crate) struct Garenne {
     pid: u32,
     admin: String,
     http: reqwest::Client,
-    // Kept open: a worker must not stumble over a log that nobody takes.
-    _log: Lines<BufReader<ChildStderr>>,
+    results: Lines<BufReader<ChildStdout>>,
+    // Its log is taken to the end: a full pipe would stop it.
+    _log: JoinHandle<()>,
 }
 
 impl Garenne {
-    /// The program that `--worker` names.
-    pub(crate) fn program() -> String {
-        option("--worker").unwrap_or_else(|| "target/release/garenne-worker".to_owned())
-    }
-
     pub(crate) async fn version() -> Result<String> {
-        let output = Command::new(Self::program()).arg("--version").output().await.context(Self::program())?;
+        let program = Build::Now.program();
+        let output = Command::new(&program).arg("--version").output().await.context(program)?;
         Ok(String::from_utf8_lossy(&output.stdout).trim().replace("garenne-worker ", ""))
     }
 
     /// Starts one and waits for its admin port, which it has before it consumes.
-    pub(crate) async fn start(amqp_url: &str, arguments: &[String]) -> Result<Self> {
-        let mut child = Command::new(Self::program())
+    pub(crate) async fn start(build: Build, amqp_url: &str, arguments: &[String]) -> Result<Self> {
+        let mut child = Command::new(build.program())
             .args([
                 "--amqp-url",
                 amqp_url,
@@ -51,11 +71,11 @@ impl Garenne {
             ])
             .args(arguments)
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .with_context(Self::program)?;
+            .with_context(|| build.program())?;
         let pid = child.id().context("it has ended")?;
         let mut log = BufReader::new(child.stderr.take().context("it is piped")?).lines();
         let mut said = String::new();
@@ -66,7 +86,34 @@ impl Garenne {
             }
             said = line;
         };
-        Ok(Self { child, pid, admin, http: reqwest::Client::new(), _log: log })
+        let results = BufReader::new(child.stdout.take().context("it is piped")?).lines();
+        let log = tokio::spawn(async move { while let Ok(Some(_)) = log.next_line().await {} });
+        Ok(Self { child, pid, admin, http: reqwest::Client::new(), results, _log: log })
+    }
+
+    /// Starts one that consumes nothing until it is told to [`resume`](Self::resume).
+    pub(crate) async fn start_quiet(amqp_url: &str, arguments: &[String]) -> Result<Self> {
+        let worker = Self::start(Build::Now, amqp_url, arguments).await?;
+        worker.signal(Signal::TSTP)?;
+        Ok(worker)
+    }
+
+    /// Has it consume again.
+    pub(crate) fn resume(&self) -> Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    /// Has a worker make everything that workers need on this broker.
+    pub(crate) async fn declare_topology(broker: &Broker) -> Result<()> {
+        let worker = Self::start(Build::Now, broker.amqp_url(), &[]).await?;
+        worker.ready().await?;
+        worker.stop().await
+    }
+
+    /// The next result on its standard output, for a worker with that sink.
+    pub(crate) async fn result(&mut self) -> Result<String> {
+        let line = tokio::time::timeout(PATIENCE, self.results.next_line()).await??;
+        line.context("it ended without a result")
     }
 
     /// Waits until every lane consumes.
@@ -85,10 +132,7 @@ impl Garenne {
 
     /// Deliveries settled, in whatever way.
     pub(crate) async fn settled(&self) -> Result<u64> {
-        let metrics = self.get("metrics").await?.text().await?;
-        let counts =
-            metrics.lines().filter(|line| line.starts_with("garenne_settlements_total{lane=\"fast\""));
-        Ok(counts.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum())
+        self.metric("garenne_settlements_total{lane=\"fast\"").await
     }
 
     /// Waits until so many are.
@@ -104,13 +148,41 @@ impl Garenne {
         }
     }
 
+    /// Waits until its fast lane holds so many.
+    pub(crate) async fn until_holds(&self, count: u64) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let held = self.metric("garenne_pool_queue_length{lane=\"fast\"").await?;
+            if held >= count {
+                return Ok(());
+            }
+            ensure!(Instant::now() < until, "garenne-worker holds {held} of {count}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// Stops it in order.
     pub(crate) async fn stop(mut self) -> Result<()> {
-        let pid = rustix::process::Pid::from_raw(self.pid.try_into()?).context("a process id")?;
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        self.signal(Signal::TERM)?;
         let ended = tokio::time::timeout(PATIENCE, self.child.wait()).await??;
         ensure!(ended.success(), "garenne-worker ended with {ended}");
         Ok(())
+    }
+
+    pub(crate) async fn kill(mut self) -> Result<()> {
+        self.child.kill().await.context("it ended by itself")
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = rustix::process::Pid::from_raw(self.pid.try_into()?).context("a process id")?;
+        Ok(rustix::process::kill_process(pid, signal)?)
+    }
+
+    /// The sum of the metrics whose lines begin so.
+    async fn metric(&self, begins: &str) -> Result<u64> {
+        let metrics = self.get("metrics").await?.text().await?;
+        let lines = metrics.lines().filter(|line| line.starts_with(begins));
+        Ok(lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum())
     }
 
     async fn get(&self, path: &str) -> reqwest::Result<reqwest::Response> {

@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use garenne_bench::{Rows, Usage};
+use lapin::BasicProperties;
 
 use crate::{
-    broker::{Broker, LANE, body, task},
-    garenne::Garenne,
+    broker::{Broker, LANE, body, celery_task, dramatiq_task, task},
+    garenne::{Build, Garenne},
     rival::Rival,
 };
 
@@ -15,22 +16,54 @@ use crate::{
 const FIRST: Duration = Duration::from_millis(1);
 const LAST: Duration = Duration::from_millis(5);
 /// How long the broker gets to apply the last acks.
-const APPLIED: Duration = Duration::from_millis(300);
+pub(crate) const APPLIED: Duration = Duration::from_millis(300);
 
 /// Whose worker it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
-    /// Ours, with these sinks.
-    Garenne { sink: Option<&'static str> },
+    /// Ours, with this sink.
+    Garenne { build: Build, sink: Option<&'static str> },
     /// Another one, in its own words.
     Rival { program: &'static str, arguments: &'static [&'static str], tasks: Tasks },
 }
 
-/// How a rival's tasks are written.
+/// How a worker's tasks are written, and in which queue they wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tasks {
     /// As Garenne's, in Garenne's queue.
-    Same,
+    Garenne,
+    /// As Celery's.
+    Celery,
+    /// As Dramatiq's.
+    Dramatiq,
+}
+
+impl Tasks {
+    pub(crate) fn queue(self) -> &'static str {
+        match self {
+            Self::Garenne => LANE,
+            Self::Celery => "celery-rival",
+            Self::Dramatiq => "dramatiq-rival",
+        }
+    }
+
+    /// One of 200 B.
+    pub(crate) fn one(self) -> (BasicProperties, Vec<u8>) {
+        match self {
+            Self::Garenne => task("bench.noop", body(200)),
+            Self::Celery => celery_task(200),
+            Self::Dramatiq => dramatiq_task(200, self.queue()),
+        }
+    }
+}
+
+impl Who {
+    pub(crate) fn tasks(self) -> Tasks {
+        match self {
+            Self::Garenne { .. } => Tasks::Garenne,
+            Self::Rival { tasks, .. } => tasks,
+        }
+    }
 }
 
 /// A contestant by its name in the rows.
@@ -80,33 +113,50 @@ impl Stretch {
 /// Fills the queue and has a contestant empty it. The clock runs from its first delivery to its last ack;
 /// tasks that were delivered before the clock began are not counted. That nothing was left unacked is
 /// asked of the broker after the process is gone.
-pub(crate) async fn race(broker: &Broker, who: Who, prefetch: u16, count: u32) -> Result<Seen> {
-    let messages = (0..count).map(|_| task("bench.noop", body(200)));
-    broker.fill(LANE, messages).await?;
-    broker.until(LANE, LAST, |ready| ready == count).await?;
+pub(crate) async fn race(
+    broker: &Broker,
+    who: Who,
+    prefetch: u16,
+    messages: impl ExactSizeIterator<Item = (BasicProperties, Vec<u8>)>,
+) -> Result<Seen> {
+    let (queue, count) = (who.tasks().queue(), u32::try_from(messages.len())?);
+    broker.fill(queue, messages).await?;
+    broker.until(queue, LAST, |ready| ready == count).await?;
     let seen = match who {
-        Who::Garenne { sink } => {
-            let mut arguments = vec!["--lane".to_owned(), format!("fast:prefetch={prefetch}")];
+        Who::Garenne { build, sink } => {
+            let mut arguments = vec![
+                "--lane".to_owned(),
+                format!("fast:prefetch={prefetch},concurrency=1..{}", prefetch.min(16)),
+            ];
             arguments.extend(sink.into_iter().flat_map(|sink| ["--sink".to_owned(), sink.to_owned()]));
-            let worker = Garenne::start(broker.amqp_url(), &arguments).await?;
-            let stretch = Stretch::begin(broker, LANE, count, || worker.usage()).await?;
-            broker.until(LANE, LAST, |ready| ready == 0).await?;
+            let worker = Garenne::start(build, broker.amqp_url(), &arguments).await?;
+            let stretch = Stretch::begin(broker, queue, count, || worker.usage()).await?;
+            broker.until(queue, LAST, |ready| ready == 0).await?;
             worker.until_settled(count.into()).await?;
             let seen = stretch.end(worker.usage());
             worker.stop().await?;
             seen
         }
-        Who::Rival { program, arguments, tasks: Tasks::Same } => {
+        Who::Rival { program, arguments, .. } => {
             let mut words: Vec<_> = arguments.iter().map(|&word| word.to_owned()).collect();
-            let (prefetch, tasks) = (prefetch.to_string(), count.to_string());
-            for word in ["--amqp-url", broker.amqp_url(), "--queue", LANE, "--prefetch", &prefetch] {
-                words.push(word.to_owned());
+            let (prefetch, tasks, kind) =
+                (prefetch.to_string(), count.to_string(), broker.kind().to_string());
+            for (option, value) in [
+                ("--amqp-url", broker.amqp_url()),
+                ("--queue", queue),
+                ("--prefetch", &prefetch),
+                ("--count", &tasks),
+                ("--type", &kind),
+            ] {
+                words.extend([option.to_owned(), value.to_owned()]);
             }
-            words.extend(["--count".to_owned(), tasks]);
             let mut rival = Rival::start(program, &words)?;
-            let stretch = Stretch::begin(broker, LANE, count, || rival.usage()).await?;
-            broker.until(LANE, LAST, |ready| ready == 0).await?;
-            rival.done().await?;
+            let pid = rival.pid();
+            let stretch = tokio::select! {
+                stretch = Stretch::begin(broker, queue, count, || Usage::of(pid)) => stretch?,
+                ended = rival.ended() => bail!("it ended at its start: {}", ended?),
+            };
+            rival.done(count).await?;
             let seen = stretch.end(rival.usage());
             tokio::time::sleep(APPLIED).await;
             rival.kill().await?;
@@ -114,7 +164,7 @@ pub(crate) async fn race(broker: &Broker, who: Who, prefetch: u16, count: u32) -
         }
     };
     tokio::time::sleep(APPLIED).await;
-    let left = broker.ready(LANE).await?;
+    let left = broker.ready(queue).await?;
     ensure!(left == 0, "{left} tasks came back");
     Ok(seen)
 }

@@ -1,9 +1,13 @@
-//! Somebody else's worker: a program that does so many tasks, says `done`, and waits to be killed.
+//! Somebody else's worker: a program that does so many tasks, tells of it, and waits to be killed.
 
-use std::{path::PathBuf, process::Stdio, time::Duration};
+use std::{
+    path::PathBuf,
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, bail};
-use garenne_bench::{Usage, option};
+use garenne_bench::{Usage, flag, option};
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},
     process::{Child, ChildStdout, Command},
@@ -12,6 +16,15 @@ use tokio::{
 
 /// The longest that the slowest takes.
 const PATIENCE: Duration = Duration::from_secs(300);
+
+/// With `--python`: the interpreter of an environment that has the rivals in it.
+pub(crate) fn python() -> Option<PathBuf> {
+    flag("--python").then(|| option("--interpreter").unwrap_or_else(|| "python3".to_owned()).into())
+}
+
+fn scripts() -> String {
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../rivals/python").to_owned()
+}
 
 /// A running rival; killed when dropped.
 pub(crate) struct Rival {
@@ -27,12 +40,19 @@ impl Rival {
     }
 
     pub(crate) fn start(program: &str, arguments: &[String]) -> Result<Self> {
-        let path = Self::folder().join(program);
+        let path = match program.strip_suffix(".py") {
+            Some(_) => python().context("--python is missing")?,
+            None => Self::folder().join(program),
+        };
+        let script = program.ends_with(".py").then(|| format!("{}/{program}", scripts()));
         let mut child = Command::new(&path)
+            .args(script)
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
+            // Of its own: what it forked is killed with it.
+            .process_group(0)
             .kill_on_drop(true)
             .spawn()
             .with_context(|| path.display().to_string())?;
@@ -41,25 +61,38 @@ impl Rival {
         Ok(Self { child, pid, words })
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Completes when it has ended by itself.
+    pub(crate) async fn ended(&mut self) -> Result<ExitStatus> {
+        Ok(self.child.wait().await?)
+    }
+
     pub(crate) fn usage(&self) -> Usage {
         Usage::of(self.pid)
     }
 
-    /// Waits until it says so.
-    pub(crate) async fn done(&mut self) -> Result<()> {
-        loop {
-            match timeout(PATIENCE, self.words.next_line())
-                .await
-                .context("it never says that it is done")??
-            {
-                Some(word) if word == "done" => return Ok(()),
-                Some(_) => {}
+    /// Waits until it has done so many: it says `done` then, or has said `+` as often.
+    pub(crate) async fn done(&mut self, count: u32) -> Result<()> {
+        let mut done = 0;
+        while done < count {
+            let word = timeout(PATIENCE, self.words.next_line()).await;
+            match word.context("it never says that it is done")?? {
+                Some(word) if word == "done" => break,
+                Some(word) => done += u32::from(word == "+"),
                 None => bail!("it ended before it was done: {:?}", self.child.wait().await?),
             }
         }
+        Ok(())
     }
 
+    /// Kills it and what it forked.
     pub(crate) async fn kill(mut self) -> Result<()> {
-        self.child.kill().await.context("it ended by itself")
+        let group = rustix::process::Pid::from_raw(self.pid.try_into()?).context("a process id")?;
+        rustix::process::kill_process_group(group, rustix::process::Signal::KILL)?;
+        self.child.wait().await?;
+        Ok(())
     }
 }

@@ -1,29 +1,47 @@
 //! A no-op task of 200 B through Garenne and through others' workers.
 //!
-//! `./dev bench worker [--rounds N] [--only QUEUE/PREFETCH] [--tasks N] [--json FILE]`
+//! `./dev bench worker [--rounds N] [--only QUEUE/PREFETCH] [--among NAME,…] [--tasks N] [--before PROGRAM]
+//! [--python] [--json FILE]`; the program is an older `garenne-worker` to compare with, and with `--python`
+//! Celery and Dramatiq take part.
 
 use anyhow::Result;
 use garenne_bench::{Rows, number, option};
 
 use crate::{
     broker::{Broker, LANE, QueueType},
-    garenne::Garenne,
+    garenne::{Build, Garenne},
     race::{Contestant, Tasks, Who, race},
+    rival::python,
 };
 
 /// The reference first, then us, so that both stand as close as can be.
-const CONTESTANTS: [Contestant; 4] = [
-    Contestant {
-        name: "raw-lapin",
-        who: Who::Rival { program: "raw-lapin", arguments: &[], tasks: Tasks::Same },
-    },
-    Contestant { name: "garenne", who: Who::Garenne { sink: None } },
-    Contestant { name: "garenne-results", who: Who::Garenne { sink: Some("results") } },
-    Contestant {
-        name: "raw-lapin-multiple",
-        who: Who::Rival { program: "raw-lapin", arguments: &["--multiple"], tasks: Tasks::Same },
-    },
+const CONTESTANTS: [Contestant; 9] = [
+    rival("raw-lapin", "raw-lapin", &[], Tasks::Garenne),
+    ours("garenne", Build::Now, None),
+    ours("garenne-before", Build::Before, None),
+    ours("garenne-results", Build::Now, Some("results")),
+    rival("raw-lapin-multiple", "raw-lapin", &["--multiple"], Tasks::Garenne),
+    rival("apalis", "apalis", &[], Tasks::Garenne),
+    rival("rusty-celery", "rusty-celery", &[], Tasks::Celery),
+    rival("celery-prefork", "celery_rival.py", &[], Tasks::Celery),
+    rival("dramatiq", "dramatiq_rival.py", &[], Tasks::Dramatiq),
 ];
+
+const fn ours(name: &'static str, build: Build, sink: Option<&'static str>) -> Contestant {
+    Contestant { name, who: Who::Garenne { build, sink } }
+}
+
+const fn rival(
+    name: &'static str,
+    program: &'static str,
+    arguments: &'static [&'static str],
+    tasks: Tasks,
+) -> Contestant {
+    Contestant { name, who: Who::Rival { program, arguments, tasks } }
+}
+
+/// How much less those get that are so much slower.
+const FEWER_IN_PYTHON: usize = 10;
 
 /// Prefetch, and as many tasks as take a second or two.
 const LOADS: [(u16, usize); 3] = [(10, 8_000), (100, 40_000), (1000, 100_000)];
@@ -53,11 +71,24 @@ fn wanted(kind: QueueType, prefetch: u16) -> bool {
     option("--only").is_none_or(|only| format!("{kind}/{prefetch}/").starts_with(&format!("{only}/")))
 }
 
+/// Whether `--among` names it; everyone where that is not given; without an older build and the rivals in
+/// Python where nobody said where they are.
+fn takes_part(contestant: &Contestant) -> bool {
+    let there = match contestant.who {
+        Who::Garenne { build: Build::Before, .. } => option("--before").is_some(),
+        Who::Rival { program, .. } if program.ends_with(".py") => python().is_some(),
+        _ => true,
+    };
+    there && option("--among").is_none_or(|among| among.split(',').any(|name| name == contestant.name))
+}
+
 /// Has a worker make the topology, and puts a classic queue in the place of the lane's where one is asked for.
 async fn prepare(broker: &Broker, kind: QueueType) -> Result<()> {
-    let worker = Garenne::start(broker.amqp_url(), &[]).await?;
-    worker.ready().await?;
-    worker.stop().await?;
+    Garenne::declare_topology(broker).await?;
+    broker.declare(Tasks::Celery.queue()).await?;
+    let (dramatiq, rejects) = (Tasks::Dramatiq.queue(), format!("{}.XQ", Tasks::Dramatiq.queue()));
+    let arguments = [("x-dead-letter-exchange", ""), ("x-dead-letter-routing-key", &*rejects)];
+    broker.declare_with(dramatiq, &arguments).await?;
     if kind == QueueType::Classic {
         broker.declare(LANE).await?;
     }
@@ -73,14 +104,31 @@ async fn contest(
     rows: &mut Rows,
 ) -> Result<()> {
     let under = format!("worker/{kind}/{prefetch}");
+    let contestants: Vec<_> = CONTESTANTS.into_iter().filter(takes_part).collect();
+    let mut out: Vec<&str> = Vec::new();
     for round in 0..rounds {
-        for Contestant { name, who } in CONTESTANTS {
-            let seen = race(broker, who, prefetch, tasks).await?;
-            eprintln!("{under}/{name} {round}: {seen:?}");
-            seen.add_to(rows, &format!("{under}/{name}"));
+        for &Contestant { name, who } in &contestants {
+            if out.contains(&name) {
+                continue;
+            }
+            let slow = matches!(who, Who::Rival { program, .. } if program.ends_with(".py"));
+            let tasks = if slow { tasks as usize / FEWER_IN_PYTHON } else { tasks as usize };
+            match race(broker, who, prefetch, (0..tasks).map(|_| who.tasks().one())).await {
+                Ok(seen) => {
+                    eprintln!("{under}/{name} {round}: {seen:?}");
+                    seen.add_to(rows, &format!("{under}/{name}"));
+                }
+                // Somebody else's worker that cannot do this queue is told of and left out; ours must.
+                Err(error) if matches!(who, Who::Rival { .. }) && name != "raw-lapin" => {
+                    eprintln!("{under}/{name} does not work here: {error:#}");
+                    broker.purge(who.tasks().queue()).await?;
+                    out.push(name);
+                }
+                Err(error) => return Err(error),
+            }
         }
     }
-    for Contestant { name, .. } in CONTESTANTS.iter().filter(|it| it.name != "garenne") {
+    for Contestant { name, .. } in contestants.iter().filter(|it| it.name != "garenne") {
         for what in ["tasks_per_s", "cpu_us", "rss_mb"] {
             let (ours, theirs) = (format!("{under}/garenne/{what}"), format!("{under}/{name}/{what}"));
             rows.compare(format!("{under}/garenne-to-{name}/{what}"), &ours, &theirs);

@@ -1,0 +1,95 @@
+//! The publisher's connections, made and checked.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use deadpool::managed::{Manager, Metrics, RecycleError, RecycleResult};
+use futures_util::StreamExt;
+use lapin::{Channel, Connection, Event, options::ConfirmSelectOptions};
+
+use super::confirms::Confirms;
+use crate::{
+    broker::{
+        BrokerError,
+        connect::{Broker, Role},
+    },
+    telemetry::metrics::ConnectionMetrics,
+};
+
+/// Makes and checks members.
+pub(super) struct Members {
+    pub(super) broker: Broker,
+    pub(super) metrics: Option<ConnectionMetrics>,
+    pub(super) blocked: Arc<AtomicBool>,
+}
+
+impl Members {
+    /// Keeps the gauges of a connection true until it ends.
+    fn observe(&self, connection: &Connection) {
+        let gauges =
+            self.metrics.as_ref().map(|metrics| (metrics.up(Role::Publish), metrics.blocked.clone()));
+        let flag = Arc::clone(&self.blocked);
+        let mut events = Box::pin(connection.events_listener());
+        let status = connection.status().clone();
+        let show = move |up: bool, blocked: bool| {
+            flag.store(blocked, Ordering::Relaxed);
+            if let Some((is_up, is_blocked)) = &gauges {
+                is_up.set(up.into());
+                is_blocked.set(blocked.into());
+            }
+        };
+        show(true, false);
+        tokio::spawn(async move {
+            while let Some(event) = events.next().await {
+                match event {
+                    Event::ConnectionBlocked(reason) => {
+                        tracing::warn!(reason, "the broker blocks publishers");
+                        show(true, true);
+                    }
+                    Event::ConnectionUnblocked => show(true, false),
+                    Event::Error(_) if !status.connected() => break,
+                    _ => {}
+                }
+            }
+            show(false, false);
+        });
+    }
+}
+
+/// A connection with its confirm channel. The connection is kept for as long as the channel is used.
+pub(super) struct Member {
+    pub(super) connection: Arc<Connection>,
+    pub(super) channel: Channel,
+    pub(super) confirms: Confirms,
+}
+
+impl Manager for Members {
+    type Type = Arc<Member>;
+    type Error = BrokerError;
+
+    async fn create(&self) -> Result<Arc<Member>, BrokerError> {
+        let connection = self.broker.connect(Role::Publish).await?;
+        let opening = async {
+            let channel = connection.create_channel().await?;
+            channel.confirm_select(ConfirmSelectOptions::default()).await?;
+            Ok::<_, lapin::Error>(channel)
+        };
+        let channel = opening.await.map_err(|error| BrokerError::Unavailable {
+            address: self.broker.address(),
+            detail: error.to_string(),
+        })?;
+        self.observe(&connection);
+        let confirms = Confirms::start(channel.clone());
+        Ok(Arc::new(Member { connection: Arc::new(connection), channel, confirms }))
+    }
+
+    async fn recycle(&self, member: &mut Arc<Member>, _: &Metrics) -> RecycleResult<BrokerError> {
+        if member.connection.status().connected() && member.channel.status().connected() {
+            Ok(())
+        } else {
+            Err(RecycleError::message("the connection ended"))
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! From a sensor's request to a row in Postgres: how many rows a second of processor time gives, with the
+//! gateway gathering readings into packs and with a message for each.
+//!
+//! `./dev bench end-to-end [--rounds N] [--seconds N] [--json FILE]`
+
+use std::{
+    net::SocketAddr,
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use garenne_bench::{Rows, Usage, number, option};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{TcpListener, TcpStream},
+    process::{Child, Command},
+    task::JoinSet,
+};
+use tokio_postgres::{Client, NoTls};
+
+use crate::{
+    broker::{Broker, LANE, QueueType},
+    garenne::{Build, Garenne},
+};
+
+/// Sensors, each on a connection of its own.
+const SENSORS: usize = 64;
+/// Lines that a sensor has under way on TCP.
+const WINDOW: usize = 64;
+/// How long what was receipted may take to become rows.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Http,
+    Tcp,
+}
+
+pub(crate) async fn run(rows: &mut Rows) -> Result<()> {
+    let rounds = number("--rounds", 3).map_err(anyhow::Error::msg)?;
+    let seconds = Duration::from_secs(number("--seconds", 4).map_err(anyhow::Error::msg)?.try_into()?);
+    let url = option("--postgres-url").context("--postgres-url is missing; ./dev bench gives it")?;
+    let database = connect(&url).await?;
+    let broker = Broker::fresh(QueueType::Quorum).await?;
+    rows.version("garenne", Garenne::version().await?);
+    rows.version("rabbitmq", broker.version().await?);
+    let version: String = database.query_one("SHOW server_version", &[]).await?.get(0);
+    rows.version("postgres", version);
+    Garenne::declare_topology(&broker).await?;
+    for round in 0..rounds {
+        for (way, named) in [(Way::Http, "http"), (Way::Tcp, "tcp")] {
+            for (records, gathered) in [("500", "gathered"), ("1", "single")] {
+                let name = format!("end-to-end/{named}/{gathered}");
+                let seen =
+                    one(&broker, &database, &url, way, records, seconds).await.context(name.clone())?;
+                eprintln!("{name} {round}: {seen:?}");
+                rows.add(format!("{name}/rows_per_s"), "rows/s", seen.rows / seen.took);
+                rows.add(format!("{name}/rows_per_cpu_s"), "rows/cpu-s", seen.rows / seen.ours);
+                if let Some(all) = seen.all {
+                    rows.add(format!("{name}/rows_per_cpu_s_of_all"), "rows/cpu-s", seen.rows / all);
+                }
+            }
+        }
+    }
+    for named in ["http", "tcp"] {
+        for what in ["rows_per_s", "rows_per_cpu_s", "rows_per_cpu_s_of_all"] {
+            let of = |gathered| format!("end-to-end/{named}/{gathered}/{what}");
+            let name = format!("end-to-end/{named}/gathered-to-single/{what}");
+            rows.compare(name, &of("gathered"), &of("single"));
+        }
+    }
+    broker.clear().await
+}
+
+async fn connect(url: &str) -> Result<Client> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
+    tokio::spawn(connection);
+    Ok(client)
+}
+
+/// What a run gave, in rows and seconds.
+#[derive(Debug)]
+struct Seen {
+    rows: f64,
+    took: f64,
+    /// Processor time of gateway and worker.
+    ours: f64,
+    /// The same with that of broker and database, where those are processes that can be looked at.
+    all: Option<f64>,
+}
+
+/// Processor time of gateway and worker, and of broker and database.
+fn spent(gateway: u32, worker: &Garenne) -> (f64, f64) {
+    let ours = Usage::of(gateway).cpu + worker.usage().cpu;
+    let servers = option("--servers").unwrap_or_default();
+    let theirs: Duration =
+        servers.split(',').filter_map(|pid| pid.parse().ok()).map(|pid| Usage::of(pid).cpu).sum();
+    (ours.as_secs_f64(), theirs.as_secs_f64())
+}
+
+async fn one(
+    broker: &Broker,
+    database: &Client,
+    url: &str,
+    way: Way,
+    records: &str,
+    seconds: Duration,
+) -> Result<Seen> {
+    let sink =
+        ["--sink", "postgres", "--postgres-url", url, "--lane", "fast:prefetch=1000"].map(str::to_owned);
+    let worker = Garenne::start(Build::Now, broker.amqp_url(), &sink).await?;
+    worker.ready().await?;
+    database.batch_execute("TRUNCATE garenne_readings, garenne_results").await?;
+    let (gateway, address) = gateway(broker, records).await?;
+    let pid = gateway.id().context("the gateway has ended")?;
+    let (begun, before) = (Instant::now(), spent(pid, &worker));
+    let receipts = load(way, address, seconds).await?;
+    ensure!(receipts > 0, "no receipt");
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if broker.ready(LANE).await? == 0 {
+            let stored: i64 = database.query_one("SELECT count(*) FROM garenne_readings", &[]).await?.get(0);
+            if stored >= receipts {
+                break;
+            }
+            ensure!(Instant::now() < until, "{receipts} receipts and {stored} rows");
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let (took, after) = (begun.elapsed().as_secs_f64(), spent(pid, &worker));
+    let (ours, theirs) = (after.0 - before.0, after.1 - before.1);
+    drop(gateway);
+    worker.stop().await?;
+    Ok(Seen { rows: receipts as f64, took, ours, all: (theirs > 0.0).then_some(ours + theirs) })
+}
+
+async fn gateway(broker: &Broker, records: &str) -> Result<(Child, SocketAddr)> {
+    let address = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
+    let program = option("--producer").unwrap_or_else(|| "target/release/garenne-producer".to_owned());
+    let child = Command::new(&program)
+        .args(["serve", "--amqp-url", broker.amqp_url(), "--listen", &address.to_string()])
+        .args(["--admin", "127.0.0.1:0"])
+        .env("GARENNE_GROUP_COMMIT__RECORDS", records)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .context(program)?;
+    let until = Instant::now() + PATIENCE;
+    while TcpStream::connect(address).await.is_err() {
+        ensure!(Instant::now() < until, "the gateway does not listen");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok((child, address))
+}
+
+/// Readings of which no two are the same; answers how many were receipted.
+async fn load(way: Way, address: SocketAddr, seconds: Duration) -> Result<i64> {
+    let until = Instant::now() + seconds;
+    let mut sensors = JoinSet::new();
+    for sensor in 0..SENSORS {
+        sensors.spawn(async move {
+            match way {
+                Way::Http => http(address, sensor, until).await,
+                Way::Tcp => tcp(address, sensor, until).await,
+            }
+        });
+    }
+    let mut receipts = 0;
+    while let Some(sent) = sensors.join_next().await {
+        receipts += sent??;
+    }
+    Ok(receipts)
+}
+
+fn reading(sensor: usize, number: i64) -> String {
+    let time = 1_760_000_000.0 + number as f64 / 1000.0;
+    format!(
+        r#"{{"device":"greenhouse-{sensor}","metric":"temperature","value":21.5,"unit":"Cel","time":{time:.3}}}"#
+    )
+}
+
+/// One request after the other on a kept connection.
+async fn http(address: SocketAddr, sensor: usize, until: Instant) -> Result<i64> {
+    let mut stream = BufReader::new(TcpStream::connect(address).await?);
+    stream.get_ref().set_nodelay(true)?;
+    let (mut sent, mut line, mut body) = (0, String::new(), Vec::new());
+    while Instant::now() < until {
+        let reading = reading(sensor, sent);
+        let head = "POST /v1/readings HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n";
+        let request = format!("{head}content-length: {}\r\n\r\n{reading}", reading.len());
+        stream.write_all(request.as_bytes()).await?;
+        let (mut accepted, mut length) = (false, 0);
+        while line != "\r\n" {
+            line.clear();
+            ensure!(stream.read_line(&mut line).await? > 0, "the gateway hung up");
+            accepted |= line.starts_with("HTTP/1.1 202");
+            if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                length = value.trim().parse()?;
+            }
+        }
+        line.clear();
+        body.resize(length, 0);
+        stream.read_exact(&mut body).await?;
+        ensure!(accepted, "refused: {}", String::from_utf8_lossy(&body));
+        sent += 1;
+    }
+    Ok(sent)
+}
+
+/// Many lines under way.
+async fn tcp(address: SocketAddr, sensor: usize, until: Instant) -> Result<i64> {
+    let mut stream = BufReader::new(TcpStream::connect(address).await?);
+    stream.get_ref().set_nodelay(true)?;
+    let (mut sent, mut answer, mut lines) = (0, String::new(), String::new());
+    while Instant::now() < until {
+        lines.clear();
+        for _ in 0..WINDOW {
+            lines.push_str(&reading(sensor, sent));
+            lines.push('\n');
+            sent += 1;
+        }
+        stream.write_all(lines.as_bytes()).await?;
+        for _ in 0..WINDOW {
+            answer.clear();
+            ensure!(stream.read_line(&mut answer).await? > 0, "the gateway hung up");
+            ensure!(answer.starts_with("ok "), "refused: {answer}");
+        }
+    }
+    Ok(sent)
+}

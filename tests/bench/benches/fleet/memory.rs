@@ -1,0 +1,58 @@
+//! What a worker occupies: idle, and for each thousand messages that it holds.
+//!
+//! `./dev bench memory [--rounds N] [--json FILE]`
+
+use std::time::Duration;
+
+use anyhow::Result;
+use garenne_bench::{Rows, number};
+
+use crate::{
+    broker::{Broker, LANE, QueueType, body, task},
+    garenne::{Build, Garenne},
+};
+
+/// Messages held.
+const HELD: [u32; 2] = [1000, 2000];
+/// How long an idle worker is left alone before it is looked at.
+const SETTLED: Duration = Duration::from_secs(2);
+
+pub(crate) async fn run(rows: &mut Rows) -> Result<()> {
+    let rounds = number("--rounds", 5).map_err(anyhow::Error::msg)?;
+    let broker = Broker::fresh(QueueType::Quorum).await?;
+    rows.version("garenne", Garenne::version().await?);
+    rows.version("rabbitmq", broker.version().await?);
+    Garenne::declare_topology(&broker).await?;
+    for _ in 0..rounds {
+        let worker = Garenne::start(Build::Now, broker.amqp_url(), &[]).await?;
+        worker.ready().await?;
+        tokio::time::sleep(SETTLED).await;
+        rows.add("memory/idle_mb", "MB", worker.usage().rss_mb);
+        worker.stop().await?;
+        let mut occupied = Vec::new();
+        for held in HELD {
+            occupied.push(holding(&broker, held).await?);
+            rows.add(format!("memory/holding-{held}_mb"), "MB", occupied[occupied.len() - 1]);
+        }
+        // The difference of two workers that hold something: what the first message brings along is in both.
+        rows.add("memory/per-1000-prefetched_mb", "MB", occupied[1] - occupied[0]);
+    }
+    broker.clear().await
+}
+
+/// Resident memory of a worker whose one place is taken and that holds so many tasks of 200 B.
+async fn holding(broker: &Broker, held: u32) -> Result<f64> {
+    let waiting = (1..held).map(|_| task("bench.noop", body(200)));
+    let first = std::iter::once(task("bench.sleep", br#"{"ms":600000}"#.to_vec()));
+    broker.fill(LANE, first.chain(waiting)).await?;
+    let lane = format!("fast:prefetch={held},concurrency=1..1");
+    let worker = Garenne::start(Build::Now, broker.amqp_url(), &["--lane".to_owned(), lane]).await?;
+    worker.until_holds(held.into()).await?;
+    tokio::time::sleep(SETTLED).await;
+    let occupied = worker.usage().rss_mb;
+    worker.kill().await?;
+    // They come back when its connection is gone.
+    broker.until(LANE, Duration::from_millis(20), |ready| ready == held).await?;
+    broker.purge(LANE).await?;
+    Ok(occupied)
+}
