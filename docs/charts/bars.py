@@ -18,6 +18,11 @@ def main(source, pattern, target):
     if not rows:
         sys.exit(f"no row of {source} is called {pattern}")
     most = max(row["max"] for row in rows) or 1
+    # What all names begin and end with goes without saying.
+    paths = [row["name"].split("/") for row in rows]
+    head = next((at for at, words in enumerate(zip(*paths)) if len(set(words)) > 1), 0)
+    tail = next((at for at, words in enumerate(zip(*(path[::-1] for path in paths))) if len(set(words)) > 1), 0)
+    labels = ["/".join(path[head : len(path) - tail]) or path[-1] for path in paths]
     height = len(rows) * (BAR + GAP) + 34
     machine = report["machine"]
     parts = [
@@ -27,12 +32,12 @@ def main(source, pattern, target):
         f'<text x="8" y="16" fill="#444">{html.escape(rows[0]["unit"])}, median of {rows[0]["runs"]};'
         f' {machine["cpus"]} CPUs, {machine["os"]}</text>',
     ]
-    for at, row in enumerate(rows):
+    for at, (row, label) in enumerate(zip(rows, labels)):
         y = 26 + at * (BAR + GAP)
         end = {key: LABEL + WIDTH * row[key] / most for key in ("min", "median", "max")}
         middle = y + BAR / 2
         parts += [
-            f'<text x="{LABEL - 6}" y="{y + 13}" text-anchor="end">{html.escape(row["name"].removeprefix("gateway/"))}</text>',
+            f'<text x="{LABEL - 6}" y="{y + 13}" text-anchor="end">{html.escape(label)}</text>',
             f'<rect x="{LABEL}" y="{y}" width="{end["median"] - LABEL:.1f}" height="{BAR}" fill="#5b8c5a"/>',
             f'<line x1="{end["min"]:.1f}" x2="{end["max"]:.1f}" y1="{middle}" y2="{middle}" stroke="#222"/>',
             f'<text x="{end["max"] + 6:.1f}" y="{y + 13}">{row["median"]:,.4g}</text>',

@@ -1,9 +1,9 @@
 //! Confirmed, mandatory publishing with many messages in flight.
 //!
-//! Members of a deadpool are connections with one confirm channel each. A member is held only until its
-//! channel is known: frames of many messages are written together, and their confirms awaited, outside, so
-//! a thousand messages can be in flight on one member. A member whose channel died is dropped at its next
-//! turn and a new one is made.
+//! Members of a deadpool are connections with one confirm channel each. A member is held only while
+//! frames are written, those of many messages together; confirms are awaited outside, so a thousand messages
+//! can be in flight on one member. A member whose channel died is dropped at its next turn and a new one is
+//! made.
 
 use std::{
     pin::pin,
@@ -22,7 +22,7 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, oneshot};
 use super::{
     connect::Broker,
     error::BrokerError,
-    wire::{Message, Target},
+    wire::Message,
 };
 use crate::{
     exit::{Exit, HasExit},
@@ -31,9 +31,11 @@ use crate::{
 
 mod confirms;
 mod member;
+mod writers;
 
 use confirms::Verdict;
 use member::Members;
+use writers::{Letter, Writers};
 
 /// Sizes and patience of a [`Publisher`].
 #[derive(Clone, Debug)]
@@ -116,6 +118,13 @@ impl HasExit for PublishError {
 }
 
 impl PublishError {
+    fn of_pool(error: PoolError<BrokerError>, waited: Option<Duration>) -> Self {
+        match error {
+            PoolError::Backend(error) => Self::Connect(error),
+            _ => Self::Busy { what: "connection", waited: waited.unwrap_or_default() },
+        }
+    }
+
     /// Whether the message may have been stored all the same.
     pub fn in_doubt(&self) -> bool {
         matches!(self, Self::InDoubt(_) | Self::Refused { .. })
@@ -126,6 +135,7 @@ impl PublishError {
 #[derive(Clone)]
 pub struct Publisher {
     pool: Pool<Members>,
+    writers: Arc<Writers>,
     in_flight: Arc<Semaphore>,
     config: PublisherConfig,
     metrics: Option<ConnectionMetrics>,
@@ -175,7 +185,8 @@ impl Publisher {
             .build()
             .expect("a runtime is given, which is all that build asks for");
         let in_flight = Arc::new(Semaphore::new(config.in_flight.max(1)));
-        Self { pool, in_flight, config, metrics, blocked, side: Arc::default() }
+        let writers = Writers::new(pool.clone(), config.connections.max(1));
+        Self { pool, writers, in_flight, config, metrics, blocked, side: Arc::default() }
     }
 
     /// Connects now, so that a wrong password is known before work starts.
@@ -216,27 +227,22 @@ impl Publisher {
             return Err(PublishError::Blocked);
         }
         let place = self.place().await?;
-        let member = Arc::clone(&*self.member().await?);
-        let Message { target, properties, body } = message;
-        let id = properties.message_id().as_ref().map(|id| id.as_str().to_owned());
-        let options = BasicPublishOptions { mandatory: target.mandatory, immediate: false };
-        let sending = member.channel.basic_publish(
-            target.exchange.as_str().into(),
-            target.routing_key.as_str().into(),
-            options,
-            &body,
-            properties,
-        );
+        let (exchange, routing_key) = (message.target.exchange.clone(), message.target.routing_key.clone());
         let blocked = self.config.outlast_alarms.then(|| Arc::clone(&self.blocked));
-        let timeout = self.config.confirm_timeout;
-        // A blocked connection stops writing: the frame then waits here.
-        let confirm = match outlasting(timeout, blocked.as_deref(), sending).await {
-            Some(Ok(confirm)) => confirm,
-            Some(Err(error)) => return Err(PublishError::InDoubt(error.to_string())),
+        let (waited, timeout) = (self.config.acquire_timeout, self.config.confirm_timeout);
+        let (letter, claim, mut written) = Letter::new(message, place);
+        self.writers.post(letter);
+        let answer = match tokio::time::timeout(waited, &mut written).await {
+            Ok(answer) => Some(answer),
+            Err(_) if claim.take() => return Err(PublishError::Busy { what: "connection", waited }),
+            // A blocked connection stops writing: the frame then waits there.
+            Err(_) => outlasting(timeout, blocked.as_deref(), written).await,
+        };
+        let verdict = match answer {
+            Some(Ok(written)) => written?,
+            Some(Err(_)) => return Err(PublishError::InDoubt("its writer ended".into())),
             None => return Err(PublishError::InDoubt("the broker takes nothing (blocked?)".into())),
         };
-        let verdict = member.confirms.watch(confirm, id, place);
-        let Target { exchange, routing_key, .. } = target;
         Ok(Pending { verdict, exchange, routing_key, timeout, blocked })
     }
 
@@ -295,10 +301,7 @@ impl Publisher {
     }
 
     async fn member(&self) -> Result<Object<Members>, PublishError> {
-        self.pool.get().await.map_err(|error| match error {
-            PoolError::Backend(error) => PublishError::Connect(error),
-            _ => PublishError::Busy { what: "connection", waited: self.config.acquire_timeout },
-        })
+        self.pool.get().await.map_err(|error| PublishError::of_pool(error, Some(self.config.acquire_timeout)))
     }
 }
 

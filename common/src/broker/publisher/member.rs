@@ -66,10 +66,10 @@ pub(super) struct Member {
 }
 
 impl Manager for Members {
-    type Type = Arc<Member>;
+    type Type = Member;
     type Error = BrokerError;
 
-    async fn create(&self) -> Result<Arc<Member>, BrokerError> {
+    async fn create(&self) -> Result<Member, BrokerError> {
         let connection = self.broker.connect(Role::Publish).await?;
         let opening = async {
             let channel = connection.create_channel().await?;
@@ -82,10 +82,10 @@ impl Manager for Members {
         })?;
         self.observe(&connection);
         let confirms = Confirms::start(channel.clone());
-        Ok(Arc::new(Member { connection: Arc::new(connection), channel, confirms }))
+        Ok(Member { connection: Arc::new(connection), channel, confirms })
     }
 
-    async fn recycle(&self, member: &mut Arc<Member>, _: &Metrics) -> RecycleResult<BrokerError> {
+    async fn recycle(&self, member: &mut Member, _: &Metrics) -> RecycleResult<BrokerError> {
         if member.connection.status().connected() && member.channel.status().connected() {
             Ok(())
         } else {

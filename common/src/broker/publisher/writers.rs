@@ -1,0 +1,173 @@
+//! Who writes: messages that wait for the same connection are written together.
+//!
+//! A writer holds a connection while frames of its round are written; what arrives meanwhile is the next
+//! round. So at low load a message goes out at once, at high load many share one write, and behind a socket
+//! that takes nothing more messages wait where they can still be taken back.
+
+use std::{
+    collections::VecDeque,
+    mem,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use deadpool::managed::Pool;
+use futures_util::future::join_all;
+use lapin::{BasicProperties, options::BasicPublishOptions};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use super::{
+    PublishError,
+    confirms::Verdict,
+    member::{Member, Members},
+};
+use crate::broker::{Message, Target};
+
+/// Most messages of a round, and most bytes of their bodies but for the first: a large one goes alone, so
+/// that nobody is stuck beside it.
+const ROUND: usize = 256;
+const ROUND_BYTES: usize = 256 * 1024;
+
+/// What became of a letter that was written: where its verdict will come.
+pub(super) type Written = Result<oneshot::Receiver<Verdict>, PublishError>;
+
+/// A message that waits to be written.
+pub(super) struct Letter {
+    target: Target,
+    properties: BasicProperties,
+    body: Bytes,
+    place: OwnedSemaphorePermit,
+    claim: Claim,
+    answer: oneshot::Sender<Written>,
+}
+
+/// Whoever takes it first decides: a writer to write the letter, its sender not to wait any longer.
+#[derive(Clone, Default)]
+pub(super) struct Claim(Arc<AtomicBool>);
+
+impl Claim {
+    pub(super) fn take(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
+}
+
+impl Letter {
+    pub(super) fn new(
+        message: Message,
+        place: OwnedSemaphorePermit,
+    ) -> (Self, Claim, oneshot::Receiver<Written>) {
+        let Message { target, properties, body } = message;
+        let (answer, written) = oneshot::channel();
+        let claim = Claim::default();
+        (Self { target, properties, body, place, claim: claim.clone(), answer }, claim, written)
+    }
+
+    /// Whether somebody still waits for it; from then on it is the writer's.
+    fn wanted(&self) -> bool {
+        !self.answer.is_closed() && self.claim.take()
+    }
+
+    async fn write(self, member: &Member) {
+        let Self { target, properties, body, place, answer, .. } = self;
+        let id = properties.message_id().as_ref().map(|id| id.as_str().to_owned());
+        let options = BasicPublishOptions { mandatory: target.mandatory, immediate: false };
+        let (exchange, key) = (target.exchange.as_str().into(), target.routing_key.as_str().into());
+        let written = match member.channel.basic_publish(exchange, key, options, &body, properties).await {
+            Ok(confirm) => Ok(member.confirms.watch(confirm, id, place)),
+            Err(error) => Err(PublishError::InDoubt(error.to_string())),
+        };
+        // A sender that is gone wants no word.
+        let _ = answer.send(written);
+    }
+}
+
+/// The letters that wait, and how many writers there are.
+pub(super) struct Writers {
+    pool: Pool<Members>,
+    most: usize,
+    desk: Mutex<Desk>,
+}
+
+#[derive(Default)]
+struct Desk {
+    letters: VecDeque<Letter>,
+    writers: usize,
+}
+
+impl Writers {
+    /// Writers for the connections of a pool.
+    pub(super) fn new(pool: Pool<Members>, connections: usize) -> Arc<Self> {
+        Arc::new(Self { pool, most: connections, desk: Mutex::default() })
+    }
+
+    /// Takes a letter; a writer is called where there could be one more.
+    pub(super) fn post(self: &Arc<Self>, letter: Letter) {
+        let mut desk = self.desk();
+        desk.letters.push_back(letter);
+        if desk.writers < self.most {
+            desk.writers += 1;
+            let writer = Writer(Arc::clone(self));
+            drop(desk);
+            tokio::spawn(async move { writer.run().await });
+        }
+    }
+
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next round; nothing when no letter waits, and then the writer counts no more.
+    fn round(&self, writer: &mut bool) -> Vec<Letter> {
+        let mut desk = self.desk();
+        let (mut round, mut bytes) = (Vec::new(), 0);
+        while let Some(letter) = desk.letters.front() {
+            bytes += letter.body.len();
+            if round.len() == ROUND || (bytes > ROUND_BYTES && !round.is_empty()) {
+                break;
+            }
+            round.extend(desk.letters.pop_front());
+        }
+        if round.is_empty() && mem::take(writer) {
+            desk.writers -= 1;
+        }
+        round
+    }
+}
+
+/// Writes until nothing waits.
+struct Writer(Arc<Writers>);
+
+impl Writer {
+    async fn run(self) {
+        let mut present = Present { writers: &self.0, counted: true };
+        while present.counted {
+            // The connection first: whoever waits for one can go without as long as the letter lies here.
+            let member = match self.0.pool.get().await {
+                Ok(member) => Ok(member),
+                Err(error) => Err(PublishError::of_pool(error, self.0.pool.timeouts().wait)),
+            };
+            let round = self.0.round(&mut present.counted).into_iter().filter(Letter::wanted);
+            match member {
+                Ok(member) => drop(join_all(round.map(|letter| letter.write(&member))).await),
+                Err(error) => round.for_each(|letter| drop(letter.answer.send(Err(error.clone())))),
+            }
+        }
+    }
+}
+
+/// A writer that ends in the middle, as its runtime does, makes room for another.
+struct Present<'a> {
+    writers: &'a Writers,
+    counted: bool,
+}
+
+impl Drop for Present<'_> {
+    fn drop(&mut self) {
+        if self.counted {
+            self.writers.desk().writers -= 1;
+        }
+    }
+}
