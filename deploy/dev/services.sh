@@ -62,7 +62,7 @@ server_processes() {
         else
             pid=$(recall "$service" GROUP)
         fi
-        [ ! -e "/proc/$pid" ] || pids+=("$pid")
+        [ -z "$pid" ] || [ ! -e "/proc/$pid" ] || pids+=("$pid")
     done
     (IFS=, && echo "${pids[*]}")
 }

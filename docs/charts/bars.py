@@ -14,7 +14,9 @@ BAR, GAP, LABEL, WIDTH = 18, 8, 300, 420
 
 def main(source, pattern, target):
     report = json.load(open(source, encoding="utf-8"))
-    rows = [row for row in report["rows"] if fnmatch.fnmatch(row["name"], pattern)]
+    named = (row for row in report["rows"] if fnmatch.fnmatch(row["name"], pattern))
+    # Ratios have no place on an axis of figures.
+    rows = [row for row in named if row["unit"] != "ratio"]
     if not rows:
         sys.exit(f"no row of {source} is called {pattern}")
     most = max(row["max"] for row in rows) or 1

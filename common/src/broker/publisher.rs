@@ -19,11 +19,7 @@ use lapin::{Channel, Connection, options::BasicPublishOptions};
 use thiserror::Error;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::{
-    connect::Broker,
-    error::BrokerError,
-    wire::Message,
-};
+use super::{connect::Broker, error::BrokerError, wire::Message};
 use crate::{
     exit::{Exit, HasExit},
     telemetry::metrics::{ConnectionMetrics, PublishResult},

@@ -3,6 +3,22 @@
 import os
 import sys
 
+if __name__ == "__main__":
+    # Only tells Dramatiq's own program what to run; that imports the rest.
+
+    def option(name):
+        return sys.argv[sys.argv.index(name) + 1]
+
+    here = os.path.abspath(__file__)
+    os.environ["RIVAL_AMQP_URL"] = option("--amqp-url")
+    os.environ["RIVAL_QUEUE"] = option("--queue")
+    # Messages held, of each process.
+    os.environ["dramatiq_prefetch"] = str(max(int(option("--prefetch")) // 2, 1))
+    os.environ["PYTHONPATH"] = os.path.dirname(here)
+    module = os.path.splitext(os.path.basename(here))[0]
+    program = [sys.executable, "-m", "dramatiq", module, "--processes", "2", "--threads", "8"]
+    os.execv(sys.executable, program)
+
 import dramatiq
 from dramatiq.brokers.rabbitmq import RabbitmqBroker
 
@@ -14,17 +30,3 @@ dramatiq.set_broker(broker)
 def noop(pad):
     # One write: lines of several processes stay whole.
     os.write(1, b"+\n")
-
-
-if __name__ == "__main__":
-
-    def option(name):
-        return sys.argv[sys.argv.index(name) + 1]
-
-    os.environ["RIVAL_AMQP_URL"] = option("--amqp-url")
-    os.environ["RIVAL_QUEUE"] = option("--queue")
-    # Messages held, of each process.
-    os.environ["dramatiq_prefetch"] = str(max(int(option("--prefetch")) // 2, 1))
-    os.environ["PYTHONPATH"] = os.path.dirname(os.path.abspath(__file__))
-    dramatiq_main = os.path.join(os.path.dirname(sys.executable), "dramatiq")
-    os.execv(sys.executable, [sys.executable, dramatiq_main, "dramatiq_rival", "--processes", "2", "--threads", "8"])

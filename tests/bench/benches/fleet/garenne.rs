@@ -135,8 +135,8 @@ impl Garenne {
         self.metric("garenne_settlements_total{lane=\"fast\"").await
     }
 
-    /// Waits until so many are.
-    pub(crate) async fn until_settled(&self, count: u64) -> Result<()> {
+    /// Waits until so many are, looking every so often; each look costs the worker a fraction of a millisecond.
+    pub(crate) async fn until_settled(&self, count: u64, every: Duration) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         loop {
             let settled = self.settled().await?;
@@ -144,7 +144,7 @@ impl Garenne {
                 return Ok(());
             }
             ensure!(Instant::now() < until, "garenne-worker settled {settled} of {count}");
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            tokio::time::sleep(every).await;
         }
     }
 

@@ -21,6 +21,8 @@ const SIZES: [usize; 5] = [100, 1_000, 10_000, 100_000, 1_000_000];
 /// Of a hundred tasks, those that fail once, and those that nobody handles.
 const SHARES: [u32; 4] = [0, 1, 10, 50];
 const PREFETCH: u16 = 200;
+/// A few times less than there are tasks of the largest size.
+const PREFETCH_BY_SIZE: u16 = 50;
 const OURS: Who = Who::Garenne { build: Build::Now, sink: None };
 
 pub(crate) async fn run(rows: &mut Rows) -> Result<()> {
@@ -42,9 +44,9 @@ pub(crate) async fn run(rows: &mut Rows) -> Result<()> {
             seen.add_to(rows, &format!("growth/prefetch/{prefetch}"));
         }
         for size in SIZES.into_iter().filter(|_| wanted("size")) {
-            let tasks = (100_000_000 / size).clamp(100, 40_000);
+            let tasks = (100_000_000 / size).clamp(300, 40_000);
             let bodies = (0..tasks).map(|_| task("bench.noop", body(size)));
-            let seen = race(&broker, OURS, PREFETCH, bodies).await?;
+            let seen = race(&broker, OURS, PREFETCH_BY_SIZE, bodies).await?;
             seen.add_to(rows, &format!("growth/size/{size}"));
         }
         for share in SHARES.into_iter().filter(|_| wanted("failures")) {
@@ -115,7 +117,8 @@ async fn failing(
     let worker = Garenne::start(Build::Now, broker.amqp_url(), &lane).await?;
     broker.until(LANE, Duration::from_millis(1), |ready| ready < TASKS).await?;
     let before: Usage = worker.usage();
-    worker.until_settled(settlements).await?;
+    // What is tried again comes back after seconds; the looks must not be what is measured.
+    worker.until_settled(settlements, Duration::from_millis(250)).await?;
     let cpu = worker.usage().cpu.saturating_sub(before.cpu).as_secs_f64();
     rows.add(format!("growth/{way}/{share}-percent/cpu_us"), "us/task", cpu * 1e6 / f64::from(TASKS));
     worker.stop().await

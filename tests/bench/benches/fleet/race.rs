@@ -132,7 +132,7 @@ pub(crate) async fn race(
             let worker = Garenne::start(build, broker.amqp_url(), &arguments).await?;
             let stretch = Stretch::begin(broker, queue, count, || worker.usage()).await?;
             broker.until(queue, LAST, |ready| ready == 0).await?;
-            worker.until_settled(count.into()).await?;
+            worker.until_settled(count.into(), FIRST).await?;
             let seen = stretch.end(worker.usage());
             worker.stop().await?;
             seen
