@@ -11,6 +11,7 @@ mod kind;
 mod outcome;
 mod pack;
 mod standing_order;
+mod trace;
 
 pub use copy::Copied;
 pub use envelope::{ContentType, Envelope, Malformed, NewTask, epoch_ms};
@@ -19,3 +20,4 @@ pub use kind::{Kind, KindError, matches_binding};
 pub use outcome::DeadReason;
 pub use pack::{BadPack, MOST_RECORDS, PACK, Packed, pack_properties, read_pack, write_pack};
 pub use standing_order::StandingOrder;
+pub use trace::TraceContext;

@@ -1,8 +1,10 @@
-//! Logs, metrics, heartbeats and the admin port.
+//! Logs, metrics, traces, heartbeats and the admin port.
 
 pub mod admin;
 pub mod heartbeat;
 pub mod metrics;
+pub mod traces;
 pub mod tracing;
 
 pub use metrics::Metrics;
+pub use traces::Traces;

@@ -28,3 +28,24 @@ fn pool_and_resilience_import_nothing_of_this_crate_and_know_nothing_of_amqp() {
         }
     }
 }
+
+/// Spans are kept or not in one place: whoever else made them by OpenTelemetry's own API would make them
+/// whether somebody keeps them or not.
+#[test]
+fn only_the_traces_module_names_opentelemetry() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut found = Vec::new();
+    for part in ["common/src", "producer/src", "worker/src", "console/src"] {
+        sources(&root.join(part), &mut found);
+    }
+    assert!(found.len() > 200, "the sources have moved: {}", found.len());
+    let names = |(path, text): &(String, String)| {
+        let code =
+            text.lines().any(|line| line.split("//").next().unwrap_or_default().contains("opentelemetry"));
+        code.then(|| path.clone())
+    };
+    let outside: Vec<_> =
+        found.iter().filter_map(names).filter(|path| !path.contains("/telemetry/traces")).collect();
+    assert!(outside.is_empty(), "{outside:?}");
+    assert!(found.iter().filter_map(names).count() > 3, "the module has moved");
+}

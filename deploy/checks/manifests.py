@@ -24,6 +24,7 @@ def source(path):
 
 ROUTES = set(re.findall(r'\.route\("(/\w+)"', source("common/src/telemetry/admin/routes.rs")))
 SETTLING = int(re.search(r"FLUSH: Duration = Duration::from_secs\((\d+)\)", source("worker/src/budget.rs"))[1])
+LAST_SPANS = int(re.search(r"LAST_EXPORT: Duration = Duration::from_secs\((\d+)\)", source("common/src/telemetry/traces.rs"))[1])
 SETTINGS = {"config", "log"}
 SETTINGS |= set(re.findall(r'"(\w+)"', re.search(r"ELSEWHERE: &\[&str\] = &\[(.*?)\];", source("common/src/config/known.rs"), re.S)[1]))
 SETTINGS |= set(re.findall(r"^    pub (\w+):", source("common/src/config/common.rs"), re.M))
@@ -211,6 +212,7 @@ class Installation:
         if main["name"] == "worker":
             timeout = 0 if env.get("GARENNE_SHUTDOWN_MODE") == "hard" else seconds(env["GARENNE_SHUTDOWN_TIMEOUT"])
             needed = timeout + seconds(env["GARENNE_HARD_GRACE"]) + SETTLING
+            needed += LAST_SPANS if env.get("GARENNE_OTLP__ENDPOINT") else 0
             if seconds(env.get("GARENNE_TERMINATION_GRACE", "0s")) != granted:
                 self.fault(item, f"GARENNE_TERMINATION_GRACE is not terminationGracePeriodSeconds {granted}: the worker cannot check it")
         elif main["name"] == "gateway":

@@ -2,8 +2,9 @@
 
 use garenne_common::{
     broker::{Broker, Publisher, PublisherConfig, Role},
+    config::{Invalid, host_name},
     exit::Failure,
-    telemetry::Metrics,
+    telemetry::{Metrics, Traces, traces::Service},
     topology::ensure,
 };
 
@@ -30,4 +31,26 @@ pub(crate) async fn publisher(
     let publisher = Publisher::observed(broker, config, metrics.connection().clone());
     publisher.connect().await?;
     Ok(publisher)
+}
+
+/// Where spans go, as the settings say.
+///
+/// # Errors
+/// The collector is nowhere that can be posted to.
+pub(crate) fn traces(
+    settings: &ProducerSettings,
+    name: &'static str,
+    instance: String,
+    metrics: &Metrics,
+) -> Result<Traces, Invalid> {
+    Traces::start(
+        &settings.common.otlp,
+        &Service { name, instance, version: env!("CARGO_PKG_VERSION") },
+        metrics,
+    )
+}
+
+/// What a program that publishes and ends is called in traces.
+pub(crate) fn passer_by() -> (&'static str, String) {
+    ("garenne-producer", format!("{}-{}", host_name(), std::process::id()))
 }

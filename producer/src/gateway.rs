@@ -35,11 +35,14 @@ pub use refusal::Refusal;
 pub use server::ServerKind;
 pub use tls::{Tls, TlsFiles};
 
+use garenne_common::task::TraceContext;
+
 /// Leaves a line in the log for each refusal: who, over what, why. Never what was sent, which may hold
 /// a secret.
-fn audit(peer: &auth::Peer, protocol: &str, code: &str) {
+fn audit(peer: &auth::Peer, protocol: &str, code: &str, trace: Option<&TraceContext>) {
+    let trace_id = trace.map(TraceContext::trace_id);
     let device = peer.device.as_deref().unwrap_or("-");
-    tracing::info!(target: "garenne_producer::audit", peer = %peer.address, device, protocol, code, "refused");
+    tracing::info!(target: "garenne_producer::audit", peer = %peer.address, device, protocol, code, trace_id, "refused");
 }
 
 #[cfg(test)]

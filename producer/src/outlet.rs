@@ -18,9 +18,11 @@ use garenne_common::{
 pub mod gather;
 pub mod memory;
 mod pressure;
+mod traced;
 
 use gather::Parcels;
 use pressure::Pressure;
+pub use traced::TracedOutlet;
 
 /// How long a reading waits for its turn to be sent before its sender is told that there is none.
 pub const PATIENCE: Duration = Duration::from_secs(1);

@@ -14,7 +14,7 @@ use garenne_common::{
     sensor::{Timestamp, readings_from},
     shutdown::{Command, Mode, signal},
     task::{ContentType, Kind, NewTask, TaskId},
-    telemetry::Metrics,
+    telemetry::{Metrics, traces::LAST_EXPORT},
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -25,7 +25,7 @@ use crate::{
     connect,
     deliver::{Setback, setback},
     gateway::READING,
-    outlet::{BrokerOutlet, Outlet},
+    outlet::{BrokerOutlet, Outlet, TracedOutlet},
     progress::Progress,
     settings::ProducerSettings,
 };
@@ -84,8 +84,12 @@ pub async fn run(settings: ProducerSettings, options: PublishOptions) -> Result<
     let (_orders, mut commands) = signal::commands(Mode::Soft)
         .map_err(|error| Failure::new(Exit::Failed, format!("no signal handlers: {error}")))?;
     let config = PublisherConfig { in_flight: IN_FLIGHT, ..PublisherConfig::default() };
-    let publisher = connect::publisher(&settings, config, &Metrics::new("producer")).await?;
+    let metrics = Metrics::new("producer");
+    let publisher = connect::publisher(&settings, config, &metrics).await?;
+    let (name, instance) = connect::passer_by();
+    let traces = connect::traces(&settings, name, instance, &metrics)?;
     let outlet = BrokerOutlet::new(publisher.clone(), &settings.names());
+    let outlet = TracedOutlet::before(outlet, &traces, &settings.names());
 
     let (sender, mut receiver) = mpsc::channel(IN_FLIGHT);
     std::thread::spawn(move || read(lines, &sender));
@@ -148,6 +152,7 @@ pub async fn run(settings: ProducerSettings, options: PublishOptions) -> Result<
         }
     }
     publisher.close().await;
+    traces.close(LAST_EXPORT).await;
     summary.seconds = (started.elapsed().as_secs_f64() * 1000.0).round() / 1000.0;
     progress.finish(format_args!("{} safe, {} malformed", summary.published, summary.malformed));
     println!("{}", serde_json::to_string(&summary).expect("a summary is plain JSON"));
@@ -218,7 +223,7 @@ struct Outcome {
 }
 
 /// Publishes a task until it is safe; the id stays, so that a repetition has no second effect.
-async fn publish(outlet: Arc<BrokerOutlet>, task: NewTask, retry_for: Duration) -> Outcome {
+async fn publish(outlet: Arc<dyn Outlet>, task: NewTask, retry_for: Duration) -> Outcome {
     let give_up = Instant::now() + retry_for;
     let mut backoff = Backoff::default();
     let mut retries = 0;

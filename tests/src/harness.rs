@@ -6,6 +6,7 @@ pub mod broker;
 pub mod browser;
 pub mod client;
 pub mod cluster;
+pub mod collector;
 pub mod dashboard;
 pub mod engine;
 pub mod fault;

@@ -47,4 +47,5 @@ mod scenarios {
     mod start_refused;
     mod stop_tasks;
     mod tls;
+    mod traces;
 }

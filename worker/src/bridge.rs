@@ -23,6 +23,7 @@ use crate::{
     loans::Loan,
     pack::Packs,
     registry::{Entry, Registry},
+    spans::{AttemptSpan, Spans},
     work::{LanePool, Work, Yield},
 };
 
@@ -49,6 +50,7 @@ pub(crate) struct Bridge {
     pub(crate) member: Arc<Member>,
     /// Every pack of this worker.
     pub(crate) packs: Arc<Packs>,
+    pub(crate) spans: Arc<Spans>,
     /// How long the records of one may run.
     pub(crate) pack_time: Duration,
     /// Whether this is the suspect queue, where each task runs alone and its start is marked first.
@@ -69,6 +71,7 @@ pub(crate) struct TaskJob {
     hold: Hold,
     envelope: Arc<Envelope>,
     entry: Arc<Entry>,
+    span: AttemptSpan,
 }
 
 /// How the delivery is held while its task waits and runs.
@@ -89,9 +92,9 @@ impl TaskJob {
     }
 
     fn complete(self, end: End) {
-        let Self { bridge, hold, envelope, entry } = self;
+        let Self { bridge, hold, envelope, entry, span } = self;
         let Some(delivery) = Self::take_delivery(hold, &bridge, &envelope) else { return };
-        bridge.clerk.settle(&bridge.lane, delivery, envelope, &entry, end);
+        bridge.clerk.settle(&bridge.lane, delivery, envelope, &entry, end, span);
     }
 
     fn hand_back(self) {
@@ -119,6 +122,14 @@ impl Job {
 }
 
 impl Completion<Yield> for Job {
+    fn trace_id(&self) -> Option<&str> {
+        match self {
+            Self::Task(job) => job.envelope.trace_id(),
+            // Its records have one each.
+            Self::Pack(_) => None,
+        }
+    }
+
     fn complete(self, ending: Ending<Yield>) {
         self.bridge().room.notify_one();
         match self {
@@ -142,8 +153,9 @@ impl Bridge {
 
     /// What is to run of a delivery now; nothing where something else was done about it.
     fn read(self: &Arc<Self>, delivery: Delivery, now: SystemTime) -> Option<Ready> {
-        let dead = |delivery, envelope, reason, error| {
-            self.clerk.dead(&self.lane, delivery, envelope, reason, error);
+        let dead = |delivery, envelope: Option<Arc<Envelope>>, reason, error| {
+            let span = envelope.as_ref().map(|envelope| self.spans.attempt(envelope)).unwrap_or_default();
+            self.clerk.dead(&self.lane, delivery, envelope, reason, error, &span);
             None
         };
         if delivery.body.len() > self.max_payload {
@@ -155,7 +167,13 @@ impl Bridge {
         let default_kind = self.default_kind.as_deref();
         let read = Envelope::read(&delivery.routing_key, &delivery.properties, default_kind, known, now);
         let envelope = match read {
-            Ok(envelope) => Arc::new(envelope),
+            Ok(mut envelope) => {
+                // A pack stands for no task; its records have traces of their own.
+                if envelope.content_type != ContentType::Pack {
+                    self.spans.adopt(&mut envelope);
+                }
+                Arc::new(envelope)
+            }
             Err(malformed) => return dead(delivery, None, DeadReason::Malformed, malformed.to_string()),
         };
         if envelope.content_type == ContentType::Pack {
@@ -214,7 +232,15 @@ impl Bridge {
             if envelope.suspect_runs >= POISONOUS_RUNS {
                 let runs = envelope.suspect_runs;
                 let error = format!("its worker died in each of {runs} runs alone");
-                return self.clerk.dead(&self.lane, delivery, Some(envelope), DeadReason::Poison, error);
+                let span = self.spans.attempt(&envelope);
+                return self.clerk.dead(
+                    &self.lane,
+                    delivery,
+                    Some(envelope),
+                    DeadReason::Poison,
+                    error,
+                    &span,
+                );
             }
             return self.clerk.arm(delivery, &envelope);
         }
@@ -233,6 +259,7 @@ impl Bridge {
         if let Some(group) = &envelope.group {
             spec = spec.group(group.as_str());
         }
+        let span = self.spans.attempt(&envelope);
         let attempt = Attempt {
             entry: Arc::clone(&entry),
             envelope: Arc::clone(&envelope),
@@ -241,12 +268,13 @@ impl Bridge {
             body: delivery.body.clone(),
             epoch: delivery.epoch(),
             orders: Arc::clone(self.member.orders()),
+            span: span.clone(),
         };
         let hold = match entry.options.deadline {
             Some(_) => Hold::Loan(self.clerk.loans.lend(&envelope.id, delivery)),
             None => Hold::Own(delivery),
         };
-        let job = Job::Task(TaskJob { bridge: Arc::clone(self), hold, envelope, entry });
+        let job = Job::Task(TaskJob { bridge: Arc::clone(self), hold, envelope, entry, span });
         (spec, Work::Task(attempt), job)
     }
 

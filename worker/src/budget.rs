@@ -6,6 +6,7 @@ use garenne_common::{
     config::{ConfigError, Lane, Lanes},
     shutdown::Mode,
     task::matches_binding,
+    telemetry::traces::LAST_EXPORT,
 };
 use humantime::format_duration;
 
@@ -47,12 +48,17 @@ fn stopping(config: &WorkerConfig) -> Result<(), ConfigError> {
         // They wait for whatever runs; the orchestrator ends them when its patience does.
         Mode::Soft | Mode::Light => return Ok(()),
     };
-    let sum = timeout + grace + FLUSH;
+    let spans = if config.common.otlp.endpoint.is_some() { LAST_EXPORT } else { Duration::ZERO };
+    let sum = timeout + grace + FLUSH + spans;
     if sum <= granted {
         return Ok(());
     }
+    let spans = match spans {
+        Duration::ZERO => String::new(),
+        spans => format!(" + {} for the last spans", format_duration(spans)),
+    };
     Err(ConfigError::Together(format!(
-        "shutdown_timeout {} + hard_grace {} + {} to settle = {} is over termination_grace {}: shorten the first or grant more",
+        "shutdown_timeout {} + hard_grace {} + {} to settle{spans} = {} is over termination_grace {}: shorten the first or grant more",
         format_duration(timeout),
         format_duration(grace),
         format_duration(FLUSH),
@@ -137,6 +143,13 @@ mod tests {
         let enough =
             WorkerConfig { termination_grace: Some(Duration::from_secs(30)), ..WorkerConfig::default() };
         assert!(check(&enough, []).is_ok());
+        let mut traced = enough;
+        traced.common.otlp.endpoint = Some("http://collector:4318".parse().unwrap());
+        assert_eq!(
+            refused(&traced, &[]),
+            "the settings cannot be used together: shutdown_timeout 25s + hard_grace 2s + 3s to settle \
+             + 2s for the last spans = 32s is over termination_grace 30s: shorten the first or grant more"
+        );
         let soft = WorkerConfig { shutdown_mode: Mode::Soft, ..config };
         assert!(check(&soft, []).is_ok());
     }

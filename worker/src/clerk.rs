@@ -15,8 +15,8 @@ use futures_util::future::join_all;
 use garenne_common::{
     broker::{Backoff, Message, PublishError, Publisher, Target},
     shutdown::Fate,
-    task::{Copied, DeadReason, Envelope, NewTask, epoch_ms, header},
-    telemetry::Metrics,
+    task::{Copied, DeadReason, Envelope, NewTask, TraceContext, epoch_ms, header},
+    telemetry::{Metrics, Traces, traces::Span},
     topology::{Ladder, Names},
 };
 use rand::Rng;
@@ -31,6 +31,7 @@ use crate::{
     loans::Loans,
     registry::Entry,
     sink::{Accepted, Desk, Finished, Parcel, Start, results},
+    spans::{AttemptSpan, publishing},
 };
 
 /// Settles tasks of every lane.
@@ -47,6 +48,7 @@ pub(crate) struct Clerk {
     pub(crate) desk: Desk,
     pub(crate) loans: Loans,
     pub(crate) metrics: Metrics,
+    pub(crate) traces: Traces,
     /// The runtime that talks to the broker; completions arrive on others.
     pub(crate) runtime: Handle,
     /// Copies and replies on their way.
@@ -66,7 +68,11 @@ impl Clerk {
         envelope: Arc<Envelope>,
         entry: &Entry,
         End { outcome, attempt, took }: End,
+        span: AttemptSpan,
     ) {
+        if let Some(attempt) = attempt {
+            span.outcome(attempt);
+        }
         match (attempt, took) {
             (Some(attempt), Some(took)) => entry.metrics.ended(attempt, took),
             (Some(attempt), None) => entry.metrics.counted(attempt),
@@ -74,17 +80,28 @@ impl Clerk {
         }
         match outcome {
             Outcome::Done { output, started_at, took } => {
-                let finished =
-                    Finished { envelope, worker: Arc::clone(&self.worker), started_at, took, output };
-                self.done(lane, delivery, finished);
+                let (worker, trace) = (Arc::clone(&self.worker), span.context(&envelope));
+                let finished = Finished { envelope, worker, started_at, took, output, trace };
+                self.done(lane, delivery, finished, span);
             }
             Outcome::Retry { error, after } => {
-                self.retry(lane, delivery, envelope, &entry.options.retry, error, after);
+                self.retry(lane, delivery, envelope, &entry.options.retry, (error, after), &span);
             }
-            Outcome::Dead { reason, error } => self.dead(lane, delivery, Some(envelope), reason, error),
-            Outcome::PutOff { wait } => self.put_off(lane, delivery, &envelope, wait),
-            Outcome::HandBack => self.hand_back(delivery, &envelope),
-            Outcome::Abandon => delivery.settle(Fate::Abandoned),
+            Outcome::Dead { reason, error } => {
+                self.dead(lane, delivery, Some(envelope), reason, error, &span);
+            }
+            Outcome::PutOff { wait } => {
+                span.settled(Fate::Retried, None);
+                self.put_off(lane, delivery, &envelope, wait);
+            }
+            Outcome::HandBack => {
+                span.settled(Fate::Requeued, None);
+                self.hand_back(delivery, &envelope);
+            }
+            Outcome::Abandon => {
+                span.settled(Fate::Abandoned, None);
+                delivery.settle(Fate::Abandoned);
+            }
         }
     }
 
@@ -94,36 +111,46 @@ impl Clerk {
         self.tracker.wait().await;
     }
 
-    fn done(self: &Arc<Self>, lane: &Arc<str>, delivery: Delivery, mut finished: Finished) {
+    fn done(
+        self: &Arc<Self>,
+        lane: &Arc<str>,
+        delivery: Delivery,
+        mut finished: Finished,
+        span: AttemptSpan,
+    ) {
         let wants_reply = self.replies && finished.envelope.reply_to.is_some();
         let mut follow_ups = std::mem::take(&mut finished.output.follow_ups);
         if self.desk.is_empty() && !wants_reply && follow_ups.is_empty() {
-            return self.acked(delivery, &finished.envelope);
+            return self.acked(delivery, &finished.envelope, &span);
         }
         let (this, lane) = (Arc::clone(self), Arc::clone(lane));
         let reply = wants_reply.then(|| finished.clone());
         let envelope = Arc::clone(&finished.envelope);
         // The tracker counts the parcel until it is answered.
         let open = self.tracker.token();
+        let attempt = span.clone();
         let answer = move |accepted| {
             let _open = open;
             match accepted {
-                Some(Accepted::Stored) => this.stored(delivery, envelope, follow_ups, reply),
+                Some(Accepted::Stored) => this.stored(delivery, envelope, follow_ups, reply, attempt),
                 Some(Accepted::StoredAnd(starts)) => {
                     let task = |it: Start| NewTask::following(&envelope, it.id, it.kind, it.body);
                     follow_ups.extend(starts.into_iter().map(task));
-                    this.stored(delivery, envelope, follow_ups, reply);
+                    this.stored(delivery, envelope, follow_ups, reply, attempt);
                 }
                 Some(Accepted::Conflict(detail)) => {
-                    this.dead(&lane, delivery, Some(envelope), DeadReason::Conflict, detail);
+                    this.dead(&lane, delivery, Some(envelope), DeadReason::Conflict, detail, &attempt);
                 }
                 Some(Accepted::Refused(detail)) => {
-                    this.dead(&lane, delivery, Some(envelope), DeadReason::Rejected, detail);
+                    this.dead(&lane, delivery, Some(envelope), DeadReason::Rejected, detail, &attempt);
                 }
-                None => drop(delivery),
+                None => {
+                    attempt.settled(Fate::Requeued, None);
+                    drop(delivery);
+                }
             }
         };
-        self.desk.hand_over(Parcel { finished, answer: Box::new(answer) });
+        self.desk.hand_over(Parcel { finished, span, answer: Box::new(answer) });
     }
 
     /// The result is safe: starts what follows, then takes the task off its queue, then replies. Follow-ups
@@ -135,10 +162,11 @@ impl Clerk {
         envelope: Arc<Envelope>,
         follow_ups: Vec<NewTask>,
         reply: Option<Finished>,
+        span: AttemptSpan,
     ) {
-        let this = Arc::clone(self);
+        let (this, trace) = (Arc::clone(self), span.context(&envelope));
         let finish = move |delivery| {
-            this.acked(delivery, &envelope);
+            this.acked(delivery, &envelope, &span);
             reply.into_iter().for_each(|finished| this.reply(finished));
         };
         if follow_ups.is_empty() {
@@ -147,10 +175,13 @@ impl Clerk {
         let this = Arc::clone(self);
         let starting = async move {
             let now = SystemTime::now();
-            let messages = follow_ups.into_iter().filter_map(|task| this.message(task, now)).collect();
+            let tasks = follow_ups.into_iter().map(|task| NewTask { trace: trace.clone(), ..task });
+            let (messages, spans): (_, Vec<_>) = tasks.filter_map(|task| this.message(task, now)).unzip();
             // What could not be started before the channel died or time was up comes with the next
             // delivery, under the same ids.
-            if this.publish_while(&delivery, messages).await {
+            let started = this.publish_while(&delivery, messages).await;
+            drop(spans);
+            if started {
                 finish(delivery);
             }
         };
@@ -159,15 +190,18 @@ impl Clerk {
 
     /// A follow-up, straight to the queue of the lane that takes it: there, unlike at the exchange, a
     /// missing queue is told of, and the worker needs no further right.
-    fn message(&self, task: NewTask, now: SystemTime) -> Option<Message> {
+    fn message(&self, mut task: NewTask, now: SystemTime) -> Option<(Message, Option<Span>)> {
         let lane = self.routes.lanes.taking(task.kind.as_str())?;
+        let queue = self.names.lane(lane);
+        let span = publishing(&self.traces, &mut task, &queue);
         let properties = task.properties(now);
-        Some(Message { target: Target::queue(self.names.lane(lane)), properties, body: task.body.into() })
+        Some((Message { target: Target::queue(queue), properties, body: task.body.into() }, span))
     }
 
     /// Takes a finished task off its queue. Where that is too late, the message will come back and
     /// must not run again.
-    fn acked(&self, delivery: Delivery, envelope: &Envelope) {
+    fn acked(&self, delivery: Delivery, envelope: &Envelope, span: &AttemptSpan) {
+        span.settled(Fate::Acked, None);
         if !delivery.alive() && envelope.id_given {
             self.loans.note_done(&envelope.id);
         }
@@ -184,7 +218,10 @@ impl Clerk {
                 Err(PublishError::Unroutable { .. }) => {
                     this.unroutable_replies.fetch_add(1, Ordering::Relaxed);
                 }
-                Err(error) => tracing::warn!(task = %finished.envelope.id, %error, "reply not sent"),
+                Err(error) => {
+                    let Envelope { id, .. } = &*finished.envelope;
+                    tracing::warn!(task = %id, trace_id = finished.envelope.trace_id(), %error, "reply not sent");
+                }
             }
         };
         self.tracker.spawn_on(sending, &self.runtime);
@@ -196,16 +233,18 @@ impl Clerk {
         delivery: Delivery,
         envelope: Arc<Envelope>,
         policy: &RetryPolicy,
-        error: String,
-        after: Option<Duration>,
+        (error, after): (String, Option<Duration>),
+        span: &AttemptSpan,
     ) {
         let spent = envelope.attempt + 1;
         let most = policy.attempts.unwrap_or(self.max_attempts).max(1);
         if spent >= most {
             let error = format!("{error} (attempt {spent} of {most})");
-            return self.dead(lane, delivery, Some(envelope), DeadReason::AttemptsExhausted, error);
+            return self.dead(lane, delivery, Some(envelope), DeadReason::AttemptsExhausted, error, span);
         }
-        tracing::info!(task = %envelope.id, kind = %envelope.kind, attempt = spent, error, "will be tried again");
+        span.settled(Fate::Retried, Some(&error));
+        let trace_id = envelope.trace_id();
+        tracing::info!(task = %envelope.id, kind = %envelope.kind, trace_id, attempt = spent, error, "will be tried again");
         let now = SystemTime::now();
         // What survived a run alone is no suspect any longer.
         let copied =
@@ -253,7 +292,8 @@ impl Clerk {
 
     /// To the suspect queue, where it runs alone.
     pub(crate) fn suspect(self: &Arc<Self>, lane: &Arc<str>, delivery: Delivery, envelope: &Envelope) {
-        tracing::warn!(task = %envelope.id, kind = %envelope.kind, returns = envelope.delivery_count, "suspect");
+        let (trace_id, returns) = (envelope.trace_id(), envelope.delivery_count);
+        tracing::warn!(task = %envelope.id, kind = %envelope.kind, trace_id, returns, "suspect");
         let copied = Copied::of(&delivery.properties, envelope, SystemTime::now())
             .disarmed(envelope.suspect_runs)
             .with(header::LANE, header::long(lane));
@@ -275,10 +315,16 @@ impl Clerk {
         envelope: Option<Arc<Envelope>>,
         reason: DeadReason,
         error: String,
+        span: &AttemptSpan,
     ) {
         let now = SystemTime::now();
+        span.dead(reason, &error);
         let (kind, id) = envelope.as_ref().map_or(("unknown", None), |e| (e.kind.as_str(), Some(&e.id)));
-        tracing::warn!(task = id.map(tracing::field::display), kind, %reason, error, "dead");
+        // What could not even be read may say that much.
+        let unread = || header::trace(delivery.properties.headers());
+        let trace = envelope.as_ref().map_or_else(unread, |envelope| envelope.trace.clone());
+        let trace_id = trace.as_ref().map(TraceContext::trace_id);
+        tracing::warn!(task = id.map(tracing::field::display), kind, trace_id, %reason, error, "dead");
         self.metrics.kind(kind).dead(reason);
         let copied = match &envelope {
             Some(envelope) => Copied::of(&delivery.properties, envelope, now),

@@ -17,6 +17,7 @@ use crate::{
     fleet::{Orders, Word},
     handler::{Output, Surroundings, TaskContext, TaskError, Wish},
     registry::Entry,
+    spans::AttemptSpan,
 };
 
 /// An attempt at a task that is a message of its own.
@@ -28,6 +29,7 @@ pub(crate) struct Attempt {
     pub(crate) body: Bytes,
     pub(crate) epoch: Arc<Epoch>,
     pub(crate) orders: Arc<Orders>,
+    pub(crate) span: AttemptSpan,
 }
 
 /// What an attempt yields.
@@ -40,6 +42,7 @@ pub(crate) struct Ran {
 impl Attempt {
     pub(crate) async fn run(self, cx: pool::TaskContext) -> Ran {
         let (started_at, started) = (SystemTime::now(), Instant::now());
+        self.span.start();
         let result = if !self.epoch.alive() {
             // It waited here while its channel died: the broker gives it to somebody else.
             Err(TaskError::interrupted())
@@ -53,7 +56,7 @@ impl Attempt {
             })
         } else {
             let content_type = self.envelope.content_type;
-            let context = TaskContext::new(self.envelope, self.worker, self.surroundings, cx);
+            let context = TaskContext::new(self.envelope, self.worker, self.surroundings, self.span, cx);
             let result = self.entry.handler.call(context.clone(), content_type, self.body).await;
             let follow_ups = context.take_follow_ups();
             result

@@ -37,6 +37,7 @@ mod pack;
 mod registry;
 mod settings;
 pub mod sink;
+mod spans;
 mod status;
 pub mod testing;
 mod work;

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use garenne_common::{
     pool::{self, Cause, Ending},
-    task::{BadPack, Envelope, read_pack},
+    task::{BadPack, Envelope, Packed, read_pack},
 };
 
 use crate::{
@@ -24,25 +24,28 @@ use crate::{
     fleet::Orders,
     handler::{Companions, Surroundings},
     registry::Entry,
+    spans::{AttemptSpan, Spans},
 };
 
 /// One task of a pack.
 pub(crate) struct Record {
     pub(crate) envelope: Arc<Envelope>,
     pub(crate) payload: Bytes,
+    pub(crate) span: AttemptSpan,
 }
 
 impl Record {
     /// Reads a pack's body, which the payloads go on sharing.
-    pub(crate) fn read_all(pack: &Envelope, body: &Bytes) -> Result<Vec<Self>, BadPack> {
+    pub(crate) fn read_all(pack: &Envelope, body: &Bytes, spans: &Arc<Spans>) -> Result<Vec<Self>, BadPack> {
         let packed = read_pack(body)?;
-        Ok(packed
-            .iter()
-            .map(|record| Self {
-                envelope: Arc::new(record.envelope(pack)),
-                payload: body.slice_ref(record.payload),
-            })
-            .collect())
+        let record = |record: &Packed<'_>| {
+            let mut envelope = record.envelope(pack);
+            spans.adopt(&mut envelope);
+            let envelope = Arc::new(envelope);
+            let span = spans.attempt(&envelope);
+            Self { envelope, payload: body.slice_ref(record.payload), span }
+        };
+        Ok(packed.iter().map(record).collect())
     }
 }
 
@@ -84,6 +87,7 @@ impl PackAttempt {
             body: record.payload.clone(),
             epoch: Arc::clone(&self.epoch),
             orders: Arc::clone(&self.orders),
+            span: record.span.clone(),
         };
         let part = pool::TaskContext::short(envelope.id.shared());
         let ending = match AssertUnwindSafe(attempt.run(part)).catch_unwind().await {

@@ -11,7 +11,7 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use garenne_common::task::{Envelope, Kind, TaskId};
+use garenne_common::task::{Envelope, Kind, TaskId, TraceContext};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use thiserror::Error;
@@ -34,6 +34,8 @@ pub struct Finished {
     pub took: Duration,
     /// What it gave.
     pub output: Output,
+    /// The trace it belongs to, for sinks that tell others of it.
+    pub trace: Option<TraceContext>,
 }
 
 /// The result as others read it.

@@ -21,6 +21,7 @@ use crate::{
     handler::{Output, Routes, Surroundings, TaskOptions},
     registry::Registry,
     sink::Finished,
+    spans::AttemptSpan,
     work::{Work, Yield},
     worker::WorkerBuilder,
 };
@@ -89,6 +90,7 @@ impl TestWorker {
             body: task.body.clone().into(),
             epoch: Arc::new(Epoch::new(meter, 1)),
             orders,
+            span: AttemptSpan::default(),
         };
         let TaskOptions { deadline, cpu_bound, .. } = entry.options;
         let mut spec = Spec::short(envelope.id.shared());
@@ -147,5 +149,6 @@ pub fn finished(id: &str, json: &str) -> Finished {
             rows: Vec::new(),
             follow_ups: Vec::new(),
         },
+        trace: None,
     }
 }

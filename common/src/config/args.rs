@@ -36,6 +36,9 @@ pub struct CommonArgs {
     /// File with the token that the admin port's commands need; without one they are refused
     #[arg(long, value_name = "FILE", global = true)]
     pub admin_token_file: Option<PathBuf>,
+    /// Collector that spans are posted to, such as http://127.0.0.1:4318 [default: none, no spans]
+    #[arg(long, value_name = "URL", global = true)]
+    pub otlp: Option<String>,
     /// Settings in TOML; every setting is also an environment variable, such as GARENNE_AMQP_URL
     #[arg(long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
@@ -53,6 +56,10 @@ impl CommonArgs {
         flag(&mut own, "log_format", self.log_format.as_ref());
         flag(&mut own, "admin", self.admin.as_ref());
         flag(&mut own, "admin_token_file", self.admin_token_file.as_ref().map(|path| path.display()));
+        if let Some(endpoint) = &self.otlp {
+            let otlp = toml::Table::from_iter([("endpoint".to_owned(), endpoint.as_str().into())]);
+            own.insert("otlp".into(), otlp.into());
+        }
         Sources { file: self.config.clone(), flags: own, ..Sources::default() }
     }
 }
@@ -68,6 +75,7 @@ impl fmt::Debug for CommonArgs {
             .field("log_format", &self.log_format)
             .field("admin", &self.admin)
             .field("admin_token_file", &self.admin_token_file)
+            .field("otlp", &masked(&self.otlp))
             .field("config", &self.config)
             .field("print_config", &self.print_config)
             .finish()
@@ -87,7 +95,7 @@ mod tests {
     use serde::{Deserialize, Serialize};
 
     use super::*;
-    use crate::config::{Common, ConfigError, LogFormat, Settings, load_with};
+    use crate::config::{Common, ConfigError, LogFormat, Otlp, Settings, load_with};
 
     #[derive(Parser)]
     struct Cli {
@@ -130,6 +138,7 @@ mod tests {
             "--log-format=json",
             "--admin=0.0.0.0:9464",
             "--admin-token-file=/run/token",
+            "--otlp=http://collector:4318",
         ]);
         let expected = Common {
             amqp_url: "amqps://u:p@broker/v".parse().unwrap(),
@@ -138,10 +147,20 @@ mod tests {
             log_format: LogFormat::Json,
             admin: Some(([0, 0, 0, 0], 9464).into()),
             admin_token_file: Some("/run/token".into()),
+            otlp: Otlp { endpoint: Some("http://collector:4318".parse().unwrap()), ..Otlp::default() },
             ..Common::default()
         };
         assert_eq!(common.unwrap(), expected);
         assert_eq!(resolve(&[]).unwrap(), Common::default());
+    }
+
+    #[test]
+    fn a_bad_collector_is_named_by_its_flag() {
+        assert_eq!(
+            resolve(&["--otlp=collector:4317"]).unwrap_err().to_string(),
+            "setting otlp.endpoint = \"collector:4317\" (flag --otlp) is refused: expected a URL such as \
+             scheme://user:password@host:port/path (the scheme is missing)"
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
 
-use super::{AmqpTls, Events, Invalid, SecretUrl};
+use super::{AmqpTls, Events, Invalid, Otlp, SecretUrl};
 
 /// Where the admin port is when nobody says otherwise.
 pub const DEFAULT_ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9464);
@@ -26,7 +26,7 @@ pub enum LogFormat {
 }
 
 /// Settings of every program; flatten it into the program's own.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Common {
     /// The broker, with user, password and virtual host: `amqp` or `amqps`.
@@ -46,6 +46,8 @@ pub struct Common {
     pub admin_token_file: Option<PathBuf>,
     /// What this process says of itself.
     pub events: Events,
+    /// Where its spans go.
+    pub otlp: Otlp,
 }
 
 impl Default for Common {
@@ -59,6 +61,7 @@ impl Default for Common {
             admin: None,
             admin_token_file: None,
             events: Events::default(),
+            otlp: Otlp::default(),
         }
     }
 }
@@ -73,6 +76,7 @@ impl Common {
             scheme("management_url", url, ["http", "https"])?;
         }
         self.events.validate()?;
+        self.otlp.validate()?;
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         let fits = (1..=LONGEST_PREFIX).contains(&self.prefix.len());
         if !fits || !self.prefix.bytes().all(allowed) || self.prefix.starts_with("amq.") {

@@ -45,7 +45,7 @@ fn in_words(expected: &str) -> String {
             "a whole number from 0"
         }
         "an integer" => "a whole number",
-        "a floating point" => "a number",
+        "a floating point" | "f64" => "a number",
         "a boolean" => "true or false",
         "a duration" => "a duration such as 500ms, 25s or 2m",
         "a map" => "a table",

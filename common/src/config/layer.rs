@@ -8,6 +8,7 @@ use config::{Map, Source, Value, ValueKind};
 
 use super::ConfigError;
 use super::known::Known;
+use super::standard::{self, Given};
 use super::toml_text::parse_toml;
 
 /// Variables under the prefix that are no settings: the log filter, the file's own name, and what
@@ -109,6 +110,13 @@ impl Layer {
             let kind = coerce(text, known.default_at(&path));
             insert(&mut layer.table, &path, Value::new(Some(&origin), kind));
         }
+        // What is said in our own names is meant for us, the standard's for every program around.
+        let standard = vars.standard.iter().filter(|it| !seen.contains_key(&it.setting));
+        for Given { setting, variable, value } in standard.filter(|it| known.has(&it.setting[0])) {
+            let kind = coerce(value.to_string_lossy().into_owned(), known.default_at(setting));
+            let origin = format!("environment {variable}");
+            insert(&mut layer.table, setting, Value::new(Some(&origin), kind));
+        }
         Ok(layer)
     }
 
@@ -157,19 +165,22 @@ impl Layer {
     }
 }
 
-/// The environment variables under one prefix, by what follows it in lower case.
+/// The environment variables under one prefix, by what follows it in lower case, and the standard's.
 pub(super) struct Variables {
     by_rest: BTreeMap<String, (String, OsString)>,
+    standard: Vec<Given>,
 }
 
 impl Variables {
     pub(super) fn under(prefix: &str, vars: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
+        let vars: Vec<_> = vars.into_iter().collect();
+        let standard = standard::given(&vars);
         let by_rest = vars.into_iter().filter_map(|(name, value)| {
             let name = name.into_string().ok()?;
             let rest = name.strip_prefix(prefix)?.strip_prefix('_')?.to_lowercase();
             Some((rest, (name, value)))
         });
-        Self { by_rest: by_rest.collect() }
+        Self { by_rest: by_rest.collect(), standard }
     }
 
     /// The configuration file that the environment names, and the variable that does.

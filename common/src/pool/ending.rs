@@ -133,6 +133,11 @@ pub trait Completion<O>: Send + 'static {
     /// Called exactly once for each admitted task, on whichever thread ended it; must not block.
     fn complete(self, ending: Ending<O>);
 
+    /// The trace it belongs to, for logs.
+    fn trace_id(&self) -> Option<&str> {
+        None
+    }
+
     /// Called before [`complete`](Self::complete) when the task was started and could not be
     /// completed (it panicked or was given up), so that half-done effects can be undone.
     fn compensate(&mut self, id: &TaskId, ending: &Ending<O>) {

@@ -32,6 +32,14 @@ impl<T: Task, C: Completion<T::Output>> Entry<T, C> {
         }
     }
 
+    /// The trace that its completion belongs to, for logs.
+    pub(super) fn trace_id(&self) -> Option<&str> {
+        match &self.owner {
+            Owner::One(finish) => finish.completion.trace_id(),
+            Owner::Wide(_) => None,
+        }
+    }
+
     pub(super) const fn is_plain(&self) -> bool {
         self.group.is_none() && self.width == 1 && matches!(self.placement, Placement::Runtime)
     }

@@ -105,7 +105,8 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
         if matches!(ending, Ending::Panicked { .. } | Ending::GaveUp { .. }) {
             let undo = catch_unwind(AssertUnwindSafe(|| completion.compensate(id, &ending)));
             if undo.is_err() {
-                tracing::error!(pool = self.config.name, task = %id, "the compensation hook panicked");
+                let trace_id = completion.trace_id();
+                tracing::error!(pool = self.config.name, task = %id, trace_id, "the compensation hook panicked");
             }
         }
         if catch_unwind(AssertUnwindSafe(|| completion.complete(ending))).is_err() {

@@ -162,7 +162,8 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
         }
         for (ended, cause) in findings.given_up.drain(..) {
             let id = &ended.entry.id;
-            tracing::warn!(pool = self.config.name, task = %id, ?cause, "task is stuck; its worker was replaced");
+            let trace_id = ended.entry.trace_id();
+            tracing::warn!(pool = self.config.name, task = %id, trace_id, ?cause, "task is stuck; its worker was replaced");
             self.end_current(ended, Ending::GaveUp { cause, stuck: true }, None, false);
         }
         if let Some(hard) = hard {

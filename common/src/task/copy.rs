@@ -34,15 +34,22 @@ impl Copied {
         copied.properties =
             copied.properties.with_type(task.kind.as_str().into()).with_message_id(task.id.as_str().into());
         let of_pack = original.content_type().as_ref().is_some_and(|it| it.as_str() == PACK);
-        if of_pack && task.content_type != ContentType::Pack { copied.unpacked(task) } else { copied }
+        if of_pack && task.content_type != ContentType::Pack {
+            return copied.unpacked(task);
+        }
+        // A task without a trace may have got one from its first worker; its copies belong to that one.
+        if header::trace(original.headers()).is_some() { copied } else { copied.traced(task) }
     }
 
     fn unpacked(mut self, record: &Envelope) -> Self {
         self.properties = self.properties.with_content_type(record.content_type.as_str().into());
-        let copied = self.without(header::TRACEPARENT).without(header::TRACESTATE);
-        let Some((parent, state)) = &record.trace else { return copied };
-        let copied = copied.with(header::TRACEPARENT, long(parent));
-        match state {
+        self.without(header::TRACEPARENT).without(header::TRACESTATE).traced(record)
+    }
+
+    fn traced(self, task: &Envelope) -> Self {
+        let Some(trace) = &task.trace else { return self };
+        let copied = self.with(header::TRACEPARENT, long(trace.parent()));
+        match trace.state() {
             Some(state) => copied.with(header::TRACESTATE, long(state)),
             None => copied,
         }
@@ -197,7 +204,7 @@ mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
     use super::*;
-    use crate::task::read_pack;
+    use crate::task::{TraceContext, read_pack};
 
     #[test]
     fn a_copy_drops_what_would_lose_or_double_it_and_keeps_the_rest() {
@@ -261,11 +268,33 @@ mod tests {
             (id.to_owned(), written.to_owned(), Some("v".to_owned()), trace.map(str::to_owned))
         };
         assert_eq!(shown(&whole), record("pack", PACK, Some("the pack's")));
-        let body = br#"[{"id":"a","senml":true,"payload":[]},{"id":"b","traceparent":"b's","payload":{}}]"#;
-        let records: Vec<_> = read_pack(body).unwrap().iter().map(|it| shown(&it.envelope(&whole))).collect();
+        let theirs = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let body = format!(
+            r#"[{{"id":"a","senml":true,"payload":[]}},{{"id":"b","traceparent":"{theirs}","payload":{{}}}}]"#
+        );
+        let records: Vec<_> =
+            read_pack(body.as_bytes()).unwrap().iter().map(|it| shown(&it.envelope(&whole))).collect();
         let expected =
-            [record("a", "application/senml+json", None), record("b", "application/json", Some("b's"))];
+            [record("a", "application/senml+json", None), record("b", "application/json", Some(theirs))];
         assert_eq!(records, expected);
+    }
+
+    #[test]
+    fn a_copy_belongs_to_the_trace_that_its_task_came_with_or_was_given() {
+        let given = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let copied_from = |parent: &str| {
+            let mut table = FieldTable::default();
+            table.insert(header::TRACEPARENT.into(), long(parent));
+            let original = BasicProperties::default().with_headers(table);
+            let mut task = Envelope::read("k", &original, None, |_| true, UNIX_EPOCH).unwrap();
+            task.trace = task.trace.or_else(|| TraceContext::parse(given, Some("v=1")));
+            let copy = Copied::of(&original, &task, UNIX_EPOCH).into_properties();
+            let text = |name| header::get(copy.headers(), name).and_then(header::text);
+            (text(header::TRACEPARENT).unwrap(), text(header::TRACESTATE))
+        };
+        assert_eq!(copied_from("unreadable"), (given.to_owned(), Some("v=1".to_owned())));
+        let later = given.replace("00-", "cc-");
+        assert_eq!(copied_from(&later), (later, None));
     }
 
     #[test]

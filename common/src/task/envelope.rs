@@ -10,6 +10,7 @@ use super::{
     id::{IdError, TaskId},
     kind::{Kind, KindError},
     pack::PACK,
+    trace::TraceContext,
 };
 
 /// Milliseconds since 1970. Wire headers carry times in this form.
@@ -65,8 +66,8 @@ pub struct Envelope {
     pub correlation_id: Option<String>,
     /// Where a result is wanted.
     pub reply_to: Option<String>,
-    /// W3C trace context: `traceparent`, and `tracestate` where there is one.
-    pub trace: Option<(String, Option<String>)>,
+    /// The trace it belongs to.
+    pub trace: Option<TraceContext>,
     /// Start marks written in the suspect queue.
     pub suspect_runs: u32,
     /// Whether a run in the suspect queue is marked as begun.
@@ -155,10 +156,7 @@ impl Envelope {
             group: text(headers, header::GROUP)?,
             correlation_id: properties.correlation_id().as_ref().map(|it| it.as_str().to_owned()),
             reply_to: properties.reply_to().as_ref().map(|it| it.as_str().to_owned()),
-            // A broken trace context is nobody's failure: the task runs in a new trace.
-            trace: header::get(headers, header::TRACEPARENT)
-                .and_then(header::text)
-                .map(|parent| (parent, header::get(headers, header::TRACESTATE).and_then(header::text))),
+            trace: header::trace(headers),
             suspect_runs: small(headers, header::SUSPECT_RUNS)?,
             suspect_armed: header::get(headers, header::SUSPECT_ARMED).is_some(),
             lane: text(headers, header::LANE)?,
@@ -170,6 +168,11 @@ impl Envelope {
                 .and_then(|n| n.try_into().ok())
                 .unwrap_or(0),
         })
+    }
+
+    /// The id of its trace, for logs.
+    pub fn trace_id(&self) -> Option<&str> {
+        self.trace.as_ref().map(TraceContext::trace_id)
     }
 
     /// Whether its time was up at `now`.
@@ -236,8 +239,8 @@ pub struct NewTask {
     pub delay: Option<Duration>,
     /// Deadline once started.
     pub timeout: Option<Duration>,
-    /// W3C trace context to go on from.
-    pub trace: Option<(String, Option<String>)>,
+    /// The trace to go on with.
+    pub trace: Option<TraceContext>,
     /// The task that starts it and its own depth, for a follow-up.
     pub parent: Option<(TaskId, u32)>,
 }
@@ -287,9 +290,9 @@ impl NewTask {
             headers.insert(header::PARENT.into(), long(parent.as_str()));
             headers.insert(header::DEPTH.into(), lapin::types::AMQPValue::LongUInt(*depth));
         }
-        if let Some((parent, state)) = &self.trace {
-            headers.insert(header::TRACEPARENT.into(), long(parent));
-            if let Some(state) = state {
+        if let Some(trace) = &self.trace {
+            headers.insert(header::TRACEPARENT.into(), long(trace.parent()));
+            if let Some(state) = trace.state() {
                 headers.insert(header::TRACESTATE.into(), long(state));
             }
         }

@@ -3,6 +3,8 @@
 
 use lapin::types::{AMQPValue, FieldTable};
 
+use super::TraceContext;
+
 /// Deadline once started, milliseconds.
 pub const TIMEOUT_MS: &str = "garenne-timeout-ms";
 /// Not before this many milliseconds from now; becomes [`NOT_BEFORE`] at first sight.
@@ -74,6 +76,12 @@ pub fn text(value: &AMQPValue) -> Option<String> {
 /// The header of that name, where there is a table at all.
 pub fn get<'a>(headers: &'a Option<FieldTable>, name: &str) -> Option<&'a AMQPValue> {
     headers.as_ref()?.inner().get(name)
+}
+
+/// The trace that the headers name; what cannot be read is as good as none.
+pub fn trace(headers: &Option<FieldTable>) -> Option<TraceContext> {
+    let parent = text(get(headers, TRACEPARENT)?)?;
+    TraceContext::parse(&parent, get(headers, TRACESTATE).and_then(text).as_deref())
 }
 
 /// A text for a header.

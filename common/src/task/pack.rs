@@ -17,6 +17,7 @@ use super::{
     envelope::epoch_ms,
     id::{IdError, TaskId},
     kind::Kind,
+    trace::TraceContext,
 };
 
 /// The `content_type` of a pack.
@@ -50,8 +51,8 @@ pub struct Packed<'a> {
     pub id: TaskId,
     /// How the payload is written.
     pub content_type: ContentType,
-    /// W3C trace context, as in an envelope.
-    pub trace: Option<(String, Option<String>)>,
+    /// The trace it belongs to.
+    pub trace: Option<TraceContext>,
     /// The payload, byte for byte as its sender's task would have had it.
     pub payload: &'a [u8],
 }
@@ -102,8 +103,8 @@ pub fn write_pack<'a>(tasks: impl IntoIterator<Item = &'a NewTask>) -> Result<Ve
         let trace = task.trace.as_ref();
         let record = Written {
             id: task.id.as_str().into(),
-            traceparent: trace.map(|(parent, _)| parent.as_str().into()),
-            tracestate: trace.and_then(|(_, state)| state.as_deref()).map(Cow::from),
+            traceparent: trace.map(|trace| trace.parent().into()),
+            tracestate: trace.and_then(TraceContext::state).map(Cow::from),
             senml: task.content_type == ContentType::SenmlJson,
             payload: serde_json::from_slice(&task.body)?,
         };
@@ -137,7 +138,7 @@ pub fn read_pack(body: &[u8]) -> Result<Vec<Packed<'_>>, BadPack> {
 
 fn packed(index: usize, record: Written<'_>) -> Result<Packed<'_>, BadPack> {
     let trace =
-        record.traceparent.map(|parent| (parent.into_owned(), record.tracestate.map(Cow::into_owned)));
+        record.traceparent.and_then(|parent| TraceContext::parse(&parent, record.tracestate.as_deref()));
     Ok(Packed {
         id: TaskId::parse(&record.id).map_err(|error| BadPack::Id { index, error })?,
         content_type: if record.senml { ContentType::SenmlJson } else { ContentType::Json },
@@ -151,6 +152,8 @@ mod tests {
     use super::*;
     use crate::task::Kind;
 
+    const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
     fn task(id: &str, body: &str) -> NewTask {
         let kind = Kind::parse("reading.process").unwrap();
         let task = NewTask::new(kind, ContentType::Json, body.as_bytes().to_vec());
@@ -160,19 +163,22 @@ mod tests {
     #[test]
     fn each_record_keeps_its_id_its_trace_and_every_byte_of_its_payload() {
         let traced = NewTask {
-            trace: Some(("00-a-b-01".into(), Some("v=1".into()))),
+            trace: TraceContext::parse(PARENT, Some("v=1")),
             content_type: ContentType::SenmlJson,
             ..task("b\"2", "[1.50, 2]")
         };
         let body = write_pack([&task("a", r#"{"value": 1.0}"#), &traced]).unwrap();
         assert_eq!(
             str::from_utf8(&body).unwrap(),
-            r#"[{"id":"a","payload":{"value": 1.0}},{"id":"b\"2","traceparent":"00-a-b-01","tracestate":"v=1","senml":true,"payload":[1.50, 2]}]"#
+            format!(
+                r#"[{{"id":"a","payload":{{"value": 1.0}}}},{{"id":"b\"2","traceparent":"{PARENT}","tracestate":"v=1","senml":true,"payload":[1.50, 2]}}]"#
+            )
         );
         let read = read_pack(&body).unwrap();
         assert_eq!((read[0].id.as_str(), read[0].payload), ("a", &br#"{"value": 1.0}"#[..]));
         assert_eq!((read[1].id.as_str(), read[1].content_type), ("b\"2", ContentType::SenmlJson));
-        assert_eq!(read[1].trace, Some(("00-a-b-01".to_owned(), Some("v=1".to_owned()))));
+        assert_eq!(read[1].trace, traced.trace);
+        assert!(traced.trace.is_some());
     }
 
     #[test]

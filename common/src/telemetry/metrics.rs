@@ -16,7 +16,7 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-use prometheus::{IntGauge, Registry, TextEncoder};
+use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry, TextEncoder};
 
 use super::heartbeat::{ConnectionBeat, GatewayBeat, KindBeat};
 
@@ -42,6 +42,7 @@ struct Inner {
     connection: ConnectionMetrics,
     gateway: GatewayMetrics,
     stuck: IntGauge,
+    spans: IntCounterVec,
     before_encode: RwLock<Vec<Box<dyn Fn() + Send + Sync>>>,
 }
 
@@ -61,6 +62,12 @@ impl Metrics {
                 &registry,
                 "garenne_tasks_stuck",
                 "Tasks that ignore being told to stop and hold their worker.",
+            ),
+            spans: register::counters(
+                &registry,
+                "garenne_spans_total",
+                "Spans of traces, by what became of them.",
+                &["result"],
             ),
             before_encode: RwLock::default(),
             registry,
@@ -97,6 +104,11 @@ impl Metrics {
     /// Tasks that ignore being told to stop.
     pub fn tasks_stuck(&self) -> &IntGauge {
         &self.inner.stuck
+    }
+
+    /// `garenne_spans_total`: `exported`, `failed` or `dropped`; absent from the output without traces.
+    pub(super) fn spans(&self, result: &str) -> IntCounter {
+        self.inner.spans.with_label_values(&[result])
     }
 
     /// What happened to tasks so far, by kind; kinds of which nothing is known yet are left out.

@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use garenne_common::{
     broker::{Broker, PublishError, Publisher, PublisherConfig, Role},
     task::{Kind, NewTask},
-    telemetry::Metrics,
+    telemetry::{Metrics, Traces},
     topology::{Names, ensure},
 };
 use garenne_producer::{
@@ -143,7 +143,8 @@ pub(crate) fn serve(words: &str) -> ExitCode {
         let ingest = Ingest::new(outlet, routes, limits.max_records, limits.retry_after);
         let server = server.start(&limits, &instruments).expect("a server");
         let access = Arc::new(Access::open());
-        let parts = Arc::new(Parts { ingest, access, tls: None, limits, instruments });
+        let parts =
+            Arc::new(Parts { ingest, access, tls: None, limits, instruments, traces: Traces::default() });
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         println!("{}", listener.local_addr().expect("an address"));
         Gateway::new(listener, parts, server).run(CancellationToken::new()).await;

@@ -5,11 +5,16 @@ use std::sync::Arc;
 use garenne_common::{
     broker::{Publisher, PublisherConfig},
     exit::{Exit, Failure},
-    telemetry::Metrics,
+    telemetry::{Metrics, Traces, traces::LAST_EXPORT},
 };
 
 use super::{BrokerDestination, Destination, HttpDestination, TcpDestination};
-use crate::{connect, gateway::READING, outlet::BrokerOutlet, settings::ProducerSettings};
+use crate::{
+    connect,
+    gateway::READING,
+    outlet::{BrokerOutlet, TracedOutlet},
+    settings::ProducerSettings,
+};
 
 /// A destination, and the publisher behind it where there is one: it is closed last.
 pub struct Target {
@@ -18,6 +23,8 @@ pub struct Target {
     /// In words, for the summary.
     pub name: String,
     publisher: Option<Publisher>,
+    /// Off but for the broker: a gateway begins the traces of what it takes.
+    traces: Traces,
 }
 
 impl Target {
@@ -39,18 +46,22 @@ impl Target {
                 return Err(Failure::new(Exit::Usage, problem));
             }
         };
-        Ok(Self { destination, name: to.to_owned(), publisher: None })
+        Ok(Self { destination, name: to.to_owned(), publisher: None, traces: Traces::default() })
     }
 
     async fn broker(settings: &ProducerSettings) -> Result<Self, Failure> {
         let kind = settings.routes().kind(READING).map_err(|refusal| Failure::new(Exit::Config, refusal))?;
-        let publisher =
-            connect::publisher(settings, PublisherConfig::default(), &Metrics::new("producer")).await?;
+        let metrics = Metrics::new("producer");
+        let publisher = connect::publisher(settings, PublisherConfig::default(), &metrics).await?;
+        let (name, instance) = connect::passer_by();
+        let traces = connect::traces(settings, name, instance, &metrics)?;
         let outlet = BrokerOutlet::new(publisher.clone(), &settings.names());
+        let outlet = TracedOutlet::before(outlet, &traces, &settings.names());
         Ok(Self {
             destination: Arc::new(BrokerDestination::new(outlet, kind)),
             name: settings.common.amqp_url.masked().to_owned(),
             publisher: Some(publisher),
+            traces,
         })
     }
 
@@ -59,5 +70,6 @@ impl Target {
         if let Some(publisher) = self.publisher {
             publisher.close().await;
         }
+        self.traces.close(LAST_EXPORT).await;
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use garenne_common::telemetry::Traces;
 use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -29,6 +30,8 @@ pub struct Parts {
     pub limits: Limits,
     /// Counters.
     pub instruments: Instruments,
+    /// Spans of requests and lines.
+    pub traces: Traces,
 }
 
 /// How many senders that found no place are told so at once; beyond that they are only closed.
@@ -79,7 +82,7 @@ impl Gateway {
             };
             if let Err(connection) = server.offer(connection) {
                 parts.instruments.refused(server.name());
-                audit(&Peer { address: peer, device: None }, server.name(), "too-many-connections");
+                audit(&Peer { address: peer, device: None }, server.name(), "too-many-connections", None);
                 if let Ok(place) = Arc::clone(&turned_away).try_acquire_owned() {
                     tellers.spawn(async move {
                         let _ = connection.turn_away().await;

@@ -114,7 +114,7 @@ async fn over_http(
     served.map_err(|error| {
         // There was no request to answer yet, so nothing else tells of it.
         if error.is_timeout() {
-            audit(peer, "http", "timeout");
+            audit(peer, "http", "timeout", None);
         }
         io::Error::other(error)
     })
@@ -129,7 +129,7 @@ async fn speak_within(
     stop: &CancellationToken,
 ) -> io::Result<()> {
     let Some(tls) = &parts.tls else {
-        audit(peer, "tls", "no-certificate-here");
+        audit(peer, "tls", "no-certificate-here", None);
         return Err(io::Error::other("TLS spoken on a port without a certificate (--tls-cert)"));
     };
     let stream = tokio::select! {
@@ -138,7 +138,7 @@ async fn speak_within(
         }
         () = stop.cancelled() => return Ok(()),
     };
-    let stream = stream.inspect_err(|_| audit(peer, "tls", "handshake"))?;
+    let stream = stream.inspect_err(|_| audit(peer, "tls", "handshake", None))?;
     let peer = Peer { device: tls::subject(stream.get_ref().1), ..peer.clone() };
     match look(stream, parts, stop).await? {
         None => Ok(()),

@@ -5,14 +5,17 @@ use std::{sync::Arc, time::Duration};
 use axum::{
     Router,
     body::Body,
-    extract::{Path, Request, State},
-    http::{HeaderMap, HeaderValue, Response, StatusCode, header},
+    extract::{MatchedPath, Path, Request, State},
+    http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request},
     middleware::{Next, from_fn_with_state},
     response::IntoResponse,
     routing::{get, post},
 };
 use base64::Engine;
-use garenne_common::task::{ContentType, Envelope, TaskId};
+use garenne_common::{
+    task::{ContentType, Envelope, TaskId, TraceContext},
+    telemetry::traces::{Begun, Span, SpanKind},
+};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
@@ -107,7 +110,7 @@ async fn readings(State(parts): State<Arc<Parts>>, request: Request) -> Result<R
     let body = body::read(body, &head.headers, &parts.limits).await?;
     let key = text(&head.headers, "idempotency-key")?;
     let content_type = text(&head.headers, "content-type")?.unwrap_or("");
-    let ids = parts.ingest.readings(content_type, &body, &caller, key, trace(&head.headers)).await?;
+    let ids = parts.ingest.readings(content_type, &body, &caller, key, trace_of(&head)).await?;
     Ok(accepted(&ids))
 }
 
@@ -118,7 +121,7 @@ async fn task(
 ) -> Result<Response<Body>, Refusal> {
     let (head, body) = request.into_parts();
     let caller = caller_of(&parts, head.extensions.get(), &head.headers, None)?;
-    let options = task_options(&head.headers)?;
+    let options = TaskOptions { trace: trace_of(&head), ..task_options(&head.headers)? };
     let body = body::read(body, &head.headers, &parts.limits).await?;
     let ids = parts.ingest.task(&kind, &body, &caller, options).await?;
     Ok(accepted(&ids))
@@ -155,17 +158,36 @@ fn described(description: &str) -> Response<Body> {
 }
 
 /// Counts every answer, those of the router itself included, and leaves a line for each refusal.
-async fn count(State(parts): State<Arc<Parts>>, request: Request, next: Next) -> Response<Body> {
+async fn count(State(parts): State<Arc<Parts>>, mut request: Request, next: Next) -> Response<Body> {
     let protocol = match request.uri().path() {
         "/api/v2/write" | "/write" | "/query" | "/ping" | "/health" => "influx",
         _ => "http",
     };
     let peer = request.extensions().get::<Peer>().cloned();
+    let sent = trace(request.headers());
+    let Begun { context, mut span } = match request.method() {
+        &Method::POST => parts.traces.begin(sent.as_ref(), SpanKind::Server, |span| describe(span, &request)),
+        _ => Begun { context: sent, span: None },
+    };
+    if let Some(context) = &context {
+        request.extensions_mut().insert(context.clone());
+    }
     let response = next.run(request).await;
     let records = response.extensions().get::<Receipted>().map_or(0, |receipted| receipted.0);
     parts.instruments.answered(protocol, response.status().as_str(), records);
     if let (Some(RefusalCode(code)), Some(peer)) = (response.extensions().get(), peer) {
-        audit(&peer, protocol, code);
+        audit(&peer, protocol, code, context.as_ref());
+        if let Some(span) = &mut span {
+            span.set("error.type", *code);
+        }
+    }
+    if let Some(mut span) = span {
+        let status = response.status();
+        span.set("http.response.status_code", i64::from(status.as_u16()));
+        span.set("garenne.records", i64::try_from(records).unwrap_or(i64::MAX));
+        if status.is_server_error() {
+            span.failed(status.canonical_reason().unwrap_or_default());
+        }
     }
     response
 }
@@ -182,11 +204,27 @@ fn text<'h>(headers: &'h HeaderMap, name: &'static str) -> Result<Option<&'h str
         .transpose()
 }
 
-/// W3C trace context of the request; a malformed one is as good as none.
-fn trace(headers: &HeaderMap) -> Option<(String, Option<String>)> {
+/// What the span of a request says of it.
+fn describe(span: &mut Span, request: &Request) {
+    let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    span.name(format!("{} {route}", request.method()).trim_end().to_owned());
+    span.set("http.request.method", request.method().to_string());
+    span.set("http.route", route.to_owned());
+    span.set("url.path", request.uri().path().to_owned());
+    if let Some(peer) = request.extensions().get::<Peer>() {
+        span.set("client.address", peer.address.ip().to_string());
+    }
+}
+
+/// The trace that the sender is in.
+fn trace(headers: &HeaderMap) -> Option<TraceContext> {
     let parent = headers.get("traceparent")?.to_str().ok()?;
-    let state = headers.get("tracestate").and_then(|state| state.to_str().ok()).map(str::to_owned);
-    Some((parent.to_owned(), state))
+    TraceContext::parse(parent, headers.get("tracestate").and_then(|state| state.to_str().ok()))
+}
+
+/// The trace that a request's tasks go on with.
+fn trace_of(head: &request::Parts) -> Option<TraceContext> {
+    head.extensions.get().cloned()
 }
 
 fn task_options(headers: &HeaderMap) -> Result<TaskOptions, Refusal> {
@@ -214,7 +252,7 @@ fn task_options(headers: &HeaderMap) -> Result<TaskOptions, Refusal> {
         group,
         delay: milliseconds(headers, "garenne-delay-ms")?,
         timeout: milliseconds(headers, "garenne-timeout-ms")?,
-        trace: trace(headers),
+        trace: None,
     })
 }
 

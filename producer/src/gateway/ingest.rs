@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use garenne_common::{
     sensor::{Record, Timestamp, parse::Limits as RecordLimits, parse::readings_within},
-    task::{ContentType, Kind, NewTask, TaskId, matches_binding},
+    task::{ContentType, Kind, NewTask, TaskId, TraceContext, matches_binding},
 };
 use serde_json::value::RawValue;
 use time::OffsetDateTime;
@@ -58,7 +58,7 @@ pub(super) struct TaskOptions {
     pub(super) group: Option<String>,
     pub(super) delay: Option<Duration>,
     pub(super) timeout: Option<Duration>,
-    pub(super) trace: Option<(String, Option<String>)>,
+    pub(super) trace: Option<TraceContext>,
 }
 
 impl Ingest {
@@ -89,7 +89,7 @@ impl Ingest {
         body: &[u8],
         caller: &Caller,
         idempotency_key: Option<&str>,
-        trace: Option<(String, Option<String>)>,
+        trace: Option<TraceContext>,
     ) -> Result<Vec<TaskId>, Refusal> {
         let records = readings_within(content_type, body, now(), &self.records)?;
         let tasks = self.record_tasks(&records, caller, idempotency_key, trace)?;
@@ -102,7 +102,7 @@ impl Ingest {
         records: &[Record],
         caller: &Caller,
         idempotency_key: Option<&str>,
-        trace: Option<(String, Option<String>)>,
+        trace: Option<TraceContext>,
     ) -> Result<Vec<NewTask>, Refusal> {
         let kind = self.routes.kind(READING)?;
         caller.admit(records.iter().map(|record| &*record.reading.device))?;

@@ -20,6 +20,7 @@ use garenne_common::{
         Metrics,
         admin::{self, AdminParts, Control, GroupCommand, Late, Readiness},
         heartbeat::{Heartbeat, Program, Stance},
+        traces::LAST_EXPORT,
     },
 };
 use prometheus::IntGauge;
@@ -31,7 +32,7 @@ use super::{Access, Gateway, Ingest, Instruments, READING, Tls, TlsFiles, accept
 use crate::{
     connect,
     outlet::{
-        BrokerOutlet, Outlet, PATIENCE,
+        BrokerOutlet, Outlet, PATIENCE, TracedOutlet,
         gather::{GatherConfig, GatherOutlet},
     },
     settings::ProducerSettings,
@@ -86,6 +87,8 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
         () = stop_order(&mut commands) => return Ok(Exit::Done),
     };
 
+    let instance = format!("{}-{}", host_name(), listener.local_addr().unwrap_or(settings.listen).port());
+    let traces = connect::traces(&settings, "garenne-gateway", instance, &metrics)?;
     let instruments = Instruments::register(&metrics)
         .map_err(|error| Failure::new(Exit::Failed, format!("metrics: {error}")))?;
     let broker = BrokerOutlet::within(publisher.clone(), &settings.names(), limits.max_confirm_latency);
@@ -93,13 +96,20 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
         GatherConfig { records: 1, .. } => broker,
         config => GatherOutlet::start(broker, config, Kind::parse(READING).expect("a constant")),
     };
+    let outlet = TracedOutlet::before(outlet, &traces, &settings.names());
     let ingest = Ingest::new(outlet, settings.routes(), limits.max_records, limits.retry_after);
     let server = settings
         .server
         .start(&limits, &instruments)
         .map_err(|error| Failure::new(Exit::Config, format!("gateway: {error}")))?;
-    let parts =
-        Arc::new(Parts { ingest, access: Arc::clone(&access), tls: tls.clone(), limits, instruments });
+    let parts = Arc::new(Parts {
+        ingest,
+        access: Arc::clone(&access),
+        tls: tls.clone(),
+        limits,
+        instruments,
+        traces: traces.clone(),
+    });
 
     let connected = metrics.connection().up(Role::Publish);
     let state = Arc::new(State {
@@ -144,6 +154,7 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
     connecting.abort();
     heart.stop().await;
     publisher.close().await;
+    traces.close(if interrupted { Duration::ZERO } else { LAST_EXPORT }).await;
     admin_closed.cancel();
     let _ = admin.await;
     if interrupted {

@@ -3,7 +3,10 @@
 use std::{io, sync::Arc};
 
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesOrdered};
-use garenne_common::task::TaskId;
+use garenne_common::{
+    task::{TaskId, TraceContext},
+    telemetry::traces::{Begun, SpanKind},
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     time::timeout,
@@ -26,7 +29,8 @@ enum Reply {
     Welcome(String),
 }
 
-type Answer = Result<Reply, Refusal>;
+/// An answer, and the trace that its line is in.
+type Answer = (Result<Reply, Refusal>, Option<TraceContext>);
 
 /// Serves one connection until the sender closes, is silent for too long, or `stop` is cancelled:
 /// then no more lines are read and what is under way is answered.
@@ -69,26 +73,24 @@ where
                     Frame::Line(line) => match admit(&line, &mut caller, parts, peer) {
                         Admitted::Sender(caller) => {
                             let parts = Arc::clone(parts);
-                            under_way.push_back(async move {
-                                parts.ingest.readings("", &line, &caller, None, None).await.map(Reply::Receipts)
-                            }.boxed());
+                            under_way.push_back(async move { taken(&parts, &line, &caller).await }.boxed());
                         }
                         Admitted::Welcome(name) => {
-                            under_way.push_back(async { Ok(Reply::Welcome(name)) }.boxed());
+                            under_way.push_back(async { (Ok(Reply::Welcome(name)), None) }.boxed());
                         }
                         Admitted::Refused(refusal) => {
-                            under_way.push_back(async { Err(refusal) }.boxed());
+                            under_way.push_back(async { (Err(refusal), None) }.boxed());
                             reading = false;
                         }
                     },
                     Frame::TooLong => {
                         let refusal = Refusal::TooLarge { what: "line", limit: limits.max_line };
-                        under_way.push_back(async { Err(refusal) }.boxed());
+                        under_way.push_back(async { (Err(refusal), None) }.boxed());
                     }
                     Frame::Idle if !under_way.is_empty() => lines.answered(),
                     Frame::Slow => {
                         let refusal = Refusal::Timeout { what: "line", limit: limits.body_timeout };
-                        under_way.push_back(async { Err(refusal) }.boxed());
+                        under_way.push_back(async { (Err(refusal), None) }.boxed());
                         reading = false;
                     }
                     Frame::Idle | Frame::End => reading = false,
@@ -97,6 +99,27 @@ where
         }
     }
     timeout(limits.write_timeout, writer.shutdown()).await.unwrap_or(Ok(()))
+}
+
+/// A line of readings, whose sender cannot say which trace it is in: each begins one.
+async fn taken(parts: &Parts, line: &[u8], caller: &Caller) -> Answer {
+    let Begun { context, span } = parts.traces.begin(None, SpanKind::Server, |span| {
+        span.name("line");
+        span.set("network.transport", "tcp");
+    });
+    let outcome = parts.ingest.readings("", line, caller, None, context.clone()).await;
+    if let Some(mut span) = span {
+        match &outcome {
+            Ok(ids) => span.set("garenne.records", i64::try_from(ids.len()).unwrap_or(i64::MAX)),
+            Err(refusal) => {
+                span.set("error.type", refusal.code());
+                if refusal.status() >= 500 {
+                    span.failed(refusal.to_string());
+                }
+            }
+        }
+    }
+    (outcome.map(Reply::Receipts), context)
 }
 
 enum Admitted {
@@ -130,7 +153,7 @@ fn admit(line: &[u8], caller: &mut Option<Caller>, parts: &Parts, peer: &Peer) -
 }
 
 /// `ok <id>…` with an id per record, or `error <code> <message>`; one line each.
-fn write_answer(out: &mut Vec<u8>, answer: Answer, parts: &Parts, peer: &Peer) {
+fn write_answer(out: &mut Vec<u8>, (answer, trace): Answer, parts: &Parts, peer: &Peer) {
     match answer {
         Ok(Reply::Welcome(name)) => {
             parts.instruments.answered("tcp", "welcome", 0);
@@ -146,7 +169,7 @@ fn write_answer(out: &mut Vec<u8>, answer: Answer, parts: &Parts, peer: &Peer) {
         }
         Err(refusal) => {
             parts.instruments.answered("tcp", refusal.code(), 0);
-            audit(peer, "tcp", refusal.code());
+            audit(peer, "tcp", refusal.code(), trace.as_ref());
             let text = refusal.to_string().replace(['\r', '\n'], " ");
             out.extend_from_slice(format!("error {} {text}", refusal.code()).as_bytes());
         }

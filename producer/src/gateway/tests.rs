@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use garenne_common::{
     broker::PublishError,
     config::{Concurrency, Size},
-    telemetry::Metrics,
+    telemetry::{Metrics, Traces},
+    topology::Names,
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -16,7 +17,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{Access, Gateway, Ingest, Instruments, Limits, Routes, ServerKind, accept::Parts};
-use crate::outlet::memory::MemoryOutlet;
+use crate::outlet::{TracedOutlet, memory::MemoryOutlet};
 
 struct Running {
     address: std::net::SocketAddr,
@@ -40,16 +41,27 @@ async fn start_secured(
     limits: Limits,
     security: (Access, Option<Arc<super::Tls>>),
 ) -> Running {
+    start_traced(kind, outlet, limits, security, Traces::default()).await
+}
+
+async fn start_traced(
+    kind: ServerKind,
+    outlet: Arc<MemoryOutlet>,
+    limits: Limits,
+    security: (Access, Option<Arc<super::Tls>>),
+    traces: Traces,
+) -> Running {
     let metrics = Metrics::new("gateway");
     let instruments = Instruments::register(&metrics).unwrap();
     let routes = Routes::new(["reading.#".to_owned(), "bench.#".to_owned()]);
-    let ingest = Ingest::new(outlet.clone(), routes, limits.max_records, limits.retry_after);
+    let traced = TracedOutlet::before(outlet.clone(), &traces, &Names::new("garenne"));
+    let ingest = Ingest::new(traced, routes, limits.max_records, limits.retry_after);
     let server = kind.start(&limits, &instruments).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let stop = CancellationToken::new();
     let (access, tls) = security;
-    let parts = Arc::new(Parts { ingest, access: Arc::new(access), tls, limits, instruments });
+    let parts = Arc::new(Parts { ingest, access: Arc::new(access), tls, limits, instruments, traces });
     let gateway = tokio::spawn(Gateway::new(listener, parts, server).run(stop.clone()));
     Running { address, outlet, stop, gateway, metrics }
 }
@@ -382,3 +394,4 @@ async fn idle_connections_hold_no_worker() {
 
 mod influx;
 mod security;
+mod traces;

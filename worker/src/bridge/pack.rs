@@ -20,6 +20,7 @@ use crate::{
     fleet::Word,
     pack::{PackAttempt, PackEnd, Record},
     registry::Entry,
+    spans::AttemptSpan,
     work::Work,
 };
 
@@ -39,12 +40,14 @@ impl PackJob {
                 let Self { bridge, delivery, records, entry, .. } = self;
                 let clerk = Arc::clone(&bridge.clerk);
                 for ((delivery, record), end) in shares(delivery, &records).zip(ends) {
-                    clerk.settle(&bridge.lane, delivery, Arc::clone(&record.envelope), &entry, end);
+                    let (envelope, span) = (Arc::clone(&record.envelope), record.span.clone());
+                    clerk.settle(&bridge.lane, delivery, envelope, &entry, end, span);
                 }
             }
             PackEnd::Back { ran } => self.hand_back(ran),
             PackEnd::Abandon => {
                 self.entry.metrics.counted(TaskOutcome::Interrupted);
+                self.records.iter().for_each(|record| record.span.settled(Fate::Abandoned, None));
                 self.delivery.settle(Fate::Abandoned);
             }
         }
@@ -53,6 +56,7 @@ impl PackJob {
     /// Gives all of it back, and with it the results of those that ran.
     pub(super) fn hand_back(self, ran: usize) {
         (0..ran).for_each(|_| self.entry.metrics.counted(TaskOutcome::Interrupted));
+        self.records.iter().for_each(|record| record.span.settled(Fate::Requeued, None));
         self.bridge.clerk.hand_back(self.delivery, &self.pack);
     }
 }
@@ -72,11 +76,12 @@ impl Bridge {
         pack: Arc<Envelope>,
         now: SystemTime,
     ) -> Option<Ready> {
-        let mut records = match Record::read_all(&pack, &delivery.body) {
+        let mut records = match Record::read_all(&pack, &delivery.body, &self.spans) {
             Ok(records) => records,
             Err(bad) => {
                 let error = bad.to_string();
-                self.clerk.dead(&self.lane, delivery, Some(pack), DeadReason::Malformed, error);
+                let span = AttemptSpan::default();
+                self.clerk.dead(&self.lane, delivery, Some(pack), DeadReason::Malformed, error, &span);
                 return None;
             }
         };
@@ -178,7 +183,7 @@ impl Bridge {
     fn all_dead(&self, delivery: Delivery, records: &[Record], reason: DeadReason, error: &str) {
         for (delivery, record) in shares(delivery, records) {
             let envelope = Some(Arc::clone(&record.envelope));
-            self.clerk.dead(&self.lane, delivery, envelope, reason, error.to_owned());
+            self.clerk.dead(&self.lane, delivery, envelope, reason, error.to_owned(), &record.span);
         }
     }
 

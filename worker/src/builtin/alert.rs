@@ -14,6 +14,7 @@ mod courier;
 mod post;
 pub mod settings;
 mod signature;
+mod span;
 pub mod task;
 
 pub use settings::AlertSettings;

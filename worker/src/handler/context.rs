@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use garenne_common::{
     pool,
-    task::{Envelope, Kind, NewTask, TaskId},
+    task::{Envelope, Kind, NewTask, TaskId, TraceContext},
+    telemetry::Traces,
 };
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
@@ -15,6 +16,7 @@ use super::{
     follow_up::{FollowUps, Routes},
     progress::{Board, Reporter},
 };
+use crate::spans::AttemptSpan;
 
 /// Handed to every handler. Cheap to clone.
 #[derive(Clone)]
@@ -27,6 +29,8 @@ struct Inner {
     follow_ups: FollowUps,
     progress: Reporter,
     pack: Option<(Arc<Companions>, usize)>,
+    span: AttemptSpan,
+    traces: Traces,
 }
 
 /// What contexts of one worker share, and those of one pack.
@@ -34,6 +38,7 @@ struct Inner {
 pub(crate) struct Surroundings {
     pub(crate) routes: Arc<Routes>,
     pub(crate) progress: Arc<Board>,
+    pub(crate) traces: Traces,
     /// The pack that the task is a record of, and its place in it.
     pub(crate) pack: Option<(Arc<Companions>, usize)>,
 }
@@ -42,12 +47,13 @@ impl TaskContext {
     pub(crate) fn new(
         envelope: Arc<Envelope>,
         worker: Arc<str>,
-        surroundings: Surroundings,
+        Surroundings { routes, progress, traces, pack }: Surroundings,
+        span: AttemptSpan,
         pool: pool::TaskContext,
     ) -> Self {
-        let follow_ups = FollowUps::new(surroundings.routes);
-        let progress = Reporter::new(surroundings.progress, envelope.id.shared());
-        Self(Arc::new(Inner { envelope, worker, pool, follow_ups, progress, pack: surroundings.pack }))
+        let follow_ups = FollowUps::new(routes);
+        let progress = Reporter::new(progress, envelope.id.shared());
+        Self(Arc::new(Inner { envelope, worker, pool, follow_ups, progress, pack, span, traces }))
     }
 
     /// The task's id: stable over retries and redeliveries.
@@ -78,6 +84,18 @@ impl TaskContext {
     /// The group, if it belongs to one.
     pub fn group(&self) -> Option<&str> {
         self.0.envelope.group.as_deref()
+    }
+
+    /// The trace this attempt belongs to, for requests it makes: `traceparent` and `tracestate`, or the
+    /// [`trace_id`](TraceContext::trace_id) for a log line. Nothing where the task came without one and
+    /// traces are off.
+    pub fn trace(&self) -> Option<TraceContext> {
+        self.0.span.context(&self.0.envelope)
+    }
+
+    /// What makes spans.
+    pub(crate) fn traces(&self) -> &Traces {
+        &self.0.traces
     }
 
     /// Cancelled when a long task should stop: deadline, operator or shutdown. A short task's never is.

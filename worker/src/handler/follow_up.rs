@@ -99,7 +99,7 @@ impl FollowUps {
 mod tests {
     use garenne_common::{
         config::Size,
-        task::{ContentType, DeadReason},
+        task::{ContentType, DeadReason, TraceContext},
     };
     use serde_json::json;
 
@@ -138,7 +138,7 @@ mod tests {
     async fn a_task_that_runs_again_starts_the_same_tasks() {
         let mut parent = task("p", &json!({"kind": "bench.noop", "payload": {}, "count": 2}));
         parent.group = Some("g".into());
-        parent.trace = Some(("00-a-b-01".into(), None));
+        parent.trace = TraceContext::parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", None);
         let first = started(&parent).await;
         let again = started(&parent).await;
         let ids = |tasks: &[NewTask]| tasks.iter().map(|task| task.id.clone()).collect::<Vec<_>>();

@@ -63,7 +63,7 @@ fn attempt(steps: &[&str], stopped: &[&str], gate: &Arc<Semaphore>) -> PackAttem
         entry: Arc::clone(registry.get("test.step").unwrap()),
         worker: "test".into(),
         surroundings: Surroundings::default(),
-        records: Record::read_all(&pack, &body).unwrap().into(),
+        records: Record::read_all(&pack, &body, &Arc::default()).unwrap().into(),
         epoch: Arc::new(Epoch::new(meter, 1)),
         orders: Arc::new(orders),
     }

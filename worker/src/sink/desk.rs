@@ -1,14 +1,14 @@
 //! Gathers finished tasks for the sinks: while one batch is written the next one fills, so at low
 //! load nothing waits and at high load batches are large.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::SystemTime};
 
 use garenne_common::broker::Backoff;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{Accepted, Finished, Sink};
-use crate::hurry::last_word;
+use crate::{hurry::last_word, spans::AttemptSpan};
 
 /// The largest batch, results.
 const BATCH: usize = 512;
@@ -16,6 +16,7 @@ const BATCH: usize = 512;
 /// A finished task and whoever wants to know what the sinks said; [`None`] when they never could.
 pub(crate) struct Parcel {
     pub(crate) finished: Finished,
+    pub(crate) span: AttemptSpan,
     pub(crate) answer: Box<dyn FnOnce(Option<Accepted>) + Send>,
 }
 
@@ -60,8 +61,10 @@ async fn serve(
 ) {
     let mut buffer = Vec::with_capacity(BATCH);
     while parcels.recv_many(&mut buffer, BATCH).await > 0 {
+        let kept = buffer.iter().enumerate().filter(|(_, parcel)| parcel.span.is_kept());
+        let traced: Vec<_> = kept.map(|(at, parcel)| (at, parcel.span.clone())).collect();
         let (batch, answers): (Vec<_>, Vec<_>) = buffer.drain(..).map(|p| (p.finished, p.answer)).unzip();
-        let accepted = write_all(&sinks, &batch, &hurry).await;
+        let accepted = write_all(&sinks, &batch, &traced, &hurry).await;
         match accepted {
             Some(accepted) => {
                 answers.into_iter().zip(accepted).for_each(|(answer, accepted)| answer(Some(accepted)));
@@ -75,11 +78,12 @@ async fn serve(
 async fn write_all(
     sinks: &[Arc<dyn Sink>],
     batch: &[Finished],
+    traced: &[(usize, AttemptSpan)],
     hurry: &CancellationToken,
 ) -> Option<Vec<Accepted>> {
     let mut word = vec![Accepted::Stored; batch.len()];
     for sink in sinks {
-        let mut backoff = Backoff::default();
+        let (mut backoff, began) = (Backoff::default(), SystemTime::now());
         let accepted = loop {
             let written = tokio::select! {
                 written = sink.write(batch) => written,
@@ -100,6 +104,9 @@ async fn write_all(
                 () = hurry.cancelled() => return None,
             }
         };
+        for (at, span) in traced {
+            span.wrote(sink.name(), batch.len(), began, &accepted[*at]);
+        }
         for (word, accepted) in word.iter_mut().zip(accepted) {
             *word = std::mem::replace(word, Accepted::Stored).and(accepted);
         }
@@ -144,7 +151,7 @@ mod tests {
     fn parcel() -> (Parcel, oneshot::Receiver<Option<Accepted>>) {
         let (sender, receiver) = oneshot::channel();
         let answer = Box::new(move |accepted| drop(sender.send(accepted)));
-        (Parcel { finished: finished("t", "{}"), answer }, receiver)
+        (Parcel { finished: finished("t", "{}"), span: AttemptSpan::default(), answer }, receiver)
     }
 
     #[tokio::test(start_paused = true)]

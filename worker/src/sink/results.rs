@@ -26,7 +26,8 @@ impl ResultsSink {
 /// The message of a result: its own id, the task's as correlation.
 pub(crate) fn message(finished: &Finished, target: Target) -> Message {
     let body = finished.to_json();
-    let result = NewTask::new(finished.envelope.kind.clone(), ContentType::Json, Vec::new());
+    let mut result = NewTask::new(finished.envelope.kind.clone(), ContentType::Json, Vec::new());
+    result.trace.clone_from(&finished.trace);
     let correlation = finished.envelope.correlation_id.as_deref().unwrap_or(finished.envelope.id.as_str());
     let properties = result.properties(SystemTime::now()).with_correlation_id(correlation.into());
     Message { target, properties, body: body.into() }

@@ -7,6 +7,7 @@ use futures_util::future::join_all;
 use garenne_common::{
     broker::{BrokerError, Heart, Publisher},
     shutdown::{Command, Mode},
+    telemetry::{Traces, traces::LAST_EXPORT},
 };
 use tokio::{
     runtime::Runtime,
@@ -41,6 +42,7 @@ pub(super) struct Running {
     pub(super) link: Link,
     pub(super) hurry: CancellationToken,
     pub(super) handlers: Runtime,
+    pub(super) traces: Traces,
     pub(super) admin: AbortOnDropHandle<()>,
     pub(super) admin_closed: CancellationToken,
 }
@@ -155,6 +157,7 @@ impl Running {
             link,
             hurry,
             handlers,
+            traces,
             admin,
             admin_closed,
             ..
@@ -166,10 +169,14 @@ impl Running {
             consumers.iter().for_each(JoinHandle::abort);
         }
         let _ = timeout(CLOSING, clerk.idle()).await;
-        let _ = timeout(CLOSING, membership.leave()).await;
-        heart.stop().await;
-        let _ = timeout(CLOSING, publisher.close()).await;
-        let _ = timeout(CLOSING, link.close()).await;
+        let closing = async {
+            let _ = timeout(CLOSING, membership.leave()).await;
+            heart.stop().await;
+            let _ = timeout(CLOSING, publisher.close()).await;
+            let _ = timeout(CLOSING, link.close()).await;
+        };
+        // Everything that a span could tell of is over by now.
+        tokio::join!(closing, traces.close(LAST_EXPORT));
         // A handler that ignores everything must not hold the process.
         handlers.shutdown_background();
         admin_closed.cancel();

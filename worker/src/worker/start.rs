@@ -11,7 +11,11 @@ use garenne_common::{
     exit::{Exit, HasExit},
     shutdown::Command,
     task::StandingOrder,
-    telemetry::admin::{self, Late},
+    telemetry::{
+        Traces,
+        admin::{self, Late},
+        traces::Service,
+    },
     topology::{BrokerVersion, LaneSpec, Names, Topology},
 };
 use tokio::{
@@ -40,6 +44,7 @@ use crate::{
     pack::Packs,
     settings::SinkName,
     sink::{Desk, Sink, postgres::PostgresSink, results::ResultsSink, stdout::StdoutSink},
+    spans::Spans,
     status::{Status, Vitals},
     work::LanePool,
 };
@@ -49,6 +54,7 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
     let ladder = config.retry.ladder()?;
     budget::check(config, worker.registry.deadlines())?;
     let admin_port = admin::bind(&config.common).await?;
+    let traces = Traces::start(&config.common.otlp, &service(worker), &worker.metrics)?;
     let late = Late::new(commands.clone(), "not begun: the broker and the sinks are being reached");
     let parts = admin::AdminParts {
         metrics: worker.metrics.clone(),
@@ -74,7 +80,8 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
     tracing::info!(%version, "connected to RabbitMQ");
 
     let routes = Routes { lanes: config.lanes.clone(), max_payload: config.max_payload.bytes() };
-    let surroundings = Surroundings { routes: Arc::new(routes), ..Surroundings::default() };
+    let surroundings =
+        Surroundings { routes: Arc::new(routes), traces: traces.clone(), ..Surroundings::default() };
     let hurry = CancellationToken::new();
     let desk = Desk::open(sinks(worker, &publisher, &names).await?, hurry.clone());
     let clerk = Arc::new(Clerk {
@@ -88,6 +95,7 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
         desk,
         loans: Loans::default(),
         metrics: worker.metrics.clone(),
+        traces: traces.clone(),
         runtime: tokio::runtime::Handle::current(),
         tracker: TaskTracker::new(),
         hurry: hurry.clone(),
@@ -126,8 +134,11 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
     let mut lanes = Vec::new();
     for ((name, lane, quarantine), pool) in plans.into_iter().zip(pools) {
         let metrics = worker.metrics.lane(name);
+        let (lane_name, queue): (Arc<str>, _) =
+            (name.into(), if quarantine { names.suspect() } else { names.lane(name) });
+        let spans = Spans { traces: traces.clone(), lane: Arc::clone(&lane_name), queue: queue.clone() };
         let bridge = Arc::new(Bridge {
-            lane: name.into(),
+            lane: lane_name,
             default_kind: lane.default_kind.clone(),
             max_payload: config.max_payload.bytes(),
             worker: Arc::clone(&worker.name),
@@ -137,15 +148,13 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
             clerk: Arc::clone(&clerk),
             member: Arc::clone(&membership.member),
             packs: Arc::clone(&packs),
+            spans: Arc::new(spans),
             pack_time: budget::pack_time(&lane),
             quarantine,
             room: Notify::new(),
         });
-        let subscription = Subscription {
-            queue: if quarantine { names.suspect() } else { names.lane(name) },
-            prefetch: lane.prefetch,
-            tag: format!("{}.{name}", worker.name),
-        };
+        let subscription =
+            Subscription { queue, prefetch: lane.prefetch, tag: format!("{}.{name}", worker.name) };
         let wait = budget::longest_wait(&lane, config.hard_grace, worker.registry.deadlines());
         tokio::spawn(hand_back_in_time(pool.clone(), wait));
         let meter = Meter { tally: Arc::clone(&worker.tally), lane: metrics.clone() };
@@ -178,9 +187,16 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
         link,
         hurry,
         handlers,
+        traces,
         admin,
         admin_closed,
     })
+}
+
+/// What the worker's spans say of it.
+fn service(worker: &Worker) -> Service {
+    let (instance, version) = (worker.name.to_string(), env!("CARGO_PKG_VERSION"));
+    Service { name: "garenne-worker", instance, version }
 }
 
 /// What the suspect queue is called among the lanes.

@@ -268,7 +268,7 @@ fn unknown_settings_name_the_nearest_known() {
         refusal("GARENNE_COLOUR", "blue"),
         "setting colour (environment GARENNE_COLOUR) is unknown: expected one of admin, admin_token_file, \
          amqp_tls, amqp_url, breaker, enable_bench, events, log_format, management_url, max_attempts, \
-         max_payload, postgres_url, prefix, shutdown_mode, shutdown_timeout"
+         max_payload, otlp, postgres_url, prefix, shutdown_mode, shutdown_timeout"
     );
 }
 
@@ -294,6 +294,40 @@ fn what_is_no_setting_of_this_program_but_of_the_fleet_is_passed_over() {
 }
 
 #[test]
+fn the_standards_variables_are_settings_that_our_own_overrule() {
+    let standard = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://theirs:4318"),
+        ("OTEL_TRACES_SAMPLER_ARG", "0.25"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "2500"),
+    ];
+    let otlp = with_env(&standard).unwrap().common.otlp;
+    assert_eq!(otlp.traces_url().as_deref(), Some("http://theirs:4318/v1/traces"));
+    assert_eq!((otlp.ratio, otlp.timeout), (0.25, Duration::from_millis(2500)));
+    let ours = ("GARENNE_OTLP__ENDPOINT", "http://ours:4318");
+    let otlp = with_env(&[&standard[..], &[ours]].concat()).unwrap().common.otlp;
+    assert_eq!((otlp.endpoint.unwrap().masked(), otlp.ratio), ("http://ours:4318/", 0.25));
+    assert_eq!(
+        refusal("OTEL_TRACES_SAMPLER_ARG", "2"),
+        "setting otlp.ratio = 2 (environment OTEL_TRACES_SAMPLER_ARG) is refused: expected a share from 0 to 1, \
+         such as 0.05"
+    );
+    assert_eq!(
+        refusal("OTEL_TRACES_SAMPLER_ARG", "some"),
+        "setting otlp.ratio = \"some\" (environment OTEL_TRACES_SAMPLER_ARG) is refused: expected a number"
+    );
+    assert_eq!(
+        refusal("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+        "setting otlp.protocol = \"grpc\" (environment OTEL_EXPORTER_OTLP_PROTOCOL) is refused: \
+         expected http/protobuf"
+    );
+    assert_eq!(
+        refusal("OTEL_TRACES_SAMPLER", "jaeger_remote"),
+        "setting otlp.sampler = \"jaeger_remote\" (environment OTEL_TRACES_SAMPLER) is refused: expected one of \
+         parentbased_traceidratio, parentbased_always_on, parentbased_always_off, traceidratio, always_on, always_off"
+    );
+}
+
+#[test]
 fn printed_settings_mask_secrets_and_load_again() {
     let config = with_env(&[
         ("GARENNE_AMQP_URL", "amqp://user:s3cret@host/vhost"),
@@ -308,7 +342,9 @@ fn printed_settings_mask_secrets_and_load_again() {
          # postgres_url is not set\n\
          amqp_url = \"amqp://user:***@host/vhost\"\nenable_bench = false\nlog_format = \"human\"\n\
          max_attempts = 5\nmax_payload = \"4MiB\"\nprefix = \"test\"\nshutdown_mode = \"soft-timeout\"\n\
-         shutdown_timeout = \"1m 30s\"\n\n[amqp_tls]\n\n[breaker]\nerrors = 5\n\n[events]\nheartbeat = \"2s\"\n"
+         shutdown_timeout = \"1m 30s\"\n\n[amqp_tls]\n\n[breaker]\nerrors = 5\n\n[events]\nheartbeat = \"2s\"\n\n\
+         [otlp]\nprotocol = \"http/protobuf\"\nratio = 1.0\n\
+         sampler = \"parentbased_traceidratio\"\ntimeout = \"10s\"\n"
     );
     let folder = tempfile::tempdir().unwrap();
     let again = with_file(&written(&folder, "again.toml", &printed)).unwrap();

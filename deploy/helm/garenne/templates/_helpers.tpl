@@ -73,6 +73,12 @@ readinessProbe:
 {{- if .Values.secrets.adminToken.name }}
 - {name: GARENNE_ADMIN_TOKEN_FILE, value: /run/secrets/garenne/admin-token}
 {{- end }}
+{{- with .Values.traces }}
+{{- if .endpoint }}
+- {name: GARENNE_OTLP__ENDPOINT, value: {{ .endpoint | quote }}}
+- {name: GARENNE_OTLP__RATIO, value: {{ .ratio | quote }}}
+{{- end }}
+{{- end }}
 {{- with .Values.brokerTls }}
 {{- if .secretName }}
 - {name: GARENNE_AMQP_TLS__CA, value: /run/secrets/broker-tls/{{ .caKey }}}
@@ -184,10 +190,11 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- toYaml $set -}}
 {{- end -}}
 
-{{- /* What a stopping worker is granted, from its own sum (worker/src/budget.rs): timeout + hard grace + 3 s to settle,
-      plus the margin. GARENNE_TERMINATION_GRACE is the same number, so that the worker checks it again. */ -}}
+{{- /* What a stopping worker is granted, from its own sum (worker/src/budget.rs): timeout + hard grace + 3 s to settle
+      + 2 s for the last spans where they are exported, plus the margin. GARENNE_TERMINATION_GRACE is the same number, so that the worker checks it again. */ -}}
 {{- define "garenne.workerGrace" -}}
-{{- $stop := .shutdown -}}
+{{- $stop := (index . 0).shutdown -}}
+{{- $spans := ternary 0 2 (empty (index . 1)) -}}
 {{- $timeout := ternary 0 (int $stop.timeoutSeconds) (eq $stop.mode "hard") -}}
-{{- add $timeout (int $stop.hardGraceSeconds) 3 (int $stop.marginSeconds) -}}
+{{- add $timeout (int $stop.hardGraceSeconds) 3 $spans (int $stop.marginSeconds) -}}
 {{- end -}}

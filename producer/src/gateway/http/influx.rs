@@ -63,7 +63,7 @@ async fn take(parts: &Parts, query: &WriteQuery, request: Request) -> Result<usi
     if records.is_empty() {
         return Ok(0);
     }
-    let tasks = parts.ingest.record_tasks(&records, &caller, None, super::trace(&head.headers))?;
+    let tasks = parts.ingest.record_tasks(&records, &caller, None, super::trace_of(&head))?;
     parts.ingest.deliver(tasks).await.map(|ids| ids.len())
 }
 

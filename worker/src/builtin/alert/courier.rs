@@ -13,7 +13,8 @@ use garenne_common::{
         deadline,
     },
     sensor::Timestamp,
-    task::TaskId,
+    task::{TaskId, TraceContext, header},
+    telemetry::{Traces, traces::Begun},
 };
 use hyper::header::{HeaderMap, HeaderValue};
 use serde::Serialize;
@@ -24,6 +25,7 @@ use super::{
     DEFAULT_WEBHOOK, Delivered,
     post::{Answer, Post, PostError},
     settings::{AlertSettings, HookUrl, SigningSecret},
+    span,
 };
 
 /// Webhooks and hosts that are remembered at most; the idle ones make room.
@@ -70,6 +72,11 @@ pub(super) struct Item {
     /// Where its batch notes what became of it.
     #[serde(skip)]
     delivered: Arc<OnceLock<Delivered>>,
+    /// The trace that it belongs to.
+    #[serde(skip)]
+    pub(super) trace: Option<TraceContext>,
+    #[serde(skip)]
+    pub(super) traces: Traces,
 }
 
 /// Why an alert is not delivered.
@@ -119,7 +126,13 @@ struct Sender {
 
 impl Item {
     pub(super) fn new(id: TaskId, kind: String, timestamp: Timestamp, data: Map<String, Value>) -> Self {
-        Self { id, kind, timestamp, data, delivered: Arc::default() }
+        let (trace, traces) = (None, Traces::default());
+        Self { id, kind, timestamp, data, delivered: Arc::default(), trace, traces }
+    }
+
+    /// The same, in a trace.
+    pub(super) fn within(self, trace: Option<TraceContext>, traces: &Traces) -> Self {
+        Self { trace, traces: traces.clone(), ..self }
     }
 }
 
@@ -245,7 +258,7 @@ impl Sender {
         let timestamp = items.iter().map(|item| item.timestamp).max().expect("a batch has an alert");
         let body = Body { kind: "garenne.alerts", timestamp, data: Alerts { alerts: &items } };
         let body = Bytes::from(serde_json::to_vec(&body).expect("text and JSON"));
-        let status = self.retry.run(|| self.attempt(&id, body.clone(), items.len())).await?;
+        let status = self.retry.run(|| self.traced(&id, body.clone(), &items)).await?;
         for item in &items {
             let delivered = Delivered { webhook_id: id.clone(), status, batch: items.len() };
             // A repetition changes nothing.
@@ -254,13 +267,26 @@ impl Sender {
         Ok(())
     }
 
-    async fn attempt(&self, id: &str, body: Bytes, batch: usize) -> Result<u16, Setback> {
+    async fn traced(&self, id: &str, body: Bytes, items: &[Item]) -> Result<u16, Setback> {
+        let Begun { context, span } = span::begin(items, self.destination.url.url());
+        let outcome = self.attempt(id, body, items.len(), context.as_ref()).await;
+        span::end(span, &outcome);
+        outcome
+    }
+
+    async fn attempt(
+        &self,
+        id: &str,
+        body: Bytes,
+        batch: usize,
+        trace: Option<&TraceContext>,
+    ) -> Result<u16, Setback> {
         let host = || self.destination.url.authority();
         // Only what speaks of the host's health counts for its breaker.
         let asked = self.breaker.run(|| async {
             match deadline(
                 self.timeout,
-                self.post.send(self.destination.url.url(), self.headers(id, &body), body),
+                self.post.send(self.destination.url.url(), self.headers(id, &body, trace), body),
             )
             .await
             {
@@ -287,14 +313,21 @@ impl Sender {
         }
     }
 
-    fn headers(&self, id: &str, body: &[u8]) -> HeaderMap {
+    fn headers(&self, id: &str, body: &[u8], trace: Option<&TraceContext>) -> HeaderMap {
         let Destination { headers, secret, .. } = &self.destination;
         let mut headers = headers.clone();
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        let value = |text: &str| HeaderValue::from_str(text).expect("letters, digits and base64");
+        let value = |text: &str| HeaderValue::from_str(text).expect("visible ASCII");
         headers.insert("webhook-id", value(id));
         headers.insert("idempotency-key", value(id));
         headers.insert("webhook-timestamp", now.into());
+        if let Some(trace) = trace {
+            headers.insert(header::TRACEPARENT, value(trace.parent()));
+            headers.remove(header::TRACESTATE);
+            if let Some(state) = trace.state() {
+                headers.insert(header::TRACESTATE, value(state));
+            }
+        }
         if let Some(secret) = secret {
             headers.insert("webhook-signature", value(&secret.sign(id, now, body)));
         }

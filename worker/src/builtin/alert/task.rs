@@ -49,7 +49,7 @@ async fn notify(cx: &TaskContext, courier: &Courier, alert: Alert) -> Result<Del
     let Alert { webhook, url, kind, time, data } = alert;
     let destination = courier.destination(webhook.as_deref(), url.as_deref()).map_err(TaskError::reject)?;
     let time = time.or_else(now).ok_or_else(|| TaskError::retry("this machine's clock is out of bounds"))?;
-    let item = Item::new(cx.id().clone(), kind, time, data);
+    let item = Item::new(cx.id().clone(), kind, time, data).within(cx.trace(), cx.traces());
     let delivered = tokio::select! {
         delivered = courier.deliver(destination, item) => delivered,
         // What is in a batch may be sent all the same; the receiver knows it again by its id.

@@ -167,6 +167,60 @@ async fn a_request_is_what_the_specification_says() {
     );
 }
 
+const PARENTS: [&str; 2] = [
+    "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    "00-1bf7651916cd43dd8448eb211c80319c-c8ad6b7169203331-01",
+];
+
+fn trace(parent: &str) -> Option<TraceContext> {
+    TraceContext::parse(parent, Some("vendor=1"))
+}
+
+#[tokio::test]
+async fn a_request_goes_on_with_the_trace_of_its_alert() {
+    let server = Server::start([Say(503, ""), Say(200, "")]).await;
+    let (courier, (traces, recorder)) = (courier(settings(&server.url)), Traces::recorded());
+    let alert = item("a").within(trace(PARENTS[0]), &traces);
+    courier.deliver(courier.destination(None, None).unwrap(), alert).await.unwrap();
+    let (spans, got) = (recorder.spans(), server.got());
+    assert_eq!((spans.len(), got.len()), (2, 2), "{spans:#?}");
+    for ((span, got), status) in spans.iter().zip(&got).zip(["503", "200"]) {
+        let sent = format!("00-{}-{}-01", span.trace_id, span.span_id);
+        assert_eq!((got.header("traceparent"), got.header("tracestate")), (sent.as_str(), "vendor=1"));
+        assert_eq!((span.name.as_str(), span.parent_id.as_str()), ("POST", "b7ad6b7169203331"));
+        assert_eq!(span.attributes["http.response.status_code"], status);
+        assert_eq!(span.error.is_some(), status == "503");
+    }
+}
+
+#[tokio::test]
+async fn a_request_of_several_traces_belongs_to_one_that_is_kept_and_is_linked_to_the_others() {
+    let server = Server::start([]).await;
+    let (courier, (traces, recorder)) = (courier(settings(&server.url)), Traces::recorded());
+    let unsampled = PARENTS[0].replace("-01", "-00");
+    let alerts = [("a", unsampled.as_str()), ("b", PARENTS[1]), ("c", PARENTS[0])];
+    let send = |(id, parent)| {
+        let alert = item(id).within(trace(parent), &traces);
+        courier.deliver(courier.destination(None, None).unwrap(), alert)
+    };
+    futures_util::future::try_join_all(alerts.map(send)).await.unwrap();
+    let span = recorder.only("POST");
+    assert_eq!(span.parent_id, "c8ad6b7169203331");
+    assert_eq!(span.links, ["b7ad6b7169203331", "b7ad6b7169203331"]);
+    assert_eq!(span.attributes["garenne.batch"], "3");
+}
+
+#[tokio::test]
+async fn a_trace_that_nobody_keeps_is_passed_on_as_it_came() {
+    let server = Server::start([]).await;
+    let courier = courier(settings(&server.url));
+    let alert = item("a").within(trace(PARENTS[0]), &Traces::default());
+    courier.deliver(courier.destination(None, None).unwrap(), alert).await.unwrap();
+    assert_eq!(server.got()[0].header("traceparent"), PARENTS[0]);
+    deliver(&courier, "b").await.unwrap();
+    assert!(!server.got()[1].head.contains("traceparent"));
+}
+
 #[tokio::test]
 async fn a_server_that_stalls_resets_and_fails_is_asked_again_until_it_heals() {
     for script in [[Stall, Say(503, "")], [Reset, Say(500, "")], [Flood, Reset], [Drip, Say(200, "")]] {

@@ -1,0 +1,145 @@
+//! Which trace a task belongs to, as W3C's Trace Context writes it.
+
+use std::{fmt, sync::Arc};
+
+/// The length of `traceparent` in version 00.
+const LENGTH: usize = 55;
+/// The longest `tracestate` that is passed on, bytes: what the specification asks for at least.
+const LONGEST_STATE: usize = 512;
+
+/// A position in a trace: whoever goes on from here does so under this span. Cheap to clone.
+#[derive(Clone, PartialEq, Eq)]
+pub struct TraceContext {
+    parent: Arc<str>,
+    state: Option<Arc<str>>,
+}
+
+impl TraceContext {
+    /// Reads `traceparent` and `tracestate`. A later version than 00 is read as 00, as the specification
+    /// asks; what cannot be read is nobody's failure, and the task runs in a new trace.
+    pub fn parse(parent: &str, state: Option<&str>) -> Option<Self> {
+        let parent = parent.trim();
+        let bytes = parent.as_bytes();
+        if bytes.len() < LENGTH {
+            return None;
+        }
+        let (read, rest) = bytes.split_at(LENGTH);
+        let dashes = [2, 35, 52].iter().all(|&at| read[at] == b'-');
+        let fields = [&read[..2], &read[3..35], &read[36..52], &read[53..]];
+        let hex = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        let readable = dashes && fields.iter().all(|field| field.iter().all(hex));
+        let nobody = fields[1..3].iter().any(|id| id.iter().all(|byte| *byte == b'0'));
+        let known = match fields[0] {
+            b"ff" => false,
+            b"00" => rest.is_empty(),
+            _ => rest.is_empty() || rest[0] == b'-',
+        };
+        if !readable || nobody || !known {
+            return None;
+        }
+        let state = state.map(str::trim).filter(|state| {
+            (1..=LONGEST_STATE).contains(&state.len()) && state.bytes().all(|it| (b' '..=b'~').contains(&it))
+        });
+        let parent =
+            if fields[0] == b"00" { parent.into() } else { format!("00{}", &parent[2..LENGTH]).into() };
+        Some(Self { parent, state: state.map(Arc::from) })
+    }
+
+    /// `traceparent`
+    pub fn parent(&self) -> &str {
+        &self.parent
+    }
+
+    /// `tracestate`, where there is one.
+    pub fn state(&self) -> Option<&str> {
+        self.state.as_deref()
+    }
+
+    /// The trace's id: 32 hexadecimal digits.
+    pub fn trace_id(&self) -> &str {
+        &self.parent[3..35]
+    }
+
+    /// The span's id: 16 hexadecimal digits.
+    pub fn span_id(&self) -> &str {
+        &self.parent[36..52]
+    }
+
+    /// The trace's flags.
+    pub fn flags(&self) -> u8 {
+        u8::from_str_radix(&self.parent[53..], 16).expect("two hexadecimal digits")
+    }
+
+    /// Whether whoever began the trace wants its spans recorded.
+    pub fn is_sampled(&self) -> bool {
+        self.flags() & 1 == 1
+    }
+}
+
+impl fmt::Debug for TraceContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.parent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    #[test]
+    fn a_context_is_read_into_its_parts() {
+        let context = TraceContext::parse(PARENT, Some("vendor=1,other=2")).unwrap();
+        assert_eq!(context.trace_id(), "0af7651916cd43dd8448eb211c80319c");
+        assert_eq!(context.span_id(), "b7ad6b7169203331");
+        assert!(context.is_sampled());
+        assert_eq!((context.parent(), context.state()), (PARENT, Some("vendor=1,other=2")));
+        let unsampled = TraceContext::parse(&PARENT.replace("-01", "-02"), None).unwrap();
+        assert!(!unsampled.is_sampled() && unsampled.flags() == 2);
+    }
+
+    #[test]
+    fn a_later_version_is_read_as_the_first() {
+        let later = format!("cc{}-what-else", &PARENT[2..]);
+        assert_eq!(TraceContext::parse(&later, None).unwrap().parent(), PARENT);
+        assert_eq!(TraceContext::parse(&format!("{PARENT}-what-else"), None), None, "00 has no more to say");
+    }
+
+    #[test]
+    fn what_is_no_context_is_none() {
+        let zeros = |from: usize, to: usize| {
+            let mut text = PARENT.to_owned();
+            text.replace_range(from..to, &"0".repeat(to - from));
+            text
+        };
+        for bad in [
+            "",
+            "nonsense",
+            &PARENT[..54],
+            &PARENT.to_uppercase(),
+            &format!("ff{}", &PARENT[2..]),
+            &zeros(3, 35),
+            &zeros(36, 52),
+            &PARENT.replace('-', "_"),
+        ] {
+            assert_eq!(TraceContext::parse(bad, None), None, "{bad:?}");
+        }
+        let without = TraceContext::parse(PARENT, Some(&"x".repeat(513))).unwrap();
+        assert_eq!(without.state(), None);
+        assert_eq!(TraceContext::parse(PARENT, Some("a=\u{1}b")).unwrap().state(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_a_sender_writes_is_cut_in_the_middle(text in "\\PC{0,70}", at in 0usize..56) {
+            let _ = TraceContext::parse(&text, Some(&text));
+            let mixed: String = PARENT.chars().take(at).chain(text.chars()).collect();
+            if let Some(context) = TraceContext::parse(&mixed, None) {
+                prop_assert_eq!(context.parent().len(), 55);
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+use std::{
+    sync::Mutex,
+    time::{Instant, SystemTime},
+};
+
+use axum::{Router, body::Bytes, http::StatusCode, routing::post};
+use opentelemetry::trace::{Tracer, TracerProvider};
+use opentelemetry_proto::tonic::{
+    collector::trace::v1::ExportTraceServiceRequest, common::v1::any_value::Value,
+};
+use opentelemetry_sdk::trace::SdkTracerProvider;
+use prost::Message;
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::{
+    config,
+    telemetry::traces::{LAST_EXPORT, Service, SpanKind, Traces},
+};
+
+type Taken = Arc<Mutex<Vec<ExportTraceServiceRequest>>>;
+
+/// A collector that answers with this status; without one, never. Its URL and what it took.
+async fn collector(status: Option<StatusCode>) -> (String, Taken) {
+    let taken = Taken::default();
+    let kept = Arc::clone(&taken);
+    let take = async move |body: Bytes| {
+        kept.lock().unwrap().push(ExportTraceServiceRequest::decode(body).unwrap());
+        match status {
+            Some(status) => status,
+            None => std::future::pending().await,
+        }
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let router = Router::new().route("/v1/traces", post(take));
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    (url, taken)
+}
+
+fn exporting_to(url: &str, timeout: Duration) -> (Traces, Metrics) {
+    let otlp = config::Otlp { endpoint: Some(url.parse().unwrap()), timeout, ..config::Otlp::default() };
+    let service = Service { name: "garenne-test", instance: "one".into(), version: "1.2.3" };
+    let metrics = Metrics::new("test");
+    (Traces::start(&otlp, &service, &metrics).unwrap(), metrics)
+}
+
+fn spans(traces: &Traces, count: usize) {
+    for _ in 0..count {
+        drop(traces.begin(None, SpanKind::Server, |span| span.name("one")));
+    }
+}
+
+fn counts(metrics: &Metrics) -> [u64; 3] {
+    ["exported", "failed", "dropped"].map(|result| metrics.spans(result).get())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn spans_reach_the_collector_with_who_made_them() {
+    let (url, taken) = collector(Some(StatusCode::OK)).await;
+    let (traces, metrics) = exporting_to(&url, Duration::from_secs(10));
+    let begun = traces.begin(None, SpanKind::Producer, |span| span.name("publish"));
+    let (context, span) = (begun.context.unwrap(), begun.span.unwrap());
+    span.end_at(SystemTime::now());
+    traces.close(Duration::from_secs(10)).await;
+    let taken = taken.lock().unwrap();
+    let of = &taken[0].resource_spans[0];
+    let said = |name: &str| {
+        let found = of.resource.as_ref().unwrap().attributes.iter().find(|it| it.key == name).unwrap();
+        match found.value.clone().unwrap().value.unwrap() {
+            Value::StringValue(text) => text,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(
+        ["service.name", "service.instance.id", "service.version"].map(said),
+        ["garenne-test", "one", "1.2.3"]
+    );
+    let span = &of.scope_spans[0].spans[0];
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    assert_eq!(
+        (hex(&span.trace_id).as_str(), hex(&span.span_id).as_str()),
+        (context.trace_id(), context.span_id())
+    );
+    assert_eq!((span.name.as_str(), span.kind), ("publish", 4));
+    assert_eq!(counts(&metrics), [1, 0, 0]);
+    assert!(traces.begin(None, SpanKind::Server, |_| ()).span.is_none(), "after the end there are none");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_collector_refuses_is_counted_and_no_more() {
+    let (url, taken) = collector(Some(StatusCode::BAD_REQUEST)).await;
+    let (traces, metrics) = exporting_to(&url, Duration::from_secs(10));
+    spans(&traces, 3);
+    traces.close(Duration::from_secs(10)).await;
+    assert_eq!((counts(&metrics), taken.lock().unwrap().len()), ([0, 3, 0], 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_waits_for_a_collector_that_never_answers() {
+    let (url, _) = collector(None).await;
+    let (traces, metrics) = exporting_to(&url, Duration::from_secs(60));
+    // A batch is taken out and never answered; the next ones wait, and the rest is dropped.
+    let began = Instant::now();
+    spans(&traces, 3 * MOST_WAITING);
+    let [exported, failed, dropped] = counts(&metrics);
+    assert_eq!((exported, failed), (0, 0));
+    // What the exporting thread takes out meanwhile is one batch.
+    let most = (2 * MOST_WAITING) as u64;
+    assert!((most - 512..=most).contains(&dropped), "{dropped}");
+    traces.close(Duration::from_millis(200)).await;
+    assert!(began.elapsed() < LAST_EXPORT + Duration::from_secs(10), "{:?}", began.elapsed());
+}
+
+/// Nothing listens on the port that was just given back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collector_that_is_down_costs_its_spans() {
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let (traces, metrics) = exporting_to(&format!("http://{gone}"), Duration::from_secs(1));
+    spans(&traces, 2);
+    traces.close(Duration::from_secs(30)).await;
+    assert_eq!(counts(&metrics), [0, 2, 0]);
+}
+
+#[test]
+fn the_problem_is_told_in_words() {
+    let problem = Problem::default();
+    assert_eq!(problem.take(), None);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let refused = runtime.block_on(async {
+        let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let post = Post::new(false, Duration::from_secs(5), Handle::current()).unwrap();
+        let request = hyper::Request::post(format!("http://{gone}/v1/traces")).body(Bytes::new()).unwrap();
+        let answer = opentelemetry_http::HttpClient::send_bytes(&post, request).await;
+        assert!(answer.is_err());
+        post.problem().take().unwrap()
+    });
+    assert!(refused.contains("Connection refused"), "{refused}");
+}
+
+/// Takes spans and lets go of none.
+#[derive(Debug)]
+struct Hole;
+
+impl SpanProcessor for Hole {
+    fn on_start(&self, _: &mut Span, _: &Context) {}
+
+    fn on_end(&self, _: SpanData) {}
+
+    fn force_flush(&self) -> OTelSdkResult {
+        Ok(())
+    }
+
+    fn shutdown_with_timeout(&self, _: Duration) -> OTelSdkResult {
+        Ok(())
+    }
+}
+
+#[test]
+fn beyond_the_bound_spans_are_dropped_and_counted() {
+    let metrics = Metrics::new("test");
+    let bounded = Bounded { next: Hole, flow: Arc::new(Flow::new(&metrics)) };
+    let provider = SdkTracerProvider::builder().with_span_processor(bounded).build();
+    let tracer = provider.tracer("test");
+    (0..MOST_WAITING + 3).for_each(|_| drop(tracer.start("one")));
+    assert_eq!(counts(&metrics), [0, 0, 3]);
+}

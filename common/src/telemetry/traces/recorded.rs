@@ -1,0 +1,90 @@
+//! Spans kept in this process: for tests of whoever makes them.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use opentelemetry::{
+    Context,
+    trace::{SpanKind, Status},
+};
+use opentelemetry_sdk::{
+    error::OTelSdkResult,
+    trace::{Span, SpanData, SpanProcessor},
+};
+
+/// Every span that has ended; a clone shows the same.
+#[derive(Clone, Debug, Default)]
+pub struct Recorder(Arc<Mutex<Vec<Recorded>>>);
+
+/// A span that has ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recorded {
+    /// Its name.
+    pub name: String,
+    /// Its side of a call.
+    pub kind: SpanKind,
+    /// The trace's id, hexadecimal.
+    pub trace_id: String,
+    /// Its id, hexadecimal.
+    pub span_id: String,
+    /// Its parent's id; zeros where it has none.
+    pub parent_id: String,
+    /// What was said of it, as text.
+    pub attributes: BTreeMap<String, String>,
+    /// The ids of the spans it is linked to.
+    pub links: Vec<String>,
+    /// Why it failed, where it did.
+    pub error: Option<String>,
+}
+
+impl Recorder {
+    /// The spans, in the order in which they ended.
+    pub fn spans(&self) -> Vec<Recorded> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The only span of this name.
+    ///
+    /// # Panics
+    /// When there is none, or several.
+    pub fn only(&self, name: &str) -> Recorded {
+        let spans = self.spans();
+        let mut found = spans.iter().filter(|span| span.name == name);
+        match (found.next(), found.next()) {
+            (Some(span), None) => span.clone(),
+            _ => panic!("not one span {name:?} among {spans:#?}"),
+        }
+    }
+}
+
+impl SpanProcessor for Recorder {
+    fn on_start(&self, _: &mut Span, _: &Context) {}
+
+    fn on_end(&self, span: SpanData) {
+        let recorded = Recorded {
+            trace_id: span.span_context.trace_id().to_string(),
+            span_id: span.span_context.span_id().to_string(),
+            parent_id: span.parent_span_id.to_string(),
+            attributes: span.attributes.iter().map(|it| (it.key.to_string(), it.value.to_string())).collect(),
+            links: span.links.iter().map(|link| link.span_context.span_id().to_string()).collect(),
+            error: match span.status {
+                Status::Error { description } => Some(description.into_owned()),
+                Status::Unset | Status::Ok => None,
+            },
+            kind: span.span_kind,
+            name: span.name.into_owned(),
+        };
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(recorded);
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        Ok(())
+    }
+
+    fn shutdown_with_timeout(&self, _: Duration) -> OTelSdkResult {
+        Ok(())
+    }
+}

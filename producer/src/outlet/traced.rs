@@ -1,0 +1,125 @@
+//! Tasks that leave under a span, which their workers go on from.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use garenne_common::{
+    broker::PublishError,
+    task::NewTask,
+    telemetry::{Traces, traces::SpanKind},
+    topology::Names,
+};
+
+use super::Outlet;
+
+/// An outlet that makes a span of each delivery: however many tasks there are in it, they were asked for
+/// together and are safe together. What is gathered on the way keeps the trace it came with.
+pub struct TracedOutlet {
+    next: Arc<dyn Outlet>,
+    traces: Traces,
+    exchange: String,
+}
+
+impl TracedOutlet {
+    /// Delivers to `next`, which publishes to the task exchange of `names`. Without traces it is `next` itself.
+    pub fn before(next: Arc<dyn Outlet>, traces: &Traces, names: &Names) -> Arc<dyn Outlet> {
+        if !traces.is_on() {
+            return next;
+        }
+        Arc::new(Self { next, traces: traces.clone(), exchange: names.tasks() })
+    }
+}
+
+impl Outlet for TracedOutlet {
+    fn deliver(&self, mut tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
+        let parent = tasks.first().and_then(|task| task.trace.clone());
+        let begun = self.traces.begin(parent.as_ref(), SpanKind::Producer, |span| {
+            span.name(format!("publish {}", self.exchange));
+            span.set("messaging.system", "rabbitmq");
+            span.set("messaging.operation.type", "send");
+            span.set("messaging.operation.name", "publish");
+            span.set("messaging.destination.name", self.exchange.clone());
+            if let Some(task) = tasks.first() {
+                span.set("messaging.rabbitmq.destination.routing_key", task.kind.to_string());
+            }
+            match &tasks[..] {
+                [task] => span.set("messaging.message.id", task.id.to_string()),
+                _ => {
+                    let count = i64::try_from(tasks.len()).unwrap_or(i64::MAX);
+                    span.set("messaging.batch.message_count", count);
+                }
+            }
+        });
+        for task in &mut tasks {
+            task.trace.clone_from(&begun.context);
+        }
+        Box::pin(async move {
+            let outcome = self.next.deliver(tasks).await;
+            if let (Some(mut span), Err(error)) = (begun.span, &outcome) {
+                span.failed(error.to_string());
+            }
+            outcome
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use garenne_common::{
+        config::Otlp,
+        task::{ContentType, Kind, TraceContext},
+    };
+
+    use super::*;
+    use crate::outlet::memory::MemoryOutlet;
+
+    const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    fn task(parent: Option<&str>) -> NewTask {
+        let kind = Kind::parse("reading.process").unwrap();
+        let trace = parent.and_then(|parent| TraceContext::parse(parent, None));
+        NewTask { trace, ..NewTask::new(kind, ContentType::Json, b"{}".to_vec()) }
+    }
+
+    fn outlet(traces: &Traces) -> (Arc<MemoryOutlet>, Arc<dyn Outlet>) {
+        let memory = MemoryOutlet::new();
+        let traced = TracedOutlet::before(Arc::clone(&memory) as _, traces, &Names::new("garenne"));
+        (memory, traced)
+    }
+
+    #[tokio::test]
+    async fn tasks_leave_under_the_span_of_their_delivery() {
+        let (traces, recorder) = Traces::recorded();
+        let (memory, outlet) = outlet(&traces);
+        outlet.deliver(vec![task(Some(PARENT)), task(Some(PARENT))]).await.unwrap();
+        let span = recorder.only("publish garenne.tasks");
+        assert_eq!((span.kind, span.parent_id.as_str()), (SpanKind::Producer, &PARENT[36..52]));
+        let said = |name: &str| span.attributes[name].as_str();
+        assert_eq!((said("messaging.system"), said("messaging.batch.message_count")), ("rabbitmq", "2"));
+        assert_eq!(said("messaging.destination.name"), "garenne.tasks");
+        for task in memory.tasks() {
+            let trace = task.trace.unwrap();
+            assert_eq!((trace.trace_id(), trace.span_id()), (&PARENT[3..35], span.span_id.as_str()));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_delivery_without_a_trace_begins_one_and_a_failed_one_says_why() {
+        let (traces, recorder) = Traces::recorded();
+        let (memory, outlet) = outlet(&traces);
+        memory.fail(Some(PublishError::Blocked));
+        outlet.deliver(vec![task(None)]).await.unwrap_err();
+        let span = recorder.only("publish garenne.tasks");
+        assert_eq!(span.parent_id, "0000000000000000");
+        assert_eq!(span.error, Some(PublishError::Blocked.to_string()));
+    }
+
+    #[tokio::test]
+    async fn what_nobody_keeps_is_passed_on_as_such() {
+        let (traces, recorder) = Traces::recorded_as(&Otlp { ratio: 0.0, ..Otlp::default() });
+        let (memory, outlet) = outlet(&traces);
+        outlet.deliver(vec![task(None)]).await.unwrap();
+        let trace = memory.tasks().remove(0).trace.unwrap();
+        assert!(!trace.is_sampled() && recorder.spans().is_empty());
+    }
+}

@@ -1,0 +1,226 @@
+//! One trace from a sender to the sink, whatever happens to the task and to the collector.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use garenne_tests::harness::{
+    client::{headers, text, with_id},
+    collector::{Collector, Trace},
+    gateway::{Gateway, GatewayPlan},
+    postgres::{Database, Postgres},
+    scene::Scene,
+    worker::WorkerPlan,
+};
+use serde_json::{Value, json};
+
+/// The sender's own span, and the trace it is in.
+const SENDER: &str = "b7ad6b7169203331";
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+const FAST: &str = "garenne.tasks.fast";
+
+/// Batches are sent at once, so that a scenario need not wait for them.
+const SOON: (&str, &str) = ("OTEL_BSP_SCHEDULE_DELAY", "100");
+
+async fn gateway(scene: &Scene, collector: &str) -> Result<Gateway> {
+    GatewayPlan::new(scene)?.option("--otlp", collector).env(SOON.0, SOON.1).start().await
+}
+
+/// A worker that finds its collector by the standard's variable.
+fn worker(scene: &Scene, name: &str, collector: &str) -> Result<WorkerPlan> {
+    let plan = scene.worker(name)?.env("OTEL_EXPORTER_OTLP_ENDPOINT", collector).env(SOON.0, SOON.1);
+    Ok(plan.lane("fast:prefetch=50,concurrency=1..2"))
+}
+
+fn storing(plan: WorkerPlan, database: &Database) -> WorkerPlan {
+    plan.option("--sink", "postgres").option("--postgres-url", database.url())
+}
+
+/// Posts as a sender that is in a trace, and answers the ids.
+async fn post(gateway: &Gateway, path: &str, trace: &str, body: &Value) -> Result<Vec<String>> {
+    let request = reqwest::Client::new().post(format!("{}{path}", gateway.url()));
+    let request = request.header("traceparent", format!("00-{trace}-{SENDER}-01")).json(body);
+    let answer: Value = request.send().await?.error_for_status()?.json().await?;
+    serde_json::from_value(answer["ids"].clone()).context("a 202 without ids")
+}
+
+fn reading(n: usize) -> Value {
+    json!({"device": "d", "metric": "t", "value": n, "unit": "Cel", "time": 1_790_000_000 + n})
+}
+
+/// The way of a request into the broker; answers the publish span's id.
+fn published<'a>(trace: &'a Trace, route: &str) -> Result<&'a str> {
+    let request = trace.under(SENDER, route)?;
+    assert_eq!((request.service.as_str(), request.kind), ("garenne-gateway", "SPAN_KIND_SERVER"));
+    assert_eq!(request.said("http.response.status_code"), "202");
+    let publish = trace.under(&request.id, "publish garenne.tasks")?;
+    assert_eq!((publish.service.as_str(), publish.kind), ("garenne-gateway", "SPAN_KIND_PRODUCER"));
+    assert_eq!(publish.said("messaging.system"), "rabbitmq");
+    Ok(&publish.id)
+}
+
+#[tokio::test]
+async fn traces_a_reading_from_its_sender_through_gateway_and_worker_into_the_sink() -> Result<()> {
+    let (scene, collector) = (Scene::new().await?, Collector::start().await?);
+    let database = Postgres::shared().await?.database().await?;
+    let worker = storing(worker(&scene, "worker", collector.url())?, &database).start().await?;
+    let gateway = gateway(&scene, collector.url()).await?;
+    let id = post(&gateway, "/v1/readings", TRACE, &reading(1)).await?.remove(0);
+    let trace = collector.until_trace(TRACE, 4).await?;
+    let publish = published(&trace, "POST /v1/readings")?;
+    let process = trace.under(publish, &format!("process {FAST}"))?;
+    assert_eq!((process.service.as_str(), process.kind), ("garenne-worker", "SPAN_KIND_CONSUMER"));
+    let said = ["messaging.message.id", "garenne.kind", "garenne.attempt", "garenne.lane"]
+        .map(|it| process.said(it));
+    assert_eq!(said, [id.as_str(), "reading.process", "1", "fast"]);
+    assert_eq!(["garenne.outcome", "garenne.settlement"].map(|it| process.said(it)), ["success", "acked"]);
+    let write = trace.under(&process.id, "write postgres")?;
+    assert_eq!((write.kind, write.said("db.system.name")), ("SPAN_KIND_CLIENT", "postgresql"));
+    assert_eq!(worker.metric("garenne_spans_total", &["result=\"exported\""]).await?, 2.0);
+    assert_eq!(gateway.stop().await?.code, Some(0));
+    assert_eq!(worker.stop().await?.receipt.acked, 1);
+    Ok(())
+}
+
+/// One request with several readings leaves as one message, and so does what several senders' tasks are
+/// gathered into: each record goes on with its own sender's trace.
+#[tokio::test]
+async fn traces_every_record_of_a_pack_in_its_own_senders_trace() -> Result<()> {
+    let (scene, collector) = (Scene::new().await?, Collector::start().await?);
+    let database = Postgres::shared().await?.database().await?;
+    let worker = storing(worker(&scene, "worker", collector.url())?, &database).start().await?;
+    let gateway = gateway(&scene, collector.url()).await?;
+    let readings: Vec<_> = (0..3).map(reading).collect();
+    let mut ids = post(&gateway, "/v1/readings", TRACE, &json!(readings)).await?;
+    let trace = collector.until_trace(TRACE, 2 + 3 * 2).await?;
+    let publish = published(&trace, "POST /v1/readings")?;
+    let processed = trace.all_under(publish, &format!("process {FAST}"));
+    let mut done: Vec<_> =
+        processed.iter().map(|span| span.said("messaging.message.id").to_owned()).collect();
+    done.sort_unstable();
+    ids.sort_unstable();
+    assert_eq!(done, ids);
+    for process in processed {
+        trace.under(&process.id, "write postgres")?;
+    }
+
+    // What a gateway makes of two senders' tasks, and one without a trace.
+    let others = ["1bf7651916cd43dd8448eb211c80319c", "2cf7651916cd43dd8448eb211c80319c"];
+    let record = |n: usize, trace: &str| {
+        let parent = format!("00-{trace}-{SENDER}-01");
+        json!({"id": format!("r-{n}"), "traceparent": parent, "payload": reading(n)})
+    };
+    let untraced = json!({"id": "r-9", "payload": reading(9)});
+    let pack = json!([record(7, others[0]), record(8, others[1]), untraced]);
+    let properties = with_id("pack").with_content_type("application/vnd.garenne.pack+json".into());
+    let body = serde_json::to_vec(&pack)?;
+    scene.client().publish("garenne.tasks", "reading.process", properties, &body).await?;
+    for (other, id) in others.iter().zip(["r-7", "r-8"]) {
+        let trace = collector.until_trace(other, 2).await?;
+        let process = trace.under(SENDER, &format!("process {FAST}"))?;
+        assert_eq!(process.said("messaging.message.id"), id);
+        trace.under(&process.id, "write postgres")?;
+    }
+    assert_eq!(gateway.stop().await?.code, Some(0));
+    let receipt = worker.stop().await?.receipt;
+    assert_eq!((receipt.delivered, receipt.acked), (2, 2), "one message each: {receipt:?}");
+    let spans = collector.spans();
+    let received =
+        spans.iter().find(|span| span.name == format!("receive {FAST}")).context("a trace begun")?;
+    let begun = collector.until_trace(&received.trace_id, 3).await?;
+    let process = begun.under(&received.id, &format!("process {FAST}"))?;
+    assert_eq!(process.said("messaging.message.id"), "r-9");
+    Ok(())
+}
+
+#[tokio::test]
+async fn traces_each_attempt_beside_the_others_and_what_follows_below() -> Result<()> {
+    let (scene, collector) = (Scene::new().await?, Collector::start().await?);
+    let worker = worker(&scene, "worker", collector.url())?.stdout().start().await?;
+    let gateway = gateway(&scene, collector.url()).await?;
+    let failing = post(&gateway, "/v1/tasks/bench.fail", TRACE, &json!({"times": 1})).await?.remove(0);
+    assert_eq!(worker.until_done_with(&failing).await?.attempt, 2);
+    let trace = collector.until_trace(TRACE, 5).await?;
+    let publish = published(&trace, "POST /v1/tasks/{kind}")?;
+    let mut attempts = trace.all_under(publish, &format!("process {FAST}"));
+    attempts.sort_by_key(|span| span.said("garenne.attempt"));
+    let said = |name: &str| attempts.iter().map(|span| span.said(name)).collect::<Vec<_>>();
+    assert_eq!(said("garenne.attempt"), ["1", "2"]);
+    assert_eq!(said("garenne.outcome"), ["error", "success"]);
+    assert_eq!(said("garenne.settlement"), ["retried", "acked"]);
+    assert!(attempts[0].error.is_some() && attempts[1].error.is_none());
+    trace.under(&attempts[1].id, "write stdout")?;
+    let line: Value = serde_json::from_str(&worker.until_logged("will be tried again").await?)?;
+    assert_eq!((line["task"].as_str(), line["trace_id"].as_str()), (Some(failing.as_str()), Some(TRACE)));
+
+    let next = "1bf7651916cd43dd8448eb211c80319c";
+    let follow = json!({"kind": "bench.noop", "payload": {}, "count": 1});
+    post(&gateway, "/v1/tasks/bench.follow", next, &follow).await?;
+    let trace = collector.until_trace(next, 7).await?;
+    let publish = published(&trace, "POST /v1/tasks/{kind}")?;
+    let parent = trace.under(publish, &format!("process {FAST}"))?;
+    let sent = trace.under(&parent.id, &format!("publish {FAST}"))?;
+    let child = trace.under(&sent.id, &format!("process {FAST}"))?;
+    assert_eq!((sent.kind, child.said("garenne.kind")), ("SPAN_KIND_PRODUCER", "bench.noop"));
+    trace.under(&child.id, "write stdout")?;
+    worker.stop().await?;
+    gateway.stop().await?;
+    Ok(())
+}
+
+/// Without a collector nobody makes spans, and the trace that a task is in is logged and handed on.
+#[tokio::test]
+async fn traces_are_logged_and_handed_on_where_nobody_keeps_them() -> Result<()> {
+    let scene = Scene::new().await?;
+    let worker = scene.worker("worker")?.stdout().start().await?;
+    let parent = format!("00-{TRACE}-{SENDER}-01");
+    let traced = |id: &str| with_id(id).with_headers(headers([("traceparent", text(&parent))]));
+    let publish = async |kind: &str, id: &str, body: &Value| {
+        scene.client().publish("garenne.tasks", kind, traced(id), body.to_string().as_bytes()).await
+    };
+    publish("bench.fail", "fails", &json!({"times": 1})).await?;
+    publish("bench.factorial", "bad", &json!({"n": "five"})).await?;
+    worker.until_done_with("fails").await?;
+    for words in ["will be tried again", "dead"] {
+        let line: Value =
+            serde_json::from_str(&worker.until_logged(&format!("\"message\":\"{words}\"")).await?)?;
+        assert_eq!(line["trace_id"].as_str(), Some(TRACE), "{line}");
+    }
+    let dead = scene.take_all("garenne.dead", 1).await?.remove(0);
+    assert_eq!((dead.id(), dead.text("traceparent")), ("bad", parent));
+    let text = worker.get("/metrics").await?;
+    assert!(!text.contains("garenne_spans_total"), "there are no spans to count");
+    worker.stop().await?;
+    Ok(())
+}
+
+/// How long a stop may take that has nothing to wait for but the last spans.
+const STOP: Duration = Duration::from_secs(15);
+
+#[tokio::test]
+async fn traces_nobody_takes_cost_neither_tasks_nor_time() -> Result<()> {
+    const READINGS: usize = 6000;
+    let silent = Collector::silent().await?;
+    for collector in [Collector::nowhere()?, silent.url().to_owned()] {
+        let scene = Scene::new().await?;
+        let database = Postgres::shared().await?.database().await?;
+        let worker = storing(worker(&scene, "worker", &collector)?, &database).start().await?;
+        let gateway = gateway(&scene, &collector).await?;
+        for from in (0..READINGS).step_by(500) {
+            let readings: Vec<_> = (from..from + 500).map(reading).collect();
+            assert_eq!(post(&gateway, "/v1/readings", TRACE, &json!(readings)).await?.len(), 500);
+        }
+        scene.until_lane("fast", 0, 0).await?;
+        let began = Instant::now();
+        assert_eq!(gateway.stop().await?.code, Some(0));
+        let lost: f64 = worker.metric("garenne_spans_total", &["result=\"dropped\""]).await?;
+        let stopped = worker.stop().await?;
+        assert!(began.elapsed() < STOP, "{:?}", began.elapsed());
+        assert_eq!((stopped.code, stopped.receipt.acked), (0, stopped.receipt.delivered), "{stopped:?}");
+        let stored = database.connect().await?;
+        let stored: i64 = stored.query_one("SELECT count(*) FROM garenne_readings", &[]).await?.get(0);
+        assert_eq!(stored, READINGS as i64);
+        // Two spans a reading are more than may wait for somebody who never answers.
+        assert!(collector != silent.url() || lost > 0.0, "{lost}");
+    }
+    Ok(())
+}
