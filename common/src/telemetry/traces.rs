@@ -83,7 +83,7 @@ impl Traces {
         let refused = |why: String| Invalid::new("otlp.endpoint", format_args!("{masked:?}"), why);
         let processor = export::start(url, otlp.timeout, metrics, Handle::current()).map_err(refused)?;
         let name = otlp.service_name.as_deref();
-        tracing::info!(collector = masked, sampler = ?otlp.sampler, ratio = otlp.ratio, "spans are exported");
+        tracing::info!(collector = masked, ratio = otlp.ratio, "spans are exported");
         Ok(Self::built(processor, otlp, resource(name, service)))
     }
 

@@ -10,7 +10,10 @@ use opentelemetry_proto::tonic::{
 };
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use prost::Message;
-use tokio::net::TcpListener;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::TcpListener,
+};
 
 use super::*;
 use crate::{
@@ -85,6 +88,31 @@ async fn spans_reach_the_collector_with_who_made_them() {
     assert_eq!((span.name.as_str(), span.kind), ("publish", 4));
     assert_eq!(counts(&metrics), [1, 0, 0]);
     assert!(traces.begin(None, SpanKind::Server, |_| ()).span.is_none(), "after the end there are none");
+}
+
+/// It says that there is more to come, and hangs up.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_breaks_off_is_one_all_the_same() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let answering = tokio::spawn(async move {
+        let mut stream = BufReader::new(listener.accept().await.unwrap().0);
+        let (mut line, mut length) = (String::new(), 0);
+        while line != "\r\n" {
+            line.clear();
+            stream.read_line(&mut line).await.unwrap();
+            if let Some(given) = line.to_lowercase().strip_prefix("content-length:") {
+                length = given.trim().parse().unwrap();
+            }
+        }
+        stream.read_exact(&mut vec![0; length]).await.unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf").await.unwrap();
+    });
+    let (traces, metrics) = exporting_to(&url, Duration::from_secs(10));
+    spans(&traces, 1);
+    traces.close(Duration::from_secs(10)).await;
+    answering.await.unwrap();
+    assert_eq!(counts(&metrics), [1, 0, 0], "nobody was there to be sent it again");
 }
 
 #[tokio::test(flavor = "multi_thread")]
