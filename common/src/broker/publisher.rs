@@ -14,22 +14,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use deadpool::managed::{Object, Pool, PoolError, Timeouts};
+use deadpool::managed::{Object, Pool, Timeouts};
 use lapin::{Channel, Connection, options::BasicPublishOptions};
-use thiserror::Error;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::{connect::Broker, error::BrokerError, wire::Message};
-use crate::{
-    exit::{Exit, HasExit},
-    telemetry::metrics::{ConnectionMetrics, PublishResult},
-};
+use super::{connect::Broker, wire::Message};
+use crate::telemetry::metrics::{ConnectionMetrics, PublishResult};
 
 mod confirms;
+mod error;
 mod member;
 mod writers;
 
 use confirms::Verdict;
+pub use error::PublishError;
 use member::Members;
 use writers::{Letter, Writers};
 
@@ -59,71 +57,6 @@ impl Default for PublisherConfig {
             confirm_timeout: Duration::from_secs(10),
             outlast_alarms: false,
         }
-    }
-}
-
-/// Why a message is not known to be safe.
-#[derive(Clone, Debug, Error)]
-pub enum PublishError {
-    /// Nothing was sent: every member was busy, or too much was in flight.
-    #[error("publisher is busy: no {what} within {waited:?}")]
-    Busy {
-        /// `connection` or `place in flight`.
-        what: &'static str,
-        /// How long was waited.
-        waited: Duration,
-    },
-    /// Nothing was sent: no connection.
-    #[error(transparent)]
-    Connect(BrokerError),
-    /// Nothing was sent: the broker takes nothing from publishers, for lack of memory or disk.
-    #[error("the broker blocks publishers: a resource alarm is on (memory or disk)")]
-    Blocked,
-    /// The broker has no queue for it; it was not stored.
-    #[error("no queue takes exchange {exchange:?}, routing key {routing_key:?}")]
-    Unroutable {
-        /// The exchange.
-        exchange: String,
-        /// The routing key.
-        routing_key: String,
-    },
-    /// The broker refused to store it (queue full or unavailable); it may be sent again.
-    #[error("the broker refused the message (queue {routing_key:?} full or unavailable)")]
-    Refused {
-        /// The routing key.
-        routing_key: String,
-    },
-    /// The broker closed the channel of announcements, in all likelihood over the one before.
-    #[error("{0}")]
-    Unheard(String),
-    /// In doubt: sent, and the connection ended or the confirm did not come in time. Sending it again
-    /// with the same id is safe.
-    #[error("unconfirmed: {0}")]
-    InDoubt(String),
-}
-
-impl HasExit for PublishError {
-    fn exit(&self) -> Exit {
-        match self {
-            Self::Connect(error) => error.exit(),
-            // Nobody gave us a connection, or leave to publish, for as long as we were to wait.
-            Self::Busy { .. } | Self::Blocked => Exit::BrokerUnavailable,
-            _ => Exit::Failed,
-        }
-    }
-}
-
-impl PublishError {
-    fn of_pool(error: PoolError<BrokerError>, waited: Option<Duration>) -> Self {
-        match error {
-            PoolError::Backend(error) => Self::Connect(error),
-            _ => Self::Busy { what: "connection", waited: waited.unwrap_or_default() },
-        }
-    }
-
-    /// Whether the message may have been stored all the same.
-    pub fn in_doubt(&self) -> bool {
-        matches!(self, Self::InDoubt(_) | Self::Refused { .. })
     }
 }
 
@@ -261,7 +194,7 @@ impl Publisher {
             let problem = format!("the broker refused a message to {exchange:?}: may this user write to it?");
             return Err(PublishError::Unheard(problem));
         }
-        let lost = |error: lapin::Error| PublishError::InDoubt(error.to_string());
+        let lost = |error: lapin::Error| PublishError::lost(&error);
         let channel = match &*side {
             Some(side) => &side.channel,
             None => {
@@ -305,14 +238,15 @@ impl Pending {
     /// Waits for the broker's word.
     ///
     /// # Errors
-    /// [`PublishError::Unroutable`], [`PublishError::Refused`] or [`PublishError::InDoubt`].
+    /// [`PublishError::Unroutable`], [`PublishError::Refused`], [`PublishError::InDoubt`] or
+    /// [`PublishError::Denied`].
     pub async fn confirmed(self) -> Result<(), PublishError> {
         let Self { verdict, exchange, routing_key, timeout, blocked } = self;
         match outlasting(timeout, blocked.as_deref(), verdict).await {
             Some(Ok(Verdict::Stored)) => Ok(()),
             Some(Ok(Verdict::Returned)) => Err(PublishError::Unroutable { exchange, routing_key }),
             Some(Ok(Verdict::Refused)) => Err(PublishError::Refused { routing_key }),
-            Some(Ok(Verdict::Lost(why))) => Err(PublishError::InDoubt(why)),
+            Some(Ok(Verdict::Lost(error))) => Err(error),
             Some(Err(_)) => Err(PublishError::InDoubt("the connection ended".into())),
             None => Err(PublishError::InDoubt(format!("no confirm within {timeout:?}"))),
         }

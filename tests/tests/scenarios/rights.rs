@@ -1,38 +1,21 @@
 //! Each program works with exactly the rights that `deploy/rabbitmq/definitions.json` gives its user, and a
 //! stolen one does not get further than `SECURITY.md` says.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use garenne_tests::harness::{
-    broker::Rights,
     client::with_id,
     gateway::GatewayPlan,
     process::{Ended, Program},
     scene::Scene,
+    users,
 };
-use serde_json::{Value, json};
 
 /// The ladder of the scene's workers: everybody who looks for the topology must mean the same.
 const DELAYS: &str = "200ms,400ms";
-const DEFINITIONS: &str = include_str!("../../../deploy/rabbitmq/definitions.json");
 
-/// Makes the user `garenne-<role>` of the definitions on the scene's virtual host; answers its URL.
+/// As [`users::user`] on the scene's virtual host.
 async fn user(scene: &Scene, role: &str) -> Result<String> {
-    let definitions: Value = serde_json::from_str(DEFINITIONS)?;
-    let of = |list: &str| {
-        let all = definitions[list].as_array().cloned().unwrap_or_default();
-        all.into_iter().filter(|one| one["user"] == format!("garenne-{role}")).collect::<Vec<_>>()
-    };
-    let granted = of("permissions").into_iter().next().context("the user is not in the definitions")?;
-    let text = |field: &str| granted[field].as_str().with_context(|| format!("{role} without {field}"));
-    let rights = Rights { configure: text("configure")?, write: text("write")?, read: text("read")? };
-    let vhost = scene.vhost();
-    let url = vhost.user_url(role, rights).await?;
-    for topic in of("topic_permissions") {
-        let rights = json!({"exchange": topic["exchange"], "write": topic["write"], "read": topic["read"]});
-        let user = format!("{role}-{}", vhost.name());
-        vhost.broker().management().put(&["topic-permissions", vhost.name(), &user], &rights).await?;
-    }
-    Ok(url)
+    users::user(scene.vhost(), role).await
 }
 
 async fn garenne(url: &str, arguments: &[&str]) -> Result<Ended> {
@@ -90,7 +73,7 @@ async fn a_stolen_user_gets_no_further() -> Result<()> {
     ] {
         let ended = garenne(&user(&scene, role).await?, arguments).await?;
         let refused = ended.stderr.iter().any(|line| line.contains("ACCESS_REFUSED"));
-        assert!(ended.code != Some(0) && refused, "{role} {arguments:?}: {ended:?}");
+        assert!(ended.code == Some(77) && refused, "{role} {arguments:?}: {ended:?}");
     }
     Ok(())
 }

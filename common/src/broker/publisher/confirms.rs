@@ -10,8 +10,10 @@ use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 use lapin::{Channel, Confirmation, PublisherConfirm};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
+use super::error::PublishError;
+
 /// What the broker said of a message.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Verdict {
     /// A queue has it.
     Stored,
@@ -20,7 +22,7 @@ pub(super) enum Verdict {
     /// Not stored, try again.
     Refused,
     /// The channel ended first.
-    Lost(String),
+    Lost(PublishError),
 }
 
 struct Watched {
@@ -102,11 +104,13 @@ fn answer(ready: Vec<Settled>, returned: &mut Returned) {
     }
     for (confirmation, id, answer) in ready {
         let verdict = match confirmation {
-            Err(error) => Verdict::Lost(error.to_string()),
+            Err(error) => Verdict::Lost(PublishError::lost(&error)),
             Ok(_) if returned.take(&id) => Verdict::Returned,
             Ok(Confirmation::Ack(_)) => Verdict::Stored,
             Ok(Confirmation::Nack(_)) => Verdict::Refused,
-            Ok(Confirmation::NotRequested) => Verdict::Lost("the channel does not confirm".into()),
+            Ok(Confirmation::NotRequested) => {
+                Verdict::Lost(PublishError::InDoubt("the channel does not confirm".into()))
+            }
         };
         let _ = answer.send(verdict);
     }

@@ -77,7 +77,7 @@ impl Letter {
         let (exchange, key) = (target.exchange.as_str().into(), target.routing_key.as_str().into());
         let written = match member.channel.basic_publish(exchange, key, options, &body, properties).await {
             Ok(confirm) => Ok(member.confirms.watch(confirm, id, place)),
-            Err(error) => Err(PublishError::InDoubt(error.to_string())),
+            Err(error) => Err(PublishError::lost(&error)),
         };
         // A sender that is gone wants no word.
         let _ = answer.send(written);

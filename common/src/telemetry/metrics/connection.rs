@@ -36,7 +36,7 @@ impl PublishResult {
             Ok(()) => Self::Confirmed,
             Err(PublishError::Unroutable { .. }) => Self::Returned,
             Err(PublishError::Refused { .. }) => Self::Refused,
-            Err(PublishError::InDoubt(_)) => Self::Unconfirmed,
+            Err(PublishError::InDoubt(_) | PublishError::Denied(_)) => Self::Unconfirmed,
             Err(
                 PublishError::Busy { .. }
                 | PublishError::Connect(_)

@@ -1,0 +1,90 @@
+//! Why a message is not known to be safe.
+
+use std::time::Duration;
+
+use deadpool::managed::PoolError;
+use thiserror::Error;
+
+use crate::{
+    broker::error::BrokerError,
+    exit::{Exit, HasExit},
+    topology::reply_code,
+};
+
+/// Why a message is not known to be safe.
+#[derive(Clone, Debug, Error)]
+pub enum PublishError {
+    /// Nothing was sent: every member was busy, or too much was in flight.
+    #[error("publisher is busy: no {what} within {waited:?}")]
+    Busy {
+        /// `connection` or `place in flight`.
+        what: &'static str,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// Nothing was sent: no connection.
+    #[error(transparent)]
+    Connect(BrokerError),
+    /// Nothing was sent: the broker takes nothing from publishers, for lack of memory or disk.
+    #[error("the broker blocks publishers: a resource alarm is on (memory or disk)")]
+    Blocked,
+    /// The broker has no queue for it; it was not stored.
+    #[error("no queue takes exchange {exchange:?}, routing key {routing_key:?}")]
+    Unroutable {
+        /// The exchange.
+        exchange: String,
+        /// The routing key.
+        routing_key: String,
+    },
+    /// The broker refused to store it (queue full or unavailable); it may be sent again.
+    #[error("the broker refused the message (queue {routing_key:?} full or unavailable)")]
+    Refused {
+        /// The routing key.
+        routing_key: String,
+    },
+    /// The broker closed the channel of announcements, in all likelihood over the one before.
+    #[error("{0}")]
+    Unheard(String),
+    /// In doubt: sent, and the connection ended or the confirm did not come in time. Sending it again
+    /// with the same id is safe.
+    #[error("unconfirmed: {0}")]
+    InDoubt(String),
+    /// The broker closed the channel because this user may not do what was asked. In doubt as well: every
+    /// message in flight on the channel shares its end, and only one of them was denied.
+    #[error("the broker denied it: {0}; may this user write there?")]
+    Denied(String),
+}
+
+impl HasExit for PublishError {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Connect(error) => error.exit(),
+            // Nobody gave us a connection, or leave to publish, for as long as we were to wait.
+            Self::Busy { .. } | Self::Blocked => Exit::BrokerUnavailable,
+            Self::Denied(_) => Exit::Denied,
+            _ => Exit::Failed,
+        }
+    }
+}
+
+impl PublishError {
+    pub(super) fn of_pool(error: PoolError<BrokerError>, waited: Option<Duration>) -> Self {
+        match error {
+            PoolError::Backend(error) => Self::Connect(error),
+            _ => Self::Busy { what: "connection", waited: waited.unwrap_or_default() },
+        }
+    }
+
+    /// A message that was sent, and what ended its channel.
+    pub(super) fn lost(error: &lapin::Error) -> Self {
+        match reply_code(error) {
+            Some(403) => Self::Denied(error.to_string()),
+            _ => Self::InDoubt(error.to_string()),
+        }
+    }
+
+    /// Whether the message may have been stored all the same.
+    pub fn in_doubt(&self) -> bool {
+        matches!(self, Self::InDoubt(_) | Self::Denied(_) | Self::Refused { .. })
+    }
+}
