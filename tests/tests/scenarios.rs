@@ -27,6 +27,7 @@ mod scenarios {
     mod heartbeats;
     mod late_servers;
     mod metrics_truth;
+    mod operators_walk;
     mod packs;
     mod poison;
     mod publisher_pool;

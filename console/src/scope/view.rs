@@ -57,6 +57,8 @@ pub struct WorkerNow {
     pub lanes: BTreeMap<String, LaneBeat>,
     /// Running tasks, named or not.
     pub running: usize,
+    /// Groups of which it starts nothing.
+    pub paused: Vec<String>,
     /// The longest running ones.
     pub tasks: Vec<TaskBeat>,
     /// Connections lost so far.
@@ -190,6 +192,7 @@ impl Scope {
                     started_at: beat.map_or(0, |beat| beat.started_at),
                     lanes: beat.map(|beat| beat.lanes.clone()).unwrap_or_default(),
                     running: beat.map_or(0, |beat| beat.running),
+                    paused: beat.map_or_else(Vec::new, |beat| beat.paused.clone()),
                     tasks: beat.iter().flat_map(|beat| beat.tasks.iter().take(TASKS)).cloned().collect(),
                     reconnects: beat.map_or(0, |beat| beat.connections.values().map(|it| it.epoch).sum()),
                     blocked: beat.is_some_and(|beat| beat.blocked),

@@ -230,6 +230,7 @@ mod tests {
             version: String::new(),
             started_at: 0,
             lanes: [("fast".to_owned(), lane)].into(),
+            paused: Vec::new(),
             running: 1,
             tasks: vec![task],
             reconnects: 0,

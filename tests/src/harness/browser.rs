@@ -3,6 +3,7 @@
 use std::{path::PathBuf, process::Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
+use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
@@ -141,6 +142,19 @@ impl Browser {
             Ok(Seen::when(value == true, value))
         })
         .await
+    }
+
+    /// Keeps a picture of the page under this name, where `GARENNE_TEST_PICTURES` names a folder for them.
+    ///
+    /// # Errors
+    /// When it cannot be taken or written.
+    pub async fn picture(&mut self, name: &str) -> Result<()> {
+        let Some(folder) = std::env::var_os("GARENNE_TEST_PICTURES") else { return Ok(()) };
+        let size = json!({"width": 1280, "height": 800, "deviceScaleFactor": 1, "mobile": false});
+        self.ask("Emulation.setDeviceMetricsOverride", size).await?;
+        let taken = self.ask("Page.captureScreenshot", json!({"format": "png"})).await?;
+        let bytes = BASE64_STANDARD.decode(taken["data"].as_str().context("a picture")?)?;
+        Ok(tokio::fs::write(PathBuf::from(folder).join(format!("{name}.png")), bytes).await?)
     }
 
     /// Types into whatever has the focus.

@@ -347,8 +347,9 @@ async function look() {
   looking = true;
   try {
     const seen = await ask("/api/dead");
-    lookedFor = now?.point?.dead ?? -1;
     showDead(seen);
+    // The console shows a look of the last five seconds again, and letters come while it looks.
+    if (!seen.more && seen.looked !== (now?.point?.dead ?? 0)) setTimeout(look, 5500);
   } catch (error) {
     set($("dead-note"), error.message);
   } finally {

@@ -1,0 +1,89 @@
+//! The five minutes of `docs/guides/operate.md` in a real browser: find the kind that hangs, stop it, mend
+//! the cause of what died, and send it back to work. `GARENNE_TEST_PICTURES=docs/img` draws the guide's
+//! pictures anew.
+
+use anyhow::Result;
+use garenne_tests::harness::{
+    browser::{self, Browser},
+    dashboard::{Dashboard, TOKEN},
+    scene::Scene,
+    worker::WorkerPlan,
+};
+use serde_json::json;
+
+fn plan(scene: &Scene, name: &str) -> Result<WorkerPlan> {
+    Ok(scene
+        .worker(name)?
+        .stdout()
+        .lane("fast:prefetch=50,concurrency=4..4")
+        .env("GARENNE_EVENTS__HEARTBEAT", "500ms"))
+}
+
+/// Clicks what an expression finds, as a person does: not before it is there.
+async fn click(browser: &mut Browser, element: &str) -> Result<()> {
+    browser.until(&format!("!!({element}) && !({element}).hidden")).await?;
+    browser.value(&format!("({element}).click()")).await.map(drop)
+}
+
+#[tokio::test]
+async fn operators_walk_from_a_stuck_kind_to_replayed_letters() -> Result<()> {
+    let Some(program) = browser::installed() else {
+        eprintln!("skipped: no Chromium is installed (apt-get install chromium)");
+        return Ok(());
+    };
+    let scene = Scene::new().await?;
+    let hasty = plan(&scene, "greenhouse-1")?.option("--max-attempts", "1").start().await?;
+    let dashboard = Dashboard::start(&scene).await?;
+    scene.publish("bench.sleep", &json!({"ms": 600_000}), "import", 1).await?;
+    hasty.until_holds("fast", 1, 0).await?;
+    scene.publish("bench.fail", &json!({"times": 1}), "order", 3).await?;
+    scene.publish("bench.sleep", &json!({"ms": 1}), "reading", 200).await?;
+    hasty.until_done(200).await?;
+    scene.until_ready_in("garenne.dead", 3).await?;
+
+    let mut browser = Browser::start(&program).await?;
+    browser.open(dashboard.url(), false).await?;
+    // Look: the longest task of the worker is of the kind that hangs.
+    browser.until("document.querySelector('.task .id')?.textContent === 'import-0'").await?;
+    click(&mut browser, "document.getElementById('account')").await?;
+    browser.until("document.getElementById('login').open").await?;
+    browser.write(TOKEN).await?;
+    browser.press("Enter").await?;
+    browser.until("document.getElementById('account').textContent === 'Log out'").await?;
+
+    browser.value("document.querySelector('.worker').scrollIntoView()").await?;
+    browser.picture("operate-1-look").await?;
+    // Stop it.
+    click(&mut browser, "document.querySelector('.task button')").await?;
+    browser.until("document.getElementById('confirm').open").await?;
+    browser.picture("operate-2-stop").await?;
+    browser.press("Enter").await?;
+    hasty.until_holds("fast", 0, 0).await?;
+    // Why did things die? By kind and reason.
+    let chip = "[...document.querySelectorAll('#dead-groups .chip')].find((it) => it.textContent.includes('bench.fail, attempts-exhausted'))";
+    browser.until(&format!("({chip})?.querySelector('b').textContent === '3'")).await?;
+    browser.value("document.getElementById('dead-table').scrollIntoView({block: 'end'})").await?;
+    browser.picture("operate-3-why").await?;
+    // Mend the cause: this worker gave up too early, another one takes its place.
+    let drain = "[...document.querySelectorAll('.worker button')].find((it) => it.textContent === 'Drain')";
+    click(&mut browser, drain).await?;
+    browser.until("document.getElementById('confirm').open").await?;
+    browser.press("Enter").await?;
+    assert_eq!(hasty.stopped().await?.receipt.dead, 4);
+    let patient = plan(&scene, "greenhouse-2")?.start().await?;
+    // Back to work.
+    click(&mut browser, &format!("({chip}).querySelector('button')")).await?;
+    browser.until("document.getElementById('confirm').open").await?;
+    browser.press("Enter").await?;
+    browser.until("document.getElementById('toast').textContent === '3 replayed'").await?;
+    let done = patient.until_done(3).await?;
+    assert!(done.iter().all(|done| done.kind == "bench.fail" && done.attempt == 2), "{done:?}");
+    // Did it help? All that is left is what was stopped on purpose.
+    browser
+        .until(&format!("!({chip}) && document.querySelectorAll('#dead-groups .chip').length === 1"))
+        .await?;
+    browser.picture("operate-4-done").await?;
+    assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
+    patient.stop().await?;
+    Ok(())
+}
