@@ -16,6 +16,7 @@ pub mod meddler;
 pub mod postgres;
 pub mod process;
 pub mod scene;
+pub mod users;
 pub mod wait;
 pub mod webhook;
 pub mod worker;

@@ -36,7 +36,7 @@ impl Dashboard {
             .arg("dashboard")
             .option("--listen", "127.0.0.1:0")
             .option("--admin", "127.0.0.1:0")
-            .option("--amqp-url", scene.vhost().amqp_url())
+            .option("--amqp-url", &scene.users().console)
             .option("--management-url", scene.vhost().management_url())
             .option("--admin-token-file", &token)
             .start()

@@ -1,5 +1,7 @@
 //! `garenne-producer serve` as a process, and senders to it.
 
+use std::sync::Arc;
+
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tokio::{
@@ -11,6 +13,7 @@ use super::{
     port,
     process::{Ended, Process, Program, Signal},
     scene::Scene,
+    users::Topology,
     wait::{Seen, eventually},
 };
 
@@ -19,18 +22,21 @@ use super::{
 pub struct GatewayPlan {
     program: Program,
     address: String,
+    /// What makes the topology that it finds.
+    topology: Option<Arc<Topology>>,
 }
 
 impl GatewayPlan {
-    /// A gateway on the scene's virtual host, on a free port.
+    /// A gateway on the scene's virtual host, with no right that it does not need, on a free port.
     ///
     /// # Errors
     /// When there is no free port.
     pub fn new(scene: &Scene) -> Result<Self> {
-        Self::at(&scene.vhost().amqp_url())
+        let users = scene.users();
+        Ok(Self { topology: Some(Arc::clone(&users.topology)), ..Self::at(&users.gateway)? })
     }
 
-    /// A gateway that reaches the broker by this URL.
+    /// A gateway that reaches the broker by this URL. What it needs there it makes itself.
     ///
     /// # Errors
     /// When there is no free port.
@@ -54,7 +60,7 @@ impl GatewayPlan {
             .arg("serve")
             .option("--listen", &address)
             .option("--admin", "127.0.0.1:0");
-        Ok(Self { program, address })
+        Ok(Self { program, address, topology: None })
     }
 
     /// Adds an option and its value.
@@ -82,6 +88,9 @@ impl GatewayPlan {
     /// # Errors
     /// When it cannot be run.
     pub async fn launch(&self) -> Result<Process> {
+        if let Some(topology) = &self.topology {
+            topology.suit(&self.program).await?;
+        }
         self.program.start().await
     }
 

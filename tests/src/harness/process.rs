@@ -58,6 +58,10 @@ impl Program {
         self
     }
 
+    pub(super) fn environment(&self) -> &[(String, String)] {
+        &self.environment
+    }
+
     /// Starts it.
     ///
     /// # Errors

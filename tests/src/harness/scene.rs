@@ -8,6 +8,7 @@ use super::{
     broker::{Broker, VirtualHost},
     client::{Client, Taken},
     process::{Ended, Program, Screen},
+    users::Users,
     wait::{Seen, eventually},
     worker::WorkerPlan,
 };
@@ -15,12 +16,14 @@ use super::{
 /// The retry ladder of test workers: a scenario should not wait for seconds.
 const DELAYS: &str = "200ms,400ms";
 
-/// A virtual host, a client that is connected to it, and a folder. All of it goes with this value.
+/// A virtual host, a client that is connected to it, users for the programs, and a folder. All of it goes
+/// with this value.
 #[derive(Debug)]
 pub struct Scene {
     // First, so that the connection is closed before its virtual host is deleted.
     client: Client,
     vhost: VirtualHost,
+    users: Users,
     folder: TempDir,
 }
 
@@ -40,7 +43,8 @@ impl Scene {
     pub async fn on(broker: &Broker) -> Result<Self> {
         let vhost = broker.vhost().await?;
         let client = Client::connect(&vhost.amqp_url()).await?;
-        Ok(Self { client, vhost, folder: tempfile::tempdir()? })
+        let users = Users::of(&vhost).await?;
+        Ok(Self { client, vhost, users, folder: tempfile::tempdir()? })
     }
 
     /// The foreign client.
@@ -70,15 +74,22 @@ impl Scene {
         self.folder.path()
     }
 
-    /// A worker on this virtual host, with the bench kinds and a short retry ladder, and no sink yet.
+    /// The users of the programs.
+    pub(super) fn users(&self) -> &Users {
+        &self.users
+    }
+
+    /// A worker on this virtual host, with no right that it does not need, the bench kinds and a short
+    /// retry ladder, and no sink yet.
     ///
     /// # Errors
     /// When its files cannot be written.
     pub fn worker(&self, name: &str) -> Result<WorkerPlan> {
-        self.worker_at(name, &self.vhost.amqp_url())
+        Ok(self.worker_at(name, &self.users.worker)?.on(&self.users.topology))
     }
 
-    /// A worker that reaches the broker by another URL: through a proxy, or as another user.
+    /// A worker that reaches the broker by another URL: through a proxy, or as another user. What it needs
+    /// there it makes itself.
     ///
     /// # Errors
     /// As [`worker`](Self::worker).
@@ -101,7 +112,7 @@ impl Scene {
         WorkerPlan::new(program, name, self.folder.path())
     }
 
-    /// Runs the operator's tool on this virtual host.
+    /// Runs the operator's tool on this virtual host, as the user who may do that.
     ///
     /// # Errors
     /// When it does not build or does not end.
@@ -118,7 +129,12 @@ impl Scene {
     }
 
     fn operator(&self, arguments: &[&str]) -> Program {
-        let program = Program::new("garenne").option("--amqp-url", self.vhost.amqp_url());
+        // Who makes the topology is somebody else than who looks at the fleet and commands it.
+        let user = match arguments.first() {
+            Some(&"topology") => &self.users.topology.url,
+            _ => &self.users.console,
+        };
+        let program = Program::new("garenne").option("--amqp-url", user);
         arguments.iter().fold(program, |program, argument| program.arg(argument))
     }
 

@@ -1,6 +1,6 @@
 //! `garenne-worker` as a process: its results, its admin port, its receipt.
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, sync::Arc};
 
 use anyhow::{Context, Result, bail, ensure};
 use garenne_common::shutdown::Receipt;
@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::{
     process::{Process, Program, Signal},
+    users::Topology,
     wait::{Seen, eventually},
 };
 
@@ -23,6 +24,8 @@ pub struct WorkerPlan {
     program: Program,
     name: String,
     receipt: PathBuf,
+    /// What makes the topology that it finds.
+    topology: Option<Arc<Topology>>,
 }
 
 impl WorkerPlan {
@@ -39,7 +42,12 @@ impl WorkerPlan {
             .option("--admin-token-file", &token)
             .option("--log-format", "json")
             .arg("--enable-bench");
-        Ok(Self { program, name: name.to_owned(), receipt })
+        Ok(Self { program, name: name.to_owned(), receipt, topology: None })
+    }
+
+    /// A worker that finds the topology that its settings ask for.
+    pub(super) fn on(self, topology: &Arc<Topology>) -> Self {
+        Self { topology: Some(Arc::clone(topology)), ..self }
     }
 
     /// Adds an option and its value.
@@ -73,6 +81,9 @@ impl WorkerPlan {
     /// # Errors
     /// When it cannot be run.
     pub async fn launch(&self) -> Result<Process> {
+        if let Some(topology) = &self.topology {
+            topology.suit(&self.program).await?;
+        }
         self.program.start().await
     }
 

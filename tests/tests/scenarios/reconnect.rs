@@ -200,7 +200,8 @@ async fn reconnect_after_being_closed_by_the_broker() -> Result<()> {
 #[tokio::test]
 async fn queue_deleted_and_made_again() -> Result<()> {
     let scene = Scene::new().await?;
-    let worker = plan(scene.worker("mending")?).start().await?;
+    // It may make what is missing.
+    let worker = plan(scene.worker_at("mending", &scene.vhost().amqp_url())?).start().await?;
     let pid = worker.id();
     scene.publish("bench.noop", &json!({}), "before", 10).await?;
     worker.until_done(10).await?;

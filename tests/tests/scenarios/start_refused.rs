@@ -119,7 +119,7 @@ async fn topology_differs() -> Result<()> {
     let scene = Scene::new().await?;
     let plain = lapin::options::QueueDeclareOptions { durable: true, ..Default::default() };
     scene.client().channel().queue_declare("garenne.dead".into(), plain, Default::default()).await?;
-    let (code, words) = last_words(&scene.worker("confused")?).await?;
+    let (code, words) = last_words(&scene.worker_at("confused", &scene.vhost().amqp_url())?).await?;
     assert_eq!(code, Some(1), "{words}");
     assert!(words.starts_with("queue \"garenne.dead\" exists with other arguments ("), "{words}");
     assert!(words.contains("`garenne topology check`"), "{words}");

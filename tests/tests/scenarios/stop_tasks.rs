@@ -171,7 +171,9 @@ async fn stop_gives_way_to_a_later_replay_and_wins_again_after_it() -> Result<()
 #[tokio::test]
 async fn stop_is_heard_after_the_stream_was_made_anew() -> Result<()> {
     let scene = Scene::new().await?;
-    let worker = scene.worker("hearing")?.stdout().lane("fast:prefetch=4,concurrency=2..2").start().await?;
+    // It may make what is missing.
+    let plan = scene.worker_at("hearing", &scene.vhost().amqp_url())?.stdout();
+    let worker = plan.lane("fast:prefetch=4,concurrency=2..2").start().await?;
     order(&scene, (0..20).map(|n| format!("before-{n}"))).await?;
     scene.publish("bench.sleep", &json!({"ms": 600_000}), "running", 2).await?;
     worker.until_holds("fast", 2, 0).await?;

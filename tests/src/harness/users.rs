@@ -1,0 +1,86 @@
+//! The broker's users, one a program, with exactly the rights that `deploy/rabbitmq/definitions.json` gives.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::{
+    broker::{Rights, VirtualHost},
+    process::Program,
+};
+
+const DEFINITIONS: &str = include_str!("../../../deploy/rabbitmq/definitions.json");
+
+/// Makes the user `garenne-<role>` of the definitions on a virtual host; answers its URL.
+///
+/// # Errors
+/// When the definitions do not have it, or the broker refuses.
+pub async fn user(vhost: &VirtualHost, role: &str) -> Result<String> {
+    let definitions: Value = serde_json::from_str(DEFINITIONS)?;
+    let of = |list: &str| {
+        let all = definitions[list].as_array().cloned().unwrap_or_default();
+        all.into_iter().filter(|one| one["user"] == format!("garenne-{role}")).collect::<Vec<_>>()
+    };
+    let granted = of("permissions").into_iter().next().context("the user is not in the definitions")?;
+    let text = |field: &str| granted[field].as_str().with_context(|| format!("{role} without {field}"));
+    let rights = Rights { configure: text("configure")?, write: text("write")?, read: text("read")? };
+    let url = vhost.user_url(role, rights).await?;
+    for topic in of("topic_permissions") {
+        let rights = json!({"exchange": topic["exchange"], "write": topic["write"], "read": topic["read"]});
+        let user = format!("{role}-{}", vhost.name());
+        vhost.broker().management().put(&["topic-permissions", vhost.name(), &user], &rights).await?;
+    }
+    Ok(url)
+}
+
+/// The users of one scene, by their URLs.
+#[derive(Debug)]
+pub(super) struct Users {
+    pub(super) worker: String,
+    pub(super) gateway: String,
+    pub(super) console: String,
+    pub(super) topology: Arc<Topology>,
+}
+
+impl Users {
+    pub(super) async fn of(vhost: &VirtualHost) -> Result<Self> {
+        let (worker, gateway, console, topology) = tokio::try_join!(
+            user(vhost, "worker"),
+            user(vhost, "gateway"),
+            user(vhost, "console"),
+            user(vhost, "topology")
+        )?;
+        let topology = Arc::new(Topology { url: topology, applied: Mutex::default() });
+        Ok(Self { worker, gateway, console, topology })
+    }
+}
+
+/// Makes the topology, which programs with the least rights find there.
+#[derive(Debug)]
+pub(super) struct Topology {
+    pub(super) url: String,
+    /// The settings for which that was done.
+    applied: Mutex<BTreeSet<Vec<(String, String)>>>,
+}
+
+impl Topology {
+    /// Makes what a program with these settings needs, once.
+    pub(super) async fn suit(&self, program: &Program) -> Result<()> {
+        let shapes = |name: &str| name.starts_with("GARENNE_RETRY") || name.starts_with("GARENNE_LANES");
+        let settings: Vec<_> =
+            program.environment().iter().filter(|(name, _)| shapes(name)).cloned().collect();
+        if self.applied.lock().unwrap_or_else(PoisonError::into_inner).contains(&settings) {
+            return Ok(());
+        }
+        let tool = Program::new("garenne").option("--amqp-url", &self.url).arg("topology").arg("apply");
+        let tool = settings.iter().fold(tool, |tool, (name, value)| tool.env(name, value));
+        let ended = tool.run().await?;
+        ensure!(ended.code == Some(0), "topology apply: {:?}", ended.stderr);
+        self.applied.lock().unwrap_or_else(PoisonError::into_inner).insert(settings);
+        Ok(())
+    }
+}
