@@ -17,6 +17,7 @@ pub mod postgres;
 pub mod process;
 pub mod scene;
 pub mod users;
+pub mod vhost;
 pub mod wait;
 pub mod webhook;
 pub mod worker;

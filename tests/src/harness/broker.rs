@@ -17,10 +17,11 @@ use uuid::Uuid;
 
 use super::{
     engine::{self, Mode},
-    management::{Management, VhostView},
+    management::Management,
     node::{Node, NodeFile, NodeSpec, Seat},
     port::free_port,
-    runtime::{block_on_harness, on_harness, spawn_on_harness},
+    runtime::{block_on_harness, on_harness},
+    vhost::VirtualHost,
 };
 
 /// User and password of every test broker.
@@ -147,7 +148,11 @@ impl Broker {
         self.inner.amqps_port
     }
 
-    fn amqp_authority(&self) -> String {
+    pub(super) fn amqp_port(&self) -> u16 {
+        self.inner.amqp_port
+    }
+
+    pub(super) fn amqp_authority(&self) -> String {
         format!("amqp://{USER}:{USER}@127.0.0.1:{}", self.inner.amqp_port)
     }
 
@@ -182,7 +187,7 @@ impl Broker {
     pub async fn vhost(&self) -> Result<VirtualHost> {
         let name = format!("test-{}", Uuid::new_v4().simple());
         self.inner.management.create_vhost(&name, USER).await?;
-        Ok(VirtualHost { name, broker: self.clone() })
+        Ok(VirtualHost::new(name, self.clone()))
     }
 
     /// SIGKILL. A queue declared within about half a second before can be lost with its confirmed
@@ -298,85 +303,6 @@ impl Broker {
     fn node(&self) -> Arc<Node> {
         Arc::clone(self.inner.node.as_ref().expect("only drop takes the node"))
     }
-}
-
-/// A virtual host of one scenario. It is deleted, with all that is in it, when this is dropped.
-#[derive(Debug)]
-pub struct VirtualHost {
-    name: String,
-    broker: Broker,
-}
-
-impl VirtualHost {
-    /// Its name; needs no escaping in a URL.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Where AMQP clients connect.
-    #[must_use]
-    pub fn amqp_url(&self) -> String {
-        format!("{}/{}", self.broker.amqp_authority(), self.name)
-    }
-
-    /// Where AMQP clients connect to another node of the same cluster.
-    #[must_use]
-    pub fn amqp_url_at(&self, node: &Broker) -> String {
-        format!("{}/{}", node.amqp_authority(), self.name)
-    }
-
-    /// Where the management API is, with user and password; the same for all virtual hosts.
-    #[must_use]
-    pub fn management_url(&self) -> String {
-        self.broker.management_url()
-    }
-
-    /// The broker that it is on.
-    #[must_use]
-    pub fn broker(&self) -> &Broker {
-        &self.broker
-    }
-
-    /// The management API's view of this virtual host.
-    #[must_use]
-    pub fn view(&self) -> VhostView<'_> {
-        self.broker.management().vhost(&self.name)
-    }
-
-    /// Makes a user who has only these rights here (regular expressions), and returns the URL with which
-    /// that user connects. The password is the name.
-    ///
-    /// # Errors
-    /// When the management API refuses.
-    pub async fn user_url(&self, name: &str, rights: Rights<'_>) -> Result<String> {
-        let user = format!("{name}-{}", self.name);
-        let management = self.broker.management();
-        management.create_user(&user, &user).await?;
-        management.grant(&self.name, &user, rights.configure, rights.write, rights.read).await?;
-        Ok(format!("amqp://{user}:{user}@127.0.0.1:{}/{}", self.broker.inner.amqp_port, self.name))
-    }
-}
-
-impl Drop for VirtualHost {
-    fn drop(&mut self) {
-        let (management, name) = (self.broker.management().clone(), self.name.clone());
-        // Nobody waits: what is left when the broker goes, goes with it.
-        spawn_on_harness(async move {
-            let _ = management.delete_vhost(&name).await;
-        });
-    }
-}
-
-/// A user's rights on a virtual host, each a regular expression over names.
-#[derive(Clone, Copy, Debug)]
-pub struct Rights<'a> {
-    /// What the user may declare and delete.
-    pub configure: &'a str,
-    /// Where the user may publish.
-    pub write: &'a str,
-    /// From where the user may consume.
-    pub read: &'a str,
 }
 
 async fn spec(options: &BrokerOptions, amqp_port: u16, management_port: u16) -> NodeSpec {

@@ -5,10 +5,11 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::{
-    broker::{Broker, VirtualHost},
+    broker::Broker,
     client::{Client, Taken},
     process::{Ended, Program, Screen},
     users::Users,
+    vhost::VirtualHost,
     wait::{Seen, eventually},
     worker::WorkerPlan,
 };

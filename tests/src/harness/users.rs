@@ -9,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::{
-    broker::{Rights, VirtualHost},
     process::Program,
+    vhost::{Rights, VirtualHost},
 };
 
 const DEFINITIONS: &str = include_str!("../../../deploy/rabbitmq/definitions.json");

@@ -5,9 +5,9 @@ use std::{collections::BTreeSet, fs};
 
 use anyhow::{Context, Result, ensure};
 use garenne_tests::harness::{
-    broker::Rights,
     gateway::GatewayPlan,
     scene::Scene,
+    vhost::Rights,
     wait::{Seen, eventually},
     worker::Worker,
 };

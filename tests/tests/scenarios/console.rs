@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 use garenne_tests::harness::{
-    broker::Rights,
     process::{Ended, Program},
     scene::Scene,
+    vhost::Rights,
 };
 use lapin::options::QueueDeleteOptions;
 use serde_json::Value;

@@ -5,10 +5,11 @@ use std::{process::Command, time::Duration};
 use anyhow::{Context, Result, ensure};
 use futures_util::StreamExt;
 use garenne_tests::harness::{
-    broker::{Broker, BrokerOptions, BrokerVersion, Rights, VirtualHost},
+    broker::{Broker, BrokerOptions, BrokerVersion},
     engine::Mode,
     fault::Proxy,
     postgres::Postgres,
+    vhost::{Rights, VirtualHost},
     wait::{Seen, eventually},
 };
 use lapin::{

@@ -4,10 +4,10 @@ use anyhow::{Context, Result};
 use futures_util::StreamExt;
 use garenne_common::telemetry::heartbeat::{Heartbeat, Program, Stance};
 use garenne_tests::harness::{
-    broker::Rights,
     gateway::GatewayPlan,
     process::Signal,
     scene::Scene,
+    vhost::Rights,
     wait::{PATIENCE, Seen, eventually},
     worker::WorkerPlan,
 };

@@ -1,7 +1,7 @@
 //! A worker that cannot start says in one line why, and what to do, and ends with the right code.
 
 use anyhow::{Context, Result, ensure};
-use garenne_tests::harness::{broker::Rights, process::Ended, scene::Scene, worker::WorkerPlan};
+use garenne_tests::harness::{process::Ended, scene::Scene, vhost::Rights, worker::WorkerPlan};
 
 /// Its last words: one line, after whatever it logged.
 async fn last_words(plan: &WorkerPlan) -> Result<(Option<i32>, String)> {

@@ -4,6 +4,7 @@
 //! nothing; the same reading with another value is a conflict.
 
 mod alarms;
+mod notice;
 mod rows;
 mod server;
 mod silence;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use deadpool_postgres::Transaction;
 use garenne_common::{
-    sensor::{Timestamp, Unit},
+    sensor::Unit,
     task::{Kind, TaskId},
 };
 use serde_json::{Value, json};
@@ -18,15 +18,18 @@ use time::OffsetDateTime;
 use tokio_postgres::types::Json;
 use uuid::Uuid;
 
-use super::{Finished, Tables};
+use super::{
+    Finished, Tables,
+    notice::{Notice, alarm_id, named, notice},
+};
 use crate::{
     alarm::{
         Micros, Rules,
         judge::MOST_LOOKED_BACK,
-        reconcile::{Alarm, News, reconcile},
+        reconcile::{Alarm, reconcile},
         rules::{Condition, Rule},
     },
-    builtin::{alert, reading::watch},
+    builtin::reading::watch,
     handler::ReadingRow,
     sink::Start,
 };
@@ -61,14 +64,6 @@ impl<'a> Touched<'a> {
     pub(super) fn key(&self) -> (&'a str, &'a str) {
         (self.device, self.metric)
     }
-}
-
-/// What is to be told: a task to start when the owner is settled.
-pub(super) struct Notice {
-    id: String,
-    owner: String,
-    kind: &'static str,
-    payload: Value,
 }
 
 impl Alarms {
@@ -355,58 +350,8 @@ impl Alarms {
     }
 }
 
-/// An alert about an alarm.
-pub(super) fn notice(
-    device: &str,
-    metric: &str,
-    owner: &str,
-    rule: &Rule,
-    alarm: &Alarm,
-    news: News,
-) -> Notice {
-    let state = match news {
-        News::Raised => "raised",
-        News::Cleared => "cleared",
-    };
-    let shown = |at: Micros| Timestamp::from_micros(at).map(|at| at.to_string()).unwrap_or_default();
-    let time = match (news, alarm.ended) {
-        (News::Cleared, Some(ended)) => ended,
-        _ => alarm.since,
-    };
-    let mut data = json!({
-        "state": state,
-        "alarm": alarm.id,
-        "rule": rule.name,
-        "says": rule.condition.describe(),
-        "device": device,
-        "metric": metric,
-        "since": shown(alarm.since),
-    });
-    let mut add = |field: &str, value: Option<Value>| {
-        if let (Some(value), Some(data)) = (value, data.as_object_mut()) {
-            data.insert(field.to_owned(), value);
-        }
-    };
-    add("ended", alarm.ended.map(|at| shown(at).into()));
-    add("value", alarm.value.map(Value::from));
-    add("unit", rule.unit.map(|unit| unit.symbol().into()));
-    let webhook = rule.webhook.as_deref().unwrap_or(alert::DEFAULT_WEBHOOK);
-    let payload = json!({ "webhook": webhook, "type": "reading.alarm", "time": shown(time), "data": data });
-    let id = named(&[&alarm.id, state]);
-    Notice { id, owner: owner.to_owned(), kind: alert::task::KIND, payload }
-}
-
 fn names<'a>(touched: &[Touched<'a>]) -> (Vec<&'a str>, Vec<&'a str>) {
     touched.iter().map(|of| (of.device, of.metric)).unzip()
-}
-
-pub(super) fn alarm_id(device: &str, metric: &str, rule: &str, since: Micros) -> String {
-    named(&["alarm", device, metric, rule, &since.to_string()])
-}
-
-fn named(parts: &[&str]) -> String {
-    // No name holds a control character, so different parts never read the same.
-    Uuid::new_v5(&Uuid::NAMESPACE_OID, parts.join("\u{1f}").as_bytes()).to_string()
 }
 
 fn fingerprint(parts: &[&str]) -> u64 {

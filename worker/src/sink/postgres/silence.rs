@@ -7,9 +7,9 @@ use time::OffsetDateTime;
 
 use super::{
     PostgresError, Tables,
-    alarms::{Alarms, alarm_id, instant, notice},
-    explain,
-    server::Server,
+    alarms::{Alarms, instant},
+    notice::{alarm_id, notice},
+    server::{Server, explain},
 };
 use crate::{
     alarm::{
