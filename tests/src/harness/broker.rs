@@ -25,7 +25,7 @@ use super::{
 };
 
 /// User and password of every test broker.
-const USER: &str = "guest";
+pub(super) const USER: &str = "guest";
 
 /// How long a broker may take to answer after a start.
 const READY: Duration = Duration::from_secs(90);
@@ -139,7 +139,7 @@ impl Broker {
     /// Where AMQP clients connect, on the default virtual host.
     #[must_use]
     pub fn amqp_url(&self) -> String {
-        format!("{}/%2f", self.amqp_authority())
+        format!("{}/%2f", self.amqp_authority(USER))
     }
 
     /// The port for `amqps`, of a broker with [`BrokerOptions::tls`].
@@ -148,12 +148,9 @@ impl Broker {
         self.inner.amqps_port
     }
 
-    pub(super) fn amqp_port(&self) -> u16 {
-        self.inner.amqp_port
-    }
-
-    pub(super) fn amqp_authority(&self) -> String {
-        format!("amqp://{USER}:{USER}@127.0.0.1:{}", self.inner.amqp_port)
+    /// Up to the virtual host of a URL, for a user whose password is the name.
+    pub(super) fn amqp_authority(&self, user: &str) -> String {
+        format!("amqp://{user}:{user}@127.0.0.1:{}", self.inner.amqp_port)
     }
 
     /// Where the management API is, with user and password.

@@ -2,7 +2,11 @@
 
 use anyhow::Result;
 
-use super::{broker::Broker, management::VhostView, runtime::spawn_on_harness};
+use super::{
+    broker::{Broker, USER},
+    management::VhostView,
+    runtime::spawn_on_harness,
+};
 
 /// A virtual host of one scenario. It is deleted, with all that is in it, when this is dropped.
 #[derive(Debug)]
@@ -25,13 +29,13 @@ impl VirtualHost {
     /// Where AMQP clients connect.
     #[must_use]
     pub fn amqp_url(&self) -> String {
-        format!("{}/{}", self.broker.amqp_authority(), self.name)
+        format!("{}/{}", self.broker.amqp_authority(USER), self.name)
     }
 
     /// Where AMQP clients connect to another node of the same cluster.
     #[must_use]
     pub fn amqp_url_at(&self, node: &Broker) -> String {
-        format!("{}/{}", node.amqp_authority(), self.name)
+        format!("{}/{}", node.amqp_authority(USER), self.name)
     }
 
     /// Where the management API is, with user and password; the same for all virtual hosts.
@@ -62,7 +66,7 @@ impl VirtualHost {
         let management = self.broker.management();
         management.create_user(&user, &user).await?;
         management.grant(&self.name, &user, rights.configure, rights.write, rights.read).await?;
-        Ok(format!("amqp://{user}:{user}@127.0.0.1:{}/{}", self.broker.amqp_port(), self.name))
+        Ok(format!("{}/{}", self.broker.amqp_authority(&user), self.name))
     }
 }
 
