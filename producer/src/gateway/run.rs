@@ -87,8 +87,9 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
         () = stop_order(&mut commands) => return Ok(Exit::Done),
     };
 
-    let instance = format!("{}-{}", host_name(), listener.local_addr().unwrap_or(settings.listen).port());
-    let traces = connect::traces(&settings, "garenne-gateway", instance, &metrics)?;
+    // What heartbeats and traces call it.
+    let id = format!("{}-{}", host_name(), listener.local_addr().unwrap_or(settings.listen).port());
+    let traces = connect::traces(&settings, "garenne-gateway", id.clone(), &metrics)?;
     let instruments = Instruments::register(&metrics)
         .map_err(|error| Failure::new(Exit::Failed, format!("metrics: {error}")))?;
     let broker = BrokerOutlet::within(publisher.clone(), &settings.names(), limits.max_confirm_latency);
@@ -123,7 +124,7 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
         settings.names().events(),
         settings.common.events.heartbeat,
         Arc::default(),
-        state.vitals(&settings, &listener, metrics.clone()),
+        state.vitals(id, &settings, metrics.clone()),
     );
     late.begin(Arc::clone(&state));
 
@@ -232,12 +233,11 @@ impl State {
     /// What the gateway says of itself at each heartbeat.
     fn vitals(
         self: &Arc<Self>,
+        id: String,
         settings: &ProducerSettings,
-        listener: &TcpListener,
         metrics: Metrics,
     ) -> impl Fn() -> Heartbeat + Send + Sync + 'static {
-        let port = listener.local_addr().unwrap_or(settings.listen).port();
-        let (id, host) = (format!("{}-{port}", host_name()), host_name());
+        let host = host_name();
         let incarnation = TaskId::random().as_str().to_owned();
         let (started, every) = (SystemTime::now(), settings.common.events.heartbeat);
         let state = Arc::clone(self);
