@@ -55,11 +55,13 @@ fn per_task(rounds: usize, only: &str, rows: &mut Rows) {
         let measure = ours::round_trips(&runtime, pool, run, TRIPS);
         contestants.push(Contestant::new(&format!("pool/round-trip/{name}"), TRIPS, measure));
     }
+    let trips = peers::tokio_mpsc(&runtime, (TRIPS, 1), false);
+    contestants.push(Contestant::new("peer/round-trip/tokio-mpsc", TRIPS, trips));
     let mut peer = |name: &str, run: Box<dyn FnMut() -> harness::Measured>| {
         contestants.push(Contestant::new(&format!("peer/{name}"), TASKS, run));
     };
-    peer("tokio-mpsc/recv", Box::new(peers::tokio_mpsc(&runtime, GROUPS, false)));
-    peer("tokio-mpsc/recv-many", Box::new(peers::tokio_mpsc(&runtime, GROUPS, true)));
+    peer("tokio-mpsc/recv", Box::new(peers::tokio_mpsc(&runtime, (GROUPS, GROUP), false)));
+    peer("tokio-mpsc/recv-many", Box::new(peers::tokio_mpsc(&runtime, (GROUPS, GROUP), true)));
     peer("crossbeam", Box::new(peers::crossbeam(&runtime, GROUPS)));
     peer("tokio-spawn", Box::new(peers::spawn(&runtime, GROUPS, false)));
     peer("tokio-spawn/timeout-and-token", Box::new(peers::spawn(&runtime, GROUPS, true)));

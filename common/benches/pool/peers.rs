@@ -17,10 +17,11 @@ fn measured<F: Future<Output = Measured> + Send + 'static>(runtime: &Runtime, ru
     runtime.block_on(runtime.spawn(run)).expect("nothing panics here")
 }
 
-/// Two tasks, a bounded channel each, filled in turns. With `many`, they receive in batches.
+/// Two tasks, a bounded channel each, filled in turns. With `many`, they receive in batches; with groups of one it is a round
+/// trip.
 pub(crate) fn tokio_mpsc(
     runtime: &Arc<Runtime>,
-    groups: u64,
+    (groups, group): (u64, u64),
     many: bool,
 ) -> impl FnMut() -> Measured + 'static {
     let senders: Arc<[mpsc::Sender<Message>]> = (0..2)
@@ -52,8 +53,8 @@ pub(crate) fn tokio_mpsc(
         measured(&runtime, async move {
             let watch = Watch::start();
             for _ in 0..groups {
-                countdown.start(GROUP as usize);
-                for number in 0..GROUP {
+                countdown.start(group as usize);
+                for number in 0..group {
                     let sender = &senders[number as usize % 2];
                     sender.send((number, countdown)).await.expect("the receiver lives");
                 }

@@ -143,6 +143,7 @@ impl<T: Task, C: Completion<T::Output>> Shared<T, C> {
     }
 }
 
+#[inline(always)]
 fn enter<T: Task, C: Completion<T::Output>>(
     board: &mut Board<T, C>,
     spec: Spec,
@@ -152,13 +153,31 @@ fn enter<T: Task, C: Completion<T::Output>>(
     submitted: Option<Instant>,
 ) -> u64 {
     let Spec { id, run, group, width, placement } = spec;
+    let seq = board.admitted;
+    board.admitted += 1;
+    let (shard, task) = (0, Some(task));
+    // By far the most, on a path of their own: what two paths build in pieces is moved once more, and read
+    // back before its pieces have reached the cache.
+    if width == 1 && group.is_none() {
+        let owner = Owner::One(finish);
+        board.lane.push_plain(Entry {
+            seq,
+            id,
+            run,
+            placement,
+            group: None,
+            shard,
+            width,
+            submitted,
+            task,
+            owner,
+        });
+        return seq;
+    }
     let owner = match width {
         1 => Owner::One(finish),
         _ => Owner::Wide(Arc::new(Wide::new(rest, width, finish))),
     };
-    let seq = board.admitted;
-    board.admitted += 1;
-    let task = Some(task);
-    board.lane.push(Entry { seq, id, run, placement, group, shard: 0, width, submitted, task, owner });
+    board.lane.push(Entry { seq, id, run, placement, group, shard, width, submitted, task, owner });
     seq
 }

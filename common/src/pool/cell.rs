@@ -151,8 +151,8 @@ impl<T: Task, C: Completion<T::Output>> Slot<T, C> {
         self.batch.push_front(entry);
     }
 
-    pub(super) fn push(&mut self, entry: Entry<T, C>) {
-        self.batch.push_back(entry);
+    pub(super) fn extend(&mut self, entries: impl Iterator<Item = Entry<T, C>>) {
+        self.batch.extend(entries);
     }
 
     /// How many wait behind the running task.

@@ -2,7 +2,7 @@
 //! join a wide task.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque, vec_deque::Drain},
     sync::Arc,
 };
 
@@ -76,6 +76,12 @@ impl<T: Task, C: Completion<T::Output>> Lane<T, C> {
         }
     }
 
+    /// What belongs to no group.
+    #[inline(always)]
+    pub(super) fn push_plain(&mut self, entry: Entry<T, C>) {
+        self.ready.push_back(entry);
+    }
+
     pub(super) fn push(&mut self, entry: Entry<T, C>) {
         if let Some(group) = &entry.group {
             let state = self.groups.entry(group.clone()).or_insert_with(GroupState::new);
@@ -102,9 +108,11 @@ impl<T: Task, C: Completion<T::Output>> Lane<T, C> {
         self.joiners.is_empty() && self.eligible.is_empty() && self.ready.front().is_some_and(Entry::is_plain)
     }
 
-    /// Takes the next task if it is such a one.
-    pub(super) fn take_plain(&mut self) -> Option<Entry<T, C>> {
-        if self.has_plain() { self.ready.pop_front() } else { None }
+    /// Takes what comes next, up to the first that is not such a one.
+    pub(super) fn take_plain(&mut self, most: usize) -> Drain<'_, Entry<T, C>> {
+        let most = if self.has_plain() { most } else { 0 };
+        let plain = self.ready.iter().take(most).take_while(|entry| entry.is_plain()).count();
+        self.ready.drain(..plain)
     }
 
     /// Whether a worker that looked would probably find something.

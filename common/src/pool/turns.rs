@@ -167,10 +167,10 @@ impl<'a, T: Task, C: Completion<T::Output>> Turns<'a, T, C> {
         let counted = !self.once && matches!(ended.entry.owner, Owner::One(_));
         slot.uncounted += u64::from(counted);
         let goes_on = !panicked && !self.once && !reach.leave.load(Ordering::Relaxed);
-        let next = if goes_on { shared.start(self.cell, &mut slot, now) } else { None };
-        drop(slot);
-        if let Some(next) = next {
-            self.begin(next, future, make);
+        if goes_on {
+            shared.start(self.cell, slot, now, |next| self.begin(next, future, make));
+        } else {
+            drop(slot);
         }
         if panicked {
             self.pace.forget();
