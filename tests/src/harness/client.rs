@@ -35,6 +35,8 @@ pub struct Taken {
     pub exchange: String,
     /// Its routing key.
     pub routing_key: String,
+    /// Whether the broker gave it to somebody before, who did not settle it.
+    pub redelivered: bool,
 }
 
 impl Taken {
@@ -190,6 +192,7 @@ impl Client {
             body: delivery.data.to_vec(),
             exchange: delivery.exchange.to_string(),
             routing_key: delivery.routing_key.to_string(),
+            redelivered: delivery.redelivered,
         }))
     }
 }

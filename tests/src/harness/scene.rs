@@ -1,6 +1,7 @@
 //! The stage of a scenario: a virtual host of its own, a client, and workers on it.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use garenne_common::shutdown::Receipt;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -86,7 +87,7 @@ impl Scene {
     /// # Errors
     /// When its files cannot be written.
     pub fn worker(&self, name: &str) -> Result<WorkerPlan> {
-        Ok(self.worker_at(name, &self.users.worker)?.on(&self.users.topology))
+        self.worker_through(name, &self.users.worker)
     }
 
     /// A worker that reaches the broker by another URL: through a proxy, or as another user. What it needs
@@ -97,6 +98,26 @@ impl Scene {
     pub fn worker_at(&self, name: &str, amqp_url: &str) -> Result<WorkerPlan> {
         let program = Program::new("garenne-worker").option("--amqp-url", amqp_url);
         self.worker_as(name, program)
+    }
+
+    /// The same as [`worker`](Self::worker), by a URL that leads to the broker through something else.
+    ///
+    /// # Errors
+    /// As [`worker`](Self::worker).
+    pub fn worker_through(&self, name: &str, amqp_url: &str) -> Result<WorkerPlan> {
+        Ok(self.worker_at(name, amqp_url)?.on(&self.users.topology))
+    }
+
+    /// Where workers connect as the user who has no right that they do not need.
+    #[must_use]
+    pub fn worker_url(&self) -> &str {
+        &self.users.worker
+    }
+
+    /// Where operators connect as the user who has no right that they do not need.
+    #[must_use]
+    pub fn operator_url(&self) -> &str {
+        &self.users.console
     }
 
     /// A worker that reads the broker's URL from a file.
@@ -242,6 +263,23 @@ impl Scene {
         }
         ensure!(all.len() == count, "{} messages in {queue}, {count} expected", all.len());
         Ok(all)
+    }
+
+    /// Takes what is left of this many tasks in the fast lane, whose only worker has stopped, and makes sure
+    /// that it is what the worker's receipt says: marked as delivered before is what it handed back, and
+    /// gone for good is what it settled. The broker's statistics would not do: of a channel that lived
+    /// shorter than their interval they may tell nothing.
+    ///
+    /// # Errors
+    /// When the receipt says something else.
+    pub async fn agrees_with(&self, receipt: &Receipt, published: u64) -> Result<()> {
+        let gone = receipt.acked + receipt.dead + receipt.retried;
+        let left = published.checked_sub(gone).with_context(|| format!("{published}, {receipt:?}"))?;
+        let left = self.take_all("garenne.tasks.fast", usize::try_from(left)?).await?;
+        let (back, untouched): (Vec<_>, Vec<_>) = left.iter().partition(|taken| taken.redelivered);
+        let counts = (back.len() as u64, untouched.len() as u64);
+        ensure!(counts == (receipt.requeued, published - receipt.delivered), "{counts:?}, {receipt:?}");
+        Ok(())
     }
 
     /// Makes sure that a queue is empty at this moment.

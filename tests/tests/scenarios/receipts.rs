@@ -1,4 +1,4 @@
-//! The receipt adds up, and says what the broker counted, whatever a task was at when the worker was told to
+//! The receipt adds up, and says what the broker has left, whatever a task was at when the worker was told to
 //! stop: queued, running, settling, waiting for its copy's confirm, or batched in a sink.
 
 use anyhow::{Context, Result};
@@ -12,7 +12,7 @@ use garenne_tests::harness::{
     wait::{Seen, eventually},
     worker::Worker,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// How many tasks are at what when the worker is told to stop.
 const BATCHED: u64 = 6;
@@ -35,8 +35,8 @@ struct Stage {
 async fn holding(mode: &str) -> Result<(Stage, Worker)> {
     let (broker, postgres) = tokio::try_join!(Broker::start(BrokerOptions::default()), Postgres::start())?;
     let (scene, database) = (Scene::on(&broker).await?, postgres.database().await?);
-    let (proxy, url) = Proxy::for_url(&scene.vhost().amqp_url()).await?;
-    let plan = scene.worker_at(mode, &url)?.lane("fast:prefetch=50,concurrency=4..4");
+    let (proxy, url) = Proxy::for_url(scene.worker_url()).await?;
+    let plan = scene.worker_through(mode, &url)?.lane("fast:prefetch=50,concurrency=4..4");
     let plan = plan.option("--sink", "postgres").option("--postgres-url", database.url());
     let plan = plan.option("--shutdown-mode", mode).option("--shutdown-timeout", "30s");
     // Copies stay where they wait, to be counted.
@@ -56,22 +56,12 @@ async fn holding(mode: &str) -> Result<(Stage, Worker)> {
 }
 
 impl Stage {
-    /// What the broker counted of the lane and of the ladder, and what is stored, say the same as the
-    /// receipt.
+    /// What is left in the lane and waits on the ladder, and what is stored, say the same as the receipt.
     async fn agrees(&self, receipt: &Receipt) -> Result<()> {
         assert_eq!((receipt.delivered, receipt.lost_settlements), (ALL, 0), "{receipt:?}");
         assert_eq!(receipt.dead + receipt.suspected + receipt.abandoned, 0, "{receipt:?}");
-        self.scene.until_lane("fast", receipt.requeued as usize, 0).await?;
         self.scene.until_queue("garenne.retry.fast.1h", receipt.retried as usize, 0).await?;
-        let left = receipt.acked + receipt.retried;
-        eventually("the broker's counts", async || {
-            let path = ["queues", self.scene.vhost().name(), "garenne.tasks.fast"];
-            let queue: Value = self.broker.management().get(&path).await?;
-            let stats = &queue["message_stats"];
-            let counts = (stats["deliver"].as_u64(), stats["ack"].as_u64().unwrap_or(0));
-            Ok(Seen::when(counts == (Some(receipt.delivered), left), format_args!("{counts:?}, {receipt:?}")))
-        })
-        .await?;
+        self.scene.agrees_with(receipt, ALL).await?;
         let client = self.database.connect().await?;
         let row = client.query_one("SELECT count(*) FROM garenne_results", &[]).await?;
         let stored = u64::try_from(row.get::<_, i64>(0)).context("a count")?;
