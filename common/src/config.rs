@@ -30,8 +30,8 @@
 //! assert_eq!(config.lanes.get("slow").unwrap().prefetch, 50);
 //! ```
 
-mod amqp_tls;
 mod args;
+mod certificates;
 mod common;
 mod concurrency;
 mod error;
@@ -51,15 +51,15 @@ mod size;
 mod standard;
 mod toml_text;
 
-pub use amqp_tls::AmqpTls;
 pub use args::{CommonArgs, flag};
-pub use common::{Common, DEFAULT_ADMIN, LogFormat};
+pub use certificates::Certificates;
+pub use common::{Common, DEFAULT_ADMIN, LogFormat, scheme};
 pub use concurrency::Concurrency;
 pub use error::{ConfigError, Invalid};
 pub use events::Events;
 pub use host::host_name;
 pub use known::Settings;
-pub use lane::{Lane, LaneArgs, Lanes};
+pub use lane::{Lane, LaneArgs, Lanes, MOST_SHARDS};
 pub use load::{Sources, load, load_with};
 pub use otlp::{Otlp, OtlpProtocol, OtlpSampler};
 pub use print::print_config;

@@ -16,7 +16,7 @@ use rand::Rng;
 
 use super::{error::BrokerError, probe::probe_version};
 use crate::{
-    config::{AmqpTls, Common, SecretUrl},
+    config::{Certificates, Common, SecretUrl},
     topology::BrokerVersion,
 };
 
@@ -49,7 +49,7 @@ pub struct Broker {
     uri: Arc<RwLock<AMQPUri>>,
     /// Where the URL came from, if that may change.
     source: Option<SecretUrl>,
-    tls: AmqpTls,
+    tls: Certificates,
     program: String,
     attempt_timeout: Duration,
 }
@@ -68,7 +68,13 @@ impl Broker {
     pub fn new(url: &str, program: &str) -> Result<Self, BrokerError> {
         let uri = Arc::new(RwLock::new(parse(url)?));
         let attempt_timeout = Duration::from_secs(5);
-        Ok(Self { uri, source: None, tls: AmqpTls::default(), program: program.to_owned(), attempt_timeout })
+        Ok(Self {
+            uri,
+            source: None,
+            tls: Certificates::default(),
+            program: program.to_owned(),
+            attempt_timeout,
+        })
     }
 
     /// A broker as the settings name it. A URL that came from a file is read again for each connection, so
@@ -186,7 +192,7 @@ impl Broker {
 }
 
 /// The files as they are now.
-async fn certificates(tls: &AmqpTls) -> Result<OwnedTLSConfig, BrokerError> {
+async fn certificates(tls: &Certificates) -> Result<OwnedTLSConfig, BrokerError> {
     let read = async |setting: &'static str, file: &Path| {
         tokio::fs::read(file).await.map_err(|error| BrokerError::Certificate {
             setting,

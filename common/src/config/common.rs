@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
 
-use super::{AmqpTls, Events, Invalid, Otlp, SecretUrl};
+use super::{Certificates, Events, Invalid, Otlp, SecretUrl};
 
 /// Where the admin port is when nobody says otherwise.
 pub const DEFAULT_ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9464);
@@ -32,7 +32,7 @@ pub struct Common {
     /// The broker, with user, password and virtual host: `amqp` or `amqps`.
     pub amqp_url: SecretUrl,
     /// For `amqps`.
-    pub amqp_tls: AmqpTls,
+    pub amqp_tls: Certificates,
     /// The broker's management API, for what AMQP cannot tell: `http` or `https`.
     pub management_url: Option<SecretUrl>,
     /// First part of every exchange's and queue's name; two fleets on one virtual host differ in it.
@@ -54,7 +54,7 @@ impl Default for Common {
     fn default() -> Self {
         Self {
             amqp_url: "amqp://guest:guest@127.0.0.1:5672/%2f".parse().expect("the default is a URL"),
-            amqp_tls: AmqpTls::default(),
+            amqp_tls: Certificates::default(),
             management_url: None,
             prefix: "garenne".to_owned(),
             log_format: LogFormat::default(),
@@ -71,7 +71,8 @@ impl Common {
     /// The first setting that is refused: a URL's scheme, or the prefix.
     pub fn validate(&self) -> Result<(), Invalid> {
         scheme("amqp_url", &self.amqp_url, ["amqp", "amqps"])?;
-        self.amqp_tls.validate(&self.amqp_url)?;
+        let plain = (self.amqp_url.scheme() != "amqps").then_some("is for amqps:// and amqp_url has none");
+        self.amqp_tls.validate("amqp_tls", plain)?;
         if let Some(url) = &self.management_url {
             scheme("management_url", url, ["http", "https"])?;
         }
@@ -101,7 +102,9 @@ impl Common {
     }
 }
 
-fn scheme(setting: &str, url: &SecretUrl, allowed: [&str; 2]) -> Result<(), Invalid> {
+/// # Errors
+/// A URL with another scheme than these: the plain one, and the one with TLS.
+pub fn scheme(setting: &str, url: &SecretUrl, allowed: [&str; 2]) -> Result<(), Invalid> {
     if allowed.contains(&url.scheme()) {
         return Ok(());
     }

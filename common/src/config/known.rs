@@ -51,6 +51,7 @@ const ELSEWHERE: &[&str] = &[
     "max_attempts",
     "max_payload",
     "postgres",
+    "postgres_tls",
     "postgres_url",
     "prefetch",
     "publish",
@@ -74,6 +75,7 @@ const ELSEWHERE: &[&str] = &[
     "tls_key",
     "tokens",
     "window",
+    "worker_amqp_url",
     "worker_id",
 ];
 

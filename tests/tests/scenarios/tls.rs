@@ -2,31 +2,13 @@
 
 use anyhow::{Context, Result};
 use garenne_tests::harness::{
+    authority::Authority,
     broker::{Broker, BrokerOptions, Tls},
     engine::{self, Mode},
     scene::Scene,
     worker::WorkerPlan,
 };
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use serde_json::json;
-
-/// An authority, what it signed for the broker, and what it signed for a worker.
-fn certificates() -> Result<(Tls, KeyPair, String)> {
-    let mut params = CertificateParams::new(Vec::new())?;
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.distinguished_name.push(DnType::CommonName, "Garenne's test authority");
-    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
-    let sign = |name: &str| -> Result<(String, KeyPair)> {
-        let mut params = CertificateParams::new(vec![name.to_owned()])?;
-        params.distinguished_name.push(DnType::CommonName, name);
-        let key = KeyPair::generate()?;
-        Ok((params.signed_by(&key, &authority)?.pem(), key))
-    };
-    let (cert, key) = sign("127.0.0.1")?;
-    let broker = Tls { ca: authority.pem(), cert, key: key.serialize_pem() };
-    let (cert, key) = sign("worker")?;
-    Ok((broker, key, cert))
-}
 
 async fn last_words(plan: WorkerPlan) -> Result<(Option<i32>, String)> {
     let ended = plan.launch().await?.ended().await?;
@@ -35,17 +17,18 @@ async fn last_words(plan: WorkerPlan) -> Result<(Option<i32>, String)> {
 
 #[tokio::test]
 async fn worker_and_broker_show_each_other_certificates() -> Result<()> {
-    let (tls, key, cert) = certificates()?;
-    let ca = tls.ca.clone();
+    let authority = Authority::new()?;
+    let (server, client) = (authority.sign("127.0.0.1")?, authority.sign("worker")?);
     if engine::mode().await == Mode::Process {
         println!("left out: a broker with TLS runs in a container only");
         return Ok(());
     }
+    let tls = Tls { ca: authority.pem(), cert: server.cert, key: server.key };
     let broker = Broker::start(BrokerOptions { tls: Some(tls), ..BrokerOptions::default() }).await?;
     let scene = Scene::on(&broker).await?;
     let port = broker.amqps_port().context("no listener for amqps")?;
     let url = format!("amqps://guest:guest@127.0.0.1:{port}/{}", scene.vhost().name());
-    for (name, content) in [("ca.pem", ca), ("cert.pem", cert), ("key.pem", key.serialize_pem())] {
+    for (name, content) in [("ca.pem", authority.pem()), ("cert.pem", client.cert), ("key.pem", client.key)] {
         std::fs::write(scene.folder().join(name), content)?;
     }
     let file = |name: &str| scene.folder().join(name).display().to_string();

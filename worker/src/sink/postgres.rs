@@ -4,6 +4,7 @@
 //! nothing; the same reading with another value is a conflict.
 
 mod alarms;
+mod dial;
 mod notice;
 mod rows;
 mod server;
@@ -20,6 +21,7 @@ use tokio_postgres::types::Json;
 
 use super::{Accepted, Finished, Sink, SinkError, Start};
 use alarms::{Alarms, Touched};
+pub use dial::Database;
 use rows::Rows;
 pub use server::PostgresError;
 use server::{Server, explain};
@@ -116,13 +118,13 @@ impl PostgresSink {
     /// # Errors
     /// [`PostgresError`] says what to check.
     pub async fn connect(
-        url: &str,
+        database: Database,
         prefix: &str,
         on_conflict: OnConflict,
         rules: Arc<Rules>,
         patience: Duration,
     ) -> Result<Arc<Self>, PostgresError> {
-        let server = Server::new(url)?;
+        let server = Server::new(database)?;
         let tables = Tables::new(prefix);
         server.prepare(&tables.definition(), patience).await?;
         let alarms = (!rules.is_empty()).then(|| Alarms { rules, tables: tables.clone() });

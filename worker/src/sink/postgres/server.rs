@@ -8,7 +8,9 @@ use deadpool_postgres::{
 use garenne_common::broker::Backoff;
 use thiserror::Error;
 use tokio::time::Instant;
-use tokio_postgres::{NoTls, error::SqlState};
+use tokio_postgres::error::SqlState;
+
+use super::dial::{Database, Dial};
 
 /// How long a connection may take; an attempt that takes longer is repeated with the batch.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -19,6 +21,12 @@ pub enum PostgresError {
     /// The URL cannot be read.
     #[error("postgres_url cannot be read: {0}; it looks like postgres://user:password@host:5432/database")]
     Url(tokio_postgres::Error),
+    /// The URL asks for a way to connect that there is not.
+    #[error(
+        "sslmode {0:?} is none of disable, prefer, require and verify-full (the last two check the certificate and \
+         the host's name)"
+    )]
+    Mode(String),
     /// Nobody answered, or the server refused.
     #[error(
         "no Postgres at {address}: {detail}; is it running, and may this user create tables? (--postgres-url)"
@@ -59,13 +67,13 @@ impl From<tokio_postgres::Error> for Setback {
 
 impl Server {
     /// # Errors
-    /// [`PostgresError::Url`].
-    pub(super) fn new(url: &str) -> Result<Self, PostgresError> {
-        let config: tokio_postgres::Config = url.parse().map_err(PostgresError::Url)?;
-        let address = address(&config);
+    /// [`PostgresError::Url`] and [`PostgresError::Mode`].
+    pub(super) fn new(database: Database) -> Result<Self, PostgresError> {
+        let target = database.target()?;
+        let (config, address) = (target.config.clone(), address(&target.config));
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let timeouts = Timeouts { wait: Some(PATIENCE), create: Some(PATIENCE), recycle: Some(PATIENCE) };
-        let pool = Pool::builder(Manager::from_config(config, NoTls, recycling))
+        let pool = Pool::builder(Manager::from_connect(config, Dial::new(database, target), recycling))
             .max_size(4)
             .runtime(Runtime::Tokio1)
             .timeouts(timeouts)

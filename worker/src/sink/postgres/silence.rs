@@ -6,7 +6,7 @@ use deadpool_postgres::Transaction;
 use time::OffsetDateTime;
 
 use super::{
-    PostgresError, Tables,
+    Database, PostgresError, Tables,
     alarms::{Alarms, instant},
     notice::{alarm_id, notice},
     server::{Server, explain},
@@ -45,8 +45,8 @@ impl Silences {
     ///
     /// # Errors
     /// [`PostgresError::Url`].
-    pub fn new(url: &str, prefix: &str, rules: Arc<Rules>) -> Result<Self, PostgresError> {
-        Ok(Self { server: Server::new(url)?, alarms: Alarms { rules, tables: Tables::new(prefix) } })
+    pub fn new(database: Database, prefix: &str, rules: Arc<Rules>) -> Result<Self, PostgresError> {
+        Ok(Self { server: Server::new(database)?, alarms: Alarms { rules, tables: Tables::new(prefix) } })
     }
 
     /// Looks for the newest reading, on behalf of the watch `id`.

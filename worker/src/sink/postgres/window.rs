@@ -3,7 +3,7 @@
 use garenne_common::sensor::Timestamp;
 use time::OffsetDateTime;
 
-use super::{PostgresError, Tables, explain, server::Server};
+use super::{Database, PostgresError, Tables, explain, server::Server};
 
 /// Reads what the sink stored. Connects when it is first asked.
 pub struct StoredReadings {
@@ -16,12 +16,12 @@ impl StoredReadings {
     ///
     /// # Errors
     /// [`PostgresError::Url`].
-    pub fn new(url: &str, prefix: &str) -> Result<Self, PostgresError> {
+    pub fn new(database: Database, prefix: &str) -> Result<Self, PostgresError> {
         let query = format!(
             "SELECT time, value FROM {} WHERE device = $1 AND metric = $2 AND time >= $3 AND time < $4 ORDER BY time",
             Tables::new(prefix).readings
         );
-        Ok(Self { server: Server::new(url)?, query })
+        Ok(Self { server: Server::new(database)?, query })
     }
 
     /// Times and values from the first instant up to but not including the second.
