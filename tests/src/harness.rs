@@ -2,6 +2,7 @@
 //!
 //! Nothing that a harness starts outlives the test process, however that ends: see `lifeline`.
 
+pub mod authority;
 pub mod broker;
 pub mod browser;
 pub mod client;
@@ -16,6 +17,7 @@ pub mod meddler;
 pub mod postgres;
 pub mod process;
 pub mod scene;
+pub mod stack;
 pub mod users;
 pub mod vhost;
 pub mod wait;

@@ -5,6 +5,7 @@
 
 mod bind;
 mod late;
+mod port;
 mod problem;
 mod routes;
 mod serve;
@@ -14,10 +15,11 @@ use std::sync::Arc;
 use serde_json::Value;
 
 pub use bind::{AdminConfig, bind};
-pub use late::Late;
+pub use port::AdminPort;
 pub use routes::router;
 pub use serve::{serve, serve_router};
 
+use self::late::Late;
 use super::Metrics;
 use crate::shutdown::{Command, Mode};
 

@@ -10,7 +10,7 @@ use crate::{operator::Operator, queues::Looker};
 pub(super) struct BrokerWatch<'o> {
     operator: &'o Operator,
     connection: Option<Connection>,
-    lanes: Vec<String>,
+    lanes: Vec<(String, u16)>,
 }
 
 /// What the broker holds.
@@ -28,7 +28,8 @@ pub(super) struct Held {
 
 impl<'o> BrokerWatch<'o> {
     pub(super) fn new(operator: &'o Operator) -> Self {
-        let lanes = operator.settings.lanes.defined().map(|(name, _)| name.to_owned()).collect();
+        let lanes =
+            operator.settings.lanes.defined().map(|(name, lane)| (name.to_owned(), lane.shards)).collect();
         Self { operator, connection: None, lanes }
     }
 
@@ -49,10 +50,13 @@ impl<'o> BrokerWatch<'o> {
         let names = &self.operator.names;
         let mut looker = Looker::new(connection);
         let mut held = Held::default();
-        for lane in &self.lanes {
-            held.queued += looker.depth(&names.lane(lane)).await.ok()?.ready;
+        for (lane, shards) in &self.lanes {
+            let place = names.place(lane, *shards);
+            for queue in place.queues() {
+                held.queued += looker.depth(&queue).await.ok()?.ready;
+            }
             for &rung in self.operator.ladder.rungs() {
-                held.retrying += looker.depth(&names.retry(lane, rung)).await.ok()?.ready;
+                held.retrying += looker.depth(&place.rung(rung)).await.ok()?.ready;
             }
         }
         held.suspect = looker.depth(&names.suspect()).await.ok()?.ready;

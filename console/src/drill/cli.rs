@@ -13,6 +13,9 @@ pub struct DrillArgs {
     /// Command of a worker, run by the shell; {name} is replaced by the worker's name [default: garenne-worker with the bench kinds]
     #[arg(long, value_name = "COMMAND")]
     pub worker: Option<String>,
+    /// The broker for the workers, where they are another user than the drill [default: --amqp-url]
+    #[arg(long, value_name = "URL")]
+    pub worker_amqp_url: Option<String>,
     /// Workers at once
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=100))]
     pub workers: u16,

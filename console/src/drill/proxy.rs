@@ -84,18 +84,25 @@ impl Proxy {
     /// # Errors
     /// When there is no URL, or one has no host.
     pub async fn for_urls(urls: &[String]) -> Result<(Self, String)> {
-        // Errors do not show the URLs: they may carry passwords.
-        let parse = |url: &String| reqwest::Url::parse(url).context("the broker's URL");
-        let urls: Vec<_> = urls.iter().map(parse).collect::<Result<_>>()?;
-        let target = |url: &reqwest::Url| {
+        let target = |url: &String| {
+            let url = parse(url)?;
             let host = url.host_str().context("a URL without a host")?;
             anyhow::Ok(format!("{host}:{}", url.port().unwrap_or(AMQP)))
         };
         let proxy = Self::in_front_of(urls.iter().map(target).collect::<Result<_>>()?).await?;
-        let mut url = urls.into_iter().next().context("no URL")?;
+        let url = proxy.instead_of(urls.first().context("no URL")?)?;
+        Ok((proxy, url))
+    }
+
+    /// A URL with this proxy's address in it, as for another user of the same servers.
+    ///
+    /// # Errors
+    /// When it is no URL.
+    pub fn instead_of(&self, url: &str) -> Result<String> {
+        let mut url = parse(url)?;
         url.set_host(Some("127.0.0.1")).context("the proxy's address")?;
-        url.set_port(Some(proxy.address.port())).ok().context("the proxy's port")?;
-        Ok((proxy, url.into()))
+        url.set_port(Some(self.address.port())).ok().context("the proxy's port")?;
+        Ok(url.into())
     }
 
     /// Where clients connect.
@@ -201,6 +208,11 @@ async fn accept(listener: TcpListener, targets: Arc<Targets>, watch: Watch, open
             open.fetch_sub(1, Ordering::AcqRel);
         });
     }
+}
+
+/// Errors do not show the URL: it may carry a password.
+fn parse(url: &str) -> Result<reqwest::Url> {
+    reqwest::Url::parse(url).context("the broker's URL")
 }
 
 /// Carries one connection until both sides have ended it or it is broken on command.

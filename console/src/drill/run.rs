@@ -109,15 +109,18 @@ impl<'a> Drill<'a> {
         let mut launcher = Launcher::new(&dir).map_err(anyhow::Error::from)?;
         operator.pass_on(&mut launcher, config);
         launcher.environment.push((EFFECTS_FILE.into(), dir.join("effects.ndjson").into_os_string()));
+        let settings = &operator.settings;
+        let mut url =
+            settings.worker_amqp_url.as_ref().unwrap_or(&settings.common.amqp_url).expose().to_owned();
         let mut proxy = None;
         if args.cuts > 0 {
-            let (between, url) = detour(operator.settings.common.amqp_url.expose()).await?;
-            // The last one of a name counts.
-            launcher.environment.push(("GARENNE_AMQP_URL".into(), url.into()));
-            proxy = Some(between);
+            let (between, through) = detour(&url).await?;
+            (url, proxy) = (through, Some(between));
         }
+        // The last one of a name counts.
+        launcher.environment.push(("GARENNE_AMQP_URL".into(), url.into()));
         let sinks: &[&str] =
-            if operator.settings.postgres_url.is_some() { &["stdout", "postgres"] } else { &["stdout"] };
+            if settings.postgres_url.is_some() { &["stdout", "postgres"] } else { &["stdout"] };
         let mut crew = Crew::new(launcher, args.worker.clone(), sinks);
         for _ in 0..args.workers {
             crew.add().map_err(failed)?;

@@ -14,6 +14,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// How long the first answer may take.
 const FIRST: Duration = Duration::from_millis(100);
 
+/// How long those who should be there may take.
+const ANSWERS: Duration = Duration::from_secs(1);
+
 /// Who answered, and who did not.
 pub struct Muster {
     /// Everybody.
@@ -22,12 +25,12 @@ pub struct Muster {
     pub at: i64,
 }
 
-/// Asks every worker, and waits for those on record for at most `patience`. Gateways do not hear the
-/// question; they are seen where their own next beat falls into the wait.
+/// Asks every worker, and waits until those on record have answered, at most a second; or listens for as long
+/// as it is told. Gateways do not hear the question; they are seen where their own next beat falls into that.
 ///
 /// # Errors
 /// One line and an exit code.
-pub async fn muster(operator: &Operator, patience: Duration) -> Result<Muster, Failure> {
+pub async fn muster(operator: &Operator, listen: Option<Duration>) -> Result<Muster, Failure> {
     let now = || epoch_ms(SystemTime::now());
     let mut ear = Ear::open(operator).await?;
     let lost = |error: lapin::Error| operator.broker.explain(&error);
@@ -41,12 +44,12 @@ pub async fn muster(operator: &Operator, patience: Duration) -> Result<Muster, F
         }
     };
     let mut roster = Roster::new(now());
-    let until = asked + patience;
+    let until = asked + listen.unwrap_or(ANSWERS);
     let mut pause = asked + FIRST;
     loop {
         let complete = on_record.iter().all(|(worker, (life, _))| roster.has_heard(worker, life));
         // The last answers may be on their way from workers that are on no record any more.
-        let deadline = if complete { pause.min(until) } else { until };
+        let deadline = if complete && listen.is_none() { pause.min(until) } else { until };
         match timeout_at(deadline, ear.next()).await {
             Ok(Ok(beat)) => {
                 // In a large fleet somebody always beats: only a new face says that more may come.

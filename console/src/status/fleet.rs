@@ -77,7 +77,10 @@ pub(super) fn tables(roster: &Roster, now: i64) -> String {
             ]
         })
         .collect();
-    if !gateways.is_empty() {
+    if gateways.is_empty() {
+        text +=
+            "\nno gateway was heard: they cannot be asked and beat every 2s, --wait 3s listens for them\n";
+    } else {
         let columns = ["gateway", "state", "connections", "answers"].map(Column::Text);
         text += &format!("\n{}", lay_out(&columns, gateways));
     }
@@ -108,7 +111,7 @@ mod tests {
         let lines: Vec<_> =
             text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         assert_eq!(
-            lines[1..],
+            lines[1..4],
             [
                 "b silent fast 1/4 +1,200; paused: g bench.deaf t-1 25 % 61s 10s ago",
                 "never-seen silent never",
@@ -119,6 +122,10 @@ mod tests {
 
     #[test]
     fn nobody_there_is_said() {
-        assert_eq!(tables(&Roster::new(0), 0), "no worker answers and none is on record\n");
+        assert_eq!(
+            tables(&Roster::new(0), 0),
+            "no worker answers and none is on record\n\n\
+             no gateway was heard: they cannot be asked and beat every 2s, --wait 3s listens for them\n"
+        );
     }
 }

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use garenne_common::{exit::Failure, topology::BrokerVersion};
+use garenne_common::{
+    exit::Failure,
+    topology::{BrokerVersion, Delay, Topology},
+};
 use lapin::Connection;
 use serde::{Deserialize, Serialize};
 
@@ -36,14 +39,35 @@ pub struct QueueStatus {
     pub published: Option<u64>,
 }
 
+impl QueueStatus {
+    /// Both together, with the consumers of the one that has fewer.
+    fn and(self, other: Self) -> Self {
+        let sum = |one: Option<u64>, other: Option<u64>| Some(one? + other?);
+        Self {
+            ready: self.ready + other.ready,
+            unacked: sum(self.unacked, other.unacked),
+            consumers: self.consumers.min(other.consumers),
+            published: sum(self.published, other.published),
+        }
+    }
+}
+
 /// One lane with its retry ladder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LaneStatus {
     /// The lane.
     pub name: String,
-    /// Its queue.
+    /// Its queue; where it has several, all of them together, with the consumers of the one that has fewest:
+    /// each worker consumes all.
     #[serde(flatten)]
     pub queue: QueueStatus,
+    /// Its queues one by one, where it has several.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub shards: BTreeMap<String, QueueStatus>,
+    /// Messages in queues that it had with more shards and that no worker consumes, by queue; known by the
+    /// management API only. They are among `ready`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub leftovers: BTreeMap<String, u64>,
     /// Tasks waiting in its retry ladder, all rungs.
     pub retrying: u64,
     /// The same by delay, empty rungs left out.
@@ -73,7 +97,7 @@ pub struct Snapshot {
     pub unroutable: QueueStatus,
     /// Queues that should be there and are not.
     pub missing: Vec<String>,
-    /// Every queue that is there, rungs included.
+    /// Every queue that is there, rungs and what former settings left included.
     #[serde(skip)]
     pub queues: BTreeMap<String, QueueStatus>,
 }
@@ -102,11 +126,11 @@ impl Snapshot {
         version: BrokerVersion,
         connection: &mut Option<Connection>,
     ) -> Result<Self, Failure> {
-        let wanted: Vec<String> = operator
-            .topology(version)
+        let topology = operator.topology(version);
+        let wanted: Vec<String> = topology
             .queues
-            .into_iter()
-            .map(|queue| queue.name)
+            .iter()
+            .map(|queue| queue.name.clone())
             .filter(|name| ![operator.names.stops(), operator.names.lives()].contains(name))
             .collect();
         let (source, found) = match &operator.management {
@@ -115,29 +139,51 @@ impl Snapshot {
             }
             None => (Source::Amqp, by_amqp(operator, &wanted, connection).await?),
         };
-        Ok(Self::of(operator, version.to_string(), source, &wanted, &found))
+        Ok(Self::of(operator, version.to_string(), source, &topology, &wanted, &found))
     }
 
     fn of(
         operator: &Operator,
         version: String,
         source: Source,
+        topology: &Topology,
         wanted: &[String],
         found: &BTreeMap<String, QueueStatus>,
     ) -> Self {
         let queue = |name: &str| found.get(name).copied().unwrap_or_default();
         let names = &operator.names;
-        let lanes = operator.settings.lanes.defined().map(|(lane, _)| {
-            let waiting = |delay| (format!("{delay}"), queue(&names.retry(lane, delay)).ready);
+        let lanes = operator.settings.lanes.defined().map(|(lane, settings)| {
+            // A lane's other rungs empty themselves after its number of shards has changed.
+            let waiting = |delay: Delay| {
+                let both = [names.retry(lane, delay), names.retry_shards(lane, delay)];
+                (delay.to_string(), both.iter().map(|rung| queue(rung).ready).sum())
+            };
             let rungs: BTreeMap<_, _> =
                 operator.ladder.rungs().iter().map(|&d| waiting(d)).filter(|(_, n)| *n > 0).collect();
+            let queues = names.place(lane, settings.shards).queues();
+            let statuses = queues.iter().map(|name| queue(name));
+            let mut all = statuses.reduce(QueueStatus::and).unwrap_or_default();
+            let of_lane = topology.leftovers.iter().filter(|leftover| leftover.lane == lane);
+            let leftovers: BTreeMap<_, _> = of_lane
+                .map(|it| (it.queue.clone(), queue(&it.queue).ready))
+                .filter(|(_, n)| *n > 0)
+                .collect();
+            all.ready += leftovers.values().sum::<u64>();
+            let shards = match &queues[..] {
+                [_] => BTreeMap::new(),
+                several => several.iter().map(|name| (name.clone(), queue(name))).collect(),
+            };
             LaneStatus {
                 name: lane.to_owned(),
-                queue: queue(&names.lane(lane)),
+                queue: all,
+                shards,
+                leftovers,
                 retrying: rungs.values().sum(),
                 rungs,
             }
         });
+        let leftovers = topology.leftovers.iter().map(|leftover| &leftover.queue);
+        let seen = wanted.iter().chain(leftovers).chain(&topology.former_rungs);
         Self {
             broker: operator.broker.address(),
             vhost: operator.broker.vhost(),
@@ -149,7 +195,7 @@ impl Snapshot {
             dead: queue(&names.dead()),
             unroutable: queue(&names.unroutable()),
             missing: wanted.iter().filter(|name| !found.contains_key(*name)).cloned().collect(),
-            queues: wanted.iter().filter_map(|name| Some((name.clone(), *found.get(name)?))).collect(),
+            queues: seen.filter_map(|name| Some((name.clone(), *found.get(name)?))).collect(),
         }
     }
 }

@@ -49,9 +49,17 @@ fn remarks(snapshot: &Snapshot) -> Vec<String> {
         lines.push(format!("missing: {} - run `garenne topology apply`", snapshot.missing.join(", ")));
     }
     for lane in &snapshot.lanes {
-        if lane.queue.ready > 0 && lane.queue.consumers == 0 {
-            let ready = grouped(lane.queue.ready);
-            lines.push(format!("lane {}: {ready} tasks wait and no worker consumes them", lane.name));
+        let alone = |ready: u64| format!("{} tasks wait and no worker consumes them", grouped(ready));
+        if lane.shards.is_empty() && lane.queue.ready > 0 && lane.queue.consumers == 0 {
+            lines.push(format!("lane {}: {}", lane.name, alone(lane.queue.ready)));
+        }
+        for (name, queue) in &lane.shards {
+            if queue.ready > 0 && queue.consumers == 0 {
+                lines.push(format!("{name}: {}", alone(queue.ready)));
+            }
+        }
+        for (name, ready) in &lane.leftovers {
+            lines.push(format!("{name}: {}, its lane has fewer shards now", alone(*ready)));
         }
         if lane.retrying > 0 {
             let rungs: Vec<_> =

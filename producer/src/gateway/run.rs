@@ -18,7 +18,7 @@ use garenne_common::{
     task::{Kind, TaskId, epoch_ms},
     telemetry::{
         Metrics,
-        admin::{self, AdminParts, Control, GroupCommand, Late, Readiness},
+        admin::{self, AdminPort, Control, GroupCommand, Readiness},
         heartbeat::{Heartbeat, Program, Stance},
         traces::LAST_EXPORT,
     },
@@ -26,7 +26,7 @@ use garenne_common::{
 use prometheus::IntGauge;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::mpsc};
-use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+use tokio_util::sync::CancellationToken;
 
 use super::{Access, Gateway, Ingest, Instruments, READING, Tls, TlsFiles, accept::Parts, raise_file_limit};
 use crate::{
@@ -70,16 +70,8 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
     let listener = bind(&settings).await?;
     let admin = admin::bind(&settings.common).await?;
     let metrics = Metrics::new("gateway");
-    let late = Late::new(orders.clone(), "not begun: the broker is being reached");
-    let parts = AdminParts {
-        metrics: metrics.clone(),
-        readiness: Arc::clone(&late) as _,
-        control: Arc::clone(&late) as _,
-        mode: Mode::SoftTimeout,
-    };
-    let admin_closed = CancellationToken::new();
-    let admin = admin::serve(admin, parts, admin_closed.clone().cancelled_owned());
-    let admin = AbortOnDropHandle::new(tokio::spawn(admin));
+    let awaited = "not begun: the broker is being reached";
+    let admin = AdminPort::open(admin, metrics.clone(), Mode::SoftTimeout, orders.clone(), awaited);
     let config =
         PublisherConfig { in_flight: IN_FLIGHT, acquire_timeout: PATIENCE, ..PublisherConfig::default() };
     let publisher = tokio::select! {
@@ -92,7 +84,12 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
     let traces = connect::traces(&settings, "garenne-gateway", id.clone(), &metrics)?;
     let instruments = Instruments::register(&metrics)
         .map_err(|error| Failure::new(Exit::Failed, format!("metrics: {error}")))?;
-    let broker = BrokerOutlet::within(publisher.clone(), &settings.names(), limits.max_confirm_latency);
+    let broker = BrokerOutlet::within(
+        publisher.clone(),
+        &settings.names(),
+        &settings.lanes,
+        limits.max_confirm_latency,
+    );
     let outlet: Arc<dyn Outlet> = match settings.group_commit {
         GatherConfig { records: 1, .. } => broker,
         config => GatherOutlet::start(broker, config, Kind::parse(READING).expect("a constant")),
@@ -126,7 +123,7 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
         Arc::default(),
         state.vitals(id, &settings, metrics.clone()),
     );
-    late.begin(Arc::clone(&state));
+    admin.begin(Arc::clone(&state));
 
     let watching = tokio::spawn(async move {
         let certificates = async {
@@ -156,8 +153,7 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
     heart.stop().await;
     publisher.close().await;
     traces.close(if interrupted { Duration::ZERO } else { LAST_EXPORT }).await;
-    admin_closed.cancel();
-    let _ = admin.await;
+    admin.close().await;
     if interrupted {
         return Ok(Exit::Interrupted);
     }

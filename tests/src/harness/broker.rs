@@ -24,8 +24,16 @@ use super::{
     vhost::VirtualHost,
 };
 
+mod tls;
+
+pub use tls::Tls;
+use tls::secure;
+
 /// User and password of every test broker.
 pub(super) const USER: &str = "guest";
+
+/// The plugins that a fleet may use.
+const PLUGINS: &str = include_str!("../../../deploy/rabbitmq/enabled_plugins");
 
 /// How long a broker may take to answer after a start.
 const READY: Duration = Duration::from_secs(90);
@@ -40,17 +48,8 @@ pub struct BrokerOptions {
     pub parameters: Vec<String>,
     /// A second listener, for `amqps`. Only in containers.
     pub tls: Option<Tls>,
-}
-
-/// What a broker speaks TLS with, as PEM; clients must show a certificate that the authority signed.
-#[derive(Clone, Debug)]
-pub struct Tls {
-    /// The authority, of both sides.
-    pub ca: String,
-    /// The broker's certificate, for 127.0.0.1.
-    pub cert: String,
-    /// Its key.
-    pub key: String,
+    /// A plugin that is not enabled. Only in containers.
+    pub without_plugin: Option<&'static str>,
 }
 
 /// A running RabbitMQ. Clones are the same broker; the last one to go takes it down.
@@ -333,33 +332,15 @@ async fn spec(options: &BrokerOptions, amqp_port: u16, management_port: u16) -> 
             NodeFile {
                 in_container: "/etc/rabbitmq/enabled_plugins",
                 in_folder: None,
-                content: include_str!("../../../deploy/rabbitmq/enabled_plugins").to_owned(),
+                content: match options.without_plugin {
+                    Some(plugin) => PLUGINS.replace(&format!("{plugin},"), ""),
+                    None => PLUGINS.to_owned(),
+                },
             },
         ],
         ports: vec![(amqp_port, 5672), (management_port, 15672)],
         seat: None,
     }
-}
-
-/// Adds a listener for `amqps`.
-fn secure(spec: &mut NodeSpec, tls: &Tls, port: u16) {
-    spec.ports.push((port, 5671));
-    let lines = [
-        "listeners.ssl.default = 5671",
-        "ssl_options.cacertfile = /etc/rabbitmq/ca.pem",
-        "ssl_options.certfile = /etc/rabbitmq/cert.pem",
-        "ssl_options.keyfile = /etc/rabbitmq/key.pem",
-        "ssl_options.verify = verify_peer",
-        "ssl_options.fail_if_no_peer_cert = true\n",
-    ];
-    let files = [
-        ("/etc/rabbitmq/conf.d/91-tls.conf", lines.join("\n")),
-        ("/etc/rabbitmq/ca.pem", tls.ca.clone()),
-        ("/etc/rabbitmq/cert.pem", tls.cert.clone()),
-        ("/etc/rabbitmq/key.pem", tls.key.clone()),
-    ];
-    let file = |(in_container, content)| NodeFile { in_container, in_folder: None, content };
-    spec.files.extend(files.map(file));
 }
 
 /// Waits until the broker greets AMQP clients and the management API answers. Either port accepts

@@ -27,6 +27,8 @@ use super::{lifeline::Lifeline, wait::PATIENCE};
 #[derive(Clone, Debug)]
 pub struct Program {
     name: String,
+    /// Somebody else's, found in `PATH`.
+    foreign: bool,
     arguments: Vec<OsString>,
     environment: Vec<(String, String)>,
 }
@@ -35,7 +37,13 @@ impl Program {
     /// A binary of the workspace, such as `garenne-worker`.
     #[must_use]
     pub fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), arguments: Vec::new(), environment: Vec::new() }
+        Self { name: name.to_owned(), foreign: false, arguments: Vec::new(), environment: Vec::new() }
+    }
+
+    /// A program of this machine, such as `docker`.
+    #[must_use]
+    pub fn foreign(name: &str) -> Self {
+        Self { foreign: true, ..Self::new(name) }
     }
 
     /// Adds an argument.
@@ -84,7 +92,8 @@ impl Program {
 
     /// The command that runs it; standard error is still to be said.
     async fn command(&self) -> Result<Command> {
-        let mut command = Command::new(build::binary(&self.name).await?);
+        let path = if self.foreign { self.name.clone().into() } else { build::binary(&self.name).await? };
+        let mut command = Command::new(path);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("GARENNE_") {
                 command.env_remove(name);

@@ -70,7 +70,9 @@ async fn chaos_loses_nothing_and_doubles_nothing() -> Result<()> {
     let broker = Broker::start(BrokerOptions::default()).await?;
     let scene = Scene::on(&broker).await?;
     let version = broker.version();
-    blow(&storm, &scene.vhost().amqp_url(), &format!("chaos-{version}"), Brokers::One(broker)).await
+    let urls = [scene.operator_url(), scene.worker_url()].map(str::to_owned);
+    scene.garenne(&["topology", "apply"]).await?;
+    blow(&storm, &urls, &format!("chaos-{version}"), Brokers::One(broker)).await
 }
 
 /// The nodes of a cluster are killed one after the other; clients reach it through a load balancer.
@@ -83,9 +85,11 @@ async fn chaos_on_a_cluster_that_loses_nodes() -> Result<()> {
     let cluster = Cluster::start(NODES, BrokerOptions::default()).await?;
     let scene = Scene::on(cluster.node(0)).await?;
     let urls: Vec<_> = (0..NODES).map(|node| scene.vhost().amqp_url_at(cluster.node(node))).collect();
-    let (_balancer, url) = Proxy::for_urls(&urls).await?;
+    let (balancer, _) = Proxy::for_urls(&urls).await?;
     let version = cluster.node(0).version();
-    blow(&LONG, &url, &format!("chaos-cluster-{version}"), Brokers::Many(cluster)).await
+    scene.garenne(&["topology", "apply"]).await?;
+    let urls = [balancer.instead_of(scene.operator_url())?, balancer.instead_of(scene.worker_url())?];
+    blow(&LONG, &urls, &format!("chaos-cluster-{version}"), Brokers::Many(cluster)).await
 }
 
 fn is_full() -> bool {
@@ -119,14 +123,16 @@ impl Brokers {
     }
 }
 
-/// Drills the stock worker and holds the account against the promise.
-async fn blow(storm: &Storm, amqp_url: &str, name: &str, brokers: Brokers) -> Result<()> {
+/// Drills the stock worker and holds the account against the promise. Operator and workers come by URLs of
+/// their own.
+async fn blow(storm: &Storm, [operator, worker]: &[String; 2], name: &str, brokers: Brokers) -> Result<()> {
     let files = tempfile::tempdir()?;
     let database = Postgres::shared().await?.database().await?;
     let folder = report_folder(name)?;
     let ended = Program::new("garenne")
         .arg("drill")
-        .option("--amqp-url", amqp_url)
+        .option("--amqp-url", operator)
+        .option("--worker-amqp-url", worker)
         .option("--postgres-url", database.url())
         .option("--report", &folder)
         .option("--tasks", storm.tasks.to_string())

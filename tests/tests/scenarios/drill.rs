@@ -7,11 +7,13 @@ use serde_json::Value;
 /// Drills `drilled-worker FAULT` and answers the exit code and the report.
 async fn drill(fault: &str, trouble: &[&str]) -> Result<(Option<i32>, Value)> {
     let scene = Scene::new().await?;
+    scene.garenne(&["topology", "apply"]).await?;
     let folder = scene.folder().join("drill");
     let worker = format!("{} {fault}", env!("CARGO_BIN_EXE_drilled-worker"));
     let mut program = Program::new("garenne")
         .arg("drill")
-        .option("--amqp-url", scene.vhost().amqp_url())
+        .option("--amqp-url", scene.operator_url())
+        .option("--worker-amqp-url", scene.worker_url())
         .option("--worker", worker)
         .option("--report", &folder)
         .option("--kind", "bench.noop")
@@ -80,9 +82,11 @@ async fn drill_notices_a_worker_without_a_unique_key() -> Result<()> {
 #[tokio::test]
 async fn drill_sees_the_stock_worker_keep_the_promise() -> Result<()> {
     let scene = Scene::new().await?;
+    scene.garenne(&["topology", "apply"]).await?;
     let ended = Program::new("garenne")
         .arg("drill")
-        .option("--amqp-url", scene.vhost().amqp_url())
+        .option("--amqp-url", scene.operator_url())
+        .option("--worker-amqp-url", scene.worker_url())
         .option("--report", scene.folder().join("drill"))
         .option("--tasks", "3000")
         .option("--rate", "600")

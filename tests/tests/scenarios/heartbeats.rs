@@ -132,6 +132,22 @@ async fn heartbeats_of_a_gateway_that_may_not_tell_disturb_no_sensor() -> Result
     Ok(())
 }
 
+/// A gateway cannot be asked: whoever wants to see it listens for its next beat, and is told so.
+#[tokio::test]
+async fn heartbeats_of_a_gateway_are_waited_for_where_that_is_asked() -> Result<()> {
+    let scene = Scene::new().await?;
+    topology(&scene).await?;
+    let worker = scene.worker("worker")?.start().await?;
+    let gateway = GatewayPlan::new(&scene)?.start().await?;
+    let listened = scene.garenne(&["status", "--wait", "3s"]).await?.stdout.join("\n");
+    assert!(listened.contains("gateway  ") && !listened.contains("no gateway was heard"), "{listened}");
+    gateway.stop().await?;
+    let asked = scene.garenne(&["status"]).await?.stdout.join("\n");
+    assert!(asked.contains("worker  ") && asked.contains("--wait 3s listens for them"), "{asked}");
+    worker.stop().await?;
+    Ok(())
+}
+
 #[tokio::test]
 async fn heartbeats_missing_make_a_worker_silent_in_status() -> Result<()> {
     let scene = Scene::new().await?;
@@ -143,8 +159,8 @@ async fn heartbeats_missing_make_a_worker_silent_in_status() -> Result<()> {
     scene.publish("bench.sleep", &json!({"ms": 600_000}), "long", 1).await?;
     frozen.signal(Signal::STOP)?;
     killed.kill().await?;
-    let fleet = async |wait: &str| -> Result<Value> {
-        let ended = scene.garenne(&["status", "--json", "--wait", wait]).await?;
+    let fleet = async |more: &[&str]| -> Result<Value> {
+        let ended = scene.garenne(&[&["status", "--json"], more].concat()).await?;
         anyhow::ensure!(ended.code == Some(0), "{:?}", ended.stderr);
         Ok(serde_json::from_str(&ended.stdout.join("\n"))?)
     };
@@ -159,13 +175,13 @@ async fn heartbeats_missing_make_a_worker_silent_in_status() -> Result<()> {
     };
     let expected = [("frozen", "silent"), ("killed", "silent"), ("well", "open")]
         .map(|(id, state)| (id.to_owned(), state.to_owned()));
-    let status = fleet("2s").await?;
+    let status = fleet(&["--wait", "2s"]).await?;
     assert_eq!(states(&status), expected, "{status:#}");
     frozen.signal(Signal::CONT)?;
     let told = scene.garenne(&["quiet", "well"]).await?;
     assert_eq!(told.code, Some(0), "{:?}", told.stderr);
     eventually("the thawed worker answers, the other is quiet", async || {
-        let states = states(&fleet("10s").await?);
+        let states = states(&fleet(&[]).await?);
         let is = |id: &str, state: &str| states.iter().any(|it| it.0 == id && it.1 == state);
         Ok(Seen::when(is("frozen", "open") && is("well", "quiet"), format_args!("{states:?}")))
     })

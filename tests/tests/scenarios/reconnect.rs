@@ -83,8 +83,8 @@ async fn reconnect_after_broker_restart() -> Result<()> {
 #[tokio::test]
 async fn reconnect_after_connection_reset() -> Result<()> {
     let scene = Scene::new().await?;
-    let (proxy, url) = Proxy::for_url(&scene.vhost().amqp_url()).await?;
-    let worker = plan(scene.worker_at("cut", &url)?).start().await?;
+    let (proxy, url) = Proxy::for_url(scene.worker_url()).await?;
+    let worker = plan(scene.worker_through("cut", &url)?).start().await?;
     let ids = scene.publish("bench.sleep", &json!({"ms": 20}), "task", 400).await?;
     for round in 1..=4 {
         worker.until_done(round * 60).await?;
@@ -105,8 +105,8 @@ const CONSUMING: &[&str] = &["role=\"consume\""];
 async fn reconnect_after_the_broker_froze() -> Result<()> {
     let broker = Broker::start(BrokerOptions::default()).await?;
     let mut scene = Scene::on(&broker).await?;
-    let url = format!("{}?heartbeat=2", scene.vhost().amqp_url());
-    let mut worker = plan(scene.worker_at("frozen-out", &url)?).start().await?;
+    let url = format!("{}?heartbeat=2", scene.worker_url());
+    let mut worker = plan(scene.worker_through("frozen-out", &url)?).start().await?;
     let mut ids = scene.publish("bench.sleep", &json!({"ms": 20}), "before", 300).await?;
     worker.until_done(50).await?;
     worker.until_metric("garenne_connection_up", CONSUMING, 1.0).await?;
@@ -163,8 +163,8 @@ async fn quorum_queue_loses_its_leader() -> Result<()> {
 #[tokio::test]
 async fn reconnect_after_silence() -> Result<()> {
     let scene = Scene::new().await?;
-    let (proxy, url) = Proxy::for_url(&scene.vhost().amqp_url()).await?;
-    let mut worker = plan(scene.worker_at("silent", &format!("{url}?heartbeat=2"))?).start().await?;
+    let (proxy, url) = Proxy::for_url(scene.worker_url()).await?;
+    let mut worker = plan(scene.worker_through("silent", &format!("{url}?heartbeat=2"))?).start().await?;
     let mut ids = scene.publish("bench.sleep", &json!({"ms": 20}), "before", 200).await?;
     worker.until_done(50).await?;
     proxy.stall();

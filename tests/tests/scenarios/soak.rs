@@ -57,8 +57,9 @@ async fn soak_with_a_reconnect_every_ten_seconds() -> Result<()> {
         return Ok(());
     }
     let scene = Scene::new().await?;
-    let (proxy, url) = Proxy::for_url(&scene.vhost().amqp_url()).await?;
-    let worker = scene.worker_at("soaking", &url)?.stdout().lane("fast:prefetch=50,concurrency=4..4").start();
+    let (proxy, url) = Proxy::for_url(scene.worker_url()).await?;
+    let worker =
+        scene.worker_through("soaking", &url)?.stdout().lane("fast:prefetch=50,concurrency=4..4").start();
     let worker = worker.await?;
     let mut published: BTreeSet<String> = BTreeSet::new();
     let mut samples = Vec::new();

@@ -180,13 +180,18 @@ async fn traces_are_logged_and_handed_on_where_nobody_keeps_them() -> Result<()>
     publish("bench.fail", "fails", &json!({"times": 1})).await?;
     publish("bench.factorial", "bad", &json!({"n": "five"})).await?;
     worker.until_done_with("fails").await?;
-    for words in ["will be tried again", "dead"] {
-        let line: Value =
-            serde_json::from_str(&worker.until_logged(&format!("\"message\":\"{words}\"")).await?)?;
-        assert_eq!(line["trace_id"].as_str(), Some(TRACE), "{line}");
-    }
+    let is_traced = async |words: &str, task: &str| {
+        let line = worker.until_logged(&format!("\"message\":\"{words}\"")).await?;
+        let said: Value = serde_json::from_str(&line)?;
+        assert_eq!((said["task"].as_str(), said["trace_id"].as_str()), (Some(task), Some(TRACE)), "{line}");
+        anyhow::Ok(())
+    };
+    is_traced("will be tried again", "fails").await?;
+    is_traced("dead", "bad").await?;
     let dead = scene.take_all("garenne.dead", 1).await?.remove(0);
-    assert_eq!((dead.id(), dead.text("traceparent")), ("bad", parent));
+    assert_eq!((dead.id(), dead.text("traceparent")), ("bad", parent.clone()));
+    publish("bench.panic", "panics", &json!({})).await?;
+    is_traced("panic", "panics").await?;
     let text = worker.get("/metrics").await?;
     assert!(!text.contains("garenne_spans_total"), "there are no spans to count");
     worker.stop().await?;

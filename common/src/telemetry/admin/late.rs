@@ -10,7 +10,7 @@ use crate::shutdown::Command;
 
 /// Stands for the process at the admin port from its first moment on, so that it is seen to live
 /// while it waits for the broker. Not ready, and in charge of nothing, until it has begun.
-pub struct Late<T> {
+pub(super) struct Late<T> {
     begun: OnceLock<Arc<T>>,
     commands: mpsc::Sender<Command>,
     awaited: &'static str,
@@ -18,12 +18,12 @@ pub struct Late<T> {
 
 impl<T> Late<T> {
     /// `awaited` is what readiness misses until it has begun; `commands` obeys from the beginning.
-    pub fn new(commands: mpsc::Sender<Command>, awaited: &'static str) -> Arc<Self> {
+    pub(super) fn new(commands: mpsc::Sender<Command>, awaited: &'static str) -> Arc<Self> {
         Arc::new(Self { begun: OnceLock::new(), commands, awaited })
     }
 
     /// It has begun; what is asked from now on, `process` answers. Only the first one counts.
-    pub fn begin(&self, process: Arc<T>) {
+    pub(super) fn begin(&self, process: Arc<T>) {
         let _ = self.begun.set(process);
     }
 }

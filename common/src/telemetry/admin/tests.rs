@@ -7,7 +7,7 @@ use axum::http::{Request, header};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tower::ServiceExt;
 
 use super::*;
@@ -247,15 +247,45 @@ async fn served(header_timeout: Duration) -> (SocketAddr, oneshot::Sender<()>, t
 async fn the_port_answers_until_it_is_told_to_stop() {
     let (addr, stop, serving) = served(Duration::from_secs(10)).await;
     let mut idle = TcpStream::connect(addr).await.unwrap();
-    let mut client = TcpStream::connect(addr).await.unwrap();
-    client.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
-    let mut answer = String::new();
-    client.read_to_string(&mut answer).await.unwrap();
+    let answer = answered(addr, "GET /livez HTTP/1.1\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("ok\n"), "{answer}");
     stop.send(()).unwrap();
     serving.await.unwrap();
     // An idle client neither holds up the stop nor is left hanging.
     assert_eq!(idle.read(&mut [0; 64]).await.unwrap_or(0), 0);
+    assert!(TcpStream::connect(addr).await.is_err());
+}
+
+/// The whole answer to a request of these lines.
+async fn answered(addr: SocketAddr, lines: &str) -> String {
+    let mut client = TcpStream::connect(addr).await.unwrap();
+    client.write_all(format!("{lines}host: x\r\nconnection: close\r\n\r\n").as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn a_process_is_watched_and_stopped_before_it_has_begun() {
+    let (listener, addr) = free_port().await;
+    let config = AdminConfig::new(listener, Some("t".to_owned().into())).unwrap();
+    let (orders, mut ordered) = mpsc::channel(1);
+    let port = AdminPort::open(config, Metrics::new("test"), Mode::Hard, orders, "not begun");
+    let ready = "GET /readyz HTTP/1.1\r\n";
+    let answer = answered(addr, ready).await;
+    assert!(answer.ends_with(r#"{"ready":false,"reasons":["not begun"]}"#), "{answer}");
+    let stop = "POST /shutdown HTTP/1.1\r\nauthorization: Bearer t\r\n";
+    let answer = answered(addr, stop).await;
+    assert!(answer.starts_with("HTTP/1.1 202 "), "{answer}");
+    assert_eq!(ordered.recv().await, Some(Command::Shutdown(Mode::Hard)));
+
+    let process = Arc::new(Process::default());
+    port.begin(Arc::clone(&process));
+    assert!(answered(addr, ready).await.ends_with(r#"{"ready":true}"#));
+    answered(addr, stop).await;
+    assert_eq!(*process.told.lock().unwrap(), ["Shutdown(Hard)"]);
+
+    port.close().await;
     assert!(TcpStream::connect(addr).await.is_err());
 }
 

@@ -1,0 +1,193 @@
+//! `docker-compose.yml` as it is, under a name and on ports of its own, from images built here.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::{
+    lifeline::Lifeline,
+    port::free_port,
+    process::{Ended, Process, Program},
+};
+
+/// What is built: the images of every program.
+const IMAGES: [&str; 3] = ["garenne-console", "garenne-producer", "garenne-worker"];
+
+/// Compiling all programs on two busy cores.
+const BUILD: Duration = Duration::from_secs(1200);
+
+/// A compose project. All of it goes with this value: containers, volumes, networks and images.
+#[derive(Debug)]
+pub struct Stack {
+    compose: Vec<String>,
+    project: String,
+    environment: Vec<(String, String)>,
+    events: Process,
+    // Last, so that nothing follows the clean-up.
+    _lifeline: Lifeline,
+}
+
+impl Stack {
+    /// Builds the images with this compose, such as `docker compose`. Nothing runs yet.
+    ///
+    /// # Errors
+    /// When there is no engine or the images do not build.
+    pub async fn build(compose: &str) -> Result<Self> {
+        let project = format!("garenne-test-{}", Uuid::new_v4().simple());
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docker-compose.yml");
+        let mut compose: Vec<String> = compose.split_whitespace().map(str::to_owned).collect();
+        for argument in ["-p", &project, "-f", file, "--profile", "metrics"] {
+            compose.push(argument.to_owned());
+        }
+        let environment =
+            vec![("IMAGE_TAG".to_owned(), project.clone()), ("BUILD_PROFILE".to_owned(), "quick".to_owned())];
+        let images = IMAGES.map(|name| format!("{name}:{project}"));
+        let clean_up = format!(r#""$@" down -v --remove-orphans -t 1; docker rmi {}"#, images.join(" "));
+        let lifeline = Lifeline::start(&clean_up, &compose.iter().map(String::as_str).collect::<Vec<_>>())?;
+        let label = format!("label=com.docker.compose.project={project}");
+        // Each look of a health check is an event, too.
+        let which = ["event=start", "event=die", "event=health_status", &label];
+        let listen = which.iter().fold(docker(&["events", "--format", "{{json .}}"]), |program, filter| {
+            program.option("--filter", filter)
+        });
+        let events = listen.start().await?;
+        let mut stack = Self { compose, project, environment, events, _lifeline: lifeline };
+        // A service for each image: others have the same.
+        stack.finish(&["build", "topology", "gateway", "worker"], BUILD).await?;
+        // Chosen late: a port that is free now may be somebody's when minutes have passed.
+        for port in ["RABBITMQ_UI_PORT", "GATEWAY_PORT", "DASHBOARD_PORT", "PROMETHEUS_PORT"] {
+            stack.environment.push((port.to_owned(), free_port()?.to_string()));
+        }
+        Ok(stack)
+    }
+
+    /// Starts a command of compose and does not wait for it.
+    ///
+    /// # Errors
+    /// When it cannot be run.
+    pub async fn start(&self, arguments: &[&str]) -> Result<Process> {
+        let (program, first) = self.compose.split_first().context("no compose")?;
+        let program = Program::foreign(program);
+        let program = first.iter().fold(program, |program, argument| program.arg(argument));
+        let program = arguments.iter().fold(program, |program, argument| program.arg(argument));
+        self.environment.iter().fold(program, |program, (name, value)| program.env(name, value)).start().await
+    }
+
+    /// Runs a command of compose to its end.
+    ///
+    /// # Errors
+    /// When it fails or takes longer than `patience`, with what it wrote.
+    pub async fn finish(&self, arguments: &[&str], patience: Duration) -> Result<Ended> {
+        let ended = self.start(arguments).await?.ended_within(patience).await?;
+        ensure!(ended.code == Some(0), "{arguments:?}: {}", ended.stderr.join("\n"));
+        Ok(ended)
+    }
+
+    /// Where a published port is, by the variable that names it in the file.
+    #[must_use]
+    pub fn url(&self, port: &str, path: &str) -> String {
+        let port = self.environment.iter().find(|(name, _)| name == port).map_or("", |(_, port)| port);
+        format!("http://127.0.0.1:{port}{path}")
+    }
+
+    /// The containers of a service, running ones and others.
+    ///
+    /// # Errors
+    /// When the engine does not answer.
+    pub async fn containers(&self, service: &str) -> Result<Vec<Container>> {
+        let labels = [("project", self.project.as_str()), ("service", service), ("oneoff", "False")].map(
+            |(what, value)| {
+                let oneoff = format!("label=com.docker.compose.{what}={value}");
+                ["--filter".to_owned(), oneoff]
+            },
+        );
+        let arguments = ["ps", "-aq", "--no-trunc"].map(str::to_owned).into_iter();
+        let arguments: Vec<_> = arguments.chain(labels.into_iter().flatten()).collect();
+        let ended = run(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).await?;
+        Ok(ended.stdout.into_iter().map(|id| Container { id }).collect())
+    }
+
+    /// Waits until `count` containers of a service came into a state, such as `health_status: healthy`, and
+    /// answers the last event's attributes.
+    ///
+    /// # Errors
+    /// When they do not.
+    pub async fn until(&self, service: &str, action: &str, count: usize) -> Result<Value> {
+        let found = |lines: &[String]| {
+            let mut seen = BTreeSet::new();
+            let events = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            events
+                .filter(|event| {
+                    event["Action"] == action
+                        && event["Actor"]["Attributes"]["com.docker.compose.service"] == service
+                })
+                .find(|event| seen.insert(event["id"].to_string()) && seen.len() == count)
+                .map(|event| event["Actor"]["Attributes"].clone())
+        };
+        let what = format!("{count} of {service}: {action}");
+        match self.events.stdout().until(&what, found).await {
+            Ok(attributes) => Ok(attributes),
+            Err(error) => {
+                let mut said = Vec::new();
+                for container in self.containers(service).await? {
+                    said.push((container.inspect().await?["State"].clone(), container.log().await?));
+                }
+                Err(error.context(format!("{what}: {said:#?}")))
+            }
+        }
+    }
+}
+
+/// A container of a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Container {
+    id: String,
+}
+
+impl Container {
+    /// SIGKILL for its first process.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub async fn kill(&self) -> Result<()> {
+        run(&["kill", "-s", "KILL", &self.id]).await.map(drop)
+    }
+
+    /// What the engine knows of it.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub async fn inspect(&self) -> Result<Value> {
+        let all: Value = serde_json::from_str(&run(&["inspect", &self.id]).await?.stdout.join("\n"))?;
+        Ok(all[0].clone())
+    }
+
+    /// Runs a command in it and answers its output.
+    ///
+    /// # Errors
+    /// When it fails, with what it wrote.
+    pub async fn exec(&self, command: &[&str]) -> Result<Vec<String>> {
+        let arguments: Vec<_> = ["exec", &self.id].iter().chain(command).copied().collect();
+        Ok(run(&arguments).await?.stdout)
+    }
+
+    /// What it wrote.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub async fn log(&self) -> Result<Ended> {
+        run(&["logs", &self.id]).await
+    }
+}
+
+async fn run(arguments: &[&str]) -> Result<Ended> {
+    let ended = docker(arguments).run().await?;
+    ensure!(ended.code == Some(0), "docker {arguments:?}: {}", ended.stderr.join("\n"));
+    Ok(ended)
+}
+
+fn docker(arguments: &[&str]) -> Program {
+    arguments.iter().fold(Program::foreign("docker"), |program, argument| program.arg(argument))
+}
