@@ -9,7 +9,9 @@ mod delay;
 mod export;
 mod ladder;
 mod names;
+mod place;
 mod plan;
+mod route;
 mod version;
 
 pub(crate) use declare::reply_code;
@@ -18,5 +20,7 @@ pub use delay::Delay;
 pub use export::{Difference, compare, definitions};
 pub use ladder::{Ladder, LadderError};
 pub use names::Names;
-pub use plan::{Arg, Binding, Exchange, ExchangeKind, LaneSpec, Queue, Topology};
+pub use place::Place;
+pub use plan::{Arg, Exchange, ExchangeKind, LaneSpec, Leftover, Queue, Topology};
+pub use route::{Binding, Destination, Route};
 pub use version::{BrokerVersion, VersionError};

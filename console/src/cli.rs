@@ -118,9 +118,9 @@ pub struct StatusArgs {
     /// Also ask this worker's admin port, for what its heartbeats do not reach; repeatable
     #[arg(long = "worker", value_name = "URL")]
     pub workers: Vec<String>,
-    /// How long workers that should be there may take to answer; gateways are seen from 3s on
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = span)]
-    pub wait: Duration,
+    /// Listen for so long, also for gateways, which cannot be asked and beat every 2s [default: until every worker has answered, at most 1s]
+    #[arg(long, value_name = "TIME", value_parser = span)]
+    pub wait: Option<Duration>,
     /// One JSON object instead of a table
     #[arg(long)]
     pub json: bool,
@@ -224,6 +224,9 @@ impl Cli {
             _ => None,
         };
         flag(&mut own, "postgres_url", postgres);
+        if let Command::Drill(args) = &self.command {
+            flag(&mut own, "worker_amqp_url", args.worker_amqp_url.as_ref());
+        }
         if let Command::Dashboard(DashboardArgs { listen: Some(listen) }) = &self.command {
             let table = [("listen".to_owned(), toml::Value::String(listen.clone()))].into_iter().collect();
             own.insert("dashboard".to_owned(), toml::Value::Table(table));

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use garenne_common::config::{Common, Invalid, Lanes, Retry, SecretUrl, Settings};
+use garenne_common::config::{Common, Invalid, Lanes, Retry, SecretUrl, Settings, scheme};
 use serde::{Deserialize, Serialize};
 
 use crate::{dashboard::DashboardConfig, scale::Goal};
@@ -20,6 +20,8 @@ pub struct ConsoleConfig {
     pub retry: Retry,
     /// Where the workers store readings, for audits.
     pub postgres_url: Option<SecretUrl>,
+    /// With which a drill's workers reach the broker, where they are another user there than the drill.
+    pub worker_amqp_url: Option<SecretUrl>,
     /// The page, the exporter and the autoscaler's source.
     pub dashboard: DashboardConfig,
     /// What the autoscaler is to meet; each request may ask for something else.
@@ -29,6 +31,9 @@ pub struct ConsoleConfig {
 impl Settings for ConsoleConfig {
     fn validate(&self) -> Result<(), Invalid> {
         self.common.validate()?;
+        if let Some(url) = &self.worker_amqp_url {
+            scheme("worker_amqp_url", url, ["amqp", "amqps"])?;
+        }
         self.lanes.validate()?;
         self.scale.validate()?;
         self.retry.ladder().map(drop)

@@ -2,7 +2,7 @@
 
 use garenne_common::{
     exit::{Exit, Failure, HasExit},
-    topology::{self, Difference, Topology, TopologyError, compare, definitions},
+    topology::{self, Difference, Leftover, Topology, TopologyError, compare, definitions},
 };
 use lapin::Connection;
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ async fn apply(operator: &Operator) -> Result<Exit, Failure> {
                 operator.broker.address(),
                 wanted.exchanges.len(),
                 wanted.queues.len(),
-                wanted.bindings.len()
+                wanted.bindings().count()
             );
             Ok(Exit::Done)
         }
@@ -116,10 +116,27 @@ pub async fn differences(
     let queues: Value = management.get(&["queues", vhost], &bare).await?;
     let bindings: Value = management.get(&["bindings", vhost], &[]).await?;
     let actual = json!({"exchanges": exchanges, "queues": queues, "bindings": bindings});
-    Ok(compare(&definitions(wanted, vhost), &actual))
+    let mut found = compare(wanted, &actual);
+    let there =
+        |it: &&Leftover| queues.as_array().is_some_and(|all| all.iter().any(|q| q["name"] == it.queue));
+    for leftover in wanted.leftovers.iter().filter(there) {
+        let columns = [("columns", "messages,consumers")];
+        let queue: Value = management.get(&["queues", vhost, &leftover.queue], &columns).await?;
+        found.extend(left(leftover, queue["messages"].as_u64().unwrap_or(0)));
+    }
+    Ok(found)
 }
 
-/// What AMQP alone can tell: which exchanges and queues are not there.
+/// What is wrong with a queue beyond its lane's shards: nobody consumes what it holds.
+fn left(Leftover { queue, lane, shards }: &Leftover, messages: u64) -> Option<Difference> {
+    let detail = format!(
+        "holds {messages} messages and is beyond lanes.{lane}.shards = {shards}: run a worker with as many \
+         shards as it had until it is empty"
+    );
+    (messages > 0).then(|| Difference { what: "queue", name: queue.clone(), detail })
+}
+
+/// What AMQP alone can tell: which exchanges and queues are not there, and which hold what nobody consumes.
 async fn missing(connection: &Connection, wanted: &Topology) -> Result<Vec<Difference>, LookError> {
     let mut looker = Looker::new(connection);
     let mut found = Vec::new();
@@ -136,6 +153,13 @@ async fn missing(connection: &Connection, wanted: &Topology) -> Result<Vec<Diffe
     }
     for queue in &wanted.queues {
         note("queue", looker.depth(&queue.name).await.map(drop))?;
+    }
+    for leftover in &wanted.leftovers {
+        match looker.depth(&leftover.queue).await {
+            Ok(depth) => found.extend(left(leftover, depth.ready)),
+            Err(LookError::Missing(_)) => {}
+            Err(error) => return Err(error),
+        }
     }
     Ok(found)
 }

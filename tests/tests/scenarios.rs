@@ -30,12 +30,15 @@ mod scenarios {
     mod operators_walk;
     mod packs;
     mod poison;
+    mod postgres_tls;
     mod publisher_pool;
     mod receipts;
     mod reconnect;
     mod retry;
     mod rights;
     mod rolling_restarts;
+    mod shards;
+    mod shards_change;
     mod shutdown_escalated;
     mod shutdown_hard;
     mod shutdown_light;

@@ -16,7 +16,7 @@ use garenne_common::{
     broker::{Backoff, Message, PublishError, Publisher, Target},
     shutdown::Fate,
     task::{Copied, DeadReason, Envelope, NewTask, TraceContext, epoch_ms, header},
-    telemetry::{Metrics, Traces, traces::Span},
+    telemetry::{Metrics, Traces},
     topology::{Ladder, Names},
 };
 use rand::Rng;
@@ -31,8 +31,10 @@ use crate::{
     loans::Loans,
     registry::Entry,
     sink::{Accepted, Desk, Finished, Parcel, Start, results},
-    spans::{AttemptSpan, publishing},
+    spans::AttemptSpan,
 };
+
+mod lanes;
 
 /// Settles tasks of every lane.
 pub(crate) struct Clerk {
@@ -188,16 +190,6 @@ impl Clerk {
         self.tracker.spawn_on(starting, &self.runtime);
     }
 
-    /// A follow-up, straight to the queue of the lane that takes it: there, unlike at the exchange, a
-    /// missing queue is told of, and the worker needs no further right.
-    fn message(&self, mut task: NewTask, now: SystemTime) -> Option<(Message, Option<Span>)> {
-        let lane = self.routes.lanes.taking(task.kind.as_str())?;
-        let queue = self.names.lane(lane);
-        let span = publishing(&self.traces, &mut task, &queue);
-        let properties = task.properties(now);
-        Some((Message { target: Target::queue(queue), properties, body: task.body.into() }, span))
-    }
-
     /// Takes a finished task off its queue. Where that is too late, the message will come back and
     /// must not run again.
     fn acked(&self, delivery: Delivery, envelope: &Envelope, span: &AttemptSpan) {
@@ -260,8 +252,7 @@ impl Clerk {
                 (self.ladder.rung_near(wait, rand::rng().random()), copied.due_now())
             }
         };
-        let target = Target::queue(self.names.retry(lane, rung));
-        self.copy(delivery, copied, target, Fate::Retried);
+        self.to_rung(lane, rung, delivery, &envelope, copied);
     }
 
     /// Puts a task off through the ladder, no attempt spent.
@@ -275,8 +266,7 @@ impl Clerk {
         let now = SystemTime::now();
         let copied = Copied::of(&delivery.properties, envelope, now).not_before(epoch_ms(now + wait));
         let lane = envelope.lane.as_deref().unwrap_or(lane);
-        let target = Target::queue(self.names.retry(lane, self.ladder.rung_below(wait)));
-        self.copy(delivery, copied, target, Fate::Retried);
+        self.to_rung(lane, self.ladder.rung_below(wait), delivery, envelope, copied);
     }
 
     /// Back to the broker, no attempt spent. In the suspect queue the mark of the run that did not

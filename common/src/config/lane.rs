@@ -1,4 +1,5 @@
-//! A lane: one queue on the broker, and one local pool whose size is the queue's prefetch.
+//! A lane: a queue on the broker, or several that share its tasks, and one local pool whose size is the
+//! prefetch of all of them together.
 
 mod args;
 mod partial;
@@ -16,6 +17,9 @@ pub use args::LaneArgs;
 /// Quorum queues refuse more.
 pub const MOST_PREFETCH: u16 = 2000;
 
+/// More leaders than this no cluster spreads, and each costs every worker a consumer.
+pub const MOST_SHARDS: u16 = 16;
+
 /// Longest lane name: `<prefix>.retry.<lane>.<delay>` stays well within AMQP's 255 bytes.
 pub const LONGEST_NAME: usize = 32;
 
@@ -30,6 +34,9 @@ pub struct Lane {
     pub prefetch: u16,
     /// Tasks that run at once; `max` is at most `prefetch`.
     pub concurrency: Concurrency,
+    /// Queues that share the lane's tasks by their keys, 1 to [`MOST_SHARDS`] and at most `prefetch`, which is
+    /// divided among them.
+    pub shards: u16,
     /// Routing keys this lane takes, as topic patterns; none is right for a lane that is only
     /// published to directly.
     #[serde(with = "list")]
@@ -46,6 +53,7 @@ impl Default for Lane {
         Self {
             prefetch: 200,
             concurrency: Concurrency::default(),
+            shards: 1,
             bindings: Vec::new(),
             default_kind: None,
             consumer_timeout: None,
@@ -124,6 +132,18 @@ impl Lanes {
     pub fn taking(&self, kind: &str) -> Option<&str> {
         let takes = |lane: &Lane| lane.bindings.iter().any(|binding| matches_binding(binding, kind));
         self.defined().find(|(_, lane)| takes(lane)).map(|(name, _)| name)
+    }
+
+    /// How many queues share a lane's tasks, picked or not; 1 for one that is not defined.
+    pub fn shards(&self, name: &str) -> u16 {
+        self.defined.get(name).map_or(1, |lane| lane.shards)
+    }
+
+    /// Whether several queues share the tasks of a kind, so that each wants a key.
+    pub fn spread(&self, kind: &str) -> bool {
+        // Most fleets have no such lane, and every publisher asks for each task.
+        self.defined.values().any(|lane| lane.shards > 1)
+            && self.taking(kind).is_some_and(|lane| self.shards(lane) > 1)
     }
 
     fn picked(&self, name: &str) -> bool {
@@ -221,6 +241,20 @@ fn validate_lane(name: &str, lane: &Lane) -> Result<(), Invalid> {
                 "expected at least {}, the most workers of lanes.{name}.concurrency = {}",
                 lane.concurrency.max, lane.concurrency
             ),
+        ));
+    }
+    if !(1..=MOST_SHARDS).contains(&lane.shards) {
+        return Err(Invalid::new(
+            format!("lanes.{name}.shards"),
+            lane.shards,
+            format!("expected 1 to {MOST_SHARDS}"),
+        ));
+    }
+    if lane.prefetch < lane.shards {
+        return Err(Invalid::new(
+            format!("lanes.{name}.prefetch"),
+            lane.prefetch,
+            format!("expected at least {0}, one for each queue of lanes.{name}.shards = {0}", lane.shards),
         ));
     }
     Ok(())

@@ -138,6 +138,13 @@ impl Copied {
         }
     }
 
+    /// Gives it a key, its id, where it has none: among the queues of a lane that has several, those without
+    /// would all go to one.
+    #[must_use]
+    pub fn keyed(self, id: &str) -> Self {
+        if self.headers.contains_key(header::KEY) { self } else { self.with(header::KEY, long(id)) }
+    }
+
     /// Takes a due time off again.
     #[must_use]
     pub fn due_now(self) -> Self {

@@ -235,6 +235,8 @@ pub struct NewTask {
     pub body: Vec<u8>,
     /// Group, if any.
     pub group: Option<String>,
+    /// Tasks with the same key go to the same queue of a lane that has several.
+    pub key: Option<String>,
     /// Not before this long from now.
     pub delay: Option<Duration>,
     /// Deadline once started.
@@ -255,6 +257,7 @@ impl NewTask {
             content_type,
             body,
             group: None,
+            key: None,
             delay: None,
             timeout: None,
             trace: None,
@@ -278,6 +281,9 @@ impl NewTask {
         let mut headers = FieldTable::default();
         if let Some(group) = &self.group {
             headers.insert(header::GROUP.into(), long(group));
+        }
+        if let Some(key) = &self.key {
+            headers.insert(header::KEY.into(), long(key));
         }
         let ms = |span: Duration| i64::try_from(span.as_millis()).unwrap_or(i64::MAX).into();
         if let Some(delay) = self.delay {

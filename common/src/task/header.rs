@@ -13,6 +13,8 @@ pub const DELAY_MS: &str = "garenne-delay-ms";
 pub const NOT_BEFORE: &str = "garenne-not-before";
 /// Tasks of one group can be stopped, paused and awaited together.
 pub const GROUP: &str = "garenne-group";
+/// Tasks with the same key go to the same queue of a lane that has several; those without all to one.
+pub const KEY: &str = "garenne-key";
 /// Attempts already spent.
 pub const ATTEMPT: &str = "garenne-attempt";
 /// Absolute expiry, milliseconds since 1970: what `expiration` becomes in a copy.

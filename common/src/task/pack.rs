@@ -7,7 +7,7 @@
 
 use std::{borrow::Cow, time::SystemTime};
 
-use lapin::BasicProperties;
+use lapin::{BasicProperties, types::FieldTable};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use thiserror::Error;
@@ -15,6 +15,7 @@ use thiserror::Error;
 use super::{
     ContentType, Envelope, NewTask,
     envelope::epoch_ms,
+    header,
     id::{IdError, TaskId},
     kind::Kind,
     trace::TraceContext,
@@ -114,14 +115,19 @@ pub fn write_pack<'a>(tasks: impl IntoIterator<Item = &'a NewTask>) -> Result<Ve
     Ok(body)
 }
 
-/// The properties a pack travels with: persistent, with an id of its own, stamped with the time.
-pub fn pack_properties(kind: &Kind, now: SystemTime) -> BasicProperties {
-    BasicProperties::default()
+/// The properties a pack travels with: persistent, with an id of its own, stamped with the time, and with a
+/// key where several queues share tasks of its kind.
+pub fn pack_properties(kind: &Kind, key: Option<&str>, now: SystemTime) -> BasicProperties {
+    let properties = BasicProperties::default()
         .with_message_id(TaskId::random().as_str().into())
         .with_type(kind.as_str().into())
         .with_content_type(PACK.into())
         .with_delivery_mode(2)
-        .with_timestamp(epoch_ms(now).unsigned_abs() / 1000)
+        .with_timestamp(epoch_ms(now).unsigned_abs() / 1000);
+    let Some(key) = key else { return properties };
+    let mut headers = FieldTable::default();
+    headers.insert(header::KEY.into(), header::long(key));
+    properties.with_headers(headers)
 }
 
 /// Reads a pack.

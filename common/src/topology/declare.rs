@@ -2,12 +2,18 @@
 
 use lapin::{
     Channel, Connection, ErrorKind,
-    options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions},
+    options::{
+        ExchangeBindOptions, ExchangeDeclareOptions, ExchangeUnbindOptions, QueueBindOptions,
+        QueueDeclareOptions,
+    },
     types::{AMQPValue, FieldTable},
 };
 use thiserror::Error;
 
-use super::plan::{Arg, Binding, Exchange, Queue, Topology};
+use super::{
+    plan::{Arg, Exchange, ExchangeKind, Queue, Topology},
+    route::{Binding, Destination, Route},
+};
 use crate::{
     exit::{Exit, HasExit},
     task::header::long,
@@ -38,6 +44,14 @@ pub enum TopologyError {
         /// The broker's words.
         detail: String,
     },
+    /// The broker knows no such type of exchange.
+    #[error(
+        "lanes.{lane}.shards is over 1, which needs the broker's plugin rabbitmq_consistent_hash_exchange: run `rabbitmq-plugins enable rabbitmq_consistent_hash_exchange` on every node, or leave lanes.{lane}.shards at 1"
+    )]
+    NoPlugin {
+        /// The lane with several shards.
+        lane: String,
+    },
     /// The connection failed on the way.
     #[error("cannot declare the topology: {0}")]
     Broker(#[from] lapin::Error),
@@ -47,7 +61,7 @@ impl HasExit for TopologyError {
     fn exit(&self) -> Exit {
         match self {
             Self::Denied { .. } => Exit::Denied,
-            Self::Differs { .. } => Exit::Failed,
+            Self::Differs { .. } | Self::NoPlugin { .. } => Exit::Failed,
             Self::Broker(_) => Exit::BrokerUnavailable,
         }
     }
@@ -60,18 +74,54 @@ impl HasExit for TopologyError {
 pub async fn apply(connection: &Connection, topology: &Topology) -> Result<(), TopologyError> {
     let channel = connection.create_channel().await?;
     for exchange in &topology.exchanges {
-        declare_exchange(&channel, exchange, false)
-            .await
-            .map_err(|e| explain("exchange", &exchange.name, e))?;
+        declare_exchange(&channel, exchange, false).await.map_err(|error| unknown_type(exchange, error))?;
     }
     for queue in &topology.queues {
         declare_queue(&channel, queue, false).await.map_err(|e| explain("queue", &queue.name, e))?;
     }
-    for binding in &topology.bindings {
-        bind(&channel, binding).await.map_err(|e| explain("queue", &binding.queue, e))?;
+    let gone = former_dividers(connection, topology).await?;
+    for route in &topology.routes {
+        match route {
+            Route::Bind(binding) => bind(&channel, binding).await,
+            Route::Unbind(Binding { exchange, to, .. })
+                if gone.contains(&exchange.as_str()) || gone.contains(&to.name()) =>
+            {
+                Ok(())
+            }
+            Route::Unbind(binding) => unbind(&channel, binding).await,
+        }
+        .map_err(|error| {
+            let (Route::Bind(binding) | Route::Unbind(binding)) = route;
+            explain(binding.to.kind(), binding.to.name(), error)
+        })?;
     }
     channel.close(200, "done".into()).await?;
     Ok(())
+}
+
+/// The dividers that nobody declares now and that are not there either: nothing is bound to them, and lanes
+/// that never had several queues need not be asked for each.
+async fn former_dividers<'a>(
+    connection: &Connection,
+    topology: &'a Topology,
+) -> Result<Vec<&'a str>, TopologyError> {
+    let declared = |name: &str| topology.exchanges.iter().any(|exchange| exchange.name == name);
+    let mut names: Vec<_> = topology.unbound().map(|it| it.exchange.as_str()).collect();
+    names.retain(|name| !declared(name));
+    names.dedup();
+    let mut gone = Vec::new();
+    for name in names {
+        let channel = connection.create_channel().await?;
+        let options = ExchangeDeclareOptions { passive: true, ..Default::default() };
+        let kind = lapin::ExchangeKind::Custom(ExchangeKind::ConsistentHash.as_str().into());
+        let look = channel.exchange_declare(name.into(), kind, options, FieldTable::default()).await;
+        if is_there(look)? {
+            channel.close(200, "looked".into()).await?;
+        } else {
+            gone.push(name);
+        }
+    }
+    Ok(gone)
 }
 
 /// Makes sure that everything exists: looks first, which needs no right, and creates it all where
@@ -129,17 +179,29 @@ async fn declare_queue(channel: &Channel, queue: &Queue, passive: bool) -> Resul
 }
 
 async fn bind(channel: &Channel, binding: &Binding) -> Result<(), lapin::Error> {
-    let Binding { exchange, queue, key } = binding;
-    let options = QueueBindOptions::default();
-    channel
-        .queue_bind(
-            queue.as_str().into(),
-            exchange.as_str().into(),
-            key.as_str().into(),
-            options,
-            FieldTable::default(),
-        )
-        .await
+    let Binding { exchange, to, key } = binding;
+    let (from, key, none) = (exchange.as_str().into(), key.as_str().into(), FieldTable::default());
+    match to {
+        Destination::Queue(queue) => {
+            channel.queue_bind(queue.as_str().into(), from, key, QueueBindOptions::default(), none).await
+        }
+        Destination::Exchange(to) => {
+            channel.exchange_bind(to.as_str().into(), from, key, ExchangeBindOptions::default(), none).await
+        }
+    }
+}
+
+/// Nothing happens where there is no such binding, queue or exchange.
+async fn unbind(channel: &Channel, binding: &Binding) -> Result<(), lapin::Error> {
+    let Binding { exchange, to, key } = binding;
+    let (from, key, none) = (exchange.as_str().into(), key.as_str().into(), FieldTable::default());
+    match to {
+        Destination::Queue(queue) => channel.queue_unbind(queue.as_str().into(), from, key, none).await,
+        Destination::Exchange(to) => {
+            let options = ExchangeUnbindOptions::default();
+            channel.exchange_unbind(to.as_str().into(), from, key, options, none).await
+        }
+    }
 }
 
 fn table<'a>(arguments: impl IntoIterator<Item = (&'a &'static str, &'a Arg)>) -> FieldTable {
@@ -159,6 +221,20 @@ pub(crate) fn reply_code(error: &lapin::Error) -> Option<u16> {
     match error.kind() {
         ErrorKind::ProtocolError(error) => Some(error.get_id()),
         _ => None,
+    }
+}
+
+/// Brokers before 4.0 end the connection over an unknown type (503), later ones the channel (406).
+fn unknown_type(exchange: &Exchange, error: lapin::Error) -> TopologyError {
+    let unknown = match error.kind() {
+        ErrorKind::ProtocolError(broker) => broker.get_message().as_str().contains("unknown exchange type"),
+        _ => false,
+    };
+    match exchange.name.rsplit('.').next() {
+        Some(lane) if unknown && exchange.kind == ExchangeKind::ConsistentHash => {
+            TopologyError::NoPlugin { lane: lane.to_owned() }
+        }
+        _ => explain("exchange", &exchange.name, error),
     }
 }
 

@@ -23,11 +23,10 @@ pub fn definitions(topology: &Topology, vhost: &str) -> Value {
         })
         .collect();
     let bindings: Vec<_> = topology
-        .bindings
-        .iter()
+        .bindings()
         .map(|binding| {
-            json!({"source": binding.exchange, "vhost": vhost, "destination": binding.queue,
-                   "destination_type": "queue", "routing_key": binding.key, "arguments": {}})
+            json!({"source": binding.exchange, "vhost": vhost, "destination": binding.to.name(),
+                   "destination_type": binding.to.kind(), "routing_key": binding.key, "arguments": {}})
         })
         .collect();
     json!({"vhosts": [{"name": vhost}], "exchanges": exchanges, "queues": queues, "bindings": bindings})
@@ -44,9 +43,11 @@ pub struct Difference {
     pub detail: String,
 }
 
-/// Compares the wanted definitions with the arrays of the same names that the management API
-/// answers (`exchanges`, `queues`, `bindings`). What the broker has beyond them is nobody's fault.
-pub fn compare(wanted: &Value, actual: &Value) -> Vec<Difference> {
+/// Compares the topology with the arrays that the management API answers (`exchanges`, `queues`,
+/// `bindings`). What the broker has beyond it is nobody's fault, but for a second way of a lane's tasks, which
+/// would have each done twice or nowhere.
+pub fn compare(topology: &Topology, actual: &Value) -> Vec<Difference> {
+    let wanted = &definitions(topology, "/");
     let rows = |value: &Value, key: &str| value[key].as_array().cloned().unwrap_or_default();
     let mut differences = Vec::new();
     for (what, key, fields) in
@@ -73,16 +74,32 @@ pub fn compare(wanted: &Value, actual: &Value) -> Vec<Difference> {
         }
     }
     let present = rows(actual, "bindings");
-    for want in rows(wanted, "bindings") {
-        let same =
-            |have: &Value| ["source", "destination", "routing_key"].iter().all(|f| have[*f] == want[*f]);
-        if !present.iter().any(same) {
-            let part = |field: &str| want[field].as_str().unwrap_or_default().to_owned();
-            let name = format!("{} -> {} ({})", part("source"), part("destination"), part("routing_key"));
-            differences.push(Difference { what: "binding", name, detail: "missing".into() });
-        }
+    let wanted = rows(wanted, "bindings");
+    let is_one_of = |rows: &[Value], one: &Value| {
+        let fields = ["source", "destination", "destination_type", "routing_key"];
+        rows.iter().any(|row| fields.iter().all(|field| row[*field] == one[*field]))
+    };
+    for want in wanted.iter().filter(|want| !is_one_of(&present, want)) {
+        differences.push(Difference { what: "binding", name: shown(want), detail: "missing".into() });
+    }
+    // Whatever its key: a pattern that the settings no longer have leads astray as well.
+    let unbound = |have: &Value| {
+        topology.unbound().any(|it| {
+            let names = [&have["source"], &have["destination"], &have["destination_type"]];
+            names == [it.exchange.as_str(), it.to.name(), it.to.kind()]
+        })
+    };
+    for have in present.iter().filter(|have| unbound(have) && !is_one_of(&wanted, have)) {
+        let detail = "must not be there: it is of another number of shards, `garenne topology apply` undoes \
+                      it where its key is one of the lane's bindings";
+        differences.push(Difference { what: "binding", name: shown(have), detail: detail.into() });
     }
     differences
+}
+
+fn shown(binding: &Value) -> String {
+    let part = |field: &str| binding[field].as_str().unwrap_or_default().to_owned();
+    format!("{} -> {} ({})", part("source"), part("destination"), part("routing_key"))
 }
 
 fn argument_differences(want: &Value, have: &Value) -> impl Iterator<Item = String> {
@@ -119,32 +136,36 @@ mod tests {
     use super::*;
     use crate::topology::{BrokerVersion, Ladder, LaneSpec, Names};
 
-    fn wanted(version: &str) -> Value {
-        let lane =
-            LaneSpec { name: "fast".into(), bindings: vec!["reading.#".into()], consumer_timeout: None };
+    fn wanted(version: &str, shards: u16) -> Topology {
+        let bindings = vec!["reading.#".into()];
+        let lane = LaneSpec { name: "fast".into(), bindings, shards, consumer_timeout: None };
         let version: BrokerVersion = version.parse().unwrap();
-        definitions(&Topology::new(&Names::new("garenne"), &[lane], &Ladder::default(), version), "/")
+        Topology::new(&Names::new("garenne"), &[lane], &Ladder::default(), version)
+    }
+
+    fn texts(wanted: &Topology, actual: &Value) -> Vec<String> {
+        compare(wanted, actual).into_iter().map(|d| format!("{} {}: {}", d.what, d.name, d.detail)).collect()
     }
 
     #[test]
     fn the_same_is_no_difference() {
-        assert_eq!(compare(&wanted("4.0"), &wanted("4.0")), []);
+        for shards in [1, 4] {
+            let wanted = wanted("4.0", shards);
+            assert_eq!(compare(&wanted, &definitions(&wanted, "/")), []);
+        }
     }
 
     #[test]
     fn what_differs_is_named_with_both_values() {
-        let mut actual = wanted("4.0");
+        let wanted = wanted("4.0", 1);
+        let mut actual = definitions(&wanted, "/");
         actual["bindings"].as_array_mut().unwrap().retain(|b| b["routing_key"] != "reading.#");
         let queues = actual["queues"].as_array_mut().unwrap();
         queues.retain(|queue| queue["name"] != "garenne.suspect");
         queues.iter_mut().find(|queue| queue["name"] == "garenne.tasks.fast").unwrap()["arguments"]["x-delivery-limit"] =
             json!(20);
-        let texts: Vec<_> = compare(&wanted("4.0"), &actual)
-            .into_iter()
-            .map(|d| format!("{} {}: {}", d.what, d.name, d.detail))
-            .collect();
         assert_eq!(
-            texts,
+            texts(&wanted, &actual),
             [
                 "queue garenne.suspect: missing",
                 "queue garenne.tasks.fast: x-delivery-limit is 20, should be -1",
@@ -154,7 +175,63 @@ mod tests {
     }
 
     #[test]
+    fn a_way_from_another_number_of_shards_is_named() {
+        let mut actual = definitions(&wanted("4.0", 2), "/");
+        let old = json!({"source": "garenne.tasks", "destination": "garenne.tasks.fast",
+                         "destination_type": "queue", "routing_key": "reading.*"});
+        actual["bindings"].as_array_mut().unwrap().push(old);
+        let says = "must not be there: it is of another number of shards, `garenne topology apply` undoes it \
+                    where its key is one of the lane's bindings";
+        assert_eq!(
+            texts(&wanted("4.0", 2), &actual),
+            [format!("binding garenne.tasks -> garenne.tasks.fast (reading.*): {says}")]
+        );
+        let of_two = definitions(&wanted("4.0", 2), "/");
+        let found = texts(&wanted("4.0", 1), &of_two);
+        assert_eq!(
+            found[found.len() - 3..],
+            [
+                "binding garenne.tasks -> garenne.tasks.fast (reading.#): missing".to_owned(),
+                format!("binding garenne.tasks -> garenne.shards.fast (reading.#): {says}"),
+                format!("binding garenne.shards.fast -> garenne.tasks.fast.1 (1): {says}"),
+            ]
+        );
+    }
+
+    #[test]
+    fn several_shards_add_an_exchange_queues_and_rungs_and_leave_the_first_as_it_is() {
+        for version in ["3.10", "4.0", "4.3"] {
+            let (one, four) = (definitions(&wanted(version, 1), "/"), definitions(&wanted(version, 4), "/"));
+            let named = |of: &Value, list: &str, name: &str| {
+                of[list].as_array().unwrap().iter().find(|row| row["name"] == name).cloned()
+            };
+            let lane = |of| named(of, "queues", "garenne.tasks.fast").unwrap();
+            assert_eq!(lane(&one), lane(&four));
+            let last = named(&four, "queues", "garenne.tasks.fast.3").unwrap();
+            assert_eq!(last["arguments"]["x-queue-leader-locator"], "balanced");
+            assert_eq!(last["arguments"].get("x-delivery-limit").is_some(), version != "3.10");
+            assert!(named(&four, "queues", "garenne.tasks.fast.4").is_none());
+            let exchange = named(&four, "exchanges", "garenne.shards.fast").unwrap();
+            assert_eq!(
+                (exchange["type"].as_str(), exchange["arguments"]["hash-header"].as_str()),
+                (Some("x-consistent-hash"), Some("garenne-key"))
+            );
+            let rung = named(&four, "queues", "garenne.retry.fast.shards.1s").unwrap();
+            assert_eq!(rung["arguments"]["x-dead-letter-exchange"], "garenne.shards.fast");
+            assert!(named(&one, "exchanges", "garenne.shards.fast").is_none());
+            let rung = named(&one, "queues", "garenne.retry.fast.1s").unwrap();
+            assert_eq!(
+                (
+                    &rung["arguments"]["x-dead-letter-exchange"],
+                    &rung["arguments"]["x-dead-letter-routing-key"]
+                ),
+                (&json!(""), &json!("garenne.tasks.fast"))
+            );
+        }
+    }
+
+    #[test]
     fn an_old_broker_gets_no_delivery_limit_at_all() {
-        assert!(!wanted("3.13").to_string().contains("x-delivery-limit"));
+        assert!(!definitions(&wanted("3.13", 4), "/").to_string().contains("x-delivery-limit"));
     }
 }

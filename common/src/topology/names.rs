@@ -1,6 +1,6 @@
 //! The names of everything on the broker, from one prefix.
 
-use super::delay::Delay;
+use super::{delay::Delay, place::Place};
 
 /// Builds names; the prefix (default `garenne`) lets several fleets share a virtual host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,14 +19,39 @@ impl Names {
         format!("{}.tasks", self.prefix)
     }
 
-    /// A lane's queue.
+    /// A lane's queue; the first where several share its tasks.
     pub fn lane(&self, lane: &str) -> String {
-        format!("{}.tasks.{lane}", self.prefix)
+        self.shard(lane, 0)
     }
 
-    /// A rung of a lane's retry ladder.
+    /// One of the queues that share a lane's tasks, counted from 0. The first has the name of a lane's only
+    /// one, so that a lane that grows keeps its backlog.
+    pub fn shard(&self, lane: &str, shard: u16) -> String {
+        match shard {
+            0 => format!("{}.tasks.{lane}", self.prefix),
+            _ => format!("{}.tasks.{lane}.{shard}", self.prefix),
+        }
+    }
+
+    /// The exchange that divides a lane's tasks among its queues.
+    pub fn shards(&self, lane: &str) -> String {
+        format!("{}.shards.{lane}", self.prefix)
+    }
+
+    /// A rung of the retry ladder of a lane with one queue.
     pub fn retry(&self, lane: &str, delay: Delay) -> String {
         format!("{}.retry.{lane}.{delay}", self.prefix)
+    }
+
+    /// A rung of the retry ladder of a lane with several queues. Where a rung leads to cannot be changed, so
+    /// it is another one, and those of the lane's former shape empty themselves.
+    pub fn retry_shards(&self, lane: &str, delay: Delay) -> String {
+        format!("{}.retry.{lane}.shards.{delay}", self.prefix)
+    }
+
+    /// A lane's queues by name; `shards` is how many share its tasks, 1 or more.
+    pub fn place<'a>(&'a self, lane: &'a str, shards: u16) -> Place<'a> {
+        Place { names: self, lane, shards }
     }
 
     /// Where messages from unclean deaths run alone.

@@ -4,7 +4,14 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::config::Lanes;
 
-use super::{delay::Delay, ladder::Ladder, names::Names, version::BrokerVersion};
+use super::{
+    delay::Delay,
+    ladder::Ladder,
+    names::Names,
+    route::{Binding, Destination, Route, lane_routes},
+    version::BrokerVersion,
+};
+use crate::{config::MOST_SHARDS, task::header};
 
 /// A lane as the topology sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +20,8 @@ pub struct LaneSpec {
     pub name: String,
     /// Topic patterns whose tasks it takes.
     pub bindings: Vec<String>,
+    /// Queues that share its tasks, 1 or more.
+    pub shards: u16,
     /// How long the broker lets a delivery stay unsettled; the broker's own default when absent.
     pub consumer_timeout: Option<Duration>,
 }
@@ -24,6 +33,8 @@ pub enum ExchangeKind {
     Topic,
     /// To every bound queue.
     Fanout,
+    /// To one of the bound queues, the same for each value of a header. A plugin that ships with RabbitMQ.
+    ConsistentHash,
 }
 
 impl ExchangeKind {
@@ -32,6 +43,7 @@ impl ExchangeKind {
         match self {
             Self::Topic => "topic",
             Self::Fanout => "fanout",
+            Self::ConsistentHash => "x-consistent-hash",
         }
     }
 }
@@ -65,15 +77,15 @@ pub struct Queue {
     pub arguments: BTreeMap<&'static str, Arg>,
 }
 
-/// A binding of a queue to an exchange.
+/// A queue that no lane of these settings has, and a lane with more shards had.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Binding {
-    /// From.
-    pub exchange: String,
-    /// To.
+pub struct Leftover {
+    /// The queue.
     pub queue: String,
-    /// The pattern.
-    pub key: String,
+    /// The lane it belonged to.
+    pub lane: String,
+    /// The lane's shards by these settings.
+    pub shards: u16,
 }
 
 /// All of it.
@@ -83,8 +95,12 @@ pub struct Topology {
     pub exchanges: Vec<Exchange>,
     /// Queues and streams.
     pub queues: Vec<Queue>,
-    /// Bindings.
-    pub bindings: Vec<Binding>,
+    /// Bindings to make and to undo, in an order in which each task has exactly one way all the time.
+    pub routes: Vec<Route>,
+    /// Queues that may be there from settings with more shards. What they hold nobody consumes.
+    pub leftovers: Vec<Leftover>,
+    /// Rungs that may be there from a lane's other shape. They empty themselves.
+    pub former_rungs: Vec<String>,
 }
 
 impl LaneSpec {
@@ -96,6 +112,7 @@ impl LaneSpec {
             .map(|(name, lane)| Self {
                 name: name.to_owned(),
                 bindings: lane.bindings.clone(),
+                shards: lane.shards,
                 consumer_timeout: lane.consumer_timeout,
             })
             .collect()
@@ -115,7 +132,7 @@ impl Topology {
         let exchange = |name: String, kind| Exchange { name, kind, arguments: BTreeMap::new() };
         let mut tasks = exchange(names.tasks(), ExchangeKind::Topic);
         tasks.arguments.insert("alternate-exchange", Arg::Text(names.unroutable()));
-        let exchanges = vec![
+        let mut exchanges = vec![
             exchange(names.unroutable(), ExchangeKind::Fanout),
             exchange(names.dead(), ExchangeKind::Fanout),
             tasks,
@@ -131,28 +148,75 @@ impl Topology {
             stream(names.stops(), STOPS_MAX_AGE),
             stream(names.lives(), LIVES_MAX_AGE),
         ];
-        let mut bindings = vec![
-            Binding { exchange: names.dead(), queue: names.dead(), key: "#".into() },
-            Binding { exchange: names.unroutable(), queue: names.unroutable(), key: "#".into() },
-            Binding { exchange: names.control(), queue: names.stops(), key: "stop.#".into() },
-            Binding { exchange: names.events(), queue: names.lives(), key: "life.#".into() },
+        let bound = |exchange, queue, key: &str| {
+            Route::Bind(Binding { exchange, to: Destination::Queue(queue), key: key.to_owned() })
+        };
+        let mut routes = vec![
+            bound(names.dead(), names.dead(), "#"),
+            bound(names.unroutable(), names.unroutable(), "#"),
+            bound(names.control(), names.stops(), "stop.#"),
+            bound(names.events(), names.lives(), "life.#"),
         ];
+        let (mut leftovers, mut former_rungs) = (Vec::new(), Vec::new());
         for lane in lanes {
-            let mut queue = dead_lettered(quorum(names.lane(&lane.name), version), &names.dead(), None);
-            if let Some(timeout) = lane.consumer_timeout {
-                let ms = timeout.as_millis().try_into().unwrap_or(i64::MAX);
-                queue.arguments.insert("x-consumer-timeout", Arg::Number(ms));
+            let LaneSpec { name, shards, .. } = lane;
+            if *shards > 1 {
+                exchanges.push(divider(names, name));
             }
-            queues.push(queue);
-            queues.extend(ladder.rungs().iter().map(|&delay| rung(names, &lane.name, delay, version)));
-            bindings.extend(lane.bindings.iter().map(|key| Binding {
-                exchange: names.tasks(),
-                queue: names.lane(&lane.name),
-                key: key.clone(),
+            for shard in 0..*shards {
+                queues.push(lane_queue(names, lane, shard, version));
+            }
+            queues.extend(ladder.rungs().iter().map(|&delay| rung(names, lane, delay, version)));
+            routes.extend(lane_routes(names, lane));
+            leftovers.extend((*shards..MOST_SHARDS).map(|shard| Leftover {
+                queue: names.shard(name, shard),
+                lane: name.clone(),
+                shards: *shards,
             }));
+            let other = names.place(name, if *shards > 1 { 1 } else { MOST_SHARDS });
+            former_rungs.extend(ladder.rungs().iter().map(|&delay| other.rung(delay)));
         }
-        Self { exchanges, queues, bindings }
+        Self { exchanges, queues, routes, leftovers, former_rungs }
     }
+
+    /// The bindings that should be there.
+    pub fn bindings(&self) -> impl Iterator<Item = &Binding> {
+        self.routes.iter().filter_map(|route| match route {
+            Route::Bind(binding) => Some(binding),
+            Route::Unbind(_) => None,
+        })
+    }
+
+    /// The bindings that must not be there.
+    pub fn unbound(&self) -> impl Iterator<Item = &Binding> {
+        self.routes.iter().filter_map(|route| match route {
+            Route::Bind(_) => None,
+            Route::Unbind(binding) => Some(binding),
+        })
+    }
+}
+
+/// What divides a lane's tasks among its queues. Where they all are gone, what comes is as unroutable as
+/// with one.
+fn divider(names: &Names, lane: &str) -> Exchange {
+    let arguments = BTreeMap::from([
+        ("hash-header", Arg::Text(header::KEY.into())),
+        ("alternate-exchange", Arg::Text(names.unroutable())),
+    ]);
+    Exchange { name: names.shards(lane), kind: ExchangeKind::ConsistentHash, arguments }
+}
+
+fn lane_queue(names: &Names, lane: &LaneSpec, shard: u16, version: BrokerVersion) -> Queue {
+    let mut queue = dead_lettered(quorum(names.shard(&lane.name, shard), version), &names.dead(), None);
+    if let Some(timeout) = lane.consumer_timeout {
+        let ms = timeout.as_millis().try_into().unwrap_or(i64::MAX);
+        queue.arguments.insert("x-consumer-timeout", Arg::Number(ms));
+    }
+    // The first is there already where a lane grows, and its arguments cannot be changed.
+    if shard > 0 {
+        queue.arguments.insert("x-queue-leader-locator", Arg::Text("balanced".into()));
+    }
+    queue
 }
 
 fn quorum(name: String, version: BrokerVersion) -> Queue {
@@ -176,8 +240,10 @@ fn dead_lettered(mut queue: Queue, exchange: &str, key: Option<String>) -> Queue
 }
 
 /// Messages leave a queue only at its head, so each delay has a queue of its own.
-fn rung(names: &Names, lane: &str, delay: Delay, version: BrokerVersion) -> Queue {
-    let mut queue = dead_lettered(quorum(names.retry(lane, delay), version), "", Some(names.lane(lane)));
+fn rung(names: &Names, lane: &LaneSpec, delay: Delay, version: BrokerVersion) -> Queue {
+    let place = names.place(&lane.name, lane.shards);
+    let (exchange, key) = place.entry();
+    let mut queue = dead_lettered(quorum(place.rung(delay), version), &exchange, Some(key));
     queue.arguments.insert("x-message-ttl", Arg::Number(delay.as_millis().try_into().unwrap_or(i64::MAX)));
     queue
 }

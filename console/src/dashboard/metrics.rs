@@ -44,9 +44,12 @@ pub(super) fn register(metrics: &Metrics, scope: &Arc<Scope>) {
             consumers.with_label_values(&[name]).set(gauge(queue.consumers));
         }
         for (lane, sample) in &sample.lanes {
-            // By the workers where the broker was not asked.
+            // By the workers where the broker was not asked: they know the lane and not the queue, so all of
+            // it stands at the first.
             let name = scope.operator.names.lane(lane);
-            messages.with_label_values(&[name.as_str(), "unacked"]).set(gauge(sample.unacked));
+            if queues.get(&name).is_none_or(|queue| queue.unacked.is_none()) {
+                messages.with_label_values(&[name.as_str(), "unacked"]).set(gauge(sample.unacked));
+            }
             if let Some(seconds) = sample.backlog_seconds {
                 backlog.with_label_values(&[lane]).set(seconds);
             }

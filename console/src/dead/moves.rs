@@ -12,6 +12,7 @@ use std::{
 use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 use garenne_common::{
     broker::{Message, Publisher, PublisherConfig, Target},
+    config::MOST_SHARDS,
     exit::Failure,
     task::{Copied, TaskId, epoch_ms, header, matches_binding},
 };
@@ -227,34 +228,40 @@ impl Mover<'_> {
         if letter.reason == "expired" || expires.is_some_and(|at| at <= epoch_ms(now)) {
             copied = copied.without(header::EXPIRES_AT);
         }
-        let mut properties = copied.into_properties();
-        if properties.message_id().is_none() {
-            properties = properties.with_message_id(TaskId::random().as_str().into());
-        }
-        let target = self.target(letter)?;
+        let id = letter.properties.message_id().as_ref().map(|id| id.as_str().to_owned());
+        let id = id.unwrap_or_else(|| TaskId::random().as_str().to_owned());
+        let (target, spread) = self.target(letter)?;
+        let copied = if spread { copied.keyed(&id) } else { copied };
+        let properties = copied.into_properties().with_message_id(id.into());
         Ok(Message { target, properties, body: letter.body.clone().into() })
     }
 
-    /// By kind where a lane takes it, as any publisher would; else back to the queue it came from.
-    fn target(&self, letter: &Letter) -> Result<Target, String> {
+    /// By kind where a lane takes it, as any publisher would; else back to the lane it came from. And whether
+    /// several queues share that lane's tasks.
+    fn target(&self, letter: &Letter) -> Result<(Target, bool), String> {
         let Operator { names, settings, .. } = self.operator;
         let takes = |lane: &garenne_common::config::Lane| {
             lane.bindings.iter().any(|binding| matches_binding(binding, &letter.kind))
         };
         if settings.lanes.defined().any(|(_, lane)| takes(lane)) {
-            return Ok(Target::exchange(names.tasks(), letter.kind.clone()));
+            let target = Target::exchange(names.tasks(), letter.kind.clone());
+            return Ok((target, settings.lanes.spread(&letter.kind)));
         }
         let lanes: Vec<_> = settings.lanes.defined().map(|(name, _)| name).collect();
         let of_queue = |queue: &String| {
             let is = |lane: &&&str| {
-                *queue == names.lane(lane)
-                    || self.operator.ladder.rungs().iter().any(|&rung| *queue == names.retry(lane, rung))
+                let of_rung = |&rung| [names.retry(lane, rung), names.retry_shards(lane, rung)];
+                (0..MOST_SHARDS).any(|shard| *queue == names.shard(lane, shard))
+                    || self.operator.ladder.rungs().iter().any(|rung| of_rung(rung).contains(queue))
             };
             lanes.iter().find(is).map(|lane| (*lane).to_owned())
         };
         let recorded = letter.lane.clone().filter(|lane| lanes.contains(&lane.as_str()));
         match recorded.or_else(|| letter.queue.as_ref().and_then(of_queue)) {
-            Some(lane) => Ok(Target::queue(names.lane(&lane))),
+            Some(lane) => {
+                let place = names.place(&lane, settings.lanes.shards(&lane));
+                Ok((Target::lane(place), place.is_sharded()))
+            }
             None => Err(format!("no lane takes kind {:?}, and the letter records none", letter.kind)),
         }
     }
@@ -287,11 +294,17 @@ async fn settle(
     }
 }
 
-/// Tells letters apart across walks; delivery tags do not last.
+/// Tells letters apart across walks; delivery tags do not last, and the broker counts in a header how often
+/// it delivered one.
 fn identity(letter: &Letter) -> u64 {
     let mut hasher = DefaultHasher::new();
     (&letter.id, &letter.kind, &letter.reason, letter.died_at, letter.attempt, &letter.body)
         .hash(&mut hasher);
-    format!("{:?}", letter.properties.headers()).hash(&mut hasher);
+    let counts = |name: &str| ["x-delivery-count", "x-acquired-count"].contains(&name);
+    for (name, value) in letter.properties.headers().iter().flat_map(|headers| headers.inner()) {
+        if !counts(name.as_str()) {
+            format!("{name}={value:?}").hash(&mut hasher);
+        }
+    }
     hasher.finish()
 }

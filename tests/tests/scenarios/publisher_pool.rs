@@ -109,10 +109,10 @@ async fn exhausted_members_are_waited_for_with_a_timeout() -> Result<()> {
     let large = publisher.publish(message(&queue, vec![b'x'; 15 << 20])?);
     let small = async {
         eventually("a publisher that is busy", async || {
-            match publisher.send(message(&queue, b"small".to_vec())?).await {
+            match publisher.publish(message(&queue, b"small".to_vec())?).await {
                 Err(error @ PublishError::Busy { .. }) => Ok(Seen::Wanted(error)),
                 Err(other) => Err(other.into()),
-                Ok(_) => Ok(Seen::Other("sent".to_owned())),
+                Ok(()) => Ok(Seen::Other("sent".to_owned())),
             }
         })
         .await
@@ -137,6 +137,7 @@ async fn broken_member_is_dropped() -> Result<()> {
 
     proxy.stall();
     let lost = publisher.send(message(&queue, b"lost".to_vec())?).await?;
+    eventually("a message under way", async || Ok(Seen::when(lost.is_under_way(), "waiting"))).await?;
     proxy.cut();
     let error = lost.confirmed().await.unwrap_err();
     assert!(matches!(error, PublishError::InDoubt(_)) && error.in_doubt(), "{error:?}");

@@ -17,6 +17,8 @@ struct PartialLane {
     #[serde(deserialize_with = "prefetch")]
     prefetch: Option<u16>,
     concurrency: Option<Concurrency>,
+    #[serde(deserialize_with = "shards")]
+    shards: Option<u16>,
     bindings: Option<ListOfKeys>,
     default_kind: Option<String>,
     #[serde(with = "humantime_serde")]
@@ -29,14 +31,23 @@ struct ListOfKeys(#[serde(with = "list")] Vec<String>);
 #[derive(Deserialize)]
 struct ListOfNames(#[serde(with = "list")] Vec<String>);
 
-/// A number beyond 65535 is refused in the same words as one that only the broker would refuse.
 fn prefetch<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::Error> {
-    let number = u64::deserialize(deserializer).map_err(|_| out_of_range::<D>())?;
-    u16::try_from(number).map(Some).map_err(|_| out_of_range::<D>())
+    number(deserializer, "prefetch", super::MOST_PREFETCH)
 }
 
-fn out_of_range<'de, D: Deserializer<'de>>() -> D::Error {
-    serde::de::Error::custom(format!("prefetch out of range, expected 1 to {}", super::MOST_PREFETCH))
+fn shards<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::Error> {
+    number(deserializer, "shards", super::MOST_SHARDS)
+}
+
+/// A number beyond 65535 is refused in the same words as one that is only beyond what is allowed.
+fn number<'de, D: Deserializer<'de>>(
+    deserializer: D,
+    name: &str,
+    most: u16,
+) -> Result<Option<u16>, D::Error> {
+    let refused = || serde::de::Error::custom(format!("{name} out of range, expected 1 to {most}"));
+    let number = u64::deserialize(deserializer).map_err(|_| refused())?;
+    u16::try_from(number).map(Some).map_err(|_| refused())
 }
 
 impl<'de> Deserialize<'de> for Lanes {
@@ -80,6 +91,9 @@ fn overlay(lane: &mut Lane, given: PartialLane) {
     }
     if let Some(concurrency) = given.concurrency {
         lane.concurrency = concurrency;
+    }
+    if let Some(shards) = given.shards {
+        lane.shards = shards;
     }
     if let Some(ListOfKeys(bindings)) = given.bindings {
         lane.bindings = bindings;

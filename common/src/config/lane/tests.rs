@@ -146,6 +146,31 @@ fn prefetch_holds_what_the_workers_run() {
 }
 
 #[test]
+fn shards_have_bounds_and_each_gets_a_place() {
+    let fast = |value| refusal(&[], &[("GARENNE_LANES__FAST__SHARDS", value)]);
+    for value in ["0", "17", "70000"] {
+        assert_eq!(
+            fast(value),
+            format!(
+                "setting lanes.fast.shards = {value} (environment GARENNE_LANES__FAST__SHARDS) is refused: \
+                 expected 1 to 16"
+            )
+        );
+    }
+    assert_eq!(
+        refusal(&["--prefetch", "5"], &[("GARENNE_LANES__FAST__SHARDS", "6")]),
+        "setting lanes.fast.prefetch = 5 (flag --prefetch) is refused: \
+         expected at least 6, one for each queue of lanes.fast.shards = 6"
+    );
+    let lanes = resolve(&["--lane", "slow"], &[("GARENNE_LANES__FAST__SHARDS", "4")], "").unwrap();
+    assert_eq!((lanes.shards("fast"), lanes.shards("slow"), lanes.shards("none")), (4, 1, 1));
+    assert_eq!(
+        (lanes.spread("reading.process"), lanes.spread("alert.notify"), lanes.spread("odd")),
+        (true, false, false)
+    );
+}
+
+#[test]
 fn a_range_that_is_none_names_the_lane() {
     assert_eq!(
         refusal(&["--lane", "fast:concurrency=4..1"], &[]),

@@ -1,0 +1,39 @@
+//! Where a lane's tasks are: in one queue, or in several behind an exchange that divides them.
+
+use super::{delay::Delay, names::Names};
+
+/// A lane's queues, by name.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    pub(super) names: &'a Names,
+    pub(super) lane: &'a str,
+    pub(super) shards: u16,
+}
+
+impl Place<'_> {
+    /// Whether several queues share the lane's tasks.
+    pub fn is_sharded(self) -> bool {
+        self.shards > 1
+    }
+
+    /// The queues that hold its tasks, one or more.
+    pub fn queues(self) -> Vec<String> {
+        (0..self.shards).map(|shard| self.names.shard(self.lane, shard)).collect()
+    }
+
+    /// The queue of its retry ladder for this delay.
+    pub fn rung(self, delay: Delay) -> String {
+        if self.is_sharded() {
+            self.names.retry_shards(self.lane, delay)
+        } else {
+            self.names.retry(self.lane, delay)
+        }
+    }
+
+    /// What its tasks are published to straight, past its bindings: an exchange and a routing key. A task
+    /// for several queues needs a key (`garenne-key`), or it lands where all land that have none.
+    pub fn entry(self) -> (String, String) {
+        let exchange = if self.is_sharded() { self.names.shards(self.lane) } else { String::new() };
+        (exchange, self.names.lane(self.lane))
+    }
+}
