@@ -151,6 +151,10 @@ pub struct PublishArgs {
     /// The field of each line that is the task's id; the same id has no second effect
     #[arg(long, value_name = "NAME")]
     pub id_field: Option<String>,
+    /// The field of each line that is the task's key: in a lane with several shards, the same key goes to the
+    /// same queue [default: the task's id]
+    #[arg(long, value_name = "NAME")]
+    pub key_field: Option<String>,
     /// Group: stop, pause or await the tasks together
     #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
@@ -168,8 +172,8 @@ pub struct PublishArgs {
 impl PublishArgs {
     /// What to publish.
     pub fn options(self) -> PublishOptions {
-        let Self { kind, file, id_field, group, delay, timeout, retry_for } = self;
-        PublishOptions { kind, file, id_field, group, delay, timeout, retry_for }
+        let Self { kind, file, id_field, key_field, group, delay, timeout, retry_for } = self;
+        PublishOptions { kind, file, id_field, key_field, group, delay, timeout, retry_for }
     }
 }
 

@@ -11,7 +11,8 @@ use futures_util::{
 };
 use garenne_common::{
     broker::{Message, PublishError, Publisher, Target},
-    task::{Kind, NewTask, pack_properties, write_pack},
+    config::Lanes,
+    task::{Kind, NewTask, TaskId, pack_properties, write_pack},
     topology::Names,
 };
 
@@ -39,25 +40,31 @@ pub trait Outlet: Send + Sync + 'static {
 pub struct BrokerOutlet {
     publisher: Publisher,
     exchange: String,
+    /// Whose tasks want a key, because several queues share them.
+    lanes: Arc<Lanes>,
     pressure: Arc<Pressure>,
 }
 
 impl BrokerOutlet {
-    /// Publishes to the task exchange of `names`.
-    pub fn new(publisher: Publisher, names: &Names) -> Arc<Self> {
-        Self::within(publisher, names, Duration::MAX)
+    /// Publishes to the task exchange of `names`, for these lanes.
+    pub fn new(publisher: Publisher, names: &Names, lanes: &Lanes) -> Arc<Self> {
+        Self::within(publisher, names, lanes, Duration::MAX)
     }
 
     /// The same, refusing what comes while a confirm has been outstanding for longer than `limit`.
-    pub fn within(publisher: Publisher, names: &Names, limit: Duration) -> Arc<Self> {
-        Arc::new(Self { publisher, exchange: names.tasks(), pressure: Arc::new(Pressure::new(limit)) })
+    pub fn within(publisher: Publisher, names: &Names, lanes: &Lanes, limit: Duration) -> Arc<Self> {
+        let (exchange, lanes) = (names.tasks(), Arc::new(lanes.clone()));
+        Arc::new(Self { publisher, exchange, lanes, pressure: Arc::new(Pressure::new(limit)) })
     }
 
     fn target(&self, kind: &Kind) -> Target {
         Target::exchange(self.exchange.clone(), kind.as_str().to_owned())
     }
 
-    async fn one(&self, task: NewTask) -> Result<(), PublishError> {
+    async fn one(&self, mut task: NewTask) -> Result<(), PublishError> {
+        if task.key.is_none() && self.lanes.spread(task.kind.as_str()) {
+            task.key = Some(task.id.as_str().to_owned());
+        }
         let (target, properties) = (self.target(&task.kind), task.properties(SystemTime::now()));
         let _sent = self.pressure.send();
         self.publisher.publish(Message { target, properties, body: task.body.into() }).await
@@ -92,8 +99,9 @@ impl Parcels for BrokerOutlet {
             };
             match pack {
                 Some((kind, body)) => {
-                    let (target, properties) =
-                        (outlet.target(&kind), pack_properties(&kind, SystemTime::now()));
+                    let key = outlet.lanes.spread(kind.as_str()).then(|| pack_key(&tasks));
+                    let properties = pack_properties(&kind, key.as_deref(), SystemTime::now());
+                    let target = outlet.target(&kind);
                     let _sent = outlet.pressure.send();
                     outlet.publisher.publish(Message { target, properties, body: body.into() }).await
                 }
@@ -102,6 +110,14 @@ impl Parcels for BrokerOutlet {
             }
         })
     }
+}
+
+/// The key of all its tasks where they have the same; one of its own otherwise: to gather by key would make
+/// as many messages as there are devices.
+fn pack_key(tasks: &[NewTask]) -> String {
+    let first = tasks.first().and_then(|task| task.key.as_ref());
+    let shared = first.filter(|key| tasks.iter().all(|task| task.key.as_ref() == Some(key)));
+    shared.cloned().unwrap_or_else(|| TaskId::random().as_str().to_owned())
 }
 
 impl Outlet for BrokerOutlet {

@@ -39,6 +39,8 @@ pub struct PublishOptions {
     pub file: Option<PathBuf>,
     /// The field that holds the task's id.
     pub id_field: Option<String>,
+    /// The field that holds the task's key; its id is the key otherwise, where its lane wants one.
+    pub key_field: Option<String>,
     /// Group of all tasks.
     pub group: Option<String>,
     /// Not before this long from now.
@@ -88,7 +90,7 @@ pub async fn run(settings: ProducerSettings, options: PublishOptions) -> Result<
     let publisher = connect::publisher(&settings, config, &metrics).await?;
     let (name, instance) = connect::passer_by();
     let traces = connect::traces(&settings, name, instance, &metrics)?;
-    let outlet = BrokerOutlet::new(publisher.clone(), &settings.names());
+    let outlet = BrokerOutlet::new(publisher.clone(), &settings.names(), &settings.lanes);
     let outlet = TracedOutlet::before(outlet, &traces, &settings.names());
 
     let (sender, mut receiver) = mpsc::channel(IN_FLIGHT);
@@ -203,18 +205,26 @@ fn task(line: &[u8], kind: &Kind, options: &PublishOptions) -> Result<NewTask, S
     let payload: Value = serde_json::from_slice(line).map_err(|error| format!("not JSON: {error}"))?;
     let mut task = NewTask::new(kind.clone(), ContentType::Json, line.to_vec());
     if let Some(field) = &options.id_field {
-        task.id = match payload.get(field) {
-            Some(Value::String(id)) => TaskId::parse(id),
-            Some(Value::Number(id)) => TaskId::parse(&id.to_string()),
-            Some(_) => return Err(format!("field {field:?} is no text or number and cannot be the id")),
-            None => return Err(format!("field {field:?}, the id, is not there")),
-        }
-        .map_err(|error| format!("field {field:?}: {error}"))?;
+        let id = text(&payload, field, "id")?;
+        task.id = TaskId::parse(&id).map_err(|error| format!("field {field:?}: {error}"))?;
+    }
+    if let Some(field) = &options.key_field {
+        task.key = Some(text(&payload, field, "key")?);
     }
     task.group.clone_from(&options.group);
     task.delay = options.delay;
     task.timeout = options.timeout;
     Ok(task)
+}
+
+/// A field that names something.
+fn text(payload: &Value, field: &str, what: &str) -> Result<String, String> {
+    match payload.get(field) {
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(Value::Number(number)) => Ok(number.to_string()),
+        Some(_) => Err(format!("field {field:?} is no text or number and cannot be the {what}")),
+        None => Err(format!("field {field:?}, the {what}, is not there")),
+    }
 }
 
 struct Outcome {
@@ -254,6 +264,7 @@ mod tests {
             kind: kind.to_owned(),
             file: None,
             id_field: id_field.map(str::to_owned),
+            key_field: None,
             group: Some("g".to_owned()),
             delay: None,
             timeout: None,
@@ -271,6 +282,14 @@ mod tests {
         assert_eq!((task.id.as_str(), task.group.as_deref()), ("a-1", Some("g")));
         assert_eq!(&task.body[..], b"{\"n\":50,\"key\":\"a-1\"}");
         assert_eq!(made("{\"key\":7}", "bench.noop", Some("key")).unwrap().id.as_str(), "7");
+    }
+
+    #[test]
+    fn a_field_can_be_the_key() {
+        let options = PublishOptions { key_field: Some("device".to_owned()), ..options("bench.noop", None) };
+        let made = |line: &str| task(line.as_bytes(), &Kind::parse("bench.noop").unwrap(), &options);
+        assert_eq!(made("{\"device\":\"d1\"}").unwrap().key.as_deref(), Some("d1"));
+        assert_eq!(made("{}").unwrap_err(), "field \"device\", the key, is not there");
     }
 
     #[test]

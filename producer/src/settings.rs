@@ -13,7 +13,7 @@ use garenne_common::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    gateway::{Limits, Routes, ServerKind},
+    gateway::{Limits, READING, Routes, ServerKind},
     outlet::gather::GatherConfig,
 };
 
@@ -100,6 +100,7 @@ impl ProducerSettings {
     /// Which kinds are taken.
     pub fn routes(&self) -> Routes {
         Routes::new(self.lanes.defined().flat_map(|(_, lane)| lane.bindings.clone()))
+            .spreading(self.lanes.spread(READING))
     }
 
     /// What must exist on a broker of this version.

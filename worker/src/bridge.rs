@@ -147,7 +147,8 @@ impl Bridge {
     /// (with tasks of a channel that died) is waited for.
     pub(crate) async fn accept(self: &Arc<Self>, deliveries: Vec<Delivery>) {
         let now = SystemTime::now();
-        let ready = deliveries.into_iter().filter_map(|delivery| self.read(delivery, now)).collect();
+        let mut ready = VecDeque::with_capacity(deliveries.len());
+        ready.extend(deliveries.into_iter().filter_map(|delivery| self.read(delivery, now)));
         self.enter(ready).await;
     }
 

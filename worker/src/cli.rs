@@ -13,7 +13,7 @@ use toml::Table;
 
 use crate::{
     alarm::Rules,
-    builtin,
+    builtin, panics,
     settings::WorkerConfig,
     sink::postgres::{Silences, StoredReadings},
     worker::{Worker, WorkerBuilder},
@@ -107,7 +107,7 @@ impl Cli {
             return Ok(Exit::Done);
         }
         tracing::init(config.common.log_format)?;
-        one_line_panics();
+        panics::in_one_line();
         let (sender, commands) = signal::commands(config.shutdown_mode).map_err(anyhow::Error::from)?;
         let receipt_file = config.receipt.clone();
         let worker = register(Worker::builder(config))?.build().map_err(crate::WorkerError::from)?;
@@ -133,13 +133,9 @@ pub fn stock(builder: WorkerBuilder) -> Result<WorkerBuilder, Failure> {
         }
         None => builtin::reading::Calibration::default(),
     };
-    let store = match &builder.config().postgres_url {
-        Some(url) => Some(
-            StoredReadings::new(url.expose(), &builder.config().common.prefix)
-                .map_err(crate::WorkerError::from)?,
-        ),
-        None => None,
-    };
+    let config = builder.config();
+    let stored = |database| StoredReadings::new(database?, &config.common.prefix);
+    let store = config.database().map(stored).transpose().map_err(crate::WorkerError::from)?;
     let builder = builtin::reading::task::register(builder, calibration);
     let builder = watched(builder)?;
     let builder = builtin::window::task::register(builder, store);
@@ -152,7 +148,7 @@ pub fn stock(builder: WorkerBuilder) -> Result<WorkerBuilder, Failure> {
 /// Adds the rules of the settings, and what looks for silence.
 fn watched(builder: WorkerBuilder) -> Result<WorkerBuilder, Failure> {
     let config = builder.config();
-    let (Some(path), Some(url)) = (&config.rules, &config.postgres_url) else { return Ok(builder) };
+    let (Some(path), Some(database)) = (&config.rules, config.database()) else { return Ok(builder) };
     let rules = Rules::load(path).map_err(|e| Failure::new(Exit::Config, e))?;
     for kind in [builtin::alert::task::KIND, builtin::reading::watch::KIND] {
         if config.lanes.taking(kind).is_none() {
@@ -171,20 +167,8 @@ fn watched(builder: WorkerBuilder) -> Result<WorkerBuilder, Failure> {
         return Err(Failure::new(Exit::Config, problem));
     }
     let rules = Arc::new(rules);
-    let silences = Silences::new(url.expose(), &config.common.prefix, Arc::clone(&rules))
+    let silences = database
+        .and_then(|database| Silences::new(database, &config.common.prefix, Arc::clone(&rules)))
         .map_err(crate::WorkerError::from)?;
     Ok(builtin::reading::watch::register(builder.rules(rules), silences))
-}
-
-/// A handler's panic is caught and counted, and its task tried again: one log line tells of it, with
-/// a backtrace only where somebody asked for one.
-fn one_line_panics() {
-    if std::env::var_os("RUST_BACKTRACE").is_some() {
-        return;
-    }
-    std::panic::set_hook(Box::new(|panic| {
-        let message = panic.payload_as_str().unwrap_or("no message");
-        let place = panic.location().map(ToString::to_string).unwrap_or_default();
-        ::tracing::error!(message, place, "panic");
-    }));
 }

@@ -1,5 +1,6 @@
 //! The only AMQP in this crate: deliveries come in, settlements go out.
 
+mod company;
 mod delivery;
 mod epoch;
 pub(crate) mod journal;

@@ -16,6 +16,7 @@ use crate::{
     consumer::Epoch,
     fleet::{Orders, Word},
     handler::{Output, Surroundings, TaskContext, TaskError, Wish},
+    panics,
     registry::Entry,
     spans::AttemptSpan,
 };
@@ -55,9 +56,10 @@ impl Attempt {
                 Word::PutOff(wait) => TaskError::snooze(wait),
             })
         } else {
-            let content_type = self.envelope.content_type;
+            let (content_type, envelope) = (self.envelope.content_type, Arc::clone(&self.envelope));
             let context = TaskContext::new(self.envelope, self.worker, self.surroundings, self.span, cx);
-            let result = self.entry.handler.call(context.clone(), content_type, self.body).await;
+            let call = async { self.entry.handler.call(context.clone(), content_type, self.body).await };
+            let result = panics::told_as(envelope, call).await;
             let follow_ups = context.take_follow_ups();
             result
                 .map(|output| Output { follow_ups, ..output })

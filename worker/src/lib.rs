@@ -34,6 +34,7 @@ pub mod handler;
 mod hurry;
 mod loans;
 mod pack;
+mod panics;
 mod registry;
 mod settings;
 pub mod sink;

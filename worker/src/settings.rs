@@ -6,12 +6,15 @@ use std::{
 };
 
 use garenne_common::{
-    config::{Common, Invalid, Lanes, Retry, SecretUrl, Settings, Size, host_name, list},
+    config::{Certificates, Common, Invalid, Lanes, Retry, SecretUrl, Settings, Size, host_name, list},
     shutdown::Mode,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{builtin::AlertSettings, sink::postgres::OnConflict};
+use crate::{
+    builtin::AlertSettings,
+    sink::postgres::{Database, OnConflict, PostgresError},
+};
 
 /// A sink by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +44,8 @@ pub struct WorkerConfig {
     pub sinks: Vec<SinkName>,
     /// Where Postgres is, for that sink.
     pub postgres_url: Option<SecretUrl>,
+    /// Certificates for it, where its URL asks for TLS.
+    pub postgres_tls: Certificates,
     /// What becomes of a reading whose key is stored with another value.
     pub on_conflict: OnConflict,
     /// How it stops when told nothing else.
@@ -85,6 +90,7 @@ impl Default for WorkerConfig {
             retry: Retry::default(),
             sinks: Vec::new(),
             postgres_url: None,
+            postgres_tls: Certificates::default(),
             on_conflict: OnConflict::default(),
             shutdown_mode: Mode::default(),
             shutdown_timeout: Duration::from_secs(25),
@@ -119,6 +125,13 @@ impl Settings for WorkerConfig {
             let problem = "the sink postgres needs it, such as postgres://user:password@host/database";
             return Err(Invalid::new("postgres_url", "nothing", problem));
         }
+        let database = self.database().transpose().map_err(|error| {
+            let url = self.postgres_url.as_ref().map(SecretUrl::masked).unwrap_or_default();
+            Invalid::new("postgres_url", format_args!("{url:?}"), error.to_string())
+        })?;
+        let plain = "is for sslmode=require or verify-full and postgres_url has neither";
+        let encrypted = database.is_some_and(|database| database.is_encrypted());
+        self.postgres_tls.validate("postgres_tls", (!encrypted).then_some(plain))?;
         if let Some(rules) = &self.rules
             && !self.sinks.contains(&SinkName::Postgres)
         {
@@ -141,7 +154,10 @@ impl Settings for WorkerConfig {
     }
 
     fn read_from(&mut self, setting: &str, file: &Path) {
-        self.common.read_from(setting, file);
+        match &mut self.postgres_url {
+            Some(url) if setting == "postgres_url" => url.read_from(file),
+            _ => self.common.read_from(setting, file),
+        }
     }
 }
 
@@ -151,6 +167,14 @@ fn fits(id: &str) -> bool {
 }
 
 impl WorkerConfig {
+    /// Where Postgres is, if anywhere.
+    ///
+    /// # Errors
+    /// A URL that cannot be read, or asks for what there is not.
+    pub fn database(&self) -> Option<Result<Database, PostgresError>> {
+        self.postgres_url.clone().map(|url| Database::new(url, self.postgres_tls.clone()))
+    }
+
     /// The worker's name: the one set, else the host's with a random part, so that two workers on one
     /// host differ.
     pub fn name(&self) -> String {

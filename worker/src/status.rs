@@ -7,9 +7,15 @@ use garenne_common::{
     telemetry::admin::{Control, GroupCommand, Readiness},
 };
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
-use crate::{fleet::Member, handler::Board, pack::Packs, work::LanePool, worker::lane::Lane};
+use crate::{
+    fleet::Member,
+    handler::Board,
+    pack::Packs,
+    work::LanePool,
+    worker::lane::{Lane, Trouble},
+};
 
 mod beat;
 
@@ -18,7 +24,7 @@ pub(crate) use beat::Vitals;
 struct LaneStatus {
     name: Arc<str>,
     pool: LanePool,
-    trouble: watch::Receiver<Option<String>>,
+    trouble: Trouble,
 }
 
 /// What the admin port sees.
@@ -53,7 +59,7 @@ impl Status {
 impl Readiness for Status {
     fn ready(&self) -> Result<(), Vec<String>> {
         let down = |lane: &LaneStatus| {
-            let problem = lane.trouble.borrow().clone()?;
+            let problem = lane.trouble.now()?;
             Some(format!("lane {} is not consuming: {problem}", lane.name))
         };
         let down: Vec<_> = self.lanes.iter().filter_map(down).collect();

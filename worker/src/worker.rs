@@ -79,7 +79,7 @@ impl HasExit for WorkerError {
             Self::Publish(error) => error.exit(),
             Self::Topology(error) => error.exit(),
             Self::Fleet(error) => error.exit(),
-            Self::Postgres(PostgresError::Url(_)) => Exit::Config,
+            Self::Postgres(PostgresError::Url(_) | PostgresError::Mode(_)) => Exit::Config,
             Self::Postgres(PostgresError::Away { .. }) | Self::Threads(_) => Exit::Failed,
         }
     }

@@ -6,7 +6,6 @@
 //! made.
 
 use std::{
-    pin::pin,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
@@ -16,7 +15,13 @@ use std::{
 
 use deadpool::managed::{Object, Pool, Timeouts};
 use lapin::{Channel, Connection, options::BasicPublishOptions};
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::{
+    sync::{
+        Mutex, OwnedSemaphorePermit, Semaphore,
+        oneshot::{self, error::RecvError},
+    },
+    time::timeout,
+};
 
 use super::{connect::Broker, wire::Message};
 use crate::telemetry::metrics::{ConnectionMetrics, PublishResult};
@@ -29,7 +34,7 @@ mod writers;
 use confirms::Verdict;
 pub use error::PublishError;
 use member::Members;
-use writers::{Letter, Writers};
+use writers::{Claim, Letter, Writers};
 
 /// Sizes and patience of a [`Publisher`].
 #[derive(Clone, Debug)]
@@ -40,7 +45,8 @@ pub struct PublisherConfig {
     pub in_flight: usize,
     /// How long to wait for a free member or a free place in flight.
     pub acquire_timeout: Duration,
-    /// How long to wait for a confirm; after it the message may or may not be stored.
+    /// How long to wait for a confirm, from when the message was handed over; after it the message may or may
+    /// not be stored. One that waited for a connection longer than this has no more time once it is under way.
     pub confirm_timeout: Duration,
     /// Whether a confirm is waited for as long as the broker blocks publishers, however long that is: the
     /// broker has what was sent and reads it afterwards, so sending it again would store it twice. For who
@@ -82,9 +88,9 @@ struct Side {
 #[must_use = "a message is safe only once its confirm arrived"]
 pub struct Pending {
     verdict: oneshot::Receiver<Verdict>,
-    exchange: String,
-    routing_key: String,
-    timeout: Duration,
+    claim: Claim,
+    /// For a connection, and for a confirm.
+    patience: (Duration, Duration),
     /// Whether the broker blocks publishers; for who outlasts it.
     blocked: Option<Arc<AtomicBool>>,
 }
@@ -147,32 +153,20 @@ impl Publisher {
         self.blocked.load(Ordering::Relaxed)
     }
 
-    /// Sends a message; its confirm can be awaited later. Not counted in the metrics.
+    /// Hands a message to a writer; its confirm can be awaited later. Not counted in the metrics.
     ///
     /// # Errors
-    /// As [`Publisher::publish`].
+    /// [`PublishError::Blocked`], and [`PublishError::Busy`] where too much is in flight. What else there is,
+    /// [`Pending::confirmed`] says.
     pub async fn send(&self, message: Message) -> Result<Pending, PublishError> {
         if self.is_blocked() {
             return Err(PublishError::Blocked);
         }
-        let place = self.place().await?;
-        let (exchange, routing_key) = (message.target.exchange.clone(), message.target.routing_key.clone());
-        let blocked = self.config.outlast_alarms.then(|| Arc::clone(&self.blocked));
-        let (waited, timeout) = (self.config.acquire_timeout, self.config.confirm_timeout);
-        let (letter, claim, mut written) = Letter::new(message, place);
+        let (letter, claim, verdict) = Letter::new(message, self.place().await?);
         self.writers.post(letter);
-        let answer = match tokio::time::timeout(waited, &mut written).await {
-            Ok(answer) => Some(answer),
-            Err(_) if claim.take() => return Err(PublishError::Busy { what: "connection", waited }),
-            // A blocked connection stops writing: the frame then waits there.
-            Err(_) => outlasting(timeout, blocked.as_deref(), written).await,
-        };
-        let verdict = match answer {
-            Some(Ok(written)) => written?,
-            Some(Err(_)) => return Err(PublishError::InDoubt("its writer ended".into())),
-            None => return Err(PublishError::InDoubt("the broker takes nothing (blocked?)".into())),
-        };
-        Ok(Pending { verdict, exchange, routing_key, timeout, blocked })
+        let patience = (self.config.acquire_timeout, self.config.confirm_timeout);
+        let blocked = self.config.outlast_alarms.then(|| Arc::clone(&self.blocked));
+        Ok(Pending { verdict, claim, patience, blocked })
     }
 
     /// Sends a message that nobody waits for: unconfirmed, not counted, whether a queue takes it or not, on
@@ -211,7 +205,7 @@ impl Publisher {
     /// Waits for what is in flight, at most a confirm's timeout, then closes every connection.
     pub async fn close(&self) {
         let all = self.config.in_flight.max(1).try_into().unwrap_or(u32::MAX);
-        let _ = tokio::time::timeout(self.config.confirm_timeout, self.in_flight.acquire_many(all)).await;
+        let _ = timeout(self.config.confirm_timeout, self.in_flight.acquire_many(all)).await;
         *self.side.lock().await = None;
         self.pool.close();
     }
@@ -223,7 +217,7 @@ impl Publisher {
             return Ok(place);
         }
         let waited = self.config.acquire_timeout;
-        tokio::time::timeout(waited, Arc::clone(&self.in_flight).acquire_owned())
+        timeout(waited, Arc::clone(&self.in_flight).acquire_owned())
             .await
             .map_err(|_| PublishError::Busy { what: "place in flight", waited })
             .map(|place| place.expect("the semaphore is never closed"))
@@ -235,37 +229,65 @@ impl Publisher {
 }
 
 impl Pending {
-    /// Waits for the broker's word.
+    /// Whether a writer has taken it up: from then on it may be stored, whatever happens.
+    pub fn is_under_way(&self) -> bool {
+        self.claim.is_taken()
+    }
+
+    /// Waits for the broker's word: for a connection and, once the message is under way, for its confirm.
     ///
     /// # Errors
+    /// [`PublishError::Busy`] or [`PublishError::Connect`], and nothing was sent; or
     /// [`PublishError::Unroutable`], [`PublishError::Refused`], [`PublishError::InDoubt`] or
     /// [`PublishError::Denied`].
-    pub async fn confirmed(self) -> Result<(), PublishError> {
-        let Self { verdict, exchange, routing_key, timeout, blocked } = self;
-        match outlasting(timeout, blocked.as_deref(), verdict).await {
-            Some(Ok(Verdict::Stored)) => Ok(()),
-            Some(Ok(Verdict::Returned)) => Err(PublishError::Unroutable { exchange, routing_key }),
-            Some(Ok(Verdict::Refused)) => Err(PublishError::Refused { routing_key }),
-            Some(Ok(Verdict::Lost(error))) => Err(error),
-            Some(Err(_)) => Err(PublishError::InDoubt("the connection ended".into())),
-            None => Err(PublishError::InDoubt(format!("no confirm within {timeout:?}"))),
+    pub async fn confirmed(mut self) -> Result<(), PublishError> {
+        let (connection, confirm) = self.patience;
+        let early = connection.min(confirm);
+        // One timer for both: nearly every confirm comes before either would ring.
+        match timeout(early, &mut self.verdict).await {
+            Ok(verdict) => told(verdict),
+            Err(_) => self.late(early).await,
+        }
+    }
+
+    /// Goes on waiting after so long.
+    async fn late(mut self, waited: Duration) -> Result<(), PublishError> {
+        let (connection, confirm) = self.patience;
+        if !self.is_under_way() {
+            match timeout(connection - waited, &mut self.verdict).await {
+                Ok(verdict) => return told(verdict),
+                Err(_) if self.claim.take() => {
+                    return Err(PublishError::Busy { what: "connection", waited: connection });
+                }
+                Err(_) => {}
+            }
+        }
+        match outlasting(confirm - waited, confirm, self.blocked.as_deref(), &mut self.verdict).await {
+            Some(verdict) => told(verdict),
+            None => Err(PublishError::InDoubt(format!("no confirm within {confirm:?}"))),
         }
     }
 }
 
-/// Waits for something as long as `timeout`, and for who outlasts alarms, again and again while the broker
+fn told(verdict: Result<Verdict, RecvError>) -> Result<(), PublishError> {
+    verdict.unwrap_or_else(|_| Err(PublishError::InDoubt("the connection ended".into())))
+}
+
+/// Waits for something for `first`, and for who outlasts alarms, again and again for `then` while the broker
 /// blocks publishers. Nothing when that was in vain.
-async fn outlasting<F: Future>(
-    timeout: Duration,
+async fn outlasting<F: Future + Unpin>(
+    first: Duration,
+    then: Duration,
     blocked: Option<&AtomicBool>,
-    wanted: F,
+    mut wanted: F,
 ) -> Option<F::Output> {
-    let mut wanted = pin!(wanted);
+    let mut patience = first;
     loop {
-        let answer = tokio::time::timeout(timeout, &mut wanted).await;
+        let answer = timeout(patience, &mut wanted).await;
         let blocked = blocked.is_some_and(|blocked| blocked.load(Ordering::Relaxed));
         if answer.is_ok() || !blocked {
             return answer.ok();
         }
+        patience = then;
     }
 }

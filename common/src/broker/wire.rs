@@ -3,6 +3,8 @@
 use bytes::Bytes;
 use lapin::BasicProperties;
 
+use crate::topology::Place;
+
 /// Where to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
@@ -18,6 +20,12 @@ impl Target {
     /// Straight to a queue, which must exist.
     pub fn queue(name: String) -> Self {
         Self { exchange: String::new(), routing_key: name, mandatory: true }
+    }
+
+    /// Straight to a lane's queue, or to one of them, past the lane's bindings.
+    pub fn lane(place: Place<'_>) -> Self {
+        let (exchange, routing_key) = place.entry();
+        Self { exchange, routing_key, mandatory: true }
     }
 
     /// To an exchange; a queue must take it.

@@ -12,6 +12,7 @@ use axum::{Json, Router, http::StatusCode, routing::post};
 use futures_util::future::BoxFuture;
 use garenne_common::{
     broker::{Broker, PublishError, Publisher, PublisherConfig, Role},
+    config::Lanes,
     task::{Kind, NewTask},
     telemetry::{Metrics, Traces},
     topology::{Names, ensure},
@@ -177,7 +178,7 @@ async fn prepared(url: &str) -> (Broker, Names) {
 async fn through_broker(url: &str, gather: bool) -> Arc<dyn garenne_producer::outlet::Outlet> {
     let (broker, names) = prepared(url).await;
     let config = PublisherConfig { in_flight: 8192, ..PublisherConfig::default() };
-    let direct = BrokerOutlet::new(Publisher::new(broker, config), &names);
+    let direct = BrokerOutlet::new(Publisher::new(broker, config), &names, &Lanes::default());
     if gather { gathering(direct) } else { direct }
 }
 

@@ -17,12 +17,15 @@ use crate::{identity, outlet::Outlet};
 pub struct BrokerDestination {
     outlet: Arc<dyn Outlet>,
     kind: Kind,
+    /// Whether several queues share these tasks, so that each wants its device as a key.
+    spread: bool,
 }
 
 impl BrokerDestination {
     /// Publishes readings as tasks of `kind`.
-    pub fn new(outlet: Arc<dyn Outlet>, kind: Kind) -> Self {
-        Self { outlet, kind }
+    /// `spread` where several queues share them.
+    pub fn new(outlet: Arc<dyn Outlet>, kind: Kind, spread: bool) -> Self {
+        Self { outlet, kind, spread }
     }
 
     async fn publish(&self, batch: &[Reading]) -> Result<Vec<TaskId>, Setback> {
@@ -32,6 +35,7 @@ impl BrokerDestination {
                 let body = serde_json::to_vec(reading).expect("a reading is plain JSON");
                 NewTask {
                     id: identity::of(reading),
+                    key: self.spread.then(|| reading.device.to_string()),
                     ..NewTask::new(self.kind.clone(), ContentType::Json, body)
                 }
             })

@@ -55,10 +55,10 @@ impl Target {
         let publisher = connect::publisher(settings, PublisherConfig::default(), &metrics).await?;
         let (name, instance) = connect::passer_by();
         let traces = connect::traces(settings, name, instance, &metrics)?;
-        let outlet = BrokerOutlet::new(publisher.clone(), &settings.names());
+        let outlet = BrokerOutlet::new(publisher.clone(), &settings.names(), &settings.lanes);
         let outlet = TracedOutlet::before(outlet, &traces, &settings.names());
         Ok(Self {
-            destination: Arc::new(BrokerDestination::new(outlet, kind)),
+            destination: Arc::new(BrokerDestination::new(outlet, kind, settings.lanes.spread(READING))),
             name: settings.common.amqp_url.masked().to_owned(),
             publisher: Some(publisher),
             traces,

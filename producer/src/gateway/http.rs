@@ -241,19 +241,24 @@ fn task_options(headers: &HeaderMap) -> Result<TaskOptions, Refusal> {
             }
         }
     };
-    let group = text(headers, "garenne-group")?.map(str::to_owned);
-    if group.as_ref().is_some_and(|group| group.is_empty() || group.len() > Envelope::MAX_TEXT) {
-        let problem = format!("expected 1 to {} bytes", Envelope::MAX_TEXT);
-        return Err(Refusal::Field { field: "garenne-group", problem });
-    }
     Ok(TaskOptions {
         id: text(headers, "idempotency-key")?.map(str::to_owned),
         content_type,
-        group,
+        group: name(headers, "garenne-group")?,
+        key: name(headers, "garenne-key")?,
         delay: milliseconds(headers, "garenne-delay-ms")?,
         timeout: milliseconds(headers, "garenne-timeout-ms")?,
         trace: None,
     })
+}
+
+fn name(headers: &HeaderMap, field: &'static str) -> Result<Option<String>, Refusal> {
+    let name = text(headers, field)?.map(str::to_owned);
+    if name.as_ref().is_some_and(|name| name.is_empty() || name.len() > Envelope::MAX_TEXT) {
+        let problem = format!("expected 1 to {} bytes", Envelope::MAX_TEXT);
+        return Err(Refusal::Field { field, problem });
+    }
+    Ok(name)
 }
 
 fn milliseconds(headers: &HeaderMap, name: &'static str) -> Result<Option<Duration>, Refusal> {

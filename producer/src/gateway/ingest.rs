@@ -19,12 +19,21 @@ pub(crate) const READING: &str = "reading.process";
 #[derive(Clone, Debug)]
 pub struct Routes {
     bindings: Vec<String>,
+    /// Whether several queues share the readings.
+    spread: bool,
 }
 
 impl Routes {
     /// Routes by the bindings of all lanes.
     pub fn new(bindings: impl IntoIterator<Item = String>) -> Self {
-        Self { bindings: bindings.into_iter().collect() }
+        Self { bindings: bindings.into_iter().collect(), spread: false }
+    }
+
+    /// The same where several queues share the readings: each then carries its device as its key, for which
+    /// readings of one queue have no use.
+    #[must_use]
+    pub fn spreading(self, spread: bool) -> Self {
+        Self { spread, ..self }
     }
 
     /// The kind, when some lane takes it. The alternate exchange would confirm it otherwise, and
@@ -56,6 +65,7 @@ pub(super) struct TaskOptions {
     pub(super) id: Option<String>,
     pub(super) content_type: ContentType,
     pub(super) group: Option<String>,
+    pub(super) key: Option<String>,
     pub(super) delay: Option<Duration>,
     pub(super) timeout: Option<Duration>,
     pub(super) trace: Option<TraceContext>,
@@ -116,6 +126,7 @@ impl Ingest {
                 task.id = id;
             }
             task.trace.clone_from(&trace);
+            task.key = self.routes.spread.then(|| record.reading.device.to_string());
             task
         });
         Ok(tasks.collect())
@@ -142,6 +153,7 @@ impl Ingest {
             task.id = TaskId::parse(&id).map_err(|error| Refusal::Id { field: "Idempotency-Key", error })?;
         }
         task.group = options.group;
+        task.key = options.key;
         task.delay = options.delay;
         task.timeout = options.timeout;
         task.trace = options.trace;

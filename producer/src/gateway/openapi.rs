@@ -144,6 +144,12 @@ fn task_operation(bindings: &[String]) -> Value {
             "schema": { "type": "integer", "minimum": 0, "maximum": 2_592_000_000_i64 }
         })
     };
+    let name = |name: &str, description: &str| {
+        json!({
+            "name": name, "in": "header", "required": false, "description": description,
+            "schema": { "type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$" }
+        })
+    };
     json!({
         "operationId": "postTask",
         "summary": "One task of any kind that some lane takes",
@@ -151,8 +157,8 @@ fn task_operation(bindings: &[String]) -> Value {
             { "name": "kind", "in": "path", "required": true,
               "schema": { "type": "string", "minLength": 1, "maxLength": 127, "pattern": kinds(bindings) } },
             idempotency_key(),
-            { "name": "garenne-group", "in": "header", "required": false,
-              "schema": { "type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$" } },
+            name("garenne-group", "Tasks of one group can be stopped, paused and awaited together."),
+            name("garenne-key", "Tasks with the same key go to the same queue of a lane with several shards."),
             milliseconds("garenne-delay-ms", "Not before this long from now."),
             milliseconds("garenne-timeout-ms", "Deadline once started.")
         ],

@@ -1,6 +1,6 @@
 //! Workers as they are run, and others' workers on the same tasks.
 //!
-//! `./dev bench worker|start|memory|growth|end-to-end [--rounds N] [--json FILE] …`; each module says what it
+//! `./dev bench worker|start|memory|growth|shards|end-to-end [--rounds N] [--json FILE] …`; each module says what it
 //! measures. Every contestant is a process of its own, so that its processor time and memory are its own, and
 //! contestants run in turns, so that whatever else the machine does meets each alike.
 
@@ -18,6 +18,8 @@ mod memory;
 mod race;
 #[path = "fleet/rival.rs"]
 mod rival;
+#[path = "fleet/shards.rs"]
+mod shards;
 #[path = "fleet/start.rs"]
 mod start;
 #[path = "fleet/worker.rs"]
@@ -34,10 +36,11 @@ async fn main() -> Result<()> {
         Some("worker") => worker::run(&mut rows).await?,
         Some("start") => start::run(&mut rows).await?,
         Some("memory") => memory::run(&mut rows).await?,
+        Some("shards") => shards::run(&mut rows).await?,
         Some("growth") => growth::run(&mut rows).await?,
         Some("end-to-end") => end_to_end::run(&mut rows).await?,
         other => {
-            bail!("which benchmark? worker, start, memory, growth or end-to-end, not {other:?}")
+            bail!("which benchmark? worker, start, memory, growth, shards or end-to-end, not {other:?}")
         }
     }
     rows.publish()?;

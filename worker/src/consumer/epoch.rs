@@ -20,8 +20,8 @@ pub(crate) struct Order {
 /// Shared by a channel's deliveries and its settler.
 pub(crate) struct Epoch {
     orders: Mutex<Orders>,
-    /// Told of the first order of a batch and of the one that fills it, and of none between: to wake the
-    /// settler costs more than a task.
+    /// Told of the first order of a batch, unless the settler will look for it, and of the one that fills it,
+    /// and of none between: to wake the settler costs more than a task.
     news: Notify,
     batch: usize,
     meter: Meter,
@@ -34,6 +34,8 @@ pub(crate) struct Epoch {
 struct Orders {
     /// What the settler has not taken yet. The channel's prefetch bounds it.
     waiting: Vec<Order>,
+    /// The settler took some the last time, so it will look again in a moment.
+    watched: bool,
     /// The settler is gone.
     closed: bool,
 }
@@ -87,9 +89,9 @@ impl Epoch {
             return self.meter.settled(Fate::LostSettlement, 1);
         }
         orders.waiting.push(order);
-        let waiting = orders.waiting.len();
+        let (waiting, watched) = (orders.waiting.len(), orders.watched);
         drop(orders);
-        if waiting == 1 || waiting == self.batch {
+        if (waiting == 1 && !watched) || waiting == self.batch {
             self.news.notify_one();
         }
     }
@@ -104,10 +106,13 @@ impl Epoch {
         self.orders().waiting.len()
     }
 
-    /// Takes every waiting order into a buffer, which must be empty.
+    /// Takes every waiting order into a buffer, which must be empty. Whoever took some takes again in a moment:
+    /// until a take finds none, the first order of a batch is told to nobody.
     pub(super) fn take(&self, into: &mut Vec<Order>) {
         debug_assert!(into.is_empty(), "orders would be lost");
-        std::mem::swap(&mut self.orders().waiting, into);
+        let mut orders = self.orders();
+        std::mem::swap(&mut orders.waiting, into);
+        orders.watched = !into.is_empty();
     }
 
     /// Takes no order any more; answers those that came too late to be taken.
@@ -138,21 +143,34 @@ mod tests {
         Order { tag, fate: Fate::Acked }
     }
 
+    /// Which of so many orders wakes the settler.
+    fn woken(epoch: &Epoch, tags: std::ops::RangeInclusive<u64>) -> Vec<bool> {
+        let mut woken = Vec::new();
+        for tag in tags {
+            epoch.order(ack(tag));
+            woken.push(epoch.news().now_or_never().is_some());
+        }
+        woken
+    }
+
     #[test]
     fn the_settler_is_woken_by_the_first_of_a_batch_and_by_the_one_that_fills_it() {
+        assert_eq!(woken(&epoch(3), 1..=4), [true, false, true, false]);
+    }
+
+    #[test]
+    fn a_settler_that_took_some_looks_again_by_itself_until_it_finds_none() {
         let epoch = epoch(3);
-        let woken: Vec<_> = (1..=4)
-            .map(|tag| {
-                epoch.order(ack(tag));
-                epoch.news().now_or_never().is_some()
-            })
-            .collect();
-        assert_eq!(woken, [true, false, true, false]);
+        assert_eq!(woken(&epoch, 1..=2), [true, false]);
         let mut taken = Vec::new();
         epoch.take(&mut taken);
-        assert_eq!((taken.len(), epoch.waiting()), (4, 0));
-        epoch.order(ack(5));
-        assert!(epoch.news().now_or_never().is_some(), "a new batch has begun");
+        assert_eq!(taken.drain(..).count(), 2);
+        assert_eq!(woken(&epoch, 3..=5), [false, false, true], "a full batch is told all the same");
+        epoch.take(&mut taken);
+        assert_eq!(taken.drain(..).count(), 3);
+        epoch.take(&mut taken);
+        assert!(taken.is_empty());
+        assert_eq!(woken(&epoch, 6..=6), [true]);
     }
 
     #[test]

@@ -10,7 +10,11 @@ use garenne_common::{
     telemetry::Metrics,
     topology::{Topology, TopologyError, ensure},
 };
-use lapin::{Channel, Connection, options::BasicQosOptions};
+use lapin::{
+    Channel, Connection,
+    options::{BasicQosOptions, QueueDeclareOptions},
+    types::FieldTable,
+};
 use tokio::sync::Mutex;
 
 /// Shared by the lanes; whoever finds the connection dead makes the next one.
@@ -83,6 +87,16 @@ impl Link {
         // Only the first call of a process gets here; a later one would bring the same.
         let _ = self.topology.set(topology);
         Ok(())
+    }
+
+    /// How many messages are ready in a queue, by a look on a channel of its own; nothing where it is not
+    /// there or cannot be looked at.
+    pub(crate) async fn ready(&self, queue: &str) -> Option<u32> {
+        let (_connection, channel) = self.channel(1).await.ok()?;
+        let options = QueueDeclareOptions { passive: true, ..Default::default() };
+        let found = channel.queue_declare(queue.into(), options, FieldTable::default()).await.ok()?;
+        let _ = channel.close(200, "looked".into()).await;
+        Some(found.message_count())
     }
 
     /// Puts back what somebody deleted, where this user may.

@@ -34,6 +34,8 @@ pub(super) struct Settler {
     meter: Meter,
     ledger: Ledger,
     taken: Vec<Order>,
+    /// When to look for orders, where any are known of or may come untold.
+    due: Option<Instant>,
     received: u64,
     /// Frames sent.
     sent: u64,
@@ -62,6 +64,7 @@ impl Settler {
             meter,
             ledger: Ledger::new(),
             taken: Vec::new(),
+            due: None,
             received: 0,
             sent: 0,
             draining,
@@ -71,7 +74,6 @@ impl Settler {
     /// Runs until everything delivered is settled after the intake closed, or the channel ends. `batch` is
     /// what the epoch was made with.
     pub(super) async fn run(mut self, batch: usize) {
-        let mut due: Option<Instant> = None;
         loop {
             let draining = *self.draining.borrow();
             if draining {
@@ -80,6 +82,7 @@ impl Settler {
                     break;
                 }
             }
+            let due = self.due;
             tokio::select! {
                 biased;
                 () = self.epoch.news() => {}
@@ -89,21 +92,25 @@ impl Settler {
             let decided = self.ledger.decided() + self.epoch.waiting();
             let now = Instant::now();
             if decided >= batch || due.is_some_and(|due| due <= now) {
-                due = None;
+                self.due = None;
                 self.take();
                 if self.flush().await.is_err() {
                     break;
                 }
             } else if decided > 0 {
-                due = due.or(Some(now + FLUSH_AFTER));
+                self.due = due.or(Some(now + FLUSH_AFTER));
             }
         }
         self.finish().await;
     }
 
-    /// Enters into the ledger what was decided.
+    /// Enters into the ledger what was decided. Where that was anything, more is looked for in a moment: the
+    /// epoch counts on it.
     fn take(&mut self) {
         self.epoch.take(&mut self.taken);
+        if !self.taken.is_empty() {
+            self.due = Some(Instant::now() + FLUSH_AFTER);
+        }
         self.received += self.taken.len() as u64;
         for Order { tag, fate } in self.taken.drain(..) {
             self.ledger.decide(tag, fate);

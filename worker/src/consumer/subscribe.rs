@@ -2,7 +2,7 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use futures_util::StreamExt;
+use futures_util::{StreamExt, TryStreamExt, stream::TryReadyChunksError};
 use garenne_common::broker::{Backoff, BrokerError};
 use lapin::{
     Channel, Consumer,
@@ -11,10 +11,11 @@ use lapin::{
 };
 use tokio::{
     sync::{mpsc, watch},
-    time::sleep_until,
+    time::{Instant, sleep_until},
 };
 
 use super::{
+    company::Company,
     delivery::Delivery,
     epoch::Epoch,
     link::Link,
@@ -43,6 +44,24 @@ pub(crate) struct Subscription {
     pub(crate) prefetch: u16,
     /// Shown in the broker's listings.
     pub(crate) tag: String,
+}
+
+impl Subscription {
+    /// One for each of a lane's queues. They share its prefetch as evenly as it can be divided, so that no
+    /// queue takes another's places; there must be one for each at least.
+    pub(crate) fn shares(queues: Vec<String>, prefetch: u16, tag: &str) -> Vec<Self> {
+        let count = queues.len();
+        let share = |shard: usize| {
+            let whole = usize::from(prefetch);
+            u16::try_from(whole / count + usize::from(shard < whole % count)).expect("a part of a u16")
+        };
+        let of = |(shard, queue): (usize, String)| Self {
+            queue,
+            prefetch: share(shard),
+            tag: if shard == 0 { tag.to_owned() } else { format!("{tag}.{shard}") },
+        };
+        queues.into_iter().enumerate().map(of).collect()
+    }
 }
 
 /// How a channel came to its end.
@@ -166,18 +185,25 @@ where
         let Self { link, subscription, intake, accept, .. } = self;
         let mut watchdog = Watchdog::new(link, &subscription.queue, subscription.prefetch, Arc::clone(epoch));
         let tag = consumer.tag();
-        let mut bursts = consumer.ready_chunks(BURST);
+        // Made ours one by one: a burst of the client's own would be moved about once more.
+        let ours = consumer.map_ok(|message| Delivery::new(Arc::clone(epoch), message));
+        let mut bursts = ours.try_ready_chunks(BURST);
+        let mut company = Company::new(subscription.prefetch);
         let mut cancelled = false;
         loop {
             let event = tokio::select! {
                 biased;
                 () = until(intake, |intake| intake != Intake::Open), if !cancelled => Event::Enough,
-                burst = bursts.next() => Event::Burst(burst),
+                burst = in_company(&company, bursts.next()) => Event::Burst(burst),
                 () = sleep_until(watchdog.due()), if !cancelled => Event::Look,
             };
             match event {
                 Event::Burst(Some(burst)) => {
-                    let (deliveries, error) = delivered(burst, epoch);
+                    let (deliveries, error) = match burst {
+                        Ok(deliveries) => (deliveries, None),
+                        Err(TryReadyChunksError(deliveries, error)) => (deliveries, Some(error)),
+                    };
+                    company.took(deliveries.len(), deliveries.len() == BURST, Instant::now());
                     accept(deliveries).await;
                     if let Some(error) = error {
                         return Err(error.to_string());
@@ -219,26 +245,19 @@ where
 /// waking of the pool costs as much as several tasks.
 const BURST: usize = 64;
 
-/// What a consumer waits for.
-enum Event {
-    Burst(Option<Vec<lapin::Result<lapin::message::Delivery>>>),
-    Look,
-    Enough,
+/// The next burst, not before its time.
+async fn in_company<B>(company: &Company, next: impl Future<Output = B>) -> B {
+    if let Some(time) = company.wait() {
+        sleep_until(time).await;
+    }
+    next.await
 }
 
-/// The deliveries of a burst, up to an error.
-fn delivered(
-    burst: Vec<lapin::Result<lapin::message::Delivery>>,
-    epoch: &Arc<Epoch>,
-) -> (Vec<Delivery>, Option<lapin::Error>) {
-    let mut deliveries = Vec::with_capacity(burst.len());
-    for message in burst {
-        match message {
-            Ok(message) => deliveries.push(Delivery::new(Arc::clone(epoch), message)),
-            Err(error) => return (deliveries, Some(error)),
-        }
-    }
-    (deliveries, None)
+/// What a consumer waits for.
+enum Event {
+    Burst(Option<Result<Vec<Delivery>, TryReadyChunksError<Delivery, lapin::Error>>>),
+    Look,
+    Enough,
 }
 
 /// How often a quiet consumer looks whether its channel lives.
@@ -252,4 +271,24 @@ fn wanted(intake: &watch::Receiver<Intake>) -> Intake {
 async fn until(intake: &mut watch::Receiver<Intake>, holds: impl Fn(Intake) -> bool) {
     // An error means that the worker is gone, which is as good as closed.
     let _ = intake.wait_for(|intake| holds(*intake)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_share_the_prefetch_to_the_last_place() {
+        let shares = |queues: usize, prefetch| {
+            let names = (0..queues).map(|n| format!("q{n}")).collect();
+            let shares = Subscription::shares(names, prefetch, "w.fast");
+            shares.iter().map(|it| it.prefetch).collect::<Vec<_>>()
+        };
+        assert_eq!(shares(1, 200), [200]);
+        assert_eq!(shares(4, 1000), [250; 4]);
+        assert_eq!(shares(3, 200), [67, 67, 66]);
+        assert_eq!(shares(4, 4), [1; 4]);
+        let tags = Subscription::shares(vec!["a".into(), "b".into()], 2, "w.fast");
+        assert_eq!([&*tags[0].tag, &*tags[1].tag], ["w.fast", "w.fast.1"]);
+    }
 }

@@ -3,7 +3,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use lapin::{options::QueueDeclareOptions, types::FieldTable};
 use tokio::time::Instant;
 
 use super::{epoch::Epoch, link::Link};
@@ -47,15 +46,8 @@ impl<'a> Watchdog<'a> {
 
     /// Whether ready messages are there; unknown counts as no, other errors are noticed elsewhere.
     async fn waiting(&self) -> bool {
-        let look = async {
-            let (_connection, channel) = self.link.channel(1).await.ok()?;
-            let options = QueueDeclareOptions { passive: true, ..Default::default() };
-            let queue =
-                channel.queue_declare(self.queue.into(), options, FieldTable::default()).await.ok()?;
-            let _ = channel.close(200, "looked".into()).await;
-            Some(queue.message_count() > 0)
-        };
-        tokio::time::timeout(PATIENCE, look).await.ok().flatten().unwrap_or(false)
+        let look = self.link.ready(self.queue);
+        tokio::time::timeout(PATIENCE, look).await.ok().flatten().is_some_and(|ready| ready > 0)
     }
 }
 

@@ -52,7 +52,7 @@ fn attempt(steps: &[&str], stopped: &[&str], gate: &Arc<Semaphore>) -> PackAttem
         .collect();
     let body = Bytes::from(write_pack(&tasks).unwrap());
     let now = SystemTime::now();
-    let properties = pack_properties(&kind, now);
+    let properties = pack_properties(&kind, None, now);
     let pack = Envelope::read("test.step", &properties, None, |_| true, now).unwrap();
     let meter = Meter { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
     let orders = Orders::default();

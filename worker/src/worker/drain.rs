@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use garenne_common::{
     broker::{BrokerError, Heart, Publisher},
     shutdown::{Command, Mode},
-    telemetry::{Traces, traces::LAST_EXPORT},
+    telemetry::{Traces, admin::AdminPort, traces::LAST_EXPORT},
 };
 use tokio::{
     runtime::Runtime,
@@ -15,7 +15,7 @@ use tokio::{
     task::JoinHandle,
     time::{Instant, timeout},
 };
-use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+use tokio_util::sync::CancellationToken;
 
 use super::{lane::Lane, pool_stop};
 use crate::{
@@ -24,6 +24,7 @@ use crate::{
     consumer::{Intake, Link},
     fleet::Membership,
     settings::WorkerConfig,
+    status::Status,
 };
 
 /// How long closing may take once everything is settled; a broker that does not answer is left.
@@ -43,8 +44,7 @@ pub(super) struct Running {
     pub(super) hurry: CancellationToken,
     pub(super) handlers: Runtime,
     pub(super) traces: Traces,
-    pub(super) admin: AbortOnDropHandle<()>,
-    pub(super) admin_closed: CancellationToken,
+    pub(super) admin: AdminPort<Status>,
 }
 
 impl Running {
@@ -148,21 +148,9 @@ impl Running {
     }
 
     async fn close(self) {
-        let Self {
-            lanes,
-            membership,
-            heart,
-            clerk,
-            publisher,
-            link,
-            hurry,
-            handlers,
-            traces,
-            admin,
-            admin_closed,
-            ..
-        } = self;
-        let mut consumers: Vec<_> = lanes.into_iter().map(|lane| lane.consumer).collect();
+        let Self { lanes, membership, heart, clerk, publisher, link, hurry, handlers, traces, admin, .. } =
+            self;
+        let mut consumers: Vec<_> = lanes.into_iter().flat_map(|lane| lane.consumers).collect();
         if timeout(CLOSING, join_all(&mut consumers)).await.is_err() {
             hurry.cancel();
             tracing::warn!("the broker does not answer: what is unsettled comes back by itself");
@@ -179,7 +167,6 @@ impl Running {
         tokio::join!(closing, traces.close(LAST_EXPORT));
         // A handler that ignores everything must not hold the process.
         handlers.shutdown_background();
-        admin_closed.cancel();
-        let _ = timeout(CLOSING, admin).await;
+        admin.close().await;
     }
 }

@@ -26,9 +26,24 @@ use crate::{
 pub(crate) struct Lane {
     pub(crate) name: Arc<str>,
     pub(crate) pool: LanePool,
-    pub(crate) consumer: JoinHandle<()>,
-    /// Why its queue is not being consumed; nothing while it is.
-    pub(crate) trouble: watch::Receiver<Option<String>>,
+    /// One for each of its queues.
+    pub(crate) consumers: Vec<JoinHandle<()>>,
+    pub(crate) trouble: Trouble,
+}
+
+/// Why queues of a lane are not being consumed: queue by queue, nothing while it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Trouble(Vec<(String, watch::Receiver<Option<String>>)>);
+
+impl Trouble {
+    /// The first queue's that has any; where the lane has several, with its name.
+    pub(crate) fn now(&self) -> Option<String> {
+        let of = |(queue, trouble): &(String, watch::Receiver<Option<String>>)| {
+            let problem = trouble.borrow().clone()?;
+            Some(if self.0.len() > 1 { format!("{queue}: {problem}") } else { problem })
+        };
+        self.0.iter().find_map(of)
+    }
 }
 
 /// How long a worker of the pool over the minimum may idle.
@@ -66,25 +81,33 @@ pub(super) fn start_pool(
         .map_err(|problem| WorkerError::Pool { lane: name.to_owned(), problem })
 }
 
-/// Starts consuming a lane's queue into its bridge. `denied` is told when the broker does not let it.
+/// Starts consuming a lane's queues into its bridge. Each has a channel and a ledger of its own, so that one
+/// that is away, or whose deliveries come back, leaves the others alone. `denied` is told when the broker does
+/// not let it.
 pub(super) fn start_lane(
     bridge: Arc<Bridge>,
-    subscription: Subscription,
+    subscriptions: Vec<Subscription>,
     link: Link,
     meter: Meter,
     intake: watch::Receiver<Intake>,
     denied: mpsc::Sender<BrokerError>,
 ) -> Lane {
-    let (trouble, is_in_trouble) = watch::channel(Some("it has not begun".to_owned()));
     let (name, pool) = (Arc::clone(&bridge.lane), bridge.pool.clone());
-    let consumer = tokio::spawn(async move {
-        let accept = |deliveries| {
-            let bridge = Arc::clone(&bridge);
-            async move { bridge.accept(deliveries).await }
-        };
-        Subscriber { link, subscription, meter, intake, trouble, denied: Some(denied), accept }.run().await;
-    });
-    Lane { name, pool, consumer, trouble: is_in_trouble }
+    let (mut consumers, mut troubles) = (Vec::new(), Vec::new());
+    for subscription in subscriptions {
+        let (trouble, is_in_trouble) = watch::channel(Some("it has not begun".to_owned()));
+        troubles.push((subscription.queue.clone(), is_in_trouble));
+        let (bridge, link, meter) = (Arc::clone(&bridge), link.clone(), meter.clone());
+        let (intake, denied) = (intake.clone(), Some(denied.clone()));
+        consumers.push(tokio::spawn(async move {
+            let accept = |deliveries| {
+                let bridge = Arc::clone(&bridge);
+                async move { bridge.accept(deliveries).await }
+            };
+            Subscriber { link, subscription, meter, intake, trouble, denied, accept }.run().await;
+        }));
+    }
+    Lane { name, pool, consumers, trouble: Trouble(troubles) }
 }
 
 /// How often a lane is searched for tasks that waited too long.

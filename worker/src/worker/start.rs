@@ -13,7 +13,7 @@ use garenne_common::{
     task::StandingOrder,
     telemetry::{
         Traces,
-        admin::{self, Late},
+        admin::{self, AdminPort},
         traces::Service,
     },
     topology::{BrokerVersion, LaneSpec, Names, Topology},
@@ -23,10 +23,7 @@ use tokio::{
     sync::{Notify, mpsc, watch},
     time::Instant,
 };
-use tokio_util::{
-    sync::CancellationToken,
-    task::{AbortOnDropHandle, TaskTracker},
-};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Worker, WorkerError,
@@ -42,7 +39,7 @@ use crate::{
     handler::{Routes, Surroundings},
     loans::Loans,
     pack::Packs,
-    settings::SinkName,
+    settings::{SinkName, WorkerConfig},
     sink::{Desk, Sink, postgres::PostgresSink, results::ResultsSink, stdout::StdoutSink},
     spans::Spans,
     status::{Status, Vitals},
@@ -55,16 +52,9 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
     budget::check(config, worker.registry.deadlines())?;
     let admin_port = admin::bind(&config.common).await?;
     let traces = Traces::start(&config.common.otlp, &service(worker), &worker.metrics)?;
-    let late = Late::new(commands.clone(), "not begun: the broker and the sinks are being reached");
-    let parts = admin::AdminParts {
-        metrics: worker.metrics.clone(),
-        readiness: Arc::clone(&late) as _,
-        control: Arc::clone(&late) as _,
-        mode: config.shutdown_mode,
-    };
-    let admin_closed = CancellationToken::new();
-    let admin = admin::serve(admin_port, parts, admin_closed.clone().cancelled_owned());
-    let admin = AbortOnDropHandle::new(tokio::spawn(admin));
+    let awaited = "not begun: the broker and the sinks are being reached";
+    let (metrics, mode) = (worker.metrics.clone(), config.shutdown_mode);
+    let admin = AdminPort::open(admin_port, metrics, mode, commands.clone(), awaited);
     let names = Names::new(&config.common.prefix);
 
     let broker = Broker::configured(&config.common, &format!("garenne-worker {}", worker.name))?;
@@ -78,6 +68,7 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
     let topology = |version| Topology::new(&names, &LaneSpec::all(&config.lanes), &ladder, version);
     let version = reach(&broker, &link, &publisher, topology, config.connect_timeout).await?;
     tracing::info!(%version, "connected to RabbitMQ");
+    tell_of_leftovers(config, &names, &link).await;
 
     let routes = Routes { lanes: config.lanes.clone(), max_payload: config.max_payload.bytes() };
     let surroundings =
@@ -134,9 +125,10 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
     let mut lanes = Vec::new();
     for ((name, lane, quarantine), pool) in plans.into_iter().zip(pools) {
         let metrics = worker.metrics.lane(name);
-        let (lane_name, queue): (Arc<str>, _) =
-            (name.into(), if quarantine { names.suspect() } else { names.lane(name) });
-        let spans = Spans { traces: traces.clone(), lane: Arc::clone(&lane_name), queue: queue.clone() };
+        let lane_name: Arc<str> = name.into();
+        let queues = if quarantine { vec![names.suspect()] } else { names.place(name, lane.shards).queues() };
+        let queue = queues[0].clone();
+        let spans = Spans { traces: traces.clone(), lane: Arc::clone(&lane_name), queue };
         let bridge = Arc::new(Bridge {
             lane: lane_name,
             default_kind: lane.default_kind.clone(),
@@ -153,12 +145,12 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
             quarantine,
             room: Notify::new(),
         });
-        let subscription =
-            Subscription { queue, prefetch: lane.prefetch, tag: format!("{}.{name}", worker.name) };
+        let tag = format!("{}.{name}", worker.name);
+        let subscriptions = Subscription::shares(queues, lane.prefetch, &tag);
         let wait = budget::longest_wait(&lane, config.hard_grace, worker.registry.deadlines());
         tokio::spawn(hand_back_in_time(pool.clone(), wait));
         let meter = Meter { tally: Arc::clone(&worker.tally), lane: metrics.clone() };
-        lanes.push(start_lane(bridge, subscription, link.clone(), meter, wanted.clone(), denied.clone()));
+        lanes.push(start_lane(bridge, subscriptions, link.clone(), meter, wanted.clone(), denied.clone()));
         worker.metrics.before_encode(move || show(&pool, &metrics));
     }
 
@@ -175,7 +167,7 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
     let (shown, every) = (Arc::clone(&status), vitals.every);
     let look = move || shown.beat(&vitals);
     let heart = Heart::start(publisher.clone(), names.events(), every, asked, look);
-    late.begin(status);
+    admin.begin(status);
     Ok(Running {
         lanes,
         membership,
@@ -189,7 +181,6 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
         handlers,
         traces,
         admin,
-        admin_closed,
     })
 }
 
@@ -269,6 +260,18 @@ async fn reach(
     }
 }
 
+/// Says where a lane has more queues than these settings know: what is in them is for others to do.
+async fn tell_of_leftovers(config: &WorkerConfig, names: &Names, link: &Link) {
+    for (lane, Lane { shards, .. }) in config.lanes.iter() {
+        let next = names.shard(lane, *shards);
+        if let Some(ready) = link.ready(&next).await {
+            let problem = "there are more queues than shards, and this worker leaves them alone: \
+                           give it the lane's number of shards, or delete them once they are empty";
+            tracing::warn!(lane, shards, queue = next, ready, problem);
+        }
+    }
+}
+
 async fn sinks(
     worker: &Worker,
     publisher: &Publisher,
@@ -281,10 +284,10 @@ async fn sinks(
             SinkName::Stdout => StdoutSink::new(),
             SinkName::Results => ResultsSink::new(publisher.clone(), names.results()),
             SinkName::Postgres => {
-                let url = config.postgres_url.as_ref().expect("validated with the settings");
+                let database = config.database().expect("validated with the settings")?;
                 let rules = Arc::clone(&worker.rules);
                 let (prefix, patience) = (&config.common.prefix, config.connect_timeout);
-                PostgresSink::connect(url.expose(), prefix, config.on_conflict, rules, patience).await?
+                PostgresSink::connect(database, prefix, config.on_conflict, rules, patience).await?
             }
         });
     }

@@ -11,25 +11,18 @@ use lapin::{Channel, Confirmation, PublisherConfirm};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::error::PublishError;
+use crate::broker::Target;
 
-/// What the broker said of a message.
-#[derive(Debug)]
-pub(super) enum Verdict {
-    /// A queue has it.
-    Stored,
-    /// No queue takes it.
-    Returned,
-    /// Not stored, try again.
-    Refused,
-    /// The channel ended first.
-    Lost(PublishError),
-}
+/// What the broker said of a message: that a queue has it, or why none is known to.
+pub(super) type Verdict = Result<(), PublishError>;
 
-struct Watched {
-    confirm: PublisherConfirm,
-    id: Option<String>,
-    place: OwnedSemaphorePermit,
-    answer: oneshot::Sender<Verdict>,
+/// A message that was written.
+pub(super) struct Watched {
+    pub(super) confirm: PublisherConfirm,
+    pub(super) id: Option<String>,
+    pub(super) target: Target,
+    pub(super) place: OwnedSemaphorePermit,
+    pub(super) answer: oneshot::Sender<Verdict>,
 }
 
 /// The channel's confirm task, seen from outside. It ends when this is dropped and nothing is in
@@ -44,26 +37,19 @@ impl Confirms {
     }
 
     /// Hands over a confirm; the number of them is bounded by the places in flight.
-    pub(super) fn watch(
-        &self,
-        confirm: PublisherConfirm,
-        id: Option<String>,
-        place: OwnedSemaphorePermit,
-    ) -> oneshot::Receiver<Verdict> {
-        let (answer, verdict) = oneshot::channel();
+    pub(super) fn watch(&self, watched: Watched) {
         // A task that is gone drops `answer`, which the waiting side reads as in doubt.
-        let _ = self.0.send(Watched { confirm, id, place, answer });
-        verdict
+        let _ = self.0.send(watched);
     }
 }
 
-type Settled = (lapin::Result<Confirmation>, Option<String>, oneshot::Sender<Verdict>);
+type Settled = (lapin::Result<Confirmation>, Option<String>, Target, oneshot::Sender<Verdict>);
 
 async fn settle(watched: Watched) -> Settled {
-    let Watched { confirm, id, place, answer } = watched;
+    let Watched { confirm, id, target, place, answer } = watched;
     let confirmation = confirm.await;
     drop(place);
-    (confirmation, id, answer)
+    (confirmation, id, target, answer)
 }
 
 async fn run(channel: Channel, mut arrivals: mpsc::UnboundedReceiver<Watched>) {
@@ -96,20 +82,21 @@ async fn run(channel: Channel, mut arrivals: mpsc::UnboundedReceiver<Watched>) {
 }
 
 fn answer(ready: Vec<Settled>, returned: &mut Returned) {
-    for (confirmation, _, _) in &ready {
+    for (confirmation, _, _, _) in &ready {
         if let Ok(Confirmation::Ack(Some(message)) | Confirmation::Nack(Some(message))) = confirmation {
             let id = message.delivery.properties.message_id().as_ref().map(|id| id.as_str().to_owned());
             returned.note(id);
         }
     }
-    for (confirmation, id, answer) in ready {
+    for (confirmation, id, target, answer) in ready {
+        let Target { exchange, routing_key, .. } = target;
         let verdict = match confirmation {
-            Err(error) => Verdict::Lost(PublishError::lost(&error)),
-            Ok(_) if returned.take(&id) => Verdict::Returned,
-            Ok(Confirmation::Ack(_)) => Verdict::Stored,
-            Ok(Confirmation::Nack(_)) => Verdict::Refused,
+            Err(error) => Err(PublishError::lost(&error)),
+            Ok(_) if returned.take(&id) => Err(PublishError::Unroutable { exchange, routing_key }),
+            Ok(Confirmation::Ack(_)) => Ok(()),
+            Ok(Confirmation::Nack(_)) => Err(PublishError::Refused { routing_key }),
             Ok(Confirmation::NotRequested) => {
-                Verdict::Lost(PublishError::InDoubt("the channel does not confirm".into()))
+                Err(PublishError::InDoubt("the channel does not confirm".into()))
             }
         };
         let _ = answer.send(verdict);

@@ -21,7 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::{
     PublishError,
-    confirms::Verdict,
+    confirms::{Verdict, Watched},
     member::{Member, Members},
 };
 use crate::broker::{Message, Target};
@@ -31,9 +31,6 @@ use crate::broker::{Message, Target};
 const ROUND: usize = 256;
 const ROUND_BYTES: usize = 256 * 1024;
 
-/// What became of a letter that was written: where its verdict will come.
-pub(super) type Written = Result<oneshot::Receiver<Verdict>, PublishError>;
-
 /// A message that waits to be written.
 pub(super) struct Letter {
     target: Target,
@@ -41,7 +38,7 @@ pub(super) struct Letter {
     body: Bytes,
     place: OwnedSemaphorePermit,
     claim: Claim,
-    answer: oneshot::Sender<Written>,
+    answer: oneshot::Sender<Verdict>,
 }
 
 /// Whoever takes it first decides: a writer to write the letter, its sender not to wait any longer.
@@ -52,17 +49,21 @@ impl Claim {
     pub(super) fn take(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }
+
+    pub(super) fn is_taken(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 impl Letter {
     pub(super) fn new(
         message: Message,
         place: OwnedSemaphorePermit,
-    ) -> (Self, Claim, oneshot::Receiver<Written>) {
+    ) -> (Self, Claim, oneshot::Receiver<Verdict>) {
         let Message { target, properties, body } = message;
-        let (answer, written) = oneshot::channel();
+        let (answer, verdict) = oneshot::channel();
         let claim = Claim::default();
-        (Self { target, properties, body, place, claim: claim.clone(), answer }, claim, written)
+        (Self { target, properties, body, place, claim: claim.clone(), answer }, claim, verdict)
     }
 
     /// Whether somebody still waits for it; from then on it is the writer's.
@@ -75,12 +76,11 @@ impl Letter {
         let id = properties.message_id().as_ref().map(|id| id.as_str().to_owned());
         let options = BasicPublishOptions { mandatory: target.mandatory, immediate: false };
         let (exchange, key) = (target.exchange.as_str().into(), target.routing_key.as_str().into());
-        let written = match member.channel.basic_publish(exchange, key, options, &body, properties).await {
-            Ok(confirm) => Ok(member.confirms.watch(confirm, id, place)),
-            Err(error) => Err(PublishError::lost(&error)),
-        };
-        // A sender that is gone wants no word.
-        let _ = answer.send(written);
+        match member.channel.basic_publish(exchange, key, options, &body, properties).await {
+            Ok(confirm) => member.confirms.watch(Watched { confirm, id, target, place, answer }),
+            // A sender that is gone wants no word.
+            Err(error) => drop(answer.send(Err(PublishError::lost(&error)))),
+        }
     }
 }
 

@@ -21,6 +21,9 @@ const IN_FLIGHT: usize = 2000;
 /// The queue that Garenne's fast lane has.
 pub(crate) const LANE: &str = "garenne.tasks.fast";
 
+/// What divides that lane's tasks where it has several queues.
+pub(crate) const DIVIDER: &str = "garenne.shards.fast";
+
 /// The two kinds of queue that tasks wait in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueType {
@@ -52,10 +55,15 @@ pub(crate) struct Broker {
 impl Broker {
     /// The one that `--amqp-url` and `--management-url` name.
     pub(crate) async fn fresh(kind: QueueType) -> Result<Self> {
+        Self::fresh_at(kind, &format!("garenne-bench-{kind}")).await
+    }
+
+    /// The same on a virtual host of this name.
+    pub(crate) async fn fresh_at(kind: QueueType, name: &str) -> Result<Self> {
         let server = option("--amqp-url").context("--amqp-url is missing; ./dev bench gives it")?;
         let management = option("--management-url").context("--management-url is missing")?;
         let authority = server.strip_suffix("/%2f").context("--amqp-url must end in /%2f")?;
-        let name = format!("garenne-bench-{kind}");
+        let name = name.to_owned();
         let (amqp_url, http) = (format!("{authority}/{name}"), Client::new());
         let host = format!("{management}/api/vhosts/{name}");
         http.delete(&host).send().await?;
@@ -112,10 +120,21 @@ impl Broker {
         queue: &str,
         messages: impl Iterator<Item = (BasicProperties, Vec<u8>)>,
     ) -> Result<()> {
+        self.publish("", queue, messages).await
+    }
+
+    /// Publishes to an exchange and waits for every confirm.
+    pub(crate) async fn publish(
+        &self,
+        exchange: &str,
+        key: &str,
+        messages: impl Iterator<Item = (BasicProperties, Vec<u8>)>,
+    ) -> Result<()> {
         stream::iter(messages)
             .map(|(properties, body)| async move {
                 let options = BasicPublishOptions::default();
-                let sent = self.channel.basic_publish("".into(), queue.into(), options, &body, properties);
+                let sent =
+                    self.channel.basic_publish(exchange.into(), key.into(), options, &body, properties);
                 let confirmation = sent.await?.await?;
                 ensure!(confirmation == Confirmation::Ack(None), "not stored: {confirmation:?}");
                 Ok(())
@@ -132,20 +151,32 @@ impl Broker {
         Ok(self.channel.queue_declare(queue.into(), options, FieldTable::default()).await?.message_count())
     }
 
-    /// Waits until a queue has so many, looking every so often.
+    /// The same in all of these.
+    pub(crate) async fn ready_in(&self, queues: &[String]) -> Result<u32> {
+        let mut ready = 0;
+        for queue in queues {
+            ready += self.ready(queue).await?;
+        }
+        Ok(ready)
+    }
+
+    /// Waits until these queues have so many, looking every so often.
     pub(crate) async fn until(
         &self,
-        queue: &str,
+        queues: &[String],
         every: Duration,
         wanted: impl Fn(u32) -> bool,
     ) -> Result<u32> {
         let until = tokio::time::Instant::now() + Duration::from_secs(60);
         loop {
-            let ready = self.ready(queue).await?;
+            let ready = self.ready_in(queues).await?;
             if wanted(ready) {
                 return Ok(ready);
             }
-            ensure!(tokio::time::Instant::now() < until, "{queue} has {ready} messages and nothing moves");
+            ensure!(
+                tokio::time::Instant::now() < until,
+                "{queues:?} have {ready} messages and nothing moves"
+            );
             tokio::time::sleep(every).await;
         }
     }
@@ -160,6 +191,21 @@ impl Broker {
 pub(crate) fn body(bytes: usize) -> Vec<u8> {
     let frame = json!({ "pad": "" }).to_string().len();
     json!({ "pad": "x".repeat(bytes.saturating_sub(frame)) }).to_string().into_bytes()
+}
+
+/// The queues of Garenne's fast lane with so many shards.
+pub(crate) fn lane_queues(shards: u16) -> Vec<String> {
+    let rest = (1..shards).map(|shard| format!("{LANE}.{shard}"));
+    std::iter::once(LANE.to_owned()).chain(rest).collect()
+}
+
+/// A task as Garenne's own producer writes it for a lane with several shards.
+pub(crate) fn keyed_task(kind: &str, body: Vec<u8>) -> (BasicProperties, Vec<u8>) {
+    let (properties, body) = task(kind, body);
+    let mut headers = FieldTable::default();
+    let key = properties.message_id().as_ref().map_or("", |id| id.as_str());
+    headers.insert("garenne-key".into(), AMQPValue::LongString(key.into()));
+    (properties.with_headers(headers), body)
 }
 
 /// A task as Garenne's own producer writes it.

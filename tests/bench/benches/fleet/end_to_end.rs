@@ -47,7 +47,7 @@ pub(crate) async fn run(rows: &mut Rows) -> Result<()> {
     rows.version("rabbitmq", broker.version().await?);
     let version: String = database.query_one("SHOW server_version", &[]).await?.get(0);
     rows.version("postgres", version);
-    Garenne::declare_topology(&broker).await?;
+    Garenne::declare_topology(&broker, 1).await?;
     for round in 0..rounds {
         for (way, named) in [(Way::Http, "http"), (Way::Tcp, "tcp")] {
             for (records, gathered) in [("500", "gathered"), ("1", "single")] {

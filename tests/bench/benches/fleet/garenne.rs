@@ -104,8 +104,8 @@ impl Garenne {
     }
 
     /// Has a worker make everything that workers need on this broker.
-    pub(crate) async fn declare_topology(broker: &Broker) -> Result<()> {
-        let worker = Self::start(Build::Now, broker.amqp_url(), &[]).await?;
+    pub(crate) async fn declare_topology(broker: &Broker, shards: u16) -> Result<()> {
+        let worker = Self::start(Build::Now, broker.amqp_url(), &with_shards(shards)?).await?;
         worker.ready().await?;
         worker.stop().await
     }
@@ -188,6 +188,16 @@ impl Garenne {
     async fn get(&self, path: &str) -> reqwest::Result<reqwest::Response> {
         self.http.get(format!("{}/{path}", self.admin)).send().await
     }
+}
+
+/// The arguments of a worker whose fast lane has so many queues; none for one.
+pub(crate) fn with_shards(shards: u16) -> Result<Vec<String>> {
+    if shards == 1 {
+        return Ok(Vec::new());
+    }
+    let file = std::env::temp_dir().join(format!("garenne-bench-{shards}-shards.toml"));
+    std::fs::write(&file, format!("[lanes.fast]\nshards = {shards}\n"))?;
+    Ok(vec!["--config".to_owned(), file.display().to_string()])
 }
 
 /// The address of the admin port, where a line of the log tells it.

@@ -9,7 +9,7 @@ use anyhow::Result;
 use garenne_bench::{Rows, Usage, number, option};
 
 use crate::{
-    broker::{Broker, LANE, QueueType, body, task},
+    broker::{Broker, LANE, QueueType, body, lane_queues, task},
     garenne::{Build, Garenne},
     race::{Who, race},
 };
@@ -23,7 +23,7 @@ const SHARES: [u32; 4] = [0, 1, 10, 50];
 const PREFETCH: u16 = 200;
 /// A few times less than there are tasks of the largest size.
 const PREFETCH_BY_SIZE: u16 = 50;
-const OURS: Who = Who::Garenne { build: Build::Now, sink: None };
+const OURS: Who = Who::Garenne { build: Build::Now, sink: None, shards: 1 };
 
 pub(crate) async fn run(rows: &mut Rows) -> Result<()> {
     let rounds = number("--rounds", 3).map_err(anyhow::Error::msg)?;
@@ -31,7 +31,7 @@ pub(crate) async fn run(rows: &mut Rows) -> Result<()> {
     let broker = Broker::fresh(QueueType::Quorum).await?;
     rows.version("garenne", Garenne::version().await?);
     rows.version("rabbitmq", broker.version().await?);
-    Garenne::declare_topology(&broker).await?;
+    Garenne::declare_topology(&broker, 1).await?;
     for _ in 0..rounds {
         for processes in PROCESSES.into_iter().filter(|_| wanted("processes")) {
             together(&broker, processes, rows).await?;
@@ -74,7 +74,7 @@ async fn together(broker: &Broker, processes: usize, rows: &mut Rows) -> Result<
     let usage = || workers.iter().map(|worker| worker.usage().cpu).sum::<Duration>();
     let (begun, before) = (Instant::now(), usage());
     workers.iter().try_for_each(Garenne::resume)?;
-    broker.until(LANE, Duration::from_millis(5), |ready| ready == 0).await?;
+    broker.until(&lane_queues(1), Duration::from_millis(5), |ready| ready == 0).await?;
     loop {
         let mut settled = 0;
         for worker in &workers {
@@ -115,7 +115,7 @@ async fn failing(
     let settlements = u64::from(TASKS) + if way == "retried" { failed } else { 0 };
     let lane = ["--lane".to_owned(), format!("fast:prefetch={PREFETCH}")];
     let worker = Garenne::start(Build::Now, broker.amqp_url(), &lane).await?;
-    broker.until(LANE, Duration::from_millis(1), |ready| ready < TASKS).await?;
+    broker.until(&lane_queues(1), Duration::from_millis(1), |ready| ready < TASKS).await?;
     let before: Usage = worker.usage();
     // What is tried again comes back after seconds; the looks must not be what is measured.
     worker.until_settled(settlements, Duration::from_millis(250)).await?;

@@ -8,7 +8,7 @@ use anyhow::Result;
 use garenne_bench::{Rows, number};
 
 use crate::{
-    broker::{Broker, LANE, QueueType, body, task},
+    broker::{Broker, LANE, QueueType, body, lane_queues, task},
     garenne::{Build, Garenne},
 };
 
@@ -22,7 +22,7 @@ pub(crate) async fn run(rows: &mut Rows) -> Result<()> {
     let broker = Broker::fresh(QueueType::Quorum).await?;
     rows.version("garenne", Garenne::version().await?);
     rows.version("rabbitmq", broker.version().await?);
-    Garenne::declare_topology(&broker).await?;
+    Garenne::declare_topology(&broker, 1).await?;
     for _ in 0..rounds {
         let worker = Garenne::start(Build::Now, broker.amqp_url(), &[]).await?;
         worker.ready().await?;
@@ -52,7 +52,7 @@ async fn holding(broker: &Broker, held: u32) -> Result<f64> {
     let occupied = worker.usage().rss_mb;
     worker.kill().await?;
     // They come back when its connection is gone.
-    broker.until(LANE, Duration::from_millis(20), |ready| ready == held).await?;
+    broker.until(&lane_queues(1), Duration::from_millis(20), |ready| ready == held).await?;
     broker.purge(LANE).await?;
     Ok(occupied)
 }

@@ -7,8 +7,8 @@ use garenne_bench::{Rows, Usage};
 use lapin::BasicProperties;
 
 use crate::{
-    broker::{Broker, LANE, body, celery_task, dramatiq_task, task},
-    garenne::{Build, Garenne},
+    broker::{Broker, DIVIDER, LANE, body, celery_task, dramatiq_task, keyed_task, lane_queues, task},
+    garenne::{Build, Garenne, with_shards},
     rival::Rival,
 };
 
@@ -22,7 +22,7 @@ pub(crate) const APPLIED: Duration = Duration::from_millis(300);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
     /// Ours, with this sink.
-    Garenne { build: Build, sink: Option<&'static str> },
+    Garenne { build: Build, sink: Option<&'static str>, shards: u16 },
     /// Another one, in its own words.
     Rival { program: &'static str, arguments: &'static [&'static str], tasks: Tasks },
 }
@@ -32,6 +32,8 @@ pub(crate) enum Who {
 pub(crate) enum Tasks {
     /// As Garenne's, in Garenne's queue.
     Garenne,
+    /// As Garenne's, through the exchange that divides them among its queues.
+    Sharded,
     /// As Celery's.
     Celery,
     /// As Dramatiq's.
@@ -41,7 +43,7 @@ pub(crate) enum Tasks {
 impl Tasks {
     pub(crate) fn queue(self) -> &'static str {
         match self {
-            Self::Garenne => LANE,
+            Self::Garenne | Self::Sharded => LANE,
             Self::Celery => "celery-rival",
             Self::Dramatiq => "dramatiq-rival",
         }
@@ -51,6 +53,7 @@ impl Tasks {
     pub(crate) fn one(self) -> (BasicProperties, Vec<u8>) {
         match self {
             Self::Garenne => task("bench.noop", body(200)),
+            Self::Sharded => keyed_task("bench.noop", body(200)),
             Self::Celery => celery_task(200),
             Self::Dramatiq => dramatiq_task(200, self.queue()),
         }
@@ -60,7 +63,8 @@ impl Tasks {
 impl Who {
     pub(crate) fn tasks(self) -> Tasks {
         match self {
-            Self::Garenne { .. } => Tasks::Garenne,
+            Self::Garenne { shards: 1, .. } => Tasks::Garenne,
+            Self::Garenne { .. } => Tasks::Sharded,
             Self::Rival { tasks, .. } => tasks,
         }
     }
@@ -98,8 +102,13 @@ struct Stretch {
 
 impl Stretch {
     /// Waits for the first delivery.
-    async fn begin(broker: &Broker, queue: &str, count: u32, usage: impl Fn() -> Usage) -> Result<Self> {
-        let ready = broker.until(queue, FIRST, |ready| ready < count).await?;
+    async fn begin(
+        broker: &Broker,
+        queues: &[String],
+        count: u32,
+        usage: impl Fn() -> Usage,
+    ) -> Result<Self> {
+        let ready = broker.until(queues, FIRST, |ready| ready < count).await?;
         Ok(Self { begun: Instant::now(), before: usage(), tasks: ready })
     }
 
@@ -120,18 +129,26 @@ pub(crate) async fn race(
     messages: impl ExactSizeIterator<Item = (BasicProperties, Vec<u8>)>,
 ) -> Result<Seen> {
     let (queue, count) = (who.tasks().queue(), u32::try_from(messages.len())?);
-    broker.fill(queue, messages).await?;
-    broker.until(queue, LAST, |ready| ready == count).await?;
+    let queues = match who {
+        Who::Garenne { shards, .. } => lane_queues(shards),
+        Who::Rival { .. } => vec![queue.to_owned()],
+    };
+    match who.tasks() {
+        Tasks::Sharded => broker.publish(DIVIDER, queue, messages).await?,
+        _ => broker.fill(queue, messages).await?,
+    }
+    broker.until(&queues, LAST, |ready| ready == count).await?;
     let seen = match who {
-        Who::Garenne { build, sink } => {
+        Who::Garenne { build, sink, shards } => {
             let mut arguments = vec![
                 "--lane".to_owned(),
                 format!("fast:prefetch={prefetch},concurrency=1..{}", prefetch.min(16)),
             ];
+            arguments.extend(with_shards(shards)?);
             arguments.extend(sink.into_iter().flat_map(|sink| ["--sink".to_owned(), sink.to_owned()]));
             let worker = Garenne::start(build, broker.amqp_url(), &arguments).await?;
-            let stretch = Stretch::begin(broker, queue, count, || worker.usage()).await?;
-            broker.until(queue, LAST, |ready| ready == 0).await?;
+            let stretch = Stretch::begin(broker, &queues, count, || worker.usage()).await?;
+            broker.until(&queues, LAST, |ready| ready == 0).await?;
             worker.until_settled(count.into(), FIRST).await?;
             let seen = stretch.end(worker.usage());
             worker.stop().await?;
@@ -153,7 +170,7 @@ pub(crate) async fn race(
             let mut rival = Rival::start(program, &words)?;
             let pid = rival.pid();
             let stretch = tokio::select! {
-                stretch = Stretch::begin(broker, queue, count, || Usage::of(pid)) => stretch?,
+                stretch = Stretch::begin(broker, &queues, count, || Usage::of(pid)) => stretch?,
                 ended = rival.ended() => bail!("it ended at its start: {}", ended?),
             };
             rival.done(count).await?;
@@ -164,7 +181,7 @@ pub(crate) async fn race(
         }
     };
     tokio::time::sleep(APPLIED).await;
-    let left = broker.ready(queue).await?;
+    let left = broker.ready_in(&queues).await?;
     ensure!(left == 0, "{left} tasks came back");
     Ok(seen)
 }

@@ -27,7 +27,7 @@ pub(crate) async fn run(rows: &mut Rows) -> Result<()> {
     let broker = Broker::fresh(QueueType::Quorum).await?;
     rows.version("garenne", Garenne::version().await?);
     rows.version("rabbitmq", broker.version().await?);
-    Garenne::declare_topology(&broker).await?;
+    Garenne::declare_topology(&broker, 1).await?;
     let (url, mut opened) = gate(broker.amqp_url()).await?;
     for _ in 0..rounds {
         broker.fill(LANE, std::iter::once(task("bench.noop", body(200)))).await?;

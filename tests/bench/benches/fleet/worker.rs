@@ -28,7 +28,7 @@ const CONTESTANTS: [Contestant; 9] = [
 ];
 
 const fn ours(name: &'static str, build: Build, sink: Option<&'static str>) -> Contestant {
-    Contestant { name, who: Who::Garenne { build, sink } }
+    Contestant { name, who: Who::Garenne { build, sink, shards: 1 } }
 }
 
 const fn rival(
@@ -84,7 +84,7 @@ fn takes_part(contestant: &Contestant) -> bool {
 
 /// Has a worker make the topology, and puts a classic queue in the place of the lane's where one is asked for.
 async fn prepare(broker: &Broker, kind: QueueType) -> Result<()> {
-    Garenne::declare_topology(broker).await?;
+    Garenne::declare_topology(broker, 1).await?;
     broker.declare(Tasks::Celery.queue()).await?;
     let (dramatiq, rejects) = (Tasks::Dramatiq.queue(), format!("{}.XQ", Tasks::Dramatiq.queue()));
     let arguments = [("x-dead-letter-exchange", ""), ("x-dead-letter-routing-key", &*rejects)];
