@@ -26,12 +26,13 @@ use tokio::{
 use super::{connect::Broker, wire::Message};
 use crate::telemetry::metrics::{ConnectionMetrics, PublishResult};
 
-mod confirms;
+mod carrier;
 mod error;
 mod member;
 mod writers;
+mod writing;
 
-use confirms::Verdict;
+use carrier::Verdict;
 pub use error::PublishError;
 use member::Members;
 use writers::{Claim, Letter, Writers};
@@ -217,7 +218,7 @@ impl Publisher {
             return Ok(place);
         }
         let waited = self.config.acquire_timeout;
-        timeout(waited, Arc::clone(&self.in_flight).acquire_owned())
+        Box::pin(timeout(waited, Arc::clone(&self.in_flight).acquire_owned()))
             .await
             .map_err(|_| PublishError::Busy { what: "place in flight", waited })
             .map(|place| place.expect("the semaphore is never closed"))
@@ -246,7 +247,8 @@ impl Pending {
         // One timer for both: nearly every confirm comes before either would ring.
         match timeout(early, &mut self.verdict).await {
             Ok(verdict) => told(verdict),
-            Err(_) => self.late(early).await,
+            // Boxed, as what is rare: every message has such a future, which should be small.
+            Err(_) => Box::pin(self.late(early)).await,
         }
     }
 

@@ -9,7 +9,7 @@ use deadpool::managed::{Manager, Metrics, RecycleError, RecycleResult};
 use futures_util::StreamExt;
 use lapin::{Channel, Connection, Event, options::ConfirmSelectOptions};
 
-use super::confirms::Confirms;
+use super::carrier::Carrier;
 use crate::{
     broker::{
         BrokerError,
@@ -61,8 +61,8 @@ impl Members {
 /// A connection with its confirm channel. The connection is kept for as long as the channel is used.
 pub(super) struct Member {
     pub(super) connection: Arc<Connection>,
-    pub(super) channel: Channel,
-    pub(super) confirms: Confirms,
+    pub(super) channel: Arc<Channel>,
+    pub(super) carrier: Carrier,
 }
 
 impl Manager for Members {
@@ -74,15 +74,15 @@ impl Manager for Members {
         let opening = async {
             let channel = connection.create_channel().await?;
             channel.confirm_select(ConfirmSelectOptions::default()).await?;
-            Ok::<_, lapin::Error>(channel)
+            Ok::<_, lapin::Error>(Arc::new(channel))
         };
         let channel = opening.await.map_err(|error| BrokerError::Unavailable {
             address: self.broker.address(),
             detail: error.to_string(),
         })?;
         self.observe(&connection);
-        let confirms = Confirms::start(channel.clone());
-        Ok(Member { connection: Arc::new(connection), channel, confirms })
+        let carrier = Carrier::start(Arc::clone(&channel));
+        Ok(Member { connection: Arc::new(connection), channel, carrier })
     }
 
     async fn recycle(&self, member: &mut Member, _: &Metrics) -> RecycleResult<BrokerError> {

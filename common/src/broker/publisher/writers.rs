@@ -15,15 +15,10 @@ use std::{
 
 use bytes::Bytes;
 use deadpool::managed::Pool;
-use futures_util::future::join_all;
-use lapin::{BasicProperties, options::BasicPublishOptions};
+use lapin::BasicProperties;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::{
-    PublishError,
-    confirms::{Verdict, Watched},
-    member::{Member, Members},
-};
+use super::{PublishError, carrier::Verdict, member::Members};
 use crate::broker::{Message, Target};
 
 /// Most messages of a round, and most bytes of their bodies but for the first: a large one goes alone, so
@@ -33,12 +28,12 @@ const ROUND_BYTES: usize = 256 * 1024;
 
 /// A message that waits to be written.
 pub(super) struct Letter {
-    target: Target,
-    properties: BasicProperties,
-    body: Bytes,
-    place: OwnedSemaphorePermit,
+    pub(super) target: Target,
+    pub(super) properties: BasicProperties,
+    pub(super) body: Bytes,
+    pub(super) place: OwnedSemaphorePermit,
     claim: Claim,
-    answer: oneshot::Sender<Verdict>,
+    pub(super) answer: oneshot::Sender<Verdict>,
 }
 
 /// Whoever takes it first decides: a writer to write the letter, its sender not to wait any longer.
@@ -70,18 +65,6 @@ impl Letter {
     fn wanted(&self) -> bool {
         !self.answer.is_closed() && self.claim.take()
     }
-
-    async fn write(self, member: &Member) {
-        let Self { target, properties, body, place, answer, .. } = self;
-        let id = properties.message_id().as_ref().map(|id| id.as_str().to_owned());
-        let options = BasicPublishOptions { mandatory: target.mandatory, immediate: false };
-        let (exchange, key) = (target.exchange.as_str().into(), target.routing_key.as_str().into());
-        match member.channel.basic_publish(exchange, key, options, &body, properties).await {
-            Ok(confirm) => member.confirms.watch(Watched { confirm, id, target, place, answer }),
-            // A sender that is gone wants no word.
-            Err(error) => drop(answer.send(Err(PublishError::lost(&error)))),
-        }
-    }
 }
 
 /// The letters that wait, and how many writers there are.
@@ -94,6 +77,9 @@ pub(super) struct Writers {
 #[derive(Default)]
 struct Desk {
     letters: VecDeque<Letter>,
+    /// An empty list of a writer that is gone. Large pieces of memory, asked for time and again, are what
+    /// an allocator is slowest at.
+    spare: Vec<Letter>,
     writers: usize,
 }
 
@@ -120,9 +106,12 @@ impl Writers {
     }
 
     /// The next round; nothing when no letter waits, and then the writer counts no more.
-    fn round(&self, writer: &mut bool) -> Vec<Letter> {
+    fn next(&self, round: &mut Vec<Letter>, writer: &mut bool) {
         let mut desk = self.desk();
-        let (mut round, mut bytes) = (Vec::new(), 0);
+        if round.capacity() == 0 {
+            *round = mem::take(&mut desk.spare);
+        }
+        let mut bytes = 0;
         while let Some(letter) = desk.letters.front() {
             bytes += letter.body.len();
             if round.len() == ROUND || (bytes > ROUND_BYTES && !round.is_empty()) {
@@ -132,8 +121,8 @@ impl Writers {
         }
         if round.is_empty() && mem::take(writer) {
             desk.writers -= 1;
+            desk.spare = mem::take(round);
         }
-        round
     }
 }
 
@@ -143,16 +132,21 @@ struct Writer(Arc<Writers>);
 impl Writer {
     async fn run(self) {
         let mut present = Present { writers: &self.0, counted: true };
+        let mut round = Vec::new();
         while present.counted {
             // The connection first: whoever waits for one can go without as long as the letter lies here.
             let member = match self.0.pool.get().await {
                 Ok(member) => Ok(member),
                 Err(error) => Err(PublishError::of_pool(error, self.0.pool.timeouts().wait)),
             };
-            let round = self.0.round(&mut present.counted).into_iter().filter(Letter::wanted);
+            self.0.next(&mut round, &mut present.counted);
+            round.retain(Letter::wanted);
             match member {
-                Ok(member) => drop(join_all(round.map(|letter| letter.write(&member))).await),
-                Err(error) => round.for_each(|letter| drop(letter.answer.send(Err(error.clone())))),
+                _ if round.is_empty() => {}
+                Ok(member) => round = member.carrier.carry(round).await,
+                Err(error) => {
+                    round.drain(..).for_each(|letter| drop(letter.answer.send(Err(error.clone()))));
+                }
             }
         }
     }
