@@ -108,14 +108,27 @@ impl WorkerBuilder {
 
     /// Adds a handler whose tasks run as `options` say.
     #[must_use]
-    pub fn handle_with<F, P, R, O>(mut self, handler: F, options: TaskOptions) -> Self
+    pub fn handle_with<F, P, R, O>(self, handler: F, options: TaskOptions) -> Self
     where
         F: Fn(TaskContext, P) -> R + Send + Sync + 'static,
         P: Payload,
         R: Future<Output = Result<O, TaskError>> + Send + 'static,
         O: IntoOutput + 'static,
     {
-        self.handlers.push((P::KIND, Arc::new(Erased::new(handler)), options));
+        self.handle_kind(P::KIND, handler, options)
+    }
+
+    /// Adds a handler of another kind than its payload's own: an older name of it, or one that is known only
+    /// when the program runs.
+    #[must_use]
+    pub fn handle_kind<F, P, R, O>(mut self, kind: &'static str, handler: F, options: TaskOptions) -> Self
+    where
+        F: Fn(TaskContext, P) -> R + Send + Sync + 'static,
+        P: Payload,
+        R: Future<Output = Result<O, TaskError>> + Send + 'static,
+        O: IntoOutput + 'static,
+    {
+        self.handlers.push((kind, Arc::new(Erased::new(handler)), options));
         self
     }
 

@@ -27,6 +27,8 @@ pub(crate) enum Build {
     Now,
     /// An older one to compare it with, that `--before` names.
     Before,
+    /// The example with so many kinds, which `--many-kinds` names.
+    ManyKinds(u32),
 }
 
 impl Build {
@@ -35,6 +37,16 @@ impl Build {
         match self {
             Self::Now => now(),
             Self::Before => option("--before").unwrap_or_else(now),
+            Self::ManyKinds(_) => {
+                option("--many-kinds").unwrap_or_else(|| "target/release/examples/many_kinds".to_owned())
+            }
+        }
+    }
+
+    fn kinds(self) -> u32 {
+        match self {
+            Self::ManyKinds(kinds) => kinds,
+            Self::Now | Self::Before => 1,
         }
     }
 }
@@ -70,6 +82,7 @@ impl Garenne {
                 "json",
             ])
             .args(arguments)
+            .env("GARENNE_EXAMPLE_KINDS", build.kinds().to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

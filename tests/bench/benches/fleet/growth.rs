@@ -1,5 +1,5 @@
-//! How the cost of a task grows with the number of workers, what they may hold, the size of a task, and the
-//! share of tasks that fail.
+//! How the cost of a task grows with the number of workers, what they may hold, the size of a task, the number
+//! of kinds, and the share of tasks that fail.
 //!
 //! `./dev bench growth [--rounds N] [--only PART] [--json FILE]`
 
@@ -18,6 +18,7 @@ const PROCESSES: [usize; 4] = [1, 2, 4, 8];
 const PREFETCHES: [u16; 6] = [1, 10, 50, 200, 1000, 2000];
 /// Bytes of a body.
 const SIZES: [usize; 5] = [100, 1_000, 10_000, 100_000, 1_000_000];
+const KINDS: [u32; 4] = [1, 10, 100, 1_000];
 /// Of a hundred tasks, those that fail once, and those that nobody handles.
 const SHARES: [u32; 4] = [0, 1, 10, 50];
 const PREFETCH: u16 = 200;
@@ -48,6 +49,12 @@ pub(crate) async fn run(rows: &mut Rows) -> Result<()> {
             let bodies = (0..tasks).map(|_| task("bench.noop", body(size)));
             let seen = race(&broker, OURS, PREFETCH_BY_SIZE, bodies).await?;
             seen.add_to(rows, &format!("growth/size/{size}"));
+        }
+        for kinds in KINDS.into_iter().filter(|_| wanted("kinds")) {
+            let who = Who::Garenne { build: Build::ManyKinds(kinds), sink: None, shards: 1 };
+            let bodies = (0..40_000).map(|n| task(&format!("many.{}", n % kinds), body(200)));
+            let seen = race(&broker, who, PREFETCH, bodies).await?;
+            seen.add_to(rows, &format!("growth/kinds/{kinds}"));
         }
         for share in SHARES.into_iter().filter(|_| wanted("failures")) {
             for (way, kind, payload) in [
