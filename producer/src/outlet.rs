@@ -61,10 +61,8 @@ impl BrokerOutlet {
         Target::exchange(self.exchange.clone(), kind.as_str().to_owned())
     }
 
-    async fn one(&self, mut task: NewTask) -> Result<(), PublishError> {
-        if task.key.is_none() && self.lanes.spread(task.kind.as_str()) {
-            task.key = Some(task.id.as_str().to_owned());
-        }
+    async fn one(&self, task: NewTask) -> Result<(), PublishError> {
+        let task = if self.lanes.spread(task.kind.as_str()) { task.keyed() } else { task };
         let (target, properties) = (self.target(&task.kind), task.properties(SystemTime::now()));
         let _sent = self.pressure.send();
         self.publisher.publish(Message { target, properties, body: task.body.into() }).await

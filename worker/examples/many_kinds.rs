@@ -1,4 +1,4 @@
-//! A worker whose kinds are known only when it runs: `GARENNE_EXAMPLE_KINDS=N` of them, `many.0` to `many.<N-1>`,
+//! A worker whose kinds are known only when it runs: `MANY_KINDS=N` of them, `many.0` to `many.<N-1>`,
 //! which do nothing. The benchmark of what a number of kinds costs runs it.
 
 use clap::Parser;
@@ -16,7 +16,7 @@ async fn nothing(_: TaskContext, _: Nothing) -> Result<serde_json::Value, TaskEr
 #[tokio::main]
 async fn main() -> Exit {
     let kinds: u32 =
-        std::env::var("GARENNE_EXAMPLE_KINDS").ok().and_then(|kinds| kinds.parse().ok()).unwrap_or(1);
+        std::env::var("MANY_KINDS").ok().and_then(|kinds| kinds.parse().ok()).unwrap_or(1);
     let run = Cli::parse().run(|worker| {
         // A kind lives as long as the program.
         let names = (0..kinds).map(|kind| &*format!("many.{kind}").leak());

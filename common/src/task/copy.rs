@@ -138,8 +138,7 @@ impl Copied {
         }
     }
 
-    /// Gives it a key, its id, where it has none: among the queues of a lane that has several, those without
-    /// would all go to one.
+    /// Gives it a key, its id, where it has none, as [`NewTask::keyed`](super::NewTask::keyed) does.
     #[must_use]
     pub fn keyed(self, id: &str) -> Self {
         if self.headers.contains_key(header::KEY) { self } else { self.with(header::KEY, long(id)) }

@@ -276,6 +276,14 @@ impl NewTask {
         }
     }
 
+    /// Gives it a key, its id, where it has none: among the queues of a lane that has several, those without
+    /// would all go to one.
+    #[must_use]
+    pub fn keyed(mut self) -> Self {
+        self.key.get_or_insert_with(|| self.id.as_str().to_owned());
+        self
+    }
+
     /// The properties it travels with: persistent, stamped with the time.
     pub fn properties(&self, now: SystemTime) -> BasicProperties {
         let mut headers = FieldTable::default();

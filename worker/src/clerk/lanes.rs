@@ -16,12 +16,10 @@ use crate::{consumer::Delivery, spans::publishing};
 impl Clerk {
     /// A follow-up, straight to the queue of the lane that takes it, or what divides its tasks among several:
     /// there, unlike at the tasks' exchange, a missing lane is told of.
-    pub(super) fn message(&self, mut task: NewTask, now: SystemTime) -> Option<(Message, Option<Span>)> {
+    pub(super) fn message(&self, task: NewTask, now: SystemTime) -> Option<(Message, Option<Span>)> {
         let place = self.place(self.routes.lanes.taking(task.kind.as_str())?);
         let target = Target::lane(place);
-        if place.is_sharded() && task.key.is_none() {
-            task.key = Some(task.id.as_str().to_owned());
-        }
+        let mut task = if place.is_sharded() { task.keyed() } else { task };
         let span = publishing(&self.traces, &mut task, &target.routing_key);
         let properties = task.properties(now);
         Some((Message { target, properties, body: task.body.into() }, span))

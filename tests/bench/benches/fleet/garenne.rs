@@ -82,7 +82,7 @@ impl Garenne {
                 "json",
             ])
             .args(arguments)
-            .env("GARENNE_EXAMPLE_KINDS", build.kinds().to_string())
+            .env("MANY_KINDS", build.kinds().to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
