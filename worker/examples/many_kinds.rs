@@ -15,8 +15,7 @@ async fn nothing(_: TaskContext, _: Nothing) -> Result<serde_json::Value, TaskEr
 
 #[tokio::main]
 async fn main() -> Exit {
-    let kinds: u32 =
-        std::env::var("MANY_KINDS").ok().and_then(|kinds| kinds.parse().ok()).unwrap_or(1);
+    let kinds: u32 = std::env::var("MANY_KINDS").ok().and_then(|kinds| kinds.parse().ok()).unwrap_or(1);
     let run = Cli::parse().run(|worker| {
         // A kind lives as long as the program.
         let names = (0..kinds).map(|kind| &*format!("many.{kind}").leak());
