@@ -20,8 +20,6 @@ use super::{
     subscribe::Subscription,
 };
 
-/// How long a decided settlement may wait for company.
-const FLUSH_AFTER: Duration = Duration::from_millis(1);
 /// The broker's channel stashes settlements beyond 32 that its queue has not applied yet, and forgets
 /// the stash when it is closed. A channel that sent no more than this has no stash.
 const WITHOUT_STASH: u64 = 16;
@@ -34,6 +32,8 @@ pub(super) struct Settler {
     meter: Meter,
     ledger: Ledger,
     taken: Vec<Order>,
+    /// How long a decided settlement may wait for company.
+    moment: Duration,
     /// When to look for orders, where any are known of or may come untold.
     due: Option<Instant>,
     received: u64,
@@ -64,6 +64,7 @@ impl Settler {
             meter,
             ledger: Ledger::new(),
             taken: Vec::new(),
+            moment: subscription.moment,
             due: None,
             received: 0,
             sent: 0,
@@ -98,7 +99,7 @@ impl Settler {
                     break;
                 }
             } else if decided > 0 {
-                self.due = due.or(Some(now + FLUSH_AFTER));
+                self.due = due.or(Some(now + self.moment));
             }
         }
         self.finish().await;
@@ -109,7 +110,7 @@ impl Settler {
     fn take(&mut self) {
         self.epoch.take(&mut self.taken);
         if !self.taken.is_empty() {
-            self.due = Some(Instant::now() + FLUSH_AFTER);
+            self.due = Some(Instant::now() + self.moment);
         }
         self.received += self.taken.len() as u64;
         for Order { tag, fate } in self.taken.drain(..) {

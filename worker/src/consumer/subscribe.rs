@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::{
-    company::Company,
+    company::{self, Company},
     delivery::Delivery,
     epoch::Epoch,
     link::Link,
@@ -44,6 +44,8 @@ pub(crate) struct Subscription {
     pub(crate) prefetch: u16,
     /// Shown in the broker's listings.
     pub(crate) tag: String,
+    /// How long a delivery or a decision may wait for company.
+    pub(crate) moment: Duration,
 }
 
 impl Subscription {
@@ -59,6 +61,7 @@ impl Subscription {
             queue,
             prefetch: share(shard),
             tag: if shard == 0 { tag.to_owned() } else { format!("{tag}.{shard}") },
+            moment: company::moment(count),
         };
         queues.into_iter().enumerate().map(of).collect()
     }
@@ -188,7 +191,7 @@ where
         // Made ours one by one: a burst of the client's own would be moved about once more.
         let ours = consumer.map_ok(|message| Delivery::new(Arc::clone(epoch), message));
         let mut bursts = ours.try_ready_chunks(BURST);
-        let mut company = Company::new(subscription.prefetch);
+        let mut company = Company::new(subscription.prefetch, subscription.moment);
         let mut cancelled = false;
         loop {
             let event = tokio::select! {
