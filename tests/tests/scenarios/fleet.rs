@@ -20,7 +20,16 @@ async fn fleet_loses_nothing() -> Result<()> {
         plan("killed")?.start(),
     )?;
     let payload = json!({"ms": 2});
-    let published = scene.publish("bench.sleep", &payload, "task", TASKS);
+    // So many wait already that those who stop have something to hand back, however slowly the rest comes.
+    for worker in [&soft, &hard, &killed] {
+        worker.signal(Signal::TSTP)?;
+    }
+    scene.until_no_consumer("fast").await?;
+    let mut ids = scene.publish("bench.sleep", &payload, "early", TASKS / 2).await?;
+    for worker in [&soft, &hard, &killed] {
+        worker.signal(Signal::CONT)?;
+    }
+    let published = scene.publish("bench.sleep", &payload, "late", TASKS / 2);
     let ends = async {
         soft.until_done(500).await?;
         soft.signal(Signal::TERM)?;
@@ -32,7 +41,8 @@ async fn fleet_loses_nothing() -> Result<()> {
         let (soft, hard) = tokio::try_join!(soft.stopped(), hard.stopped())?;
         anyhow::Ok((soft, hard, killed, fourth))
     };
-    let (ids, (soft, hard, killed, fourth)) = tokio::try_join!(published, ends)?;
+    let (late, (soft, hard, killed, fourth)) = tokio::try_join!(published, ends)?;
+    ids.extend(late);
     // Nobody but the fourth holds anything now, and stopping lightly it does all that it holds.
     scene.until_ready("fast", 0).await?;
     let fourth = fourth.stop().await?;
