@@ -1,47 +1,71 @@
-//! When deliveries are taken: at once while few come, once a moment while many do.
+//! When deliveries are taken: at once while few come, once a tick of a clock while many do.
 //!
 //! To wake the thread that takes a delivery, and then one of the handlers', costs more than most tasks. Where
-//! deliveries come by the thousand a second a moment brings company, and each waking serves all of them.
+//! deliveries come by the thousand a second a tick brings company, and each waking serves all of them.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 /// How long a delivery may wait for company, where its lane has one queue.
-const MOMENT: Duration = Duration::from_millis(1);
-/// The longest moment has so many of it.
-const LONGEST: u32 = 4;
-/// So many within a moment are many: 8,000 a second over all of a lane's queues. With fewer nothing waits.
-const MANY: usize = 8;
-/// With a smaller prefetch a moment's wait would leave the broker without credit, and this worker without work.
+const TICK: Duration = Duration::from_millis(2);
+/// The same where it has several, each of which has its part of what comes.
+const TICK_OF_SEVERAL: Duration = Duration::from_millis(4);
+/// So many in a millisecond are many, over all of a lane's queues: 8,000 a second. With fewer nothing waits.
+const MANY: u128 = 8;
+/// With a smaller prefetch a tick's wait would leave the broker without credit, and this worker without work.
 const LEAST_PREFETCH: u16 = 128;
 
-/// The moment of a lane with so many queues: each has its part of what comes, and waits longer, so that as
-/// many come together.
-pub(super) fn moment(queues: usize) -> Duration {
-    MOMENT * u32::try_from(queues).unwrap_or(LONGEST).clamp(1, LONGEST)
+/// What a lane's queues look at while they wait: all of them at the same one, so that one waking serves them all.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    start: Instant,
+    tick: Duration,
+    /// So many within a tick are worth waiting for more.
+    many: usize,
+}
+
+impl Clock {
+    /// The clock of a lane with so many queues.
+    pub(super) fn new(queues: usize) -> Self {
+        let tick = if queues > 1 { TICK_OF_SEVERAL } else { TICK };
+        let many = MANY * tick.as_millis() / queues.max(1) as u128;
+        Self { start: Instant::now(), tick, many: usize::try_from(many).unwrap_or(usize::MAX).max(2) }
+    }
+
+    fn last(&self, now: Instant) -> Instant {
+        let past = now.duration_since(self.start).as_nanos() % self.tick.as_nanos();
+        now - Duration::from_nanos(u64::try_from(past).expect("less than a tick"))
+    }
+
+    /// The first tick after `now`.
+    pub(super) fn next(&self, now: Instant) -> Instant {
+        self.last(now) + self.tick
+    }
 }
 
 /// Knows how many came of late.
 pub(super) struct Company {
+    clock: Clock,
     worthwhile: bool,
-    moment: Duration,
-    began: Instant,
+    /// The tick that what came is counted from.
+    tick: Instant,
     came: usize,
     /// More are at hand.
     more: bool,
 }
 
 impl Company {
-    pub(super) fn new(prefetch: u16, moment: Duration) -> Self {
-        Self { worthwhile: prefetch >= LEAST_PREFETCH, moment, began: Instant::now(), came: 0, more: false }
+    pub(super) fn new(prefetch: u16, clock: Clock) -> Self {
+        Self { clock, worthwhile: prefetch >= LEAST_PREFETCH, tick: clock.start, came: 0, more: false }
     }
 
-    /// Notes that so many were taken, and whether `more` may be at hand. The first burst after a wait begins a
-    /// moment, so where that alone brought many the next wait begins at once.
+    /// Notes that so many were taken, and whether `more` may be at hand. The burst after a wait is the first
+    /// since a tick, so where that alone brought many the next wait begins at once.
     pub(super) fn took(&mut self, count: usize, more: bool, now: Instant) {
-        if now >= self.began + self.moment {
-            (self.began, self.came) = (now, 0);
+        let tick = self.clock.last(now);
+        if tick > self.tick {
+            (self.tick, self.came) = (tick, 0);
         }
         self.came += count;
         self.more = more;
@@ -49,7 +73,8 @@ impl Company {
 
     /// Until when the next ones wait; not at all while few come.
     pub(super) fn wait(&self) -> Option<Instant> {
-        (self.worthwhile && !self.more && self.came >= MANY).then(|| self.began + self.moment)
+        let many = self.came >= self.clock.many;
+        (self.worthwhile && !self.more && many).then(|| self.tick + self.clock.tick)
     }
 }
 
@@ -60,32 +85,33 @@ mod tests {
     const TENTH: Duration = Duration::from_micros(100);
 
     fn company(prefetch: u16) -> (Company, Instant) {
-        let company = Company::new(prefetch, MOMENT);
-        let now = company.began + MOMENT;
-        (company, now)
+        let clock = Clock::new(1);
+        (Company::new(prefetch, clock), clock.start + TICK)
     }
 
     #[test]
     fn few_wait_for_nobody() {
         let (mut company, mut now) = company(1000);
+        let few = company.clock.many - 1;
         for _ in 0..100 {
-            company.took(MANY - 1, false, now);
+            company.took(few, false, now);
             assert_eq!(company.wait(), None);
-            now += MOMENT;
+            now += TICK;
         }
     }
 
     #[test]
-    fn many_wait_for_the_end_of_the_moment_and_go_on_waiting() {
-        let (mut company, begun) = company(1000);
-        for nth in 0..MANY {
+    fn many_wait_for_the_next_tick_and_go_on_waiting() {
+        let (mut company, tick) = company(1000);
+        let many = company.clock.many;
+        for nth in 0..many {
             assert_eq!(company.wait(), None, "{nth} are few");
-            company.took(1, false, begun + TENTH * u32::try_from(nth).unwrap());
+            company.took(1, false, tick + TENTH * u32::try_from(nth).unwrap());
         }
-        assert_eq!(company.wait(), Some(begun + MOMENT));
-        company.took(40, false, begun + MOMENT);
-        assert_eq!(company.wait(), Some(begun + MOMENT * 2));
-        company.took(MANY - 1, false, begun + MOMENT * 2);
+        assert_eq!(company.wait(), Some(tick + TICK));
+        company.took(40, false, tick + TICK + TENTH);
+        assert_eq!(company.wait(), Some(tick + TICK * 2), "however late it was");
+        company.took(many - 1, false, tick + TICK * 2);
         assert_eq!(company.wait(), None, "they have become few");
     }
 
@@ -95,16 +121,21 @@ mod tests {
         company.took(64, true, now);
         assert_eq!(company.wait(), None);
         company.took(1, false, now);
-        assert_eq!(company.wait(), Some(now + MOMENT));
+        assert_eq!(company.wait(), Some(now + TICK));
     }
 
     #[test]
-    fn several_queues_wait_longer_for_as_many() {
-        assert_eq!([0, 1, 3, 4, 16].map(moment), [1, 1, 3, 4, 4].map(Duration::from_millis));
-        let mut company = Company::new(250, moment(4));
-        let now = company.began + MOMENT * 4;
-        company.took(MANY, false, now);
-        assert_eq!(company.wait(), Some(now + MOMENT * 4));
+    fn several_queues_look_at_the_same_clock_and_share_what_many_are() {
+        let (one, four) = (Clock::new(1), Clock::new(4));
+        assert_eq!((one.many, four.many, Clock::new(0).many, Clock::new(64).many), (16, 8, 16, 2));
+        let now = four.start + TENTH;
+        for queue in 0..4 {
+            let mut company = Company::new(250, four);
+            company.took(8, false, now + TENTH * queue);
+            assert_eq!(company.wait(), Some(four.next(now)));
+        }
+        assert_eq!(four.next(now), four.start + TICK_OF_SEVERAL);
+        assert_eq!(four.next(four.next(now)), four.start + TICK_OF_SEVERAL * 2);
     }
 
     #[test]

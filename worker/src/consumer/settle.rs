@@ -1,6 +1,6 @@
 //! Tells the broker, in as few frames as the ledger finds.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use futures_util::future::join_all;
 use garenne_common::shutdown::Fate;
@@ -14,6 +14,7 @@ use tokio::{
 };
 
 use super::{
+    company::Clock,
     epoch::{Epoch, Order},
     ledger::{Frame, Ledger, Verdict},
     meter::Meter,
@@ -32,8 +33,8 @@ pub(super) struct Settler {
     meter: Meter,
     ledger: Ledger,
     taken: Vec<Order>,
-    /// How long a decided settlement may wait for company.
-    moment: Duration,
+    /// A decided settlement may wait for company until its next tick.
+    clock: Clock,
     /// When to look for orders, where any are known of or may come untold.
     due: Option<Instant>,
     received: u64,
@@ -64,7 +65,7 @@ impl Settler {
             meter,
             ledger: Ledger::new(),
             taken: Vec::new(),
-            moment: subscription.moment,
+            clock: subscription.clock,
             due: None,
             received: 0,
             sent: 0,
@@ -99,18 +100,18 @@ impl Settler {
                     break;
                 }
             } else if decided > 0 {
-                self.due = due.or(Some(now + self.moment));
+                self.due = due.or(Some(self.clock.next(now)));
             }
         }
         self.finish().await;
     }
 
-    /// Enters into the ledger what was decided. Where that was anything, more is looked for in a moment: the
-    /// epoch counts on it.
+    /// Enters into the ledger what was decided. Where that was anything, more is looked for at the next tick:
+    /// the epoch counts on it.
     fn take(&mut self) {
         self.epoch.take(&mut self.taken);
         if !self.taken.is_empty() {
-            self.due = Some(Instant::now() + self.moment);
+            self.due = Some(self.clock.next(Instant::now()));
         }
         self.received += self.taken.len() as u64;
         for Order { tag, fate } in self.taken.drain(..) {

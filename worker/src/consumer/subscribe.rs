@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::{
-    company::{self, Company},
+    company::{Clock, Company},
     delivery::Delivery,
     epoch::Epoch,
     link::Link,
@@ -44,15 +44,15 @@ pub(crate) struct Subscription {
     pub(crate) prefetch: u16,
     /// Shown in the broker's listings.
     pub(crate) tag: String,
-    /// How long a delivery or a decision may wait for company.
-    pub(crate) moment: Duration,
+    /// When deliveries and decisions that wait for company are looked at.
+    pub(crate) clock: Clock,
 }
 
 impl Subscription {
     /// One for each of a lane's queues. They share its prefetch as evenly as it can be divided, so that no
     /// queue takes another's places; there must be one for each at least.
     pub(crate) fn shares(queues: Vec<String>, prefetch: u16, tag: &str) -> Vec<Self> {
-        let count = queues.len();
+        let (count, clock) = (queues.len(), Clock::new(queues.len()));
         let share = |shard: usize| {
             let whole = usize::from(prefetch);
             u16::try_from(whole / count + usize::from(shard < whole % count)).expect("a part of a u16")
@@ -61,7 +61,7 @@ impl Subscription {
             queue,
             prefetch: share(shard),
             tag: if shard == 0 { tag.to_owned() } else { format!("{tag}.{shard}") },
-            moment: company::moment(count),
+            clock,
         };
         queues.into_iter().enumerate().map(of).collect()
     }
@@ -191,7 +191,7 @@ where
         // Made ours one by one: a burst of the client's own would be moved about once more.
         let ours = consumer.map_ok(|message| Delivery::new(Arc::clone(epoch), message));
         let mut bursts = ours.try_ready_chunks(BURST);
-        let mut company = Company::new(subscription.prefetch, subscription.moment);
+        let mut company = Company::new(subscription.prefetch, subscription.clock);
         let mut cancelled = false;
         loop {
             let event = tokio::select! {

@@ -1,44 +1,60 @@
-//! What a lane with several queues costs a worker, and what it brings: the same no-op tasks through one queue
-//! and through four, in turns, each on a virtual host of its own.
+//! What a lane with several queues costs a worker, and what it brings: no-op tasks with a key through one queue
+//! and through four, in turns, each on a virtual host of its own; and without a key through one, which tells
+//! what reading the key costs.
 //!
-//! `./dev bench shards [--rounds N] [--tasks N] [--json FILE]`
+//! `./dev bench shards [--rounds N] [--tasks N] [--before PROGRAM] [--json FILE]`; the program is an older
+//! `garenne-worker` to compare with.
 
 use anyhow::Result;
-use garenne_bench::{Rows, number};
+use garenne_bench::{Rows, number, option};
 
 use crate::{
     broker::{Broker, QueueType},
     garenne::{Build, Garenne},
-    race::{Who, race},
+    race::{Tasks, Who, race},
 };
 
-const SHARDS: [u16; 2] = [1, 4];
+/// By name: queues, how the tasks are written, and which worker.
+const CONTESTANTS: [(&str, u16, Tasks, Build); 4] = [
+    ("1-unkeyed", 1, Tasks::Garenne, Build::Now),
+    ("1", 1, Tasks::Sharded, Build::Now),
+    ("4", 4, Tasks::Sharded, Build::Now),
+    ("4-before", 4, Tasks::Sharded, Build::Before),
+];
+/// What is compared, by name.
+const PAIRS: [(&str, &str, &str); 3] =
+    [("4-to-1", "4", "1"), ("key-to-no-key", "1", "1-unkeyed"), ("4-to-before", "4", "4-before")];
 const PREFETCH: u16 = 1000;
 
 pub(crate) async fn run(rows: &mut Rows) -> Result<()> {
     let rounds = number("--rounds", 10).map_err(anyhow::Error::msg)?;
     let tasks = number("--tasks", 60_000).map_err(anyhow::Error::msg)?;
     rows.version("garenne", Garenne::version().await?);
-    let mut brokers = Vec::new();
-    for shards in SHARDS {
-        let broker = Broker::fresh_at(QueueType::Quorum, &format!("garenne-bench-shards-{shards}")).await?;
+    let mut contestants = Vec::new();
+    for (name, shards, written, build) in CONTESTANTS {
+        if build == Build::Before && option("--before").is_none() {
+            continue;
+        }
+        let broker = Broker::fresh_at(QueueType::Quorum, &format!("garenne-bench-shards-{name}")).await?;
         rows.version("rabbitmq", broker.version().await?);
         Garenne::declare_topology(&broker, shards).await?;
-        brokers.push((shards, broker));
+        let who = Who::Garenne { build, sink: None, shards };
+        contestants.push((name, who, written, broker));
     }
     for round in 0..rounds {
-        for (shards, broker) in &brokers {
-            let who = Who::Garenne { build: Build::Now, sink: None, shards: *shards };
-            let seen = race(broker, who, PREFETCH, (0..tasks).map(|_| who.tasks().one())).await?;
-            eprintln!("shards/{shards} {round}: {seen:?}");
-            seen.add_to(rows, &format!("shards/{shards}"));
+        for (name, who, written, broker) in &contestants {
+            let seen = race(broker, *who, PREFETCH, (0..tasks).map(|_| written.one())).await?;
+            eprintln!("shards/{name} {round}: {seen:?}");
+            seen.add_to(rows, &format!("shards/{name}"));
         }
     }
     for what in ["tasks_per_s", "cpu_us", "rss_mb"] {
-        let name = |shards| format!("shards/{shards}/{what}");
-        rows.compare(format!("shards/4-to-1/{what}"), &name(4), &name(1));
+        for (name, one, other) in PAIRS {
+            let row = |contestant| format!("shards/{contestant}/{what}");
+            rows.compare(format!("shards/{name}/{what}"), &row(one), &row(other));
+        }
     }
-    for (_, broker) in brokers {
+    for (_, _, _, broker) in contestants {
         broker.clear().await?;
     }
     Ok(())
