@@ -55,6 +55,8 @@ impl Routes {
 pub struct Ingest {
     outlet: Arc<dyn Outlet>,
     routes: Routes,
+    /// A reading's, where some lane takes it: most tasks are readings.
+    reading: Option<Kind>,
     records: RecordLimits,
     retry_after: Duration,
 }
@@ -80,7 +82,8 @@ impl Ingest {
         retry_after: Duration,
     ) -> Arc<Self> {
         let records = RecordLimits { records: max_records, ..RecordLimits::default() };
-        Arc::new(Self { outlet, routes, records, retry_after })
+        let reading = routes.kind(READING).ok();
+        Arc::new(Self { outlet, routes, reading, records, retry_after })
     }
 
     /// The bindings of all lanes.
@@ -101,9 +104,24 @@ impl Ingest {
         idempotency_key: Option<&str>,
         trace: Option<TraceContext>,
     ) -> Result<Vec<TaskId>, Refusal> {
-        let records = readings_within(content_type, body, now(), &self.records)?;
-        let tasks = self.record_tasks(&records, caller, idempotency_key, trace)?;
+        let tasks = self.reading_tasks(content_type, body, caller, idempotency_key, trace)?;
         self.deliver(tasks).await
+    }
+
+    /// A task for each reading in a body, if the caller may send all of them now.
+    ///
+    /// # Errors
+    /// The record at fault, or why the caller may not.
+    pub(super) fn reading_tasks(
+        &self,
+        content_type: &str,
+        body: &[u8],
+        caller: &Caller,
+        idempotency_key: Option<&str>,
+        trace: Option<TraceContext>,
+    ) -> Result<Vec<NewTask>, Refusal> {
+        let records = readings_within(content_type, body, now(), &self.records)?;
+        self.record_tasks(&records, caller, idempotency_key, trace)
     }
 
     /// A task for each record, if the caller may send all of them now.
@@ -114,7 +132,7 @@ impl Ingest {
         idempotency_key: Option<&str>,
         trace: Option<TraceContext>,
     ) -> Result<Vec<NewTask>, Refusal> {
-        let kind = self.routes.kind(READING)?;
+        let kind = self.reading.clone().map_or_else(|| self.routes.kind(READING), Ok)?;
         caller.admit(records.iter().map(|record| &*record.reading.device))?;
         let request = idempotency_key
             .map(|key| TaskId::parse(key).map_err(|error| Refusal::Id { field: "Idempotency-Key", error }))

@@ -5,7 +5,7 @@ use std::{io, sync::Arc};
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesOrdered};
 use garenne_common::{
     task::{TaskId, TraceContext},
-    telemetry::traces::{Begun, SpanKind},
+    telemetry::traces::{Begun, Span, SpanKind},
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
@@ -71,10 +71,7 @@ where
             frame = lines.next(), if reading && under_way.len() < limits.max_in_flight => {
                 match frame? {
                     Frame::Line(line) => match admit(&line, &mut caller, parts, peer) {
-                        Admitted::Sender(caller) => {
-                            let parts = Arc::clone(parts);
-                            under_way.push_back(async move { taken(&parts, &line, &caller).await }.boxed());
-                        }
+                        Admitted::Sender(caller) => under_way.push_back(taken(parts, &line, &caller)),
                         Admitted::Welcome(name) => {
                             under_way.push_back(async { (Ok(Reply::Welcome(name)), None) }.boxed());
                         }
@@ -101,25 +98,38 @@ where
     timeout(limits.write_timeout, writer.shutdown()).await.unwrap_or(Ok(()))
 }
 
-/// A line of readings, whose sender cannot say which trace it is in: each begins one.
-async fn taken(parts: &Parts, line: &[u8], caller: &Caller) -> Answer {
+/// A line of readings, whose sender cannot say which trace it is in: each begins one. It is read at once and only
+/// its tasks are held until they are safe: many lines are under way.
+fn taken(parts: &Arc<Parts>, line: &[u8], caller: &Caller) -> BoxFuture<'static, Answer> {
     let Begun { context, span } = parts.traces.begin(None, SpanKind::Server, |span| {
         span.name("line");
         span.set("network.transport", "tcp");
     });
-    let outcome = parts.ingest.readings("", line, caller, None, context.clone()).await;
-    if let Some(mut span) = span {
-        match &outcome {
-            Ok(ids) => span.set("garenne.records", i64::try_from(ids.len()).unwrap_or(i64::MAX)),
-            Err(refusal) => {
-                span.set("error.type", refusal.code());
-                if refusal.status() >= 500 {
-                    span.failed(refusal.to_string());
-                }
+    let tasks = parts.ingest.reading_tasks("", line, caller, None, context.clone());
+    let (parts, span) = (Arc::clone(parts), span.map(Box::new));
+    async move {
+        let outcome = match tasks {
+            Ok(tasks) => parts.ingest.deliver(tasks).await,
+            Err(refusal) => Err(refusal),
+        };
+        if let Some(span) = span {
+            finish(*span, &outcome);
+        }
+        (outcome.map(Reply::Receipts), context)
+    }
+    .boxed()
+}
+
+fn finish(mut span: Span, outcome: &Result<Vec<TaskId>, Refusal>) {
+    match outcome {
+        Ok(ids) => span.set("garenne.records", i64::try_from(ids.len()).unwrap_or(i64::MAX)),
+        Err(refusal) => {
+            span.set("error.type", refusal.code());
+            if refusal.status() >= 500 {
+                span.failed(refusal.to_string());
             }
         }
     }
-    (outcome.map(Reply::Receipts), context)
 }
 
 enum Admitted {

@@ -8,7 +8,7 @@ use std::{collections::VecDeque, mem, sync::Arc, time::Duration};
 
 use futures_util::{
     StreamExt,
-    future::{BoxFuture, join_all},
+    future::{BoxFuture, join_all, ready},
     stream::FuturesUnordered,
 };
 use garenne_common::{
@@ -19,7 +19,10 @@ use garenne_common::{
 use serde::{Deserialize, Serialize};
 use tokio::{
     sync::{
-        mpsc::{self, error::SendTimeoutError},
+        mpsc::{
+            self,
+            error::{SendTimeoutError, TrySendError},
+        },
         oneshot,
     },
     time::Instant,
@@ -115,6 +118,10 @@ struct Request {
     since: Instant,
 }
 
+fn closing() -> PublishError {
+    PublishError::InDoubt("the gateway is closing".to_owned())
+}
+
 /// Nothing was sent: there was no place in a message in time.
 fn no_turn() -> PublishError {
     PublishError::Busy { what: "place in a message", waited: PATIENCE }
@@ -139,41 +146,52 @@ impl GatherOutlet {
             || task.body.len() as u64 > self.config.bytes.0
     }
 
+    /// What is rare is boxed: as many of these are under way as there are senders.
     async fn gather(&self, tasks: Vec<NewTask>) -> Result<(), PublishError> {
         let (answer, answered) = oneshot::channel();
-        let closed = || PublishError::InDoubt("the gateway is closing".to_owned());
-        let request = Request { tasks, answer, since: Instant::now() };
+        match self.requests.try_send(Request { tasks, answer, since: Instant::now() }) {
+            Ok(()) => {}
+            Err(TrySendError::Full(request)) => Box::pin(self.wait(request)).await?,
+            Err(TrySendError::Closed(_)) => return Err(closing()),
+        }
+        answered.await.map_err(|_| closing())?
+    }
+
+    /// Waits for a place among those that wait to be gathered.
+    async fn wait(&self, request: Request) -> Result<(), PublishError> {
         self.requests.send_timeout(request, PATIENCE).await.map_err(|refused| match refused {
             SendTimeoutError::Timeout(_) => no_turn(),
-            SendTimeoutError::Closed(_) => closed(),
-        })?;
-        answered.await.map_err(|_| closed())?
+            SendTimeoutError::Closed(_) => closing(),
+        })
+    }
+
+    /// Delivers what does not travel as one.
+    async fn divide(&self, tasks: Vec<NewTask>) -> Result<(), PublishError> {
+        let (alone, mut together): (Vec<_>, Vec<_>) =
+            tasks.into_iter().partition(|task| self.travels_alone(task));
+        let mut parts = Vec::new();
+        while !together.is_empty() {
+            let rest = together.split_off(together.len().min(self.config.records));
+            parts.push(mem::replace(&mut together, rest));
+        }
+        let alone = alone.into_iter().map(|task| self.parcels.send(vec![task]));
+        // All of them are waited for, also after a failure: nothing outlives the answer.
+        let (gathered, sent) = futures_util::future::join(
+            join_all(parts.into_iter().map(|part| self.gather(part))),
+            join_all(alone),
+        )
+        .await;
+        gathered.into_iter().chain(sent).collect()
     }
 }
 
 impl Outlet for GatherOutlet {
     fn deliver(&self, tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
-        Box::pin(async move {
-            self.parcels.ready()?;
-            let (alone, mut together): (Vec<_>, Vec<_>) =
-                tasks.into_iter().partition(|task| self.travels_alone(task));
-            if alone.is_empty() && together.len() <= self.config.records {
-                return self.gather(together).await;
-            }
-            let mut parts = Vec::new();
-            while !together.is_empty() {
-                let rest = together.split_off(together.len().min(self.config.records));
-                parts.push(mem::replace(&mut together, rest));
-            }
-            let alone = alone.into_iter().map(|task| self.parcels.send(vec![task]));
-            // All of them are waited for, also after a failure: nothing outlives the answer.
-            let (gathered, sent) = futures_util::future::join(
-                join_all(parts.into_iter().map(|part| self.gather(part))),
-                join_all(alone),
-            )
-            .await;
-            gathered.into_iter().chain(sent).collect()
-        })
+        if let Err(error) = self.parcels.ready() {
+            return Box::pin(ready(Err(error)));
+        }
+        let as_one = tasks.len() <= self.config.records && !tasks.iter().any(|task| self.travels_alone(task));
+        if as_one { Box::pin(self.gather(tasks)) } else { Box::pin(self.divide(tasks)) }
     }
 }
 

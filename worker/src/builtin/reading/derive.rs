@@ -181,6 +181,10 @@ pub(super) fn all(readings: &[Stored]) -> Vec<Stored> {
 
 /// The same, with what each value was made from.
 pub(super) fn pairs(readings: &[Stored]) -> Vec<Derived> {
+    // Most tasks are one reading.
+    if readings.len() < 2 {
+        return Vec::new();
+    }
     let mut places: Vec<Place<'_>> = Vec::new();
     let mut index: HashMap<(&str, Timestamp), usize> = HashMap::new();
     for (place, reading) in readings.iter().enumerate() {
