@@ -24,8 +24,6 @@ use crate::{
     garenne::{Build, Garenne},
 };
 
-/// Sensors, each on a connection of its own.
-const SENSORS: usize = 64;
 /// Lines that a sensor has under way on TCP.
 const WINDOW: usize = 64;
 /// How long what was receipted may take to become rows.
@@ -36,6 +34,11 @@ enum Way {
     Http,
     Tcp,
 }
+
+/// By name: how readings come, and from how many sensors, each on a connection of its own. The more requests are
+/// under way, the more there is to gather.
+const LOADS: [(&str, Way, usize); 3] =
+    [("http", Way::Http, 64), ("http-1000", Way::Http, 1000), ("tcp", Way::Tcp, 64)];
 
 pub(crate) async fn run(rows: &mut Rows) -> Result<()> {
     let rounds = number("--rounds", 3).map_err(anyhow::Error::msg)?;
@@ -49,21 +52,27 @@ pub(crate) async fn run(rows: &mut Rows) -> Result<()> {
     rows.version("postgres", version);
     Garenne::declare_topology(&broker, 1).await?;
     for round in 0..rounds {
-        for (way, named) in [(Way::Http, "http"), (Way::Tcp, "tcp")] {
+        for (named, way, sensors) in LOADS {
             for (records, gathered) in [("500", "gathered"), ("1", "single")] {
                 let name = format!("end-to-end/{named}/{gathered}");
-                let seen =
-                    one(&broker, &database, &url, way, records, seconds).await.context(name.clone())?;
+                let seen = one(&broker, &database, &url, (way, sensors), records, seconds)
+                    .await
+                    .context(name.clone())?;
                 eprintln!("{name} {round}: {seen:?}");
                 rows.add(format!("{name}/rows_per_s"), "rows/s", seen.rows / seen.took);
-                rows.add(format!("{name}/rows_per_cpu_s"), "rows/cpu-s", seen.rows / seen.ours);
-                if let Some(all) = seen.all {
+                let Spent { gateway, worker, servers } = seen.spent;
+                let ours = seen.spent.ours();
+                rows.add(format!("{name}/gateway_cpu_us"), "us/row", gateway * 1e6 / seen.rows);
+                rows.add(format!("{name}/worker_cpu_us"), "us/row", worker * 1e6 / seen.rows);
+                rows.add(format!("{name}/rows_per_cpu_s"), "rows/cpu-s", seen.rows / ours);
+                if servers > 0.0 {
+                    let all = ours + servers;
                     rows.add(format!("{name}/rows_per_cpu_s_of_all"), "rows/cpu-s", seen.rows / all);
                 }
             }
         }
     }
-    for named in ["http", "tcp"] {
+    for (named, ..) in LOADS {
         for what in ["rows_per_s", "rows_per_cpu_s", "rows_per_cpu_s_of_all"] {
             let of = |gathered| format!("end-to-end/{named}/{gathered}/{what}");
             let name = format!("end-to-end/{named}/gathered-to-single/{what}");
@@ -84,26 +93,48 @@ async fn connect(url: &str) -> Result<Client> {
 struct Seen {
     rows: f64,
     took: f64,
-    /// Processor time of gateway and worker.
-    ours: f64,
-    /// The same with that of broker and database, where those are processes that can be looked at.
-    all: Option<f64>,
+    spent: Spent,
 }
 
-/// Processor time of gateway and worker, and of broker and database.
-fn spent(gateway: u32, worker: &Garenne) -> (f64, f64) {
-    let ours = Usage::of(gateway).cpu + worker.usage().cpu;
-    let servers = option("--servers").unwrap_or_default();
-    let theirs: Duration =
-        servers.split(',').filter_map(|pid| pid.parse().ok()).map(|pid| Usage::of(pid).cpu).sum();
-    (ours.as_secs_f64(), theirs.as_secs_f64())
+/// Processor time, in seconds.
+#[derive(Debug)]
+struct Spent {
+    gateway: f64,
+    worker: f64,
+    /// Of broker and database, where those are processes that can be looked at; else 0.
+    servers: f64,
+}
+
+impl Spent {
+    fn until_now(gateway: u32, worker: &Garenne) -> Self {
+        let servers = option("--servers").unwrap_or_default();
+        let servers: Duration =
+            servers.split(',').filter_map(|pid| pid.parse().ok()).map(|pid| Usage::of(pid).cpu).sum();
+        Self {
+            gateway: Usage::of(gateway).cpu.as_secs_f64(),
+            worker: worker.usage().cpu.as_secs_f64(),
+            servers: servers.as_secs_f64(),
+        }
+    }
+
+    fn since(self, before: &Self) -> Self {
+        Self {
+            gateway: self.gateway - before.gateway,
+            worker: self.worker - before.worker,
+            servers: self.servers - before.servers,
+        }
+    }
+
+    fn ours(&self) -> f64 {
+        self.gateway + self.worker
+    }
 }
 
 async fn one(
     broker: &Broker,
     database: &Client,
     url: &str,
-    way: Way,
+    (way, sensors): (Way, usize),
     records: &str,
     seconds: Duration,
 ) -> Result<Seen> {
@@ -114,8 +145,8 @@ async fn one(
     database.batch_execute("TRUNCATE garenne_readings, garenne_results").await?;
     let (gateway, address) = gateway(broker, records).await?;
     let pid = gateway.id().context("the gateway has ended")?;
-    let (begun, before) = (Instant::now(), spent(pid, &worker));
-    let receipts = load(way, address, seconds).await?;
+    let (begun, before) = (Instant::now(), Spent::until_now(pid, &worker));
+    let receipts = load(way, sensors, address, seconds).await?;
     ensure!(receipts > 0, "no receipt");
     let until = Instant::now() + PATIENCE;
     loop {
@@ -128,11 +159,10 @@ async fn one(
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let (took, after) = (begun.elapsed().as_secs_f64(), spent(pid, &worker));
-    let (ours, theirs) = (after.0 - before.0, after.1 - before.1);
+    let (took, spent) = (begun.elapsed().as_secs_f64(), Spent::until_now(pid, &worker).since(&before));
     drop(gateway);
     worker.stop().await?;
-    Ok(Seen { rows: receipts as f64, took, ours, all: (theirs > 0.0).then_some(ours + theirs) })
+    Ok(Seen { rows: receipts as f64, took, spent })
 }
 
 async fn gateway(broker: &Broker, records: &str) -> Result<(Child, SocketAddr)> {
@@ -157,11 +187,11 @@ async fn gateway(broker: &Broker, records: &str) -> Result<(Child, SocketAddr)> 
 }
 
 /// Readings of which no two are the same; answers how many were receipted.
-async fn load(way: Way, address: SocketAddr, seconds: Duration) -> Result<i64> {
+async fn load(way: Way, sensors: usize, address: SocketAddr, seconds: Duration) -> Result<i64> {
     let until = Instant::now() + seconds;
-    let mut sensors = JoinSet::new();
-    for sensor in 0..SENSORS {
-        sensors.spawn(async move {
+    let mut senders = JoinSet::new();
+    for sensor in 0..sensors {
+        senders.spawn(async move {
             match way {
                 Way::Http => http(address, sensor, until).await,
                 Way::Tcp => tcp(address, sensor, until).await,
@@ -169,7 +199,7 @@ async fn load(way: Way, address: SocketAddr, seconds: Duration) -> Result<i64> {
         });
     }
     let mut receipts = 0;
-    while let Some(sent) = sensors.join_next().await {
+    while let Some(sent) = senders.join_next().await {
         receipts += sent??;
     }
     Ok(receipts)
