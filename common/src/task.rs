@@ -8,15 +8,17 @@ mod envelope;
 pub mod header;
 mod id;
 mod kind;
+mod new_task;
 mod outcome;
 mod pack;
 mod standing_order;
 mod trace;
 
 pub use copy::Copied;
-pub use envelope::{ContentType, Envelope, Malformed, NewTask, epoch_ms};
+pub use envelope::{ContentType, Envelope, Malformed, epoch_ms};
 pub use id::{IdError, TaskId};
 pub use kind::{Kind, KindError, matches_binding};
+pub use new_task::NewTask;
 pub use outcome::DeadReason;
 pub use pack::{BadPack, MOST_RECORDS, PACK, Packed, pack_properties, read_pack, write_pack};
 pub use standing_order::StandingOrder;

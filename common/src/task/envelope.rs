@@ -1,4 +1,4 @@
-//! Reading a task from a delivery, and writing a new one.
+//! Reading a task from a delivery.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -6,7 +6,7 @@ use lapin::{BasicProperties, types::FieldTable};
 use thiserror::Error;
 
 use super::{
-    header::{self, integer, long},
+    header::{self, integer},
     id::{IdError, TaskId},
     kind::{Kind, KindError},
     pack::PACK,
@@ -222,107 +222,10 @@ fn text(headers: &Option<FieldTable>, name: &'static str) -> Result<Option<Strin
         .ok_or(Malformed::Text { name })
 }
 
-/// A task to publish.
-#[derive(Clone, Debug)]
-pub struct NewTask {
-    /// The task's id.
-    pub id: TaskId,
-    /// The kind; also the routing key.
-    pub kind: Kind,
-    /// How the body is written.
-    pub content_type: ContentType,
-    /// The payload.
-    pub body: Vec<u8>,
-    /// Group, if any.
-    pub group: Option<String>,
-    /// Tasks with the same key go to the same queue of a lane that has several.
-    pub key: Option<String>,
-    /// Not before this long from now.
-    pub delay: Option<Duration>,
-    /// Deadline once started.
-    pub timeout: Option<Duration>,
-    /// The trace to go on with.
-    pub trace: Option<TraceContext>,
-    /// The task that starts it and its own depth, for a follow-up.
-    pub parent: Option<(TaskId, u32)>,
-}
-
-impl NewTask {
-    /// A task with a new id and nothing optional.
-    pub fn new(kind: Kind, content_type: ContentType, body: Vec<u8>) -> Self {
-        let id = TaskId::random();
-        Self {
-            id,
-            kind,
-            content_type,
-            body,
-            group: None,
-            key: None,
-            delay: None,
-            timeout: None,
-            trace: None,
-            parent: None,
-        }
-    }
-
-    /// A task that another one starts: it belongs to the same group and trace, and is one deeper.
-    pub fn following(parent: &Envelope, id: TaskId, kind: Kind, body: Vec<u8>) -> Self {
-        Self {
-            id,
-            group: parent.group.clone(),
-            trace: parent.trace.clone(),
-            parent: Some((parent.id.clone(), parent.depth.saturating_add(1))),
-            ..Self::new(kind, ContentType::Json, body)
-        }
-    }
-
-    /// Gives it a key, its id, where it has none: among the queues of a lane that has several, those without
-    /// would all go to one.
-    #[must_use]
-    pub fn keyed(mut self) -> Self {
-        self.key.get_or_insert_with(|| self.id.as_str().to_owned());
-        self
-    }
-
-    /// The properties it travels with: persistent, stamped with the time.
-    pub fn properties(&self, now: SystemTime) -> BasicProperties {
-        let mut headers = FieldTable::default();
-        if let Some(group) = &self.group {
-            headers.insert(header::GROUP.into(), long(group));
-        }
-        if let Some(key) = &self.key {
-            headers.insert(header::KEY.into(), long(key));
-        }
-        let ms = |span: Duration| i64::try_from(span.as_millis()).unwrap_or(i64::MAX).into();
-        if let Some(delay) = self.delay {
-            headers.insert(header::DELAY_MS.into(), ms(delay));
-        }
-        if let Some(timeout) = self.timeout {
-            headers.insert(header::TIMEOUT_MS.into(), ms(timeout));
-        }
-        if let Some((parent, depth)) = &self.parent {
-            headers.insert(header::PARENT.into(), long(parent.as_str()));
-            headers.insert(header::DEPTH.into(), lapin::types::AMQPValue::LongUInt(*depth));
-        }
-        if let Some(trace) = &self.trace {
-            headers.insert(header::TRACEPARENT.into(), long(trace.parent()));
-            if let Some(state) = trace.state() {
-                headers.insert(header::TRACESTATE.into(), long(state));
-            }
-        }
-        let properties = BasicProperties::default()
-            .with_message_id(self.id.as_str().into())
-            .with_type(self.kind.as_str().into())
-            .with_content_type(self.content_type.as_str().into())
-            .with_delivery_mode(2)
-            .with_timestamp(epoch_ms(now).unsigned_abs() / 1000);
-        if headers.inner().is_empty() { properties } else { properties.with_headers(headers) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task::header::long;
 
     fn now() -> SystemTime {
         UNIX_EPOCH + Duration::from_secs(1_800_000_000)
@@ -366,17 +269,6 @@ mod tests {
             error.to_string(),
             "header garenne-timeout-ms must be a whole number from 0 to 2592000000"
         );
-    }
-
-    #[test]
-    fn a_follow_up_says_who_started_it_and_how_deep_it_is() {
-        let kind = Kind::parse("bench.noop").unwrap();
-        let mut task = NewTask::new(kind, ContentType::Json, b"{}".to_vec());
-        assert_eq!(read("bench.noop", task.properties(now())).unwrap().depth, 0);
-        task.parent = Some((TaskId::parse("p").unwrap(), 3));
-        let properties = task.properties(now());
-        assert_eq!(header::get(properties.headers(), header::PARENT).and_then(header::text).unwrap(), "p");
-        assert_eq!(read("bench.noop", properties).unwrap().depth, 3);
     }
 
     #[test]
