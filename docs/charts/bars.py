@@ -42,9 +42,13 @@ def main(source, pattern, target):
             f'<text x="{LABEL - 6}" y="{y + 13}" text-anchor="end">{html.escape(label)}</text>',
             f'<rect x="{LABEL}" y="{y}" width="{end["median"] - LABEL:.1f}" height="{BAR}" fill="#5b8c5a"/>',
             f'<line x1="{end["min"]:.1f}" x2="{end["max"]:.1f}" y1="{middle}" y2="{middle}" stroke="#222"/>',
-            f'<text x="{end["max"] + 6:.1f}" y="{y + 13}">{row["median"]:,.4g}</text>',
+            f'<text x="{end["max"] + 6:.1f}" y="{y + 13}">{figure(row["median"])}</text>',
         ]
     open(target, "w", encoding="utf-8").write("\n".join([*parts, "</svg>"]) + "\n")
+
+
+def figure(value):
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 if __name__ == "__main__":
