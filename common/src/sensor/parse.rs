@@ -75,9 +75,9 @@ pub fn readings_within(
     limits: &Limits,
 ) -> Result<Vec<Record>, BadRecord> {
     let form = Form::of(content_type)?;
-    let mut collector =
-        // Most bodies are one reading.
-        Collector { records: Vec::with_capacity(1), base: Base::new(), names: Names::default(), now, limits };
+    // Most bodies are one reading.
+    let records = Vec::with_capacity(1);
+    let mut collector = Collector { records, base: Base::new(), names: Names::default(), now, limits };
     document::read(form, body, limits.records, &mut collector)?;
     if collector.records.is_empty() {
         let message = "no record in it that measures anything".to_owned();

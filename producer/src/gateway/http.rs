@@ -110,7 +110,8 @@ async fn readings(State(parts): State<Arc<Parts>>, request: Request) -> Result<R
     let body = body::read(body, &head.headers, &parts.limits).await?;
     let key = text(&head.headers, "idempotency-key")?;
     let content_type = text(&head.headers, "content-type")?.unwrap_or("");
-    let ids = parts.ingest.readings(content_type, &body, &caller, key, trace_of(&head)).await?;
+    let tasks = parts.ingest.reading_tasks(content_type, &body, &caller, key, trace_of(&head))?;
+    let ids = parts.ingest.deliver(tasks).await?;
     Ok(accepted(&ids))
 }
 

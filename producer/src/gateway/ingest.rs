@@ -91,24 +91,8 @@ impl Ingest {
         &self.routes.bindings
     }
 
-    /// Takes readings: each becomes a task of its own. The ids answer in the order of the records,
-    /// and only once all of them are safe.
-    ///
-    /// # Errors
-    /// A record at fault, nothing was delivered; or the broker, and nothing is promised.
-    pub(super) async fn readings(
-        &self,
-        content_type: &str,
-        body: &[u8],
-        caller: &Caller,
-        idempotency_key: Option<&str>,
-        trace: Option<TraceContext>,
-    ) -> Result<Vec<TaskId>, Refusal> {
-        let tasks = self.reading_tasks(content_type, body, caller, idempotency_key, trace)?;
-        self.deliver(tasks).await
-    }
-
-    /// A task for each reading in a body, if the caller may send all of them now.
+    /// A task of its own for each reading in a body, in the order of the records, if the caller may send all of
+    /// them now. Nothing is delivered yet.
     ///
     /// # Errors
     /// The record at fault, or why the caller may not.
@@ -153,7 +137,7 @@ impl Ingest {
     /// Takes one task of any kind that some lane takes.
     ///
     /// # Errors
-    /// As [`Ingest::readings`].
+    /// What is wrong with it, or why the caller may not, and nothing was delivered; or as [`Ingest::deliver`].
     pub(super) async fn task(
         &self,
         kind: &str,
@@ -178,7 +162,10 @@ impl Ingest {
         self.deliver(vec![task]).await
     }
 
-    /// Delivers all of them or promises none.
+    /// Delivers all of them or promises none: answers their ids, in order, once all are safe.
+    ///
+    /// # Errors
+    /// The broker, and nothing is promised.
     pub(super) async fn deliver(&self, tasks: Vec<NewTask>) -> Result<Vec<TaskId>, Refusal> {
         let ids = tasks.iter().map(|task| task.id.clone()).collect();
         match self.outlet.deliver(tasks).await {
