@@ -5,7 +5,7 @@
 //! A task is what a worker does for it: its context is read, and where it is kept there are two spans, the
 //! attempt and the sink's write, with what they say. `kept` is exported to a collector in the same process.
 
-#[path = "pool/harness.rs"]
+#[path = "../pool/benches/pool/harness.rs"]
 mod harness;
 
 use std::{hint::black_box, io, time::SystemTime};

@@ -6,7 +6,7 @@
 //! derived values; times and allocations of `…/record` are those of one record.
 
 // The pool's bench has the same stopwatch and rounds.
-#[path = "../../common/benches/pool/harness.rs"]
+#[path = "../../common/pool/benches/pool/harness.rs"]
 mod harness;
 
 use std::{f64::consts::TAU, fmt::Write as _, hint::black_box, io, ops::ControlFlow};

@@ -1,0 +1,89 @@
+//! Cancels the long tasks of a worker.
+//!
+//! A worker has one signal for all of its tasks, so that a task costs no allocation. Each task has an epoch.
+//! A context that outlives its task (moved into a spawned future, for example) has an old epoch: it neither
+//! observes the cancellation of a later task nor causes one.
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    atomic::cancel_state::{CancelState, Epoch},
+    cause::Cause,
+};
+
+pub(crate) struct CancelSignal {
+    state: CancelState<CancellationToken>,
+    cancelled: Notify,
+}
+
+impl CancelSignal {
+    pub(crate) fn new() -> Self {
+        Self { state: CancelState::new(), cancelled: Notify::new() }
+    }
+
+    /// Starts the next epoch. Only the worker calls this, between two tasks.
+    pub(crate) fn begin(&self) -> Epoch {
+        self.state.begin()
+    }
+
+    /// The current epoch.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.state.epoch()
+    }
+
+    /// Cancels the task of `epoch`. Does nothing if the task has ended or was cancelled before.
+    pub(crate) fn cancel(&self, epoch: Epoch, cause: Cause) {
+        if let Ok(token) = self.state.cancel(epoch, encode(cause)) {
+            self.cancelled.notify_waiters();
+            if let Some(token) = token {
+                token.cancel();
+            }
+        }
+    }
+
+    /// Why the task of `epoch` was cancelled; `None` if it was not.
+    pub(crate) fn cause(&self, epoch: Epoch) -> Option<Cause> {
+        decode(self.state.cause(epoch))
+    }
+
+    /// Waits until the task of `epoch` is cancelled.
+    pub(crate) async fn cancelled(&self, epoch: Epoch) -> Cause {
+        loop {
+            let cancelled = self.cancelled.notified();
+            tokio::pin!(cancelled);
+            // Register before the check: a cancellation between the two then wakes this future.
+            cancelled.as_mut().enable();
+            if let Some(cause) = self.cause(epoch) {
+                return cause;
+            }
+            cancelled.await;
+        }
+    }
+
+    /// A token that is cancelled together with the task of `epoch`.
+    pub(crate) fn token(&self, epoch: Epoch) -> CancellationToken {
+        let token = CancellationToken::new();
+        if self.state.register(epoch, token.clone()) {
+            token.cancel();
+        }
+        token
+    }
+}
+
+const fn encode(cause: Cause) -> u8 {
+    match cause {
+        Cause::Deadline => 1,
+        Cause::Stopped => 2,
+        Cause::Shutdown => 3,
+    }
+}
+
+const fn decode(bits: u8) -> Option<Cause> {
+    match bits {
+        1 => Some(Cause::Deadline),
+        2 => Some(Cause::Stopped),
+        3 => Some(Cause::Shutdown),
+        _ => None,
+    }
+}

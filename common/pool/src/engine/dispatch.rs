@@ -1,0 +1,325 @@
+//! How workers get their tasks.
+//!
+//! A worker takes one task at a time while another worker could start the next one. Only if all threads are busy
+//! (as many busy workers as the runtime has threads, or as the pool has workers) does it take a batch, so that
+//! the pool's lock is taken once for many tasks. No task waits for its batch: the batch is put back when its
+//! worker has to wait, stolen by workers that find no other task, and moved by the monitor when its worker has
+//! not advanced since the last tick.
+
+use std::{
+    sync::{Arc, MutexGuard, OnceLock},
+    task::{Context, Poll},
+    time::{Duration, Instant as StdInstant},
+};
+
+use tokio::time::Instant;
+
+use super::{batch_size::BatchSize, core::PoolCore};
+use crate::{
+    completion::Completion,
+    context::{LongContext, TaskContext},
+    panic::catch,
+    saturating_instant,
+    shutdown::Phase,
+    spec::{Placement, Run},
+    state::{
+        admitted_task::{AdmittedTask, TaskOwner},
+        local_queue::LocalQueue,
+        notifier::Notifier,
+        pool_state::PoolState,
+        worker_slot::{WorkerKey, WorkerSlot},
+    },
+    task::Task,
+};
+
+/// What a worker does next.
+pub(crate) enum NextStep<T> {
+    Start(StartedTask<T>),
+    Exit,
+}
+
+/// A task that is about to run. The rest of it stays in the worker's local queue.
+pub(crate) struct StartedTask<T> {
+    pub(crate) task: T,
+    pub(crate) cx: TaskContext,
+    pub(crate) placement: Placement,
+    /// How long it waited. Known only to an observed pool.
+    pub(crate) waited: Option<Duration>,
+}
+
+/// Takes the worker's next task, or registers the worker as idle. The local queue is empty.
+pub(crate) fn next_step<T: Task, C: Completion<T::Output>>(
+    core: &Arc<PoolCore<T, C>>,
+    slot: &Arc<WorkerSlot<T, C>>,
+    batch_size: &mut BatchSize,
+    cx: &mut Context<'_>,
+) -> Poll<NextStep<T>> {
+    let mut state = core.lock();
+    // The worker is still listed after a spurious wake-up. A busy worker must not be woken for a task.
+    state.idle.remove(slot.key);
+    if slot.control.exit_requested() {
+        return Poll::Ready(NextStep::Exit);
+    }
+    let mut local = slot.lock();
+    state.ended += std::mem::take(&mut local.uncounted);
+    let Some(task) = state.queue.take().or_else(|| steal(&state, &mut local, slot.key)) else {
+        drop(local);
+        batch_size.reset();
+        return become_idle(core, state, slot, cx);
+    };
+    let batched =
+        task.placement == Placement::Runtime && state.queue.has_plain() && !core.has_free_worker(&state);
+    local.push_first(task);
+    if batched {
+        let now = StdInstant::now();
+        let size = batch_size.next(now);
+        local.extend(state.queue.take_plain(size - 1));
+        batch_size.taken(now, local.waiting());
+    }
+    let batched = local.waiting() > 1;
+    // The task is in the local queue before the state is unlocked, so it is always in one of the two.
+    let started = start(core, slot, local, None, |started| started);
+    state.activate(slot);
+    core.unlock_and_tick(state, batched);
+    Poll::Ready(started.map_or(NextStep::Exit, NextStep::Start))
+}
+
+fn become_idle<T: Task, C: Completion<T::Output>>(
+    core: &PoolCore<T, C>,
+    mut state: MutexGuard<'_, PoolState<T, C>>,
+    slot: &WorkerSlot<T, C>,
+    cx: &Context<'_>,
+) -> Poll<NextStep<T>> {
+    // No task can be started and none is admitted any more. A task that waits for the cap of its group is taken by
+    // the worker that ends another task of the group.
+    if state.phase > Phase::Open {
+        return Poll::Ready(NextStep::Exit);
+    }
+    state.forget_active(slot.key);
+    // Workers of the minimum do not exit. New workers are added only if none is idle, so workers that became idle
+    // before the pool grew need no idle time either.
+    let above_minimum = state.workers.len() > *core.config.workers.start();
+    let since = above_minimum.then(Instant::now);
+    state.idle.push(slot.key, since, cx.waker().clone());
+    drop(state);
+    if let Some(since) = since {
+        core.timer.wake_by(saturating_instant::add(since, core.config.idle_timeout));
+    }
+    Poll::Pending
+}
+
+/// Marks the first task of the local queue as running and passes it to `then` after unlocking the queue.
+///
+/// Takes a closure instead of returning the task: a value that two paths build in parts is read back before its
+/// parts have reached the cache, which costs a fifth of an empty task.
+#[inline(always)]
+pub(crate) fn start<T: Task, C: Completion<T::Output>, R>(
+    core: &PoolCore<T, C>,
+    slot: &WorkerSlot<T, C>,
+    mut local: MutexGuard<'_, LocalQueue<T, C>>,
+    now: Option<Instant>,
+    then: impl FnOnce(StartedTask<T>) -> R,
+) -> Option<R> {
+    let (admitted, state) = local.start()?;
+    match &admitted.owner {
+        TaskOwner::Single(Notifier { handle: Some(handle), .. }) => handle.start(),
+        TaskOwner::Single(_) => {}
+        TaskOwner::Shard(whole) => whole.shard_started(),
+    }
+    let task = admitted.task.take()?;
+    // A panic in user code: the task then has no label.
+    state.label = catch(|| task.label()).unwrap_or_default();
+    let (id, shard, width) = (admitted.id.clone(), admitted.shard, admitted.width);
+    let placement = admitted.placement;
+    // Short tasks take paths of their own, because they may start a million times a second and would otherwise move
+    // the unused fields of long tasks.
+    let short = matches!(admitted.run, Run::Short);
+    if short && admitted.submitted.is_none() {
+        drop(local);
+        let cx = TaskContext { id, shard, width, long: None };
+        return Some(then(StartedTask { task, cx, placement, waited: None }));
+    }
+    let since = now.unwrap_or_else(Instant::now);
+    state.since = Some(since);
+    let waited = admitted.submitted.map(|submitted| since.saturating_duration_since(submitted));
+    if short {
+        drop(local);
+        let cx = TaskContext { id, shard, width, long: None };
+        return Some(then(StartedTask { task, cx, placement, waited }));
+    }
+    let long = admitted.deadline(state.since, core.config.default_deadline).map(|deadline| {
+        let signal = Arc::clone(&slot.signal);
+        let epoch = signal.begin();
+        LongContext { signal, epoch, deadline, token: OnceLock::new() }
+    });
+    drop(local);
+    Some(then(StartedTask { task, cx: TaskContext { id, shard, width, long }, placement, waited }))
+}
+
+/// The worker pauses: puts its batch back.
+pub(crate) fn put_back<T: Task, C: Completion<T::Output>>(
+    core: &Arc<PoolCore<T, C>>,
+    slot: &WorkerSlot<T, C>,
+) {
+    let mut state = core.lock();
+    state.put_back(slot);
+    core.unlock_and_scale(state);
+}
+
+/// The worker's task waits: puts its batch back and lets another worker use the thread.
+pub(crate) fn park<T: Task, C: Completion<T::Output>>(core: &Arc<PoolCore<T, C>>, slot: &WorkerSlot<T, C>) {
+    let mut state = core.lock();
+    state.deactivate(slot);
+    state.set_parked(slot, true);
+    core.unlock_and_scale(state);
+}
+
+/// The task that waited is over.
+pub(crate) fn unpark<T: Task, C: Completion<T::Output>>(core: &PoolCore<T, C>, slot: &WorkerSlot<T, C>) {
+    let mut state = core.lock();
+    if state.set_parked(slot, false) {
+        state.activate(slot);
+    }
+}
+
+/// Moves the older half of another worker's batch into the local queue. Returns the first task of it.
+fn steal<T: Task, C: Completion<T::Output>>(
+    state: &PoolState<T, C>,
+    local: &mut LocalQueue<T, C>,
+    own: WorkerKey,
+) -> Option<AdmittedTask<T, C>> {
+    for victim in state.active().filter(|victim| victim.key != own) {
+        let mut from = victim.lock();
+        let half = from.waiting().div_ceil(2);
+        let mut stolen = from.drain(half);
+        if let Some(first) = stolen.next() {
+            local.extend(stolen);
+            return Some(first);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+    use crate::{
+        engine::test_core::{Slot, TestCore},
+        spec::Spec,
+        task_id::TaskId,
+    };
+
+    fn submit(test: &TestCore, tasks: std::ops::Range<u64>) {
+        for number in tasks {
+            test.submit(Spec::short(TaskId::number(number))).unwrap();
+        }
+    }
+
+    /// A batch size that allows `size` tasks, however long the test takes.
+    fn allows(size: usize) -> BatchSize {
+        let mut batch_size = BatchSize::default();
+        let later = StdInstant::now() + Duration::from_secs(3600);
+        for _ in 0..size.ilog2() {
+            batch_size.next(later);
+            batch_size.taken(later, 1);
+        }
+        batch_size
+    }
+
+    /// Lets a worker take its next task. Returns its number and how many tasks wait in its batch.
+    fn take(test: &TestCore, slot: &Slot, size: usize) -> Option<(String, usize)> {
+        let mut cx = Context::from_waker(Waker::noop());
+        match next_step(&test.core, slot, &mut allows(size), &mut cx) {
+            Poll::Ready(NextStep::Start(started)) => {
+                Some((started.cx.id().to_string(), slot.lock().waiting()))
+            }
+            Poll::Ready(NextStep::Exit) | Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn a_worker_takes_a_batch_only_if_no_other_worker_is_free() {
+        let test = TestCore::new(2..=2, 2);
+        let first = test.add_worker();
+        submit(&test, 0..20);
+        // The submission has added the second worker, which is about to run.
+        assert_eq!(take(&test, &first, 8), Some(("0".to_owned(), 7)));
+        assert!(test.core.lock().ticking);
+
+        let test = TestCore::new(2..=2, 2);
+        let (first, second) = (test.add_worker(), test.add_worker());
+        submit(&test, 0..20);
+        test.core.lock().idle.push(second.key, None, Waker::noop().clone());
+        assert_eq!(take(&test, &first, 8), Some(("0".to_owned(), 0)));
+    }
+
+    #[test]
+    fn a_batch_ends_before_a_task_that_is_not_plain() {
+        let test = TestCore::new(1..=1, 1);
+        let slot = test.add_worker();
+        submit(&test, 0..3);
+        test.submit(Spec::short("group").group("g")).unwrap();
+        submit(&test, 3..9);
+        assert_eq!(take(&test, &slot, 8), Some(("0".to_owned(), 2)));
+    }
+
+    #[test]
+    fn a_task_on_a_thread_takes_no_batch_with_it() {
+        let test = TestCore::new(1..=1, 1);
+        let slot = test.add_worker();
+        test.submit(Spec::short("thread").on_threads()).unwrap();
+        submit(&test, 0..9);
+        assert_eq!(take(&test, &slot, 8), Some(("thread".to_owned(), 0)));
+    }
+
+    #[test]
+    fn a_worker_without_work_steals_the_older_half_of_a_batch() {
+        let test = TestCore::new(2..=2, 1);
+        let (first, second) = (test.add_worker(), test.add_worker());
+        submit(&test, 0..8);
+        assert_eq!(take(&test, &first, 8), Some(("0".to_owned(), 7)));
+        assert_eq!(take(&test, &second, 1), Some(("1".to_owned(), 3)));
+        assert_eq!(first.lock().waiting(), 3);
+    }
+
+    #[test]
+    fn a_parked_worker_puts_its_batch_back_in_order() {
+        let test = TestCore::new(2..=2, 1);
+        let (first, second) = (test.add_worker(), test.add_worker());
+        submit(&test, 0..8);
+        assert_eq!(take(&test, &first, 4), Some(("0".to_owned(), 3)));
+        assert_eq!(test.core.lock().running(), 2);
+        park(&test.core, &first);
+        park(&test.core, &first);
+        assert_eq!((first.lock().waiting(), test.core.lock().running()), (0, 1));
+        assert_eq!(test.core.lock().waiting(), 7);
+        for number in ["1", "2"] {
+            assert_eq!(take(&test, &second, 1).unwrap().0, number);
+            assert!(second.lock().finish().is_some());
+        }
+        unpark(&test.core, &first);
+        unpark(&test.core, &first);
+        assert_eq!(test.core.lock().running(), 2);
+    }
+
+    #[test]
+    fn a_worker_without_work_becomes_idle_or_exits() {
+        let test = TestCore::new(1..=2, 2);
+        let (first, second) = (test.add_worker(), test.add_worker());
+        assert_eq!(take(&test, &first, 1), None);
+        assert!(test.core.lock().idle.oldest_since().is_some());
+        first.control.request_exit();
+        assert_eq!(take(&test, &first, 1), None);
+        assert!(test.core.lock().idle.is_empty());
+        test.core.lock().remove_worker(&first);
+        // The last worker belongs to the minimum.
+        assert_eq!(take(&test, &second, 1), None);
+        assert_eq!(test.core.lock().idle.len(), 1);
+        assert_eq!(test.core.lock().idle.oldest_since(), None);
+        test.core.lock().phase = Phase::Light;
+        assert_eq!(take(&test, &second, 1), None);
+        assert!(test.core.lock().idle.is_empty());
+    }
+}
