@@ -5,14 +5,14 @@
 
 mod connect;
 mod error;
+pub mod frames;
 mod heart;
-mod probe;
 mod publisher;
 mod wire;
 
 pub use connect::{Backoff, Broker, Role};
 pub use error::BrokerError;
+pub use frames::{take_unreadable, unreadable};
 pub use heart::Heart;
-pub use probe::probe_version;
 pub use publisher::{Pending, PublishError, Publisher, PublisherConfig};
 pub use wire::{Message, Target};

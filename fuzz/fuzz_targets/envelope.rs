@@ -1,17 +1,20 @@
 //! Any properties that a foreign publisher may send: a task or a refusal, never a panic; and whatever
-//! copy is made of it (retry, delay, suspect, dead letter) is the same task when it is read again.
+//! copy is made of it (retry, delay, quarantine, dead letter) is the same task when it is read again.
 
 #![no_main]
 
 use std::time::{Duration, UNIX_EPOCH};
 
 use arbitrary::{Arbitrary, Unstructured};
-use garenne_common::task::{Copied, DeadReason, Envelope, header};
+use garenne_common::task::{Copied, DeadReason, Envelope, WorkerIncarnation, header};
 use lapin::{
     BasicProperties,
     types::{AMQPValue, FieldTable, LongString, ShortString},
 };
 use libfuzzer_sys::fuzz_target;
+
+/// An incarnation as workers draw one.
+const LIFE: &str = "0195f0c2-7a10-7000-8000-00000000002a";
 
 #[derive(Arbitrary, Debug)]
 struct Message {
@@ -40,8 +43,10 @@ impl<'a> Arbitrary<'a> for Name {
             header::ATTEMPT,
             header::EXPIRES_AT,
             header::USER_ID,
-            header::SUSPECT_RUNS,
-            header::SUSPECT_ARMED,
+            header::QUARANTINE_RUNS,
+            header::QUARANTINE_WORKER,
+            header::QUARANTINE_SINCE,
+            header::PUBLISHED_AT,
             header::LANE,
             header::TRACEPARENT,
             header::TRACESTATE,
@@ -162,8 +167,9 @@ fuzz_target!(|message: Message| {
                 Copied::of(&original, &task, now).attempt(task.attempt),
                 Copied::of(&original, &task, now)
                     .attempt(task.attempt)
-                    .armed(task.suspect_runs)
-                    .disarmed(task.suspect_runs),
+                    .unmarked()
+                    .handed_on(1)
+                    .crashed(task.quarantine_runs, &WorkerIncarnation::new("worker", LIFE)),
                 Copied::of(&original, &task, now).attempt(task.attempt).dead(
                     DeadReason::Rejected,
                     "no\nsense",
@@ -183,7 +189,7 @@ fuzz_target!(|message: Message| {
                 assert_eq!(again.correlation_id, task.correlation_id);
                 assert_eq!(again.trace, task.trace);
                 assert_eq!(again.expires_at, task.expires_at);
-                assert_eq!(again.suspect_runs, task.suspect_runs);
+                assert_eq!(again.quarantine_runs, task.quarantine_runs);
             }
         }
     }

@@ -3,7 +3,7 @@
 
 #![no_main]
 
-use garenne_common::sensor::{Reading, Timestamp, readings_from};
+use garenne_common::sensor::{Limits, Reading, Timestamp, readings_from};
 use garenne_producer::gateway::influx::{Precision, records};
 use libfuzzer_sys::fuzz_target;
 
@@ -14,7 +14,8 @@ fuzz_target!(|input: (u8, &[u8])| {
     let words = ["ns", "us", "ms", "s", "m", "h"];
     let precision = Precision::parse(Some(words[usize::from(choice) % words.len()])).expect("a known word");
     let now = Timestamp::from_micros(1_795_132_800_000_000).expect("a time of this century");
-    match records(body, precision, now, MOST) {
+    let limits = Limits { records: MOST, ..Limits::default() };
+    match records(body, precision, now, &limits) {
         Ok(records) => {
             assert!(records.len() <= MOST);
             let readings: Vec<&Reading> = records.iter().map(|record| &record.reading).collect();

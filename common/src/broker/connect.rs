@@ -3,7 +3,7 @@
 use std::{
     fmt,
     path::Path,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, OnceLock, PoisonError, RwLock},
     time::Duration,
 };
 
@@ -14,7 +14,7 @@ use lapin::{
 };
 use rand::Rng;
 
-use super::{error::BrokerError, probe::probe_version};
+use super::{error::BrokerError, frames};
 use crate::{
     config::{Certificates, Common, SecretUrl},
     topology::BrokerVersion,
@@ -52,13 +52,12 @@ pub struct Broker {
     tls: Certificates,
     program: String,
     attempt_timeout: Duration,
+    /// Told by the broker at the start of the last connection of any clone.
+    version: Arc<RwLock<Option<BrokerVersion>>>,
 }
 
 /// RabbitMQ's own default.
 const FRAME_MAX: u32 = 131_072;
-
-/// What is assumed of a broker whose version cannot be asked for (TLS): the current major.
-const ASSUMED: BrokerVersion = BrokerVersion { major: 4, minor: 0 };
 
 impl Broker {
     /// A broker at `url`; `program` names the connections in the broker's own listings.
@@ -74,6 +73,7 @@ impl Broker {
             tls: Certificates::default(),
             program: program.to_owned(),
             attempt_timeout,
+            version: Arc::default(),
         })
     }
 
@@ -134,18 +134,20 @@ impl Broker {
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let uri = self.current().await;
         let tls = certificates(&self.tls).await?;
-        let attempt = async {
-            let runtime = lapin::runtime::default_runtime()?;
-            Connection::connect_uri_with_config(uri.clone(), properties, tls, runtime).await
-        };
-        match tokio::time::timeout(self.attempt_timeout, attempt).await {
+        let version = Arc::new(OnceLock::new());
+        let attempt = frames::connect(uri.clone(), properties, tls, Arc::clone(&version));
+        let connected = match tokio::time::timeout(self.attempt_timeout, attempt).await {
             Ok(Ok(connection)) => Ok(connection),
             Ok(Err(error)) => Err(BrokerError::from_lapin(&error, &uri)),
             Err(_) => Err(BrokerError::Unavailable {
                 address: self.address(),
                 detail: format!("no AMQP answer within {} s", self.attempt_timeout.as_secs()),
             }),
-        }
+        };
+        // A broker that was away may come back as another version.
+        let told = connected.as_ref().ok().and_then(|_| version.get().copied());
+        *self.version.write().unwrap_or_else(PoisonError::into_inner) = told;
+        connected
     }
 
     /// Tries until it works or `budget` is spent, backing off from 100 ms to 5 s with jitter. A
@@ -172,22 +174,25 @@ impl Broker {
         }
     }
 
-    /// The broker's version. Over TLS it cannot be asked for and the current major is assumed.
+    /// The broker's version, as it told at the start of the last connection that any clone of this made. Where
+    /// there was none, or the last attempt failed, connects for it.
     ///
     /// # Errors
-    /// [`BrokerError::Unavailable`].
+    /// [`BrokerError`].
     pub async fn version(&self) -> Result<BrokerVersion, BrokerError> {
-        let AMQPUri { scheme, authority, .. } = self.uri();
-        if scheme == lapin::uri::AMQPScheme::AMQPS {
-            return Ok(ASSUMED);
+        if let Some(version) = self.told_version() {
+            return Ok(version);
         }
-        match probe_version(&authority.host, authority.port, self.attempt_timeout).await {
-            Ok(version) => Ok(version),
-            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => Ok(ASSUMED),
-            Err(error) => {
-                Err(BrokerError::Unavailable { address: self.address(), detail: error.to_string() })
-            }
+        let connection = self.connect(Role::Operate).await?;
+        let told = self.told_version();
+        if let Err(error) = connection.close(200, "done".into()).await {
+            tracing::debug!(%error, "the connection was gone before it was closed");
         }
+        told.ok_or_else(|| BrokerError::NoVersion { address: self.address() })
+    }
+
+    fn told_version(&self) -> Option<BrokerVersion> {
+        *self.version.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

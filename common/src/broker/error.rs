@@ -35,6 +35,12 @@ pub enum BrokerError {
         /// The broker's words.
         detail: String,
     },
+    /// The broker's server properties hold no version, so its queues cannot be declared.
+    #[error("the broker at {address} does not tell its version; is it RabbitMQ? (--amqp-url)")]
+    NoVersion {
+        /// Host and port.
+        address: String,
+    },
     /// A file of `amqp_tls` cannot be read.
     #[error("amqp_tls.{setting}: {} cannot be read: {detail}", file.display())]
     Certificate {
@@ -53,7 +59,7 @@ pub enum BrokerError {
 impl HasExit for BrokerError {
     fn exit(&self) -> Exit {
         match self {
-            Self::Unavailable { .. } => Exit::BrokerUnavailable,
+            Self::Unavailable { .. } | Self::NoVersion { .. } => Exit::BrokerUnavailable,
             Self::Denied { .. } => Exit::Denied,
             Self::Url(_) | Self::Certificate { .. } => Exit::Config,
         }

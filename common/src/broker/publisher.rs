@@ -26,16 +26,19 @@ use tokio::{
 use super::{connect::Broker, wire::Message};
 use crate::telemetry::metrics::{ConnectionMetrics, PublishResult};
 
+mod address;
 mod carrier;
 mod error;
 mod member;
 mod writers;
 mod writing;
 
+use address::Address;
 use carrier::Verdict;
 pub use error::PublishError;
-use member::Members;
+use member::{Members, header_limit};
 use writers::{Claim, Letter, Writers};
+use writing::fits;
 
 /// Sizes and patience of a [`Publisher`].
 #[derive(Clone, Debug)]
@@ -49,10 +52,10 @@ pub struct PublisherConfig {
     /// How long to wait for a confirm, from when the message was handed over; after it the message may or may
     /// not be stored. One that waited for a connection longer than this has no more time once it is under way.
     pub confirm_timeout: Duration,
-    /// Whether a confirm is waited for as long as the broker blocks publishers, however long that is: the
-    /// broker has what was sent and reads it afterwards, so sending it again would store it twice. For who
-    /// can wait.
-    pub outlast_alarms: bool,
+    /// Whether a confirm is waited for as long as the connection lives, however long that is: the broker may have
+    /// the message already, and a caller that sends it again stores it twice. Heartbeats end the connection to a
+    /// broker that hangs.
+    pub while_connected: bool,
 }
 
 impl Default for PublisherConfig {
@@ -62,7 +65,7 @@ impl Default for PublisherConfig {
             in_flight: 1000,
             acquire_timeout: Duration::from_secs(5),
             confirm_timeout: Duration::from_secs(10),
-            outlast_alarms: false,
+            while_connected: false,
         }
     }
 }
@@ -83,6 +86,7 @@ pub struct Publisher {
 struct Side {
     connection: Weak<Connection>,
     channel: Channel,
+    header_limit: usize,
 }
 
 /// A message on its way.
@@ -90,10 +94,10 @@ struct Side {
 pub struct Pending {
     verdict: oneshot::Receiver<Verdict>,
     claim: Claim,
-    /// For a connection, and for a confirm.
-    patience: (Duration, Duration),
-    /// Whether the broker blocks publishers; for who outlasts it.
-    blocked: Option<Arc<AtomicBool>>,
+    /// How long to wait for a connection.
+    connection: Duration,
+    /// How long to wait for a confirm; without a limit, as long as the connection lives.
+    confirm: Option<Duration>,
 }
 
 impl Publisher {
@@ -157,17 +161,18 @@ impl Publisher {
     /// Hands a message to a writer; its confirm can be awaited later. Not counted in the metrics.
     ///
     /// # Errors
-    /// [`PublishError::Blocked`], and [`PublishError::Busy`] where too much is in flight. What else there is,
-    /// [`Pending::confirmed`] says.
+    /// [`PublishError::Blocked`], [`PublishError::Busy`] where too much is in flight, and
+    /// [`PublishError::TooLarge`] where a name is too long. What else there is, [`Pending::confirmed`] says.
     pub async fn send(&self, message: Message) -> Result<Pending, PublishError> {
         if self.is_blocked() {
             return Err(PublishError::Blocked);
         }
-        let (letter, claim, verdict) = Letter::new(message, self.place().await?);
+        let (letter, claim, verdict) = Letter::new(message, self.place().await?)?;
         self.writers.post(letter);
-        let patience = (self.config.acquire_timeout, self.config.confirm_timeout);
-        let blocked = self.config.outlast_alarms.then(|| Arc::clone(&self.blocked));
-        Ok(Pending { verdict, claim, patience, blocked })
+        let PublisherConfig { acquire_timeout: connection, confirm_timeout, while_connected, .. } =
+            self.config;
+        let confirm = (!while_connected).then_some(confirm_timeout);
+        Ok(Pending { verdict, claim, connection, confirm })
     }
 
     /// Sends a message that nobody waits for: unconfirmed, not counted, whether a queue takes it or not, on
@@ -181,24 +186,27 @@ impl Publisher {
             return Err(PublishError::Blocked);
         }
         let Message { target, properties, body } = message;
+        let address = Address::of(target)?;
         let mut side = self.side.lock().await;
         if let Some(used) = side.take_if(|side| !side.channel.status().connected())
             && used.connection.upgrade().is_some_and(|connection| connection.status().connected())
         {
-            let exchange = &target.exchange;
+            let exchange = address.exchange.as_str();
             let problem = format!("the broker refused a message to {exchange:?}: may this user write to it?");
             return Err(PublishError::Unheard(problem));
         }
         let lost = |error: lapin::Error| PublishError::lost(&error);
-        let channel = match &*side {
-            Some(side) => &side.channel,
+        let Side { channel, header_limit, .. } = match &*side {
+            Some(side) => side,
             None => {
                 let connection = Arc::clone(&self.member().await?.connection);
                 let channel = connection.create_channel().await.map_err(lost)?;
-                &side.insert(Side { connection: Arc::downgrade(&connection), channel }).channel
+                let header_limit = header_limit(&connection);
+                side.insert(Side { connection: Arc::downgrade(&connection), channel, header_limit })
             }
         };
-        let (exchange, key) = (target.exchange.as_str().into(), target.routing_key.as_str().into());
+        fits(&properties, *header_limit)?;
+        let Address { exchange, routing_key: key } = address;
         let options = BasicPublishOptions::default();
         channel.basic_publish(exchange, key, options, &body, properties).await.map(drop).map_err(lost)
     }
@@ -238,12 +246,11 @@ impl Pending {
     /// Waits for the broker's word: for a connection and, once the message is under way, for its confirm.
     ///
     /// # Errors
-    /// [`PublishError::Busy`] or [`PublishError::Connect`], and nothing was sent; or
-    /// [`PublishError::Unroutable`], [`PublishError::Refused`], [`PublishError::InDoubt`] or
+    /// [`PublishError::Busy`] or [`PublishError::Connect`], and nothing was sent; [`PublishError::TooLarge`], and
+    /// it never can be; or [`PublishError::Unroutable`], [`PublishError::Refused`], [`PublishError::InDoubt`] or
     /// [`PublishError::Denied`].
     pub async fn confirmed(mut self) -> Result<(), PublishError> {
-        let (connection, confirm) = self.patience;
-        let early = connection.min(confirm);
+        let early = self.confirm.map_or(self.connection, |confirm| self.connection.min(confirm));
         // One timer for both: nearly every confirm comes before either would ring.
         match timeout(early, &mut self.verdict).await {
             Ok(verdict) => told(verdict),
@@ -254,7 +261,7 @@ impl Pending {
 
     /// Goes on waiting after so long.
     async fn late(mut self, waited: Duration) -> Result<(), PublishError> {
-        let (connection, confirm) = self.patience;
+        let Self { connection, confirm, .. } = self;
         if !self.is_under_way() {
             match timeout(connection - waited, &mut self.verdict).await {
                 Ok(verdict) => return told(verdict),
@@ -264,9 +271,10 @@ impl Pending {
                 Err(_) => {}
             }
         }
-        match outlasting(confirm - waited, confirm, self.blocked.as_deref(), &mut self.verdict).await {
-            Some(verdict) => told(verdict),
-            None => Err(PublishError::InDoubt(format!("no confirm within {confirm:?}"))),
+        let Some(confirm) = confirm else { return told(self.verdict.await) };
+        match timeout(confirm - waited, &mut self.verdict).await {
+            Ok(verdict) => told(verdict),
+            Err(_) => Err(PublishError::InDoubt(format!("no confirm within {confirm:?}"))),
         }
     }
 }
@@ -275,21 +283,5 @@ fn told(verdict: Result<Verdict, RecvError>) -> Result<(), PublishError> {
     verdict.unwrap_or_else(|_| Err(PublishError::InDoubt("the connection ended".into())))
 }
 
-/// Waits for something for `first`, and for who outlasts alarms, again and again for `then` while the broker
-/// blocks publishers. Nothing when that was in vain.
-async fn outlasting<F: Future + Unpin>(
-    first: Duration,
-    then: Duration,
-    blocked: Option<&AtomicBool>,
-    mut wanted: F,
-) -> Option<F::Output> {
-    let mut patience = first;
-    loop {
-        let answer = timeout(patience, &mut wanted).await;
-        let blocked = blocked.is_some_and(|blocked| blocked.load(Ordering::Relaxed));
-        if answer.is_ok() || !blocked {
-            return answer.ok();
-        }
-        patience = then;
-    }
-}
+#[cfg(test)]
+mod tests;

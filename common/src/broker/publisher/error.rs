@@ -28,6 +28,16 @@ pub enum PublishError {
     /// Nothing was sent: the broker takes nothing from publishers, for lack of memory or disk.
     #[error("the broker blocks publishers: a resource alarm is on (memory or disk)")]
     Blocked,
+    /// Nothing was sent, or nothing was stored: the message is over a limit, now and whenever it is sent again.
+    #[error("the message's {what} has {bytes} bytes, {limit} are allowed")]
+    TooLarge {
+        /// `exchange`, `routing key`, `header frame` or `body`.
+        what: &'static str,
+        /// How large it is.
+        bytes: usize,
+        /// How large it may be.
+        limit: usize,
+    },
     /// The broker has no queue for it; it was not stored.
     #[error("no queue takes exchange {exchange:?}, routing key {routing_key:?}")]
     Unroutable {
@@ -83,8 +93,42 @@ impl PublishError {
         }
     }
 
+    /// The same for a message whose body has so many bytes. The broker closes the channel over a body that is too
+    /// large and names the limit; smaller ones on the same channel only share its end.
+    pub(super) fn lost_with(error: &lapin::Error, bytes: usize) -> Self {
+        match (reply_code(error), body_limit(&error.to_string())) {
+            (Some(PRECONDITION_FAILED), Some(limit)) if bytes > limit => {
+                Self::TooLarge { what: "body", bytes, limit }
+            }
+            _ => Self::lost(error),
+        }
+    }
+
     /// Whether the message may have been stored all the same.
     pub fn in_doubt(&self) -> bool {
         matches!(self, Self::InDoubt(_) | Self::Denied(_) | Self::Refused { .. })
+    }
+}
+
+/// What the broker closes a channel with over a body that is larger than its `max_message_size`.
+const PRECONDITION_FAILED: u16 = 406;
+
+/// The limit in `message size 17 is larger than configured max size 16`.
+fn body_limit(text: &str) -> Option<usize> {
+    let (_, rest) = text.split_once("larger than configured max size ")?;
+    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..end].parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_of_a_body_is_read_from_the_brokers_words() {
+        let says = "PRECONDITION_FAILED - message size 17 is larger than configured max size 16";
+        assert_eq!(body_limit(says), Some(16));
+        assert_eq!(body_limit(&format!("{says} (406)")), Some(16));
+        assert_eq!(body_limit("PRECONDITION_FAILED - unknown delivery tag 16"), None);
     }
 }

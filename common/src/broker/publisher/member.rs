@@ -28,8 +28,11 @@ pub(super) struct Members {
 impl Members {
     /// Keeps the gauges of a connection true until it ends.
     fn observe(&self, connection: &Connection) {
-        let gauges =
-            self.metrics.as_ref().map(|metrics| (metrics.up(Role::Publish), metrics.blocked.clone()));
+        let gauges = self.metrics.as_ref().map(|metrics| {
+            // Shown from the first connection on, at zero.
+            metrics.reconnects(Role::Publish);
+            (metrics.up(Role::Publish), metrics.blocked.clone())
+        });
         let flag = Arc::clone(&self.blocked);
         let mut events = Box::pin(connection.events_listener());
         let status = connection.status().clone();
@@ -81,15 +84,32 @@ impl Manager for Members {
             detail: error.to_string(),
         })?;
         self.observe(&connection);
-        let carrier = Carrier::start(Arc::clone(&channel));
+        let carrier = Carrier::start(Arc::clone(&channel), header_limit(&connection));
         Ok(Member { connection: Arc::new(connection), channel, carrier })
     }
 
     async fn recycle(&self, member: &mut Member, _: &Metrics) -> RecycleResult<BrokerError> {
-        if member.connection.status().connected() && member.channel.status().connected() {
-            Ok(())
+        let problem = if !member.connection.status().connected() || !member.channel.status().connected() {
+            "the connection ended"
+        } else if !member.carrier.is_running() {
+            tracing::error!("the task that tracks confirms ended: its connection is replaced");
+            "its task ended"
         } else {
-            Err(RecycleError::message("the connection ended"))
+            return Ok(());
+        };
+        if let Some(metrics) = &self.metrics {
+            metrics.reconnects(Role::Publish).inc();
         }
+        Err(RecycleError::message(problem))
     }
+}
+
+/// Left free in each header frame for what the broker adds when it dead-letters a message (`x-death` and its like): it
+/// sends the message on in a frame over the limit, and the consumer's connection ends.
+const BROKER_HEADERS: usize = 2048;
+
+/// The largest header frame that may be sent: the largest frame that both sides agreed on, less what the broker adds.
+pub(super) fn header_limit(connection: &Connection) -> usize {
+    let frame_max = usize::try_from(connection.configuration().frame_max()).unwrap_or(usize::MAX);
+    frame_max.saturating_sub(BROKER_HEADERS)
 }

@@ -18,8 +18,8 @@ use deadpool::managed::Pool;
 use lapin::BasicProperties;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::{PublishError, carrier::Verdict, member::Members};
-use crate::broker::{Message, Target};
+use super::{PublishError, address::Address, carrier::Verdict, member::Members};
+use crate::broker::Message;
 
 /// Most messages of a round, and most bytes of their bodies but for the first: a large one goes alone, so
 /// that nobody is stuck beside it.
@@ -28,7 +28,8 @@ const ROUND_BYTES: usize = 256 * 1024;
 
 /// A message that waits to be written.
 pub(super) struct Letter {
-    pub(super) target: Target,
+    pub(super) address: Address,
+    pub(super) mandatory: bool,
     pub(super) properties: BasicProperties,
     pub(super) body: Bytes,
     pub(super) place: OwnedSemaphorePermit,
@@ -51,14 +52,19 @@ impl Claim {
 }
 
 impl Letter {
+    /// # Errors
+    /// [`PublishError::TooLarge`] where a name of the target does not fit.
     pub(super) fn new(
         message: Message,
         place: OwnedSemaphorePermit,
-    ) -> (Self, Claim, oneshot::Receiver<Verdict>) {
+    ) -> Result<(Self, Claim, oneshot::Receiver<Verdict>), PublishError> {
         let Message { target, properties, body } = message;
+        let mandatory = target.mandatory;
+        let address = Address::of(target)?;
         let (answer, verdict) = oneshot::channel();
         let claim = Claim::default();
-        (Self { target, properties, body, place, claim: claim.clone(), answer }, claim, verdict)
+        let letter = Self { address, mandatory, properties, body, place, claim: claim.clone(), answer };
+        Ok((letter, claim, verdict))
     }
 
     /// Whether somebody still waits for it; from then on it is the writer's.

@@ -9,12 +9,12 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use lapin::{Channel, PublisherConfirm, options::BasicPublishOptions, types::ShortString};
+use lapin::{BasicProperties, Channel, PublisherConfirm, options::BasicPublishOptions, types::ShortString};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio_util::sync::ReusableBoxFuture;
 
-use super::{carrier::Verdict, writers::Letter};
-use crate::broker::Target;
+use super::{PublishError, address::Address, carrier::Verdict, writers::Letter};
+use crate::task::encoded::header_frame_bytes;
 
 /// Letters that are written together.
 pub(super) struct Round {
@@ -26,7 +26,9 @@ pub(super) struct Round {
 /// What is kept of a letter whose frames were handed to the client library.
 pub(super) struct Sent {
     pub(super) id: Option<ShortString>,
-    pub(super) target: Target,
+    pub(super) address: Address,
+    /// The size of the body.
+    pub(super) bytes: usize,
     pub(super) place: OwnedSemaphorePermit,
     pub(super) answer: oneshot::Sender<Verdict>,
 }
@@ -42,6 +44,9 @@ type Write = ReusableBoxFuture<'static, lapin::Result<PublisherConfirm>>;
 /// A round that is being written; most of the time none.
 pub(super) struct Writing {
     channel: Arc<Channel>,
+    /// The largest header frame of the connection. The client library does not check; the broker ends the
+    /// connection over a larger one.
+    header_limit: usize,
     writes: Vec<Write>,
     sent: Vec<Option<Sent>>,
     /// How many of the round were handed to the client library, and how many of them are on the socket.
@@ -53,8 +58,8 @@ pub(super) struct Writing {
 }
 
 impl Writing {
-    pub(super) fn new(channel: Arc<Channel>) -> Self {
-        Self { channel, writes: Vec::new(), sent: Vec::new(), begun: 0, done: 0, written: None }
+    pub(super) fn new(channel: Arc<Channel>, header_limit: usize) -> Self {
+        Self { channel, header_limit, writes: Vec::new(), sent: Vec::new(), begun: 0, done: 0, written: None }
     }
 
     /// Whether another round may begin.
@@ -62,33 +67,42 @@ impl Writing {
         self.done == self.sent.len()
     }
 
-    /// Takes up a round, whose frames are handed over with the next poll.
+    /// Takes up a round, whose frames are handed over with the next poll. What no frame holds is answered at once.
     pub(super) fn begin(&mut self, Round { mut letters, written }: Round) {
         debug_assert!(self.is_done(), "a round is still under way");
         self.sent.clear();
         (self.begun, self.done) = (0, 0);
-        for (at, letter) in letters.drain(..).enumerate() {
+        for letter in letters.drain(..) {
+            if let Err(error) = fits(&letter.properties, self.header_limit) {
+                let _ = letter.answer.send(Err(error));
+                continue;
+            }
             let (sent, write) = self.write(letter);
-            match self.writes.get_mut(at) {
+            match self.writes.get_mut(self.sent.len()) {
                 Some(place) => place.set(write),
                 None => self.writes.push(ReusableBoxFuture::new(write)),
             }
             self.sent.push(Some(sent));
         }
-        self.written = Some((written, letters));
+        if self.sent.is_empty() {
+            // Nothing of it will be polled.
+            let _ = written.send(letters);
+        } else {
+            self.written = Some((written, letters));
+        }
     }
 
     fn write(
         &self,
         letter: Letter,
     ) -> (Sent, impl Future<Output = lapin::Result<PublisherConfirm>> + Send + 'static) {
-        let Letter { target, properties, body, place, answer, .. } = letter;
-        let id = properties.message_id().clone();
-        let options = BasicPublishOptions { mandatory: target.mandatory, immediate: false };
-        let (exchange, key) = (target.exchange.as_str().into(), target.routing_key.as_str().into());
+        let Letter { address, mandatory, properties, body, place, answer, .. } = letter;
+        let (id, bytes) = (properties.message_id().clone(), body.len());
+        let options = BasicPublishOptions { mandatory, immediate: false };
+        let Address { exchange, routing_key: key } = address.clone();
         let channel = Arc::clone(&self.channel);
         let write = async move { channel.basic_publish(exchange, key, options, &body, properties).await };
-        (Sent { id, target, place, answer }, write)
+        (Sent { id, address, bytes, place, answer }, write)
     }
 
     /// The next letter that is on the socket, or never will be, with its confirm to come; nothing when the
@@ -114,4 +128,13 @@ impl Writing {
         }
         Poll::Ready(None)
     }
+}
+
+/// Whether the properties fit one frame.
+pub(super) fn fits(properties: &BasicProperties, header_limit: usize) -> Result<(), PublishError> {
+    let bytes = header_frame_bytes(properties);
+    if bytes <= header_limit {
+        return Ok(());
+    }
+    Err(PublishError::TooLarge { what: "header frame", bytes, limit: header_limit })
 }

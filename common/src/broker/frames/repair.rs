@@ -1,0 +1,208 @@
+//! A well-formed content header with as much of a bad one as can be read.
+
+use amq_protocol::frame::{AMQPContentHeader, AMQPFrame, gen_frame};
+use lapin::{
+    BasicProperties,
+    types::{AMQPValue, DecimalValue, FieldArray, FieldTable, ShortString},
+};
+
+use super::{
+    MAX_DEPTH,
+    check::{Encoding, present},
+    cursor::Cursor,
+    mark::mark,
+};
+
+/// Most bytes of headers that are kept. A copy of the message needs room for headers of its own.
+const MAX_HEADERS: usize = 32 * 1024;
+/// Most bytes of a short string.
+const MAX_SHORT: usize = 255;
+/// Small headers that a broker writes for its consumers: never left out for their size.
+const OF_BROKER: [&str; 5] = [
+    "x-stream-offset",
+    "x-delivery-count",
+    "x-first-death-reason",
+    "x-first-death-queue",
+    "x-first-death-exchange",
+];
+
+/// Replaces a content header frame by one that lapin can parse, marked with `problem`. `payload` may be cut
+/// short. The new frame is not larger than `frame_max`, which is 4,096 at least.
+pub(super) fn repaired(channel: u16, payload: &[u8], problem: &str, frame_max: usize) -> Vec<u8> {
+    let mut rest = Cursor::new(payload);
+    let class_id = rest.u16().unwrap_or_default();
+    let _weight = rest.u16();
+    let body_size = rest.u64().unwrap_or_default();
+    let flags = rest.u16().unwrap_or_default();
+    let (properties, mut headers) = properties(flags, rest);
+    let found = headers.len();
+    keep_smallest(&mut headers, MAX_HEADERS.min(frame_max / 2));
+    let frame = |headers: Vec<Header>| {
+        let left_out = found - headers.len();
+        let problem = match left_out {
+            0 => problem.to_owned(),
+            1 => format!("{problem}; 1 header is left out"),
+            n => format!("{problem}; {n} headers are left out"),
+        };
+        let mut table = table(headers);
+        let (name, value) = mark(&problem);
+        table.insert(name, value);
+        let properties = properties.clone().with_headers(table);
+        encode(&AMQPFrame::Header(channel, AMQPContentHeader { class_id, body_size, properties }))
+    };
+    let marked = frame(headers);
+    // Text that is not UTF-8 may take three times its room.
+    if marked.len() <= frame_max { marked } else { frame(Vec::new()) }
+}
+
+fn encode(frame: &AMQPFrame) -> Vec<u8> {
+    let written = gen_frame(frame)(Vec::new().into());
+    written.expect("writing to memory does not fail").into_inner().0
+}
+
+/// A header and the bytes that it took.
+struct Header {
+    name: ShortString,
+    value: AMQPValue,
+    size: usize,
+}
+
+fn table(headers: Vec<Header>) -> FieldTable {
+    let mut table = FieldTable::default();
+    for Header { name, value, .. } in headers {
+        table.insert(name, value);
+    }
+    table
+}
+
+/// Leaves out the largest headers until the others fit into `room`.
+fn keep_smallest(headers: &mut Vec<Header>, room: usize) {
+    if headers.iter().map(|header| header.size).sum::<usize>() <= room {
+        return;
+    }
+    let of_broker =
+        |header: &Header| OF_BROKER.contains(&header.name.as_str()) && header.size <= 2 * MAX_SHORT;
+    headers.sort_by_key(|header| (!of_broker(header), header.size));
+    let mut taken = 0;
+    headers.retain(|header| {
+        taken += header.size;
+        taken <= room
+    });
+}
+
+/// Every property up to the first that cannot be read.
+fn properties(flags: u16, mut rest: Cursor<'_>) -> (BasicProperties, Vec<Header>) {
+    let mut properties = BasicProperties::default();
+    let mut headers = Vec::new();
+    for (name, encoding) in present(flags) {
+        properties = match encoding {
+            Encoding::Short => {
+                let Some(length) = rest.u8() else { break };
+                let text = lossy(rest.take_up_to(length.into()));
+                with_text(properties, name, text)
+            }
+            Encoding::Table => {
+                let Some(length) = rest.length() else { break };
+                headers = read_table(rest.take_up_to(length), 1);
+                properties
+            }
+            Encoding::Octet => {
+                let Some(octet) = rest.u8() else { break };
+                match name {
+                    "priority" => properties.with_priority(octet),
+                    _ => properties.with_delivery_mode(octet),
+                }
+            }
+            Encoding::Time => {
+                let Some(time) = rest.u64() else { break };
+                properties.with_timestamp(time)
+            }
+        };
+    }
+    (properties, headers)
+}
+
+fn with_text(properties: BasicProperties, name: &str, text: ShortString) -> BasicProperties {
+    match name {
+        "content_type" => properties.with_content_type(text),
+        "content_encoding" => properties.with_content_encoding(text),
+        "correlation_id" => properties.with_correlation_id(text),
+        "reply_to" => properties.with_reply_to(text),
+        "expiration" => properties.with_expiration(text),
+        "message_id" => properties.with_message_id(text),
+        "type" => properties.with_type(text),
+        "user_id" => properties.with_user_id(text),
+        "app_id" => properties.with_app_id(text),
+        _ => properties.with_cluster_id(text),
+    }
+}
+
+/// A short string with U+FFFD for what is not UTF-8, cut to the length that a short string may have.
+pub(super) fn lossy(bytes: &[u8]) -> ShortString {
+    let text = String::from_utf8_lossy(bytes);
+    ShortString::try_new(&text[..text.floor_char_boundary(MAX_SHORT)]).unwrap_or_default()
+}
+
+/// A table's entries up to the first that cannot be read.
+fn read_table(bytes: &[u8], depth: usize) -> Vec<Header> {
+    let mut rest = Cursor::new(bytes);
+    let mut headers = Vec::new();
+    while !rest.is_empty() {
+        let before = rest.len();
+        let Some(name) = rest.short().map(lossy) else { break };
+        let Some(value) = read_value(&mut rest, depth) else { break };
+        headers.push(Header { name, value, size: before - rest.len() });
+    }
+    headers
+}
+
+fn read_array(bytes: &[u8], depth: usize) -> FieldArray {
+    let mut rest = Cursor::new(bytes);
+    let mut values = FieldArray::default();
+    while let Some(value) = read_value(&mut rest, depth) {
+        values.push(value);
+    }
+    values
+}
+
+/// The next value; where a string, table or array is shorter than its length says, what there is of it. What
+/// is nested too deep becomes void.
+fn read_value(rest: &mut Cursor<'_>, depth: usize) -> Option<AMQPValue> {
+    let octet = rest.u8()?;
+    if matches!(octet, b'F' | b'A' | b'S' | b'x') {
+        let length = rest.length()?;
+        let bytes = rest.take_up_to(length);
+        return Some(match octet {
+            b'S' => AMQPValue::LongString(bytes.into()),
+            b'x' => AMQPValue::ByteArray(bytes.into()),
+            _ if depth >= MAX_DEPTH => AMQPValue::Void,
+            b'F' => AMQPValue::FieldTable(table(read_table(bytes, depth + 1))),
+            _ => AMQPValue::FieldArray(read_array(bytes, depth + 1)),
+        });
+    }
+    Some(match octet {
+        b'V' => AMQPValue::Void,
+        b't' => AMQPValue::Boolean(rest.u8()? != 0),
+        b'b' => AMQPValue::ShortShortInt(i8::from_be_bytes(rest.array()?)),
+        b'B' => AMQPValue::ShortShortUInt(rest.u8()?),
+        b's' | b'U' => AMQPValue::ShortInt(i16::from_be_bytes(rest.array()?)),
+        b'u' => AMQPValue::ShortUInt(rest.u16()?),
+        b'I' => AMQPValue::LongInt(i32::from_be_bytes(rest.array()?)),
+        b'i' => AMQPValue::LongUInt(rest.u32()?),
+        b'f' => AMQPValue::Float(f32::from_be_bytes(rest.array()?)),
+        b'D' => AMQPValue::DecimalValue(DecimalValue { scale: rest.u8()?, value: rest.u32()? }),
+        b'L' | b'l' => AMQPValue::LongLongInt(i64::from_be_bytes(rest.array()?)),
+        b'd' => AMQPValue::Double(f64::from_be_bytes(rest.array()?)),
+        b'T' => AMQPValue::Timestamp(rest.u64()?),
+        _ => return None,
+    })
+}
+
+/// A text of a table.
+pub(super) fn text(bytes: &[u8], name: &str) -> Option<String> {
+    let headers = read_table(bytes, 1);
+    match headers.into_iter().find(|header| header.name.as_str() == name)?.value {
+        AMQPValue::LongString(text) => Some(text.to_string()),
+        _ => None,
+    }
+}

@@ -1,0 +1,79 @@
+//! A stream whose reader sees filtered frames.
+
+use std::{
+    io::{self, IoSlice},
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use futures_io::{AsyncRead, AsyncWrite};
+
+use super::filter::FrameFilter;
+
+/// From so many bytes on a read past the filter's buffer is worth a call of its own.
+const LEAST_PAST: usize = 4096;
+
+/// Filters what is read; what is written goes through.
+#[derive(Debug)]
+pub(super) struct FrameStream<S> {
+    inner: S,
+    filter: FrameFilter,
+}
+
+impl<S> FrameStream<S> {
+    pub(super) fn new(inner: S, filter: FrameFilter) -> Self {
+        Self { inner, filter }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for FrameStream<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
+        let Self { inner, filter } = self.get_mut();
+        if into.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        loop {
+            let output = filter.output();
+            if !output.is_empty() {
+                let count = output.len().min(into.len());
+                into[..count].copy_from_slice(&output[..count]);
+                filter.consume(count);
+                return Poll::Ready(Ok(count));
+            }
+            let past = filter.may_read_past().min(into.len());
+            if past >= LEAST_PAST {
+                let count = ready!(Pin::new(inner).poll_read(cx, &mut into[..past]))?;
+                filter.read_past(count);
+                return Poll::Ready(Ok(count));
+            }
+            let count = ready!(Pin::new(&mut *inner).poll_read(cx, filter.space()))?;
+            if count == 0 {
+                // What is left of a frame is of no use to a parser.
+                return Poll::Ready(Ok(0));
+            }
+            filter.filled(count);
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for FrameStream<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().inner).poll_write(cx, from)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        from: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().inner).poll_write_vectored(cx, from)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_flush(cx)
+    }
+
+    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_close(cx)
+    }
+}

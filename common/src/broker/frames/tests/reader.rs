@@ -1,0 +1,71 @@
+//! The filter as a stream.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use futures_io::AsyncRead;
+
+use super::{super::stream::FrameStream, *};
+
+/// Gives at most so many bytes a read.
+struct Source {
+    bytes: Vec<u8>,
+    at: usize,
+    most: usize,
+    reads: usize,
+}
+
+impl AsyncRead for Source {
+    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let count = into.len().min(this.most).min(this.bytes.len() - this.at);
+        into[..count].copy_from_slice(&this.bytes[this.at..this.at + count]);
+        this.at += count;
+        this.reads += 1;
+        Poll::Ready(Ok(count))
+    }
+}
+
+fn read_all(bytes: &[u8], most: usize, room: usize) -> Vec<u8> {
+    let source = Source { bytes: bytes.to_vec(), at: 0, most, reads: 0 };
+    let mut stream = FrameStream::new(source, filter());
+    let mut cx = Context::from_waker(std::task::Waker::noop());
+    let (mut out, mut into) = (Vec::new(), vec![0; room]);
+    loop {
+        match Pin::new(&mut stream).poll_read(&mut cx, &mut into) {
+            Poll::Ready(Ok(0)) => return out,
+            Poll::Ready(Ok(count)) => out.extend_from_slice(&into[..count]),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn large_bodies_and_bad_headers_come_through_any_buffers() {
+    let body = vec![7; 200_000];
+    let (good, bad) = (good_header(BasicProperties::default(), 200_000), headers(b"\x01\xffV"));
+    let message = |header: &[u8]| {
+        [&deliver(b"x", b"k")[..], header, &raw(3, 1, &body[..131_064]), &raw(3, 1, &body[131_064..])]
+            .concat()
+    };
+    let stream = [&message(&good)[..], &message(&bad), &message(&good)].concat();
+    for (most, room) in [(usize::MAX, 4 << 20), (1500, 100_000), (70_000, 4096), (65_536, 1), (1, 10_000)] {
+        let out = read_all(&stream, most, room);
+        let first = message(&good);
+        assert!(out.starts_with(&first) && out.ends_with(&first), "{most} {room}");
+        let frames = parsed(&out);
+        assert_eq!(frames.len(), 12);
+        assert!(frames.chunks(4).all(|it| it[2] == AMQPFrame::Body(1, body[..131_064].to_vec())));
+    }
+}
+
+#[test]
+fn the_end_of_the_stream_is_an_end_in_the_middle_of_a_frame_too() {
+    let frame = headers(b"\x01\xffV");
+    assert_eq!(read_all(&frame[..frame.len() - 1], usize::MAX, 100), b"");
+    let body = raw(3, 1, b"half a body");
+    assert_eq!(read_all(&body[..9], usize::MAX, 100), &body[..9]);
+}
