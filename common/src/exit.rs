@@ -4,6 +4,8 @@ use std::fmt;
 use std::io::Write;
 use std::process::{ExitCode, Termination};
 
+use crate::text::printable;
+
 /// The exit codes of every Garenne binary; the numbers are those of `sysexits.h` where it has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -61,9 +63,10 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure told by `message`, whose line ends become spaces.
+    /// A failure told by `message`: line ends become spaces, hidden characters are escaped.
     pub fn new(exit: Exit, message: impl fmt::Display) -> Self {
-        Self { exit, line: one_line(&message.to_string()) }
+        let line = printable(&one_line(&message.to_string())).into_owned();
+        Self { exit, line }
     }
 }
 
@@ -147,6 +150,12 @@ mod tests {
         let work = async { Ok(refused?) };
         assert_eq!(run_main("test", work).await, Exit::Denied);
         assert_eq!(Failure::from(Refused).line, "no right to write");
+    }
+
+    #[test]
+    fn foreign_text_in_an_error_cannot_command_the_terminal() {
+        let failure = Failure::new(Exit::Failed, "no dead letter a\u{1b}]0;owned\u{7}\u{202e}\nb");
+        assert_eq!(failure.line, r"no dead letter a\u{1b}]0;owned\u{7}\u{202e} b");
     }
 
     #[test]

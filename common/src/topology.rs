@@ -21,6 +21,8 @@ pub use export::{Difference, compare, definitions};
 pub use ladder::{Ladder, LadderError};
 pub use names::Names;
 pub use place::Place;
-pub use plan::{Arg, Exchange, ExchangeKind, LaneSpec, Leftover, Queue, Topology};
+pub use plan::{
+    Arg, DIRECTIVES_KEPT, Exchange, ExchangeKind, LIFECYCLE_KEPT, LaneSpec, Leftover, Queue, Topology,
+};
 pub use route::{Binding, Destination, Route};
 pub use version::{BrokerVersion, VersionError};

@@ -28,12 +28,20 @@ fn explain_text(text: &str) -> Explained {
         return Explained::Problem(text.to_owned());
     };
     if let Some(field) = told.strip_prefix("unknown field ") {
-        let field = field.trim_matches('`').to_owned();
+        let field = bounded(field.trim_matches('`'));
         let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
         let advice = nearest(&field, known.iter().copied());
         return Explained::UnknownField { field, advice };
     }
     Explained::Problem(format!("expected {}", in_words(&expected.replace('`', ""))))
+}
+
+/// A name that is somebody else's text, with at most 64 characters of it.
+fn bounded(name: &str) -> String {
+    match name.char_indices().nth(64) {
+        Some((end, _)) => format!("{}…", &name[..end]),
+        None => name.to_owned(),
+    }
 }
 
 fn in_words(expected: &str) -> String {

@@ -49,6 +49,7 @@ const ELSEWHERE: &[&str] = &[
     "on_conflict",
     "listen",
     "max_attempts",
+    "max_clock_skew",
     "max_payload",
     "postgres",
     "postgres_tls",
@@ -123,12 +124,16 @@ impl Known {
     }
 }
 
+/// The longest name that is compared with the known ones: the edit distance costs the product of the lengths.
+const LONGEST_COMPARED: usize = 64;
+
 /// `did you mean …?`, or all that is known.
 pub(super) fn nearest<'a>(unknown: &str, known: impl Iterator<Item = &'a str>) -> String {
     let mut known: Vec<&str> = known.collect();
     known.sort_unstable();
     known.dedup();
-    let best = known.iter().map(|name| (strsim::damerau_levenshtein(unknown, name), *name)).min();
+    let compared = known.iter().filter(|_| unknown.len() <= LONGEST_COMPARED);
+    let best = compared.map(|name| (strsim::damerau_levenshtein(unknown, name), *name)).min();
     match best {
         // A third of the letters wrong is a slip; more is another word.
         Some((distance, name)) if distance * 3 <= name.len().max(3) => format!("did you mean {name}?"),

@@ -23,6 +23,9 @@ pub const MOST_SHARDS: u16 = 16;
 /// Longest lane name: `<prefix>.retry.<lane>.<delay>` stays well within AMQP's 255 bytes.
 pub const LONGEST_NAME: usize = 32;
 
+/// What the quarantine is called where lanes are listed.
+const RESERVED: &str = "quarantine";
+
 /// The word beside the lanes' names that says which of them this process works on.
 const ONLY: &str = "only";
 
@@ -214,6 +217,10 @@ impl Lanes {
 }
 
 fn validate_name(name: &str) -> Result<(), Invalid> {
+    if name == RESERVED {
+        let problem = "every worker has a lane of that name, expected another one";
+        return Err(Invalid::new(format!("lanes.{name}"), format_args!("{name:?}"), problem));
+    }
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
     if (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(allowed) {
         return Ok(());

@@ -4,6 +4,8 @@
 //! that what the one accepts the other processes. A body is read once, without an intermediate
 //! tree: an object's fields borrow from the body until they are checked.
 
+use std::time::Duration;
+
 use super::reading::Reading;
 use super::senml::{Base, Fields, Resolved, Value, name};
 use super::{Timestamp, Unit};
@@ -30,11 +32,39 @@ pub struct Limits {
     pub name_bytes: usize,
     /// Most bytes in a record's id; 128, as for a task's.
     pub id_bytes: usize,
+    /// How far ahead of `now` a reading's time may be; unlimited unless set.
+    pub max_ahead: Option<Duration>,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { records: 10_000, name_bytes: 128, id_bytes: 128 }
+        Self { records: 10_000, name_bytes: 128, id_bytes: 128, max_ahead: None }
+    }
+}
+
+impl Limits {
+    /// Refuses a time that is further ahead of `now` than [`Limits::max_ahead`]. Times in the past are always
+    /// allowed: a sensor may have been offline.
+    ///
+    /// # Errors
+    /// [`Fault::ClockSkew`], with the time and the limit.
+    pub fn check_time(
+        &self,
+        index: usize,
+        field: &'static str,
+        time: Timestamp,
+        now: Timestamp,
+    ) -> Result<(), BadRecord> {
+        let Some(allowed) = self.max_ahead else { return Ok(()) };
+        let ahead = time.as_micros().saturating_sub(now.as_micros());
+        if u128::try_from(ahead).unwrap_or(0) <= allowed.as_micros() {
+            return Ok(());
+        }
+        let message = format!(
+            "{time} is more than {} ahead of the clock here, {now}",
+            humantime::format_duration(allowed)
+        );
+        Err(BadRecord::new(index, field, Fault::ClockSkew, message))
     }
 }
 
@@ -74,7 +104,19 @@ pub fn readings_within(
     now: Timestamp,
     limits: &Limits,
 ) -> Result<Vec<Record>, BadRecord> {
-    let form = Form::of(content_type)?;
+    readings_in(Form::of(content_type)?, body, now, limits)
+}
+
+/// [`readings_within`] for a body whose form is known.
+///
+/// # Errors
+/// The first thing that is wrong, with the record's index.
+pub fn readings_in(
+    form: Form,
+    body: &[u8],
+    now: Timestamp,
+    limits: &Limits,
+) -> Result<Vec<Record>, BadRecord> {
     // Most bodies are one reading.
     let records = Vec::with_capacity(1);
     let mut collector = Collector { records, base: Base::new(), names: Names::default(), now, limits };
@@ -138,6 +180,9 @@ impl Take for Collector<'_> {
         self.limited("device", &device, index)?;
         self.limited("metric", &metric, index)?;
         let unit = plain.unit.map(|symbol| unit("unit", &symbol, index)).transpose()?;
+        if let Some(time) = plain.time {
+            self.limits.check_time(index, "time", time, self.now)?;
+        }
         let id = plain.id.map(|id| self.id(&id, index)).transpose()?;
         let reading = Reading {
             device: self.names.shared(&device),
@@ -152,8 +197,10 @@ impl Take for Collector<'_> {
 
     fn senml(&mut self, fields: Fields<'_>, index: usize) -> Result<(), BadRecord> {
         let given_unit = if fields.u.is_some() { "u" } else { "bu" };
+        let given_time = if fields.t.is_some() { "t" } else { "bt" };
         let Some(resolved) = self.base.resolve(fields, self.now, index)? else { return Ok(()) };
         let value = number(&resolved, index)?;
+        self.limits.check_time(index, given_time, resolved.time, self.now)?;
         let unit = match resolved.unit.as_deref() {
             Some(symbol) => Some(unit(given_unit, symbol, index)?),
             None => matches!(resolved.value, Some(Value::Bool(_))).then(|| Unit::get("/")).flatten(),

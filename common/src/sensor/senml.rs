@@ -23,6 +23,10 @@ pub use record::{Fields, Resolved, Value};
 /// The SenML version that RFC 8428 defines and this implementation understands.
 pub const VERSION: u64 = 10;
 
+/// The longest full name, in bytes. The RFC sets no limit; every record copies and checks its full name, so that
+/// without one a long base name costs its length for each record.
+pub const LONGEST_NAME: usize = 1024;
+
 /// Times below are relative to now (RFC 8428 §4.5.3): 2^28 seconds.
 pub const RELATIVE_BELOW: f64 = 268_435_456.0;
 
@@ -70,6 +74,12 @@ impl Base {
         self.set(&fields, index)?;
         if !fields.has_regular() && fields.has_base() {
             return Ok(None);
+        }
+        let length = self.name.len() + fields.n.as_ref().map_or(0, |name| name.len());
+        if length > LONGEST_NAME {
+            let field = if fields.bn.is_some() || fields.n.is_none() { "bn" } else { "n" };
+            let message = format!("base name and name have {length} bytes; {LONGEST_NAME} are allowed");
+            return Err(BadRecord::new(index, field, Fault::OutOfRange, message));
         }
         self.full_name.clear();
         self.full_name.push_str(&self.name);

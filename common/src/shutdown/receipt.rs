@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Mode;
 use crate::exit::{Exit, HasExit};
+use crate::text::printable_json;
 
 /// The account a worker gives when it has stopped. Counts are messages since its start.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -29,9 +30,10 @@ pub struct Receipt {
     pub retried: u64,
     /// Copied to the dead-letter queue.
     pub dead: u64,
-    /// Copied to the suspect queue.
-    pub suspected: u64,
-    /// Settled here, but the connection died before the broker could have heard; it redelivers.
+    /// Copied to the quarantine.
+    pub quarantined: u64,
+    /// Settled here, but the connection died, or the broker fell silent during the stop, before it can be
+    /// known to have heard; what it has not heard it redelivers.
     pub lost_settlements: u64,
     /// Still running when the process left; the broker redelivers.
     pub abandoned: u64,
@@ -46,7 +48,7 @@ impl Receipt {
             + self.requeued
             + self.retried
             + self.dead
-            + self.suspected
+            + self.quarantined
             + self.lost_settlements
             + self.abandoned
     }
@@ -80,8 +82,7 @@ impl Receipt {
 
     /// Writes the receipt as one line to stderr; a closed stderr is no reason to fail a clean stop.
     pub fn print(&self) {
-        let mut line = self.to_line();
-        line.push('\n');
+        let line = format!("{}\n", printable_json(&self.to_line()));
         let _ = io::stderr().lock().write_all(line.as_bytes());
     }
 
@@ -135,7 +136,7 @@ mod tests {
             requeued: 5,
             retried: 4,
             dead: 3,
-            suspected: 2,
+            quarantined: 2,
             lost_settlements: 1,
             abandoned: 0,
             seconds: 0.25,
@@ -148,7 +149,7 @@ mod tests {
             receipt().to_line(),
             concat!(
                 r#"{"event":"shutdown_receipt","worker":"w1","mode":"soft","escalated":false,"delivered":21,"#,
-                r#""acked":6,"requeued":5,"retried":4,"dead":3,"suspected":2,"lost_settlements":1,"#,
+                r#""acked":6,"requeued":5,"retried":4,"dead":3,"quarantined":2,"lost_settlements":1,"#,
                 r#""abandoned":0,"seconds":0.25}"#
             )
         );

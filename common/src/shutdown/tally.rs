@@ -18,8 +18,8 @@ pub enum Fate {
     Retried,
     /// Copied to the dead-letter queue, then acknowledged.
     Dead,
-    /// Copied to the suspect queue, then acknowledged.
-    Suspected,
+    /// Copied to the quarantine, then acknowledged.
+    Quarantined,
     /// The connection died before the answer; the broker redelivers.
     LostSettlement,
     /// Left running when the process ended; the broker redelivers.
@@ -33,7 +33,7 @@ impl Fate {
         Fate::Requeued,
         Fate::Retried,
         Fate::Dead,
-        Fate::Suspected,
+        Fate::Quarantined,
         Fate::LostSettlement,
         Fate::Abandoned,
     ];
@@ -45,7 +45,7 @@ impl Fate {
             Fate::Requeued => "requeued",
             Fate::Retried => "retried",
             Fate::Dead => "dead",
-            Fate::Suspected => "suspected",
+            Fate::Quarantined => "quarantined",
             Fate::LostSettlement => "lost_settlements",
             Fate::Abandoned => "abandoned",
         }
@@ -83,6 +83,12 @@ impl Tally {
         self.fates[fate as usize].fetch_add(count, Relaxed);
     }
 
+    /// `count` deliveries that were counted as `from` came to the end `to` instead: what seemed settled was not.
+    pub fn correct(&self, from: Fate, to: Fate, count: u64) {
+        self.fates[to as usize].fetch_add(count, Relaxed);
+        self.fates[from as usize].fetch_sub(count, Relaxed);
+    }
+
     /// Messages delivered so far.
     pub fn deliveries(&self) -> u64 {
         self.delivered.load(Relaxed)
@@ -111,7 +117,7 @@ impl Tally {
             requeued: self.count(Fate::Requeued),
             retried: self.count(Fate::Retried),
             dead: self.count(Fate::Dead),
-            suspected: self.count(Fate::Suspected),
+            quarantined: self.count(Fate::Quarantined),
             lost_settlements: self.count(Fate::LostSettlement),
             abandoned: self.count(Fate::Abandoned),
             // Milliseconds are as exact as anything a person compares them with.
@@ -140,6 +146,16 @@ mod tests {
         assert_eq!(json["delivered"], 127);
         assert_eq!(json["seconds"], 1.235);
         assert!(receipt.balances());
+    }
+
+    #[test]
+    fn a_correction_moves_deliveries_from_one_end_to_another() {
+        let tally = Tally::new();
+        (0..5).for_each(|_| tally.delivered());
+        tally.settled_many(Fate::Requeued, 5);
+        tally.correct(Fate::Requeued, Fate::LostSettlement, 3);
+        assert_eq!((tally.count(Fate::Requeued), tally.count(Fate::LostSettlement)), (2, 3));
+        assert!(tally.receipt("w", Mode::Soft, false, Duration::ZERO).balances());
     }
 
     #[test]

@@ -2,18 +2,25 @@
 //!
 //! A copied `x-death` trips the broker's cycle detection and the message vanishes; `CC`/`BCC`
 //! deliver it twice; a foreign `user_id` closes the channel; a kept `expiration` shortens the delay
-//! queue it waits in.
+//! queue it waits in. Headers beyond [`Copied::FOREIGN_BYTES`] could make the content header larger than a frame,
+//! which ends the connection.
 
-use std::time::SystemTime;
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, HashSet},
+    time::SystemTime,
+};
 
 use lapin::{
     BasicProperties,
-    types::{AMQPValue, FieldTable},
+    types::{AMQPValue, FieldTable, ShortString},
 };
 
 use super::{
+    encoded::entry_bytes,
     envelope::{ContentType, Envelope, epoch_ms, expires_at},
     header::{self, long},
+    incarnation::WorkerIncarnation,
     outcome::DeadReason,
     pack::PACK,
 };
@@ -25,7 +32,16 @@ pub struct Copied {
     headers: FieldTable,
 }
 
+/// The longest error text and the longest other text that a worker writes into a dead letter, bytes.
+const MAX_ERROR: usize = 1000;
+const MAX_NAME: usize = 255;
+/// An internal header that is larger than this was not written by a worker, and counts as foreign.
+const MAX_INTERNAL: usize = 1200;
+
 impl Copied {
+    /// The most bytes of foreign headers that a copy keeps.
+    pub const FOREIGN_BYTES: usize = 32 * 1024;
+
     /// Starts from the properties the task arrived with. The copy always carries `type` (its routing
     /// key will be a queue's name) and an id, so that all later copies are the same task. A record of a
     /// pack becomes a message of its own: what it says of itself takes the place of the pack's word.
@@ -43,6 +59,10 @@ impl Copied {
 
     fn unpacked(mut self, record: &Envelope) -> Self {
         self.properties = self.properties.with_content_type(record.content_type.as_str().into());
+        if let Some(timeout) = record.timeout {
+            let ms = i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX);
+            self = self.with(header::TIMEOUT_MS, ms);
+        }
         self.without(header::TRACEPARENT).without(header::TRACESTATE).traced(record)
     }
 
@@ -59,8 +79,11 @@ impl Copied {
     /// missing `type` is filled from its routing key, which the copy's will not be.
     pub fn verbatim(original: &BasicProperties, routing_key: &str, now: SystemTime) -> Self {
         let mut copied = Self::kept(original, now);
-        if original.kind().is_none() && !routing_key.is_empty() {
-            copied.properties = copied.properties.with_type(routing_key.into());
+        if original.kind().is_none()
+            && !routing_key.is_empty()
+            && let Ok(kind) = ShortString::try_new(routing_key)
+        {
+            copied.properties = copied.properties.with_type(kind);
         }
         copied
     }
@@ -101,11 +124,9 @@ impl Copied {
     /// Removes a header.
     #[must_use]
     pub fn without(mut self, name: &str) -> Self {
-        let kept = self.headers.inner().iter().filter(|(key, _)| key.as_str() != name);
-        self.headers = kept
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect::<std::collections::BTreeMap<_, _>>()
-            .into();
+        if self.headers.contains_key(name) {
+            self.headers = only(&self.headers, |key, _| key.as_str() != name);
+        }
         self
     }
 
@@ -121,21 +142,26 @@ impl Copied {
         self.with(header::NOT_BEFORE, at)
     }
 
-    /// Marks a run alone as begun, the `runs`-th.
+    /// Counts a run in the quarantine that ended with the crash of its worker: the `runs`-th.
     #[must_use]
-    pub fn armed(self, runs: u32) -> Self {
-        self.with(header::SUSPECT_RUNS, AMQPValue::LongUInt(runs)).with(header::SUSPECT_ARMED, true)
+    pub fn crashed(self, runs: u32, worker: &WorkerIncarnation) -> Self {
+        self.with(header::QUARANTINE_RUNS, AMQPValue::LongUInt(runs))
+            .with(header::QUARANTINE_WORKER, long(&worker.to_string()))
+            .without(header::QUARANTINE_SINCE)
     }
 
-    /// Takes that mark off; `runs` alone are known.
+    /// Takes every mark of the quarantine off: what leaves it, or enters it anew, starts without any.
     #[must_use]
-    pub fn disarmed(self, runs: u32) -> Self {
-        let kept = self.without(header::SUSPECT_ARMED);
-        if runs == 0 {
-            kept.without(header::SUSPECT_RUNS)
-        } else {
-            kept.with(header::SUSPECT_RUNS, AMQPValue::LongUInt(runs))
-        }
+    pub fn unmarked(self) -> Self {
+        self.without(header::QUARANTINE_RUNS)
+            .without(header::QUARANTINE_WORKER)
+            .without(header::QUARANTINE_SINCE)
+    }
+
+    /// Notes since when it is handed on in the quarantine, milliseconds since 1970.
+    #[must_use]
+    pub fn handed_on(self, since: i64) -> Self {
+        self.with(header::QUARANTINE_SINCE, since)
     }
 
     /// Gives it a key, its id, where it has none, as [`NewTask::keyed`](super::NewTask::keyed) does.
@@ -150,37 +176,127 @@ impl Copied {
         self.without(header::NOT_BEFORE)
     }
 
-    /// When a worker first saw it fail; the first mark stays.
+    /// When a worker first saw it fail; the first mark stays, if it is a time.
     #[must_use]
     pub fn first_seen(self, now: SystemTime) -> Self {
-        if self.headers.contains_key(header::FIRST_SEEN) {
-            self
-        } else {
-            self.with(header::FIRST_SEEN, epoch_ms(now))
-        }
+        let known = self.headers.inner().get(header::FIRST_SEEN).and_then(header::integer);
+        if known.is_some_and(|at| at >= 0) { self } else { self.with(header::FIRST_SEEN, epoch_ms(now)) }
     }
 
     /// The marks of a dead letter. `error` is cut to one line of at most 1,000 bytes.
     #[must_use]
     pub fn dead(self, reason: DeadReason, error: &str, worker: &str, lane: &str, now: SystemTime) -> Self {
-        let line: String = error.chars().map(|c| if c.is_control() { ' ' } else { c }).take(1000).collect();
+        let line: String = error.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let died_at = epoch_ms(now);
         self.with(header::REASON, long(reason.as_str()))
-            .with(header::ERROR, long(&line))
-            .with(header::WORKER, long(worker))
-            .with(header::LANE, long(lane))
+            .with(header::ERROR, long(cut(&line, MAX_ERROR)))
+            .with(header::WORKER, long(cut(worker, MAX_NAME)))
+            .with(header::LANE, long(cut(lane, MAX_NAME)))
             .with(header::DIED_AT, died_at)
             .first_seen(now)
     }
 
-    /// The finished properties.
+    /// Whether it is a dead letter.
+    pub fn is_dead(&self) -> bool {
+        self.headers.contains_key(header::REASON)
+    }
+
+    /// The least of it that still names the task and says what became of it, for a connection whose frames are
+    /// too small for the rest: at most 4,000 bytes, which fit the smallest frame that can be agreed on.
+    #[must_use]
+    pub fn bare(mut self) -> Self {
+        let original = &self.properties;
+        let mut properties = BasicProperties::default().with_delivery_mode(2);
+        properties =
+            original.message_id().clone().into_iter().fold(properties, BasicProperties::with_message_id);
+        properties = original.kind().clone().into_iter().fold(properties, BasicProperties::with_type);
+        self.properties =
+            original.content_type().clone().into_iter().fold(properties, BasicProperties::with_content_type);
+        let told = [
+            header::REASON,
+            header::ERROR,
+            header::WORKER,
+            header::LANE,
+            header::FIRST_SEEN,
+            header::DIED_AT,
+            header::ATTEMPT,
+        ];
+        let stays = |name: &ShortString, value: &AMQPValue| {
+            let most = if name.as_str() == header::ERROR { MAX_INTERNAL } else { MAX_NAME + 45 };
+            told.contains(&name.as_str()) && entry_bytes(name, value) <= most
+        };
+        let left_out = self.headers.inner().iter().filter(|(name, value)| !stays(name, value));
+        let (count, bytes) = left_out
+            .fold((0, 0), |(count, bytes), (name, value)| (count + 1, bytes + entry_bytes(name, value)));
+        let headers = only(&self.headers, stays);
+        Self { headers, ..self }.noting(count, bytes)
+    }
+
+    /// Leaves out foreign headers, the largest first, until no more than [`Self::FOREIGN_BYTES`] of them are left.
+    fn bounded(self) -> Self {
+        let mut foreign: Vec<_> = self
+            .headers
+            .inner()
+            .iter()
+            .map(|(name, value)| (name, entry_bytes(name, value)))
+            .filter(|(name, bytes)| !is_internal(name.as_str()) || *bytes > MAX_INTERNAL)
+            .collect();
+        let mut total: usize = foreign.iter().map(|(_, bytes)| bytes).sum();
+        if total <= Self::FOREIGN_BYTES {
+            return self;
+        }
+        foreign.sort_by_key(|(name, bytes)| (Reverse(*bytes), *name));
+        let before = total;
+        let mut left_out = HashSet::new();
+        for (name, bytes) in foreign {
+            if total <= Self::FOREIGN_BYTES {
+                break;
+            }
+            total -= bytes;
+            left_out.insert(name.clone());
+        }
+        let headers = only(&self.headers, |name, _| !left_out.contains(name));
+        Self { headers, ..self }.noting(left_out.len(), before - total)
+    }
+
+    /// Notes that so many headers were left out, in addition to those of the copy that this is a copy of.
+    fn noting(self, count: usize, bytes: usize) -> Self {
+        let sum = |name, more: usize| {
+            let before = self.headers.inner().get(name).and_then(header::integer).unwrap_or(0).max(0);
+            before.saturating_add(i64::try_from(more).unwrap_or(i64::MAX))
+        };
+        let (count, bytes) = (sum(header::DROPPED, count), sum(header::DROPPED_BYTES, bytes));
+        self.with(header::DROPPED, count).with(header::DROPPED_BYTES, bytes)
+    }
+
+    /// The finished properties. Their content header fits a frame of 64 KiB, whatever the original had.
     pub fn into_properties(self) -> BasicProperties {
+        self.bounded().finished()
+    }
+
+    fn finished(self) -> BasicProperties {
         if self.headers.inner().is_empty() {
             self.properties
         } else {
             self.properties.with_headers(self.headers)
         }
     }
+}
+
+/// Whether Garenne gives the header a meaning: those are kept before any other.
+fn is_internal(name: &str) -> bool {
+    header::ALL.contains(&name)
+}
+
+/// The headers for which `stays` holds.
+fn only(headers: &FieldTable, stays: impl Fn(&ShortString, &AMQPValue) -> bool) -> FieldTable {
+    let kept = headers.inner().iter().filter(|(name, value)| stays(name, value));
+    kept.map(|(name, value)| (name.clone(), value.clone())).collect::<BTreeMap<_, _>>().into()
+}
+
+/// The text's first bytes, at most so many and no broken character.
+fn cut(text: &str, most: usize) -> &str {
+    &text[..text.floor_char_boundary(most)]
 }
 
 /// The client's properties can be added to but not taken from, so the kept ones are set anew.
@@ -206,109 +322,4 @@ fn without_expiration_and_user(original: &BasicProperties) -> BasicProperties {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::{Duration, UNIX_EPOCH};
-
-    use super::*;
-    use crate::task::{TraceContext, read_pack};
-
-    #[test]
-    fn a_copy_drops_what_would_lose_or_double_it_and_keeps_the_rest() {
-        let now = UNIX_EPOCH + Duration::from_secs(1000);
-        let mut table = FieldTable::default();
-        for name in ["x-death", "x-first-death-reason", "x-delivery-count", "CC", "BCC", "mine"] {
-            table.insert(name.into(), long("v"));
-        }
-        let original = BasicProperties::default()
-            .with_headers(table)
-            .with_user_id("guest".into())
-            .with_expiration("2000".into())
-            .with_reply_to("answers".into())
-            .with_priority(3);
-        let task = Envelope::read("bench.noop", &original, None, |_| true, now).unwrap();
-        let copy = Copied::of(&original, &task, now).attempt(2).into_properties();
-
-        let names: Vec<_> =
-            copy.headers().as_ref().unwrap().inner().keys().map(|k| k.as_str().to_owned()).collect();
-        assert_eq!(names, ["garenne-attempt", "garenne-expires-at", "garenne-user-id", "mine"]);
-        assert_eq!(
-            header::get(copy.headers(), header::EXPIRES_AT).and_then(header::integer),
-            Some(1_002_000)
-        );
-        assert_eq!(copy.user_id(), &None);
-        assert_eq!(copy.expiration(), &None);
-        assert_eq!(copy.kind().as_ref().unwrap().as_str(), "bench.noop");
-        assert_eq!(copy.message_id().as_ref().unwrap().as_str(), task.id.as_str());
-        assert_eq!(copy.reply_to().as_ref().unwrap().as_str(), "answers");
-        assert_eq!(copy.priority(), &Some(3));
-
-        let again = Envelope::read("garenne.retry.fast.1s", &copy, None, |_| true, now).unwrap();
-        assert_eq!(
-            (again.kind.as_str(), again.attempt, again.expires_at),
-            ("bench.noop", 2, Some(1_002_000))
-        );
-    }
-
-    #[test]
-    fn a_record_of_a_pack_leaves_as_the_message_its_sender_could_have_published() {
-        let mut table = FieldTable::default();
-        table.insert("mine".into(), long("v"));
-        table.insert(header::TRACEPARENT.into(), long("the pack's"));
-        let pack = BasicProperties::default()
-            .with_message_id("pack".into())
-            .with_content_type(PACK.into())
-            .with_headers(table);
-        let whole = Envelope::read("k", &pack, None, |_| true, UNIX_EPOCH).unwrap();
-        let shown = |task: &Envelope| {
-            let copy = Copied::of(&pack, task, UNIX_EPOCH).into_properties();
-            let text = |name| header::get(copy.headers(), name).and_then(header::text);
-            let written = copy.content_type().as_ref().unwrap().to_string();
-            (
-                copy.message_id().as_ref().unwrap().to_string(),
-                written,
-                text("mine"),
-                text(header::TRACEPARENT),
-            )
-        };
-        let record = |id: &str, written: &str, trace: Option<&str>| {
-            (id.to_owned(), written.to_owned(), Some("v".to_owned()), trace.map(str::to_owned))
-        };
-        assert_eq!(shown(&whole), record("pack", PACK, Some("the pack's")));
-        let theirs = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-        let body = format!(
-            r#"[{{"id":"a","senml":true,"payload":[]}},{{"id":"b","traceparent":"{theirs}","payload":{{}}}}]"#
-        );
-        let records: Vec<_> =
-            read_pack(body.as_bytes()).unwrap().iter().map(|it| shown(&it.envelope(&whole))).collect();
-        let expected =
-            [record("a", "application/senml+json", None), record("b", "application/json", Some(theirs))];
-        assert_eq!(records, expected);
-    }
-
-    #[test]
-    fn a_copy_belongs_to_the_trace_that_its_task_came_with_or_was_given() {
-        let given = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-        let copied_from = |parent: &str| {
-            let mut table = FieldTable::default();
-            table.insert(header::TRACEPARENT.into(), long(parent));
-            let original = BasicProperties::default().with_headers(table);
-            let mut task = Envelope::read("k", &original, None, |_| true, UNIX_EPOCH).unwrap();
-            task.trace = task.trace.or_else(|| TraceContext::parse(given, Some("v=1")));
-            let copy = Copied::of(&original, &task, UNIX_EPOCH).into_properties();
-            let text = |name| header::get(copy.headers(), name).and_then(header::text);
-            (text(header::TRACEPARENT).unwrap(), text(header::TRACESTATE))
-        };
-        assert_eq!(copied_from("unreadable"), (given.to_owned(), Some("v=1".to_owned())));
-        let later = given.replace("00-", "cc-");
-        assert_eq!(copied_from(&later), (later, None));
-    }
-
-    #[test]
-    fn a_dead_letters_error_is_one_line() {
-        let copy = Copied::verbatim(&BasicProperties::default(), "some.key", UNIX_EPOCH)
-            .dead(DeadReason::Rejected, "first\nsecond", "w", "fast", UNIX_EPOCH)
-            .into_properties();
-        let error = header::get(copy.headers(), header::ERROR).and_then(header::text);
-        assert_eq!(error.as_deref(), Some("first second"));
-    }
-}
+mod tests;

@@ -8,6 +8,7 @@ use thiserror::Error;
 use super::{
     header::{self, integer},
     id::{IdError, TaskId},
+    incarnation::WorkerIncarnation,
     kind::{Kind, KindError},
     pack::PACK,
     trace::TraceContext,
@@ -68,16 +69,21 @@ pub struct Envelope {
     pub reply_to: Option<String>,
     /// The trace it belongs to.
     pub trace: Option<TraceContext>,
-    /// Start marks written in the suspect queue.
-    pub suspect_runs: u32,
-    /// Whether a run in the suspect queue is marked as begun.
-    pub suspect_armed: bool,
+    /// Runs in the quarantine that ended with the crash of their worker.
+    pub quarantine_runs: u32,
+    /// The worker of the last of these runs.
+    pub quarantine_worker: Option<WorkerIncarnation>,
+    /// Since when it is handed on in the quarantine for want of a handler, milliseconds since 1970.
+    pub quarantine_since: Option<i64>,
     /// The lane it came from, where a worker noted that.
     pub lane: Option<String>,
     /// How many tasks stand between it and one that somebody published; 0 for such a one.
     pub depth: u32,
-    /// When it was published, seconds since 1970, as the publisher says.
+    /// When it was published, seconds since 1970, as the publisher says; a time that cannot be in seconds counts
+    /// as none.
     pub timestamp: Option<u64>,
+    /// The same in milliseconds since 1970, where the publisher is one of ours.
+    pub published_at: Option<i64>,
     /// When an operator last put it back to work, milliseconds since 1970.
     pub replayed_at: Option<i64>,
     /// How often the broker says the message came back (quorum queues).
@@ -107,9 +113,18 @@ pub enum Malformed {
         /// The header.
         name: &'static str,
     },
+    /// The header that names a crashed worker.
+    #[error("header {name} must be <worker>/<incarnation>", name = header::QUARANTINE_WORKER)]
+    Incarnation,
     /// AMQP's `expiration` is decimal milliseconds in a string.
     #[error("property expiration must be milliseconds as decimal text, not {0:?}")]
     Expiration(String),
+    /// A header that is either true or false.
+    #[error("header {name} must be a boolean")]
+    Flag {
+        /// The header.
+        name: &'static str,
+    },
 }
 
 impl Envelope {
@@ -117,6 +132,10 @@ impl Envelope {
     pub const MAX_MS: i64 = 30 * 24 * 3600 * 1000;
     /// The longest text header, in bytes.
     pub const MAX_TEXT: usize = 255;
+    /// How much later than [`MAX_MS`](Self::MAX_MS) from now a due time may be, because clocks differ: a day.
+    const CLOCKS_MS: i64 = 24 * 3600 * 1000;
+    /// The largest `timestamp`, the end of the year 9999. A publisher with a later one counts in other units.
+    const MAX_TIMESTAMP: u64 = 253_402_300_799;
 
     /// Reads a delivery. `known` says which kinds have a handler here: a routing key that is none of
     /// them gives way to the lane's `default_kind`.
@@ -138,7 +157,8 @@ impl Envelope {
             (None, _) => routing_key,
         };
         let delay = number(headers, header::DELAY_MS, Self::MAX_MS)?.filter(|&ms| ms > 0);
-        let not_before = number(headers, header::NOT_BEFORE, i64::MAX)?;
+        let latest = epoch_ms(now).saturating_add(Self::MAX_MS + Self::CLOCKS_MS);
+        let not_before = number(headers, header::NOT_BEFORE, latest)?;
         Ok(Self {
             id_given: id.is_some(),
             id: id.unwrap_or_else(TaskId::random),
@@ -151,17 +171,19 @@ impl Envelope {
             attempt: small(headers, header::ATTEMPT)?,
             timeout: number(headers, header::TIMEOUT_MS, Self::MAX_MS)?
                 .map(|ms| Duration::from_millis(ms.unsigned_abs())),
-            not_before: not_before.or(delay.map(|ms| epoch_ms(now) + ms)),
+            not_before: not_before.or(delay.map(|ms| epoch_ms(now).saturating_add(ms))),
             expires_at: expires_at(properties, now)?,
             group: text(headers, header::GROUP)?,
             correlation_id: properties.correlation_id().as_ref().map(|it| it.as_str().to_owned()),
             reply_to: properties.reply_to().as_ref().map(|it| it.as_str().to_owned()),
             trace: header::trace(headers),
-            suspect_runs: small(headers, header::SUSPECT_RUNS)?,
-            suspect_armed: header::get(headers, header::SUSPECT_ARMED).is_some(),
+            quarantine_runs: small(headers, header::QUARANTINE_RUNS)?,
+            quarantine_worker: incarnation(headers)?,
+            quarantine_since: number(headers, header::QUARANTINE_SINCE, i64::MAX)?,
             lane: text(headers, header::LANE)?,
             depth: small(headers, header::DEPTH)?,
-            timestamp: *properties.timestamp(),
+            timestamp: published_at(properties),
+            published_at: number(headers, header::PUBLISHED_AT, i64::MAX)?,
             replayed_at: number(headers, header::REPLAYED_AT, i64::MAX)?,
             delivery_count: header::get(headers, "x-delivery-count")
                 .and_then(integer)
@@ -180,9 +202,16 @@ impl Envelope {
         self.expires_at.is_some_and(|at| at <= epoch_ms(now))
     }
 
+    /// The first millisecond since 1970 at which it may have been published, as its publisher says: the
+    /// header of ours, else the second that AMQP's `timestamp` names.
+    pub fn published_ms(&self) -> Option<i64> {
+        let second = |s: u64| i64::try_from(s).unwrap_or(i64::MAX).saturating_mul(1000);
+        self.published_at.or_else(|| self.timestamp.map(second))
+    }
+
     /// How long it still has to wait at `now`; nothing when it may start.
     pub fn due_in(&self, now: SystemTime) -> Option<Duration> {
-        let wait = self.not_before? - epoch_ms(now);
+        let wait = self.not_before?.saturating_sub(epoch_ms(now));
         (wait > 0).then(|| Duration::from_millis(wait.unsigned_abs()))
     }
 }
@@ -198,10 +227,14 @@ pub(super) fn expires_at(properties: &BasicProperties, now: SystemTime) -> Resul
     let ms: u64 =
         expiration.as_str().parse().map_err(|_| Malformed::Expiration(expiration.as_str().to_owned()))?;
     let ms = i64::try_from(ms).unwrap_or(i64::MAX);
-    let sent = properties
-        .timestamp()
+    let sent = published_at(properties)
         .map_or(epoch_ms(now), |s| s.saturating_mul(1000).try_into().unwrap_or(i64::MAX));
     Ok(Some(sent.saturating_add(ms)))
+}
+
+/// `timestamp`, where it can be in seconds.
+fn published_at(properties: &BasicProperties) -> Option<u64> {
+    properties.timestamp().filter(|at| *at <= Envelope::MAX_TIMESTAMP)
 }
 
 fn number(headers: &Option<FieldTable>, name: &'static str, max: i64) -> Result<Option<i64>, Malformed> {
@@ -212,6 +245,12 @@ fn number(headers: &Option<FieldTable>, name: &'static str, max: i64) -> Result<
 
 fn small(headers: &Option<FieldTable>, name: &'static str) -> Result<u32, Malformed> {
     number(headers, name, 1_000_000).map(|n| n.and_then(|n| n.try_into().ok()).unwrap_or(0))
+}
+
+fn incarnation(headers: &Option<FieldTable>) -> Result<Option<WorkerIncarnation>, Malformed> {
+    let Some(value) = header::get(headers, header::QUARANTINE_WORKER) else { return Ok(None) };
+    let read = header::text(value).and_then(|text| WorkerIncarnation::parse(&text));
+    read.map(Some).ok_or(Malformed::Incarnation)
 }
 
 fn text(headers: &Option<FieldTable>, name: &'static str) -> Result<Option<String>, Malformed> {
@@ -279,6 +318,38 @@ mod tests {
     }
 
     #[test]
+    fn the_time_of_publishing_is_exact_where_our_header_says_it() {
+        let stamped = |seconds: u64| BasicProperties::default().with_timestamp(seconds);
+        assert_eq!(read("bench.noop", BasicProperties::default()).unwrap().published_ms(), None);
+        assert_eq!(read("bench.noop", stamped(7)).unwrap().published_ms(), Some(7000));
+        // Nanoseconds are no seconds: such a time counts as absent.
+        assert_eq!(read("bench.noop", stamped(u64::MAX)).unwrap().published_ms(), None);
+        let exact = headers(&[(header::PUBLISHED_AT, 7123_i64.into())]).with_timestamp(7);
+        assert_eq!(read("bench.noop", exact).unwrap().published_ms(), Some(7123));
+    }
+
+    #[test]
+    fn the_marks_of_the_quarantine_are_validated() {
+        const LIFE: &str = "0195f0c2-7a10-7000-8000-00000000002a";
+        let marks = [
+            (header::QUARANTINE_RUNS, 1_u32.into()),
+            (header::QUARANTINE_WORKER, long(&format!("w-1/{LIFE}"))),
+            (header::QUARANTINE_SINCE, 5_i64.into()),
+        ];
+        let task = read("bench.noop", headers(&marks)).unwrap();
+        let worker = task.quarantine_worker.unwrap();
+        assert_eq!((worker.worker(), worker.incarnation()), ("w-1", LIFE));
+        assert_eq!((task.quarantine_runs, task.quarantine_since), (1, Some(5)));
+        for forged in [long("w-1"), long(&"x".repeat(4000)), true.into()] {
+            let refused = read("bench.noop", headers(&[(header::QUARANTINE_WORKER, forged)])).unwrap_err();
+            assert_eq!(
+                refused.to_string(),
+                "header garenne-quarantine-worker must be <worker>/<incarnation>"
+            );
+        }
+    }
+
+    #[test]
     fn a_negative_expiration_is_refused() {
         let refused = read("bench.noop", BasicProperties::default().with_expiration("-1000".into()));
         assert_eq!(refused.unwrap_err(), Malformed::Expiration("-1000".to_owned()));
@@ -291,5 +362,25 @@ mod tests {
         let task = read("bench.noop", stamped).unwrap();
         assert!(!task.expired(now()));
         assert!(task.expired(now() + Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn a_timestamp_that_cannot_be_in_seconds_counts_as_none() {
+        for later in [1_800_000_000_000, 1_800_000_000_000_000_000, u64::MAX] {
+            let stamped = BasicProperties::default().with_expiration("5000".into()).with_timestamp(later);
+            let task = read("bench.noop", stamped).unwrap();
+            assert_eq!((task.timestamp, task.expires_at), (None, Some(1_800_000_005_000)), "{later}");
+        }
+    }
+
+    #[test]
+    fn a_due_time_that_no_worker_writes_is_refused() {
+        let due = |at: i64| read("bench.noop", headers(&[(header::NOT_BEFORE, at.into())]));
+        let latest = 1_800_000_000_000 + 31 * 24 * 3600 * 1000;
+        assert_eq!(due(latest).unwrap().not_before, Some(latest));
+        let max = latest;
+        assert_eq!(due(latest + 1).unwrap_err(), Malformed::Number { name: header::NOT_BEFORE, max });
+        assert_eq!(due(i64::MAX).unwrap_err(), Malformed::Number { name: header::NOT_BEFORE, max });
+        assert_eq!(due(-1).unwrap_err(), Malformed::Number { name: header::NOT_BEFORE, max });
     }
 }

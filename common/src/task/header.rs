@@ -21,10 +21,14 @@ pub const ATTEMPT: &str = "garenne-attempt";
 pub const EXPIRES_AT: &str = "garenne-expires-at";
 /// What `user_id` becomes in a copy, which another user publishes.
 pub const USER_ID: &str = "garenne-user-id";
-/// Starts written in the suspect queue before the task ran there.
-pub const SUSPECT_RUNS: &str = "garenne-suspect-runs";
-/// Set while a run in the suspect queue is marked as begun.
-pub const SUSPECT_ARMED: &str = "garenne-suspect-armed";
+/// Runs in the quarantine that ended with the crash of their worker.
+pub const QUARANTINE_RUNS: &str = "garenne-quarantine-runs";
+/// The worker that crashed last while it ran the task in the quarantine, `<worker>/<incarnation>`.
+pub const QUARANTINE_WORKER: &str = "garenne-quarantine-worker";
+/// Since when the task is handed on in the quarantine for want of a handler, milliseconds since 1970.
+pub const QUARANTINE_SINCE: &str = "garenne-quarantine-since";
+/// When a task of a group was published, milliseconds since 1970; `timestamp` has seconds only.
+pub const PUBLISHED_AT: &str = "garenne-published-at";
 /// How many tasks stand between it and one that somebody published: a follow-up's is its parent's and
 /// one more.
 pub const DEPTH: &str = "garenne-depth";
@@ -40,15 +44,48 @@ pub const WORKER: &str = "garenne-worker";
 pub const FIRST_SEEN: &str = "garenne-first-seen";
 /// When it was declared dead, milliseconds since 1970.
 pub const DIED_AT: &str = "garenne-died-at";
-/// The lane it came from, so that a replay or a suspect's retry finds its way back.
+/// The lane it came from, so that a replay or a quarantined task's retry finds its way back.
 pub const LANE: &str = "garenne-lane";
 /// When an operator put a dead letter back to work, milliseconds since 1970: stop orders from before that
 /// are done with.
 pub const REPLAYED_AT: &str = "garenne-replayed-at";
+/// How many foreign headers were left out of a copy, because they are too large together.
+pub const DROPPED: &str = "garenne-dropped-headers";
+/// How many bytes these headers had.
+pub const DROPPED_BYTES: &str = "garenne-dropped-bytes";
 /// W3C trace context.
 pub const TRACEPARENT: &str = "traceparent";
 /// W3C trace state.
 pub const TRACESTATE: &str = "tracestate";
+
+/// Every header that has a meaning here.
+pub const ALL: [&str; 25] = [
+    TIMEOUT_MS,
+    DELAY_MS,
+    NOT_BEFORE,
+    GROUP,
+    KEY,
+    ATTEMPT,
+    EXPIRES_AT,
+    USER_ID,
+    QUARANTINE_RUNS,
+    QUARANTINE_WORKER,
+    QUARANTINE_SINCE,
+    PUBLISHED_AT,
+    DEPTH,
+    PARENT,
+    REASON,
+    ERROR,
+    WORKER,
+    FIRST_SEEN,
+    DIED_AT,
+    LANE,
+    REPLAYED_AT,
+    DROPPED,
+    DROPPED_BYTES,
+    TRACEPARENT,
+    TRACESTATE,
+];
 
 /// A whole number, whatever integer type the client chose; decimal text is taken too.
 pub fn integer(value: &AMQPValue) -> Option<i64> {

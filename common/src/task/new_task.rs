@@ -82,6 +82,8 @@ impl NewTask {
         let mut headers = FieldTable::default();
         if let Some(group) = &self.group {
             headers.insert(header::GROUP.into(), long(group));
+            // A stop of the group covers what was published before it, by the millisecond.
+            headers.insert(header::PUBLISHED_AT.into(), epoch_ms(now).into());
         }
         if let Some(key) = &self.key {
             headers.insert(header::KEY.into(), long(key));
@@ -119,6 +121,17 @@ mod tests {
 
     fn read(properties: &BasicProperties) -> Envelope {
         Envelope::read("bench.noop", properties, None, |_| true, SystemTime::now()).unwrap()
+    }
+
+    #[test]
+    fn a_task_of_a_group_says_the_millisecond_it_was_published_in() {
+        let kind = Kind::parse("bench.noop").unwrap();
+        let mut task = NewTask::new(kind, ContentType::Json, b"{}".to_vec());
+        let now = std::time::UNIX_EPOCH + Duration::from_millis(1_800_000_000_789);
+        assert_eq!(read(&task.properties(now)).published_at, None, "only groups are stopped by time");
+        task.group = Some("g".into());
+        let read = read(&task.properties(now));
+        assert_eq!((read.published_at, read.timestamp), (Some(1_800_000_000_789), Some(1_800_000_000)));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::{fmt, str::FromStr};
 pub enum DeadReason {
     /// The message is no task: broken header, body that is no JSON.
     Malformed,
-    /// The body is over the worker's limit.
+    /// The body is over the worker's limit, or no copy of the message fits a frame.
     TooLarge,
     /// No handler for the kind.
     UnknownKind,

@@ -22,7 +22,7 @@ use super::{
 };
 
 /// The `content_type` of a pack.
-pub const PACK: &str = "application/vnd.garenne.pack+json";
+pub const PACK: &str = "application/vnd.garenne.batch+json";
 /// The most records in one pack.
 pub const MOST_RECORDS: usize = 1000;
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::pool::{Phase, Snapshot, TaskState};
+use garenne_pool::{Phase, Snapshot, TaskState};
 
 /// Running tasks named in one beat, the longest running ones; `running` counts all of them.
 pub const MOST_TASKS: usize = 32;

@@ -42,7 +42,9 @@ struct Inner {
     connection: ConnectionMetrics,
     gateway: GatewayMetrics,
     stuck: IntGauge,
+    unreadable: IntCounterVec,
     spans: IntCounterVec,
+    headers_ignored: IntCounterVec,
     before_encode: RwLock<Vec<Box<dyn Fn() + Send + Sync>>>,
 }
 
@@ -63,11 +65,23 @@ impl Metrics {
                 "garenne_tasks_stuck",
                 "Tasks that ignore being told to stop and hold their worker.",
             ),
+            unreadable: register::counters(
+                &registry,
+                "garenne_unreadable_total",
+                "Deliveries whose properties, routing key or exchange name the client library cannot parse.",
+                &["queue"],
+            ),
             spans: register::counters(
                 &registry,
                 "garenne_spans_total",
                 "Spans of traces, by what became of them.",
                 &["result"],
+            ),
+            headers_ignored: register::counters(
+                &registry,
+                "garenne_headers_ignored_total",
+                "Headers of deliveries that only workers write, from publishers.",
+                &["header"],
             ),
             before_encode: RwLock::default(),
             registry,
@@ -106,9 +120,20 @@ impl Metrics {
         &self.inner.stuck
     }
 
+    /// `garenne_unreadable_total` of a queue, which the settings name.
+    pub fn unreadable(&self, queue: &str) -> IntCounter {
+        self.inner.unreadable.with_label_values(&[queue])
+    }
+
     /// `garenne_spans_total`: `exported`, `failed` or `dropped`; absent from the output without traces.
     pub(super) fn spans(&self, result: &str) -> IntCounter {
         self.inner.spans.with_label_values(&[result])
+    }
+
+    /// `garenne_headers_ignored_total`, for one of a fixed set of labels; absent from the output of programs that
+    /// consume nothing.
+    pub fn headers_ignored(&self, header: &'static str) -> IntCounter {
+        self.inner.headers_ignored.with_label_values(&[header])
     }
 
     /// What happened to tasks so far, by kind; kinds of which nothing is known yet are left out.

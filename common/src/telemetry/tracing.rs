@@ -1,5 +1,7 @@
 //! Log lines on stderr; stdout is for results only.
 
+mod printable;
+
 use std::io::{self, IsTerminal};
 
 use ::tracing::Subscriber;
@@ -7,6 +9,7 @@ use ::tracing::subscriber::{DefaultGuard, NoSubscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
+use self::printable::{PrintableFields, PrintableLines};
 use crate::config::{ConfigError, LogFormat};
 
 /// The variables that may hold the filter, the first that is set wins.
@@ -61,14 +64,14 @@ where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     // A closed stderr must not turn each event into a panic of its own.
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(writer)
-        .with_ansi(colours)
-        .log_internal_errors(false);
+    let builder =
+        tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).log_internal_errors(false);
     match format {
-        LogFormat::Human => Box::new(builder.finish()),
-        LogFormat::Json => Box::new(builder.json().flatten_event(true).with_current_span(true).finish()),
+        LogFormat::Human => Box::new(builder.fmt_fields(PrintableFields).with_writer(writer).finish()),
+        LogFormat::Json => {
+            let json = builder.json().flatten_event(true).with_current_span(true);
+            Box::new(json.with_writer(PrintableLines(writer)).finish())
+        }
     }
 }
 
@@ -98,17 +101,60 @@ mod tests {
         }
     }
 
-    fn logged(format: LogFormat, filter: &str) -> String {
+    fn written(format: LogFormat, filter: &str, colours: bool, log: impl FnOnce()) -> String {
         let lines = Lines::default();
         let writer = lines.clone();
-        let subscriber = subscriber(format, EnvFilter::new(filter), false, move || writer.clone());
-        ::tracing::subscriber::with_default(subscriber, || {
+        let subscriber = subscriber(format, EnvFilter::new(filter), colours, move || writer.clone());
+        ::tracing::subscriber::with_default(subscriber, log);
+        lines.text()
+    }
+
+    fn logged(format: LogFormat, filter: &str) -> String {
+        written(format, filter, false, || {
             ::tracing::info!(target: "garenne_worker::consumer", lane = "fast", "ours");
             ::tracing::debug!(target: "garenne_worker::consumer", "ours in detail");
             ::tracing::info!(target: "hyper::proto", "theirs");
             ::tracing::warn!(target: "hyper::proto", "theirs to worry about");
-        });
-        lines.text()
+        })
+    }
+
+    const FOREIGN: &str = "\x1b]0;owned\x07\x1b[2J\u{9b}1m\u{202e}\u{2028}\n";
+
+    /// Logs foreign text in every place that an event has.
+    fn log_foreign() {
+        let error = io::Error::other(FOREIGN);
+        let span = ::tracing::info_span!("request", from = FOREIGN, shown = %FOREIGN);
+        let _entered = span.enter();
+        ::tracing::warn!(
+            target: "garenne_worker",
+            id = FOREIGN, shown = %FOREIGN, debug = ?FOREIGN, error = &error as &dyn std::error::Error,
+            "told by {FOREIGN}"
+        );
+    }
+
+    #[test]
+    fn hidden_characters_in_messages_and_fields_are_escaped() {
+        let shown = r"\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}1m\u{202e}\u{2028}\n";
+        let text = written(LogFormat::Human, DEFAULT_FILTER, false, log_foreign);
+        assert_eq!(text.lines().count(), 1, "{text:?}");
+        assert!(!text.trim_end_matches('\n').contains(crate::text::is_hidden), "{text:?}");
+        assert!(text.contains(&format!("told by {shown} id=\"{shown}\" shown={shown} ")), "{text:?}");
+        assert!(text.contains(&format!(" error={shown}")), "{text:?}");
+        assert!(text.contains(&format!("request{{from=\"{shown}\" shown={shown}}}")), "{text:?}");
+
+        let coloured = written(LogFormat::Human, DEFAULT_FILTER, true, log_foreign);
+        let plain = ["[2m", "[33m", "[1m", "[3m", "[0m"]
+            .iter()
+            .fold(coloured.clone(), |text, style| text.replace(&format!("\x1b{style}"), ""));
+        assert_eq!(plain.split_once(' ').map(|it| it.1), text.split_once(' ').map(|it| it.1), "{coloured:?}");
+    }
+
+    #[test]
+    fn json_lines_have_no_hidden_characters_and_the_exact_text() {
+        let text = written(LogFormat::Json, DEFAULT_FILTER, false, log_foreign);
+        assert!(!text.trim_end_matches('\n').contains(crate::text::is_hidden), "{text:?}");
+        let line: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((line["id"].as_str(), line["shown"].as_str()), (Some(FOREIGN), Some(FOREIGN)));
     }
 
     #[test]

@@ -114,18 +114,22 @@ async fn former_dividers<'a>(
         let channel = connection.create_channel().await?;
         let options = ExchangeDeclareOptions { passive: true, ..Default::default() };
         let kind = lapin::ExchangeKind::Custom(ExchangeKind::ConsistentHash.as_str().into());
-        let look = channel.exchange_declare(name.into(), kind, options, FieldTable::default()).await;
-        if is_there(look)? {
-            channel.close(200, "looked".into()).await?;
-        } else {
-            gone.push(name);
+        let found = channel.exchange_declare(name.into(), kind, options, FieldTable::default()).await;
+        match look(found)? {
+            Look::Exists => channel.close(200, "looked".into()).await?,
+            Look::Missing => gone.push(name),
+            // Unbinding says what is denied.
+            Look::Denied => {}
         }
     }
     Ok(gone)
 }
 
-/// Makes sure that everything exists: looks first, which needs no right, and creates it all where
+/// Makes sure that everything exists: looks first, which needs no right to declare, and creates it all where
 /// something is missing.
+///
+/// From 4.3 the broker lets a user look only at what it has some right on. What this user has no right on is
+/// taken to exist: this user can neither use nor create it.
 ///
 /// # Errors
 /// [`TopologyError::Denied`] names what is missing and may not be created.
@@ -143,27 +147,42 @@ async fn missing(
     connection: &Connection,
     topology: &Topology,
 ) -> Result<Option<(&'static str, String)>, TopologyError> {
-    let channel = connection.create_channel().await?;
+    let mut channel = connection.create_channel().await?;
     for exchange in &topology.exchanges {
-        if !is_there(declare_exchange(&channel, exchange, true).await)? {
-            return Ok(Some(("exchange", exchange.name.clone())));
+        match look(declare_exchange(&channel, exchange, true).await)? {
+            Look::Exists => {}
+            Look::Missing => return Ok(Some(("exchange", exchange.name.clone()))),
+            Look::Denied => channel = connection.create_channel().await?,
         }
     }
     for queue in &topology.queues {
-        if !is_there(declare_queue(&channel, queue, true).await)? {
-            return Ok(Some(("queue", queue.name.clone())));
+        match look(declare_queue(&channel, queue, true).await)? {
+            Look::Exists => {}
+            Look::Missing => return Ok(Some(("queue", queue.name.clone()))),
+            Look::Denied => channel = connection.create_channel().await?,
         }
     }
     channel.close(200, "done".into()).await?;
     Ok(None)
 }
 
-/// What a look found. 404 closes the channel; it is not used again.
-fn is_there(looked: Result<(), lapin::Error>) -> Result<bool, TopologyError> {
+/// What a passive declare found.
+enum Look {
+    Exists,
+    /// The broker closed the channel.
+    Missing,
+    /// The broker closed the channel.
+    Denied,
+}
+
+fn look(looked: Result<(), lapin::Error>) -> Result<Look, TopologyError> {
     match looked {
-        Ok(()) => Ok(true),
-        Err(error) if reply_code(&error) == Some(404) => Ok(false),
-        Err(error) => Err(error.into()),
+        Ok(()) => Ok(Look::Exists),
+        Err(error) => match reply_code(&error) {
+            Some(404) => Ok(Look::Missing),
+            Some(403) => Ok(Look::Denied),
+            _ => Err(error.into()),
+        },
     }
 }
 

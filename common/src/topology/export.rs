@@ -161,13 +161,13 @@ mod tests {
         let mut actual = definitions(&wanted, "/");
         actual["bindings"].as_array_mut().unwrap().retain(|b| b["routing_key"] != "reading.#");
         let queues = actual["queues"].as_array_mut().unwrap();
-        queues.retain(|queue| queue["name"] != "garenne.suspect");
+        queues.retain(|queue| queue["name"] != "garenne.quarantine");
         queues.iter_mut().find(|queue| queue["name"] == "garenne.tasks.fast").unwrap()["arguments"]["x-delivery-limit"] =
             json!(20);
         assert_eq!(
             texts(&wanted, &actual),
             [
-                "queue garenne.suspect: missing",
+                "queue garenne.quarantine: missing",
                 "queue garenne.tasks.fast: x-delivery-limit is 20, should be -1",
                 "binding garenne.tasks -> garenne.tasks.fast (reading.#): missing",
             ]

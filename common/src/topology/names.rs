@@ -9,6 +9,11 @@ pub struct Names {
 }
 
 impl Names {
+    /// What the quarantine is called among the lanes; no lane may have that name.
+    pub const QUARANTINE: &str = "quarantine";
+    /// How long a copy waits before it enters the quarantine.
+    pub const QUARANTINE_DELAY: Delay = Delay::from_millis(1000);
+
     /// Names under `prefix`.
     pub fn new(prefix: &str) -> Self {
         Self { prefix: prefix.to_owned() }
@@ -55,8 +60,14 @@ impl Names {
     }
 
     /// Where messages from unclean deaths run alone.
-    pub fn suspect(&self) -> String {
-        format!("{}.suspect", self.prefix)
+    pub fn quarantine(&self) -> String {
+        format!("{}.quarantine", self.prefix)
+    }
+
+    /// Where copies wait before they enter the quarantine: new ones, those that crashed a worker, and those that
+    /// a worker without their handler hands on.
+    pub fn quarantine_retry(&self) -> String {
+        self.retry(Self::QUARANTINE, Self::QUARANTINE_DELAY)
     }
 
     /// Dead letters: the queue, and the exchange of the same name.
@@ -70,13 +81,13 @@ impl Names {
     }
 
     /// The stream of stop orders.
-    pub fn stops(&self) -> String {
-        format!("{}.stops", self.prefix)
+    pub fn directives(&self) -> String {
+        format!("{}.directives", self.prefix)
     }
 
     /// The stream of workers' starts and stops.
-    pub fn lives(&self) -> String {
-        format!("{}.lives", self.prefix)
+    pub fn lifecycle(&self) -> String {
+        format!("{}.lifecycle", self.prefix)
     }
 
     /// One message per finished task, where that is on.

@@ -119,10 +119,11 @@ impl LaneSpec {
     }
 }
 
-/// How long stop orders are kept: as long as a task can be put off (30 days).
-const STOPS_MAX_AGE: &str = "30D";
-/// How long a worker's unclean death stays evidence.
-const LIVES_MAX_AGE: &str = "1D";
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// How long directives are kept: as long as a task can be put off.
+pub const DIRECTIVES_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
+/// How long workers' starts and ends are kept; a living worker repeats its start more often.
+pub const LIFECYCLE_KEPT: Duration = DAY;
 /// Streams are truncated by whole segments; small ones, because records are few.
 const SEGMENT_BYTES: i64 = 1_000_000;
 
@@ -144,9 +145,10 @@ impl Topology {
         let mut queues = vec![
             quorum(names.dead(), version),
             quorum(names.unroutable(), version),
-            dead_lettered(quorum(names.suspect(), version), &names.dead(), None),
-            stream(names.stops(), STOPS_MAX_AGE),
-            stream(names.lives(), LIVES_MAX_AGE),
+            dead_lettered(quorum(names.quarantine(), version), &names.dead(), None),
+            quarantine_rung(names, version),
+            stream(names.directives(), DIRECTIVES_KEPT),
+            stream(names.lifecycle(), LIFECYCLE_KEPT),
         ];
         let bound = |exchange, queue, key: &str| {
             Route::Bind(Binding { exchange, to: Destination::Queue(queue), key: key.to_owned() })
@@ -154,8 +156,8 @@ impl Topology {
         let mut routes = vec![
             bound(names.dead(), names.dead(), "#"),
             bound(names.unroutable(), names.unroutable(), "#"),
-            bound(names.control(), names.stops(), "stop.#"),
-            bound(names.events(), names.lives(), "life.#"),
+            bound(names.control(), names.directives(), "stop.#"),
+            bound(names.events(), names.lifecycle(), "life.#"),
         ];
         let (mut leftovers, mut former_rungs) = (Vec::new(), Vec::new());
         for lane in lanes {
@@ -248,13 +250,54 @@ fn rung(names: &Names, lane: &LaneSpec, delay: Delay, version: BrokerVersion) ->
     queue
 }
 
-fn stream(name: String, max_age: &str) -> Queue {
+/// Copies wait here before they enter the quarantine: their originals are acked first, and handing them on is no
+/// hot loop.
+fn quarantine_rung(names: &Names, version: BrokerVersion) -> Queue {
+    let mut queue = dead_lettered(quorum(names.quarantine_retry(), version), "", Some(names.quarantine()));
+    let delay = Names::QUARANTINE_DELAY.as_millis().try_into().unwrap_or(i64::MAX);
+    queue.arguments.insert("x-message-ttl", Arg::Number(delay));
+    queue
+}
+
+/// `max_age` in whole days.
+fn stream(name: String, max_age: Duration) -> Queue {
+    let max_age = format!("{}D", max_age.as_secs() / DAY.as_secs());
     Queue {
         name,
         arguments: BTreeMap::from([
             ("x-queue-type", Arg::Text("stream".into())),
-            ("x-max-age", Arg::Text(max_age.into())),
+            ("x-max-age", Arg::Text(max_age)),
             ("x-stream-max-segment-size-bytes", Arg::Number(SEGMENT_BYTES)),
         ]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_keep_records_as_long_as_their_readers_count_on() {
+        let names = Names::new("p");
+        let version = "4.0.5".parse().unwrap();
+        let topology = Topology::new(&names, &[], &Ladder::default(), version);
+        let argument = |queue: String, name: &str| {
+            let queue = topology.queues.iter().find(|it| it.name == queue).unwrap();
+            queue.arguments[name].clone()
+        };
+        assert_eq!(argument(names.directives(), "x-max-age"), Arg::Text("30D".into()));
+        assert_eq!(argument(names.lifecycle(), "x-max-age"), Arg::Text("1D".into()));
+        assert_eq!((DIRECTIVES_KEPT, LIFECYCLE_KEPT), (30 * DAY, DAY));
+    }
+
+    #[test]
+    fn what_is_handed_on_returns_to_the_quarantine_after_a_while() {
+        let names = Names::new("p");
+        let queue = quarantine_rung(&names, "4.0.5".parse().unwrap());
+        assert_eq!(queue.name, "p.retry.quarantine.1s");
+        assert_eq!(queue.arguments["x-message-ttl"], Arg::Number(1000));
+        assert_eq!(queue.arguments["x-dead-letter-exchange"], Arg::Text(String::new()));
+        assert_eq!(queue.arguments["x-dead-letter-routing-key"], Arg::Text("p.quarantine".into()));
+        assert_eq!(queue.arguments["x-dead-letter-strategy"], Arg::Text("at-least-once".into()));
     }
 }

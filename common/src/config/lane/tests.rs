@@ -228,6 +228,8 @@ fn names_and_bindings_that_cannot_work_are_refused() {
     let name = refused("[lanes.\"a b\"]\nbindings = []\n");
     assert!(name.starts_with("setting lanes.a b = \"a b\" (file "), "{name}");
     assert!(name.ends_with(") is refused: expected a lane name of 1 to 32 of a-z 0-9 - _"), "{name}");
+    let reserved = refused("[lanes.quarantine]\nbindings = []\n");
+    assert!(reserved.ends_with("every worker has a lane of that name, expected another one"), "{reserved}");
     let twice = refused("[lanes.gpu]\nbindings = [\"reading.#\"]\n");
     assert!(twice.starts_with("setting lanes.gpu.bindings = \"reading.#\" (file "), "{twice}");
     assert!(

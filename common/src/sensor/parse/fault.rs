@@ -32,6 +32,8 @@ pub enum Fault {
     OutOfRange,
     /// A time that is none.
     BadTime,
+    /// A time too far ahead of the clock of the program that reads it.
+    ClockSkew,
     /// A unit that is not in the registry.
     UnknownUnit,
     /// A SenML version that is not understood.
@@ -55,6 +57,7 @@ impl Fault {
             Self::BadName => "bad-name",
             Self::OutOfRange => "out-of-range",
             Self::BadTime => "bad-time",
+            Self::ClockSkew => "clock-skew",
             Self::UnknownUnit => "unknown-unit",
             Self::UnsupportedVersion => "unsupported-version",
             Self::NotNumeric => "not-numeric",

@@ -51,6 +51,7 @@ impl Object<'_> {
             }
             None => return Ok(()),
         };
+        // The edit distance costs the product of the lengths; `unknown` has at most LONGEST_SHOWN characters.
         let close = |field: &&&str| strsim::osa_distance(unknown, field) <= 2;
         let hint = PLAIN_FIELDS.iter().find(close).map(|field| format!("; did you mean {field}?"));
         let message = format!(
@@ -59,6 +60,17 @@ impl Object<'_> {
             hint.unwrap_or_default()
         );
         Err(BadRecord::new(index, bounded(unknown), Fault::UnknownField, message))
+    }
+}
+
+/// The most characters of a foreign field name that are kept, compared and quoted.
+const LONGEST_SHOWN: usize = 60;
+
+/// A copy of bounded size of a field's name: names are as long as a body may be.
+fn cut(name: &str) -> String {
+    match name.char_indices().nth(LONGEST_SHOWN) {
+        Some((end, _)) => format!("{}…", &name[..end]),
+        None => name.to_owned(),
     }
 }
 
@@ -146,8 +158,8 @@ impl<'de, 'e> Visitor<'de> for ObjectSeed<'e> {
                 Label::T => self.field(entries, Number, "t", &mut senml.t)?,
                 Label::Ut => self.field(entries, Number, "ut", &mut senml.ut)?,
                 Label::Ignored => drop(entries.next_value::<IgnoredAny>()?),
-                Label::Other(name) => {
-                    if name.ends_with('_') {
+                Label::Other { name, must_understand } => {
+                    if must_understand {
                         let message = "a field that must be understood and is not (RFC 8428, 4.4)".to_owned();
                         return Err(self.refuse(bounded(&name), Fault::UnknownField, message));
                     }
@@ -213,7 +225,7 @@ enum Label {
     T,
     Ut,
     Ignored,
-    Other(String),
+    Other { name: String, must_understand: bool },
 }
 
 impl Label {
@@ -222,7 +234,7 @@ impl Label {
     }
 
     fn is_senml(&self) -> bool {
-        !self.is_plain() && !matches!(self, Self::Ignored | Self::Other(_))
+        !self.is_plain() && !matches!(self, Self::Ignored | Self::Other { .. })
     }
 }
 
@@ -266,7 +278,7 @@ impl Visitor<'_> for LabelSeed {
             "s" => Label::S,
             "t" => Label::T,
             "ut" => Label::Ut,
-            _ => Label::Other(name.to_owned()),
+            _ => Label::Other { name: cut(name), must_understand: name.ends_with('_') },
         })
     }
 }

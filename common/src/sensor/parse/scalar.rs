@@ -12,6 +12,10 @@ use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqA
 use super::fault::{BadRecord, Fault, shown};
 use crate::sensor::Timestamp;
 
+/// The longest text of any field, in bytes. Every text that a reading may have is shorter; the limit bounds what is
+/// copied and compared before the field's own check.
+const LONGEST_TEXT: usize = 4096;
+
 /// Where a typed error waits until the parser has returned.
 #[derive(Default)]
 pub(super) struct Errors {
@@ -133,6 +137,11 @@ impl<'de> Kind<'de> for Instant {
 }
 
 impl<K> Field<'_, K> {
+    fn too_long<E: de::Error>(self, text: &str) -> E {
+        let message = format!("{} is {} bytes long; {LONGEST_TEXT} are allowed", shown(text), text.len());
+        self.errors.keep(BadRecord::new(self.index, self.name, Fault::OutOfRange, message))
+    }
+
     fn settle<'de, E: de::Error>(
         self,
         outcome: Result<Option<K::Out>, (Fault, String)>,
@@ -182,10 +191,16 @@ impl<'de, K: Kind<'de>> Visitor<'de> for Field<'_, K> {
     }
 
     fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Self::Value, E> {
+        if text.len() > LONGEST_TEXT {
+            return Err(self.too_long(text));
+        }
         self.settle(self.kind.text(Cow::Borrowed(text)), || format!("the string {}", shown(text)))
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+        if text.len() > LONGEST_TEXT {
+            return Err(self.too_long(text));
+        }
         self.settle(self.kind.text(Cow::Owned(text.to_owned())), || format!("the string {}", shown(text)))
     }
 

@@ -134,6 +134,74 @@ fn what_users_see() {
 }
 
 #[test]
+fn what_is_quoted_and_compared_is_bounded() {
+    let long = "x".repeat(4 << 20);
+    let cases = [
+        format!(r#"{{"device":"a","metric":"b","value":1,"{long}":1}}"#),
+        format!(r#"{{"device":"a","metric":"b","value":1,"{long}_":1}}"#),
+        format!(r#"{{"device":"{long}","metric":"b","value":1}}"#),
+        format!(r#"{{"device":"a","metric":"b","value":1,"time":"{long}"}}"#),
+        format!(r#"{{"device":"a","metric":"b","value":1,"unit":"{long}"}}"#),
+        format!(r#"{{"device":"a","metric":"b","value":"\u0041{long}"}}"#),
+        format!(r#"[{{"bn":"{long}","v":1}}]"#),
+        format!(r#""{long}""#),
+    ];
+    for body in cases {
+        let refused = parse("", &body).unwrap_err();
+        let text = refused.to_string();
+        assert!(text.chars().count() < 300 && !text.contains(&long[..65]), "{text}");
+        assert!(refused.field.chars().count() <= 64, "{text}");
+    }
+    let unknown = format!(r#"{{"device":"a","metric":"b","value":1,"{}":1}}"#, "time".repeat(16));
+    assert!(!error("", &unknown).contains("did you mean"));
+}
+
+#[test]
+fn a_base_name_is_not_copied_for_each_record_without_a_limit() {
+    // Separators at the end of a name count for nothing, so that device and metric are short all the same.
+    let pack = format!(r#"[{{"bn":"a{}","v":1}},{{"v":2}}]"#, "/".repeat(1024));
+    assert_eq!(
+        error("application/senml+json", &pack),
+        "record 0: bn: base name and name have 1025 bytes; 1024 are allowed"
+    );
+    let pack = pack.replacen('/', "", 1);
+    assert_eq!(briefs("application/senml+json", &pack), ["a value 1 - +0", "a value 2 - +0"]);
+}
+
+#[test]
+fn a_time_too_far_ahead_is_refused_by_name() {
+    let allowed = std::time::Duration::from_secs(600);
+    let limits = Limits { max_ahead: Some(allowed), ..Limits::default() };
+    let refused = |body: &str| {
+        readings_within("", body.as_bytes(), now(), &limits).map_err(|error| {
+            assert_eq!((error.code, error.code.http_status()), (Fault::ClockSkew, 422));
+            error.to_string()
+        })
+    };
+    let at = |micros: i64| Timestamp::from_micros(now().as_micros() + 600_000_000 + micros).unwrap();
+    let plain =
+        |time: Timestamp| format!(r#"[{PLAIN},{{"device":"a","metric":"b","value":1,"time":"{time}"}}]"#);
+    assert_eq!(refused(&plain(at(0))).unwrap().len(), 2);
+    let words = |index: usize, field: &str, time: Timestamp| {
+        format!("record {index}: {field}: {time} is more than 10m ahead of the clock here, {}", now())
+    };
+    assert_eq!(refused(&plain(at(1))), Err(words(1, "time", at(1))));
+    assert_eq!(
+        refused(r#"{"device":"a","metric":"b","value":1,"time":"2099-01-01T00:00:00Z"}"#),
+        Err(words(0, "time", Timestamp::parse("2099-01-01T00:00:00Z").unwrap()))
+    );
+    // SenML: absolute, and relative to now.
+    assert_eq!(
+        refused(r#"[{"bn":"a","bt":4e9,"v":1}]"#),
+        Err(words(0, "bt", Timestamp::from_unix_seconds(4e9).unwrap()))
+    );
+    assert_eq!(refused(r#"[{"bn":"a","v":1},{"t":601,"v":1}]"#), Err(words(1, "t", at(1_000_000))));
+    // The past is allowed, however far, and without the limit so is the future.
+    assert!(refused(r#"{"device":"a","metric":"b","value":1,"time":"0001-01-01T00:00:00Z"}"#).is_ok());
+    assert!(readings_within("", plain(at(1)).as_bytes(), now(), &Limits::default()).is_ok());
+}
+
+#[test]
 fn media_types() {
     for given in ["text/plain", "application/cbor", "application/json; charset=latin-1"] {
         let refused = parse(given, PLAIN).unwrap_err();

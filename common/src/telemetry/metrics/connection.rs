@@ -21,7 +21,7 @@ pub enum PublishResult {
     Refused,
     /// Sent, and no answer came; it may be there.
     Unconfirmed,
-    /// Not sent: no connection, or too much in flight.
+    /// Not sent: no connection, too much in flight, or over a limit.
     NotSent,
 }
 
@@ -41,6 +41,7 @@ impl PublishResult {
                 PublishError::Busy { .. }
                 | PublishError::Connect(_)
                 | PublishError::Blocked
+                | PublishError::TooLarge { .. }
                 | PublishError::Unheard(_),
             ) => Self::NotSent,
         }

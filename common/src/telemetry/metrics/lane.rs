@@ -147,7 +147,7 @@ impl LaneMetrics {
 
     /// Deliveries taken off the queue so far: done, or copied to where they go next.
     pub fn removed_total(&self) -> u64 {
-        let fates = [Fate::Acked, Fate::Retried, Fate::Dead, Fate::Suspected];
+        let fates = [Fate::Acked, Fate::Retried, Fate::Dead, Fate::Quarantined];
         fates.into_iter().map(|fate| self.settlements[fate as usize].get()).sum()
     }
 

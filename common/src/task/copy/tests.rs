@@ -1,0 +1,229 @@
+use std::time::{Duration, UNIX_EPOCH};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::task::{
+    TraceContext,
+    encoded::{header_frame_bytes, tests::any_properties},
+    read_pack,
+};
+
+#[test]
+fn a_copy_drops_what_would_lose_or_double_it_and_keeps_the_rest() {
+    let now = UNIX_EPOCH + Duration::from_secs(1000);
+    let mut table = FieldTable::default();
+    for name in ["x-death", "x-first-death-reason", "x-delivery-count", "CC", "BCC", "mine"] {
+        table.insert(name.into(), long("v"));
+    }
+    let original = BasicProperties::default()
+        .with_headers(table)
+        .with_user_id("guest".into())
+        .with_expiration("2000".into())
+        .with_reply_to("answers".into())
+        .with_priority(3);
+    let task = Envelope::read("bench.noop", &original, None, |_| true, now).unwrap();
+    let copy = Copied::of(&original, &task, now).attempt(2).into_properties();
+
+    let names: Vec<_> =
+        copy.headers().as_ref().unwrap().inner().keys().map(|k| k.as_str().to_owned()).collect();
+    assert_eq!(names, ["garenne-attempt", "garenne-expires-at", "garenne-user-id", "mine"]);
+    assert_eq!(header::get(copy.headers(), header::EXPIRES_AT).and_then(header::integer), Some(1_002_000));
+    assert_eq!(copy.user_id(), &None);
+    assert_eq!(copy.expiration(), &None);
+    assert_eq!(copy.kind().as_ref().unwrap().as_str(), "bench.noop");
+    assert_eq!(copy.message_id().as_ref().unwrap().as_str(), task.id.as_str());
+    assert_eq!(copy.reply_to().as_ref().unwrap().as_str(), "answers");
+    assert_eq!(copy.priority(), &Some(3));
+
+    let again = Envelope::read("garenne.retry.fast.1s", &copy, None, |_| true, now).unwrap();
+    assert_eq!((again.kind.as_str(), again.attempt, again.expires_at), ("bench.noop", 2, Some(1_002_000)));
+}
+
+#[test]
+fn a_record_of_a_pack_leaves_as_the_message_its_sender_could_have_published() {
+    let mut table = FieldTable::default();
+    table.insert("mine".into(), long("v"));
+    table.insert(header::TRACEPARENT.into(), long("the pack's"));
+    let pack = BasicProperties::default()
+        .with_message_id("pack".into())
+        .with_content_type(PACK.into())
+        .with_headers(table);
+    let whole = Envelope::read("k", &pack, None, |_| true, UNIX_EPOCH).unwrap();
+    let shown = |task: &Envelope| {
+        let copy = Copied::of(&pack, task, UNIX_EPOCH).into_properties();
+        let text = |name| header::get(copy.headers(), name).and_then(header::text);
+        let written = copy.content_type().as_ref().unwrap().to_string();
+        (copy.message_id().as_ref().unwrap().to_string(), written, text("mine"), text(header::TRACEPARENT))
+    };
+    let record = |id: &str, written: &str, trace: Option<&str>| {
+        (id.to_owned(), written.to_owned(), Some("v".to_owned()), trace.map(str::to_owned))
+    };
+    assert_eq!(shown(&whole), record("pack", PACK, Some("the pack's")));
+    let theirs = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let body = format!(
+        r#"[{{"id":"a","senml":true,"payload":[]}},{{"id":"b","traceparent":"{theirs}","payload":{{}}}}]"#
+    );
+    let records: Vec<_> =
+        read_pack(body.as_bytes()).unwrap().iter().map(|it| shown(&it.envelope(&whole))).collect();
+    let expected =
+        [record("a", "application/senml+json", None), record("b", "application/json", Some(theirs))];
+    assert_eq!(records, expected);
+}
+
+#[test]
+fn a_copy_belongs_to_the_trace_that_its_task_came_with_or_was_given() {
+    let given = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let copied_from = |parent: &str| {
+        let mut table = FieldTable::default();
+        table.insert(header::TRACEPARENT.into(), long(parent));
+        let original = BasicProperties::default().with_headers(table);
+        let mut task = Envelope::read("k", &original, None, |_| true, UNIX_EPOCH).unwrap();
+        task.trace = task.trace.or_else(|| TraceContext::parse(given, Some("v=1")));
+        let copy = Copied::of(&original, &task, UNIX_EPOCH).into_properties();
+        let text = |name| header::get(copy.headers(), name).and_then(header::text);
+        (text(header::TRACEPARENT).unwrap(), text(header::TRACESTATE))
+    };
+    assert_eq!(copied_from("unreadable"), (given.to_owned(), Some("v=1".to_owned())));
+    let later = given.replace("00-", "cc-");
+    assert_eq!(copied_from(&later), (later, None));
+}
+
+#[test]
+fn a_dead_letters_error_is_one_line() {
+    let copy = Copied::verbatim(&BasicProperties::default(), "some.key", UNIX_EPOCH)
+        .dead(DeadReason::Rejected, "first\nsecond", "w", "fast", UNIX_EPOCH)
+        .into_properties();
+    let error = header::get(copy.headers(), header::ERROR).and_then(header::text);
+    assert_eq!(error.as_deref(), Some("first second"));
+}
+
+/// The bytes of the headers of these properties that are not ours, and the notes about those left out.
+fn foreign(properties: &BasicProperties) -> (usize, Option<(i64, i64)>) {
+    let headers = properties.headers().as_ref().unwrap().inner();
+    let foreign = headers.iter().filter(|(name, _)| !is_internal(name.as_str()));
+    let number = |name| header::get(properties.headers(), name).and_then(header::integer);
+    let note = number(header::DROPPED).zip(number(header::DROPPED_BYTES));
+    (foreign.map(|(name, value)| entry_bytes(name, value)).sum(), note)
+}
+
+#[test]
+fn foreign_headers_are_left_out_the_largest_first_and_counted_over_all_copies() {
+    let mut table = FieldTable::default();
+    table.insert("large".into(), long(&"x".repeat(100_000)));
+    table.insert("medium".into(), long(&"x".repeat(20_000)));
+    table.insert("small".into(), long("v"));
+    table.insert(header::GROUP.into(), long("g"));
+    let original = BasicProperties::default().with_message_id("1".into()).with_headers(table);
+    let task = Envelope::read("k", &original, None, |_| true, UNIX_EPOCH).unwrap();
+    let copy = Copied::of(&original, &task, UNIX_EPOCH).into_properties();
+    let names: Vec<_> = copy.headers().as_ref().unwrap().inner().keys().map(|k| k.as_str()).collect();
+    assert_eq!(
+        names,
+        ["garenne-dropped-bytes", "garenne-dropped-headers", "garenne-group", "medium", "small"]
+    );
+    assert_eq!(foreign(&copy).1, Some((1, 100_011)));
+
+    let Copied { properties, headers } = Copied::of(&copy, &task, UNIX_EPOCH);
+    let more = Copied { properties, headers }.with("late", long(&"x".repeat(30_000))).into_properties();
+    assert_eq!(foreign(&more).1, Some((2, 130_021)));
+}
+
+#[test]
+fn a_bare_copy_names_the_task_and_says_what_became_of_it() {
+    let mut table = FieldTable::default();
+    for n in 0..100 {
+        table.insert(format!("h{n:02}").as_str().into(), long(&"x".repeat(90)));
+    }
+    let text = "t".repeat(255);
+    let original = BasicProperties::default()
+        .with_message_id("1".into())
+        .with_reply_to(text.as_str().into())
+        .with_correlation_id(text.as_str().into())
+        .with_content_type(text.as_str().into())
+        .with_headers(table);
+    let bare = Copied::verbatim(&original, &text, UNIX_EPOCH)
+        .dead(DeadReason::Malformed, &"é".repeat(2000), &text, &text, UNIX_EPOCH)
+        .bare()
+        .into_properties();
+    let kept: Vec<_> = bare.headers().as_ref().unwrap().inner().keys().map(|k| k.as_str()).collect();
+    let expected = ["died-at", "dropped-bytes", "dropped-headers", "error", "first-seen", "lane", "reason"];
+    let expected: Vec<_> = expected.into_iter().chain(["worker"]).map(|it| format!("garenne-{it}")).collect();
+    assert_eq!(kept, expected);
+    assert_eq!(bare.message_id().as_ref().unwrap().as_str(), "1");
+    assert_eq!(foreign(&bare).1, Some((100, 9_900)));
+    let bytes = header_frame_bytes(&bare);
+    assert!(bytes < 4_000, "{bytes}");
+}
+
+#[test]
+fn a_kind_that_does_not_fit_a_short_string_is_left_out() {
+    let copy = Copied::verbatim(&BasicProperties::default(), &"k".repeat(256), UNIX_EPOCH);
+    assert_eq!(copy.into_properties().kind(), &None);
+}
+
+#[test]
+fn a_forged_time_of_the_first_failure_is_replaced() {
+    let mut table = FieldTable::default();
+    table.insert(header::FIRST_SEEN.into(), long("yesterday"));
+    let original = BasicProperties::default().with_headers(table);
+    let now = UNIX_EPOCH + Duration::from_secs(7);
+    let copy = Copied::verbatim(&original, "k", now).first_seen(now).into_properties();
+    let seen = header::get(copy.headers(), header::FIRST_SEEN).and_then(header::integer);
+    assert_eq!(seen, Some(7000));
+}
+
+proptest! {
+    /// Header names are ours half of the time, so that hostile values of them are common.
+    #[test]
+    fn any_copy_fits_a_frame_and_reads_back_as_the_same_task(
+        original in prop_oneof![
+            any_properties(&header::ALL, 20_000),
+            any_properties(&[header::KEY, "x-death"], 20_000),
+        ],
+        is_named in any::<bool>(),
+        error in ".{0,3000}",
+    ) {
+        let named = |it: BasicProperties| it.with_type("k".into()).with_message_id("1".into());
+        let original = if is_named { named(original) } else { original };
+        let now = UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+        let fits = |copy: &Copied| header_frame_bytes(&copy.clone().into_properties()) <= 64 * 1024;
+        let read = |properties: &BasicProperties| Envelope::read("some.key", properties, None, |_| true, now);
+        match read(&original) {
+            Err(_) => {
+                let dead = Copied::verbatim(&original, "some.key", now);
+                prop_assert!(fits(&dead.dead(DeadReason::Malformed, &error, "w", "fast", now)));
+            }
+            Ok(task) => {
+                let dead = Copied::of(&original, &task, now);
+                let dead = dead.dead(DeadReason::Rejected, &error, "w", "fast", now);
+                prop_assert!(fits(&dead));
+                prop_assert!(header_frame_bytes(&dead.bare().into_properties()) <= 4_000);
+                let retry = Copied::of(&original, &task, now).attempt(task.attempt).first_seen(now);
+                prop_assert!(fits(&retry));
+                let copy = retry.into_properties();
+                prop_assert!(foreign(&copy).0 <= Copied::FOREIGN_BYTES);
+                let again = read(&copy).unwrap();
+                // What a copy gets, the original may have had none of.
+                let expected = Envelope { id_given: true, delivery_count: 0, ..task };
+                prop_assert_eq!(again, expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_marks_of_the_quarantine_come_and_go_together() {
+    let worker = WorkerIncarnation::new("w", "0195f0c2-7a10-7000-8000-00000000002a");
+    let original = BasicProperties::default();
+    let task = Envelope::read("k", &original, None, |_| true, UNIX_EPOCH).unwrap();
+    let read = |copy: Copied| {
+        let read = Envelope::read("q", &copy.into_properties(), None, |_| true, UNIX_EPOCH).unwrap();
+        (read.quarantine_runs, read.quarantine_worker, read.quarantine_since)
+    };
+    let copy = Copied::of(&original, &task, UNIX_EPOCH).handed_on(9);
+    assert_eq!(read(copy.clone()), (0, None, Some(9)));
+    let copy = copy.crashed(1, &worker);
+    assert_eq!(read(copy.clone()), (1, Some(worker), None));
+    assert_eq!(read(copy.handed_on(9).unmarked()), (0, None, None));
+}
