@@ -3,16 +3,20 @@
 
 use std::{
     collections::VecDeque,
-    sync::Arc,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, PoisonError},
     time::{Duration, SystemTime},
 };
 
 use garenne_common::{
-    pool::{Completion, Ending, Refusal, Spec},
     shutdown::Fate,
-    task::{ContentType, DeadReason, Envelope},
+    task::{ContentType, DeadReason, Envelope, Origin},
 };
-use tokio::sync::Notify;
+use garenne_pool::{Completion, Ending, Refusal, Spec, panic_message};
+use tokio::{
+    sync::{Notify, Semaphore},
+    time::timeout,
+};
 
 use crate::{
     clerk::Clerk,
@@ -28,14 +32,16 @@ use crate::{
 };
 
 mod pack;
+mod quarantine;
 
 use pack::PackJob;
+use quarantine::{Run, Suspect};
 
 /// Returns that make a task suspicious, and unclean deaths that must have happened for it.
 const SUSPICIOUS_RETURNS: u32 = 2;
 const SUSPICIOUS_DEATHS: usize = 2;
-/// Marked runs alone that ended with an unclean death.
-const POISONOUS_RUNS: u32 = 2;
+/// How often what waits for room in the pool is searched for deliveries whose channel died.
+const LOOK: Duration = Duration::from_millis(250);
 
 /// A lane's pipeline.
 pub(crate) struct Bridge {
@@ -53,8 +59,10 @@ pub(crate) struct Bridge {
     pub(crate) spans: Arc<Spans>,
     /// How long the records of one may run.
     pub(crate) pack_time: Duration,
-    /// Whether this is the suspect queue, where each task runs alone and its start is marked first.
+    /// Whether this is the quarantine, where each task runs alone and its start is on record first.
     pub(crate) quarantine: bool,
+    /// The one run at a time in the quarantine.
+    pub(crate) alone: Arc<Semaphore>,
     /// Told whenever a place in the pool gets free.
     pub(crate) room: Notify,
 }
@@ -72,6 +80,7 @@ pub(crate) struct TaskJob {
     envelope: Arc<Envelope>,
     entry: Arc<Entry>,
     span: AttemptSpan,
+    run: Option<Run>,
 }
 
 /// How the delivery is held while its task waits and runs.
@@ -92,15 +101,25 @@ impl TaskJob {
     }
 
     fn complete(self, end: End) {
-        let Self { bridge, hold, envelope, entry, span } = self;
+        let Self { bridge, hold, envelope, entry, span, run } = self;
         let Some(delivery) = Self::take_delivery(hold, &bridge, &envelope) else { return };
-        bridge.clerk.settle(&bridge.lane, delivery, envelope, &entry, end, span);
+        let this = Arc::clone(&bridge);
+        bridge.end_run(run, move || this.clerk.settle(&this.lane, delivery, envelope, &entry, end, span));
     }
 
     fn hand_back(self) {
-        let Self { bridge, hold, envelope, .. } = self;
-        if let Some(delivery) = Self::take_delivery(hold, &bridge, &envelope) {
-            bridge.clerk.hand_back(delivery, &envelope);
+        let Self { bridge, hold, envelope, run, .. } = self;
+        let delivery = Self::take_delivery(hold, &bridge, &envelope);
+        bridge.end_run(run, move || drop(delivery));
+    }
+
+    /// Whether its settlement can still reach the broker.
+    fn alive(&self) -> bool {
+        match &self.hold {
+            Hold::Own(delivery) => delivery.alive(),
+            Hold::Loan(loan) => {
+                loan.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(Delivery::alive)
+            }
         }
     }
 }
@@ -110,6 +129,13 @@ impl Job {
         match self {
             Self::Task(job) => &job.bridge,
             Self::Pack(job) => &job.bridge,
+        }
+    }
+
+    fn alive(&self) -> bool {
+        match self {
+            Self::Task(job) => job.alive(),
+            Self::Pack(job) => job.alive(),
         }
     }
 
@@ -145,20 +171,54 @@ type Ready = (Spec, Work, Job);
 impl Bridge {
     /// Takes deliveries. Returns once the pool has them or they are on their way back; a pool that is full
     /// (with tasks of a channel that died) is waited for.
-    pub(crate) async fn accept(self: &Arc<Self>, deliveries: Vec<Delivery>) {
+    ///
+    /// # Errors
+    /// The message of a panic over one of them, which goes back; the others are not concerned.
+    pub(crate) async fn accept(self: &Arc<Self>, deliveries: Vec<Delivery>) -> Result<(), String> {
         let now = SystemTime::now();
         let mut ready = VecDeque::with_capacity(deliveries.len());
-        ready.extend(deliveries.into_iter().filter_map(|delivery| self.read(delivery, now)));
+        let mut admitted = Ok(());
+        for delivery in deliveries {
+            match catch_unwind(AssertUnwindSafe(|| self.read(delivery, now))) {
+                Ok(read) => ready.extend(read),
+                Err(panic) => admitted = Err(panic_message(panic)),
+            }
+        }
         self.enter(ready).await;
+        admitted
+    }
+
+    /// Takes internal headers off a delivery that nobody can have written who is believed. Copies are made of what
+    /// is left.
+    fn without_forged_headers(&self, mut delivery: Delivery) -> Delivery {
+        let exchange = delivery.exchange.as_str();
+        let origin = if !exchange.is_empty() && exchange != self.clerk.names.shards(&self.lane) {
+            Origin::Publisher
+        } else if self.quarantine {
+            Origin::Quarantine
+        } else {
+            Origin::Lane
+        };
+        if let Some((properties, ignored)) = origin.believable(&delivery.properties) {
+            tracing::debug!(lane = %self.lane, exchange, ?ignored, "headers that only workers write are ignored");
+            ignored.into_iter().for_each(|header| self.clerk.metrics.headers_ignored(header).inc());
+            delivery.properties = Arc::new(properties);
+        }
+        delivery
     }
 
     /// What is to run of a delivery now; nothing where something else was done about it.
     fn read(self: &Arc<Self>, delivery: Delivery, now: SystemTime) -> Option<Ready> {
+        let delivery = self.without_forged_headers(delivery);
         let dead = |delivery, envelope: Option<Arc<Envelope>>, reason, error| {
             let span = envelope.as_ref().map(|envelope| self.spans.attempt(envelope)).unwrap_or_default();
             self.clerk.dead(&self.lane, delivery, envelope, reason, error, &span);
             None
         };
+        if let Some(problem) = &delivery.unreadable {
+            let error = format!("the message cannot be read: {problem}");
+            return dead(delivery, None, DeadReason::Malformed, error);
+        }
         if delivery.body.len() > self.max_payload {
             let (size, max) = (delivery.body.len(), self.max_payload);
             let error = format!("the body has {size} bytes, max_payload allows {max}");
@@ -173,6 +233,10 @@ impl Bridge {
                 if envelope.content_type != ContentType::Pack {
                     self.spans.adopt(&mut envelope);
                 }
+                // The broker counts returns only; a count on a first delivery is the publisher's.
+                if !delivery.redelivered {
+                    envelope.delivery_count = 0;
+                }
                 Arc::new(envelope)
             }
             Err(malformed) => return dead(delivery, None, DeadReason::Malformed, malformed.to_string()),
@@ -185,7 +249,7 @@ impl Bridge {
                 delivery.settle(Fate::Acked);
                 return None;
             }
-            self.clerk.loans.renew(&envelope.id, delivery).err()?
+            self.clerk.loans.renew(&envelope.id, delivery)?
         } else {
             delivery
         };
@@ -202,57 +266,56 @@ impl Bridge {
             }
             None => {}
         }
-        let Some(entry) = self.registry.get(envelope.kind.as_str()).cloned() else {
-            let error = format!("no handler for kind {:?}", envelope.kind.as_str());
-            return dead(delivery, Some(envelope), DeadReason::UnknownKind, error);
-        };
         if let Some(wait) = envelope.due_in(now) {
             self.clerk.put_off(&self.lane, delivery, &envelope, wait);
             return None;
         }
-        if self.quarantine || envelope.delivery_count >= SUSPICIOUS_RETURNS {
+        let entry = self.registry.get(envelope.kind.as_str()).cloned();
+        if self.quarantine {
+            // Finding out what its last run came to takes a moment.
+            let this = Arc::clone(self);
+            let suspect = Suspect::Task(envelope);
+            self.clerk.tracker.spawn(async move { this.quarantined(delivery, suspect, entry).await });
+            return None;
+        }
+        let Some(entry) = entry else {
+            let error = format!("no handler for kind {:?}", envelope.kind.as_str());
+            return dead(delivery, Some(envelope), DeadReason::UnknownKind, error);
+        };
+        if envelope.delivery_count >= SUSPICIOUS_RETURNS {
             // Finding out takes a moment, in which the others go on.
             let this = Arc::clone(self);
             self.clerk.tracker.spawn(async move { this.examine(delivery, envelope, entry).await });
             return None;
         }
-        Some(self.ready(delivery, envelope, entry))
+        Some(self.ready(delivery, envelope, entry, None))
     }
 
-    /// Takes a task that may kill its worker. In its lane it goes to the suspect queue if it came
-    /// back often enough and workers died uncleanly; in the suspect queue its start is marked before
-    /// it runs, and a mark that was there already speaks against it.
+    /// Takes a task that may crash its worker: it goes to the quarantine if it came back often enough and
+    /// workers crashed.
     async fn examine(self: Arc<Self>, delivery: Delivery, envelope: Arc<Envelope>, entry: Arc<Entry>) {
-        if !self.quarantine {
-            if self.member.unclean_deaths().await >= SUSPICIOUS_DEATHS {
-                return self.clerk.suspect(&self.lane, delivery, &envelope);
-            }
-        } else if !envelope.suspect_armed {
-            return self.clerk.arm(delivery, &envelope);
-        } else if delivery.redelivered && self.member.unclean_deaths().await > 0 {
-            if envelope.suspect_runs >= POISONOUS_RUNS {
-                let runs = envelope.suspect_runs;
-                let error = format!("its worker died in each of {runs} runs alone");
-                let span = self.spans.attempt(&envelope);
-                return self.clerk.dead(
-                    &self.lane,
-                    delivery,
-                    Some(envelope),
-                    DeadReason::Poison,
-                    error,
-                    &span,
-                );
-            }
-            return self.clerk.arm(delivery, &envelope);
+        if self.member.unclean_deaths().await >= SUSPICIOUS_DEATHS {
+            return self.clerk.quarantine(&self.lane, delivery, &envelope);
         }
-        let ready = self.ready(delivery, envelope, entry);
+        let ready = self.ready(delivery, envelope, entry, None);
         self.enter(VecDeque::from([ready])).await;
     }
 
-    fn ready(self: &Arc<Self>, delivery: Delivery, envelope: Arc<Envelope>, entry: Arc<Entry>) -> Ready {
+    fn ready(
+        self: &Arc<Self>,
+        delivery: Delivery,
+        envelope: Arc<Envelope>,
+        entry: Arc<Entry>,
+        run: Option<Run>,
+    ) -> Ready {
         let mut spec = Spec::short(envelope.id.shared());
-        if let Some(most) = entry.options.deadline {
-            spec = spec.deadline(envelope.timeout.map_or(most, |asked| asked.min(most)));
+        // A short task may ask for a deadline as well.
+        let deadline = match (entry.options.deadline, envelope.timeout) {
+            (Some(most), Some(asked)) => Some(asked.min(most)),
+            (most, asked) => most.or(asked),
+        };
+        if let Some(deadline) = deadline {
+            spec = spec.deadline(deadline);
         }
         if entry.options.cpu_bound {
             spec = spec.on_threads();
@@ -260,6 +323,7 @@ impl Bridge {
         if let Some(group) = &envelope.group {
             spec = spec.group(group.as_str());
         }
+        self.member.note_grouped(&envelope);
         let span = self.spans.attempt(&envelope);
         let attempt = Attempt {
             entry: Arc::clone(&entry),
@@ -271,23 +335,55 @@ impl Bridge {
             orders: Arc::clone(self.member.orders()),
             span: span.clone(),
         };
-        let hold = match entry.options.deadline {
+        let hold = match deadline {
             Some(_) => Hold::Loan(self.clerk.loans.lend(&envelope.id, delivery)),
             None => Hold::Own(delivery),
         };
-        let job = Job::Task(TaskJob { bridge: Arc::clone(self), hold, envelope, entry, span });
+        let job = Job::Task(TaskJob { bridge: Arc::clone(self), hold, envelope, entry, span, run });
         (spec, Work::Task(attempt), job)
     }
 
-    /// Submits to the pool as soon as there is room; hands back where the pool is closed.
+    /// Submits to the pool as soon as there is room; hands back where the pool is closed. What waits for
+    /// room while its channel dies is dropped: it comes again, and deliveries of dead channels would pile up.
     async fn enter(&self, mut ready: VecDeque<Ready>) {
         while !ready.is_empty() {
             let room = self.room.notified();
             match self.pool.submit_each(&mut ready) {
                 Ok(()) => return,
-                Err(Refusal::QueueFull { .. }) => room.await,
+                Err(Refusal::QueueFull { .. }) => {
+                    // Whether there is room or not, it may have been told to one whose channel is dead.
+                    let _ = timeout(LOOK, room).await;
+                    let dead = take_dead(&mut ready, |(_, _, job)| job.alive());
+                    dead.into_iter().for_each(|(_, _, job)| job.hand_back());
+                }
                 Err(_) => return ready.into_iter().for_each(|(_, _, job)| job.hand_back()),
             }
         }
+    }
+}
+
+/// Takes out what is no longer alive, and keeps the others in order.
+fn take_dead<T>(ready: &mut VecDeque<T>, alive: impl Fn(&T) -> bool) -> VecDeque<T> {
+    if ready.iter().all(&alive) {
+        return VecDeque::new();
+    }
+    let (kept, dead) = ready.drain(..).partition(alive);
+    *ready = kept;
+    dead
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_for_room_on_a_dead_channel_is_taken_out() {
+        let mut ready = VecDeque::from([1, 2, 3, 4, 5]);
+        assert!(take_dead(&mut ready, |_| true).is_empty());
+        assert_eq!(ready, [1, 2, 3, 4, 5]);
+        assert_eq!(take_dead(&mut ready, |n| n % 2 == 1), [2, 4]);
+        assert_eq!(ready, [1, 3, 5]);
+        assert_eq!(take_dead(&mut ready, |_| false), [1, 3, 5]);
+        assert!(ready.is_empty());
     }
 }

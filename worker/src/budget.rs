@@ -168,6 +168,52 @@ mod tests {
     }
 
     #[test]
+    fn a_stop_may_use_all_that_is_granted_and_no_more() {
+        let granted = |mode, seconds| WorkerConfig {
+            shutdown_mode: mode,
+            termination_grace: Some(Duration::from_secs(seconds)),
+            ..WorkerConfig::default()
+        };
+        assert!(
+            check(&granted(Mode::SoftTimeout, 30), []).is_ok() && check(&granted(Mode::Hard, 5), []).is_ok()
+        );
+        assert!(check(&granted(Mode::SoftTimeout, 29), []).is_err());
+        assert!(refused(&granted(Mode::Hard, 4), &[]).contains("shutdown_timeout 0s + hard_grace 2s"));
+        assert!(check(&granted(Mode::Light, 1), []).is_ok(), "it waits for whatever runs");
+    }
+
+    #[test]
+    fn a_lanes_own_consumer_timeout_takes_the_place_of_the_brokers() {
+        let mut config = WorkerConfig::default();
+        let lane = Lane { consumer_timeout: Some(10 * MINUTE), ..Lane::bound_to(["a.#"]) };
+        config.lanes = [("own".to_owned(), lane)].into_iter().collect();
+        let just = 10 * MINUTE - config.hard_grace;
+        assert!(check(&config, [("a.b", Some(just))]).is_ok());
+        let over = refused(&config, &[("a.b", Some(just + Duration::from_secs(1)))]);
+        assert!(over.contains("is over consumer_timeout 10m: set lanes.own.consumer_timeout"), "{over}");
+    }
+
+    #[test]
+    fn a_default_kind_is_a_lanes_as_what_it_binds_is() {
+        let lane = Lane { default_kind: Some("x.y".into()), ..Lane::bound_to(["a.#"]) };
+        assert_eq!(
+            longest(&lane, [("x.y", MINUTE), ("a.b", 2 * MINUTE), ("z", 3 * MINUTE)]),
+            Some(("a.b", 2 * MINUTE))
+        );
+        assert_eq!(longest(&lane, [("x.y", MINUTE), ("z", 3 * MINUTE)]), Some(("x.y", MINUTE)));
+        assert_eq!(longest(&lane, [("z", MINUTE)]), None);
+    }
+
+    #[test]
+    fn packs_run_for_half_a_minute_or_a_quarter_of_the_brokers_patience() {
+        let of = |consumer_timeout| pack_time(&Lane { consumer_timeout, ..Lane::default() });
+        assert_eq!(of(None), Duration::from_secs(30));
+        assert_eq!(of(Some(2 * MINUTE)), Duration::from_secs(30));
+        assert_eq!(of(Some(MINUTE)), Duration::from_secs(15));
+        assert_eq!(MARGIN, Duration::from_secs(4));
+    }
+
+    #[test]
     fn what_waited_too_long_to_finish_in_time_is_known() {
         let lane = Lane { consumer_timeout: Some(10 * MINUTE), ..Lane::bound_to(["a.#"]) };
         let kinds = [("a.long", Some(4 * MINUTE)), ("b.longer", Some(9 * MINUTE)), ("a.short", None)];

@@ -11,11 +11,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use futures_util::future::join_all;
 use garenne_common::{
-    broker::{Backoff, Message, PublishError, Publisher, Target},
+    broker::{PublishError, Publisher, Target},
     shutdown::Fate,
-    task::{Copied, DeadReason, Envelope, NewTask, TraceContext, epoch_ms, header},
+    task::{Copied, DeadReason, Envelope, NewTask, TraceContext, WorkerIncarnation, epoch_ms, header},
     telemetry::{Metrics, Traces},
     topology::{Ladder, Names},
 };
@@ -24,7 +23,7 @@ use tokio::runtime::Handle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    consumer::Delivery,
+    consumer::{Delivery, MissingQueues},
     execute::{End, Outcome},
     handler::{RetryPolicy, Routes},
     hurry::last_word,
@@ -34,7 +33,15 @@ use crate::{
     spans::AttemptSpan,
 };
 
+mod copies;
 mod lanes;
+#[cfg(test)]
+mod tests;
+
+use copies::Published;
+
+/// The longest that a task is put off, or waits for its next attempt: as long as stop orders are kept.
+const MAX_WAIT: Duration = Duration::from_millis(Envelope::MAX_MS.unsigned_abs());
 
 /// Settles tasks of every lane.
 pub(crate) struct Clerk {
@@ -47,6 +54,8 @@ pub(crate) struct Clerk {
     /// Whether `reply_to` is answered.
     pub(crate) replies: bool,
     pub(crate) publisher: Publisher,
+    /// What copies could not reach.
+    pub(crate) missing: Arc<MissingQueues>,
     pub(crate) desk: Desk,
     pub(crate) loans: Loans,
     pub(crate) metrics: Metrics,
@@ -98,7 +107,7 @@ impl Clerk {
             }
             Outcome::HandBack => {
                 span.settled(Fate::Requeued, None);
-                self.hand_back(delivery, &envelope);
+                drop(delivery);
             }
             Outcome::Abandon => {
                 span.settled(Fate::Abandoned, None);
@@ -125,7 +134,7 @@ impl Clerk {
         if self.desk.is_empty() && !wants_reply && follow_ups.is_empty() {
             return self.acked(delivery, &finished.envelope, &span);
         }
-        let (this, lane) = (Arc::clone(self), Arc::clone(lane));
+        let (this, lane, epoch) = (Arc::clone(self), Arc::clone(lane), delivery.epoch());
         let reply = wants_reply.then(|| finished.clone());
         let envelope = Arc::clone(&finished.envelope);
         // The tracker counts the parcel until it is answered.
@@ -134,11 +143,11 @@ impl Clerk {
         let answer = move |accepted| {
             let _open = open;
             match accepted {
-                Some(Accepted::Stored) => this.stored(delivery, envelope, follow_ups, reply, attempt),
+                Some(Accepted::Stored) => this.stored(&lane, delivery, envelope, follow_ups, reply, attempt),
                 Some(Accepted::StoredAnd(starts)) => {
                     let task = |it: Start| NewTask::following(&envelope, it.id, it.kind, it.body);
                     follow_ups.extend(starts.into_iter().map(task));
-                    this.stored(delivery, envelope, follow_ups, reply, attempt);
+                    this.stored(&lane, delivery, envelope, follow_ups, reply, attempt);
                 }
                 Some(Accepted::Conflict(detail)) => {
                     this.dead(&lane, delivery, Some(envelope), DeadReason::Conflict, detail, &attempt);
@@ -152,7 +161,7 @@ impl Clerk {
                 }
             }
         };
-        self.desk.hand_over(Parcel { finished, span, answer: Box::new(answer) });
+        self.desk.hand_over(Parcel { finished, span, epoch, answer: Box::new(answer) });
     }
 
     /// The result is safe: starts what follows, then takes the task off its queue, then replies. Follow-ups
@@ -160,6 +169,7 @@ impl Clerk {
     /// after it nobody would know of them.
     fn stored(
         self: &Arc<Self>,
+        lane: &Arc<str>,
         delivery: Delivery,
         envelope: Arc<Envelope>,
         follow_ups: Vec<NewTask>,
@@ -167,6 +177,7 @@ impl Clerk {
         span: AttemptSpan,
     ) {
         let (this, trace) = (Arc::clone(self), span.context(&envelope));
+        let (parent, attempt) = (Arc::clone(&envelope), span.clone());
         let finish = move |delivery| {
             this.acked(delivery, &envelope, &span);
             reply.into_iter().for_each(|finished| this.reply(finished));
@@ -174,7 +185,7 @@ impl Clerk {
         if follow_ups.is_empty() {
             return finish(delivery);
         }
-        let this = Arc::clone(self);
+        let (this, lane) = (Arc::clone(self), Arc::clone(lane));
         let starting = async move {
             let now = SystemTime::now();
             let tasks = follow_ups.into_iter().map(|task| NewTask { trace: trace.clone(), ..task });
@@ -183,8 +194,13 @@ impl Clerk {
             // delivery, under the same ids.
             let started = this.publish_while(&delivery, messages).await;
             drop(spans);
-            if started {
-                finish(delivery);
+            match started {
+                Published::All => finish(delivery),
+                Published::GivenUp => {}
+                Published::Never(error) => {
+                    let error = format!("a follow-up cannot be published: {error}");
+                    this.dead(&lane, delivery, Some(parent), DeadReason::Rejected, error, &attempt);
+                }
             }
         };
         self.tracker.spawn_on(starting, &self.runtime);
@@ -205,7 +221,12 @@ impl Clerk {
         let this = Arc::clone(self);
         let sending = async move {
             let Some(queue) = finished.envelope.reply_to.clone() else { return };
-            match this.publisher.publish(results::message(&finished, Target::queue(queue))).await {
+            let replying = this.publisher.publish(results::message(&finished, Target::queue(queue)));
+            let replied = tokio::select! {
+                replied = replying => replied,
+                () = last_word(&this.hurry) => return,
+            };
+            match replied {
                 Ok(()) => {}
                 Err(PublishError::Unroutable { .. }) => {
                     this.unroutable_replies.fetch_add(1, Ordering::Relaxed);
@@ -238,12 +259,15 @@ impl Clerk {
         let trace_id = envelope.trace_id();
         tracing::info!(task = %envelope.id, kind = %envelope.kind, trace_id, attempt = spent, error, "will be tried again");
         let now = SystemTime::now();
-        // What survived a run alone is no suspect any longer.
+        // What survived a run alone leaves the quarantine.
+        let Some(lane) = self.lane_of(lane, &envelope) else {
+            return self.without_lane(lane, delivery, &envelope);
+        };
         let copied =
-            Copied::of(&delivery.properties, &envelope, now).disarmed(0).attempt(spent).first_seen(now);
-        let lane = envelope.lane.as_deref().unwrap_or(lane);
+            Copied::of(&delivery.properties, &envelope, now).unmarked().attempt(spent).first_seen(now);
         let (rung, copied) = match after {
             Some(after) => {
+                let after = after.min(MAX_WAIT);
                 let due = epoch_ms(now + after);
                 (self.ladder.rung_below(after), copied.not_before(due))
             }
@@ -252,10 +276,10 @@ impl Clerk {
                 (self.ladder.rung_near(wait, rand::rng().random()), copied.due_now())
             }
         };
-        self.to_rung(lane, rung, delivery, &envelope, copied);
+        self.to_rung(lane, rung, delivery, &envelope, copied.without(header::LANE));
     }
 
-    /// Puts a task off through the ladder, no attempt spent.
+    /// Puts a task off through the ladder, no attempt spent. It leaves the quarantine, if it was there.
     pub(crate) fn put_off(
         self: &Arc<Self>,
         lane: &Arc<str>,
@@ -263,38 +287,81 @@ impl Clerk {
         envelope: &Envelope,
         wait: Duration,
     ) {
-        let now = SystemTime::now();
-        let copied = Copied::of(&delivery.properties, envelope, now).not_before(epoch_ms(now + wait));
-        let lane = envelope.lane.as_deref().unwrap_or(lane);
+        let (now, wait) = (SystemTime::now(), wait.min(MAX_WAIT));
+        let Some(lane) = self.lane_of(lane, envelope) else {
+            return self.without_lane(lane, delivery, envelope);
+        };
+        // In its lane the marks of the quarantine mean nothing.
+        let copied = Copied::of(&delivery.properties, envelope, now)
+            .unmarked()
+            .without(header::LANE)
+            .not_before(epoch_ms(now + wait));
         self.to_rung(lane, self.ladder.rung_below(wait), delivery, envelope, copied);
     }
 
-    /// Back to the broker, no attempt spent. In the suspect queue the mark of the run that did not
-    /// come to its end is taken off.
-    pub(crate) fn hand_back(self: &Arc<Self>, delivery: Delivery, envelope: &Envelope) {
-        if !envelope.suspect_armed {
-            return drop(delivery);
-        }
-        let runs = envelope.suspect_runs.saturating_sub(1);
-        let copied = Copied::of(&delivery.properties, envelope, SystemTime::now()).disarmed(runs);
-        self.copy(delivery, copied, Target::queue(self.names.suspect()), Fate::Suspected);
+    /// The lane whose retry ladder a task takes: its own; out of the quarantine the one that it came from, where
+    /// that is known and still exists, else the one that takes its kind.
+    fn lane_of<'a>(&'a self, own: &'a str, envelope: &'a Envelope) -> Option<&'a str> {
+        let lanes = &self.routes.lanes;
+        let is_defined = |lane: &&str| lanes.defined().any(|(name, _)| name == *lane);
+        let recorded = envelope.lane.as_deref().filter(is_defined);
+        let of_kind = || lanes.taking(envelope.kind.as_str());
+        recorded.or_else(|| Some(own).filter(is_defined)).or_else(of_kind)
     }
 
-    /// To the suspect queue, where it runs alone.
-    pub(crate) fn suspect(self: &Arc<Self>, lane: &Arc<str>, delivery: Delivery, envelope: &Envelope) {
+    /// A dead letter of a quarantined task that no lane is known for.
+    fn without_lane(self: &Arc<Self>, own: &Arc<str>, delivery: Delivery, envelope: &Envelope) {
+        let (recorded, kind) = (envelope.lane.as_deref().unwrap_or(""), envelope.kind.as_str());
+        let error = format!("header garenne-lane names no lane ({recorded:?}), and none takes kind {kind:?}");
+        let envelope = Some(Arc::new(envelope.clone()));
+        self.dead(own, delivery, envelope, DeadReason::Malformed, error, &AttemptSpan::default());
+    }
+
+    /// To the quarantine, where it runs alone.
+    ///
+    /// The copy waits in the quarantine's retry queue first. A copy that ran at once could crash this worker
+    /// before the original is acked, and the original would come back as a second copy.
+    pub(crate) fn quarantine(self: &Arc<Self>, lane: &Arc<str>, delivery: Delivery, envelope: &Envelope) {
         let (trace_id, returns) = (envelope.trace_id(), envelope.delivery_count);
-        tracing::warn!(task = %envelope.id, kind = %envelope.kind, trace_id, returns, "suspect");
+        tracing::warn!(task = %envelope.id, kind = %envelope.kind, trace_id, returns, "quarantine");
         let copied = Copied::of(&delivery.properties, envelope, SystemTime::now())
-            .disarmed(envelope.suspect_runs)
-            .with(header::LANE, header::long(lane));
-        self.copy(delivery, copied, Target::queue(self.names.suspect()), Fate::Suspected);
+            .unmarked()
+            .with(header::LANE, header::long(self.lane_of(lane, envelope).unwrap_or(lane)));
+        self.copy(lane, delivery, copied, Target::queue(self.names.quarantine_retry()), Fate::Quarantined);
     }
 
-    /// Marks a run in the suspect queue as begun: the marked copy is the one that will run.
-    pub(crate) fn arm(self: &Arc<Self>, delivery: Delivery, envelope: &Envelope) {
-        let copied =
-            Copied::of(&delivery.properties, envelope, SystemTime::now()).armed(envelope.suspect_runs + 1);
-        self.copy(delivery, copied, Target::queue(self.names.suspect()), Fate::Suspected);
+    /// Back to the quarantine, after a run there that crashed its worker, the `runs`-th such one. The copy
+    /// waits first, as in [`Self::quarantine`].
+    pub(crate) fn quarantine_again(
+        self: &Arc<Self>,
+        delivery: Delivery,
+        envelope: &Envelope,
+        runs: u32,
+        crashed: &WorkerIncarnation,
+    ) {
+        let (trace_id, worker) = (envelope.trace_id(), crashed);
+        tracing::warn!(task = %envelope.id, kind = %envelope.kind, trace_id, runs, %worker, "its worker crashed");
+        let copied = Copied::of(&delivery.properties, envelope, SystemTime::now()).crashed(runs, crashed);
+        let lane = self.recorded(envelope);
+        self.copy(lane, delivery, copied, Target::queue(self.names.quarantine_retry()), Fate::Quarantined);
+    }
+
+    /// The lane that a quarantined task came from; empty where none is known.
+    fn recorded<'a>(&'a self, envelope: &'a Envelope) -> &'a str {
+        self.lane_of("", envelope).unwrap_or_default()
+    }
+
+    /// Hands a task of the quarantine on to another worker, after a while. It has been waiting for one that
+    /// has a handler since then, milliseconds since 1970.
+    pub(crate) fn hand_on(self: &Arc<Self>, delivery: Delivery, envelope: &Envelope, since: i64) {
+        let copied = Copied::of(&delivery.properties, envelope, SystemTime::now()).handed_on(since);
+        self.copy(
+            self.recorded(envelope),
+            delivery,
+            copied,
+            Target::queue(self.names.quarantine_retry()),
+            Fate::Retried,
+        );
     }
 
     /// Makes it a dead letter. Without an envelope it could not even be read.
@@ -320,50 +387,8 @@ impl Clerk {
             Some(envelope) => Copied::of(&delivery.properties, envelope, now),
             None => Copied::verbatim(&delivery.properties, &delivery.routing_key, now),
         };
-        let copied = copied.dead(reason, &error, &self.worker, lane, now);
-        self.copy(delivery, copied, Target::queue(self.names.dead()), Fate::Dead);
-    }
-
-    /// Publishes a copy until it is confirmed, then takes the original off the queue. Gives the
-    /// original back when its channel died or time is up.
-    fn copy(self: &Arc<Self>, delivery: Delivery, copied: Copied, target: Target, fate: Fate) {
-        let message = Message { target, properties: copied.into_properties(), body: delivery.body.clone() };
-        let this = Arc::clone(self);
-        let copying = async move {
-            if this.publish_while(&delivery, vec![message]).await {
-                delivery.settle(fate);
-            }
-        };
-        self.tracker.spawn_on(copying, &self.runtime);
-    }
-
-    /// Publishes messages until each is confirmed; false when the delivery's channel died or time is up
-    /// before that.
-    async fn publish_while(&self, delivery: &Delivery, mut messages: Vec<Message>) -> bool {
-        let mut backoff = Backoff::default();
-        while delivery.alive() {
-            let publishing = messages.iter().map(|message| self.publisher.publish(message.clone()));
-            let outcomes = tokio::select! {
-                outcomes = join_all(publishing) => outcomes,
-                // What was sent may be stored all the same; the task goes back, and both bear its id.
-                () = last_word(&self.hurry) => return false,
-            };
-            let (mut left, mut problem) = (Vec::new(), None);
-            for (message, outcome) in messages.into_iter().zip(outcomes) {
-                if let Err(error) = outcome {
-                    problem = Some((message.target.routing_key.clone(), error));
-                    left.push(message);
-                }
-            }
-            let Some((queue, error)) = problem else { return true };
-            messages = left;
-            let wait = backoff.next_wait();
-            tracing::warn!(%error, ?wait, queue, count = messages.len(), "not confirmed, will be sent again");
-            tokio::select! {
-                () = tokio::time::sleep(wait) => {}
-                () = self.hurry.cancelled() => return false,
-            }
-        }
-        false
+        let recorded = envelope.as_ref().and_then(|envelope| self.lane_of(lane, envelope)).unwrap_or(lane);
+        let copied = copied.dead(reason, &error, &self.worker, recorded, now);
+        self.copy(recorded, delivery, copied, Target::queue(self.names.dead()), Fate::Dead);
     }
 }

@@ -7,10 +7,10 @@ use std::{
 
 use bytes::Bytes;
 use garenne_common::{
-    pool::{self, Cause, Ending},
     task::{DeadReason, Envelope},
     telemetry::metrics::TaskOutcome,
 };
+use garenne_pool::{self as pool, Cause, Ending};
 
 use crate::{
     consumer::Epoch,
@@ -200,6 +200,71 @@ mod tests {
     fn a_final_refusal_stays_final_when_told_to_stop() {
         let outcome = failed(TaskError::reject("no"), Some(Cause::Shutdown));
         assert!(matches!(outcome, Outcome::Dead { reason: DeadReason::Rejected, .. }));
+    }
+
+    #[test]
+    fn each_end_has_its_outcome_and_counts_as_one() {
+        let told = |error, cause| {
+            let ran = Ran { result: Err(error), started_at: SystemTime::UNIX_EPOCH, took: LONG };
+            End::of(Ending::Finished { output: ran, told: cause })
+        };
+        let wait = Duration::from_secs(7);
+        let cases = [
+            (told(TaskError::retry("io"), None), "Retry { error: \"io\", after: None }", TaskOutcome::Error),
+            (
+                told(TaskError::retry_after("busy", wait), None),
+                "Retry { error: \"busy\", after: Some(7s) }",
+                TaskOutcome::Error,
+            ),
+            (told(TaskError::snooze(wait), None), "PutOff { wait: 7s }", TaskOutcome::Snoozed),
+            (told(TaskError::interrupted(), None), "HandBack", TaskOutcome::Interrupted),
+            (
+                told(TaskError::invalid("no"), None),
+                "Dead { reason: InvalidPayload, error: \"no\" }",
+                TaskOutcome::Rejected,
+            ),
+            (
+                told(TaskError::stopped(), Some(Cause::Shutdown)),
+                "Dead { reason: Stopped, error: \"stopped by an operator\" }",
+                TaskOutcome::Stopped,
+            ),
+            (
+                told(TaskError::snooze(wait), Some(Cause::Deadline)),
+                "Retry { error: \"the deadline passed\", after: None }",
+                TaskOutcome::Timeout,
+            ),
+        ];
+        for (end, outcome, attempt) in cases {
+            assert_eq!((format!("{:?}", end.outcome), end.attempt), (outcome.to_owned(), Some(attempt)));
+            assert_eq!(end.took, Some(LONG));
+        }
+    }
+
+    const LONG: Duration = Duration::from_secs(3);
+
+    #[test]
+    fn ends_that_nobody_timed_count_all_the_same() {
+        let panicked = End::of(Ending::Panicked { message: "boom".into() });
+        assert_eq!((panicked.attempt, panicked.took), (Some(TaskOutcome::Panic), None));
+        let Outcome::Retry { error, after: None } = panicked.outcome else { panic!("it is tried again") };
+        assert_eq!(error, "the handler panicked: boom");
+        let gave_up = |cause| End::of(Ending::GaveUp { cause, stuck: true });
+        assert_eq!(gave_up(Cause::Shutdown).attempt, Some(TaskOutcome::Interrupted));
+        assert_eq!(gave_up(Cause::Deadline).attempt, Some(TaskOutcome::Timeout));
+        assert_eq!(gave_up(Cause::Stopped).attempt, Some(TaskOutcome::Stopped));
+        let not_started = End::of(Ending::NotStarted { cause: Cause::Shutdown });
+        assert_eq!((not_started.attempt, not_started.took), (None, None));
+        assert!(matches!(not_started.outcome, Outcome::HandBack));
+    }
+
+    #[test]
+    fn success_has_its_output_and_its_time() {
+        let output = Output::json(&serde_json::json!(7)).unwrap();
+        let ran = Ran { result: Ok(output), started_at: SystemTime::UNIX_EPOCH, took: LONG };
+        let end = End::of(Ending::Finished { output: ran, told: Some(Cause::Shutdown) });
+        assert_eq!((end.attempt, end.took), (Some(TaskOutcome::Success), Some(LONG)));
+        let Outcome::Done { output, started_at, took } = end.outcome else { panic!("it succeeded") };
+        assert_eq!((output.json.get(), started_at, took), ("7", SystemTime::UNIX_EPOCH, LONG));
     }
 
     /// The pool held it already when the order came, and nobody found it there.

@@ -40,6 +40,7 @@ mod settings;
 pub mod sink;
 mod spans;
 mod status;
+mod supervise;
 pub mod testing;
 mod work;
 pub mod worker;

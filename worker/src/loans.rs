@@ -51,14 +51,14 @@ impl Loans {
 
     /// Puts a delivery that came back in the place of the lost one, if its task still runs here;
     /// answers the delivery where it does not.
-    pub(crate) fn renew(&self, id: &TaskId, delivery: Delivery) -> Result<(), Delivery> {
-        let Some(loan) = self.running().get(id).cloned() else { return Err(delivery) };
+    pub(crate) fn renew(&self, id: &TaskId, delivery: Delivery) -> Option<Delivery> {
+        let Some(loan) = self.running().get(id).cloned() else { return Some(delivery) };
         let mut held = loan.lock().unwrap_or_else(PoisonError::into_inner);
         if held.as_ref().is_some_and(|old| !old.alive()) {
             *held = Some(delivery);
-            return Ok(());
+            return None;
         }
-        Err(delivery)
+        Some(delivery)
     }
 
     /// Notes a task that succeeded when its settlement could no longer reach the broker.
@@ -81,5 +81,118 @@ impl Loans {
 
     fn running(&self) -> std::sync::MutexGuard<'_, HashMap<TaskId, Loan>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use garenne_common::{shutdown::Fate, telemetry::Metrics};
+
+    use super::*;
+    use crate::consumer::{Epoch, Meter};
+
+    fn epoch() -> Arc<Epoch> {
+        let meter = Meter { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
+        Arc::new(Epoch::new(meter, 1))
+    }
+
+    fn id(name: &str) -> TaskId {
+        TaskId::parse(name).unwrap()
+    }
+
+    /// How many deliveries of a channel were settled or handed back.
+    fn settled(epoch: &Epoch, delivered: u64) -> u64 {
+        (0..delivered).for_each(|_| epoch.count_delivery(false));
+        delivered - epoch.outstanding()
+    }
+
+    #[test]
+    fn a_delivery_is_given_back_once_when_its_task_ends() {
+        let (loans, epoch) = (Loans::default(), epoch());
+        let loan = loans.lend(&id("t"), Delivery::for_test(&epoch, 1));
+        let delivery = loans.end(&id("t"), &loan).expect("the delivery");
+        assert!(loans.end(&id("t"), &loan).is_none(), "only once");
+        assert!(loans.running().is_empty());
+        delivery.settle(Fate::Acked);
+        assert_eq!(settled(&epoch, 1), 1);
+    }
+
+    #[test]
+    fn a_message_that_comes_back_takes_the_place_of_the_lost_delivery() {
+        let (loans, old, new) = (Loans::default(), epoch(), epoch());
+        let loan = loans.lend(&id("t"), Delivery::for_test(&old, 1));
+        old.end();
+        assert!(loans.renew(&id("t"), Delivery::for_test(&new, 2)).is_none());
+        assert_eq!(settled(&old, 1), 1, "the lost one is let go of");
+        let delivery = loans.end(&id("t"), &loan).expect("the delivery");
+        assert!(delivery.alive(), "it is the one that came back");
+        drop(delivery);
+        assert_eq!(settled(&new, 1), 1);
+    }
+
+    #[test]
+    fn a_message_is_not_taken_for_another_delivery_that_can_still_be_settled() {
+        let (loans, one, other) = (Loans::default(), epoch(), epoch());
+        let loan = loans.lend(&id("t"), Delivery::for_test(&one, 1));
+        let twin = loans.renew(&id("t"), Delivery::for_test(&other, 2)).expect("it runs beside it");
+        assert!(twin.alive());
+        assert!(loans.end(&id("t"), &loan).is_some());
+    }
+
+    #[test]
+    fn a_message_whose_task_does_not_run_here_is_given_back() {
+        let (loans, old, new) = (Loans::default(), epoch(), epoch());
+        assert!(loans.renew(&id("t"), Delivery::for_test(&new, 1)).is_some());
+        let loan = loans.lend(&id("t"), Delivery::for_test(&old, 1));
+        old.end();
+        assert!(loans.renew(&id("other"), Delivery::for_test(&new, 2)).is_some());
+        assert!(loans.end(&id("t"), &loan).is_some());
+        assert!(loans.renew(&id("t"), Delivery::for_test(&new, 3)).is_some(), "it ended");
+    }
+
+    /// The task ends on one thread while its message comes back on another.
+    #[test]
+    fn a_delivery_that_was_given_back_is_not_renewed() {
+        let (loans, old, new) = (Loans::default(), epoch(), epoch());
+        let loan = loans.lend(&id("t"), Delivery::for_test(&old, 1));
+        old.end();
+        drop(loan.lock().unwrap().take());
+        assert!(loans.renew(&id("t"), Delivery::for_test(&new, 2)).is_some());
+        assert!(loans.end(&id("t"), &loan).is_none());
+    }
+
+    #[test]
+    fn of_two_runs_under_one_id_the_end_of_the_first_leaves_the_second() {
+        let (loans, old, new, newest) = (Loans::default(), epoch(), epoch(), epoch());
+        let first = loans.lend(&id("t"), Delivery::for_test(&old, 1));
+        let second = loans.lend(&id("t"), Delivery::for_test(&new, 2));
+        assert!(loans.end(&id("t"), &first).is_some());
+        new.end();
+        assert!(loans.renew(&id("t"), Delivery::for_test(&newest, 3)).is_none(), "the second still runs");
+        assert!(loans.end(&id("t"), &second).is_some_and(|delivery| delivery.alive()));
+        assert!(loans.running().is_empty());
+    }
+
+    #[test]
+    fn a_task_that_ended_too_late_to_be_settled_is_remembered() {
+        let loans = Loans::default();
+        assert!(!loans.is_done(&id("t")));
+        loans.note_done(&id("t"));
+        assert!(loans.is_done(&id("t")) && !loans.is_done(&id("other")));
+    }
+
+    #[test]
+    fn so_many_are_remembered_and_the_oldest_are_forgotten_first() {
+        let loans = Loans::default();
+        let name = |n: usize| id(&format!("t{n}"));
+        (0..REMEMBERED).for_each(|n| loans.note_done(&name(n)));
+        // Noted again, it takes no second place.
+        loans.note_done(&name(5));
+        assert!((0..REMEMBERED).all(|n| loans.is_done(&name(n))));
+        loans.note_done(&name(REMEMBERED));
+        assert!(!loans.is_done(&name(0)));
+        assert!((1..=REMEMBERED).all(|n| loans.is_done(&name(n))));
+        let done = loans.done.lock().unwrap();
+        assert_eq!((done.ids.len(), done.order.len()), (REMEMBERED, REMEMBERED));
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! A record that does not succeed leaves the pack as a message of its own, and the pack is taken off
 //! its queue when every record is stored or has left. What is interrupted goes back whole, and its
-//! results are thrown away: nothing of it has happened yet.
+//! results are thrown away: nothing of it has happened yet. A record that is still running when the
+//! pack's time is up has spent an attempt; the records before it keep their ends, and those after it go on alone.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -13,10 +14,8 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use garenne_common::{
-    pool::{self, Cause, Ending},
-    task::{BadPack, Envelope, Packed, read_pack},
-};
+use garenne_common::task::{BadPack, Envelope, Packed, read_pack};
+use garenne_pool::{self as pool, Cause, Ending};
 
 use crate::{
     consumer::Epoch,
@@ -49,6 +48,22 @@ impl Record {
     }
 }
 
+/// The ends of the records that had their turn, in order. Shared with who settles the pack: the pool gives up a
+/// pack whose record hangs, and with it what the others came to.
+#[derive(Clone, Default)]
+pub(crate) struct Ends(Arc<Mutex<Vec<End>>>);
+
+impl Ends {
+    fn push(&self, end: End) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(end);
+    }
+
+    /// Takes them. What a given up record comes to afterwards nobody asks for.
+    fn take(&self) -> Vec<End> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
 /// A pack's records, as the pool runs them.
 pub(crate) struct PackAttempt {
     pub(crate) entry: Arc<Entry>,
@@ -57,24 +72,23 @@ pub(crate) struct PackAttempt {
     pub(crate) records: Arc<[Record]>,
     pub(crate) epoch: Arc<Epoch>,
     pub(crate) orders: Arc<Orders>,
+    pub(crate) ends: Ends,
 }
 
 impl PackAttempt {
-    /// Runs the records in order and answers the ends of those that had their turn. Told to stop, it
+    /// Runs the records in order and notes the ends of those that had their turn. Told to stop, it
     /// stops between two records: a short task is not interrupted.
-    pub(crate) async fn run(self, cx: pool::TaskContext) -> Vec<End> {
-        let mut ends = Vec::with_capacity(self.records.len());
+    pub(crate) async fn run(self, cx: pool::TaskContext) {
         let bodies = self.records.iter().map(|it| (it.envelope.content_type, it.payload.clone())).collect();
         let companions = Arc::new(Companions::new(bodies));
         for (place, record) in self.records.iter().enumerate() {
             if cx.cause().is_some() || !self.epoch.alive() {
                 break;
             }
-            ends.push(self.one(record, (Arc::clone(&companions), place)).await);
+            self.ends.push(self.one(record, (Arc::clone(&companions), place)).await);
             // A thousand records that never wait would keep everything else off this thread.
             tokio::task::coop::consume_budget().await;
         }
-        ends
     }
 
     async fn one(&self, record: &Record, pack: (Arc<Companions>, usize)) -> End {
@@ -109,17 +123,24 @@ pub(crate) enum PackEnd {
 }
 
 impl PackEnd {
-    /// Reads the pool's word on a pack of so many records.
-    pub(crate) fn of(ending: Ending<Vec<End>>, records: usize) -> Self {
-        let (mut ends, cause) = match ending {
-            Ending::Finished { output, told } => (output, told),
-            Ending::NotStarted { cause } => (Vec::new(), Some(cause)),
+    /// Reads the pool's word on a pack of so many records, of which some had their turn.
+    pub(crate) fn of(ending: Ending<()>, records: usize, ended: &Ends) -> Self {
+        let mut ends = ended.take();
+        let cause = match ending {
+            Ending::Finished { told, .. } => told,
+            Ending::NotStarted { cause } => Some(cause),
             Ending::GaveUp { cause: Cause::Shutdown, .. } => return Self::Abandon,
-            // A record hangs, nobody can say which.
-            Ending::GaveUp { cause, .. } => (Vec::new(), Some(cause)),
+            // The record whose turn it was hangs, and ends as a task of its own would.
+            Ending::GaveUp { cause, stuck } => {
+                if ends.len() < records {
+                    ends.push(End::of(Ending::GaveUp { cause, stuck }));
+                }
+                Some(cause)
+            }
             Ending::Panicked { message } => {
-                let panicked = |()| End::of(Ending::Panicked { message: message.clone() });
-                return Self::Apart(std::iter::repeat_n((), records).map(panicked).collect());
+                let panicked = || End::of(Ending::Panicked { message: message.clone() });
+                ends.resize_with(records, panicked);
+                return Self::Apart(ends);
             }
         };
         let missing = records - ends.len();

@@ -71,6 +71,10 @@ pub struct WorkerConfig {
     pub enable_bench: bool,
     /// Whether `reply_to` is answered; needs write on `amq.default`.
     pub replies: bool,
+    /// How far ahead of the clock here a reading's time may be; 0 for any time. Gateways have the same setting; see
+    /// [`reading::task`](crate::builtin::reading::task) for what a worker allows beyond it.
+    #[serde(with = "humantime_serde")]
+    pub max_clock_skew: Duration,
     /// Calibration of `reading.process`, TOML.
     pub calibration: Option<PathBuf>,
     /// Rules that stored readings are watched with, TOML; needs the sink postgres.
@@ -102,6 +106,7 @@ impl Default for WorkerConfig {
             max_payload: Size::mib(4),
             enable_bench: false,
             replies: false,
+            max_clock_skew: Duration::from_secs(600),
             calibration: None,
             rules: None,
             alert: AlertSettings::default(),

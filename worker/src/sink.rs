@@ -1,6 +1,7 @@
 //! Where results go. A task is acked only once every sink accepted its result.
 
 mod desk;
+mod health;
 pub mod postgres;
 pub mod results;
 pub mod stdout;
@@ -20,6 +21,7 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use crate::handler::Output;
 
 pub(crate) use desk::{Desk, Parcel};
+pub(crate) use health::SinkMetrics;
 
 /// A finished task on its way to the sinks.
 #[derive(Clone, Debug)]
@@ -130,10 +132,11 @@ pub struct SinkError {
 
 /// Stores results. Writing the same result twice must have the effect of writing it once.
 pub trait Sink: Send + Sync + 'static {
-    /// The name in logs.
+    /// The name in logs, metrics and readiness; each sink of a worker has another one.
     fn name(&self) -> &'static str;
 
-    /// Writes a batch and answers for each result, in order.
+    /// Writes a batch and answers for each result, in order. An answer for more or fewer results, and a panic,
+    /// count as an error: the worker is not ready and the batch is offered again.
     ///
     /// # Errors
     /// [`SinkError`] when nothing of the batch is known to be stored; it will be offered again.

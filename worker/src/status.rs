@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::{
+    clerk::Clerk,
     fleet::Member,
     handler::Board,
     pack::Packs,
@@ -33,6 +34,7 @@ pub(crate) struct Status {
     packs: Arc<Packs>,
     member: Arc<Member>,
     progress: Arc<Board>,
+    clerk: Arc<Clerk>,
     commands: mpsc::Sender<Command>,
 }
 
@@ -42,6 +44,7 @@ impl Status {
         packs: Arc<Packs>,
         member: Arc<Member>,
         progress: Arc<Board>,
+        clerk: Arc<Clerk>,
         commands: mpsc::Sender<Command>,
     ) -> Self {
         let lanes = lanes
@@ -52,7 +55,7 @@ impl Status {
                 trouble: lane.trouble.clone(),
             })
             .collect();
-        Self { lanes, packs, member, progress, commands }
+        Self { lanes, packs, member, progress, clerk, commands }
     }
 }
 
@@ -62,7 +65,10 @@ impl Readiness for Status {
             let problem = lane.trouble.now()?;
             Some(format!("lane {} is not consuming: {problem}", lane.name))
         };
-        let down: Vec<_> = self.lanes.iter().filter_map(down).collect();
+        let mut down: Vec<_> = self.lanes.iter().filter_map(down).collect();
+        // What is done there cannot be settled.
+        down.extend(self.clerk.desk.problems());
+        down.extend(self.clerk.missing.problems());
         if down.is_empty() { Ok(()) } else { Err(down) }
     }
 }

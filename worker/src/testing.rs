@@ -7,10 +7,10 @@ use std::{
 };
 
 use garenne_common::{
-    pool::{Ending, OnEnd, Pool, PoolConfig, Spec},
     task::{ContentType, Envelope, Kind, NewTask, TaskId},
     telemetry::Metrics,
 };
+use garenne_pool::{Ending, OnEnd, Pool, PoolConfig, Spec};
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 

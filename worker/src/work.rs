@@ -1,10 +1,10 @@
 //! What a lane's pool runs: a task, or the records of a pack.
 
-use garenne_common::pool::{self, Pool};
+use garenne_pool::{self as pool, Pool};
 
 use crate::{
     bridge::Job,
-    execute::{Attempt, End, Ran},
+    execute::{Attempt, Ran},
     pack::PackAttempt,
 };
 
@@ -20,8 +20,8 @@ pub(crate) enum Work {
 /// What it yields.
 pub(crate) enum Yield {
     Task(Ran),
-    /// The ends of the records that had their turn, in order.
-    Pack(Vec<End>),
+    /// The ends of its records are noted on the way.
+    Pack,
 }
 
 impl Yield {
@@ -32,9 +32,8 @@ impl Yield {
     }
 
     /// What a [`Work::Pack`] yields.
-    pub(crate) fn pack(self) -> Vec<End> {
-        let Self::Pack(ends) = self else { unreachable!("each work has a job of its own kind") };
-        ends
+    pub(crate) fn pack(self) {
+        let Self::Pack = self else { unreachable!("each work has a job of its own kind") };
     }
 }
 
@@ -51,7 +50,10 @@ impl pool::Task for Work {
     async fn run(self, cx: pool::TaskContext) -> Yield {
         match self {
             Self::Task(attempt) => Yield::Task(attempt.run(cx).await),
-            Self::Pack(attempt) => Yield::Pack(attempt.run(cx).await),
+            Self::Pack(attempt) => {
+                attempt.run(cx).await;
+                Yield::Pack
+            }
         }
     }
 }

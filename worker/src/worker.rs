@@ -10,16 +10,18 @@ use garenne_common::{
     broker::{BrokerError, PublishError},
     config::{ConfigError, Invalid},
     exit::{Exit, HasExit},
-    pool,
     shutdown::{Command, Mode, Receipt, Tally},
     telemetry::Metrics,
     topology::TopologyError,
 };
+use garenne_pool as pool;
 use thiserror::Error;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     alarm::Rules,
+    consumer::Intake,
     fleet::FleetError,
     handler::{Erased, ErasedHandler, IntoOutput, Payload, TaskContext, TaskError, TaskOptions},
     registry::{Entry, Registry, RegistryError},
@@ -30,6 +32,8 @@ use crate::{
 mod drain;
 pub(crate) mod lane;
 mod start;
+
+use drain::Running;
 
 /// Why a worker could not start.
 #[derive(Debug, Error)]
@@ -213,7 +217,8 @@ impl Worker {
         }
     }
 
-    /// Runs until a command stops it. `sender` feeds the same channel: the admin port uses it.
+    /// Runs until a command stops it, also one that comes before it is ready. `sender` feeds the same channel: the
+    /// admin port uses it.
     ///
     /// # Errors
     /// [`WorkerError`] when it cannot start. Once it runs, trouble with the broker is waited out.
@@ -222,15 +227,55 @@ impl Worker {
         sender: mpsc::Sender<Command>,
         mut commands: mpsc::Receiver<Command>,
     ) -> Result<Receipt, WorkerError> {
-        let mut running = start::start(&self, sender).await?;
+        let began = Instant::now();
+        let (running, stop) = self.started(sender, &mut commands).await?;
+        let Some(mut running) = running else {
+            tracing::info!(worker = %self.name, "stopped before the start was complete");
+            let mode = stop.unwrap_or(self.config.shutdown_mode);
+            return Ok(self.tally.receipt(&self.name, mode, false, began.elapsed()));
+        };
         tracing::info!(worker = %self.name, lanes = running.lanes.len(), "consuming");
-        let wanted = running.until_shutdown(&mut commands).await;
+        let wanted = match stop {
+            Some(mode) => Ok(mode),
+            None => running.until_shutdown(&mut commands).await,
+        };
         let mode = *wanted.as_ref().unwrap_or(&Mode::Hard);
         let began = Instant::now();
         let escalated = running.drain(mode, &mut commands, &self.config).await;
         // What it did get has been handed back by now.
         wanted?;
         Ok(self.tally.receipt(&self.name, mode, escalated, began.elapsed()))
+    }
+
+    /// Starts it, and leaves at once when a command says so: nothing runs then, whatever the start came to. Answers
+    /// the mode of that stop, too.
+    async fn started(
+        &self,
+        sender: mpsc::Sender<Command>,
+        commands: &mut mpsc::Receiver<Command>,
+    ) -> Result<(Option<Running>, Option<Mode>), WorkerError> {
+        let (leaving, mut stop) = (CancellationToken::new(), None);
+        let intake = watch::Sender::new(Intake::Open);
+        let mut starting = std::pin::pin!(start::start(self, sender, intake.clone(), &leaving));
+        loop {
+            let command = tokio::select! {
+                started = &mut starting => match started {
+                    Ok(running) => return Ok((running, stop)),
+                    Err(_) if stop.is_some() => return Ok((None, stop)),
+                    Err(error) => return Err(error),
+                },
+                Some(command) = commands.recv() => command,
+            };
+            match command {
+                Command::Shutdown(mode) => stop = Some(mode),
+                Command::Escalate => stop = Some(Mode::Hard),
+                Command::Quiet => drop(intake.send_replace(Intake::Quiet)),
+                Command::Resume => drop(intake.send_replace(Intake::Open)),
+            }
+            if stop.is_some() {
+                leaving.cancel();
+            }
+        }
     }
 }
 

@@ -32,6 +32,40 @@ async fn a_reading_is_stored_under_its_key() {
 }
 
 #[tokio::test]
+async fn a_reading_too_far_in_the_future_is_a_dead_letter() {
+    let at = |seconds: u64| {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+        format!(
+            r#"[{{"device":"d","metric":"m","value":1,"time":0}},{{"device":"d","metric":"m","value":1,"time":{}}}]"#,
+            now + seconds
+        )
+    };
+    match worker().run("reading.process", at(3600)).await {
+        Verdict::Dead(reason, error) => {
+            assert_eq!(reason, DeadReason::InvalidPayload);
+            assert!(
+                error.starts_with("record 1: time: ") && error.contains("more than 11m ahead"),
+                "{error}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    // What a gateway with a slightly faster clock has receipted is done.
+    assert!(matches!(worker().run("reading.process", at(630)).await, Verdict::Done(_)));
+    let any_time = WorkerConfig { max_clock_skew: std::time::Duration::ZERO, ..WorkerConfig::default() };
+    let worker = TestWorker::new(stock(Worker::builder(any_time)).unwrap()).unwrap();
+    assert!(matches!(worker.run("reading.process", at(3600)).await, Verdict::Done(_)));
+    // Nanoseconds and milliseconds are no seconds.
+    for time in ["1763640000000", "1763640000000000000", "1e300", "-1e300"] {
+        let body = format!(r#"{{"device":"d","metric":"m","value":1,"time":{time}}}"#);
+        assert!(matches!(
+            worker.run("reading.process", body).await,
+            Verdict::Dead(DeadReason::InvalidPayload, _)
+        ));
+    }
+}
+
+#[tokio::test]
 async fn a_window_is_analyzed_from_inline_values() {
     let body = r#"{"device":"d","metric":"m","times":[0,1,2,3],"values":[1,2,3,4]}"#;
     let answer = done("window.analyze", body).await;

@@ -7,18 +7,17 @@ use std::{
 };
 
 use garenne_common::{
-    pool::{Ending, Spec},
     shutdown::Fate,
     task::{DeadReason, Envelope},
     telemetry::metrics::TaskOutcome,
 };
+use garenne_pool::{Ending, Spec};
 
-use super::{Bridge, Job, Ready, SUSPICIOUS_DEATHS, SUSPICIOUS_RETURNS};
+use super::{Bridge, Job, Ready, Run, SUSPICIOUS_DEATHS, SUSPICIOUS_RETURNS, Suspect};
 use crate::{
     consumer::Delivery,
-    execute::End,
     fleet::Word,
-    pack::{PackAttempt, PackEnd, Record},
+    pack::{Ends, PackAttempt, PackEnd, Record},
     registry::Entry,
     spans::AttemptSpan,
     work::Work,
@@ -28,19 +27,33 @@ use crate::{
 pub(crate) struct PackJob {
     pub(super) bridge: Arc<Bridge>,
     delivery: Delivery,
-    pack: Arc<Envelope>,
     records: Arc<[Record]>,
     entry: Arc<Entry>,
+    ends: Ends,
+    run: Option<Run>,
 }
 
 impl PackJob {
-    pub(super) fn complete(self, ending: Ending<Vec<End>>) {
-        match PackEnd::of(ending, self.records.len()) {
+    pub(super) fn complete(mut self, ending: Ending<()>) {
+        let (bridge, run) = (Arc::clone(&self.bridge), self.run.take());
+        bridge.end_run(run, move || self.settle(ending));
+    }
+
+    fn settle(self, ending: Ending<()>) {
+        match PackEnd::of(ending, self.records.len(), &self.ends) {
             PackEnd::Apart(ends) => {
                 let Self { bridge, delivery, records, entry, .. } = self;
                 let clerk = Arc::clone(&bridge.clerk);
                 for ((delivery, record), end) in shares(delivery, &records).zip(ends) {
                     let (envelope, span) = (Arc::clone(&record.envelope), record.span.clone());
+                    let envelope = match end.attempt {
+                        // It hung once: it must not hold a place without end when it runs alone.
+                        Some(TaskOutcome::Timeout) => {
+                            let timeout = Some(envelope.timeout.unwrap_or(bridge.pack_time));
+                            Arc::new(Envelope { timeout, ..Envelope::clone(&envelope) })
+                        }
+                        _ => envelope,
+                    };
                     clerk.settle(&bridge.lane, delivery, envelope, &entry, end, span);
                 }
             }
@@ -53,11 +66,17 @@ impl PackJob {
         }
     }
 
+    /// Whether its settlement can still reach the broker.
+    pub(super) fn alive(&self) -> bool {
+        self.delivery.alive()
+    }
+
     /// Gives all of it back, and with it the results of those that ran.
-    pub(super) fn hand_back(self, ran: usize) {
+    pub(super) fn hand_back(mut self, ran: usize) {
         (0..ran).for_each(|_| self.entry.metrics.counted(TaskOutcome::Interrupted));
         self.records.iter().for_each(|record| record.span.settled(Fate::Requeued, None));
-        self.bridge.clerk.hand_back(self.delivery, &self.pack);
+        let (bridge, run) = (Arc::clone(&self.bridge), self.run.take());
+        bridge.end_run(run, move || drop(self.delivery));
     }
 }
 
@@ -96,11 +115,6 @@ impl Bridge {
             self.all_dead(delivery, &records, DeadReason::Expired, "expired before it started");
             return None;
         }
-        let Some(entry) = self.registry.get(pack.kind.as_str()).cloned() else {
-            let error = format!("no handler for kind {:?}", pack.kind.as_str());
-            self.all_dead(delivery, &records, DeadReason::UnknownKind, &error);
-            return None;
-        };
         let paused = match self.member.orders().word(&pack, now) {
             Some(Word::PutOff(wait)) => Some(wait),
             // A stop is said of each record when its turn comes.
@@ -110,7 +124,18 @@ impl Bridge {
             self.clerk.put_off(&self.lane, delivery, &pack, wait);
             return None;
         }
-        if entry.options.deadline.is_some() && !self.quarantine {
+        let entry = self.registry.get(pack.kind.as_str()).cloned();
+        if self.quarantine {
+            let (this, suspect) = (Arc::clone(self), Suspect::Pack(pack, Arc::from(records)));
+            self.clerk.tracker.spawn(async move { this.quarantined(delivery, suspect, entry).await });
+            return None;
+        }
+        let Some(entry) = entry else {
+            let error = format!("no handler for kind {:?}", pack.kind.as_str());
+            self.all_dead(delivery, &records, DeadReason::UnknownKind, &error);
+            return None;
+        };
+        if entry.options.deadline.is_some() {
             // A long task needs a place, a deadline and a delivery of its own. Through the ladder: the
             // lane's own queue may be full of packs that wait for room in it.
             for (delivery, record) in shares(delivery, &records) {
@@ -119,17 +144,15 @@ impl Bridge {
             return None;
         }
         let records = Arc::from(records);
-        if self.quarantine || pack.delivery_count >= SUSPICIOUS_RETURNS {
+        if pack.delivery_count >= SUSPICIOUS_RETURNS {
             let this = Arc::clone(self);
             self.clerk.tracker.spawn(async move { this.examine_pack(delivery, pack, records, entry).await });
             return None;
         }
-        Some(self.ready_pack(delivery, pack, records, entry))
+        Some(self.ready_pack(delivery, pack, records, entry, None))
     }
 
-    /// Takes a pack with a record that may kill its worker. Alone in the suspect queue it runs as a pack
-    /// first, which clears the packs that only happened to be near; one whose run alone ended in a
-    /// death is taken apart, and each record is examined by itself.
+    /// Takes a pack with a record that may crash its worker.
     async fn examine_pack(
         self: Arc<Self>,
         delivery: Delivery,
@@ -137,27 +160,20 @@ impl Bridge {
         records: Arc<[Record]>,
         entry: Arc<Entry>,
     ) {
-        if !self.quarantine {
-            if self.member.unclean_deaths().await >= SUSPICIOUS_DEATHS {
-                return self.clerk.suspect(&self.lane, delivery, &pack);
-            }
-        } else if entry.options.deadline.is_some() {
-            return self.all_suspect(delivery, &pack, &records);
-        } else if !pack.suspect_armed {
-            return self.clerk.arm(delivery, &pack);
-        } else if delivery.redelivered && self.member.unclean_deaths().await > 0 {
-            return self.all_suspect(delivery, &pack, &records);
+        if self.member.unclean_deaths().await >= SUSPICIOUS_DEATHS {
+            return self.clerk.quarantine(&self.lane, delivery, &pack);
         }
-        let ready = self.ready_pack(delivery, pack, records, entry);
+        let ready = self.ready_pack(delivery, pack, records, entry, None);
         self.enter(VecDeque::from([ready])).await;
     }
 
-    fn ready_pack(
+    pub(super) fn ready_pack(
         self: &Arc<Self>,
         delivery: Delivery,
         pack: Arc<Envelope>,
         records: Arc<[Record]>,
         entry: Arc<Entry>,
+        run: Option<Run>,
     ) -> Ready {
         // Long as the pool sees it, so that a stop reaches it between two records.
         let mut spec = Spec::long(pack.id.shared()).deadline(self.pack_time);
@@ -168,6 +184,8 @@ impl Bridge {
             spec = spec.group(group.as_str());
         }
         self.packs.note(&records);
+        self.member.note_grouped(&pack);
+        let ends = Ends::default();
         let attempt = PackAttempt {
             entry: Arc::clone(&entry),
             worker: Arc::clone(&self.worker),
@@ -175,24 +193,24 @@ impl Bridge {
             records: Arc::clone(&records),
             epoch: delivery.epoch(),
             orders: Arc::clone(self.member.orders()),
+            ends: ends.clone(),
         };
-        let job = Job::Pack(PackJob { bridge: Arc::clone(self), delivery, pack, records, entry });
+        let job = Job::Pack(PackJob { bridge: Arc::clone(self), delivery, records, entry, ends, run });
         (spec, Work::Pack(attempt), job)
     }
 
-    fn all_dead(&self, delivery: Delivery, records: &[Record], reason: DeadReason, error: &str) {
+    pub(super) fn all_dead(&self, delivery: Delivery, records: &[Record], reason: DeadReason, error: &str) {
         for (delivery, record) in shares(delivery, records) {
             let envelope = Some(Arc::clone(&record.envelope));
             self.clerk.dead(&self.lane, delivery, envelope, reason, error.to_owned(), &record.span);
         }
     }
 
-    fn all_suspect(&self, delivery: Delivery, pack: &Envelope, records: &[Record]) {
+    /// Takes a pack apart, so that each record is judged by its own runs.
+    pub(super) fn quarantine_all(&self, delivery: Delivery, pack: &Envelope, records: &[Record]) {
         let lane = pack.lane.as_deref().map_or_else(|| Arc::clone(&self.lane), Arc::from);
         for (delivery, record) in shares(delivery, records) {
-            // The runs so far were the pack's and speak against no record.
-            let alone = Envelope { suspect_runs: 0, ..Envelope::clone(&record.envelope) };
-            self.clerk.suspect(&lane, delivery, &alone);
+            self.clerk.quarantine(&lane, delivery, &record.envelope);
         }
     }
 }

@@ -40,6 +40,6 @@ impl Clerk {
     ) {
         let place = self.place(lane);
         let copied = if place.is_sharded() { copied.keyed(envelope.id.as_str()) } else { copied };
-        self.copy(delivery, copied, Target::queue(place.rung(rung)), Fate::Retried);
+        self.copy(lane, delivery, copied, Target::queue(place.rung(rung)), Fate::Retried);
     }
 }

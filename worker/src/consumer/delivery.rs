@@ -6,8 +6,8 @@ use std::sync::{
 };
 
 use bytes::Bytes;
-use garenne_common::shutdown::Fate;
-use lapin::BasicProperties;
+use garenne_common::{broker::take_unreadable, shutdown::Fate};
+use lapin::{BasicProperties, types::ShortString};
 
 use super::epoch::{Epoch, Order};
 
@@ -15,10 +15,14 @@ use super::epoch::{Epoch, Order};
 pub(crate) struct Delivery {
     loan: Loan,
     pub(crate) routing_key: Arc<str>,
+    /// What it was published to; empty for the default exchange.
+    pub(crate) exchange: ShortString,
     pub(crate) redelivered: bool,
     /// Large, and moved from hand to hand.
     pub(crate) properties: Arc<BasicProperties>,
     pub(crate) body: Bytes,
+    /// Why its properties or its routing key are not what was published, if they are not.
+    pub(crate) unreadable: Option<Box<str>>,
 }
 
 /// What of the message is held: all of it, or one of the shares it was divided into.
@@ -47,20 +51,45 @@ struct Divided {
 }
 
 impl Delivery {
-    pub(super) fn new(epoch: Arc<Epoch>, message: lapin::message::Delivery) -> Self {
+    pub(super) fn new(epoch: Arc<Epoch>, mut message: lapin::message::Delivery) -> Self {
         epoch.count_delivery(message.redelivered);
+        let unreadable = take_unreadable(&mut message.properties).map(Into::into);
         Self {
             loan: Loan::Whole(Whole { epoch, tag: message.delivery_tag, fate: Fate::Requeued }),
             routing_key: message.routing_key.as_str().into(),
+            exchange: message.exchange,
             redelivered: message.redelivered,
             properties: Arc::new(message.properties),
             body: message.data.into(),
+            unreadable,
+        }
+    }
+
+    /// One that nobody sent.
+    #[cfg(test)]
+    pub(crate) fn for_test(epoch: &Arc<Epoch>, tag: u64) -> Self {
+        Self {
+            loan: Loan::Whole(Whole { epoch: Arc::clone(epoch), tag, fate: Fate::Requeued }),
+            routing_key: "k".into(),
+            exchange: ShortString::default(),
+            redelivered: false,
+            properties: Arc::default(),
+            body: Bytes::new(),
+            unreadable: None,
         }
     }
 
     /// Whether its channel still lives.
     pub(crate) fn alive(&self) -> bool {
         self.whole().epoch.alive()
+    }
+
+    /// A delivery without a broker.
+    #[cfg(test)]
+    pub(crate) fn mock(epoch: &Arc<Epoch>, tag: u64, body: &[u8]) -> Self {
+        let (exchange, key) = ("tasks".into(), "some.kind".into());
+        let message = lapin::message::Delivery::mock(tag, exchange, key, false, body.to_vec());
+        Self::new(Arc::clone(epoch), message)
     }
 
     /// Its channel, for whoever wants to know that later.
@@ -81,7 +110,7 @@ impl Delivery {
     /// back whole if one of them does; otherwise its own fate is theirs where they agree, and
     /// [`Fate::Acked`] where they do not.
     pub(crate) fn divide(self, bodies: impl IntoIterator<Item = Bytes>) -> impl Iterator<Item = Self> {
-        let Self { loan, routing_key, redelivered, properties, .. } = self;
+        let Self { loan, routing_key, exchange, redelivered, properties, .. } = self;
         let of = match loan {
             Loan::Whole(whole) => Arc::new(Divided { whole, fates: AtomicU8::new(0) }),
             Loan::Share(_) => unreachable!("a record holds no pack"),
@@ -89,9 +118,12 @@ impl Delivery {
         bodies.into_iter().map(move |body| Self {
             loan: Loan::Share(Share { of: Arc::clone(&of), fate: Fate::Requeued }),
             routing_key: Arc::clone(&routing_key),
+            exchange: exchange.clone(),
             redelivered,
             properties: Arc::clone(&properties),
             body,
+            // A message that cannot be read is not divided.
+            unreadable: None,
         })
     }
 
@@ -149,13 +181,7 @@ mod tests {
     fn divided(shares: usize) -> (Vec<Delivery>, Arc<Epoch>) {
         let meter = Meter { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
         let epoch = Arc::new(Epoch::new(meter, 1));
-        let whole = Delivery {
-            loan: Loan::Whole(Whole { epoch: Arc::clone(&epoch), tag: 7, fate: Fate::Requeued }),
-            routing_key: "k".into(),
-            redelivered: false,
-            properties: Arc::default(),
-            body: Bytes::new(),
-        };
+        let whole = Delivery::for_test(&epoch, 7);
         (whole.divide((0..shares).map(|_| Bytes::new())).collect(), epoch)
     }
 
@@ -183,9 +209,50 @@ mod tests {
         assert_eq!(fate(&[Some(Acked), Some(Acked)]), Acked);
         assert_eq!(fate(&[Some(Acked), Some(Retried), Some(Dead)]), Acked);
         assert_eq!(fate(&[Some(Dead), Some(Dead)]), Dead);
-        assert_eq!(fate(&[Some(Suspected)]), Suspected);
+        assert_eq!(fate(&[Some(Quarantined)]), Quarantined);
         assert_eq!(fate(&[Some(Acked), None, Some(Dead)]), Requeued);
         assert_eq!(fate(&[Some(Abandoned), None]), Abandoned);
+    }
+
+    fn delivered(tag: u64) -> (Delivery, Arc<Epoch>) {
+        let meter = Meter { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
+        let epoch = Arc::new(Epoch::new(meter, 1));
+        let (exchange, key) = ("tasks".into(), "some.kind".into());
+        let mut message = lapin::message::Delivery::mock(tag, exchange, key, true, b"body".to_vec());
+        message.properties = BasicProperties::default().with_message_id("id".into());
+        (Delivery::new(Arc::clone(&epoch), message), epoch)
+    }
+
+    #[test]
+    fn a_delivery_that_nobody_settles_goes_back() {
+        let (delivery, epoch) = delivered(7);
+        assert_eq!((epoch.deliveries(), epoch.outstanding()), (1, 1));
+        drop(delivery);
+        assert_eq!(only_order(&epoch), Fate::Requeued);
+        assert_eq!(epoch.outstanding(), 0);
+    }
+
+    #[test]
+    fn a_delivery_keeps_what_came_with_it_and_its_channel() {
+        let (delivery, epoch) = delivered(7);
+        assert_eq!(
+            (&*delivery.routing_key, delivery.redelivered, &delivery.body[..]),
+            ("some.kind", true, &b"body"[..])
+        );
+        assert_eq!(delivery.properties.message_id().as_ref().map(|id| id.as_str()), Some("id"));
+        assert!(Arc::ptr_eq(&delivery.epoch(), &epoch) && delivery.alive());
+        epoch.end();
+        assert!(!delivery.alive());
+        delivery.settle(Fate::Dead);
+        assert_eq!(only_order(&epoch), Fate::Dead);
+    }
+
+    #[test]
+    fn shares_know_their_channel_too() {
+        let (shares, epoch) = divided(2);
+        assert!(shares.iter().all(Delivery::alive));
+        epoch.end();
+        assert!(!shares.iter().any(Delivery::alive));
     }
 
     #[test]

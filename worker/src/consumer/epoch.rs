@@ -26,8 +26,14 @@ pub(crate) struct Epoch {
     batch: usize,
     meter: Meter,
     alive: AtomicBool,
+    /// Told when it ends; for the consumer only.
+    over: Notify,
     delivered: AtomicU64,
     ordered: AtomicU64,
+    /// Deliveries that the broker lets its consumers hold unsettled, over all that the channel had.
+    credit: AtomicU64,
+    /// Whether a settlement was sent.
+    settled: AtomicBool,
 }
 
 #[derive(Default)]
@@ -49,8 +55,11 @@ impl Epoch {
             batch,
             meter,
             alive: AtomicBool::new(true),
+            over: Notify::new(),
             delivered: AtomicU64::new(0),
             ordered: AtomicU64::new(0),
+            credit: AtomicU64::new(0),
+            settled: AtomicBool::new(false),
         }
     }
 
@@ -62,6 +71,36 @@ impl Epoch {
 
     pub(crate) fn end(&self) {
         self.alive.store(false, Ordering::Release);
+        self.over.notify_one();
+    }
+
+    /// Completes when no settlement can reach the broker any more; for the consumer only.
+    pub(super) async fn over(&self) {
+        while self.alive() {
+            self.over.notified().await;
+        }
+    }
+
+    /// A consumer begins on the channel, with this prefetch.
+    pub(super) fn grant(&self, prefetch: u16) {
+        self.credit.fetch_add(prefetch.into(), Ordering::Relaxed);
+    }
+
+    /// Settlements that the broker must have heard: it sends a delivery beyond the prefetch only after it
+    /// settled another one.
+    pub(super) fn heard(&self) -> u64 {
+        // Deliveries first: a consumer in between must not make them too many.
+        let delivered = self.deliveries();
+        delivered.saturating_sub(self.credit.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn mark_settled(&self) {
+        self.settled.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a settlement was sent on this channel.
+    pub(super) fn has_settled(&self) -> bool {
+        self.settled.load(Ordering::Relaxed)
     }
 
     pub(crate) fn count_delivery(&self, redelivered: bool) {
@@ -113,6 +152,12 @@ impl Epoch {
         let mut orders = self.orders();
         std::mem::swap(&mut orders.waiting, into);
         orders.watched = !into.is_empty();
+    }
+
+    /// The fates that were decided and not taken, by their tags.
+    #[cfg(test)]
+    pub(crate) fn decided(&self) -> Vec<(u64, Fate)> {
+        self.orders().waiting.iter().map(|order| (order.tag, order.fate)).collect()
     }
 
     /// Takes no order any more; answers those that came too late to be taken.
@@ -171,6 +216,37 @@ mod tests {
         epoch.take(&mut taken);
         assert!(taken.is_empty());
         assert_eq!(woken(&epoch, 6..=6), [true]);
+    }
+
+    #[test]
+    fn deliveries_beyond_the_prefetch_prove_that_settlements_were_heard() {
+        let epoch = epoch(1);
+        assert_eq!(epoch.heard(), 0);
+        epoch.grant(2);
+        (0..5).for_each(|_| epoch.count_delivery(false));
+        assert_eq!((epoch.deliveries(), epoch.heard()), (5, 3));
+        epoch.grant(2);
+        assert_eq!(epoch.heard(), 1, "what the former consumer holds is not in the new one's prefetch");
+    }
+
+    #[test]
+    fn what_is_not_ordered_yet_is_outstanding() {
+        let epoch = epoch(1);
+        (0..3).for_each(|_| epoch.count_delivery(true));
+        epoch.order(ack(2));
+        assert_eq!((epoch.deliveries(), epoch.outstanding(), epoch.waiting()), (3, 2, 1));
+        assert_eq!(epoch.meter.tally.deliveries(), 3);
+        assert_eq!(epoch.meter.lane.redeliveries.get(), 3);
+    }
+
+    #[tokio::test]
+    async fn its_end_is_told_once_it_came() {
+        let epoch = epoch(1);
+        assert!(epoch.alive() && epoch.over().now_or_never().is_none());
+        epoch.end();
+        assert!(!epoch.alive());
+        epoch.over().await;
+        epoch.over().await;
     }
 
     #[test]

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use garenne_common::{
-    broker::{Backoff, BrokerError},
+    broker::{Backoff, BrokerError, unreadable},
     task::header,
 };
 use lapin::{
     Channel,
+    message::Delivery,
     options::{BasicAckOptions, BasicConsumeOptions},
     types::{AMQPValue, FieldTable},
 };
@@ -64,6 +65,13 @@ pub(crate) async fn follow(
     loop {
         let problem = match link.channel(PREFETCH).await {
             Ok((_connection, channel)) => {
+                let skipped = link.unreadable(&stream);
+                let mut take = |record: &Delivery| {
+                    let Some(problem) = unreadable(&record.properties) else { return take(&record.data) };
+                    skipped.inc();
+                    tracing::warn!(stream, problem, "skipped a record that cannot be read");
+                    false
+                };
                 match read(&channel, &stream, &mut position, &progress, &mut backoff, &mut take).await {
                     // Cancelled by the broker: the stream is gone, and offsets mean nothing in the next.
                     Ok(()) => {
@@ -114,7 +122,7 @@ async fn read(
     position: &mut Position,
     progress: &watch::Sender<Progress>,
     backoff: &mut Backoff,
-    take: &mut impl FnMut(&[u8]) -> bool,
+    take: &mut impl FnMut(&Delivery) -> bool,
 ) -> Result<(), lapin::Error> {
     let mut arguments = FieldTable::default();
     let offset = position.next.map_or_else(|| header::long("first"), AMQPValue::LongLongInt);
@@ -132,8 +140,8 @@ async fn read(
         if offset.zip(position.next).is_some_and(|(offset, next)| offset < next) {
             continue;
         }
-        position.next = offset.map(|offset| offset + 1);
-        if take(&record.data) {
+        position.next = offset.map(|offset| offset + 1).or(position.next);
+        if take(&record) {
             progress.send_replace(Progress::CaughtUp);
         }
     }

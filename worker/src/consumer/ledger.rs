@@ -4,7 +4,7 @@
 //! becomes one `multiple` frame; what completed beyond a gap is settled singly, because the gap may
 //! be a task that runs for minutes while its neighbours' credit, or they themselves, are wanted.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
 use garenne_common::shutdown::Fate;
 
@@ -27,93 +27,116 @@ pub(crate) struct Frame {
     pub(crate) fates: [u32; Fate::ALL.len()],
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Slot {
-    Outstanding,
-    Decided(Verdict, Fate),
-    Sent,
-    /// Left to the broker: nothing may cover it.
-    Left,
-}
-
 /// The book of one channel.
+///
+/// Its size and the cost of [`frames`](Self::frames) do not grow with what was settled: behind one long task
+/// a hundred thousand settled tags are one range.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    /// Tag of the first slot. Tags of a channel are consecutive from 1.
+    /// Every tag below it is settled. Tags of a channel are consecutive from 1.
     first: u64,
-    slots: VecDeque<Slot>,
-    decided: usize,
+    /// Tags above `first` that were sent singly, as ranges from first to last. Between two ranges at least one
+    /// delivery is outstanding or left to the broker, so the prefetch bounds their number.
+    sent: BTreeMap<u64, u64>,
+    /// Decided and not yet sent, in the order of the decisions.
+    decided: Vec<(u64, Verdict, Fate)>,
+    /// Entries looked at so far, for tests of what settling costs.
+    #[cfg(test)]
+    visited: usize,
 }
 
 impl Ledger {
     pub(crate) fn new() -> Self {
-        Self { first: 1, slots: VecDeque::new(), decided: 0 }
+        Self {
+            first: 1,
+            sent: BTreeMap::new(),
+            decided: Vec::new(),
+            #[cfg(test)]
+            visited: 0,
+        }
     }
 
-    /// A delivery is decided, once.
+    /// A delivery is decided, once. One that is left to the broker stays outstanding, so that no frame covers it.
     pub(crate) fn decide(&mut self, tag: u64, fate: Fate) {
-        let at = tag.checked_sub(self.first).expect("a delivery is decided once");
-        let at = usize::try_from(at).expect("no more deliveries are outstanding than fit in memory");
-        if at >= self.slots.len() {
-            self.slots.resize(at + 1, Slot::Outstanding);
-        }
-        debug_assert_eq!(self.slots[at], Slot::Outstanding, "a delivery is decided once");
-        self.slots[at] = match fate {
-            Fate::Requeued => Slot::Decided(Verdict::Requeue, fate),
-            Fate::Abandoned | Fate::LostSettlement => Slot::Left,
-            Fate::Acked | Fate::Retried | Fate::Dead | Fate::Suspected => Slot::Decided(Verdict::Ack, fate),
+        assert!(tag >= self.first, "a delivery is decided once");
+        let verdict = match fate {
+            Fate::Requeued => Verdict::Requeue,
+            Fate::Abandoned | Fate::LostSettlement => return,
+            Fate::Acked | Fate::Retried | Fate::Dead | Fate::Quarantined => Verdict::Ack,
         };
-        self.decided += usize::from(self.slots[at] != Slot::Left);
+        self.decided.push((tag, verdict, fate));
     }
 
     /// Decided and not yet sent.
     pub(crate) fn decided(&self) -> usize {
-        self.decided
+        self.decided.len()
     }
 
     /// The frames that settle everything decided; runs from the lowest outstanding tag first. What they
     /// cover counts as sent.
     pub(crate) fn frames(&mut self) -> Vec<Frame> {
-        let mut frames: Vec<_> = std::iter::from_fn(|| self.head_run()).collect();
-        for (at, slot) in self.slots.iter_mut().enumerate() {
-            if self.decided == 0 {
-                break;
-            }
-            let Slot::Decided(verdict, fate) = *slot else { continue };
+        let mut decided = std::mem::take(&mut self.decided);
+        decided.sort_unstable_by_key(|(tag, ..)| *tag);
+        let mut frames = Vec::new();
+        let mut rest = &decided[..];
+        while let Some(covered) = self.head_run(rest, &mut frames) {
+            rest = &rest[covered..];
+        }
+        for &(tag, verdict, fate) in rest {
             let mut fates = [0; Fate::ALL.len()];
             fates[fate as usize] = 1;
-            frames.push(Frame { verdict, tag: self.first + at as u64, multiple: false, fates });
-            *slot = Slot::Sent;
-            self.decided -= 1;
+            frames.push(Frame { verdict, tag, multiple: false, fates });
+            self.note_sent(tag);
         }
+        // Its memory is used again.
+        decided.clear();
+        self.decided = decided;
         frames
     }
 
-    /// Takes the run of equal verdicts at the head, over slots that were sent singly before.
-    fn head_run(&mut self) -> Option<Frame> {
-        while self.slots.front() == Some(&Slot::Sent) {
-            self.slots.pop_front();
-            self.first += 1;
+    /// Takes the run of equal verdicts at the lowest outstanding tag, over tags that were sent singly before.
+    /// Answers how many of `decided`, which is in the order of the tags, it covers.
+    fn head_run(&mut self, decided: &[(u64, Verdict, Fate)], frames: &mut Vec<Frame>) -> Option<usize> {
+        let &(tag, verdict, _) = decided.first()?;
+        if tag != self.first {
+            return None;
         }
-        let Some(&Slot::Decided(verdict, _)) = self.slots.front() else { return None };
-        let mut last = self.first;
+        let mut frame = Frame { verdict, tag, multiple: false, fates: [0; Fate::ALL.len()] };
         let mut covered = 0;
-        let mut fates = [0; Fate::ALL.len()];
-        loop {
-            match self.slots.front() {
-                Some(Slot::Decided(same, fate)) if *same == verdict => {
-                    last = self.first;
-                    covered += 1;
-                    fates[*fate as usize] += 1;
-                }
-                Some(Slot::Sent) => {}
-                _ => break,
+        for &(tag, same, fate) in decided {
+            #[cfg(test)]
+            {
+                self.visited += 1;
             }
-            self.slots.pop_front();
-            self.first += 1;
+            if tag != self.first || same != verdict {
+                break;
+            }
+            frame.tag = tag;
+            frame.fates[fate as usize] += 1;
+            covered += 1;
+            self.first = match self.sent.remove(&(tag + 1)) {
+                Some(last) => last + 1,
+                None => tag + 1,
+            };
         }
-        self.decided -= covered;
-        Some(Frame { verdict, tag: last, multiple: covered > 1, fates })
+        frame.multiple = covered > 1;
+        frames.push(frame);
+        Some(covered)
+    }
+
+    /// Notes a tag that was sent singly, joined to the ranges on both sides of it.
+    fn note_sent(&mut self, tag: u64) {
+        #[cfg(test)]
+        {
+            self.visited += 1;
+        }
+        let last = self.sent.remove(&(tag + 1)).unwrap_or(tag);
+        match self.sent.range_mut(..tag).next_back() {
+            Some((_, end)) if *end + 1 == tag => *end = last,
+            _ => {
+                self.sent.insert(tag, last);
+            }
+        }
     }
 }
 
@@ -170,6 +193,120 @@ mod tests {
         assert_eq!(ledger.decided(), 0);
     }
 
+    #[test]
+    #[should_panic = "a delivery is decided once"]
+    fn a_settled_delivery_cannot_be_decided_again() {
+        let mut ledger = ledger(&[(1, Fate::Acked)]);
+        ledger.frames();
+        ledger.decide(1, Fate::Acked);
+    }
+
+    #[test]
+    fn behind_a_long_task_settling_costs_what_was_decided_and_memory_stays_small() {
+        let mut ledger = Ledger::new();
+        for tag in 2..=100_001 {
+            ledger.decide(tag, Fate::Acked);
+            if tag % 50 == 0 {
+                ledger.frames();
+            }
+        }
+        assert_eq!(ledger.frames().len(), 1);
+        assert_eq!(ledger.visited, 100_000, "each decision is looked at once");
+        assert_eq!(ledger.sent.len(), 1);
+        assert!(ledger.decided.capacity() <= 128, "{}", ledger.decided.capacity());
+        ledger.decide(1, Fate::Acked);
+        assert_eq!(shown(&ledger.frames()), [(Ack, 1, false)]);
+        assert_eq!((ledger.visited, ledger.sent.len(), ledger.first), (100_001, 0, 100_002));
+    }
+
+    #[test]
+    fn ranges_are_as_many_as_there_are_gaps() {
+        let mut ledger =
+            ledger(&[(2, Fate::Acked), (4, Fate::Acked), (6, Fate::Abandoned), (7, Fate::Acked)]);
+        ledger.frames();
+        assert_eq!(ledger.sent, BTreeMap::from([(2, 2), (4, 4), (7, 7)]));
+        ledger.decide(3, Fate::Requeued);
+        assert_eq!(shown(&ledger.frames()), [(Requeue, 3, false)]);
+        assert_eq!(ledger.sent, BTreeMap::from([(2, 4), (7, 7)]));
+        ledger.decide(5, Fate::Acked);
+        ledger.decide(1, Fate::Acked);
+        assert_eq!(shown(&ledger.frames()), [(Ack, 5, true)]);
+        assert_eq!((ledger.first, ledger.sent.len()), (6, 1), "what is left to the broker stays in the way");
+    }
+
+    /// The former ledger, which looked at every tag from the lowest outstanding one: what the frames must be.
+    mod reference {
+        use std::collections::VecDeque;
+
+        use super::{Fate, Frame, Verdict};
+
+        #[derive(Clone, Copy, PartialEq)]
+        enum Slot {
+            Outstanding,
+            Decided(Verdict, Fate),
+            Sent,
+            Left,
+        }
+
+        pub(super) struct Ledger {
+            first: u64,
+            slots: VecDeque<Slot>,
+        }
+
+        impl Ledger {
+            pub(super) fn new() -> Self {
+                Self { first: 1, slots: VecDeque::new() }
+            }
+
+            pub(super) fn decide(&mut self, tag: u64, fate: Fate) {
+                let at = (tag - self.first) as usize;
+                if at >= self.slots.len() {
+                    self.slots.resize(at + 1, Slot::Outstanding);
+                }
+                self.slots[at] = match fate {
+                    Fate::Requeued => Slot::Decided(Verdict::Requeue, fate),
+                    Fate::Abandoned | Fate::LostSettlement => Slot::Left,
+                    _ => Slot::Decided(Verdict::Ack, fate),
+                };
+            }
+
+            pub(super) fn frames(&mut self) -> Vec<Frame> {
+                let mut frames: Vec<_> = std::iter::from_fn(|| self.head_run()).collect();
+                for (at, slot) in self.slots.iter_mut().enumerate() {
+                    let Slot::Decided(verdict, fate) = *slot else { continue };
+                    let mut fates = [0; Fate::ALL.len()];
+                    fates[fate as usize] = 1;
+                    frames.push(Frame { verdict, tag: self.first + at as u64, multiple: false, fates });
+                    *slot = Slot::Sent;
+                }
+                frames
+            }
+
+            fn head_run(&mut self) -> Option<Frame> {
+                while self.slots.front() == Some(&Slot::Sent) {
+                    self.slots.pop_front();
+                    self.first += 1;
+                }
+                let Some(&Slot::Decided(verdict, _)) = self.slots.front() else { return None };
+                let (mut last, mut covered, mut fates) = (self.first, 0, [0; Fate::ALL.len()]);
+                loop {
+                    match self.slots.front() {
+                        Some(Slot::Decided(same, fate)) if *same == verdict => {
+                            last = self.first;
+                            covered += 1;
+                            fates[*fate as usize] += 1;
+                        }
+                        Some(Slot::Sent) => {}
+                        _ => break,
+                    }
+                    self.slots.pop_front();
+                    self.first += 1;
+                }
+                Some(Frame { verdict, tag: last, multiple: covered > 1, fates })
+            }
+        }
+    }
+
     /// What a broker makes of the frames.
     fn apply(frames: &[Frame], broker: &mut [Option<Verdict>]) {
         for frame in frames {
@@ -200,13 +337,16 @@ mod tests {
         ) {
             let n = fates.len();
             let mut left: Vec<usize> = (0..n).collect();
-            let mut ledger = Ledger::new();
+            let (mut ledger, mut former) = (Ledger::new(), reference::Ledger::new());
             let mut broker = vec![None; n];
             for (step, pick) in order.iter().enumerate().take(n) {
                 let i = left.remove(pick % left.len());
                 ledger.decide(i as u64 + 1, fates[i]);
+                former.decide(i as u64 + 1, fates[i]);
                 if step % flush_every == 0 {
-                    apply(&ledger.frames(), &mut broker);
+                    let frames = ledger.frames();
+                    prop_assert_eq!(&frames, &former.frames());
+                    apply(&frames, &mut broker);
                 }
             }
             apply(&ledger.frames(), &mut broker);

@@ -15,7 +15,10 @@ use lapin::{
     options::{BasicQosOptions, QueueDeclareOptions},
     types::FieldTable,
 };
+use prometheus::IntCounter;
 use tokio::sync::Mutex;
+
+use super::reply;
 
 /// Shared by the lanes; whoever finds the connection dead makes the next one.
 #[derive(Clone)]
@@ -25,6 +28,15 @@ pub(crate) struct Link {
     metrics: Metrics,
     /// What must exist on the broker, once that is known.
     topology: Arc<OnceLock<Topology>>,
+}
+
+/// Why the topology was not restored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Unrestored {
+    /// The broker could not be asked.
+    Unasked,
+    /// It did not let us.
+    Refused(String),
 }
 
 impl Link {
@@ -45,6 +57,11 @@ impl Link {
             Ok(channel) => Ok((connection, channel)),
             Err(error) => Err(self.broker.explain(&error)),
         }
+    }
+
+    /// Counts deliveries of a queue whose properties were not as they were published.
+    pub(super) fn unreadable(&self, queue: &str) -> IntCounter {
+        self.metrics.unreadable(queue)
     }
 
     /// An error of this connection's channels, in words that say what to do.
@@ -101,11 +118,34 @@ impl Link {
 
     /// Puts back what somebody deleted, where this user may.
     pub(crate) async fn mend(&self) {
-        let Some(topology) = self.topology.get() else { return };
-        let Ok(connection) = self.connection().await else { return };
-        match ensure(&connection, topology).await {
-            Ok(()) => tracing::warn!("a queue was missing and is there again"),
-            Err(error) => tracing::warn!(%error, "a queue is missing"),
+        if self.restore().await.is_ok() {
+            tracing::warn!("a queue was missing and is there again");
+        }
+    }
+
+    /// The same; answers what keeps the topology from being there.
+    pub(crate) async fn restore(&self) -> Result<(), Unrestored> {
+        let Some(topology) = self.topology.get() else { return Err(Unrestored::Unasked) };
+        let Ok(connection) = self.connection().await else { return Err(Unrestored::Unasked) };
+        ensure(&connection, topology).await.map_err(|error| {
+            tracing::warn!(%error, "a queue or exchange is missing");
+            match error {
+                TopologyError::Broker(_) => Unrestored::Unasked,
+                error => Unrestored::Refused(error.to_string()),
+            }
+        })
+    }
+
+    /// Whether a queue is there. Nothing, when the broker cannot be asked.
+    pub(crate) async fn exists(&self, queue: &str) -> Option<bool> {
+        let (_connection, channel) = self.channel(1).await.ok()?;
+        let look = QueueDeclareOptions { passive: true, ..Default::default() };
+        match channel.queue_declare(queue.into(), look, FieldTable::default()).await {
+            Ok(_) => {
+                let _ = channel.close(200, "looked".into()).await;
+                Some(true)
+            }
+            Err(error) => (reply::code(&error) == Some(reply::NOT_FOUND)).then_some(false),
         }
     }
 

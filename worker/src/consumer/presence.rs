@@ -4,9 +4,13 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use garenne_common::{broker::Backoff, topology::Names};
+use garenne_common::{
+    broker::{Backoff, unreadable},
+    topology::Names,
+};
 use lapin::{
     Channel,
+    message::Delivery,
     options::{BasicConsumeOptions, QueueBindOptions, QueueDeclareOptions},
     types::FieldTable,
 };
@@ -50,6 +54,14 @@ pub(crate) async fn keep(
     loop {
         let problem = match link.channel(100).await {
             Ok((_connection, channel)) => {
+                let skipped = link.unreadable(&names.worker(&worker));
+                let command = |message: &Delivery| match unreadable(&message.properties) {
+                    Some(problem) => {
+                        skipped.inc();
+                        tracing::warn!(worker, problem, "skipped a command that cannot be read");
+                    }
+                    None => command(&message.data),
+                };
                 let held = hold(&channel, &names, &worker, &mut present, &command, &mut backoff).await;
                 held.err().map_or_else(|| "the queue was deleted".to_owned(), |error| error.to_string())
             }
@@ -66,7 +78,7 @@ async fn hold(
     names: &Names,
     worker: &str,
     present: &mut impl AsyncFnMut(),
-    command: &impl Fn(&[u8]),
+    command: &impl Fn(&Delivery),
     backoff: &mut Backoff,
 ) -> Result<(), lapin::Error> {
     let queue = names.worker(worker);
@@ -83,7 +95,7 @@ async fn hold(
     backoff.reset();
     present().await;
     while let Some(message) = commands.next().await {
-        command(&message?.data);
+        command(&message?);
     }
     Ok(())
 }

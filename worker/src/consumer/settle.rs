@@ -1,6 +1,6 @@
 //! Tells the broker, in as few frames as the ledger finds.
 
-use std::sync::Arc;
+use std::{collections::VecDeque, future::Future, sync::Arc};
 
 use futures_util::future::join_all;
 use garenne_common::shutdown::Fate;
@@ -21,17 +21,50 @@ use super::{
     subscribe::Subscription,
 };
 
+#[cfg(test)]
+mod tests;
+
 /// The broker's channel stashes settlements beyond 32 that its queue has not applied yet, and forgets
 /// the stash when it is closed. A channel that sent no more than this has no stash.
 const WITHOUT_STASH: u64 = 16;
 
-/// Settles one channel's deliveries.
-pub(super) struct Settler {
-    channel: Channel,
+/// What a settler needs of a channel.
+pub(super) trait SettleChannel: Send + Sync + 'static {
+    /// Queues a frame when it is first polled, and completes when the frame is on the socket.
+    fn send(&self, frame: &Frame) -> impl Future<Output = Result<(), lapin::Error>> + Send;
+
+    /// Makes the broker's channel pass its stash on to `queue`; completes when that has applied it.
+    fn unstash(&self, queue: &str) -> impl Future<Output = Result<(), lapin::Error>> + Send;
+}
+
+impl SettleChannel for Channel {
+    async fn send(&self, frame: &Frame) -> Result<(), lapin::Error> {
+        match frame.verdict {
+            Verdict::Ack => self.basic_ack(frame.tag, BasicAckOptions { multiple: frame.multiple }).await,
+            Verdict::Requeue => {
+                let options = BasicNackOptions { multiple: frame.multiple, requeue: true };
+                self.basic_nack(frame.tag, options).await
+            }
+        }
+    }
+
+    /// The only requests that wait until the queue has applied everything before them are a consume, a cancel
+    /// and a get: a get is asked, and what it may bring goes back.
+    async fn unstash(&self, queue: &str) -> Result<(), lapin::Error> {
+        if let Some(message) = self.basic_get(queue.into(), BasicGetOptions::default()).await? {
+            let back = BasicNackOptions { multiple: false, requeue: true };
+            self.basic_nack(message.delivery.delivery_tag, back).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Settles one channel's deliveries. However it ends, also by an abort or a panic, everything delivered on the
+/// channel is counted once.
+pub(super) struct Settler<C> {
+    channel: C,
     queue: String,
-    epoch: Arc<Epoch>,
-    meter: Meter,
-    ledger: Ledger,
+    books: Books,
     taken: Vec<Order>,
     /// A decided settlement may wait for company until its next tick.
     clock: Clock,
@@ -49,21 +82,19 @@ pub(super) fn batch(subscription: &Subscription) -> usize {
     usize::from(subscription.prefetch / 4).max(1)
 }
 
-impl Settler {
+impl<C: SettleChannel> Settler<C> {
     pub(super) fn new(
-        channel: Channel,
+        channel: C,
         epoch: Arc<Epoch>,
         meter: Meter,
         subscription: &Subscription,
         draining: watch::Receiver<bool>,
     ) -> Self {
-        let queue = subscription.queue.clone();
+        let unheard = Unheard { meter: meter.clone(), frames: VecDeque::new(), settled: 0, before: 0 };
         Self {
             channel,
-            queue,
-            epoch,
-            meter,
-            ledger: Ledger::new(),
+            queue: subscription.queue.clone(),
+            books: Books { epoch, meter, ledger: Ledger::new(), unheard: Some(unheard) },
             taken: Vec::new(),
             clock: subscription.clock,
             due: None,
@@ -73,25 +104,33 @@ impl Settler {
         }
     }
 
-    /// Runs until everything delivered is settled after the intake closed, or the channel ends. `batch` is
-    /// what the epoch was made with.
-    pub(super) async fn run(mut self, batch: usize) {
+    /// Runs until everything delivered is settled after the intake closed, or the channel or its consumer ends.
+    /// `batch` is what the epoch was made with. The answer is for whoever closes the channel.
+    pub(super) async fn run(mut self, batch: usize) -> Unheard {
         loop {
             let draining = *self.draining.borrow();
             if draining {
                 self.take();
-                if self.received == self.epoch.deliveries() || !self.epoch.alive() {
+                if self.received == self.books.epoch.deliveries() || !self.books.epoch.alive() {
                     break;
                 }
             }
             let due = self.due;
             tokio::select! {
                 biased;
-                () = self.epoch.news() => {}
+                () = self.books.epoch.news() => {}
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
-                _ = self.draining.changed() => continue,
+                changed = self.draining.changed() => match changed {
+                    Ok(()) => continue,
+                    // The consumer is gone without a word: aborted, or it panicked. Nobody closes the channel
+                    // in order, so nothing that is sent now is known to arrive.
+                    Err(_) => {
+                        self.books.epoch.end();
+                        break;
+                    }
+                },
             }
-            let decided = self.ledger.decided() + self.epoch.waiting();
+            let decided = self.books.ledger.decided() + self.books.epoch.waiting();
             let now = Instant::now();
             if decided >= batch || due.is_some_and(|due| due <= now) {
                 self.due = None;
@@ -103,75 +142,160 @@ impl Settler {
                 self.due = due.or(Some(self.clock.next(now)));
             }
         }
-        self.finish().await;
+        self.finish().await
     }
 
     /// Enters into the ledger what was decided. Where that was anything, more is looked for at the next tick:
     /// the epoch counts on it.
     fn take(&mut self) {
-        self.epoch.take(&mut self.taken);
+        self.books.epoch.take(&mut self.taken);
         if !self.taken.is_empty() {
             self.due = Some(self.clock.next(Instant::now()));
         }
         self.received += self.taken.len() as u64;
         for Order { tag, fate } in self.taken.drain(..) {
-            self.ledger.decide(tag, fate);
+            self.books.ledger.decide(tag, fate);
             if fate == Fate::Abandoned {
-                self.meter.settled(fate, 1);
+                self.books.meter.settled(fate, 1);
             }
-        }
-    }
-
-    async fn flush(&mut self) -> Result<(), lapin::Error> {
-        let frames = self.ledger.frames();
-        self.send(frames).await
-    }
-
-    /// Settles what is decided and has the broker apply it, then counts what can no longer be settled.
-    async fn finish(mut self) {
-        if self.epoch.alive() && self.flush().await.is_ok() && self.sent > WITHOUT_STASH {
-            self.unstash().await;
-        }
-        self.epoch.end();
-        let lost = self.ledger.decided() + self.epoch.close().len();
-        self.meter.settled(Fate::LostSettlement, lost as u64);
-    }
-
-    /// Makes the broker's channel pass its stash on to the queue. The only requests that wait until the queue
-    /// has applied everything before them are a consume, a cancel and a get: a get is asked, and what it may
-    /// bring goes back.
-    async fn unstash(&self) {
-        let got = self.channel.basic_get(self.queue.as_str().into(), BasicGetOptions::default()).await;
-        if let Ok(Some(message)) = got {
-            let back = BasicNackOptions { multiple: false, requeue: true };
-            // Otherwise the channel is gone, which gives it back, too.
-            let _ = self.channel.basic_nack(message.delivery.delivery_tag, back).await;
         }
     }
 
     /// All frames are handed to the client before the first is awaited: it queues them in order.
-    async fn send(&mut self, frames: Vec<Frame>) -> Result<(), lapin::Error> {
+    async fn flush(&mut self) -> Result<(), lapin::Error> {
+        let frames = self.books.ledger.frames();
         self.sent += frames.len() as u64;
-        let channel = &self.channel;
-        let sent = join_all(frames.iter().map(async |frame| match frame.verdict {
-            Verdict::Ack => channel.basic_ack(frame.tag, BasicAckOptions { multiple: frame.multiple }).await,
-            Verdict::Requeue => {
-                let options = BasicNackOptions { multiple: frame.multiple, requeue: true };
-                channel.basic_nack(frame.tag, options).await
-            }
-        }))
-        .await;
+        let epoch = Arc::clone(&self.books.epoch);
+        // An abort meanwhile leaves them to be counted as lost.
+        let mut unsent = self.books.sending(&frames);
+        let sent = join_all(frames.iter().map(|frame| self.channel.send(frame))).await;
         let mut outcome = Ok(());
-        for (frame, sent) in frames.into_iter().zip(sent) {
-            for (fate, count) in Fate::ALL.into_iter().zip(frame.fates) {
-                let fate = if sent.is_ok() { fate } else { Fate::LostSettlement };
-                self.meter.settled(fate, count.into());
+        for (frame, sent) in frames.iter().zip(sent) {
+            unsent.told(frame, sent.is_ok());
+            if sent.is_ok() {
+                epoch.mark_settled();
             }
             outcome = outcome.and(sent);
         }
+        drop(unsent);
         if outcome.is_err() {
-            self.epoch.end();
+            self.books.epoch.end();
         }
         outcome
+    }
+
+    /// Settles what is decided and has the broker apply it, then counts what can no longer be settled.
+    async fn finish(mut self) -> Unheard {
+        if self.books.epoch.alive() && self.flush().await.is_ok() && self.sent > WITHOUT_STASH {
+            // What an error means for the channel its close will say.
+            if self.channel.unstash(&self.queue).await.is_ok() {
+                self.books.unheard().arrived();
+            }
+        }
+        self.books.unheard.take().expect("only this takes it, once")
+    }
+}
+
+/// What is known of a channel's deliveries. Dropped, it counts what can no longer be settled.
+struct Books {
+    epoch: Arc<Epoch>,
+    meter: Meter,
+    ledger: Ledger,
+    /// None once it was handed on.
+    unheard: Option<Unheard>,
+}
+
+impl Books {
+    fn unheard(&mut self) -> &mut Unheard {
+        self.unheard.as_mut().expect("it is handed on at the very end")
+    }
+
+    fn sending(&mut self, frames: &[Frame]) -> Sending<'_> {
+        let left = frames.iter().map(|frame| u64::from(frame.fates.iter().sum::<u32>())).sum();
+        let heard = self.epoch.heard();
+        let unheard = self.unheard();
+        unheard.prove(heard);
+        Sending { unheard, left }
+    }
+}
+
+impl Drop for Books {
+    fn drop(&mut self) {
+        self.epoch.end();
+        let lost = self.ledger.decided() + self.epoch.close().len();
+        self.meter.settled(Fate::LostSettlement, lost as u64);
+    }
+}
+
+/// Deliveries whose frames are on their way to the socket. Dropped, it counts the rest as lost.
+struct Sending<'a> {
+    unheard: &'a mut Unheard,
+    left: u64,
+}
+
+impl Sending<'_> {
+    /// Counts what a frame settled, or what was lost with it.
+    fn told(&mut self, frame: &Frame, sent: bool) {
+        for (fate, count) in Fate::ALL.into_iter().zip(frame.fates) {
+            let fate = if sent { fate } else { Fate::LostSettlement };
+            self.unheard.meter.settled(fate, count.into());
+            self.left -= u64::from(count);
+        }
+        if sent {
+            self.unheard.sent(frame.fates);
+        }
+    }
+}
+
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        self.unheard.meter.settled(Fate::LostSettlement, self.left);
+    }
+}
+
+/// What was counted as settled and nothing proves that the broker has heard of. Dropped, its deliveries are
+/// lost settlements on the receipt: the broker redelivers them, or may. In the metrics they stay what was sent.
+#[must_use = "dropped, it makes settlements lost ones"]
+pub(super) struct Unheard {
+    meter: Meter,
+    /// What the frames settled, the oldest first; the prefetch bounds their number.
+    frames: VecDeque<[u32; Fate::ALL.len()]>,
+    /// Deliveries settled in all on the channel, and by the frames that are forgotten.
+    settled: u64,
+    before: u64,
+}
+
+impl Unheard {
+    fn sent(&mut self, fates: [u32; Fate::ALL.len()]) {
+        self.settled += u64::from(fates.iter().sum::<u32>());
+        self.frames.push_back(fates);
+    }
+
+    /// The broker has heard so many settlements at least, which come in the order in which they were sent.
+    fn prove(&mut self, heard: u64) {
+        while let Some(fates) = self.frames.front() {
+            let first = u64::from(fates.iter().sum::<u32>());
+            if self.before + first > heard {
+                break;
+            }
+            self.before += first;
+            self.frames.pop_front();
+        }
+    }
+
+    /// The broker answered something that was asked after the last of them, or nobody will ever know.
+    pub(super) fn arrived(&mut self) {
+        self.frames.clear();
+        self.before = self.settled;
+    }
+}
+
+impl Drop for Unheard {
+    fn drop(&mut self) {
+        for fates in self.frames.drain(..) {
+            for (fate, count) in Fate::ALL.into_iter().zip(fates) {
+                self.meter.tally.correct(fate, Fate::LostSettlement, count.into());
+            }
+        }
     }
 }

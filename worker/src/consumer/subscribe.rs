@@ -13,8 +13,10 @@ use tokio::{
     sync::{mpsc, watch},
     time::{Instant, sleep_until},
 };
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::{
+    admission::Admission,
     company::{Clock, Company},
     delivery::Delivery,
     epoch::Epoch,
@@ -24,6 +26,7 @@ use super::{
     settle::{self, Settler},
     watchdog::Watchdog,
 };
+use crate::supervise::{Panics, caught};
 
 /// Whether new messages are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,16 +90,20 @@ pub(crate) struct Subscriber<F> {
     /// waiting, one that was taken away may come back.
     pub(crate) denied: Option<mpsc::Sender<BrokerError>>,
     /// Takes what was delivered, in order; while it waits nothing more is taken, and the prefetch bounds what
-    /// piles up.
+    /// piles up. Answers the message of a panic, where one of the deliveries made it panic.
     pub(crate) accept: F,
+    /// The settlers of its channels.
+    pub(crate) settlers: TaskTracker,
+    pub(crate) panics: Panics,
 }
 
 impl<F, R> Subscriber<F>
 where
     F: Fn(Vec<Delivery>) -> R,
-    R: Future<Output = ()>,
+    R: Future<Output = Result<(), String>>,
 {
-    pub(crate) async fn run(mut self) {
+    /// Called again after a panic in it, it begins with a new channel.
+    pub(crate) async fn run(&mut self) {
         let mut backoff = Backoff::reconnect();
         while wanted(&self.intake) != Intake::Closed {
             let problem = match self.link.channel(self.subscription.prefetch).await {
@@ -122,17 +129,18 @@ where
         let (drain, draining) = watch::channel(false);
         let (ours, meter) = (Arc::clone(&epoch), self.meter.clone());
         let settler = Settler::new(channel.clone(), ours, meter, &self.subscription, draining);
-        let settling = tokio::spawn(settler.run(batch));
+        // An abort of this consumer, or a panic in it, is its settler's end as well.
+        let settling = AbortOnDropHandle::new(self.settlers.spawn(settler.run(batch)));
 
         let ended = loop {
             let ended = match wanted(&self.intake) {
                 Intake::Closed => break Ok(()),
-                Intake::Quiet => self.idle(&channel).await,
+                Intake::Quiet => self.idle(&channel, &epoch).await,
                 Intake::Open => match self.start(&channel).await {
                     Ok(consumer) => {
                         self.trouble.send_replace(None);
                         self.denied = None;
-                        backoff.reset();
+                        epoch.grant(self.subscription.prefetch);
                         self.consume(&channel, consumer, &epoch).await
                     }
                     Err(error) => {
@@ -160,13 +168,29 @@ where
         drain.send_replace(true);
         // The settler ends by itself; a panic in it is a bug worth seeing.
         let settled = settling.await;
+        // A consumer that the broker accepts may end before it settles anything, again and again.
+        if epoch.has_settled() {
+            backoff.reset();
+        }
         match (ended, settled) {
-            (Ok(()), Ok(())) => match channel.close(200, "drained".into()).await {
-                Ok(()) => End::Drained,
+            (Ok(()), Ok(mut unheard)) => match channel.close(200, "drained".into()).await {
+                Ok(()) => {
+                    unheard.arrived();
+                    End::Drained
+                }
                 Err(error) => End::Broken(error.to_string()),
             },
-            (Err(problem), _) => End::Broken(problem),
-            (_, Err(panic)) => End::Broken(panic.to_string()),
+            (Err(problem), Ok(mut unheard)) => {
+                // In the middle of its work a lost connection may or may not have brought the last of them.
+                if wanted(&self.intake) != Intake::Closed {
+                    unheard.arrived();
+                }
+                End::Broken(problem)
+            }
+            (_, Err(panic)) => {
+                self.panics.count("settlements");
+                End::Broken(format!("the settlement writer ended: {panic}"))
+            }
         }
     }
 
@@ -185,11 +209,20 @@ where
         consumer: Consumer,
         epoch: &Arc<Epoch>,
     ) -> Result<(), String> {
-        let Self { link, subscription, intake, accept, .. } = self;
-        let mut watchdog = Watchdog::new(link, &subscription.queue, subscription.prefetch, Arc::clone(epoch));
+        let Self { link, subscription, intake, accept, trouble, panics, .. } = self;
+        let look = || link.ready(&subscription.queue);
+        let mut watchdog = Watchdog::new(subscription.prefetch, Arc::clone(epoch), look);
+        let mut admission = Admission::new();
         let tag = consumer.tag();
         // Made ours one by one: a burst of the client's own would be moved about once more.
-        let ours = consumer.map_ok(|message| Delivery::new(Arc::clone(epoch), message));
+        let unreadable = link.unreadable(&subscription.queue);
+        let ours = consumer.map_ok(|message| {
+            let delivery = Delivery::new(Arc::clone(epoch), message);
+            if delivery.unreadable.is_some() {
+                unreadable.inc();
+            }
+            delivery
+        });
         let mut bursts = ours.try_ready_chunks(BURST);
         let mut company = Company::new(subscription.prefetch, subscription.clock);
         let mut cancelled = false;
@@ -199,6 +232,12 @@ where
                 () = until(intake, |intake| intake != Intake::Open), if !cancelled => Event::Enough,
                 burst = in_company(&company, bursts.next()) => Event::Burst(burst),
                 () = sleep_until(watchdog.due()), if !cancelled => Event::Look,
+                () = epoch.over() => return Err("no settlement can be sent any more".into()),
+                () = sleep_until(admission.calm().unwrap_or_else(Instant::now)), if admission.calm().is_some() => {
+                    admission.calmed();
+                    trouble.send_replace(None);
+                    continue;
+                }
             };
             match event {
                 Event::Burst(Some(burst)) => {
@@ -207,9 +246,22 @@ where
                         Err(TryReadyChunksError(deliveries, error)) => (deliveries, Some(error)),
                     };
                     company.took(deliveries.len(), deliveries.len() == BURST, Instant::now());
-                    accept(deliveries).await;
+                    let admitted = caught(accept(deliveries)).await.and_then(|admitted| admitted);
                     if let Some(error) = error {
                         return Err(error.to_string());
+                    }
+                    if let Err(panic) = admitted {
+                        panics.count("admission");
+                        let wait = admission.panicked(Instant::now());
+                        let queue = &subscription.queue;
+                        tracing::error!(
+                            queue,
+                            panic,
+                            ?wait,
+                            "the admission of a delivery panicked: it goes back"
+                        );
+                        trouble.send_replace(Some(format!("the admission of a delivery panicked: {panic}")));
+                        tokio::time::sleep(wait).await;
                     }
                 }
                 Event::Burst(None) if cancelled => return Ok(()),
@@ -231,11 +283,12 @@ where
     }
 
     /// Waits for another intake, or for the channel to die.
-    async fn idle(&mut self, channel: &Channel) -> Result<(), String> {
+    async fn idle(&mut self, channel: &Channel, epoch: &Epoch) -> Result<(), String> {
         let mut pulse = tokio::time::interval(PULSE);
         loop {
             tokio::select! {
                 () = until(&mut self.intake, |intake| intake != Intake::Quiet) => return Ok(()),
+                () = epoch.over() => return Err("no settlement can be sent any more".into()),
                 _ = pulse.tick() => if !channel.status().connected() {
                     return Err("the channel ended while quiet".into());
                 }

@@ -1,11 +1,11 @@
 //! Notices a consumer that the broker has forgotten: messages wait, there is credit, and nothing
 //! comes. No error tells of that; only looking does.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{epoch::Epoch, link::Link};
+use super::epoch::Epoch;
 
 /// How long nothing may come before the queue is looked at, and between two looks.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -13,19 +13,23 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LOOKS: u32 = 2;
 
 /// Watches one consumer.
-pub(super) struct Watchdog<'a> {
-    link: &'a Link,
-    queue: &'a str,
+pub(super) struct Watchdog<L> {
+    /// Answers how many messages are ready in the queue, where that can be told.
+    look: L,
     prefetch: u64,
     epoch: Arc<Epoch>,
     since: Instant,
     suspicion: Suspicion,
 }
 
-impl<'a> Watchdog<'a> {
-    pub(super) fn new(link: &'a Link, queue: &'a str, prefetch: u16, epoch: Arc<Epoch>) -> Self {
+impl<L, R> Watchdog<L>
+where
+    L: Fn() -> R,
+    R: Future<Output = Option<u32>>,
+{
+    pub(super) fn new(prefetch: u16, epoch: Arc<Epoch>, look: L) -> Self {
         let suspicion = Suspicion::default();
-        Self { link, queue, prefetch: prefetch.into(), epoch, since: Instant::now(), suspicion }
+        Self { look, prefetch: prefetch.into(), epoch, since: Instant::now(), suspicion }
     }
 
     /// When it wants to look next.
@@ -46,8 +50,7 @@ impl<'a> Watchdog<'a> {
 
     /// Whether ready messages are there; unknown counts as no, other errors are noticed elsewhere.
     async fn waiting(&self) -> bool {
-        let look = self.link.ready(self.queue);
-        tokio::time::timeout(PATIENCE, look).await.ok().flatten().is_some_and(|ready| ready > 0)
+        tokio::time::timeout(PATIENCE, (self.look)()).await.ok().flatten().is_some_and(|ready| ready > 0)
     }
 }
 
@@ -79,7 +82,53 @@ impl Suspicion {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
+    use garenne_common::{shutdown::Fate, telemetry::Metrics};
+
     use super::*;
+    use crate::consumer::{Meter, epoch::Order};
+
+    fn epoch() -> Arc<Epoch> {
+        let meter = Meter { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
+        Arc::new(Epoch::new(meter, 1))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_looks_every_ten_seconds_and_only_where_there_is_credit() {
+        let (epoch, looks) = (epoch(), Cell::new(0));
+        let look = || {
+            looks.set(looks.get() + 1);
+            std::future::ready(Some(1))
+        };
+        let mut watchdog = Watchdog::new(2, Arc::clone(&epoch), look);
+        let begun = Instant::now();
+        assert_eq!(watchdog.due(), begun + Duration::from_secs(10));
+        (0..2).for_each(|_| epoch.count_delivery(false));
+        assert!(!watchdog.barks().await, "two came");
+        tokio::time::sleep_until(watchdog.due()).await;
+        assert!(!watchdog.barks().await && !watchdog.barks().await, "no credit");
+        assert_eq!((looks.get(), watchdog.due()), (0, begun + Duration::from_secs(20)));
+        epoch.order(Order { tag: 1, fate: Fate::Acked });
+        assert!(!watchdog.barks().await, "the first look in vain");
+        assert!(watchdog.barks().await, "the second");
+        assert_eq!(looks.get(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_look_without_an_answer_or_at_an_empty_queue_says_nothing() {
+        let answers = [None, Some(0)];
+        for answer in answers {
+            let mut watchdog = Watchdog::new(2, epoch(), || std::future::ready(answer));
+            for _ in 0..3 {
+                assert!(!watchdog.barks().await, "{answer:?}");
+            }
+        }
+        let mut watchdog = Watchdog::new(2, epoch(), std::future::pending);
+        let begun = Instant::now();
+        assert!(!watchdog.barks().await);
+        assert_eq!(begun.elapsed(), Duration::from_secs(10));
+    }
 
     /// A look at so many deliveries in all, at messages that wait, and with so many deliveries afterwards.
     fn look(suspicion: &mut Suspicion, deliveries: u64, waiting: bool, after: u64) -> bool {

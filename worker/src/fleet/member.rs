@@ -1,178 +1,102 @@
-//! This worker as a member of the fleet.
+//! This worker as a member of the fleet: what it knows of the others, and what it lets them know.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, SystemTime},
 };
 
 use garenne_common::{
-    broker::{Backoff, BrokerError, Message, PublishError, Publisher, Target},
-    exit::{Exit, HasExit},
-    shutdown::Mode,
-    task::{StandingOrder, epoch_ms},
+    broker::{Backoff, Message, PublishError, Target},
+    task::{Envelope, StandingOrder, WorkerIncarnation, epoch_ms},
     topology::Names,
 };
-use humantime::format_duration;
 use lapin::BasicProperties;
-use serde::{Deserialize, de::DeserializeOwned};
-use thiserror::Error;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::{
-    sync::{Mutex as AsyncMutex, watch},
-    task::JoinSet,
-    time::{Instant, sleep_until, timeout},
+    sync::{Mutex as AsyncMutex, Notify, watch},
+    time::{Instant, interval_at, sleep, timeout},
 };
 
 use super::{
+    crash::{Finding, Observation},
+    grouped::GroupedTasks,
     lives::{Life, Lives},
-    orders::Orders,
-};
-use crate::consumer::{
-    Link,
-    journal::{self, Progress},
-    presence,
+    orders::{Orders, Word},
+    wire::Wire,
 };
 
-/// How long after a message came back its worker's death is certainly visible: the broker deletes the
+/// How long after a message came back its worker's crash is certainly visible: the broker deletes the
 /// exclusive queue of a dead connection in the same breath as it requeues its messages.
 const SETTLING: Duration = Duration::from_millis(250);
-/// How long the worker's own queue may take before work starts without it.
-const APPEARANCE: Duration = Duration::from_secs(10);
+/// Between two looks at a worker that may have crashed.
+const LOOK: Duration = Duration::from_millis(250);
+/// How long a mark may take to come back before another one is set: the stream may have been deleted.
+const MARK_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a worker repeats its start record, so that the stream always has one.
+pub(super) const REPEAT: Duration = Duration::from_secs(4 * 3600);
+/// How often what is out of date is removed.
+const FORGET: Duration = Duration::from_secs(600);
 
-/// How long a stream is read where no mark can be set, because the broker blocks publishers.
-const UNMARKED: Duration = Duration::from_secs(3);
-
-/// A command that arrives on the worker's own queue.
-#[derive(Debug, Deserialize)]
-#[serde(tag = "command", rename_all = "kebab-case")]
-pub(crate) enum Command {
-    Shutdown { mode: Option<Mode> },
-    Quiet,
-    Resume,
-    Beat,
-}
-
-/// Why a worker cannot become a member. Without the stop orders it would start what an operator
-/// stopped; without the lives it could not tell a crash from a hand-back.
-#[derive(Debug, Error)]
-pub enum FleetError {
-    /// The broker does not let it read a stream.
-    #[error(transparent)]
-    Denied(BrokerError),
-    /// A stream was not read to its end in time.
-    #[error("stream {stream:?} was not read to its end within {}: {problem}", format_duration(*.waited))]
-    Behind {
-        /// The stream.
-        stream: String,
-        /// How long it was tried.
-        waited: Duration,
-        /// What kept it from being read, last.
-        problem: String,
-    },
-}
-
-impl HasExit for FleetError {
-    fn exit(&self) -> Exit {
-        match self {
-            Self::Denied(error) => error.exit(),
-            Self::Behind { .. } => Exit::BrokerUnavailable,
-        }
-    }
+/// Who this worker is to the others.
+pub(crate) struct Identity {
+    pub(crate) worker: Arc<str>,
+    /// The kinds that it has handlers for.
+    pub(crate) kinds: Vec<String>,
 }
 
 /// This worker among the others.
 pub(crate) struct Member {
-    worker: Arc<str>,
+    identity: Identity,
     incarnation: String,
     names: Names,
-    link: Link,
-    publisher: Publisher,
+    wire: Box<dyn Wire>,
     lives: Mutex<Lives>,
     orders: Arc<Orders>,
+    grouped: GroupedTasks,
     /// When the others were last looked at, begun.
     looked: AsyncMutex<Option<Instant>>,
+    /// How many marks were set in the lifecycle stream since the first one, and the highest that was read.
+    marks_set: AtomicU64,
+    marks_read: watch::Sender<u64>,
+    /// Told of records that say this incarnation crashed.
+    disputed: Notify,
 }
 
-/// The tasks that keep a member informed; dropped, they end.
-pub(crate) struct Membership {
-    pub(crate) member: Arc<Member>,
-    tasks: JoinSet<()>,
+/// A record of either stream: an order or a life, or the mark of a worker that wants to know when it has
+/// read all that is there.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Record<R> {
+    Mark { mark: String },
+    Other(R),
+}
+
+/// What was read.
+enum Read<R> {
+    /// This worker's first mark.
+    Begun,
+    Record(R),
+    Nothing,
 }
 
 impl Member {
-    /// Reads the streams to their end, for at most `patience`, then lets the fleet know. `enforce` hears of
-    /// each standing order as it comes; `obey` of what arrives on the worker's own queue.
-    ///
-    /// # Errors
-    /// [`FleetError`].
-    pub(crate) async fn join(
-        worker: Arc<str>,
-        names: Names,
-        link: Link,
-        publisher: Publisher,
-        patience: Duration,
-        obey: impl Fn(Command) + Send + Sync + 'static,
-        enforce: impl Fn(&StandingOrder) + Send + 'static,
-    ) -> Result<Membership, FleetError> {
-        let member = Arc::new(Self {
+    pub(super) fn new(identity: Identity, names: Names, wire: Box<dyn Wire>) -> Self {
+        Self {
+            identity,
             incarnation: uuid::Uuid::now_v7().to_string(),
-            worker,
             names,
-            link,
-            publisher,
+            wire,
             lives: Mutex::default(),
             orders: Arc::default(),
+            grouped: GroupedTasks::default(),
             looked: AsyncMutex::default(),
-        });
-        let mut tasks = JoinSet::new();
-        let this = Arc::clone(&member);
-        let orders = member.read(&mut tasks, member.names.stops(), move |order| this.take(&order, &enforce));
-        let this = Arc::clone(&member);
-        let lives = member.read(&mut tasks, member.names.lives(), move |life| this.lives().apply(life));
-        let both = async {
-            tokio::try_join!(orders.caught_up(&member, patience), lives.caught_up(&member, patience))
-        };
-        both.await?;
-        let this = Arc::clone(&member);
-        let (present, is_present) = watch::channel(false);
-        let hello = async move || {
-            this.tell(|worker, incarnation, at| Life::Hello { worker, incarnation, at }).await;
-            present.send_replace(true);
-        };
-        let command = move |body: &[u8]| match serde_json::from_slice(body) {
-            Ok(command) => obey(command),
-            Err(error) => tracing::warn!(%error, "a command that cannot be read"),
-        };
-        let (link, names, worker) = (member.link.clone(), member.names.clone(), member.worker.to_string());
-        tasks.spawn(presence::keep(link, names, worker, hello, command));
-        let mut is_present = is_present;
-        if timeout(APPEARANCE, is_present.wait_for(|present| *present)).await.is_err() {
-            tracing::warn!(worker = %member.worker, "no queue of its own: does another worker have this id?");
+            marks_set: AtomicU64::new(0),
+            marks_read: watch::Sender::new(0),
+            disputed: Notify::new(),
         }
-        Ok(Membership { member, tasks })
-    }
-
-    /// Begins to read a stream.
-    fn read<R: DeserializeOwned>(
-        &self,
-        tasks: &mut JoinSet<()>,
-        stream: String,
-        mut take: impl FnMut(R) + Send + 'static,
-    ) -> Reading {
-        let (sender, progress) = watch::channel(Progress::default());
-        let (name, ours) = (stream.clone(), self.incarnation.clone());
-        let read = move |record: &[u8]| match serde_json::from_slice(record) {
-            Ok(Record::Mark { mark }) => mark == ours,
-            Ok(Record::Other(record)) => {
-                take(record);
-                false
-            }
-            Err(error) => {
-                tracing::warn!(%error, stream = name, "a record that cannot be read");
-                false
-            }
-        };
-        tasks.spawn(journal::follow(self.link.clone(), stream.clone(), sender, read));
-        Reading { stream, progress }
     }
 
     /// This life of the worker.
@@ -180,9 +104,22 @@ impl Member {
         &self.incarnation
     }
 
+    pub(super) fn names(&self) -> &Names {
+        &self.names
+    }
+
+    pub(super) fn worker(&self) -> &str {
+        &self.identity.worker
+    }
+
     /// What an operator ordered.
     pub(crate) fn orders(&self) -> &Arc<Orders> {
         &self.orders
+    }
+
+    /// Notes a task before it enters a pool, so that a stop of its group finds it there.
+    pub(crate) fn note_grouped(&self, task: &Arc<Envelope>) {
+        self.grouped.note(task);
     }
 
     /// Stops a record of a pack that is here, as an order to the whole fleet would.
@@ -200,133 +137,254 @@ impl Member {
         });
     }
 
-    /// Unclean deaths that may have to do with a message that just came back.
+    /// Takes a record of the stream of directives. `stop` is told of each task that must end, as far as
+    /// it may be here. Answers whether the record is this worker's first mark.
+    pub(super) fn read_directive(&self, record: &[u8], stop: &impl Fn(&str)) -> bool {
+        match self.read::<StandingOrder>(record, "directive") {
+            Read::Begun => true,
+            Read::Record(order) => {
+                // An old order that is read again must not stop what was published since.
+                if self.orders.apply(&order) {
+                    self.enforce(&order, stop);
+                }
+                false
+            }
+            Read::Nothing => false,
+        }
+    }
+
+    /// What a pause covers is put off when its turn comes.
+    fn enforce(&self, order: &StandingOrder, stop: &impl Fn(&str)) {
+        match order {
+            StandingOrder::Task { task, .. } => stop(task),
+            StandingOrder::Group { group, .. } => {
+                let now = SystemTime::now();
+                let tasks = self.grouped.of(group);
+                let covered = tasks.iter().filter(|it| self.orders.word(it, now) == Some(Word::Stopped));
+                covered.for_each(|task| stop(task.id.as_str()));
+            }
+            StandingOrder::Pause { .. } | StandingOrder::Resume { .. } => {}
+        }
+    }
+
+    /// Takes a record of the lifecycle stream. Answers whether it is this worker's first mark.
+    pub(super) fn read_life(&self, record: &[u8]) -> bool {
+        match self.read::<Life>(record, "lifecycle event") {
+            Read::Begun => true,
+            Read::Record(life) => {
+                let disputed =
+                    matches!(&life, Life::Died { incarnation, .. } if *incarnation == self.incarnation);
+                self.lives().apply(life, Instant::now());
+                if disputed {
+                    self.disputed.notify_one();
+                }
+                false
+            }
+            Read::Nothing => false,
+        }
+    }
+
+    fn read<R: DeserializeOwned>(&self, record: &[u8], what: &str) -> Read<R> {
+        match serde_json::from_slice(record) {
+            Ok(Record::Mark { mark }) if mark == self.incarnation => Read::Begun,
+            Ok(Record::Mark { mark }) => {
+                let number = mark.strip_prefix(&self.incarnation).and_then(|rest| rest.strip_prefix('/'));
+                if let Some(number) = number.and_then(|number| number.parse::<u64>().ok()) {
+                    self.marks_read.send_if_modified(|read| {
+                        let more = number > *read;
+                        *read = number.max(*read);
+                        more
+                    });
+                }
+                Read::Nothing
+            }
+            Ok(Record::Other(record)) => Read::Record(record),
+            Err(error) => {
+                tracing::warn!(%error, "unreadable {what}");
+                Read::Nothing
+            }
+        }
+    }
+
+    /// Crashes that may have to do with a message that just came back.
     pub(crate) async fn unclean_deaths(&self) -> usize {
         let arrived = Instant::now();
-        tokio::time::sleep(SETTLING).await;
+        sleep(SETTLING).await;
         let mut looked = self.looked.lock().await;
         if looked.is_none_or(|looked| looked < arrived + SETTLING) {
             *looked = Some(Instant::now());
-            self.look_for_the_dead().await;
+            self.look_for_crashes().await;
         }
         drop(looked);
         self.lives().deaths(epoch_ms(SystemTime::now()))
     }
 
-    async fn look_for_the_dead(&self) {
+    async fn look_for_crashes(&self) {
         let open = self.lives().open();
-        for (worker, incarnation) in
-            open.into_iter().filter(|(_, incarnation)| *incarnation != self.incarnation)
-        {
-            if presence::is_alive(&self.link, &self.names, &worker).await == Some(false) {
-                let died = Life::Died { worker, incarnation, at: epoch_ms(SystemTime::now()) };
-                tracing::warn!(?died, "a worker died uncleanly");
-                self.lives().apply(died.clone());
-                self.publish(&died).await;
+        for who in open.into_iter().filter(|who| who.incarnation() != self.incarnation) {
+            if self.wire.has_queue(who.worker()).await == Some(false) {
+                self.note_crash(&who).await;
             }
         }
     }
 
-    fn take(&self, order: &StandingOrder, enforce: &impl Fn(&StandingOrder)) {
-        // An old order that is read again must not stop what was published since.
-        if self.orders.apply(order) {
-            enforce(order);
+    async fn note_crash(&self, who: &WorkerIncarnation) {
+        let (worker, incarnation) = (who.worker().to_owned(), who.incarnation().to_owned());
+        let died = Life::Died { worker, incarnation, at: epoch_ms(SystemTime::now()) };
+        tracing::warn!(worker = %who, "a worker's queue is gone without a clean end");
+        self.lives().apply(died.clone(), Instant::now());
+        self.announce(&died).await;
+    }
+
+    /// Who crashed while it ran this task in the quarantine, now that it came back from there. Nothing
+    /// where the run is over, or was lost with a connection only; `counted` is the crash that speaks
+    /// against the task already. Waits until it can be known.
+    pub(crate) async fn crashed_run(
+        &self,
+        task: &str,
+        counted: Option<&WorkerIncarnation>,
+    ) -> Option<WorkerIncarnation> {
+        self.catch_up().await;
+        let run = self.lives().run_of(task).cloned()?;
+        if run.incarnation() == self.incarnation || counted == Some(&run) {
+            return None;
         }
+        self.has_crashed(&run).await.then_some(run)
+    }
+
+    /// Whether an incarnation crashed. Waits until that can be known.
+    pub(crate) async fn has_crashed(&self, who: &WorkerIncarnation) -> bool {
+        let mut observation = Observation::begin(Instant::now());
+        loop {
+            let queue = self.wire.has_queue(who.worker()).await;
+            let recorded = self.lives().recorded(who);
+            match observation.observe(recorded, queue, Instant::now()) {
+                Finding::Crashed => return true,
+                Finding::NotCrashed => return false,
+                Finding::Undecided => sleep(LOOK).await,
+            }
+        }
+    }
+
+    /// Sets a mark in the lifecycle stream and waits until it is read: what others wrote before is known
+    /// then. Tries until it succeeds.
+    async fn catch_up(&self) {
+        let mut backoff = Backoff::default();
+        loop {
+            let number = self.marks_set.fetch_add(1, Ordering::Relaxed) + 1;
+            let mut read = self.marks_read.subscribe();
+            let mark = format!("{}/{number}", self.incarnation);
+            match self.append(&self.names.lifecycle(), &serde_json::json!({ "mark": mark })).await {
+                Ok(()) => {
+                    let reading = read.wait_for(|read| *read >= number);
+                    if timeout(MARK_TIMEOUT, reading).await.is_ok_and(|read| read.is_ok()) {
+                        return;
+                    }
+                }
+                Err(error) => tracing::debug!(%error, "cannot set a mark in the lifecycle stream"),
+            }
+            sleep(backoff.next_wait()).await;
+        }
+    }
+
+    /// Notes that this worker is about to run a task of the quarantine; it may be its end. Tries until
+    /// that is confirmed.
+    pub(crate) async fn run_started(&self, task: &str) {
+        let mut backoff = Backoff::default();
+        loop {
+            let (worker, incarnation, at) = self.signature();
+            let started = Life::RunStarted { worker, incarnation, at, task: task.to_owned() };
+            match self.append(&self.names.lifecycle(), &started).await {
+                Ok(()) => return,
+                Err(error) => tracing::debug!(%error, task, "cannot note the start of a run"),
+            }
+            sleep(backoff.next_wait()).await;
+        }
+    }
+
+    /// Notes that the run is over. Best effort: a run that is not known to be over speaks against its task
+    /// only if this worker crashes.
+    pub(crate) async fn run_ended(&self, task: &str) {
+        let (worker, incarnation, at) = self.signature();
+        let ended = Life::RunEnded { worker, incarnation, at, task: task.to_owned() };
+        if let Err(error) = self.append(&self.names.lifecycle(), &ended).await {
+            tracing::debug!(%error, task, "cannot note the end of a run");
+        }
+    }
+
+    /// Whether another worker that is on record has a handler for this kind.
+    pub(crate) fn has_handler(&self, kind: &str) -> bool {
+        self.lives().has_handler(kind)
+    }
+
+    /// Repeats the start record, also when another worker says that this one crashed, and removes what
+    /// is out of date. For ever.
+    pub(super) async fn keep_record(&self) {
+        let now = Instant::now();
+        let mut repeat = interval_at(now + REPEAT, REPEAT);
+        let mut forget = interval_at(now + FORGET, FORGET);
+        loop {
+            tokio::select! {
+                _ = repeat.tick() => self.hello().await,
+                () = self.disputed.notified() => self.hello().await,
+                _ = forget.tick() => self.forget(),
+            }
+        }
+    }
+
+    fn forget(&self) {
+        let now = SystemTime::now();
+        self.lives().forget(epoch_ms(now));
+        self.orders.forget(now);
+    }
+
+    /// Says that this worker is there.
+    pub(super) async fn hello(&self) {
+        let (worker, incarnation, at) = self.signature();
+        self.announce(&Life::Hello { worker, incarnation, at, kinds: self.identity.kinds.clone() }).await;
+    }
+
+    /// Says that it has settled everything and ends.
+    pub(super) async fn goodbye(&self) {
+        let (worker, incarnation, at) = self.signature();
+        self.announce(&Life::Goodbye { worker, incarnation, at }).await;
+    }
+
+    fn signature(&self) -> (String, String, i64) {
+        (self.identity.worker.to_string(), self.incarnation.clone(), epoch_ms(SystemTime::now()))
+    }
+
+    /// Sets this worker's first mark in a stream.
+    pub(super) async fn mark(&self, stream: &str) -> Result<(), PublishError> {
+        self.append(stream, &serde_json::json!({ "mark": self.incarnation })).await
+    }
+
+    /// Writes a record to the end of a stream that must exist.
+    async fn append(&self, stream: &str, record: &impl Serialize) -> Result<(), PublishError> {
+        self.publish(Target::queue(stream.to_owned()), record).await
+    }
+
+    /// Best effort: without the record a crash goes unnoticed, which costs one more worker at most.
+    async fn announce(&self, life: &Life) {
+        let target = Target::announce(self.names.events(), format!("life.{}", self.identity.worker));
+        if let Err(error) = self.publish(target, life).await {
+            tracing::warn!(%error, "failed to publish lifecycle event");
+        }
+    }
+
+    async fn publish(&self, target: Target, record: &impl Serialize) -> Result<(), PublishError> {
+        let body = serde_json::to_vec(record).expect("text and numbers");
+        let properties = BasicProperties::default()
+            .with_delivery_mode(2)
+            .with_content_type("application/json".into())
+            .with_message_id(uuid::Uuid::now_v7().to_string().into());
+        self.wire.publish(Message { target, properties, body: body.into() }).await
     }
 
     fn lives(&self) -> std::sync::MutexGuard<'_, Lives> {
         self.lives.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// Writes this worker's mark to a stream.
-    async fn mark(&self, stream: &str) -> Result<(), PublishError> {
-        let body = serde_json::json!({ "mark": self.incarnation }).to_string();
-        let properties = BasicProperties::default()
-            .with_delivery_mode(2)
-            .with_content_type("application/json".into())
-            .with_message_id(uuid::Uuid::now_v7().to_string().into());
-        let target = Target::queue(stream.to_owned());
-        self.publisher.publish(Message { target, properties, body: body.into() }).await
-    }
-
-    async fn tell(&self, life: impl Fn(String, String, i64) -> Life) {
-        let life = life(self.worker.to_string(), self.incarnation.clone(), epoch_ms(SystemTime::now()));
-        self.publish(&life).await;
-    }
-
-    /// Best effort: without the record a death goes unnoticed, which costs one more worker at most.
-    async fn publish(&self, life: &Life) {
-        let body = serde_json::to_vec(life).expect("text and numbers");
-        let target = Target::announce(self.names.events(), format!("life.{}", self.worker));
-        let properties =
-            BasicProperties::default().with_delivery_mode(2).with_content_type("application/json".into());
-        if let Err(error) = self.publisher.publish(Message { target, properties, body: body.into() }).await {
-            tracing::warn!(%error, "a life could not be told");
-        }
-    }
 }
 
-/// A record of either stream: an order or a life, or the mark of a worker that wants to know when it has
-/// read all that is there.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Record<R> {
-    Mark { mark: String },
-    Other(R),
-}
-
-/// A stream that is being read.
-struct Reading {
-    stream: String,
-    progress: watch::Receiver<Progress>,
-}
-
-impl Reading {
-    /// Sets a mark at the end of the stream and waits until it is read.
-    async fn caught_up(self, member: &Member, patience: Duration) -> Result<(), FleetError> {
-        let until = Instant::now() + patience;
-        let Self { stream, mut progress } = self;
-        let marking = async {
-            let mut backoff = Backoff::default();
-            loop {
-                match member.mark(&stream).await {
-                    Ok(()) => std::future::pending().await,
-                    // Workers are what ends a shortage of memory: they must be able to start in it.
-                    Err(PublishError::Blocked) => return tokio::time::sleep(UNMARKED).await,
-                    Err(error) => tracing::debug!(%error, stream, "no mark yet"),
-                }
-                tokio::time::sleep(backoff.next_wait()).await;
-            }
-        };
-        let waited = progress.wait_for(|progress| !matches!(progress, Progress::Behind { .. }));
-        let reached = tokio::select! {
-            reached = waited => reached.map(|it| it.clone()).unwrap_or_default(),
-            () = marking => {
-                tracing::warn!(stream, "publishers are blocked: it may not be read to its end");
-                return Ok(());
-            }
-            () = sleep_until(until) => Progress::default(),
-        };
-        match reached {
-            Progress::CaughtUp => Ok(()),
-            Progress::Denied(denied) => Err(FleetError::Denied(denied)),
-            Progress::Behind { .. } => {
-                let problem = match &*progress.borrow() {
-                    Progress::Behind { problem: Some(problem) } => problem.clone(),
-                    _ => "the broker is slow to send it".to_owned(),
-                };
-                Err(FleetError::Behind { stream, waited: patience, problem })
-            }
-        }
-    }
-}
-
-impl Membership {
-    /// Says good-bye: everything is settled.
-    pub(crate) async fn leave(self) {
-        let Self { member, tasks } = self;
-        // Its queue goes with them, before the last word on it.
-        drop(tasks);
-        member.tell(|worker, incarnation, at| Life::Goodbye { worker, incarnation, at }).await;
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -6,10 +6,16 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use garenne_common::task::{Envelope, StandingOrder, epoch_ms};
+use garenne_common::{
+    task::{Envelope, StandingOrder, epoch_ms},
+    topology::DIRECTIVES_KEPT,
+};
 
 /// The longest a task of a paused group is put off at a time.
 const LONGEST_REST: Duration = Duration::from_secs(300);
+/// How long a resumption is remembered, so that an older pause that arrives late does not undo it: the
+/// clocks of two operators may differ.
+const RESUMPTION_KEPT: Duration = Duration::from_secs(3600);
 
 /// Every order that is still kept. Asked twice of each task, by any thread: when it is delivered,
 /// and when it starts, because an order may come while it waits.
@@ -23,8 +29,14 @@ struct Books {
     tasks: HashMap<String, i64>,
     /// Group to the time of its latest stop.
     groups: HashMap<String, i64>,
-    /// Group to the time of its latest pause or resumption, and whether it was a pause.
-    pauses: HashMap<String, (i64, bool)>,
+    /// Group to its latest pause or resumption.
+    pauses: HashMap<String, Pause>,
+}
+
+#[derive(Debug)]
+struct Pause {
+    at: i64,
+    paused: bool,
 }
 
 /// What the orders say of a task.
@@ -55,10 +67,11 @@ impl Orders {
                 later(books.groups.entry(group.clone()).or_insert(i64::MIN), *at)
             }
             StandingOrder::Pause { pause: group, at } | StandingOrder::Resume { resume: group, at } => {
-                let (latest, paused) = books.pauses.entry(group.clone()).or_insert((i64::MIN, false));
-                let newer = later(latest, *at);
+                let unknown = Pause { at: i64::MIN, paused: false };
+                let known = books.pauses.entry(group.clone()).or_insert(unknown);
+                let newer = later(&mut known.at, *at);
                 if newer {
-                    *paused = matches!(order, StandingOrder::Pause { .. });
+                    known.paused = matches!(order, StandingOrder::Pause { .. });
                 }
                 newer
             }
@@ -66,116 +79,68 @@ impl Orders {
     }
 
     /// What the orders say of a task. A group's stop covers what was published before it; a task
-    /// that does not say when it was published counts as before. No stop covers what an operator put
-    /// back to work after it.
+    /// that does not say when it was published counts as before, and one that says the second only
+    /// counts from the beginning of that second. No stop covers what an operator put back to work after
+    /// it.
     pub(crate) fn word(&self, task: &Envelope, now: SystemTime) -> Option<Word> {
         let Books { tasks, groups, pauses } = &*self.0.read().unwrap_or_else(PoisonError::into_inner);
         if tasks.is_empty() && groups.is_empty() && pauses.is_empty() {
             return None;
         }
-        let covers = |order: Option<&i64>, since: Option<i64>| {
-            order.is_some_and(|at| since.is_none_or(|since| since <= *at))
-        };
-        if covers(tasks.get(task.id.as_str()), task.replayed_at) {
+        if tasks.get(task.id.as_str()).is_some_and(|at| is_before(task.replayed_at, *at)) {
             return Some(Word::Stopped);
         }
         let group = task.group.as_ref()?;
-        let published = task.timestamp.map(|s| i64::try_from(s).unwrap_or(0) * 1000);
-        if covers(groups.get(group), task.replayed_at.or(published)) {
+        if groups.get(group).is_some_and(|at| is_before(published(task), *at)) {
             return Some(Word::Stopped);
         }
-        let (since, _) = pauses.get(group).filter(|(_, paused)| *paused)?;
-        let lasted = Duration::from_millis(u64::try_from(epoch_ms(now) - since).unwrap_or(0));
+        let since = pauses.get(group).filter(|it| it.paused)?.at;
+        let lasted = Duration::from_millis(u64::try_from(epoch_ms(now).saturating_sub(since)).unwrap_or(0));
         Some(Word::PutOff(lasted.min(LONGEST_REST)))
     }
 
     /// The paused groups, in order.
     pub(crate) fn paused(&self) -> Vec<String> {
         let books = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let paused = books.pauses.iter().filter(|(_, (_, paused))| *paused);
+        let paused = books.pauses.iter().filter(|(_, it)| it.paused);
         let mut groups: Vec<_> = paused.map(|(group, _)| group.clone()).collect();
         groups.sort_unstable();
         groups
     }
+
+    /// Lets go of what the stream does not keep either, and of resumptions that are long past.
+    pub(crate) fn forget(&self, now: SystemTime) {
+        let before = |span: Duration| {
+            epoch_ms(now).saturating_sub(i64::try_from(span.as_millis()).unwrap_or(i64::MAX))
+        };
+        let (oldest, resumed) = (before(DIRECTIVES_KEPT), before(RESUMPTION_KEPT));
+        let mut books = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let Books { tasks, groups, pauses } = &mut *books;
+        tasks.retain(|_, at| *at >= oldest);
+        groups.retain(|_, at| *at >= oldest);
+        pauses.retain(|_, it| it.at >= if it.paused { oldest } else { resumed });
+        tasks.shrink_to_fit();
+        groups.shrink_to_fit();
+        pauses.shrink_to_fit();
+    }
+
+    /// Entries held, for the tests of their bounds.
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        let books = self.0.read().unwrap();
+        books.tasks.len() + books.groups.len() + books.pauses.len()
+    }
+}
+
+/// When a task was put to work last, milliseconds since 1970; nothing where it does not say.
+fn published(task: &Envelope) -> Option<i64> {
+    task.replayed_at.or_else(|| task.published_ms())
+}
+
+/// Whether something that happened at `since`, or at an unknown time, was before an order.
+fn is_before(since: Option<i64>, order: i64) -> bool {
+    since.is_none_or(|since| since <= order)
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::UNIX_EPOCH;
-
-    use garenne_common::task::{ContentType, Kind, NewTask, TaskId};
-
-    use super::*;
-
-    fn task(id: &str, group: Option<&str>, published_s: u64) -> Envelope {
-        let mut task = NewTask::new(Kind::parse("k").unwrap(), ContentType::Json, Vec::new());
-        task.id = TaskId::parse(id).unwrap();
-        task.group = group.map(str::to_owned);
-        let now = UNIX_EPOCH + Duration::from_secs(published_s);
-        Envelope::read("k", &task.properties(now), None, |_| true, now).unwrap()
-    }
-
-    fn stopped(orders: &Orders, task: &Envelope) -> bool {
-        orders.word(task, UNIX_EPOCH + Duration::from_secs(1000)) == Some(Word::Stopped)
-    }
-
-    #[test]
-    fn a_task_is_stopped_by_id_and_a_group_up_to_the_order() {
-        let stops = Orders::default();
-        let orders = [
-            StandingOrder::Task { task: "a".into(), at: 0 },
-            StandingOrder::Group { group: "g".into(), at: 100_000 },
-        ];
-        assert!(orders.iter().all(|order| stops.apply(order)));
-        assert!(!orders.iter().any(|order| stops.apply(order)), "read again, it says nothing new");
-        assert!(stopped(&stops, &task("a", None, 500)));
-        assert!(!stopped(&stops, &task("b", None, 500)));
-        assert!(stopped(&stops, &task("b", Some("g"), 100)));
-        assert!(!stopped(&stops, &task("b", Some("g"), 101)));
-    }
-
-    #[test]
-    fn who_puts_a_task_back_to_work_overrules_the_orders_before() {
-        let stops = Orders::default();
-        let order = |at| StandingOrder::Task { task: "a".into(), at };
-        let group = |at| StandingOrder::Group { group: "g".into(), at };
-        let replayed = |at| Envelope {
-            replayed_at: Some(at),
-            ..task("a", Some("g"), u64::try_from(at).unwrap() / 1000)
-        };
-        assert!(stops.apply(&order(5000)) && stops.apply(&group(7000)));
-        assert!(stopped(&stops, &Envelope { group: None, ..replayed(5000) }), "the order was not before");
-        assert!(!stopped(&stops, &Envelope { group: None, ..replayed(5001) }));
-        assert!(stopped(&stops, &replayed(5001)), "its group was stopped since");
-        assert!(
-            !stopped(&stops, &Envelope { timestamp: Some(1), ..replayed(7001) }),
-            "whenever it was published"
-        );
-        assert!(stops.apply(&order(9000)), "the same task, stopped once more");
-        assert!(stopped(&stops, &replayed(8000)));
-        assert!(!stops.apply(&order(8500)), "an older order says nothing new");
-    }
-
-    #[test]
-    fn a_paused_group_is_put_off_for_as_long_as_its_pause_lasts() {
-        let orders = Orders::default();
-        let pause = |at| StandingOrder::Pause { pause: "g".into(), at };
-        let resume = |at| StandingOrder::Resume { resume: "g".into(), at };
-        let word =
-            |group, now_ms| orders.word(&task("a", group, 1), UNIX_EPOCH + Duration::from_millis(now_ms));
-        assert!(orders.apply(&pause(5000)));
-        assert_eq!(orders.paused(), ["g"]);
-        assert_eq!(word(Some("g"), 5000), Some(Word::PutOff(Duration::ZERO)));
-        assert_eq!(word(Some("g"), 12_500), Some(Word::PutOff(Duration::from_millis(7500))));
-        assert_eq!(word(Some("g"), 9_000_000), Some(Word::PutOff(LONGEST_REST)));
-        assert_eq!(word(Some("g"), 4000), Some(Word::PutOff(Duration::ZERO)), "clocks may differ");
-        assert_eq!((word(Some("other"), 6000), word(None, 6000)), (None, None));
-        assert!(orders.apply(&resume(8000)));
-        assert!(!orders.apply(&pause(5000)), "read again, an old pause says nothing new");
-        assert_eq!((word(Some("g"), 9000), orders.paused().len()), (None, 0));
-        assert!(
-            orders.apply(&StandingOrder::Group { group: "g".into(), at: 9000 }) && orders.apply(&pause(9000))
-        );
-        assert_eq!(word(Some("g"), 9000), Some(Word::Stopped), "a stop outweighs a pause");
-    }
-}
+mod tests;

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use garenne_common::{
-    pool,
     task::{Envelope, Kind, NewTask, TaskId, TraceContext},
     telemetry::Traces,
 };
+use garenne_pool as pool;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 

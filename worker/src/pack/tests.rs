@@ -1,10 +1,10 @@
 use std::time::SystemTime;
 
 use garenne_common::{
-    pool::{OnEnd, Pool, PoolConfig, Spec, Stop, Task},
     task::{ContentType, DeadReason, Kind, NewTask, StandingOrder, TaskId, pack_properties, write_pack},
-    telemetry::Metrics,
+    telemetry::{Metrics, metrics::TaskOutcome},
 };
+use garenne_pool::{OnEnd, Pool, PoolConfig, Spec, Stop, Task};
 use tokio::sync::{Semaphore, oneshot};
 
 use super::*;
@@ -66,20 +66,21 @@ fn attempt(steps: &[&str], stopped: &[&str], gate: &Arc<Semaphore>) -> PackAttem
         records: Record::read_all(&pack, &body, &Arc::default()).unwrap().into(),
         epoch: Arc::new(Epoch::new(meter, 1)),
         orders: Arc::new(orders),
+        ends: Ends::default(),
     }
 }
 
 struct Run(PackAttempt);
 
 impl Task for Run {
-    type Output = Vec<End>;
+    type Output = ();
 
-    async fn run(self, cx: pool::TaskContext) -> Vec<End> {
-        self.0.run(cx).await
+    async fn run(self, cx: pool::TaskContext) {
+        self.0.run(cx).await;
     }
 }
 
-type Running = (Pool<Run, OnEnd<Box<dyn FnOnce(Ending<Vec<End>>) + Send>>>, oneshot::Receiver<PackEnd>);
+type Running = (Pool<Run, OnEnd<Box<dyn FnOnce(Ending<()>) + Send>>>, oneshot::Receiver<PackEnd>);
 
 fn start(attempt: PackAttempt, deadline: Duration) -> Running {
     let config = PoolConfig {
@@ -92,9 +93,9 @@ fn start(attempt: PackAttempt, deadline: Duration) -> Running {
     };
     let pool = Pool::start(config, tokio::runtime::Handle::current()).unwrap();
     let (sender, ended) = oneshot::channel();
-    let records = attempt.records.len();
-    let tell: Box<dyn FnOnce(Ending<Vec<End>>) + Send> =
-        Box::new(move |ending| drop(sender.send(PackEnd::of(ending, records))));
+    let (records, ends) = (attempt.records.len(), attempt.ends.clone());
+    let tell: Box<dyn FnOnce(Ending<()>) + Send> =
+        Box::new(move |ending| drop(sender.send(PackEnd::of(ending, records, &ends))));
     assert!(pool.submit_detached(Spec::long("pack").deadline(deadline), Run(attempt), OnEnd(tell)).is_ok());
     (pool, ended)
 }
@@ -164,9 +165,44 @@ async fn what_had_no_turn_in_time_goes_on_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_record_that_hangs_is_left_to_hang_alone() {
-    let (_pool, ended) = start(attempt(&["succeed", "hold"], &[], &shut()), LONG);
-    assert_eq!(words(ended).await, ["put off", "put off"]);
+async fn a_record_that_hangs_spends_an_attempt_and_costs_the_others_nothing() {
+    let (_pool, ended) = start(attempt(&["succeed", "fail", "hold", "succeed"], &[], &shut()), LONG);
+    assert_eq!(words(ended).await, [r#""0""#, "retry: it failed", "retry: the deadline passed", "put off"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_hangs_counts_as_timed_out() {
+    let (_pool, ended) = start(attempt(&["hold"], &[], &shut()), LONG);
+    let PackEnd::Apart(ends) = ended.await.unwrap() else { panic!("each record has an end") };
+    assert_eq!(ends.iter().map(|end| end.attempt).collect::<Vec<_>>(), [Some(TaskOutcome::Timeout)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_of_the_whole_pack_keeps_what_had_ended() {
+    let (pool, ended) = start(attempt(&["succeed", "hold", "succeed"], &[], &shut()), LONG);
+    tokio::task::yield_now().await;
+    assert!(pool.stop(&"pack".into()));
+    let stopped = format!("{}: stopped by an operator", DeadReason::Stopped);
+    assert_eq!(words(ended).await, [r#""0""#, stopped.as_str(), stopped.as_str()]);
+}
+
+#[test]
+fn a_pack_that_was_not_begun_goes_on_as_its_cause_says() {
+    let of = |cause| PackEnd::of(Ending::NotStarted { cause }, 2, &Ends::default());
+    assert!(matches!(of(Cause::Shutdown), PackEnd::Back { ran: 0 }));
+    let PackEnd::Apart(ends) = of(Cause::Stopped) else { panic!("each record is stopped") };
+    assert!(ends.iter().all(|end| matches!(end.outcome, Outcome::Dead { reason: DeadReason::Stopped, .. })));
+    let PackEnd::Apart(ends) = of(Cause::Deadline) else { panic!("each record goes on alone") };
+    assert_eq!(ends.iter().map(word).collect::<Vec<_>>(), ["put off"; 2]);
+}
+
+#[test]
+fn a_panic_of_the_pack_itself_is_each_missing_records_own() {
+    let ends = Ends::default();
+    ends.push(End::untried(Outcome::PutOff { wait: Duration::ZERO }));
+    let ending = Ending::Panicked { message: "boom".into() };
+    let PackEnd::Apart(ends) = PackEnd::of(ending, 2, &ends) else { panic!("each record has an end") };
+    assert_eq!(ends.iter().map(word).collect::<Vec<_>>(), ["put off", "retry: the handler panicked: boom"]);
 }
 
 #[tokio::test(start_paused = true)]

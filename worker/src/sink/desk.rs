@@ -1,198 +1,333 @@
 //! Gathers finished tasks for the sinks: while one batch is written the next one fills, so at low
 //! load nothing waits and at high load batches are large.
+//!
+//! Each sink has a task and a queue of its own, so that one that is away, hangs or panics keeps no other from
+//! its results. A task is answered for when every sink has its result.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, SystemTime},
+};
 
+use futures_util::FutureExt;
 use garenne_common::broker::Backoff;
-use tokio::sync::mpsc;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep_until},
+};
 use tokio_util::sync::CancellationToken;
 
-use super::{Accepted, Finished, Sink};
-use crate::{hurry::last_word, spans::AttemptSpan};
+use super::{
+    Accepted, Finished, Sink,
+    health::{Health, SinkMetrics},
+};
+use crate::{
+    consumer::Epoch,
+    hurry::last_word,
+    spans::AttemptSpan,
+    supervise::{Panics, caught, restarting},
+};
+
+#[cfg(test)]
+mod tests;
 
 /// The largest batch, results.
 const BATCH: usize = 512;
+/// Between two looks at what waits for a sink that takes nothing.
+const TIDY: Duration = Duration::from_secs(1);
+/// A write that takes longer is worth telling an operator of.
+const SLOW: Duration = Duration::from_secs(30);
 
-/// A finished task and whoever wants to know what the sinks said; [`None`] when they never could.
+/// Told what the sinks said of a task; [`None`] when they never could.
+pub(crate) type Answer = Box<dyn FnOnce(Option<Accepted>) + Send>;
+
+/// A finished task and whoever wants to know what the sinks said.
 pub(crate) struct Parcel {
     pub(crate) finished: Finished,
     pub(crate) span: AttemptSpan,
-    pub(crate) answer: Box<dyn FnOnce(Option<Accepted>) + Send>,
+    /// The channel that the task was delivered on.
+    pub(crate) epoch: Arc<Epoch>,
+    pub(crate) answer: Answer,
 }
 
 /// Takes parcels to the sinks. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Desk(Option<mpsc::UnboundedSender<Parcel>>);
+pub(crate) struct Desk(Arc<[Counter]>);
+
+/// One sink, seen from the desk.
+struct Counter {
+    // Bounded by the prefetches: each parcel is an unsettled delivery, or goes soon after its channel died.
+    parcels: mpsc::UnboundedSender<Parcel>,
+    health: Health,
+}
 
 impl Desk {
     /// A desk in front of these sinks. Once `hurry` is cancelled an absent sink is not waited for
     /// any longer.
-    pub(crate) fn open(sinks: Vec<Arc<dyn Sink>>, hurry: CancellationToken) -> Self {
-        if sinks.is_empty() {
-            return Self(None);
-        }
-        // Bounded by the prefetches: each parcel is an unsettled delivery.
-        let (sender, receiver) = mpsc::unbounded_channel();
-        tokio::spawn(serve(sinks, receiver, hurry));
-        Self(Some(sender))
+    pub(crate) fn open(
+        sinks: Vec<Arc<dyn Sink>>,
+        hurry: &CancellationToken,
+        metrics: &SinkMetrics,
+        panics: &Panics,
+    ) -> Self {
+        let open = |sink: Arc<dyn Sink>| {
+            let (sender, parcels) = mpsc::unbounded_channel();
+            let health = metrics.health(sink.name());
+            let (hurry, panics) = (hurry.clone(), panics.clone());
+            let writer = Writer {
+                sink,
+                parcels,
+                waiting: VecDeque::new(),
+                health: health.clone(),
+                hurry,
+                panics: panics.clone(),
+            };
+            tokio::spawn(async move {
+                // What it was about is dropped and goes back.
+                restarting("sink", panics, writer, |writer| writer.serve().boxed(), |_| {}).await;
+            });
+            Counter { parcels: sender, health }
+        };
+        Self(sinks.into_iter().map(open).collect())
     }
 
     /// Whether there is any sink at all.
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_none()
+        self.0.is_empty()
+    }
+
+    /// Which sinks take no results and why, for an operator.
+    pub(crate) fn problems(&self) -> impl Iterator<Item = String> {
+        self.0.iter().filter_map(|counter| counter.health.problem())
     }
 
     pub(crate) fn hand_over(&self, parcel: Parcel) {
-        match &self.0 {
-            Some(sender) => {
-                if let Err(mpsc::error::SendError(parcel)) = sender.send(parcel) {
-                    (parcel.answer)(None);
+        match &*self.0 {
+            [] => (parcel.answer)(Some(Accepted::Stored)),
+            [counter] => counter.take(parcel),
+            counters => {
+                let Parcel { finished, span, epoch, answer } = parcel;
+                let (word, left) = (Some(Accepted::Stored), counters.len());
+                let joint = Arc::new(Mutex::new(Joint { word, left, answer: Some(answer) }));
+                for counter in counters {
+                    let joint = Arc::clone(&joint);
+                    let answer = Box::new(move |word| answered(&joint, word));
+                    let (finished, span, epoch) = (finished.clone(), span.clone(), Arc::clone(&epoch));
+                    counter.take(Parcel { finished, span, epoch, answer });
                 }
             }
-            None => (parcel.answer)(Some(Accepted::Stored)),
         }
     }
 }
 
-async fn serve(
-    sinks: Vec<Arc<dyn Sink>>,
-    mut parcels: mpsc::UnboundedReceiver<Parcel>,
+impl Counter {
+    fn take(&self, parcel: Parcel) {
+        // Its task ends only with the runtime; then the parcel is dropped, which gives the delivery back.
+        let _ = self.parcels.send(parcel);
+    }
+}
+
+/// A result that several sinks answer for.
+struct Joint {
+    /// The word of those that have; nothing where one never will.
+    word: Option<Accepted>,
+    left: usize,
+    answer: Option<Answer>,
+}
+
+/// A sink's word on a result; the last one passes on what all of them said.
+fn answered(joint: &Mutex<Joint>, word: Option<Accepted>) {
+    let mut joint = joint.lock().unwrap_or_else(PoisonError::into_inner);
+    joint.word = joint.word.take().zip(word).map(|(all, word)| all.and(word));
+    joint.left -= 1;
+    if joint.left == 0
+        && let Some(answer) = joint.answer.take()
+    {
+        let word = joint.word.take();
+        drop(joint);
+        answer(word);
+    }
+}
+
+/// Writes to one sink.
+struct Writer {
+    sink: Arc<dyn Sink>,
+    parcels: mpsc::UnboundedReceiver<Parcel>,
+    /// Taken from there and not written yet.
+    waiting: VecDeque<Parcel>,
+    health: Health,
     hurry: CancellationToken,
-) {
-    let mut buffer = Vec::with_capacity(BATCH);
-    while parcels.recv_many(&mut buffer, BATCH).await > 0 {
-        let kept = buffer.iter().enumerate().filter(|(_, parcel)| parcel.span.is_kept());
-        let traced: Vec<_> = kept.map(|(at, parcel)| (at, parcel.span.clone())).collect();
-        let (batch, answers): (Vec<_>, Vec<_>) = buffer.drain(..).map(|p| (p.finished, p.answer)).unzip();
-        let accepted = write_all(&sinks, &batch, &traced, &hurry).await;
-        match accepted {
-            Some(accepted) => {
-                answers.into_iter().zip(accepted).for_each(|(answer, accepted)| answer(Some(accepted)));
-            }
-            None => answers.into_iter().for_each(|answer| answer(None)),
-        }
-    }
+    panics: Panics,
 }
 
-/// Every sink in turn; a conflict in one is the word on that result.
-async fn write_all(
-    sinks: &[Arc<dyn Sink>],
-    batch: &[Finished],
-    traced: &[(usize, AttemptSpan)],
-    hurry: &CancellationToken,
-) -> Option<Vec<Accepted>> {
-    let mut word = vec![Accepted::Stored; batch.len()];
-    for sink in sinks {
-        let (mut backoff, began) = (Backoff::default(), SystemTime::now());
-        let accepted = loop {
-            let written = tokio::select! {
-                written = sink.write(batch) => written,
-                // Whether it was written is not known: the tasks go back, and sinks write them once.
-                () = last_word(hurry) => return None,
-            };
-            let problem = match written {
-                Ok(accepted) if accepted.len() == batch.len() => break accepted,
-                Ok(accepted) => {
-                    format!("sink {} answered {} of {}", sink.name(), accepted.len(), batch.len())
+impl Writer {
+    /// Writes batch after batch, until the desk is gone.
+    async fn serve(&mut self) {
+        let mut buffer = Vec::new();
+        loop {
+            if self.waiting.is_empty() {
+                if self.parcels.recv_many(&mut buffer, BATCH).await == 0 {
+                    return;
                 }
-                Err(error) => error.to_string(),
-            };
-            let wait = backoff.next_wait();
-            tracing::warn!(problem, ?wait, waiting = batch.len(), "results wait for a sink");
-            tokio::select! {
-                () = tokio::time::sleep(wait) => {}
-                () = hurry.cancelled() => return None,
+                self.waiting.extend(buffer.drain(..));
             }
-        };
-        for (at, span) in traced {
-            span.wrote(sink.name(), batch.len(), began, &accepted[*at]);
-        }
-        for (word, accepted) in word.iter_mut().zip(accepted) {
-            *word = std::mem::replace(word, Accepted::Stored).and(accepted);
+            self.fill();
+            if self.health.is_down() {
+                self.tidy();
+            }
+            let batch = Batch::of(self.waiting.drain(..self.waiting.len().min(BATCH)));
+            self.write(batch).await;
         }
     }
-    Some(word)
+
+    /// Takes what is there already, up to a batch.
+    fn fill(&mut self) {
+        while self.waiting.len() < BATCH
+            && let Ok(parcel) = self.parcels.try_recv()
+        {
+            self.waiting.push_back(parcel);
+        }
+    }
+
+    /// Offers a batch until the sink has taken it. What comes again with another delivery, because its channel
+    /// died meanwhile, is offered no more once an attempt has failed.
+    async fn write(&mut self, mut batch: Batch) {
+        let (mut backoff, began) = (Backoff::default(), SystemTime::now());
+        while !batch.finished.is_empty() {
+            let problem = match self.attempt(&batch.finished).await {
+                Some(Ok(words)) => {
+                    self.health.took();
+                    return batch.answer(words, self.sink.name(), began, &self.panics);
+                }
+                Some(Err(problem)) => problem,
+                // Whether it was written is not known: the tasks go back, and sinks write them once.
+                None => return batch.give_back(&self.panics),
+            };
+            self.health.failed(&problem);
+            let (wait, sink, waiting) = (backoff.next_wait(), self.sink.name(), batch.finished.len());
+            tracing::warn!(sink, problem, ?wait, waiting, "sink unavailable, will be tried again");
+            let until = Instant::now() + wait;
+            loop {
+                batch.forget_dead(&self.panics);
+                self.tidy();
+                let tick = until.min(Instant::now() + TIDY);
+                tokio::select! {
+                    () = sleep_until(tick) => {}
+                    () = self.hurry.cancelled() => return batch.give_back(&self.panics),
+                }
+                if tick == until {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// One write. Nothing when it is not waited for any longer.
+    async fn attempt(&mut self, batch: &[Finished]) -> Option<Result<Vec<Accepted>, String>> {
+        let sink = Arc::clone(&self.sink);
+        let hurry = self.hurry.clone();
+        let given_up = last_word(&hurry);
+        // The call itself may panic as well as what it answers.
+        let written = caught(async { sink.write(batch).await });
+        let (mut written, mut given_up) = (std::pin::pin!(written), std::pin::pin!(given_up));
+        let slow = Instant::now() + SLOW;
+        let mut tick = Instant::now() + TIDY;
+        let written = loop {
+            tokio::select! {
+                written = &mut written => break written,
+                () = &mut given_up => return None,
+                () = sleep_until(tick) => {}
+            }
+            self.tidy();
+            if tick >= slow {
+                self.health.failed("it has not answered for 30 s");
+            }
+            tick += TIDY;
+        };
+        Some(match written {
+            Ok(Ok(words)) if words.len() == batch.len() => Ok(words),
+            Ok(Ok(words)) => Err(format!("it answered for {} results of {}", words.len(), batch.len())),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(panic) => {
+                self.health.panicked();
+                Err(format!("it panicked: {panic}"))
+            }
+        })
+    }
+
+    /// Gives up what waits for a sink that takes nothing and comes again anyway: without that each reconnect
+    /// would add a prefetch to it.
+    fn tidy(&mut self) {
+        while let Ok(parcel) = self.parcels.try_recv() {
+            self.waiting.push_back(parcel);
+        }
+        if self.waiting.iter().all(|parcel| parcel.epoch.alive()) {
+            return;
+        }
+        let (alive, dead): (VecDeque<_>, VecDeque<_>) =
+            self.waiting.drain(..).partition(|parcel| parcel.epoch.alive());
+        self.waiting = alive;
+        dead.into_iter().for_each(|parcel| tell(parcel.answer, None, &self.panics));
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::{
-        sync::atomic::{AtomicUsize, Ordering},
-        time::Duration,
-    };
+/// Answers in the name of a sink. A panic in what follows is none of the sink's and does not end its task.
+fn tell(answer: Answer, word: Option<Accepted>, panics: &Panics) {
+    let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| answer(word)));
+    if told.is_err() {
+        // The hook has logged it; the delivery was dropped on the way, which gives it back.
+        panics.count("settlement");
+    }
+}
 
-    use futures_util::{FutureExt, future::BoxFuture};
-    use tokio::sync::oneshot;
+/// What is offered to the sink together.
+struct Batch {
+    finished: Vec<Finished>,
+    /// Of the same places.
+    rest: Vec<Rest>,
+}
 
-    use super::*;
-    use crate::{sink::SinkError, testing::finished};
+struct Rest {
+    span: AttemptSpan,
+    epoch: Arc<Epoch>,
+    answer: Answer,
+}
 
-    struct Flaky {
-        failures: AtomicUsize,
+impl Batch {
+    fn of(parcels: impl Iterator<Item = Parcel>) -> Self {
+        let apart = |Parcel { finished, span, epoch, answer }| (finished, Rest { span, epoch, answer });
+        let (finished, rest) = parcels.map(apart).unzip();
+        Self { finished, rest }
     }
 
-    impl Sink for Flaky {
-        fn name(&self) -> &'static str {
-            "flaky"
+    fn answer(self, words: Vec<Accepted>, sink: &'static str, began: SystemTime, panics: &Panics) {
+        let size = self.rest.len();
+        for (Rest { span, answer, .. }, word) in self.rest.into_iter().zip(words) {
+            if span.is_kept() {
+                span.wrote(sink, size, began, &word);
+            }
+            tell(answer, Some(word), panics);
         }
+    }
 
-        fn write<'a>(&'a self, batch: &'a [Finished]) -> BoxFuture<'a, Result<Vec<Accepted>, SinkError>> {
-            let left = self.failures.load(Ordering::Relaxed);
-            let answer = if left > 0 {
-                self.failures.store(left - 1, Ordering::Relaxed);
-                Err(SinkError { sink: "flaky", detail: "away".into() })
+    fn give_back(self, panics: &Panics) {
+        self.rest.into_iter().for_each(|rest| tell(rest.answer, None, panics));
+    }
+
+    /// Gives up what comes again anyway.
+    fn forget_dead(&mut self, panics: &Panics) {
+        if self.rest.iter().all(|rest| rest.epoch.alive()) {
+            return;
+        }
+        let both = std::mem::take(&mut self.finished).into_iter().zip(std::mem::take(&mut self.rest));
+        for (finished, rest) in both {
+            if rest.epoch.alive() {
+                self.finished.push(finished);
+                self.rest.push(rest);
             } else {
-                Ok(vec![Accepted::Stored; batch.len()])
-            };
-            std::future::ready(answer).boxed()
+                tell(rest.answer, None, panics);
+            }
         }
-    }
-
-    fn parcel() -> (Parcel, oneshot::Receiver<Option<Accepted>>) {
-        let (sender, receiver) = oneshot::channel();
-        let answer = Box::new(move |accepted| drop(sender.send(accepted)));
-        (Parcel { finished: finished("t", "{}"), span: AttemptSpan::default(), answer }, receiver)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_absent_sink_is_waited_for() {
-        let desk = Desk::open(vec![Arc::new(Flaky { failures: 5.into() })], CancellationToken::new());
-        let (parcel, word) = parcel();
-        desk.hand_over(parcel);
-        assert_eq!(word.await.unwrap(), Some(Accepted::Stored));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn in_a_hurry_an_absent_sink_means_not_stored() {
-        let hurry = CancellationToken::new();
-        let desk = Desk::open(vec![Arc::new(Flaky { failures: usize::MAX.into() })], hurry.clone());
-        let (parcel, word) = parcel();
-        desk.hand_over(parcel);
-        tokio::time::sleep(Duration::from_secs(60)).await;
-        hurry.cancel();
-        assert_eq!(word.await.unwrap(), None);
-    }
-
-    struct Frozen;
-
-    impl Sink for Frozen {
-        fn name(&self) -> &'static str {
-            "frozen"
-        }
-
-        fn write<'a>(&'a self, _: &'a [Finished]) -> BoxFuture<'a, Result<Vec<Accepted>, SinkError>> {
-            std::future::pending().boxed()
-        }
-    }
-
-    /// Its connection is open and nobody answers.
-    #[tokio::test(start_paused = true)]
-    async fn in_a_hurry_a_frozen_sink_means_not_stored() {
-        let hurry = CancellationToken::new();
-        let desk = Desk::open(vec![Arc::new(Frozen)], hurry.clone());
-        let (parcel, word) = parcel();
-        desk.hand_over(parcel);
-        hurry.cancel();
-        assert_eq!(word.await.unwrap(), None);
     }
 }

@@ -9,17 +9,29 @@ use garenne_common::{
 };
 
 use super::{Accepted, Finished, Sink, SinkError};
+use crate::consumer::MissingQueues;
 
 /// Publishes each result with its kind as the routing key, whether anybody listens or not.
 pub struct ResultsSink {
     publisher: Publisher,
     exchange: String,
+    /// Declares the exchange again where it is missing.
+    missing: Option<Arc<MissingQueues>>,
 }
 
 impl ResultsSink {
     /// A sink that publishes to `exchange`.
     pub fn new(publisher: Publisher, exchange: String) -> Arc<Self> {
-        Arc::new(Self { publisher, exchange })
+        Arc::new(Self { publisher, exchange, missing: None })
+    }
+
+    /// The same for an exchange of the worker's topology.
+    pub(crate) fn restoring(
+        publisher: Publisher,
+        exchange: String,
+        missing: &Arc<MissingQueues>,
+    ) -> Arc<Self> {
+        Arc::new(Self { publisher, exchange, missing: Some(Arc::clone(missing)) })
     }
 }
 
@@ -46,7 +58,13 @@ impl Sink for ResultsSink {
             });
             match try_join_all(publishing).await {
                 Ok(_) => Ok(vec![Accepted::Stored; batch.len()]),
-                Err(error) => Err(SinkError { sink: "results", detail: error.to_string() }),
+                Err(error) => {
+                    if let Some(missing) = &self.missing {
+                        let target = Target::announce(self.exchange.clone(), String::new());
+                        missing.restore([&target]).await;
+                    }
+                    Err(SinkError { sink: "results", detail: error.to_string() })
+                }
             }
         })
     }

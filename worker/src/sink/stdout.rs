@@ -3,6 +3,7 @@
 use std::{io::Write, sync::Arc};
 
 use futures_util::future::BoxFuture;
+use garenne_common::text::printable_json;
 use tokio::task::spawn_blocking;
 
 use super::{Accepted, Finished, Sink, SinkError};
@@ -26,7 +27,9 @@ impl Sink for StdoutSink {
     fn write<'a>(&'a self, batch: &'a [Finished]) -> BoxFuture<'a, Result<Vec<Accepted>, SinkError>> {
         let mut lines = Vec::with_capacity(batch.len() * 256);
         for finished in batch {
-            lines.extend(finished.to_json());
+            let json = finished.to_json();
+            // Ids and outputs are foreign text, and standard output may be a terminal.
+            lines.extend_from_slice(printable_json(&String::from_utf8_lossy(&json)).as_bytes());
             lines.push(b'\n');
         }
         let count = batch.len();

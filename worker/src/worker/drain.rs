@@ -10,14 +10,13 @@ use garenne_common::{
     telemetry::{Traces, admin::AdminPort, traces::LAST_EXPORT},
 };
 use tokio::{
-    runtime::Runtime,
     sync::{mpsc, watch},
     task::JoinHandle,
     time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{lane::Lane, pool_stop};
+use super::{lane::Lane, pool_stop, start::HandlerRuntime};
 use crate::{
     budget::FLUSH,
     clerk::Clerk,
@@ -42,7 +41,7 @@ pub(super) struct Running {
     pub(super) publisher: Publisher,
     pub(super) link: Link,
     pub(super) hurry: CancellationToken,
-    pub(super) handlers: Runtime,
+    pub(super) handlers: HandlerRuntime,
     pub(super) traces: Traces,
     pub(super) admin: AdminPort<Status>,
 }
@@ -150,12 +149,19 @@ impl Running {
     async fn close(self) {
         let Self { lanes, membership, heart, clerk, publisher, link, hurry, handlers, traces, admin, .. } =
             self;
+        let settlers: Vec<_> = lanes.iter().map(|lane| lane.settlers.clone()).collect();
         let mut consumers: Vec<_> = lanes.into_iter().flat_map(|lane| lane.consumers).collect();
         if timeout(CLOSING, join_all(&mut consumers)).await.is_err() {
             hurry.cancel();
             tracing::warn!("the broker does not answer: what is unsettled comes back by itself");
             consumers.iter().for_each(JoinHandle::abort);
         }
+        // An aborted consumer's settler ends with it, and counts what nobody heard of as lost.
+        let counted = settlers.iter().map(async |settlers| {
+            settlers.close();
+            settlers.wait().await;
+        });
+        let _ = timeout(FLUSH, join_all(counted)).await;
         let _ = timeout(CLOSING, clerk.idle()).await;
         let closing = async {
             let _ = timeout(CLOSING, membership.leave()).await;
@@ -165,8 +171,7 @@ impl Running {
         };
         // Everything that a span could tell of is over by now.
         tokio::join!(closing, traces.close(LAST_EXPORT));
-        // A handler that ignores everything must not hold the process.
-        handlers.shutdown_background();
+        drop(handlers);
         admin.close().await;
     }
 }

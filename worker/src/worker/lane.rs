@@ -2,23 +2,22 @@
 
 use std::{sync::Arc, time::Duration};
 
-use garenne_common::{
-    broker::BrokerError,
-    config::Lane as LaneConfig,
-    pool::{Observer, Phase, Placement, Pool, PoolConfig, PoolOptions},
-    telemetry::metrics::LaneMetrics,
-};
+use futures_util::FutureExt;
+use garenne_common::{broker::BrokerError, config::Lane as LaneConfig, telemetry::metrics::LaneMetrics};
+use garenne_pool::{Observer, Phase, Placement, Pool, PoolConfig, PoolOptions};
 use prometheus::IntGauge;
 use tokio::{
     runtime::Handle,
     sync::{mpsc, watch},
     task::JoinHandle,
 };
+use tokio_util::task::TaskTracker;
 
 use super::WorkerError;
 use crate::{
     bridge::Bridge,
     consumer::{Intake, Link, Meter, Subscriber, Subscription},
+    supervise::{Panics, restarting},
     work::LanePool,
 };
 
@@ -28,6 +27,8 @@ pub(crate) struct Lane {
     pub(crate) pool: LanePool,
     /// One for each of its queues.
     pub(crate) consumers: Vec<JoinHandle<()>>,
+    /// The settlers of their channels.
+    pub(crate) settlers: TaskTracker,
     pub(crate) trouble: Trouble,
 }
 
@@ -91,23 +92,30 @@ pub(super) fn start_lane(
     meter: Meter,
     intake: watch::Receiver<Intake>,
     denied: mpsc::Sender<BrokerError>,
+    panics: &Panics,
 ) -> Lane {
     let (name, pool) = (Arc::clone(&bridge.lane), bridge.pool.clone());
     let (mut consumers, mut troubles) = (Vec::new(), Vec::new());
+    let settlers = TaskTracker::new();
     for subscription in subscriptions {
         let (trouble, is_in_trouble) = watch::channel(Some("it has not begun".to_owned()));
         troubles.push((subscription.queue.clone(), is_in_trouble));
         let (bridge, link, meter) = (Arc::clone(&bridge), link.clone(), meter.clone());
         let (intake, denied) = (intake.clone(), Some(denied.clone()));
+        let (settlers, panics) = (settlers.clone(), panics.clone());
         consumers.push(tokio::spawn(async move {
             let accept = |deliveries| {
                 let bridge = Arc::clone(&bridge);
                 async move { bridge.accept(deliveries).await }
             };
-            Subscriber { link, subscription, meter, intake, trouble, denied, accept }.run().await;
+            let (told, counted) = (trouble.clone(), panics.clone());
+            let subscriber =
+                Subscriber { link, subscription, meter, intake, trouble, denied, accept, settlers, panics };
+            let problem = |panic| drop(told.send_replace(Some(format!("the consumer panicked: {panic}"))));
+            restarting("consumer", counted, subscriber, |it| it.run().boxed(), problem).await;
         }));
     }
-    Lane { name, pool, consumers, trouble: Trouble(troubles) }
+    Lane { name, pool, consumers, settlers, trouble: Trouble(troubles) }
 }
 
 /// How often a lane is searched for tasks that waited too long.

@@ -5,12 +5,13 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use futures_util::FutureExt;
 use garenne_common::{
     broker::{Backoff, Broker, Heart, Publisher, PublisherConfig},
     config::{Concurrency, Lane},
     exit::{Exit, HasExit},
     shutdown::Command,
-    task::StandingOrder,
+    task::Origin,
     telemetry::{
         Traces,
         admin::{self, AdminPort},
@@ -19,9 +20,9 @@ use garenne_common::{
     topology::{BrokerVersion, LaneSpec, Names, Topology},
 };
 use tokio::{
-    runtime::{Builder, Runtime},
-    sync::{Notify, mpsc, watch},
-    time::Instant,
+    runtime::{Builder, Handle, Runtime},
+    sync::{Notify, Semaphore, mpsc, watch},
+    time::{Instant, sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -34,19 +35,30 @@ use crate::{
     bridge::Bridge,
     budget,
     clerk::Clerk,
-    consumer::{Intake, Link, Meter, Subscription},
-    fleet::{Command as FleetCommand, Member},
+    consumer::{Intake, Link, Meter, MissingQueues, Subscription},
+    fleet::{Command as FleetCommand, Identity, Membership},
     handler::{Routes, Surroundings},
     loans::Loans,
     pack::Packs,
     settings::{SinkName, WorkerConfig},
-    sink::{Desk, Sink, postgres::PostgresSink, results::ResultsSink, stdout::StdoutSink},
+    sink::{Desk, Sink, SinkMetrics, postgres::PostgresSink, results::ResultsSink, stdout::StdoutSink},
     spans::Spans,
     status::{Status, Vitals},
-    work::LanePool,
+    supervise::{Panics, restarting},
 };
 
-pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> Result<Running, WorkerError> {
+/// How long a start that is told to end may take to become a member of the fleet: the others must hear that it
+/// left once they heard that it came.
+const LEAVING: Duration = Duration::from_millis(500);
+
+/// Starts the worker; answers none once `leaving` is cancelled, however far it came. `intake` says whether new
+/// messages are wanted from the beginning.
+pub(super) async fn start(
+    worker: &Worker,
+    commands: mpsc::Sender<Command>,
+    intake: watch::Sender<Intake>,
+    leaving: &CancellationToken,
+) -> Result<Option<Running>, WorkerError> {
     let config = &worker.config;
     let ladder = config.retry.ladder()?;
     budget::check(config, worker.registry.deadlines())?;
@@ -62,19 +74,29 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
     let metrics = worker.metrics.connection().clone();
     let publisher = Publisher::observed(
         broker.clone(),
-        PublisherConfig { outlast_alarms: true, ..PublisherConfig::default() },
+        PublisherConfig { while_connected: true, ..PublisherConfig::default() },
         metrics,
     );
     let topology = |version| Topology::new(&names, &LaneSpec::all(&config.lanes), &ladder, version);
-    let version = reach(&broker, &link, &publisher, topology, config.connect_timeout).await?;
-    tracing::info!(%version, "connected to RabbitMQ");
-    tell_of_leftovers(config, &names, &link).await;
+    let missing = MissingQueues::new(link.clone(), worker.metrics.registry());
+    let reaching = async {
+        let version = reach(&broker, &link, &publisher, topology, config.connect_timeout).await?;
+        tracing::info!(%version, "connected to RabbitMQ");
+        tell_of_leftovers(config, &names, &link).await;
+        sinks(worker, &publisher, &missing, &names).await
+    };
+    let sinks = tokio::select! {
+        sinks = reaching => sinks?,
+        () = leaving.cancelled() => return Ok(None),
+    };
 
     let routes = Routes { lanes: config.lanes.clone(), max_payload: config.max_payload.bytes() };
     let surroundings =
         Surroundings { routes: Arc::new(routes), traces: traces.clone(), ..Surroundings::default() };
     let hurry = CancellationToken::new();
-    let desk = Desk::open(sinks(worker, &publisher, &names).await?, hurry.clone());
+    let registry = worker.metrics.registry();
+    let panics = Panics::register(registry);
+    let desk = Desk::open(sinks, &hurry, &SinkMetrics::register(registry), &panics);
     let clerk = Arc::new(Clerk {
         worker: Arc::clone(&worker.name),
         names: names.clone(),
@@ -83,6 +105,7 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
         routes: Arc::clone(&surroundings.routes),
         replies: config.replies,
         publisher: publisher.clone(),
+        missing,
         desk,
         loans: Loans::default(),
         metrics: worker.metrics.clone(),
@@ -93,40 +116,54 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
         unroutable_replies: 0.into(),
     });
 
+    Origin::labels().for_each(|header| drop(worker.metrics.headers_ignored(header)));
+
     let handlers = handler_runtime()?;
     let mut plans: Vec<_> = config.lanes.iter().map(|(name, lane)| (name, lane.clone(), false)).collect();
-    plans.push((QUARANTINE, quarantine(), true));
+    plans.push((Names::QUARANTINE, quarantine(), true));
     let mut pools = Vec::new();
     for (name, lane, _) in &plans {
         let metrics = worker.metrics.lane(name);
-        pools.push(start_pool(name, lane, config.hard_grace, &metrics, handlers.handle().clone())?);
+        pools.push(start_pool(name, lane, config.hard_grace, &metrics, handlers.handle())?);
     }
     let (shown, stuck) = (pools.clone(), worker.metrics.tasks_stuck().clone());
     worker.metrics.before_encode(move || show_stuck(&shown, &stuck));
 
     let held = pools.clone();
-    let enforce = move |order: &StandingOrder| held.iter().for_each(|pool| enforce_in(pool, order));
-    let asked = Arc::new(Notify::new());
-    let obey = obey(commands.clone(), Arc::clone(&asked));
-    let (name, patience, theirs) = (Arc::clone(&worker.name), config.connect_timeout, names.clone());
-    let joining = Member::join(name, theirs, link.clone(), publisher.clone(), patience, obey, enforce);
-    let membership = match joining.await {
-        Ok(membership) => membership,
-        Err(error) => {
-            // A runtime cannot be dropped where others run.
-            handlers.shutdown_background();
-            return Err(error.into());
+    let stop = move |task: &str| {
+        for pool in &held {
+            // It is in one of them at most.
+            let _ = pool.stop(&task.into());
         }
     };
+    let asked = Arc::new(Notify::new());
+    let obey = obey(commands.clone(), Arc::clone(&asked));
+    let kinds = worker.registry.deadlines().map(|(kind, _)| kind.to_owned()).collect();
+    let identity = Identity { worker: Arc::clone(&worker.name), kinds };
+    let (patience, theirs) = (config.connect_timeout, names.clone());
+    let joining = Membership::join(identity, theirs, link.clone(), publisher.clone(), patience, obey, stop);
+    let given_up = async {
+        leaving.cancelled().await;
+        sleep(LEAVING).await;
+    };
+    let membership = tokio::select! {
+        membership = joining => membership?,
+        () = given_up => return Ok(None),
+    };
+    if leaving.is_cancelled() {
+        let _ = timeout(LEAVING, membership.leave()).await;
+        return Ok(None);
+    }
 
     let packs = Arc::new(Packs::default());
-    let (intake, wanted) = watch::channel(Intake::Open);
+    let wanted = intake.subscribe();
     let (denied, denials) = mpsc::channel(1);
     let mut lanes = Vec::new();
     for ((name, lane, quarantine), pool) in plans.into_iter().zip(pools) {
         let metrics = worker.metrics.lane(name);
         let lane_name: Arc<str> = name.into();
-        let queues = if quarantine { vec![names.suspect()] } else { names.place(name, lane.shards).queues() };
+        let queues =
+            if quarantine { vec![names.quarantine()] } else { names.place(name, lane.shards).queues() };
         let queue = queues[0].clone();
         let spans = Spans { traces: traces.clone(), lane: Arc::clone(&lane_name), queue };
         let bridge = Arc::new(Bridge {
@@ -143,19 +180,26 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
             spans: Arc::new(spans),
             pack_time: budget::pack_time(&lane),
             quarantine,
+            alone: Arc::new(Semaphore::new(1)),
             room: Notify::new(),
         });
         let tag = format!("{}.{name}", worker.name);
         let subscriptions = Subscription::shares(queues, lane.prefetch, &tag);
         let wait = budget::longest_wait(&lane, config.hard_grace, worker.registry.deadlines());
-        tokio::spawn(hand_back_in_time(pool.clone(), wait));
+        let (swept, counted) = (pool.clone(), panics.clone());
+        tokio::spawn(async move {
+            restarting("sweep", counted, swept, |it| hand_back_in_time(it.clone(), wait).boxed(), |_| {})
+                .await;
+        });
         let meter = Meter { tally: Arc::clone(&worker.tally), lane: metrics.clone() };
-        lanes.push(start_lane(bridge, subscriptions, link.clone(), meter, wanted.clone(), denied.clone()));
+        let (link, wanted, denied) = (link.clone(), wanted.clone(), denied.clone());
+        lanes.push(start_lane(bridge, subscriptions, link, meter, wanted, denied, &panics));
         worker.metrics.before_encode(move || show(&pool, &metrics));
     }
 
     let member = Arc::clone(&membership.member);
-    let status = Arc::new(Status::new(&lanes, packs, member, surroundings.progress, commands));
+    let status =
+        Arc::new(Status::new(&lanes, packs, member, surroundings.progress, Arc::clone(&clerk), commands));
     let vitals = Vitals {
         worker: Arc::clone(&worker.name),
         incarnation: membership.member.incarnation().to_owned(),
@@ -168,7 +212,7 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
     let look = move || shown.beat(&vitals);
     let heart = Heart::start(publisher.clone(), names.events(), every, asked, look);
     admin.begin(status);
-    Ok(Running {
+    Ok(Some(Running {
         lanes,
         membership,
         heart,
@@ -181,7 +225,7 @@ pub(super) async fn start(worker: &Worker, commands: mpsc::Sender<Command>) -> R
         handlers,
         traces,
         admin,
-    })
+    }))
 }
 
 /// What the worker's spans say of it.
@@ -190,10 +234,7 @@ fn service(worker: &Worker) -> Service {
     Service { name: "garenne-worker", instance, version }
 }
 
-/// What the suspect queue is called among the lanes.
-const QUARANTINE: &str = "suspect";
-
-/// Suspects run alone.
+/// Quarantined tasks run alone.
 fn quarantine() -> Lane {
     Lane { prefetch: 1, concurrency: Concurrency { min: 1, max: 1 }, ..Lane::default() }
 }
@@ -215,16 +256,6 @@ fn obey(
     }
 }
 
-/// Ends what a standing order covers, as far as this worker holds it. What a pause covers is put off
-/// when its turn comes.
-fn enforce_in(pool: &LanePool, order: &StandingOrder) {
-    match order {
-        StandingOrder::Task { task, .. } => drop(pool.stop(&task.as_str().into())),
-        StandingOrder::Group { group, .. } => drop(pool.group(group.as_str()).stop()),
-        StandingOrder::Pause { .. } | StandingOrder::Resume { .. } => {}
-    }
-}
-
 /// Connects, and makes sure that what this worker needs is there. A broker that goes away in the middle of
 /// that is waited for as one that was away before, until the budget is spent.
 async fn reach(
@@ -239,8 +270,8 @@ async fn reach(
     link.connect_within(budget).await?;
     loop {
         let attempt = async {
-            let version = broker.version().await?;
             let connection = link.connection().await?;
+            let version = broker.version().await?;
             let (ensured, connected) =
                 tokio::join!(link.ensure(&connection, topology(version)), publisher.connect());
             ensured?;
@@ -256,7 +287,7 @@ async fn reach(
         };
         let wait = backoff.next_wait();
         tracing::warn!(%error, ?wait, "the broker went away during the start");
-        tokio::time::sleep(wait).await;
+        sleep(wait).await;
     }
 }
 
@@ -275,6 +306,7 @@ async fn tell_of_leftovers(config: &WorkerConfig, names: &Names, link: &Link) {
 async fn sinks(
     worker: &Worker,
     publisher: &Publisher,
+    missing: &Arc<MissingQueues>,
     names: &Names,
 ) -> Result<Vec<Arc<dyn Sink>>, WorkerError> {
     let config = &worker.config;
@@ -282,7 +314,7 @@ async fn sinks(
     for name in &config.sinks {
         sinks.push(match name {
             SinkName::Stdout => StdoutSink::new(),
-            SinkName::Results => ResultsSink::new(publisher.clone(), names.results()),
+            SinkName::Results => ResultsSink::restoring(publisher.clone(), names.results(), missing),
             SinkName::Postgres => {
                 let database = config.database().expect("validated with the settings")?;
                 let rules = Arc::clone(&worker.rules);
@@ -294,13 +326,32 @@ async fn sinks(
     Ok(sinks)
 }
 
+/// What handlers run on. Dropped, it is left to itself: a handler that ignores everything must not hold the
+/// process, and a runtime cannot be waited for where others run.
+pub(super) struct HandlerRuntime(Option<Runtime>);
+
+impl HandlerRuntime {
+    fn handle(&self) -> Handle {
+        self.0.as_ref().expect("it is there until it is dropped").handle().clone()
+    }
+}
+
+impl Drop for HandlerRuntime {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
 /// Handlers run on threads of their own, so that nothing they do holds up heartbeats and acks.
-fn handler_runtime() -> Result<Runtime, WorkerError> {
+fn handler_runtime() -> Result<HandlerRuntime, WorkerError> {
     let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
     Builder::new_multi_thread()
         .worker_threads(threads)
         .thread_name("handler")
         .enable_all()
         .build()
+        .map(|runtime| HandlerRuntime(Some(runtime)))
         .map_err(WorkerError::Threads)
 }

@@ -1,8 +1,8 @@
 //! `reading.process` as a task: the payload is exactly what the gateway accepts.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use garenne_common::sensor::{Fault, Record, Timestamp, readings_from};
+use garenne_common::sensor::{Fault, Limits, Record, Timestamp, readings_from};
 use time::OffsetDateTime;
 
 use super::{
@@ -21,22 +21,47 @@ impl Payload for Readings {
     const KIND: &'static str = "reading.process";
 
     fn read(content_type: ContentType, body: &[u8]) -> Result<Self, Unreadable> {
-        let now = OffsetDateTime::now_utc().unix_timestamp_nanos() / 1000;
-        let now = i64::try_from(now).ok().and_then(|micros| Timestamp::from_micros(micros).ok());
-        let now = now.ok_or_else(|| Unreadable::Invalid("this machine's clock is out of bounds".into()))?;
-        readings_from(content_type.as_str(), body, now).map(Self).map_err(|bad| match bad.code {
+        readings_from(content_type.as_str(), body, now()?).map(Self).map_err(|bad| match bad.code {
             Fault::Malformed => Unreadable::Malformed(bad.to_string()),
             _ => Unreadable::Invalid(bad.to_string()),
         })
     }
 }
 
-/// Adds the kind, with this calibration.
+/// What a worker allows beyond `max_clock_skew`: clocks of different hosts differ, and what a gateway has receipted must
+/// not be refused here.
+const CLOCK_DIFFERENCE: Duration = Duration::from_secs(60);
+
+/// Refuses readings whose time is too far ahead: other publishers than the gateway may send any time.
+fn check_times(records: &[Record], limits: &Limits) -> Result<(), TaskError> {
+    if limits.max_ahead.is_none() {
+        return Ok(());
+    }
+    let now = now()?;
+    records
+        .iter()
+        .enumerate()
+        .try_for_each(|(index, record)| limits.check_time(index, "time", record.reading.time, now))
+        .map_err(TaskError::invalid)
+}
+
+fn now() -> Result<Timestamp, Unreadable> {
+    let micros = OffsetDateTime::now_utc().unix_timestamp_nanos() / 1000;
+    let now = i64::try_from(micros).ok().and_then(|micros| Timestamp::from_micros(micros).ok());
+    now.ok_or_else(|| Unreadable::Invalid("this machine's clock is out of bounds".into()))
+}
+
+/// Adds the kind, with this calibration. A reading whose time is more than the settings' `max_clock_skew` and a minute
+/// ahead is a dead letter with reason `invalid-payload`.
 pub fn register(builder: WorkerBuilder, calibration: Calibration) -> WorkerBuilder {
     let calibration = Arc::new(calibration);
+    let skew = builder.config().max_clock_skew;
+    let max_ahead = (!skew.is_zero()).then(|| skew.saturating_add(CLOCK_DIFFERENCE));
+    let limits = Limits { max_ahead, ..Limits::default() };
     builder.handle(move |cx: TaskContext, Readings(records): Readings| {
         let calibration = Arc::clone(&calibration);
         async move {
+            check_times(&records, &limits)?;
             let mut processed = process(&records, &calibration);
             let own = processed.readings.iter().chain(&processed.derived);
             let mut rows = own.map(|stored| row(stored, None)).collect::<Result<Vec<_>, _>>()?;

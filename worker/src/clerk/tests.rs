@@ -1,0 +1,198 @@
+use std::sync::Mutex;
+
+use futures_util::{FutureExt, future::BoxFuture};
+use garenne_common::{
+    broker::{Broker, PublisherConfig},
+    task::{ContentType, Kind},
+};
+use prometheus::Registry as Prometheus;
+use serde::Deserialize;
+use tokio::time::sleep;
+
+use super::*;
+use crate::{
+    Output, Worker, WorkerConfig,
+    consumer::{Epoch, Link, Meter},
+    json_payload,
+    sink::{Sink, SinkError, SinkMetrics},
+    supervise::Panics,
+};
+
+#[derive(Deserialize)]
+struct Anything {}
+json_payload!(Anything, "any.thing");
+
+/// Says the same of each result; nothing while it has no word.
+struct Says(Mutex<Option<Accepted>>);
+
+impl Sink for Says {
+    fn name(&self) -> &'static str {
+        "says"
+    }
+
+    fn write<'a>(&'a self, batch: &'a [Finished]) -> BoxFuture<'a, Result<Vec<Accepted>, SinkError>> {
+        let word = self.0.lock().unwrap().clone();
+        let away = SinkError { sink: "says", detail: "away".into() };
+        std::future::ready(word.map(|word| vec![word; batch.len()]).ok_or(away)).boxed()
+    }
+}
+
+/// A clerk whose broker nobody can reach, and one delivery.
+struct Bench {
+    clerk: Arc<Clerk>,
+    entry: Arc<Entry>,
+    lane: Arc<str>,
+    epoch: Arc<Epoch>,
+    envelope: Arc<Envelope>,
+    metrics: Metrics,
+}
+
+fn says(word: Accepted) -> Vec<Arc<dyn Sink>> {
+    vec![Arc::new(Says(Mutex::new(Some(word))))]
+}
+
+fn bench(sinks: Vec<Arc<dyn Sink>>) -> Bench {
+    let broker = Broker::new("amqp://127.0.0.1:1/%2f", "test").unwrap();
+    let (metrics, registry, hurry) = (Metrics::new("test"), Prometheus::new(), CancellationToken::new());
+    let (panics, config) = (Panics::register(&registry), WorkerConfig::default());
+    let clerk = Arc::new(Clerk {
+        worker: "test".into(),
+        names: Names::new("garenne"),
+        ladder: config.retry.ladder().unwrap(),
+        max_attempts: 3,
+        routes: Arc::default(),
+        replies: false,
+        publisher: Publisher::new(broker.clone(), PublisherConfig::default()),
+        missing: MissingQueues::new(Link::new(broker, metrics.clone()), &registry),
+        desk: Desk::open(sinks, &hurry, &SinkMetrics::register(&registry), &panics),
+        loans: Loans::default(),
+        metrics: metrics.clone(),
+        traces: Traces::default(),
+        runtime: Handle::current(),
+        tracker: TaskTracker::new(),
+        hurry,
+        unroutable_replies: 0.into(),
+    });
+    let builder = Worker::builder(config).handle(async |_, _: Anything| Ok(serde_json::json!({})));
+    let entry = Arc::clone(builder.build().unwrap().into_registry().get("any.thing").unwrap());
+    let meter = Meter { tally: Arc::default(), lane: metrics.lane("test") };
+    let task = NewTask::new(Kind::parse("any.thing").unwrap(), ContentType::Json, Vec::new());
+    let now = SystemTime::now();
+    let envelope = Envelope::read("any.thing", &task.properties(now), None, |_| true, now).unwrap();
+    let epoch = Arc::new(Epoch::new(meter, 1));
+    Bench { clerk, entry, lane: "fast".into(), epoch, envelope: Arc::new(envelope), metrics }
+}
+
+impl Bench {
+    fn settle(&self, outcome: Outcome) {
+        let end = End { outcome, attempt: None, took: None };
+        let (delivery, envelope) = (Delivery::mock(&self.epoch, 1, b"{}"), Arc::clone(&self.envelope));
+        self.clerk.settle(&self.lane, delivery, envelope, &self.entry, end, AttemptSpan::default());
+    }
+
+    fn done(&self) {
+        let output = Output::json(&serde_json::json!({})).unwrap();
+        let (started_at, took) = (SystemTime::UNIX_EPOCH, Duration::ZERO);
+        self.settle(Outcome::Done { output, started_at, took });
+    }
+
+    async fn fate(&self) -> Vec<(u64, Fate)> {
+        sleep(Duration::from_millis(500)).await;
+        self.epoch.decided()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_sink_success_is_acked_at_once() {
+    let bench = bench(Vec::new());
+    bench.done();
+    assert_eq!(bench.epoch.decided(), [(1, Fate::Acked)]);
+    assert!(!bench.clerk.loans.is_done(&bench.envelope.id), "the ack will be heard");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_result_is_stored_before_its_task_is_acked() {
+    let sink = Arc::new(Says(Mutex::default()));
+    let bench = bench(vec![sink.clone()]);
+    bench.done();
+    assert_eq!(bench.fate().await, [], "the sink is away");
+    *sink.0.lock().unwrap() = Some(Accepted::Stored);
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(bench.fate().await, [(1, Fate::Acked)]);
+    bench.clerk.idle().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_result_that_no_sink_took_in_time_goes_back() {
+    let bench = bench(vec![Arc::new(Says(Mutex::default()))]);
+    bench.done();
+    bench.clerk.hurry.cancel();
+    assert_eq!(bench.fate().await, [(1, Fate::Requeued)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_whose_channel_died_before_its_ack_does_not_run_again() {
+    let bench = bench(says(Accepted::Stored));
+    bench.epoch.end();
+    bench.done();
+    assert_eq!(bench.fate().await, [(1, Fate::Acked)]);
+    assert!(bench.clerk.loans.is_done(&bench.envelope.id));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_id_of_our_own_is_not_remembered() {
+    let mut bench = bench(Vec::new());
+    bench.envelope = Arc::new(Envelope { id_given: false, ..Envelope::clone(&bench.envelope) });
+    bench.epoch.end();
+    bench.done();
+    assert!(!bench.clerk.loans.is_done(&bench.envelope.id), "the next delivery has another one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_or_contradicting_result_is_a_dead_letter_whose_copy_comes_first() {
+    for word in [Accepted::Refused("never".into()), Accepted::Conflict("stored otherwise".into())] {
+        let bench = bench(says(word));
+        bench.metrics.register_kinds(["any.thing"]);
+        bench.done();
+        assert_eq!(bench.fate().await, [], "no copy is confirmed");
+        let dead = bench.metrics.kind_counts()["any.thing"].dead.clone();
+        assert_eq!(dead.values().sum::<u64>(), 1, "{dead:?}");
+        bench.clerk.hurry.cancel();
+        sleep(Duration::from_secs(2)).await;
+        assert_eq!(bench.fate().await, [(1, Fate::Requeued)], "the original is still there");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_is_given_up_when_the_deliverys_channel_dies() {
+    let bench = bench(Vec::new());
+    bench.settle(Outcome::PutOff { wait: Duration::from_secs(1) });
+    assert_eq!(bench.fate().await, []);
+    bench.epoch.end();
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(bench.fate().await, [(1, Fate::Requeued)]);
+    bench.clerk.idle().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_handed_back_or_left_is_decided_at_once() {
+    for (outcome, fate) in [(Outcome::HandBack, Fate::Requeued), (Outcome::Abandon, Fate::Abandoned)] {
+        let bench = bench(Vec::new());
+        bench.settle(outcome);
+        assert_eq!(bench.epoch.decided(), [(1, fate)]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_that_are_spent_make_a_dead_letter_and_others_a_retry() {
+    for (spent, dead) in [(1, 0), (2, 1)] {
+        let mut bench = bench(Vec::new());
+        bench.metrics.register_kinds(["any.thing"]);
+        bench.envelope = Arc::new(Envelope { attempt: spent, ..Envelope::clone(&bench.envelope) });
+        bench.settle(Outcome::Retry { error: "io".into(), after: None });
+        assert_eq!(bench.fate().await, [], "the copy comes first");
+        let counts = bench.metrics.kind_counts();
+        let counted = counts.get("any.thing").map_or(0, |kind| kind.dead.values().sum::<u64>());
+        assert_eq!(counted, dead, "attempt {} of 3", spent + 1);
+    }
+}

@@ -1,0 +1,103 @@
+//! Keeps the worker's own background tasks at work: a panic in one of them is logged, counted, and never the
+//! silent end of what others rely on.
+
+use std::{future::Future, panic::AssertUnwindSafe};
+
+use futures_util::{FutureExt, future::BoxFuture};
+use garenne_common::broker::Backoff;
+use garenne_pool::panic_message;
+use prometheus::{IntCounterVec, Opts, Registry};
+
+/// Counts panics of the worker's own code, by task.
+#[derive(Clone, Debug)]
+pub(crate) struct Panics(IntCounterVec);
+
+impl Panics {
+    /// Once for each registry.
+    pub(crate) fn register(registry: &Registry) -> Self {
+        let opts = Opts::new(
+            "garenne_background_panics_total",
+            "Panics of the worker's own code, not of handlers and sinks, by the task that was restarted.",
+        );
+        let panics = IntCounterVec::new(opts, &["task"]).expect("the metric's name and labels are valid");
+        registry.register(Box::new(panics.clone())).expect("each metric is registered once");
+        Self(panics)
+    }
+
+    pub(crate) fn count(&self, task: &'static str) {
+        self.0.with_label_values(&[task]).inc();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn counted(&self, task: &'static str) -> u64 {
+        self.0.with_label_values(&[task]).get()
+    }
+}
+
+/// Runs a future; a panic in it is an error with the panic's message.
+pub(crate) async fn caught<T>(future: impl Future<Output = T>) -> Result<T, String> {
+    AssertUnwindSafe(future).catch_unwind().await.map_err(panic_message)
+}
+
+/// Runs `task` on a state until it returns. After a panic it is started again on the same state, with growing
+/// pauses of at most a second; `problem` is told of each.
+pub(crate) async fn restarting<S>(
+    name: &'static str,
+    panics: Panics,
+    mut state: S,
+    task: impl for<'a> Fn(&'a mut S) -> BoxFuture<'a, ()>,
+    problem: impl Fn(String),
+) {
+    let mut backoff = Backoff::reconnect();
+    while let Err(panic) = caught(task(&mut state)).await {
+        panics.count(name);
+        let wait = backoff.next_wait();
+        tracing::error!(task = name, panic, ?wait, "a background task panicked, it will be started again");
+        problem(panic);
+        tokio::time::sleep(wait).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        cell::{Cell, RefCell},
+        time::Duration,
+    };
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_panics_is_started_again_until_it_returns() {
+        let (registry, told) = (Registry::new(), RefCell::new(Vec::new()));
+        let panics = Panics::register(&registry);
+        let (runs, begun) = (Cell::new(0), Instant::now());
+        let problem = |problem| told.borrow_mut().push(problem);
+        let run = |state: &mut u32| {
+            *state += 1;
+            runs.set(*state);
+            *state
+        };
+        restarting(
+            "sweep",
+            panics.clone(),
+            0,
+            |state| {
+                let run = run(state);
+                async move { assert!(run > 3, "run {run}") }.boxed()
+            },
+            problem,
+        )
+        .await;
+        assert_eq!((runs.get(), panics.counted("sweep"), panics.counted("other")), (4, 3, 0));
+        assert_eq!(told.into_inner(), ["run 1", "run 2", "run 3"]);
+        assert!(begun.elapsed() >= Duration::from_millis(300), "{:?}", begun.elapsed());
+    }
+
+    #[tokio::test]
+    async fn what_does_not_panic_is_answered() {
+        assert_eq!(caught(async { 7 }).await, Ok(7));
+    }
+}
