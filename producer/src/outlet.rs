@@ -28,6 +28,9 @@ pub use traced::TracedOutlet;
 /// How long a reading waits for its turn to be sent before its sender is told that there is none.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
+/// Messages of one delivery under way at once.
+const AT_ONCE: usize = 512;
+
 /// Takes tasks and answers once it is known that all of them are safe.
 pub trait Outlet: Send + Sync + 'static {
     /// Delivers every task, or says why not all of them are known to be safe. After an error some
@@ -68,15 +71,21 @@ impl BrokerOutlet {
         self.publisher.publish(Message { target, properties, body: task.body.into() }).await
     }
 
-    /// Each task as a message of its own.
+    /// Each task as a message of its own. What a message needs while it is under way is only held for so many of
+    /// them at once.
     async fn each(&self, tasks: Vec<NewTask>) -> Result<(), PublishError> {
-        let mut flying: FuturesUnordered<_> = tasks.into_iter().map(|task| self.one(task)).collect();
+        let mut tasks = tasks.into_iter();
+        let mut flying: FuturesUnordered<_> =
+            tasks.by_ref().take(AT_ONCE).map(|task| self.one(task)).collect();
         // Every confirm is waited for, also after a failure: what is still in flight must not
         // outlive the answer that the caller gives.
         let mut outcome = Ok(());
         while let Some(result) = flying.next().await {
-            if outcome.is_ok() {
-                outcome = result;
+            outcome = outcome.and(result);
+            if outcome.is_ok()
+                && let Some(task) = tasks.next()
+            {
+                flying.push(self.one(task));
             }
         }
         outcome

@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use garenne_common::text::printable;
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Shows progress on stderr; stdout carries the result only.
@@ -59,6 +60,9 @@ impl Progress {
 
     /// A line beside the bar.
     pub(crate) fn say(&self, line: impl Display) {
+        // It may quote the file or the server.
+        let line = line.to_string();
+        let line = printable(&line);
         match &self.bar {
             Some(bar) => bar.suspend(|| eprintln!("{}: {line}", self.what)),
             None => eprintln!("{}: {line}", self.what),

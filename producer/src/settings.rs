@@ -17,6 +17,9 @@ use crate::{
     outlet::gather::GatherConfig,
 };
 
+/// The default of `max_clock_skew`.
+const MAX_CLOCK_SKEW: Duration = Duration::from_secs(600);
+
 /// Everything that can be set, by flag, environment or file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -40,6 +43,9 @@ pub struct ProducerSettings {
     pub tls_key: Option<PathBuf>,
     /// Who signs the sensors' certificates; with it every TLS client needs one.
     pub tls_client_ca: Option<PathBuf>,
+    /// How far ahead of the clock here a reading's time may be; 0 for any time. Workers have the same setting.
+    #[serde(with = "humantime_serde")]
+    pub max_clock_skew: Duration,
     /// Limits.
     pub gateway: Limits,
     /// What the gateway gathers into one message.
@@ -61,6 +67,7 @@ impl Default for ProducerSettings {
             tls_cert: None,
             tls_key: None,
             tls_client_ca: None,
+            max_clock_skew: MAX_CLOCK_SKEW,
             gateway: Limits::default(),
             group_commit: GatherConfig::default(),
             connect_timeout: Duration::from_secs(30),

@@ -18,7 +18,7 @@ use garenne_common::{
     topology::{Names, ensure},
 };
 use garenne_producer::{
-    gateway::{Access, Gateway, Ingest, Instruments, Limits, Parts, Routes, ServerKind},
+    gateway::{Access, Gateway, Ingest, Instruments, Limits, MemoryBudget, Parts, Routes, ServerKind},
     outlet::{
         BrokerOutlet,
         gather::{GatherConfig, GatherOutlet, Parcels},
@@ -138,14 +138,27 @@ pub(crate) fn serve(words: &str) -> ExitCode {
             "bare" => return bare(&url).await,
             how => through_broker(&url, how == "gathered").await,
         };
-        let limits = Limits { max_connections: 20_000, max_waiting: 20_000, ..Limits::default() };
+        let limits = Limits {
+            max_connections: 20_000,
+            max_connections_per_source: 0,
+            max_waiting: 20_000,
+            ..Limits::default()
+        };
         let instruments = Instruments::register(&Metrics::new("bench")).expect("metrics");
         let routes = Routes::new(["reading.#".to_owned()]);
-        let ingest = Ingest::new(outlet, routes, limits.max_records, limits.retry_after);
+        let ingest = Ingest::new(outlet, routes, &limits, Duration::ZERO);
+        let budget = MemoryBudget::new(&limits);
         let server = server.start(&limits, &instruments).expect("a server");
         let access = Arc::new(Access::open());
-        let parts =
-            Arc::new(Parts { ingest, access, tls: None, limits, instruments, traces: Traces::default() });
+        let parts = Arc::new(Parts {
+            ingest,
+            access,
+            tls: None,
+            limits,
+            budget,
+            instruments,
+            traces: Traces::default(),
+        });
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         println!("{}", listener.local_addr().expect("an address"));
         Gateway::new(listener, parts, server).run(CancellationToken::new()).await;

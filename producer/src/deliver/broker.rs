@@ -49,7 +49,9 @@ impl BrokerDestination {
 pub(crate) fn setback(error: &PublishError) -> Setback {
     let why = error.to_string();
     match error {
-        PublishError::Unroutable { .. } => Setback::Never { why, exit: Exit::Failed },
+        PublishError::Unroutable { .. } | PublishError::TooLarge { .. } => {
+            Setback::Never { why, exit: Exit::Failed }
+        }
         PublishError::Denied(_) => Setback::Never { why, exit: Exit::Denied },
         PublishError::Connect(cause) if cause.is_final() => Setback::Never { why, exit: cause.exit() },
         _ => Setback::Again { why, after: None },

@@ -14,7 +14,9 @@ use super::{
     ingest::Ingest,
     instruments::Instruments,
     limits::Limits,
+    memory::MemoryBudget,
     server::Server,
+    sources::Sources,
     tls::Tls,
 };
 
@@ -28,6 +30,8 @@ pub struct Parts {
     pub tls: Option<Arc<Tls>>,
     /// Limits.
     pub limits: Limits,
+    /// Memory of requests and lines.
+    pub budget: MemoryBudget,
     /// Counters.
     pub instruments: Instruments,
     /// Spans of requests and lines.
@@ -57,6 +61,7 @@ impl Gateway {
         let router = http::router(Arc::clone(&parts));
         let turned_away = Arc::new(Semaphore::new(TURNED_AWAY_AT_ONCE));
         let tellers = TaskTracker::new();
+        let sources = Sources::new(parts.limits.max_connections_per_source);
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
@@ -79,10 +84,15 @@ impl Gateway {
                 router: router.clone(),
                 stop: stop.clone(),
                 tracked: None,
+                source: sources.admit(peer.ip()),
             };
-            if let Err(connection) = server.offer(connection) {
-                parts.instruments.refused(server.name());
-                audit(&Peer { address: peer, device: None }, server.name(), "too-many-connections", None);
+            let offered = match &connection.source {
+                Some(_) => server.offer(connection).map_err(|connection| (connection, "full")),
+                None => Err((connection, "source")),
+            };
+            if let Err((connection, reason)) = offered {
+                parts.instruments.refused(server.name(), reason);
+                audit(&Peer::new(peer), server.name(), "too-many-connections", None);
                 if let Ok(place) = Arc::clone(&turned_away).try_acquire_owned() {
                     tellers.spawn(async move {
                         let _ = connection.turn_away().await;

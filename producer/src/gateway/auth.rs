@@ -5,7 +5,10 @@ use std::{
     collections::HashMap,
     net::SocketAddr,
     path::{Path, PathBuf},
-    sync::{Arc, PoisonError, RwLock},
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, SystemTime},
 };
 
@@ -26,6 +29,35 @@ pub(super) struct Peer {
     pub(super) address: SocketAddr,
     /// The subject of its certificate.
     pub(super) device: Option<Arc<str>>,
+    flags: Arc<Flags>,
+}
+
+/// What is known of a connection so far; shared by all clones of its peer.
+#[derive(Debug, Default)]
+struct Flags {
+    authenticated: AtomicBool,
+    refused: Arc<AtomicBool>,
+}
+
+impl Peer {
+    pub(super) fn new(address: SocketAddr) -> Self {
+        Self { address, device: None, flags: Arc::default() }
+    }
+
+    /// The same connection, now that its certificate is known.
+    pub(super) fn with_device(&self, device: Option<Arc<str>>) -> Self {
+        Self { device, ..self.clone() }
+    }
+
+    /// Whether it may send at all: it has shown a token or a certificate, or none is asked for.
+    pub(super) fn is_authenticated(&self) -> bool {
+        self.flags.authenticated.load(Ordering::Relaxed)
+    }
+
+    /// Set once a request was refused, whose body may be unread.
+    pub(super) fn refused(&self) -> &Arc<AtomicBool> {
+        &self.flags.refused
+    }
 }
 
 /// Somebody who may send.
@@ -157,11 +189,22 @@ impl Access {
         Ok(Self { tokens, certificates })
     }
 
+    /// Whether senders have to show who they are.
+    pub(super) fn is_required(&self) -> bool {
+        self.tokens.is_some() || self.certificates
+    }
+
     /// Who somebody is that shows this token, or none.
     ///
     /// # Errors
     /// [`Refusal::Unauthorized`].
     pub(super) fn caller(&self, peer: &Peer, token: Option<&str>) -> Result<Caller, Refusal> {
+        let caller = self.identify(peer, token)?;
+        peer.flags.authenticated.store(true, Ordering::Relaxed);
+        Ok(caller)
+    }
+
+    fn identify(&self, peer: &Peer, token: Option<&str>) -> Result<Caller, Refusal> {
         let device = peer.device.clone();
         match (&self.tokens, token) {
             (Some(tokens), Some(token)) => {

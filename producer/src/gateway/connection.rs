@@ -15,6 +15,7 @@ use super::{
     auth::Peer,
     http,
     sniff::{Protocol, Sniffed, sniff},
+    sources::SourcePermit,
     tcp, tls,
 };
 
@@ -31,18 +32,27 @@ pub struct Connection {
     pub(super) stop: CancellationToken,
     /// Held to the end, by servers that wait for it that way.
     pub(super) tracked: Option<TaskTrackerToken>,
+    /// Its place among the connections of its source; none where there was none left.
+    pub(super) source: Option<Box<SourcePermit>>,
 }
 
 impl Connection {
     /// Serves it to its end. What goes wrong on it concerns nobody else.
     pub async fn serve(self) {
-        let Self { stream, peer, parts, router, stop, tracked: _tracked } = self;
-        let peer = Peer { address: peer, device: None };
+        let Self { stream, peer, parts, router, stop, tracked: _tracked, source: _source } = self;
+        let peer = Peer::new(peer);
         // Receipts are small and awaited one by one.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(peer = %peer.address, %error, "no TCP_NODELAY");
         }
-        if let Err(error) = speak(stream, &parts, router, &peer, &stop).await {
+        let ended = tokio::select! {
+            ended = speak(stream, &parts, router, &peer, &stop) => ended,
+            () = authentication_overdue(&parts, &peer) => {
+                audit(&peer, "connection", "authentication-timeout", None);
+                return;
+            }
+        };
+        if let Err(error) = ended {
             tracing::debug!(peer = %peer.address, %error, "connection ended");
         }
     }
@@ -52,14 +62,21 @@ impl Connection {
     pub(super) async fn turn_away(self) -> io::Result<()> {
         let wait = std::time::Duration::from_secs(1);
         let Some((protocol, mut stream)) = sniff(self.stream, wait).await? else { return Ok(()) };
-        let seconds = self.parts.limits.retry_after.as_secs().max(1);
+        let limits = &self.parts.limits;
+        let seconds = limits.retry_after.as_secs().max(1);
+        let why = match self.source {
+            Some(_) => format!("too many connections ({})", limits.max_connections),
+            None => {
+                let most = limits.max_connections_per_source;
+                format!("too many connections from this address (gateway.max_connections_per_source {most})")
+            }
+        };
         let answer = match protocol {
             Protocol::Tls => return Ok(()),
-            Protocol::Lines => "error busy too many connections\n".to_owned(),
+            Protocol::Lines => format!("error busy {why}\n"),
             Protocol::Http => {
                 let body = format!(
-                    r#"{{"type":"about:blank","title":"Service Unavailable","status":503,"detail":"too many connections ({})","code":"busy"}}"#,
-                    self.parts.limits.max_connections
+                    r#"{{"type":"about:blank","title":"Service Unavailable","status":503,"detail":"{why}","code":"busy"}}"#
                 );
                 format!(
                     "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: {seconds}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
@@ -74,6 +91,20 @@ impl Connection {
         .await
         .unwrap_or(Ok(()))
     }
+}
+
+/// Resolves when the connection has not authenticated in time; never where nobody has to.
+///
+/// A connection that only says what anybody may say (nothing, blank lines, `/health`, wrong tokens) would otherwise
+/// hold its place for as long as it likes.
+async fn authentication_overdue(parts: &Parts, peer: &Peer) {
+    if parts.access.is_required() {
+        tokio::time::sleep(parts.limits.auth_timeout).await;
+        if !peer.is_authenticated() {
+            return;
+        }
+    }
+    std::future::pending::<()>().await;
 }
 
 /// Protocols are boxed: a connection that is only open must not take the room of the largest.
@@ -139,7 +170,12 @@ async fn speak_within(
         () = stop.cancelled() => return Ok(()),
     };
     let stream = stream.inspect_err(|_| audit(peer, "tls", "handshake", None))?;
-    let peer = Peer { device: tls::subject(stream.get_ref().1), ..peer.clone() };
+    let peer = peer.with_device(tls::subject(stream.get_ref().1));
+    if peer.device.is_some() {
+        // A certificate that the authority signed; no token is needed where it is shown, and one that is shown is
+        // looked at all the same.
+        let _ = parts.access.caller(&peer, None);
+    }
     match look(stream, parts, stop).await? {
         None => Ok(()),
         Some((Protocol::Http, stream)) => over_http(stream, router, parts, &peer, stop).await,

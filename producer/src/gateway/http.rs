@@ -1,10 +1,13 @@
 //! The HTTP side: the API's routes and one connection's service.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use axum::{
     Router,
-    body::Body,
+    body::{Body, Bytes},
     extract::{MatchedPath, Path, Request, State},
     http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header, request},
     middleware::{Next, from_fn_with_state},
@@ -27,23 +30,28 @@ use super::{
     accept::Parts,
     audit,
     auth::{Caller, Peer},
-    ingest::TaskOptions,
+    ingest::{Sender, TaskOptions},
+    memory::Reservation,
     openapi,
+    payload::Receipts,
     problem::RefusalCode,
-    refusal::Refusal,
+    refusal::{Refusal, quoted},
     unread::Unread,
 };
 
 mod body;
 mod influx;
 
+/// The largest head of a request, and the largest piece of a body that is read at once.
+const LARGEST_HEAD: usize = 16 * 1024;
+
 /// The API over the gateway's parts.
 pub(super) fn router(parts: Arc<Parts>) -> Router {
-    let description: Arc<str> = openapi::document(parts.ingest.bindings()).to_string().into();
+    let description = Bytes::from(openapi::document(parts.ingest.bindings()).to_string());
     Router::new()
         .route("/v1/readings", post(readings))
         .route("/v1/tasks/{kind}", post(task))
-        .route("/openapi.json", get(|| async move { described(&description) }))
+        .route("/openapi.json", get(|| async move { described(description) }))
         .route("/api/v2/write", post(influx::write))
         .route("/write", post(influx::write))
         .route("/query", get(influx::query).post(influx::query))
@@ -66,12 +74,12 @@ where
 {
     // Without `pipeline_flush`: it gathers answers for as long as requests come, and writes none meanwhile.
     let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(parts.limits.header_timeout).max_buf_size(64 * 1024);
+    http.timer(TokioTimer::new()).header_read_timeout(parts.limits.header_timeout).max_buf_size(LARGEST_HEAD);
     let service = service_fn(|mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer.clone());
         router.clone().oneshot(request)
     });
-    let stream = Unread::new(stream, parts.limits.write_timeout);
+    let stream = Unread::new(stream, parts.limits.write_timeout).lingering(peer.refused());
     let connection = http.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     tokio::select! {
@@ -90,10 +98,23 @@ struct Accepted<'a> {
     ids: Vec<&'a str>,
 }
 
-fn accepted(ids: &[TaskId]) -> Response<Body> {
+/// The answer's bytes own the reservation: it ends when they are written or the connection is gone.
+struct Reserved {
+    bytes: Vec<u8>,
+    _memory: Reservation,
+}
+
+impl AsRef<[u8]> for Reserved {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+fn accepted(Receipts { ids, mut memory }: Receipts) -> Response<Body> {
     let body = Accepted { accepted: ids.len(), ids: ids.iter().map(TaskId::as_str).collect() };
-    let body = serde_json::to_vec(&body).expect("ids are plain JSON");
-    let mut response = Response::new(Body::from(body));
+    let bytes = serde_json::to_vec(&body).expect("ids are plain JSON");
+    memory.shrink_to(bytes.capacity());
+    let mut response = Response::new(Body::from(Bytes::from_owner(Reserved { bytes, _memory: memory })));
     *response.status_mut() = StatusCode::ACCEPTED;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response.extensions_mut().insert(Receipted(ids.len()));
@@ -107,12 +128,11 @@ struct Receipted(usize);
 async fn readings(State(parts): State<Arc<Parts>>, request: Request) -> Result<Response<Body>, Refusal> {
     let (head, body) = request.into_parts();
     let caller = caller_of(&parts, head.extensions.get(), &head.headers, None)?;
-    let body = body::read(body, &head.headers, &parts.limits).await?;
-    let key = text(&head.headers, "idempotency-key")?;
+    let idempotency_key = text(&head.headers, "idempotency-key")?.map(str::to_owned);
     let content_type = text(&head.headers, "content-type")?.unwrap_or("");
-    let tasks = parts.ingest.reading_tasks(content_type, &body, &caller, key, trace_of(&head))?;
-    let ids = parts.ingest.deliver(tasks).await?;
-    Ok(accepted(&ids))
+    let body = body::read(body, &head.headers, &parts, parts.limits.max_body).await?;
+    let sender = Sender { caller, idempotency_key, trace: trace_of(&head) };
+    parts.ingest.readings(content_type, body, sender).await.map(accepted)
 }
 
 async fn task(
@@ -122,10 +142,10 @@ async fn task(
 ) -> Result<Response<Body>, Refusal> {
     let (head, body) = request.into_parts();
     let caller = caller_of(&parts, head.extensions.get(), &head.headers, None)?;
+    let kind = parts.ingest.kind(&kind)?;
     let options = TaskOptions { trace: trace_of(&head), ..task_options(&head.headers)? };
-    let body = body::read(body, &head.headers, &parts.limits).await?;
-    let ids = parts.ingest.task(&kind, &body, &caller, options).await?;
-    Ok(accepted(&ids))
+    let body = body::read(body, &head.headers, &parts, parts.limits.max_body).await?;
+    parts.ingest.task(kind, body, &caller, options).await.map(accepted)
 }
 
 /// Who sent a request. The token is a bearer's, InfluxDB's `Token`, or a password of either API's
@@ -154,8 +174,8 @@ fn caller_of(
     parts.access.caller(peer, token)
 }
 
-fn described(description: &str) -> Response<Body> {
-    ([(header::CONTENT_TYPE, "application/json")], description.to_owned()).into_response()
+fn described(description: Bytes) -> Response<Body> {
+    ([(header::CONTENT_TYPE, "application/json")], description).into_response()
 }
 
 /// Counts every answer, those of the router itself included, and leaves a line for each refusal.
@@ -177,6 +197,8 @@ async fn count(State(parts): State<Arc<Parts>>, mut request: Request, next: Next
     let records = response.extensions().get::<Receipted>().map_or(0, |receipted| receipted.0);
     parts.instruments.answered(protocol, response.status().as_str(), records);
     if let (Some(RefusalCode(code)), Some(peer)) = (response.extensions().get(), peer) {
+        // Its body may be unread: the answer must reach the sender all the same.
+        peer.refused().store(true, Ordering::Relaxed);
         audit(&peer, protocol, code, context.as_ref());
         if let Some(span) = &mut span {
             span.set("error.type", *code);
@@ -269,7 +291,8 @@ fn milliseconds(headers: &HeaderMap, name: &'static str) -> Result<Option<Durati
             parsed.map(|ms| Duration::from_millis(ms.unsigned_abs())).ok_or_else(|| Refusal::Field {
                 field: name,
                 problem: format!(
-                    "{value:?} is no whole number of milliseconds from 0 to {}",
+                    "{} is no whole number of milliseconds from 0 to {}",
+                    quoted(value),
                     Envelope::MAX_MS
                 ),
             })

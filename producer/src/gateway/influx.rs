@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use garenne_common::sensor::{BadRecord, Reading, Record, Timestamp, Unit, parse::Fault};
-use influxdb_line_protocol::{FieldValue, ParsedLine, parse_lines};
+use garenne_common::sensor::{BadRecord, Limits, Reading, Record, Timestamp, Unit, parse::Fault};
+use influxdb_line_protocol::{FieldValue, ParsedLine, parse_lines, split_lines};
 use sha2::{Digest, Sha256};
 
 /// The tags that name the device, the likeliest first.
@@ -11,6 +11,12 @@ const DEVICES: [&str; 8] =
     ["device", "device_id", "sensor", "sensor_id", "station", "node", "host", "hostname"];
 /// The longest device or metric, in bytes.
 const LONGEST_NAME: usize = 128;
+
+/// The longest line, in bytes.
+const LONGEST_LINE: usize = 1 << 20;
+/// The longest measurement and tags of a line, and the longest name of a field, in bytes: each reading of the line
+/// copies and hashes them.
+const LONGEST_SERIES: usize = 4096;
 
 /// The most that is said of a bad line, in characters.
 const LONGEST_COMPLAINT: usize = 200;
@@ -41,13 +47,14 @@ impl Precision {
 /// Reads every numeric field as a reading; text fields are none and are passed over.
 ///
 /// # Errors
-/// The first line that is not the protocol, or more than `most` readings.
+/// The first line that is not the protocol, a time too far ahead, or more readings than `limits` allow.
 pub fn records(
     body: &[u8],
     precision: Precision,
     now: Timestamp,
-    most: usize,
+    limits: &Limits,
 ) -> Result<Vec<Record>, BadRecord> {
+    let most = limits.records;
     let bad = |index: usize, field: &'static str, code: Fault, message: String| {
         BadRecord::new(index, field, code, message)
     };
@@ -55,9 +62,16 @@ pub fn records(
         bad(0, "body", Fault::Malformed, format!("not UTF-8 from byte {} on", error.valid_up_to()))
     })?;
     let mut records = Vec::new();
-    for (index, line) in parse_lines(text).enumerate() {
+    let lines = split_lines(text).filter_map(|line| {
+        let checked = check_line(line, most);
+        // Comments and blank lines are no lines.
+        checked.map_or_else(|refused| Some(Err(refused)), |()| parse_lines(line).next().map(Ok))
+    });
+    for (index, line) in lines.enumerate() {
+        let line = line.map_err(|(code, message)| bad(index, "line", code, message))?;
         let line =
             line.map_err(|error| bad(index, "line", Fault::Malformed, one_line(&error.to_string())))?;
+        check_series(&line).map_err(|message| bad(index, "line", Fault::OutOfRange, message))?;
         let time = match line.timestamp {
             None => now,
             Some(ticks) => ticks
@@ -72,12 +86,50 @@ pub fn records(
                     )
                 })?,
         };
+        if line.timestamp.is_some() {
+            limits.check_time(index, "timestamp", time, now)?;
+        }
         line_records(&line, time, &mut records);
         if records.len() > most {
             return Err(bad(index, "body", Fault::TooManyRecords, format!("more than {most} readings")));
         }
     }
     Ok(records)
+}
+
+/// Refuses a line whose parsed form would be many times its length: a field takes a few bytes of a line and many in
+/// memory. Tags and fields each have one `=`, and a line with more fields than a request may have readings is refused
+/// anyway.
+fn check_line(line: &str, most: usize) -> Result<(), (Fault, String)> {
+    if line.len() > LONGEST_LINE {
+        let message = format!("it has {} bytes; {LONGEST_LINE} are allowed", line.len());
+        return Err((Fault::OutOfRange, message));
+    }
+    let pairs = memchr::memchr_iter(b'=', line.as_bytes()).count();
+    let allowed = most.saturating_add(LONGEST_SERIES);
+    if pairs > allowed {
+        return Err((
+            Fault::TooManyRecords,
+            format!("it has {pairs} tags and fields; {allowed} are allowed"),
+        ));
+    }
+    Ok(())
+}
+
+fn check_series(line: &ParsedLine<'_>) -> Result<(), String> {
+    let tags = line.series.tag_set.iter().flatten();
+    let tags: usize = tags.map(|(key, value)| key.as_str().len() + value.as_str().len() + 2).sum();
+    let series = line.series.measurement.as_str().len() + tags;
+    if series > LONGEST_SERIES {
+        return Err(format!("measurement and tags have {series} bytes; {LONGEST_SERIES} are allowed"));
+    }
+    let fields = line.field_set.iter().map(|(name, _)| name.as_str().len());
+    match fields.max() {
+        Some(longest) if longest > LONGEST_SERIES => {
+            Err(format!("a field's name has {longest} bytes; {LONGEST_SERIES} are allowed"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The parser's complaint without what it quotes of the input beyond some words: no line break, no length of
@@ -151,9 +203,13 @@ mod tests {
         Timestamp::from_micros(7_000_000).unwrap()
     }
 
+    fn most(records: usize) -> Limits {
+        Limits { records, ..Limits::default() }
+    }
+
     fn shown(body: &str, precision: &str) -> Vec<String> {
         let precision = Precision::parse(Some(precision)).unwrap();
-        let records = records(body.as_bytes(), precision, now(), 100).unwrap();
+        let records = records(body.as_bytes(), precision, now(), &most(100)).unwrap();
         let unit = |unit: Option<Unit>| unit.map_or("-", Unit::symbol);
         let line = |r: &Reading| format!("{} {} {} {} {}", r.device, r.metric, r.value, unit(r.unit), r.time);
         records.iter().map(|record| line(&record.reading)).collect()
@@ -192,14 +248,15 @@ mod tests {
     fn a_complaint_is_one_line_whatever_it_quotes() {
         let precision = Precision::parse(None).unwrap();
         let body = format!("m f=1 1\u{1}/\n{}", "x\r".repeat(5000));
-        let refused = records(body.as_bytes(), precision, now(), 100).unwrap_err().to_string();
+        let refused = records(body.as_bytes(), precision, now(), &most(100)).unwrap_err().to_string();
         assert!(!refused.contains(char::is_control) && refused.len() < 500, "{refused}");
     }
 
     #[test]
     fn a_bad_line_is_named() {
-        let error =
-            |body: &str| records(body.as_bytes(), Precision { nanos: 1_000_000_000 }, now(), 2).unwrap_err();
+        let error = |body: &str| {
+            records(body.as_bytes(), Precision { nanos: 1_000_000_000 }, now(), &most(2)).unwrap_err()
+        };
         assert!(
             error("a v=1\nb\n").to_string().starts_with("record 1: line: not line protocol:"),
             "{}",
@@ -207,6 +264,51 @@ mod tests {
         );
         assert!(error("a v=1 99999999999999").to_string().contains("is the precision right?"));
         assert_eq!(error("a x=1,y=2,z=3").to_string(), "record 0: body: more than 2 readings");
+    }
+
+    #[test]
+    fn a_line_that_would_be_much_work_is_refused() {
+        let refused = |body: &str| {
+            records(body.as_bytes(), Precision { nanos: 1 }, now(), &most(100)).unwrap_err().to_string()
+        };
+        let tags = |bytes: usize| format!("m,t={} f=1,g=2", "x".repeat(bytes));
+        assert_eq!(
+            refused(&tags(LONGEST_SERIES)),
+            "record 0: line: measurement and tags have 4100 bytes; 4096 are allowed"
+        );
+        assert!(records(tags(4000).as_bytes(), Precision { nanos: 1 }, now(), &most(100)).is_ok());
+        assert_eq!(
+            refused(&format!("m {}=1", "x".repeat(5000))),
+            "record 0: line: a field's name has 5000 bytes; 4096 are allowed"
+        );
+        // Newlines within quotes end no line.
+        let fields = "a=\"\n\",".repeat(5000);
+        assert_eq!(
+            refused(&format!("m {fields}b=1")),
+            "record 0: line: it has 5001 tags and fields; 4196 are allowed"
+        );
+        assert_eq!(
+            refused(&format!("m f=1\nm f=\"{}\"", "x".repeat(LONGEST_LINE))),
+            format!("record 1: line: it has {} bytes; {LONGEST_LINE} are allowed", LONGEST_LINE + 6)
+        );
+    }
+
+    #[test]
+    fn a_time_too_far_ahead_is_refused() {
+        let limits = Limits { max_ahead: Some(std::time::Duration::from_secs(60)), ..most(10) };
+        let at = |second: u32| {
+            records(
+                format!("m f=1\nm f=1 {second}").as_bytes(),
+                Precision { nanos: 1_000_000_000 },
+                now(),
+                &limits,
+            )
+        };
+        assert_eq!(at(67).unwrap().len(), 2);
+        assert_eq!(
+            at(68).unwrap_err().to_string(),
+            "record 1: timestamp: 1970-01-01T00:01:08Z is more than 1m ahead of the clock here, 1970-01-01T00:00:07Z"
+        );
     }
 
     #[test]
@@ -219,7 +321,7 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_a_sender_writes_makes_a_bad_reading(body in "[a-z,= \\\\\"0-9.\n#iut-]{0,120}") {
-            if let Ok(records) = records(body.as_bytes(), Precision { nanos: 1 }, now(), 1000) {
+            if let Ok(records) = records(body.as_bytes(), Precision { nanos: 1 }, now(), &most(1000)) {
                 for record in records {
                     let json = serde_json::to_vec(&record.reading).unwrap();
                     let again = garenne_common::sensor::readings_from("application/json", &json, now());

@@ -3,13 +3,24 @@
 use std::{sync::Arc, time::Duration};
 
 use garenne_common::{
-    sensor::{Record, Timestamp, parse::Limits as RecordLimits, parse::readings_within},
+    sensor::{
+        Record, Timestamp,
+        parse::{Form, Limits as RecordLimits, readings_in},
+    },
     task::{ContentType, Kind, NewTask, TaskId, TraceContext, matches_binding},
 };
 use serde_json::value::RawValue;
 use time::OffsetDateTime;
 
-use super::{auth::Caller, refusal::Refusal};
+use super::{
+    auth::Caller,
+    delivery::Delivery,
+    influx::{self, Precision},
+    limits::Limits,
+    offload::Offload,
+    payload::{Bounds, Payload, Prepared, Receipts, influx_records, json_records, one_record},
+    refusal::Refusal,
+};
 use crate::outlet::Outlet;
 
 /// The kind of a reading's task.
@@ -58,6 +69,8 @@ pub struct Ingest {
     /// A reading's, where some lane takes it: most tasks are readings.
     reading: Option<Kind>,
     records: RecordLimits,
+    bounds: Bounds,
+    offload: Offload,
     retry_after: Duration,
 }
 
@@ -73,17 +86,27 @@ pub(super) struct TaskOptions {
     pub(super) trace: Option<TraceContext>,
 }
 
+/// Who sends readings, and what they say of all of them.
+pub(super) struct Sender {
+    pub(super) caller: Caller,
+    pub(super) idempotency_key: Option<String>,
+    pub(super) trace: Option<TraceContext>,
+}
+
 impl Ingest {
-    /// Delivers to `outlet` what `routes` take.
+    /// Delivers to `outlet` what `routes` take. A reading's time may be `max_clock_skew` ahead; 0 for any time.
     pub fn new(
         outlet: Arc<dyn Outlet>,
         routes: Routes,
-        max_records: usize,
-        retry_after: Duration,
+        limits: &Limits,
+        max_clock_skew: Duration,
     ) -> Arc<Self> {
-        let records = RecordLimits { records: max_records, ..RecordLimits::default() };
+        let max_ahead = Some(max_clock_skew).filter(|skew| !skew.is_zero());
+        let records = RecordLimits { records: limits.max_records, max_ahead, ..RecordLimits::default() };
         let reading = routes.kind(READING).ok();
-        Arc::new(Self { outlet, routes, reading, records, retry_after })
+        let bounds = Bounds { body: limits.max_body, records: limits.max_records };
+        let (offload, retry_after) = (Offload::new(limits.retry_after), limits.retry_after);
+        Arc::new(Self { outlet, routes, reading, records, bounds, offload, retry_after })
     }
 
     /// The bindings of all lanes.
@@ -91,47 +114,44 @@ impl Ingest {
         &self.routes.bindings
     }
 
-    /// A task of its own for each reading in a body, in the order of the records, if the caller may send all of
-    /// them now. Nothing is delivered yet.
+    /// Takes a body of readings, in the form that its content type says: a task of its own for each, in the order of
+    /// the records, if the caller may send all of them now.
     ///
     /// # Errors
-    /// The record at fault, or why the caller may not.
-    pub(super) fn reading_tasks(
-        &self,
+    /// The record at fault, or why the caller may not, and nothing was delivered; or as [`Ingest::deliver`].
+    pub(super) async fn readings(
+        self: &Arc<Self>,
         content_type: &str,
-        body: &[u8],
-        caller: &Caller,
-        idempotency_key: Option<&str>,
-        trace: Option<TraceContext>,
-    ) -> Result<Vec<NewTask>, Refusal> {
-        let records = readings_within(content_type, body, now(), &self.records)?;
-        self.record_tasks(&records, caller, idempotency_key, trace)
+        payload: Payload,
+        sender: Sender,
+    ) -> Result<Receipts, Refusal> {
+        let form = Form::of(content_type)?;
+        let ingest = Arc::clone(self);
+        let parse = move |body: Vec<u8>| {
+            let records = readings_in(form, &body, now(), &ingest.records)?;
+            drop(body);
+            ingest.record_tasks(records, &sender)
+        };
+        self.deliver(payload.prepare(&self.offload, self.bounds, json_records, parse).await?).await
     }
 
-    /// A task for each record, if the caller may send all of them now.
-    pub(super) fn record_tasks(
-        &self,
-        records: &[Record],
-        caller: &Caller,
-        idempotency_key: Option<&str>,
-        trace: Option<TraceContext>,
-    ) -> Result<Vec<NewTask>, Refusal> {
-        let kind = self.reading.clone().map_or_else(|| self.routes.kind(READING), Ok)?;
-        caller.admit(records.iter().map(|record| &*record.reading.device))?;
-        let request = idempotency_key
-            .map(|key| TaskId::parse(key).map_err(|error| Refusal::Id { field: "Idempotency-Key", error }))
-            .transpose()?;
-        let tasks = records.iter().enumerate().map(|(index, record)| {
-            let body = serde_json::to_vec(&record.reading).expect("a reading is plain JSON");
-            let mut task = NewTask::new(kind.clone(), ContentType::Json, body);
-            if let Some(id) = record_id(record, request.as_ref(), index) {
-                task.id = id;
-            }
-            task.trace.clone_from(&trace);
-            task.key = self.routes.spread.then(|| record.reading.device.to_string());
-            task
-        });
-        Ok(tasks.collect())
+    /// Takes readings in InfluxDB's line protocol; none of them is an error to InfluxDB, and so not here.
+    ///
+    /// # Errors
+    /// As [`Ingest::readings`].
+    pub(super) async fn lines(
+        self: &Arc<Self>,
+        precision: Precision,
+        payload: Payload,
+        sender: Sender,
+    ) -> Result<Receipts, Refusal> {
+        let ingest = Arc::clone(self);
+        let parse = move |body: Vec<u8>| {
+            let records = influx::records(&body, precision, now(), &ingest.records)?;
+            drop(body);
+            if records.is_empty() { Ok(Vec::new()) } else { ingest.record_tasks(records, &sender) }
+        };
+        self.deliver(payload.prepare(&self.offload, self.bounds, influx_records, parse).await?).await
     }
 
     /// Takes one task of any kind that some lane takes.
@@ -140,36 +160,78 @@ impl Ingest {
     /// What is wrong with it, or why the caller may not, and nothing was delivered; or as [`Ingest::deliver`].
     pub(super) async fn task(
         &self,
-        kind: &str,
-        body: &[u8],
+        kind: Kind,
+        payload: Payload,
         caller: &Caller,
         options: TaskOptions,
-    ) -> Result<Vec<TaskId>, Refusal> {
-        let kind = self.routes.kind(kind)?;
+    ) -> Result<Receipts, Refusal> {
         caller.admit_task(kind.as_str())?;
-        // Parsed and not only passed on: a body that no worker can read is refused where its sender
-        // still listens.
-        serde_json::from_slice::<&RawValue>(body).map_err(|error| Refusal::NotJson(error.to_string()))?;
-        let mut task = NewTask::new(kind, options.content_type, body.to_vec());
-        if let Some(id) = options.id {
-            task.id = TaskId::parse(&id).map_err(|error| Refusal::Id { field: "Idempotency-Key", error })?;
-        }
-        task.group = options.group;
-        task.key = options.key;
-        task.delay = options.delay;
-        task.timeout = options.timeout;
-        task.trace = options.trace;
-        self.deliver(vec![task]).await
+        let id = options
+            .id
+            .map(|id| TaskId::parse(&id).map_err(|error| Refusal::Id { field: "Idempotency-Key", error }))
+            .transpose()?;
+        let parse = move |body: Vec<u8>| {
+            // Parsed and not only passed on: a body that no worker can read is refused where its sender
+            // still listens.
+            serde_json::from_slice::<&RawValue>(&body)
+                .map_err(|error| Refusal::NotJson(error.to_string()))?;
+            let mut task = NewTask::new(kind, options.content_type, body);
+            if let Some(id) = id {
+                task.id = id;
+            }
+            task.group = options.group;
+            task.key = options.key;
+            task.delay = options.delay;
+            task.timeout = options.timeout;
+            task.trace = options.trace;
+            Ok(vec![task])
+        };
+        self.deliver(payload.prepare(&self.offload, self.bounds, one_record, parse).await?).await
     }
 
-    /// Delivers all of them or promises none: answers their ids, in order, once all are safe.
+    /// The kind of a task, where some lane takes it.
+    ///
+    /// # Errors
+    /// As [`Routes::kind`].
+    pub(super) fn kind(&self, kind: &str) -> Result<Kind, Refusal> {
+        self.routes.kind(kind)
+    }
+
+    /// A task for each record, if the caller may send all of them now.
+    fn record_tasks(&self, records: Vec<Record>, sender: &Sender) -> Result<Vec<NewTask>, Refusal> {
+        let kind = self.reading.clone().map_or_else(|| self.routes.kind(READING), Ok)?;
+        sender.caller.admit(records.iter().map(|record| &*record.reading.device))?;
+        let request = sender.idempotency_key.as_deref();
+        let request = request
+            .map(|key| TaskId::parse(key).map_err(|error| Refusal::Id { field: "Idempotency-Key", error }))
+            .transpose()?;
+        let tasks = records.into_iter().enumerate().map(|(index, record)| {
+            let body = serde_json::to_vec(&record.reading).expect("a reading is plain JSON");
+            let mut task = NewTask::new(kind.clone(), ContentType::Json, body);
+            if let Some(id) = record_id(&record, request.as_ref(), index) {
+                task.id = id;
+            }
+            task.trace.clone_from(&sender.trace);
+            task.key = self.routes.spread.then(|| record.reading.device.to_string());
+            task
+        });
+        Ok(tasks.collect())
+    }
+
+    /// Delivers all of them or promises none: answers their ids, in order, once all are safe. Their memory stays
+    /// reserved until then, also when the sender is gone before.
     ///
     /// # Errors
     /// The broker, and nothing is promised.
-    pub(super) async fn deliver(&self, tasks: Vec<NewTask>) -> Result<Vec<TaskId>, Refusal> {
-        let ids = tasks.iter().map(|task| task.id.clone()).collect();
-        match self.outlet.deliver(tasks).await {
-            Ok(()) => Ok(ids),
+    async fn deliver(&self, Prepared { tasks, memory }: Prepared) -> Result<Receipts, Refusal> {
+        let ids: Vec<_> = tasks.iter().map(|task| task.id.clone()).collect();
+        if tasks.is_empty() {
+            return Ok(Receipts::new(ids, memory));
+        }
+        let outlet = Arc::clone(&self.outlet);
+        let (outcome, memory) = Delivery::new(async move { (outlet.deliver(tasks).await, memory) }).await;
+        match outcome {
+            Ok(()) => Ok(Receipts::new(ids, memory)),
             Err(error) => Err(Refusal::Broker { error, retry_after: self.retry_after }),
         }
     }

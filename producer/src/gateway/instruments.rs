@@ -3,6 +3,8 @@
 use garenne_common::telemetry::Metrics;
 use prometheus::{IntCounterVec, IntGauge, Opts};
 
+use super::memory::MemoryBudget;
+
 /// The gateway's metrics; a clone counts into the same.
 #[derive(Clone)]
 pub struct Instruments {
@@ -42,8 +44,21 @@ impl Instruments {
     }
 
     /// A connection found no place.
-    pub(super) fn refused(&self, server: &str) {
-        self.refused.with_label_values(&[server, "full"]).inc();
+    pub(super) fn refused(&self, server: &str, reason: &str) {
+        self.refused.with_label_values(&[server, reason]).inc();
+    }
+
+    /// Shows how much of a budget is in use.
+    ///
+    /// # Errors
+    /// It was done before.
+    pub fn watch_memory(&self, budget: &MemoryBudget) -> prometheus::Result<()> {
+        let help = "Bytes of gateway.memory_budget in use.";
+        let reserved = IntGauge::new("garenne_gateway_reserved_bytes", help)?;
+        self.metrics.registry().register(Box::new(reserved.clone()))?;
+        let budget = budget.clone();
+        self.metrics.before_encode(move || reserved.set(i64::try_from(budget.used()).unwrap_or(i64::MAX)));
+        Ok(())
     }
 
     /// `garenne_gateway_connections`.

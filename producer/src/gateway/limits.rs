@@ -11,6 +11,10 @@ use serde::{Deserialize, Serialize};
 pub struct Limits {
     /// Connections served at once; one more is refused.
     pub max_connections: usize,
+    /// Connections of one source address; 0 for no limit.
+    pub max_connections_per_source: usize,
+    /// What all requests, lines and outstanding receipts together may hold.
+    pub memory_budget: Size,
     /// Fewest and most workers of `--server worker-pool`.
     pub workers: Concurrency,
     /// Connections that may wait for a worker (`worker-pool`) or for their turn (`sequential`); beyond
@@ -27,6 +31,10 @@ pub struct Limits {
     /// From accepting a connection to its first bytes.
     #[serde(with = "humantime_serde")]
     pub first_byte_timeout: Duration,
+    /// From accepting a connection to its first successful authentication, where tokens or certificates are asked
+    /// for.
+    #[serde(with = "humantime_serde")]
+    pub auth_timeout: Duration,
     /// From the first byte of an HTTP request to the end of its headers.
     #[serde(with = "humantime_serde")]
     pub header_timeout: Duration,
@@ -54,6 +62,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_connections: 12_000,
+            max_connections_per_source: 2_000,
+            memory_budget: Size::mib(24),
             workers: Concurrency { min: 2, max: 16 },
             max_waiting: 1024,
             max_line: Size::kib(64),
@@ -61,6 +71,7 @@ impl Default for Limits {
             max_records: 10_000,
             max_in_flight: 256,
             first_byte_timeout: Duration::from_secs(10),
+            auth_timeout: Duration::from_secs(10),
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(20),
             idle_timeout: Duration::from_secs(300),
@@ -88,8 +99,15 @@ impl Limits {
                 return Err(Invalid::new(format!("gateway.{name}"), count, "expected at least 1"));
             }
         }
+        // A line and its reading's task, and the same again for the next sender.
+        let least = Size(4 * self.max_line.0.max(64 << 10));
+        if self.memory_budget < least {
+            let problem = format!("expected at least {least}, four times gateway.max_line or 64KiB");
+            return Err(Invalid::new("gateway.memory_budget", self.memory_budget, problem));
+        }
         let times = [
             ("first_byte_timeout", self.first_byte_timeout),
+            ("auth_timeout", self.auth_timeout),
             ("header_timeout", self.header_timeout),
             ("body_timeout", self.body_timeout),
             ("idle_timeout", self.idle_timeout),

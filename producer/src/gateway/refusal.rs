@@ -10,6 +10,17 @@ use garenne_common::{
 };
 use thiserror::Error;
 
+/// The most characters of a sender's text that an answer quotes.
+const LONGEST_QUOTE: usize = 64;
+
+/// A sender's text as an answer quotes it: escaped, and at most [`LONGEST_QUOTE`] characters of it.
+pub(super) fn quoted(text: &str) -> String {
+    match text.char_indices().nth(LONGEST_QUOTE) {
+        Some((end, _)) => format!("{:?}…", &text[..end]),
+        None => format!("{text:?}"),
+    }
+}
+
 /// Nothing of what was sent is promised.
 #[derive(Debug, Error)]
 pub enum Refusal {
@@ -20,10 +31,10 @@ pub enum Refusal {
     #[error("body: {0}")]
     NotJson(String),
     /// A kind that is none.
-    #[error(transparent)]
+    #[error("{}", kind_error(.0))]
     Kind(#[from] KindError),
     /// A kind that would lie in `garenne.unroutable` for ever.
-    #[error("kind {kind:?} is taken by no lane; bindings are {bindings}")]
+    #[error("kind {} is taken by no lane; bindings are {bindings}", quoted(kind))]
     NoLane {
         /// The kind.
         kind: String,
@@ -49,22 +60,22 @@ pub enum Refusal {
     /// More bytes than allowed.
     #[error("{what} is over {limit}")]
     TooLarge {
-        /// `body`, `line` or `decompressed body`.
+        /// `body`, `line`, `decompressed body`, or the memory that a request needs.
         what: &'static str,
         /// The limit.
         limit: Size,
     },
     /// A content encoding that is not understood.
-    #[error("content-encoding {0:?} is not understood; gzip and identity are")]
+    #[error("content-encoding {} is not understood; gzip and identity are", quoted(.0))]
     Encoding(String),
     /// A content type that no task has.
-    #[error("content-type {0:?} carries no task; application/json and application/senml+json do")]
+    #[error("content-type {} carries no task; application/json and application/senml+json do", quoted(.0))]
     Media(String),
     /// No token, or one that is not known.
     #[error("a token is needed: {0}")]
     Unauthorized(&'static str),
     /// A reading of a device that the sender's certificate does not speak for.
-    #[error("record {record}: device: {device:?} is not the certificate's own {subject:?}")]
+    #[error("record {record}: device: {} is not the certificate's own {subject:?}", quoted(device))]
     ForeignDevice {
         /// Its place.
         record: usize,
@@ -74,7 +85,7 @@ pub enum Refusal {
         subject: String,
     },
     /// A task of a sender that may only send its own readings.
-    #[error("device {subject:?} may send readings, not tasks of kind {kind:?}")]
+    #[error("device {subject:?} may send readings, not tasks of kind {}", quoted(kind))]
     DeviceTask {
         /// The task's kind.
         kind: String,
@@ -106,16 +117,23 @@ pub enum Refusal {
         /// When to try again.
         retry_after: Duration,
     },
-    /// The gateway is full.
-    #[error("{what} is full ({limit})")]
-    Full {
-        /// What is full.
-        what: &'static str,
-        /// Its limit.
-        limit: usize,
+    /// The gateway has no room for it now.
+    #[error("{why}")]
+    Overloaded {
+        /// What is used up, and its limit.
+        why: String,
         /// When to try again.
         retry_after: Duration,
     },
+}
+
+fn kind_error(error: &KindError) -> String {
+    match error {
+        KindError::Character(kind) => {
+            format!("kind {} may hold only letters, digits, '.', '_' and '-'", quoted(kind))
+        }
+        other => other.to_string(),
+    }
 }
 
 impl Refusal {
@@ -139,8 +157,9 @@ impl Refusal {
                 error: PublishError::Busy { .. } | PublishError::Refused { .. } | PublishError::Blocked,
                 ..
             } => "busy",
+            Self::Broker { error: PublishError::TooLarge { .. }, .. } => "too-large",
             Self::Broker { .. } => "unavailable",
-            Self::Full { .. } => "busy",
+            Self::Overloaded { .. } => "busy",
         }
     }
 
@@ -150,22 +169,23 @@ impl Refusal {
             Self::Record(error) => error.code.http_status(),
             Self::NotJson(_) | Self::Field { .. } | Self::Id { .. } => 400,
             Self::Kind(_) | Self::NoLane { .. } => 422,
-            Self::TooLarge { .. } => 413,
+            Self::TooLarge { .. } | Self::Broker { error: PublishError::TooLarge { .. }, .. } => 413,
             Self::Encoding(_) | Self::Media(_) => 415,
             Self::Unauthorized(_) => 401,
             Self::ForeignDevice { .. } | Self::DeviceTask { .. } => 403,
             Self::Timeout { .. } => 408,
             Self::RateLimited { .. } => 429,
-            Self::Broker { .. } | Self::Full { .. } => 503,
+            Self::Broker { .. } | Self::Overloaded { .. } => 503,
         }
     }
 
     /// When the same request may succeed, where waiting helps.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
+            Self::Broker { error: PublishError::TooLarge { .. }, .. } => None,
             Self::RateLimited { retry_after, .. }
             | Self::Broker { retry_after, .. }
-            | Self::Full { retry_after, .. } => Some(*retry_after),
+            | Self::Overloaded { retry_after, .. } => Some(*retry_after),
             _ => None,
         }
     }

@@ -28,7 +28,10 @@ use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
-use super::{Access, Gateway, Ingest, Instruments, READING, Tls, TlsFiles, accept::Parts, raise_file_limit};
+use super::{
+    Access, Gateway, Ingest, Instruments, MemoryBudget, READING, Tls, TlsFiles, accept::Parts,
+    raise_file_limit,
+};
 use crate::{
     connect,
     outlet::{
@@ -95,7 +98,11 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
         config => GatherOutlet::start(broker, config, Kind::parse(READING).expect("a constant")),
     };
     let outlet = TracedOutlet::before(outlet, &traces, &settings.names());
-    let ingest = Ingest::new(outlet, settings.routes(), limits.max_records, limits.retry_after);
+    let ingest = Ingest::new(outlet, settings.routes(), &limits, settings.max_clock_skew);
+    let budget = MemoryBudget::new(&limits);
+    instruments
+        .watch_memory(&budget)
+        .map_err(|error| Failure::new(Exit::Failed, format!("metrics: {error}")))?;
     let server = settings
         .server
         .start(&limits, &instruments)
@@ -105,6 +112,7 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
         access: Arc::clone(&access),
         tls: tls.clone(),
         limits,
+        budget,
         instruments,
         traces: traces.clone(),
     });

@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr, sync::Arc};
 
 use futures_util::future::BoxFuture;
-use garenne_common::pool::ConfigError;
+use garenne_pool::ConfigError;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use thiserror::Error;
 

@@ -2,9 +2,13 @@
 
 use std::{io, sync::Arc};
 
-use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesOrdered};
+use futures_util::{
+    FutureExt, StreamExt,
+    future::{BoxFuture, ready},
+    stream::FuturesOrdered,
+};
 use garenne_common::{
-    task::{TaskId, TraceContext},
+    task::TraceContext,
     telemetry::traces::{Begun, Span, SpanKind},
 };
 use tokio::{
@@ -18,19 +22,39 @@ use super::{
     audit,
     auth::{Caller, Peer},
     frame::{Frame, Lines},
+    ingest::Sender,
+    memory::Reservation,
+    payload::{Payload, Receipts},
     refusal::Refusal,
 };
+
+/// The longest line of a sender that is not known yet: `auth` and a token.
+const LONGEST_AUTH: usize = 4096;
+/// What a line holds while its answer is outstanding, besides its bytes and its tasks.
+const LINE: usize = 1024;
+/// Answers that are gathered into one write, in bytes, and the largest buffer that is kept for the next ones.
+const ONE_WRITE: usize = 64 * 1024;
 
 /// What a line is answered with.
 enum Reply {
     /// A receipt per record.
-    Receipts(Vec<TaskId>),
+    Receipts(Receipts),
     /// The token is known, by this name.
     Welcome(String),
 }
 
-/// An answer, and the trace that its line is in.
-type Answer = (Result<Reply, Refusal>, Option<TraceContext>);
+/// An answer, the trace that its line is in, and what both hold until they are written.
+struct Answer {
+    outcome: Result<Reply, Refusal>,
+    trace: Option<TraceContext>,
+    memory: Option<Reservation>,
+}
+
+impl Answer {
+    fn at_once(outcome: Result<Reply, Refusal>, memory: Option<Reservation>) -> BoxFuture<'static, Self> {
+        ready(Self { outcome, trace: None, memory }).boxed()
+    }
+}
 
 /// Serves one connection until the sender closes, is silent for too long, or `stop` is cancelled:
 /// then no more lines are read and what is under way is answered.
@@ -45,84 +69,122 @@ where
 {
     let limits = &parts.limits;
     let (reader, mut writer) = tokio::io::split(stream);
-    let mut lines = Lines::new(reader, limits.max_line.bytes(), limits.idle_timeout, limits.body_timeout);
-    let mut under_way: FuturesOrdered<BoxFuture<'static, Answer>> = FuturesOrdered::new();
-    let mut out = Vec::new();
-    let mut reading = true;
     // Nobody yet, where a token is needed.
     let mut caller = parts.access.caller(peer, None).ok();
+    let longest = limits.max_line.bytes();
+    let first = if caller.is_some() { longest } else { longest.min(LONGEST_AUTH) };
+    let mut lines = Lines::new(reader, first, limits.idle_timeout, limits.body_timeout, parts.budget.empty());
+    let mut under_way: FuturesOrdered<BoxFuture<'static, Answer>> = FuturesOrdered::new();
+    let mut written = Written::default();
+    let mut reading = true;
+    // There was no memory for a line's answer: nothing more is read until those before it are written.
+    let mut short_of_memory = false;
     while reading || !under_way.is_empty() {
+        short_of_memory &= !under_way.is_empty();
         tokio::select! {
             biased;
             Some(answer) = under_way.next(), if !under_way.is_empty() => {
-                write_answer(&mut out, answer, parts, peer);
+                written.add(answer, parts, peer);
                 // What else is answered already goes out in the same write.
-                while let Some(Some(answer)) = under_way.next().now_or_never() {
-                    write_answer(&mut out, answer, parts, peer);
+                while written.out.len() < ONE_WRITE
+                    && let Some(Some(answer)) = under_way.next().now_or_never()
+                {
+                    written.add(answer, parts, peer);
                 }
-                match timeout(limits.write_timeout, writer.write_all(&out)).await {
-                    Ok(written) => written?,
+                // Flushed before anything is waited for: TLS may hold back what the socket did not take.
+                let writing = async {
+                    writer.write_all(&written.out).await?;
+                    writer.flush().await
+                };
+                match timeout(limits.write_timeout, writing).await {
+                    Ok(done) => done?,
                     Err(_) => return Err(io::ErrorKind::TimedOut.into()),
                 }
-                out.clear();
+                written.clear();
                 lines.answered();
             }
             () = stop.cancelled(), if reading => reading = false,
-            frame = lines.next(), if reading && under_way.len() < limits.max_in_flight => {
-                match frame? {
+            frame = lines.next(), if reading && !short_of_memory && under_way.len() < limits.max_in_flight => {
+                let frame = frame?;
+                if let Frame::End = frame {
+                    reading = false;
+                    continue;
+                }
+                if let Frame::Idle = frame {
+                    if under_way.is_empty() { reading = false } else { lines.answered() }
+                    continue;
+                }
+                let memory = parts.budget.reserve(LINE).ok();
+                short_of_memory = memory.is_none();
+                let answer = match frame {
                     Frame::Line(line) => match admit(&line, &mut caller, parts, peer) {
-                        Admitted::Sender(caller) => under_way.push_back(taken(parts, &line, &caller)),
+                        Admitted::Sender(caller) => taken(parts, &line, caller, memory),
                         Admitted::Welcome(name) => {
-                            under_way.push_back(async { (Ok(Reply::Welcome(name)), None) }.boxed());
+                            lines.set_limit(longest);
+                            Answer::at_once(Ok(Reply::Welcome(name)), memory)
                         }
                         Admitted::Refused(refusal) => {
-                            under_way.push_back(async { (Err(refusal), None) }.boxed());
                             reading = false;
+                            Answer::at_once(Err(refusal), memory)
                         }
                     },
+                    Frame::TooLong if caller.is_none() => {
+                        reading = false;
+                        Answer::at_once(Err(Refusal::Unauthorized(BEGIN_WITH_AUTH)), memory)
+                    }
                     Frame::TooLong => {
                         let refusal = Refusal::TooLarge { what: "line", limit: limits.max_line };
-                        under_way.push_back(async { (Err(refusal), None) }.boxed());
+                        Answer::at_once(Err(refusal), memory)
                     }
-                    Frame::Idle if !under_way.is_empty() => lines.answered(),
+                    Frame::NoMemory => Answer::at_once(Err(parts.budget.exhausted()), memory),
                     Frame::Slow => {
-                        let refusal = Refusal::Timeout { what: "line", limit: limits.body_timeout };
-                        under_way.push_back(async { (Err(refusal), None) }.boxed());
                         reading = false;
+                        let refusal = Refusal::Timeout { what: "line", limit: limits.body_timeout };
+                        Answer::at_once(Err(refusal), memory)
                     }
-                    Frame::Idle | Frame::End => reading = false,
-                }
+                    Frame::Idle | Frame::End => unreachable!("handled above"),
+                };
+                under_way.push_back(answer);
             }
         }
     }
     timeout(limits.write_timeout, writer.shutdown()).await.unwrap_or(Ok(()))
 }
 
-/// A line of readings, whose sender cannot say which trace it is in: each begins one. It is read at once and only
-/// its tasks are held until they are safe: many lines are under way.
-fn taken(parts: &Arc<Parts>, line: &[u8], caller: &Caller) -> BoxFuture<'static, Answer> {
+/// A line of readings, whose sender cannot say which trace it is in: each begins one. `memory` is the line's own, held
+/// until its answer is written.
+fn taken(
+    parts: &Arc<Parts>,
+    line: &[u8],
+    caller: Caller,
+    memory: Option<Reservation>,
+) -> BoxFuture<'static, Answer> {
+    let payload = match (parts.budget.reserve(line.len()), memory.is_some()) {
+        (Ok(reserved), true) => Payload::new(line.to_vec(), false, reserved),
+        (Err(refusal), _) => return Answer::at_once(Err(refusal), memory),
+        (Ok(_), false) => return Answer::at_once(Err(parts.budget.exhausted()), memory),
+    };
     let Begun { context, span } = parts.traces.begin(None, SpanKind::Server, |span| {
         span.name("line");
         span.set("network.transport", "tcp");
     });
-    let tasks = parts.ingest.reading_tasks("", line, caller, None, context.clone());
     let (parts, span) = (Arc::clone(parts), span.map(Box::new));
     async move {
-        let outcome = match tasks {
-            Ok(tasks) => parts.ingest.deliver(tasks).await,
-            Err(refusal) => Err(refusal),
-        };
+        let sender = Sender { caller, idempotency_key: None, trace: context.clone() };
+        let outcome = parts.ingest.readings("", payload, sender).await;
         if let Some(span) = span {
             finish(*span, &outcome);
         }
-        (outcome.map(Reply::Receipts), context)
+        Answer { outcome: outcome.map(Reply::Receipts), trace: context, memory }
     }
     .boxed()
 }
 
-fn finish(mut span: Span, outcome: &Result<Vec<TaskId>, Refusal>) {
+fn finish(mut span: Span, outcome: &Result<Receipts, Refusal>) {
     match outcome {
-        Ok(ids) => span.set("garenne.records", i64::try_from(ids.len()).unwrap_or(i64::MAX)),
+        Ok(receipts) => {
+            span.set("garenne.records", i64::try_from(receipts.ids.len()).unwrap_or(i64::MAX));
+        }
         Err(refusal) => {
             span.set("error.type", refusal.code());
             if refusal.status() >= 500 {
@@ -131,6 +193,8 @@ fn finish(mut span: Span, outcome: &Result<Vec<TaskId>, Refusal>) {
         }
     }
 }
+
+const BEGIN_WITH_AUTH: &str = "begin with a line auth TOKEN";
 
 enum Admitted {
     Sender(Caller),
@@ -153,8 +217,7 @@ fn admit(line: &[u8], caller: &mut Option<Caller>, parts: &Parts, peer: &Peer) -
         };
     }
     let Some(known) = caller else {
-        let words = "begin with a line auth TOKEN";
-        return Admitted::Refused(Refusal::Unauthorized(words));
+        return Admitted::Refused(Refusal::Unauthorized(BEGIN_WITH_AUTH));
     };
     match parts.access.still(known) {
         Ok(()) => Admitted::Sender(known.clone()),
@@ -162,27 +225,46 @@ fn admit(line: &[u8], caller: &mut Option<Caller>, parts: &Parts, peer: &Peer) -
     }
 }
 
-/// `ok <id>…` with an id per record, or `error <code> <message>`; one line each.
-fn write_answer(out: &mut Vec<u8>, (answer, trace): Answer, parts: &Parts, peer: &Peer) {
-    match answer {
-        Ok(Reply::Welcome(name)) => {
-            parts.instruments.answered("tcp", "welcome", 0);
-            out.extend_from_slice(format!("ok {name}").as_bytes());
-        }
-        Ok(Reply::Receipts(ids)) => {
-            parts.instruments.answered("tcp", "ok", ids.len());
-            out.extend_from_slice(b"ok");
-            for id in &ids {
-                out.push(b' ');
-                out.extend_from_slice(id.as_str().as_bytes());
+/// Answers that go out in one write, and what they hold until then.
+#[derive(Default)]
+struct Written {
+    out: Vec<u8>,
+    held: Vec<Reservation>,
+}
+
+impl Written {
+    /// `ok <id>…` with an id per record, or `error <code> <message>`; one line each.
+    fn add(&mut self, Answer { outcome, trace, memory }: Answer, parts: &Parts, peer: &Peer) {
+        self.held.extend(memory);
+        let out = &mut self.out;
+        match outcome {
+            Ok(Reply::Welcome(name)) => {
+                parts.instruments.answered("tcp", "welcome", 0);
+                out.extend_from_slice(format!("ok {name}").as_bytes());
+            }
+            Ok(Reply::Receipts(Receipts { ids, memory })) => {
+                parts.instruments.answered("tcp", "ok", ids.len());
+                out.extend_from_slice(b"ok");
+                for id in &ids {
+                    out.push(b' ');
+                    out.extend_from_slice(id.as_str().as_bytes());
+                }
+                self.held.push(memory);
+            }
+            Err(refusal) => {
+                parts.instruments.answered("tcp", refusal.code(), 0);
+                audit(peer, "tcp", refusal.code(), trace.as_ref());
+                let text = refusal.to_string().replace(['\r', '\n'], " ");
+                out.extend_from_slice(format!("error {} {text}", refusal.code()).as_bytes());
             }
         }
-        Err(refusal) => {
-            parts.instruments.answered("tcp", refusal.code(), 0);
-            audit(peer, "tcp", refusal.code(), trace.as_ref());
-            let text = refusal.to_string().replace(['\r', '\n'], " ");
-            out.extend_from_slice(format!("error {} {text}", refusal.code()).as_bytes());
-        }
+        out.push(b'\n');
     }
-    out.push(b'\n');
+
+    /// All of it is written.
+    fn clear(&mut self) {
+        self.out.clear();
+        self.out.shrink_to(ONE_WRITE);
+        self.held.clear();
+    }
 }

@@ -16,7 +16,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Access, Gateway, Ingest, Instruments, Limits, Routes, ServerKind, accept::Parts};
+use super::{Access, Gateway, Ingest, Instruments, Limits, MemoryBudget, Routes, ServerKind, accept::Parts};
 use crate::outlet::{TracedOutlet, memory::MemoryOutlet};
 
 struct Running {
@@ -25,6 +25,7 @@ struct Running {
     stop: CancellationToken,
     gateway: JoinHandle<bool>,
     metrics: Metrics,
+    parts: Arc<Parts>,
 }
 
 async fn start(outlet: Arc<MemoryOutlet>, limits: Limits) -> Running {
@@ -55,15 +56,17 @@ async fn start_traced(
     let instruments = Instruments::register(&metrics).unwrap();
     let routes = Routes::new(["reading.#".to_owned(), "bench.#".to_owned()]);
     let traced = TracedOutlet::before(outlet.clone(), &traces, &Names::new("garenne"));
-    let ingest = Ingest::new(traced, routes, limits.max_records, limits.retry_after);
+    let ingest = Ingest::new(traced, routes, &limits, Duration::from_secs(600));
+    let budget = MemoryBudget::new(&limits);
     let server = kind.start(&limits, &instruments).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let stop = CancellationToken::new();
     let (access, tls) = security;
-    let parts = Arc::new(Parts { ingest, access: Arc::new(access), tls, limits, instruments, traces });
-    let gateway = tokio::spawn(Gateway::new(listener, parts, server).run(stop.clone()));
-    Running { address, outlet, stop, gateway, metrics }
+    let access = Arc::new(access);
+    let parts = Arc::new(Parts { ingest, access, tls, limits, budget, instruments, traces });
+    let gateway = tokio::spawn(Gateway::new(listener, Arc::clone(&parts), server).run(stop.clone()));
+    Running { address, outlet, stop, gateway, metrics, parts }
 }
 
 impl Running {
@@ -203,6 +206,22 @@ async fn while_the_broker_pushes_back_nothing_is_claimed() {
 }
 
 #[tokio::test]
+async fn a_message_that_no_frame_holds_is_too_large_and_not_worth_another_try() {
+    let gateway = start(MemoryOutlet::new(), Limits::default()).await;
+    let error = PublishError::TooLarge { what: "header frame", bytes: 131_073, limit: 131_072 };
+    gateway.outlet.fail(Some(error));
+    let url = format!("http://{}/v1/readings", gateway.address);
+    let response = reqwest::Client::new().post(url).body(READING).send().await.unwrap();
+    assert_eq!((response.status().as_u16(), response.headers().get("retry-after")), (413, None));
+    let mut lines = gateway.lines().await;
+    lines.write_all(format!("{READING}\n").as_bytes()).await.unwrap();
+    assert_eq!(
+        line(&mut lines).await,
+        "error too-large the message's header frame has 131073 bytes, 131072 are allowed"
+    );
+}
+
+#[tokio::test]
 async fn lines_are_answered_in_order_and_many_are_under_way() {
     let outlet = MemoryOutlet::gated();
     let gateway = start(outlet.clone(), Limits::default()).await;
@@ -260,7 +279,7 @@ async fn one_connection_too_many_is_told_so_in_its_own_protocol() {
     assert!(line(&mut first).await.starts_with("ok "));
     let mut second = gateway.lines().await;
     second.write_all(b"{}\n").await.unwrap();
-    assert_eq!(line(&mut second).await, "error busy too many connections");
+    assert_eq!(line(&mut second).await, "error busy too many connections (1)");
     let (status, problem) = gateway.post("/v1/readings", "application/json", READING).await;
     assert_eq!((status, &problem["code"]), (503, &json!("busy")));
     assert!(
@@ -392,6 +411,7 @@ async fn idle_connections_hold_no_worker() {
     assert!(line(&mut idle[3]).await.starts_with("ok "));
 }
 
+mod hostile;
 mod influx;
 mod security;
 mod traces;

@@ -3,7 +3,12 @@
 
 use std::{
     io,
+    mem::MaybeUninit,
     pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, Waker, ready},
     time::Duration,
 };
@@ -21,12 +26,27 @@ pub(super) struct Unread<S> {
     stuck: Option<Pin<Box<Sleep>>>,
     /// Whoever wanted to read meanwhile.
     reader: Option<Waker>,
+    /// Whether something was refused, whose rest the peer may still be sending.
+    refused: Arc<AtomicBool>,
+    /// Runs from the end of what is written, while what the peer still sends is thrown away.
+    linger: Option<Pin<Box<Sleep>>>,
 }
+
+/// How long a refused sender may go on before the connection is closed. Closed with bytes unread, it would be reset,
+/// and the sender might lose the answer that says why.
+const LINGER: Duration = Duration::from_secs(1);
+/// What is thrown away between two looks at other connections.
+const THROWN_AWAY_AT_ONCE: usize = 16;
 
 impl<S: AsyncWrite + Unpin> Unread<S> {
     /// The peer may leave what is written unread for `limit`.
     pub(super) fn new(stream: S, limit: Duration) -> Self {
-        Self { stream, limit, stuck: None, reader: None }
+        Self { stream, limit, stuck: None, reader: None, refused: Arc::default(), linger: None }
+    }
+
+    /// The same, which reads past a refused request at the end.
+    pub(super) fn lingering(self, refused: &Arc<AtomicBool>) -> Self {
+        Self { refused: Arc::clone(refused), ..self }
     }
 
     /// What is put off begins the time; what then takes longer is over, also when a byte gets through now
@@ -40,6 +60,26 @@ impl<S: AsyncWrite + Unpin> Unread<S> {
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "answers are not read")));
         }
         outcome
+    }
+}
+
+impl<S: AsyncRead + Unpin> Unread<S> {
+    /// Throws away what the peer sends until it ends or time is up.
+    fn linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let linger = self.linger.get_or_insert_with(|| Box::pin(sleep(LINGER)));
+        if linger.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        let mut piece = [MaybeUninit::uninit(); 4096];
+        for _ in 0..THROWN_AWAY_AT_ONCE {
+            let mut piece = ReadBuf::uninit(&mut piece);
+            match ready!(Pin::new(&mut self.stream).poll_read(cx, &mut piece)) {
+                Ok(()) if !piece.filled().is_empty() => {}
+                _ => return Poll::Ready(()),
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 }
 
@@ -58,7 +98,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Unread<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Unread<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Unread<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write(cx, bytes);
@@ -93,8 +133,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Unread<S> {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let ended = Pin::new(&mut this.stream).poll_shutdown(cx);
-        this.in_time(ended, cx)
+        if this.linger.is_none() {
+            let ended = Pin::new(&mut this.stream).poll_shutdown(cx);
+            ready!(this.in_time(ended, cx))?;
+        }
+        if this.refused.load(Ordering::Relaxed) {
+            ready!(this.linger(cx));
+        }
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -3,7 +3,7 @@ use std::io::Write;
 use super::*;
 
 fn peer(device: Option<&str>) -> Peer {
-    Peer { address: ([127, 0, 0, 1], 1).into(), device: device.map(Into::into) }
+    Peer::new(([127, 0, 0, 1], 1).into()).with_device(device.map(Into::into))
 }
 
 fn hash(token: &str) -> String {

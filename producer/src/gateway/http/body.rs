@@ -1,45 +1,53 @@
-//! A request's body, bounded in bytes and in time, before and after decompression.
+//! A request's body, bounded in bytes, in time and by the memory budget.
 
-use std::io::Read;
-
-use axum::{
-    body::{Body, Bytes},
-    http::HeaderMap,
-};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use axum::{body::Body, http::HeaderMap};
+use garenne_common::config::Size;
+use http_body_util::BodyExt;
 use tokio::time::timeout;
 
-use super::super::{limits::Limits, refusal::Refusal};
+use super::super::{
+    accept::Parts,
+    memory::{Reservation, append},
+    payload::Payload,
+    refusal::{Refusal, quoted},
+};
 
-/// Reads all of it.
-pub(super) async fn read(body: Body, headers: &HeaderMap, limits: &Limits) -> Result<Bytes, Refusal> {
-    let too_large = || Refusal::TooLarge { what: "body", limit: limits.max_body };
+/// Reads all of it, at most `most` bytes.
+///
+/// Pieces are copied into one buffer: a piece of one byte would keep the buffer that it was read into alive. Memory
+/// is reserved as bytes arrive and not by what is announced, so that who only announces holds nothing.
+pub(super) async fn read(
+    body: Body,
+    headers: &HeaderMap,
+    parts: &Parts,
+    most: Size,
+) -> Result<Payload, Refusal> {
     let announced = super::text(headers, "content-length")?.and_then(|length| length.parse::<u64>().ok());
-    if announced.is_some_and(|length| length > limits.max_body.0) {
-        return Err(too_large());
+    if announced.is_some_and(|length| length > most.0) {
+        return Err(Refusal::TooLarge { what: "body", limit: most });
     }
-    let gzipped = match super::text(headers, "content-encoding")?.map(str::trim) {
+    let gzip = match super::text(headers, "content-encoding")?.map(str::trim) {
         None | Some("" | "identity") => false,
         Some("gzip" | "x-gzip") => true,
         Some(other) => return Err(Refusal::Encoding(other.to_owned())),
     };
-    let collecting = Limited::new(body, limits.max_body.bytes()).collect();
-    let body = match timeout(limits.body_timeout, collecting).await {
-        Ok(Ok(collected)) => collected.to_bytes(),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(too_large()),
-        Ok(Err(error)) => return Err(Refusal::NotJson(format!("cut off: {error}"))),
-        Err(_) => return Err(Refusal::Timeout { what: "body", limit: limits.body_timeout }),
-    };
-    if gzipped { decompress(&body, limits) } else { Ok(body) }
+    let mut memory = parts.budget.empty();
+    let limit = parts.limits.body_timeout;
+    let collecting = collect(body, &mut memory, announced.map_or(most, Size));
+    match timeout(limit, collecting).await {
+        Ok(bytes) => Ok(Payload::new(bytes?, gzip, memory)),
+        Err(_) => Err(Refusal::Timeout { what: "body", limit }),
+    }
 }
 
-/// Never holds more than the limit, whatever the compressed bytes promise.
-fn decompress(body: &[u8], limits: &Limits) -> Result<Bytes, Refusal> {
-    let mut plain = Vec::new();
-    let mut bounded = flate2::read::MultiGzDecoder::new(body).take(limits.max_body.0 + 1);
-    bounded.read_to_end(&mut plain).map_err(|error| Refusal::NotJson(format!("not gzip: {error}")))?;
-    if plain.len() as u64 > limits.max_body.0 {
-        return Err(Refusal::TooLarge { what: "decompressed body", limit: limits.max_body });
+async fn collect(mut body: Body, memory: &mut Reservation, most: Size) -> Result<Vec<u8>, Refusal> {
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame =
+            frame.map_err(|error| Refusal::NotJson(format!("cut off: {}", quoted(&error.to_string()))))?;
+        // Trailers are no part of a body.
+        let Ok(data) = frame.into_data() else { continue };
+        append(&mut bytes, &data, memory, "body", most)?;
     }
-    Ok(plain.into())
+    Ok(bytes)
 }

@@ -10,6 +10,7 @@ use axum::{
     http::{HeaderMap, HeaderValue, Response, StatusCode},
     response::IntoResponse,
 };
+use garenne_common::config::Size;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -17,9 +18,9 @@ use super::{
     super::{
         accept::Parts,
         auth::Peer,
-        influx::{Precision, records},
-        ingest::now,
-        refusal::Refusal,
+        influx::Precision,
+        ingest::Sender,
+        refusal::{Refusal, quoted},
     },
     Receipted, body, caller_of,
 };
@@ -54,17 +55,13 @@ async fn take(parts: &Parts, query: &WriteQuery, request: Request) -> Result<usi
     let peer = head.extensions.get::<Peer>();
     let caller = caller_of(parts, peer, &head.headers, query.p.as_deref())?;
     let Some(precision) = Precision::parse(query.precision.as_deref()) else {
-        let given = query.precision.clone().unwrap_or_default();
-        let problem = format!("{given:?} is none of ns, us, ms, s, m and h");
+        let given = quoted(query.precision.as_deref().unwrap_or_default());
+        let problem = format!("{given} is none of ns, us, ms, s, m and h");
         return Err(Refusal::Field { field: "precision", problem });
     };
-    let body = body::read(body, &head.headers, &parts.limits).await?;
-    let records = records(&body, precision, now(), parts.limits.max_records)?;
-    if records.is_empty() {
-        return Ok(0);
-    }
-    let tasks = parts.ingest.record_tasks(&records, &caller, None, super::trace_of(&head))?;
-    parts.ingest.deliver(tasks).await.map(|ids| ids.len())
+    let body = body::read(body, &head.headers, parts, parts.limits.max_body).await?;
+    let sender = Sender { caller, idempotency_key: None, trace: super::trace_of(&head) };
+    parts.ingest.lines(precision, body, sender).await.map(|receipts| receipts.ids.len())
 }
 
 /// A refusal in the words of both versions: `message` for one, `error` for the other.
@@ -107,9 +104,14 @@ pub(super) async fn health() -> impl IntoResponse {
     }))
 }
 
+/// The largest statement.
+const LARGEST_STATEMENT: Size = Size::kib(16);
+
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Statement {
     q: Option<String>,
+    /// Version 1 carries its password here.
+    p: Option<String>,
 }
 
 /// There are no databases here to create, so that creating one is done.
@@ -118,17 +120,25 @@ pub(super) async fn query(
     Query(in_url): Query<Statement>,
     request: Request,
 ) -> Response<Body> {
-    let (head, body) = request.into_parts();
-    let body = match body::read(body, &head.headers, &parts.limits).await {
-        Ok(body) => body,
+    let statement = match statement(&parts, in_url, request).await {
+        Ok(statement) => statement,
         Err(refusal) => return refuse(refusal),
     };
-    let in_body = || serde_urlencoded::from_bytes::<Statement>(&body).ok().and_then(|form| form.q);
-    let statement = in_url.q.or_else(in_body).unwrap_or_default();
     let mut words = statement.split_whitespace().map(str::to_ascii_uppercase);
     if (words.next().as_deref(), words.next().as_deref()) == (Some("CREATE"), Some("DATABASE")) {
         return Json(json!({ "results": [{ "statement_id": 0 }] })).into_response();
     }
     let error = "only CREATE DATABASE is understood: this is a gateway and holds no data";
     (StatusCode::BAD_REQUEST, Json(json!({ "error": error }))).into_response()
+}
+
+async fn statement(parts: &Parts, in_url: Statement, request: Request) -> Result<String, Refusal> {
+    let (head, body) = request.into_parts();
+    caller_of(parts, head.extensions.get::<Peer>(), &head.headers, in_url.p.as_deref())?;
+    if let Some(statement) = in_url.q {
+        return Ok(statement);
+    }
+    let body = body::read(body, &head.headers, parts, LARGEST_STATEMENT).await?;
+    let (body, _memory) = body.small(LARGEST_STATEMENT)?;
+    Ok(serde_urlencoded::from_bytes::<Statement>(&body).ok().and_then(|form| form.q).unwrap_or_default())
 }

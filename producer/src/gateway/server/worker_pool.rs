@@ -15,7 +15,7 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use garenne_common::pool::{ConfigError, Pool, PoolConfig, Spec, Task, TaskContext};
+use garenne_pool::{ConfigError, Pool, PoolConfig, Spec, Task, TaskContext};
 use prometheus::IntGauge;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};

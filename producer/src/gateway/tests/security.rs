@@ -13,17 +13,20 @@ use super::*;
 use crate::gateway::{Tls, TlsFiles};
 
 async fn with_tokens(text: &str) -> (Running, tempfile::TempDir) {
+    with_tokens_and(text, Limits::default()).await
+}
+
+pub(super) async fn with_tokens_and(text: &str, limits: Limits) -> (Running, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tokens");
     std::fs::write(&path, text).unwrap();
     let access = Access::new(Some(&path), false, 100).unwrap();
     let security = (access, None);
-    let gateway =
-        start_secured(ServerKind::default(), MemoryOutlet::new(), Limits::default(), security).await;
+    let gateway = start_secured(ServerKind::default(), MemoryOutlet::new(), limits, security).await;
     (gateway, folder)
 }
 
-fn entry(name: &str, token: &str, rest: &str) -> String {
+pub(super) fn entry(name: &str, token: &str, rest: &str) -> String {
     let hash: String = Sha256::digest(token.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{name} {hash} {rest}\n")
 }
