@@ -3,7 +3,9 @@
 //! Looking holds every letter unacknowledged on one channel and hands all of them back at its end:
 //! nothing is removed, the order stays, and no limit counts it.
 
+mod account;
 pub mod cli;
+mod copy;
 mod filter;
 mod letter;
 mod moves;
@@ -14,13 +16,17 @@ use std::collections::HashMap;
 
 use garenne_common::exit::{Exit, Failure};
 
+use lapin::message::Delivery;
+use tokio_util::sync::CancellationToken;
+
+pub use account::{Kept, Moved};
 pub use cli::FilterArgs;
 pub use filter::{Filter, PatternError};
 pub use letter::Letter;
-pub use moves::{Moved, Mover, Order};
-pub use walk::{Walk, WalkError};
+pub use moves::{Mover, Order};
+pub use walk::{Finished, Walk, WalkError};
 
-use crate::{operator::Operator, progress};
+use crate::{operator::Operator, output, progress};
 use cli::{DeadVerb, ListArgs, MoveArgs, ShowArgs};
 
 /// Runs a verb.
@@ -33,6 +39,7 @@ pub async fn run(operator: &Operator, verb: DeadVerb) -> Result<Exit, Failure> {
         DeadVerb::Show(args) => show(operator, &args).await,
         DeadVerb::Replay(args) => moves(operator, &args, Order::Replay).await,
         DeadVerb::Drop { yes, moves: args } => {
+            args.selection()?;
             if !yes && !args.dry_run {
                 return Err(Failure::new(
                     Exit::Usage,
@@ -44,8 +51,13 @@ pub async fn run(operator: &Operator, verb: DeadVerb) -> Result<Exit, Failure> {
     }
 }
 
-/// Reads the matching letters; all are back in the queue when this returns.
-async fn matching(operator: &Operator, filter: &Filter) -> Result<(Vec<Letter>, u64), Failure> {
+/// Reads the matching letters and keeps what `keep` makes of each; all are back in the queue when this
+/// returns.
+async fn matching<T>(
+    operator: &Operator,
+    filter: &Filter,
+    keep: impl Fn(Letter, Delivery) -> T,
+) -> Result<(Vec<T>, u64), Failure> {
     let connection = operator.connect().await?;
     let mut walk = Walk::start(&connection, &operator.names.dead()).await?;
     let bar = progress::bar(walk.total(), "looking");
@@ -55,7 +67,7 @@ async fn matching(operator: &Operator, filter: &Filter) -> Result<(Vec<Letter>, 
         bar.inc(1);
         let letter = Letter::read(&delivery);
         if filter.takes(&letter, now) {
-            letters.push(letter);
+            letters.push(keep(letter, delivery));
         }
     }
     let looked = walk.seen();
@@ -65,60 +77,66 @@ async fn matching(operator: &Operator, filter: &Filter) -> Result<(Vec<Letter>, 
     Ok((letters, looked))
 }
 
+/// The same in order of their deaths, without what they carry.
+async fn letters(operator: &Operator, filter: &Filter) -> Result<(Vec<Letter>, u64), Failure> {
+    let (mut letters, looked) = matching(operator, filter, |letter, _| letter).await?;
+    letters.sort_by_key(|letter| letter.died_at);
+    Ok((letters, looked))
+}
+
 /// Why each task in the dead-letter queue is there, by id. Looking costs nothing.
 ///
 /// # Errors
 /// One line and an exit code.
 pub async fn reasons(operator: &Operator) -> Result<HashMap<String, String>, Failure> {
-    let (letters, _) = matching(operator, &Filter::default()).await?;
-    Ok(letters.into_iter().filter_map(|letter| Some((letter.id?, letter.reason))).collect())
+    let reason = |letter: Letter, _| Some((letter.id?, letter.reason));
+    let (reasons, _) = matching(operator, &Filter::default(), reason).await?;
+    Ok(reasons.into_iter().flatten().collect())
 }
 
 async fn list(operator: &Operator, args: &ListArgs) -> Result<Exit, Failure> {
-    let (mut letters, looked) = matching(operator, &args.filter.filter()?).await?;
-    letters.sort_by_key(|letter| letter.died_at);
-    let text = if args.json {
-        view::json_lines(&letters, args.limit)
+    let (letters, looked) = letters(operator, &args.filter.filter()?).await?;
+    if args.json {
+        output::json(&view::json_lines(&letters, args.limit))?;
     } else {
-        view::list(&letters, looked, args.limit.unwrap_or(view::LISTED))
-    };
-    print(&text)
+        output::lines(&view::list(&letters, looked, args.limit.unwrap_or(view::LISTED)))?;
+    }
+    Ok(Exit::Done)
 }
 
 async fn show(operator: &Operator, args: &ShowArgs) -> Result<Exit, Failure> {
     let filter = Filter::of_ids(args.ids.iter().cloned());
-    let (letters, looked) = matching(operator, &filter).await?;
+    let (letters, looked) = matching(operator, &filter, |letter, delivery| (letter, delivery)).await?;
     if letters.is_empty() {
         let ids = args.ids.join(", ");
         return Err(Failure::new(Exit::Failed, format_args!("no dead letter {ids} among {looked}")));
     }
-    print(&view::show(&letters, args.json))
-}
-
-/// Writes results; a reader that has seen enough (`| head`) is no failure.
-fn print(text: &str) -> Result<Exit, Failure> {
-    use std::io::{ErrorKind, Write};
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(anyhow::Error::from(error).into()),
-        _ => Ok(Exit::Done),
+    if args.json {
+        output::json(&view::show_json(&letters))?;
+    } else {
+        output::lines(&view::show(&letters))?;
     }
+    Ok(Exit::Done)
 }
 
 async fn moves(operator: &Operator, args: &MoveArgs, order: Order) -> Result<Exit, Failure> {
-    let filter = args.filter.filter()?;
+    let filter = args.selection()?;
     if args.dry_run {
-        let (mut letters, looked) = matching(operator, &filter).await?;
-        letters.sort_by_key(|letter| letter.died_at);
-        letters.truncate(args.limit.unwrap_or(usize::MAX));
-        print(&view::list(&letters, looked, view::LISTED))?;
-        eprintln!("dry run: {} would be {}", letters.len(), order.done());
+        let (mut letters, looked) = letters(operator, &filter).await?;
+        letters.truncate(args.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX)));
+        output::lines(&view::list(&letters, looked, view::LISTED))?;
+        output::note(format_args!("dry run: {} would be {}", letters.len(), order.done()));
         return Ok(Exit::Done);
     }
-    let mover = Mover { operator, filter, order, limit: args.limit, rate: args.rate };
-    let moved = mover.run().await?;
-    for (reason, count) in &moved.failures {
-        eprintln!("{count} not {}: {reason}", order.done());
-    }
-    println!("{} {} of {} dead letters looked at", order.done(), moved.moved, moved.looked);
-    Ok(if moved.failures.is_empty() { Exit::Done } else { Exit::Failed })
+    let stop = CancellationToken::new();
+    let (limit, rate, hold) = (args.limit, args.rate, Mover::HOLD);
+    let mover = Mover { operator, filter, order, limit, rate, hold, stop: stop.clone() };
+    let moved = tokio::select! {
+        moved = mover.run() => moved?,
+        failure = moves::interrupted_twice(stop) => return Err(failure),
+    };
+    let names = &operator.names;
+    moved.remarks(order.done(), &names.dead(), &names.tasks()).into_iter().for_each(output::note);
+    output::lines(&format!("{} {} of {} dead letters looked at\n", order.done(), moved.moved, moved.looked))?;
+    Ok(if moved.is_complete() { Exit::Done } else { Exit::Failed })
 }

@@ -14,6 +14,7 @@ mod leash;
 pub mod management;
 pub mod operator;
 pub mod orders;
+mod output;
 pub mod process;
 pub mod progress;
 pub mod queues;

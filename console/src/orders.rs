@@ -1,6 +1,6 @@
 //! Orders to the fleet over RabbitMQ: stop a task wherever it is, drain or quiet a worker.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use garenne_common::{
     broker::{Message, PublishError, Publisher, PublisherConfig, Target},
@@ -76,7 +76,9 @@ pub async fn pause_order(operator: &Operator, group: &str, pause: bool) -> Resul
     give(operator, &order).await
 }
 
-/// Orders tasks and groups to stop; answers how many orders that were.
+/// Orders tasks and groups to stop; answers how many orders that were. A group's stop returns in the next
+/// second: foreign publishers say only the second in which they published, and the order covers all of its
+/// own. So it covers what was published before the call, and nothing that is published after it.
 ///
 /// # Errors
 /// One line and an exit code; a bad id is refused before anything is ordered.
@@ -86,12 +88,22 @@ pub async fn stop_orders(operator: &Operator, ids: &[String], groups: &[String])
         TaskId::parse(id).map_err(|error| Failure::new(Exit::Usage, format_args!("task {id:?}: {error}")))?;
     }
     let tasks = ids.iter().map(|task| StandingOrder::Task { task: task.clone(), at });
-    let groups = groups.iter().map(|group| StandingOrder::Group { group: group.clone(), at });
-    let orders: Vec<_> = tasks.chain(groups).collect();
+    let of_groups = groups.iter().map(|group| StandingOrder::Group { group: group.clone(), at });
+    let orders: Vec<_> = tasks.chain(of_groups).collect();
     for order in &orders {
         give(operator, order).await?;
     }
+    if !groups.is_empty() {
+        tokio::time::sleep(rest_of_second(at, epoch_ms(SystemTime::now()))).await;
+    }
     Ok(orders.len())
+}
+
+/// How long the second of an order still lasts. Both times are milliseconds since 1970.
+fn rest_of_second(at: i64, now: i64) -> Duration {
+    let next = (at.div_euclid(1000) + 1) * 1000;
+    // A clock that was set back must not keep the operator.
+    Duration::from_millis((next - now).clamp(0, 1000).unsigned_abs())
 }
 
 /// Gives an order that holds until another one overrules it.
@@ -148,6 +160,17 @@ fn undelivered(error: PublishError, nobody: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_groups_stop_returns_in_the_next_second() {
+        let rest = |at, now| rest_of_second(at, now).as_millis();
+        assert_eq!(rest(5000, 5000), 1000);
+        assert_eq!(rest(5250, 5300), 700);
+        assert_eq!(rest(5999, 5999), 1);
+        assert_eq!(rest(5999, 6000), 0);
+        assert_eq!(rest(5250, 9000), 0);
+        assert_eq!(rest(5250, 1), 1000, "the clock was set back");
+    }
 
     #[test]
     fn commands_are_the_ones_workers_read() {

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use garenne_common::{broker::Backoff, exit::Failure, task::epoch_ms, topology::BrokerVersion};
+use garenne_common::{broker::Backoff, exit::Failure, task::epoch_ms};
 use tokio::{
     sync::watch,
     task::JoinSet,
@@ -79,12 +79,12 @@ impl Scope {
         });
         let eye = Arc::clone(&scope);
         tasks.spawn(async move {
-            let (mut connection, mut version) = (None, None);
+            let mut connection = None;
             let mut tick = interval(EVERY);
             tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
                 tick.tick().await;
-                eye.look(&mut version, &mut connection).await;
+                eye.look(&mut connection).await;
             }
         });
         (scope, tasks)
@@ -103,7 +103,7 @@ impl Scope {
         if let Err(error) = ear.ask().await {
             return error.to_string();
         }
-        let expected = on_record(&ear.connection, &self.operator.names.lives()).await;
+        let expected = on_record(&ear.connection, &self.operator.names.lifecycle()).await;
         let began = now();
         let mut expected = expected.unwrap_or_else(|failure| {
             tracing::warn!(%failure, "workers that died before this console began are not shown");
@@ -130,12 +130,9 @@ impl Scope {
     }
 
     /// Looks at the queues once, and takes a sample.
-    async fn look(&self, version: &mut Option<BrokerVersion>, connection: &mut Option<lapin::Connection>) {
+    async fn look(&self, connection: &mut Option<lapin::Connection>) {
         let looked = async {
-            let version = match version {
-                Some(version) => *version,
-                None => *version.insert(self.operator.broker.version().await?),
-            };
+            let version = self.operator.broker.version().await?;
             Snapshot::look(&self.operator, version, connection).await
         };
         let looked: Result<_, Failure> = looked.await;
@@ -149,8 +146,6 @@ impl Scope {
             }
             Err(failure) => {
                 known.blind = Some(failure.to_string());
-                // The broker may come back as another version.
-                *version = None;
             }
         }
         drop(known);

@@ -11,7 +11,7 @@ use garenne_common::{
 };
 use serde_json::json;
 
-use crate::{cli::StatusArgs, fleet::muster, operator::Operator};
+use crate::{cli::StatusArgs, fleet::muster, operator::Operator, output};
 pub use snapshot::{LaneStatus, QueueStatus, Snapshot, Source};
 
 /// Prints the state of the fleet: its queues, its workers, its gateways.
@@ -34,16 +34,17 @@ pub async fn run(operator: &Operator, args: &StatusArgs) -> Result<Exit, Failure
         if !asked.is_empty() {
             all["asked"] = json!(asked);
         }
-        println!("{}", serde_json::to_string_pretty(&all).map_err(anyhow::Error::from)?);
+        output::json(&format!("{all:#}\n"))?;
     } else {
-        print!("{}", view::table(&snapshot));
-        match &muster {
-            Ok(muster) => print!("\n{}", fleet::tables(&muster.roster, muster.at)),
-            Err(failure) => println!("\nworkers are not shown: {failure}"),
-        }
+        let mut text = view::table(&snapshot);
+        text += &match &muster {
+            Ok(muster) => format!("\n{}", fleet::tables(&muster.roster, muster.at)),
+            Err(failure) => format!("\nworkers are not shown: {failure}\n"),
+        };
         if !asked.is_empty() {
-            print!("{}", workers::table(&asked));
+            text += &workers::table(&asked);
         }
+        output::lines(&text)?;
     }
     Ok(if snapshot.missing.is_empty() { Exit::Done } else { Exit::Failed })
 }

@@ -1,6 +1,9 @@
 //! Tables that are read at a glance: aligned columns, no frames, one line a row.
 
+use std::borrow::Cow;
+
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use garenne_common::text::printable;
 
 /// How a column's cells stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +14,7 @@ pub enum Column {
     Figure(&'static str),
 }
 
-/// Lays rows out under their headings; every line ends with a line end.
+/// Lays rows out under their headings; every line ends with a line end. Cells may hold foreign text.
 pub fn lay_out<R: IntoIterator<Item = String>>(
     columns: &[Column],
     rows: impl IntoIterator<Item = R>,
@@ -22,7 +25,10 @@ pub fn lay_out<R: IntoIterator<Item = String>>(
         Column::Text(name) | Column::Figure(name) => *name,
     }));
     for row in rows {
-        table.add_row(row);
+        table.add_row(row.into_iter().map(|cell| match printable(&cell) {
+            Cow::Borrowed(_) => cell,
+            Cow::Owned(escaped) => escaped,
+        }));
     }
     for (index, column) in columns.iter().enumerate() {
         let Some(cells) = table.column_mut(index) else { continue };
@@ -78,6 +84,12 @@ mod tests {
             [vec!["fast".to_owned(), grouped(1_234)], vec!["slow".to_owned(), grouped(7)]],
         );
         assert_eq!(text, "lane  ready\nfast  1,234\nslow      7\n");
+    }
+
+    #[test]
+    fn a_row_is_one_line_whatever_its_cells_hold() {
+        let text = lay_out(&[Column::Text("id")], [["a\nb\u{1b}[2J\u{202e}".to_owned()]]);
+        assert_eq!(text, "id\na\\nb\\u{1b}[2J\\u{202e}\n");
     }
 
     #[test]

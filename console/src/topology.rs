@@ -2,6 +2,7 @@
 
 use garenne_common::{
     exit::{Exit, Failure, HasExit},
+    text::printable,
     topology::{self, Difference, Leftover, Topology, TopologyError, compare, definitions},
 };
 use lapin::Connection;
@@ -11,6 +12,7 @@ use crate::{
     cli::{ExportFormat, TopologyVerb},
     management::{Management, ManagementError},
     operator::Operator,
+    output,
     queues::{LookError, Looker},
 };
 
@@ -40,8 +42,8 @@ pub async fn run(operator: &Operator, verb: TopologyVerb) -> Result<Exit, Failur
 }
 
 async fn apply(operator: &Operator) -> Result<Exit, Failure> {
-    let version = operator.broker.version().await?;
     let connection = operator.connect().await?;
+    let version = operator.broker.version().await?;
     let wanted = operator.topology(version);
     let applied = topology::apply(&connection, &wanted).await;
     Operator::leave(connection).await;
@@ -93,10 +95,12 @@ async fn check(operator: &Operator) -> Result<Exit, Failure> {
 
 fn print_differences(found: &[Difference], on_stdout: bool) {
     for Difference { what, name, detail } in found {
+        // The management API quotes what is on the broker.
+        let line = format!("{what} {name}: {detail}");
         if on_stdout {
-            println!("{what} {name}: {detail}");
+            println!("{}", printable(&line));
         } else {
-            eprintln!("{what} {name}: {detail}");
+            output::note(line);
         }
     }
 }

@@ -15,6 +15,7 @@ use garenne_common::{exit::Failure, task::epoch_ms};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::{answer::Refusal, routes::Desk};
 use crate::{
@@ -100,17 +101,32 @@ pub(super) async fn replay(
         return Err(Refusal::new(StatusCode::BAD_REQUEST, detail));
     }
     let list = |one: &Option<String>| one.iter().cloned().collect::<Vec<_>>();
-    let args =
-        FilterArgs { id: list(&id), kind: list(&kind), reason: list(&reason), ..FilterArgs::default() };
-    let filter = args.filter().map_err(Failure::from)?;
+    let args = FilterArgs { id: list(&id), reason: list(&reason), ..FilterArgs::default() };
+    let mut filter = args.filter().map_err(Failure::from)?;
+    // The kind of a letter that the page shows, which is no pattern even if it looks like one.
+    if let Some(kind) = kind.clone() {
+        filter = filter.of_kind(kind);
+    }
     // Two walks at once would each see only what the other does not hold.
     let mut letters = desk.letters.lock().await;
     tracing::info!(id, kind, reason, "replayed from the dashboard");
-    let mover =
-        Mover { operator: &desk.scope.operator, filter, order: Order::Replay, limit: None, rate: None };
+    let mover = Mover {
+        operator: &desk.scope.operator,
+        filter,
+        order: Order::Replay,
+        limit: None,
+        rate: None,
+        hold: Mover::HOLD,
+        stop: CancellationToken::new(),
+    };
     let moved = mover.run().await?;
     letters.taken = None;
-    Ok(Json(json!({ "replayed": moved.moved, "looked": moved.looked, "failures": moved.failures })))
+    Ok(Json(json!({
+        "replayed": moved.moved,
+        "looked": moved.looked,
+        "missed": moved.missed,
+        "failures": moved.failures,
+    })))
 }
 
 /// The dead letters as last looked at.

@@ -1,6 +1,7 @@
 //! Which dead letters.
 
 use std::{
+    borrow::Cow,
     collections::BTreeSet,
     time::{Duration, SystemTime},
 };
@@ -8,6 +9,7 @@ use std::{
 use garenne_common::{
     exit::{Exit, HasExit},
     task::{DeadReason, epoch_ms, matches_binding},
+    text::printable,
 };
 use thiserror::Error;
 
@@ -15,11 +17,14 @@ use super::{cli::FilterArgs, letter::Letter};
 
 /// What the broker itself gives as reasons for dead-lettering.
 const BROKER_REASONS: [&str; 4] = ["expired", "rejected", "maxlen", "delivery_limit"];
+/// The reason of letters that state none.
+pub(super) const UNKNOWN: &str = "unknown";
 
 /// Conditions on dead letters; all must hold, of each set any.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     kinds: Vec<String>,
+    exact_kind: Option<String>,
     reasons: BTreeSet<String>,
     older_than: Option<Duration>,
     newer_than: Option<Duration>,
@@ -43,14 +48,19 @@ impl HasExit for PatternError {
 
 impl Filter {
     pub(super) fn new(args: &FilterArgs) -> Result<Self, PatternError> {
-        let known: BTreeSet<&str> =
-            DeadReason::ALL.iter().map(|reason| reason.as_str()).chain(BROKER_REASONS).collect();
+        let known: BTreeSet<&str> = DeadReason::ALL
+            .iter()
+            .map(|reason| reason.as_str())
+            .chain(BROKER_REASONS)
+            .chain([UNKNOWN])
+            .collect();
         if let Some(given) = args.reason.iter().find(|reason| !known.contains(reason.as_str())) {
             let known = known.into_iter().collect::<Vec<_>>().join(", ");
             return Err(PatternError { given: given.clone(), known });
         }
         Ok(Self {
             kinds: args.kind.clone(),
+            exact_kind: None,
             reasons: args.reason.iter().cloned().collect(),
             older_than: args.older_than,
             newer_than: args.newer_than,
@@ -64,6 +74,18 @@ impl Filter {
         Self { ids: ids.into_iter().collect(), ..Self::default() }
     }
 
+    /// The letters of this very kind, even if it looks like a pattern, as one that others wrote may.
+    #[must_use]
+    pub fn of_kind(mut self, kind: String) -> Self {
+        self.exact_kind = Some(kind);
+        self
+    }
+
+    /// An id as it is, or as it is shown: what hidden characters are in it can hardly be typed.
+    fn names(&self, id: &str) -> bool {
+        self.ids.contains(id) || matches!(printable(id), Cow::Owned(shown) if self.ids.contains(&shown))
+    }
+
     /// Whether a letter meets every condition at `now`. One without a time of death is neither older
     /// nor newer than anything.
     pub fn takes(&self, letter: &Letter, now: SystemTime) -> bool {
@@ -72,8 +94,9 @@ impl Filter {
             .map(|at| Duration::from_millis(epoch_ms(now).saturating_sub(at).max(0).unsigned_abs()));
         let any_of = |set: &BTreeSet<String>, value: &str| set.is_empty() || set.contains(value);
         (self.kinds.is_empty() || self.kinds.iter().any(|pattern| matches_binding(pattern, &letter.kind)))
+            && self.exact_kind.as_ref().is_none_or(|kind| *kind == letter.kind)
             && any_of(&self.reasons, &letter.reason)
-            && (self.ids.is_empty() || letter.id.as_ref().is_some_and(|id| self.ids.contains(id)))
+            && (self.ids.is_empty() || letter.id.as_ref().is_some_and(|id| self.names(id)))
             && self.older_than.is_none_or(|span| age.is_some_and(|age| age >= span))
             && self.newer_than.is_none_or(|span| age.is_some_and(|age| age <= span))
             && self.error.as_ref().is_none_or(|text| {
@@ -131,7 +154,24 @@ mod tests {
         assert_eq!(
             Filter::new(&args).unwrap_err().to_string(),
             "--reason \"conflicts\" is none, expected one of attempts-exhausted, conflict, delivery_limit, \
-             expired, invalid-payload, malformed, maxlen, poison, rejected, stopped, too-large, unknown-kind"
+             expired, invalid-payload, malformed, maxlen, poison, rejected, stopped, too-large, unknown, unknown-kind"
         );
+    }
+
+    #[test]
+    fn a_kind_that_looks_like_a_pattern_can_be_meant_as_it_is() {
+        let is_taken =
+            |kind: &str| Filter::default().of_kind("#".into()).takes(&letter(kind, &[]), UNIX_EPOCH);
+        assert!(is_taken("#"));
+        assert!(!is_taken("reading.process"));
+    }
+
+    #[test]
+    fn an_id_is_found_as_it_is_and_as_it_is_shown() {
+        let mut foreign = letter("k", &[]);
+        foreign.id = Some("a\u{1b}[2J\u{202e}".into());
+        for (given, taken) in [("a\u{1b}[2J\u{202e}", true), (r"a\u{1b}[2J\u{202e}", true), ("a", false)] {
+            assert_eq!(Filter::of_ids([given.to_owned()]).takes(&foreign, UNIX_EPOCH), taken, "{given}");
+        }
     }
 }

@@ -1,13 +1,18 @@
 //! A dead letter, as far as an operator asks about it.
 
-use garenne_common::task::header::{self, integer, text};
+use garenne_common::{
+    broker::take_unreadable,
+    task::header::{self, integer, text},
+};
 use lapin::{
     BasicProperties,
     message::Delivery,
     types::{AMQPValue, FieldTable},
 };
 
-/// One dead letter.
+use super::filter::UNKNOWN;
+
+/// One dead letter, without its headers and payload: a queue may hold many large ones.
 #[derive(Clone, Debug)]
 pub struct Letter {
     /// The task's id, where it had one.
@@ -32,19 +37,21 @@ pub struct Letter {
     pub first_seen: Option<i64>,
     /// When it died, milliseconds since 1970.
     pub died_at: Option<i64>,
-    /// Everything it travelled with.
-    pub properties: BasicProperties,
-    /// The payload.
-    pub body: Vec<u8>,
+    /// Bytes of payload.
+    pub bytes: usize,
 }
 
 impl Letter {
     /// Reads one; whatever is missing or odd is left out, for a dead letter may be anything.
     pub fn read(delivery: &Delivery) -> Self {
-        Self::of(delivery.routing_key.as_str(), &delivery.properties, delivery.data.clone())
+        let mut properties = delivery.properties.clone();
+        let unreadable = take_unreadable(&mut properties);
+        let letter = Self::of(delivery.routing_key.as_str(), &properties, delivery.data.len());
+        let problem = unreadable.map(|problem| format!("the message cannot be read: {problem}"));
+        Self { error: letter.error.or(problem), ..letter }
     }
 
-    fn of(routing_key: &str, properties: &BasicProperties, body: Vec<u8>) -> Self {
+    pub(super) fn of(routing_key: &str, properties: &BasicProperties, bytes: usize) -> Self {
         let headers = properties.headers();
         let word = |name| header::get(headers, name).and_then(text);
         let number = |name| header::get(headers, name).and_then(integer);
@@ -61,7 +68,7 @@ impl Letter {
         Self {
             id: properties.message_id().as_ref().map(|id| id.as_str().to_owned()),
             kind: kind.or_else(first_key).unwrap_or_else(|| routing_key.to_owned()),
-            reason: given.or_else(broker_reason).unwrap_or_else(|| "unknown".to_owned()),
+            reason: given.or_else(broker_reason).unwrap_or_else(|| UNKNOWN.to_owned()),
             by_broker,
             error: word(header::ERROR),
             worker: word(header::WORKER),
@@ -70,11 +77,11 @@ impl Letter {
             attempt: number(header::ATTEMPT).unwrap_or(0),
             first_seen: number(header::FIRST_SEEN),
             died_at: number(header::DIED_AT).or_else(|| {
-                // The broker's clock has whole seconds.
-                death.and_then(|death| death.inner().get("time")).and_then(integer).map(|s| s * 1000)
+                // The broker's clock has whole seconds; other clients can write any number.
+                let seconds = death.and_then(|death| death.inner().get("time")).and_then(integer)?;
+                seconds.checked_mul(1000)
             }),
-            properties: properties.clone(),
-            body,
+            bytes,
         }
     }
 }
@@ -104,7 +111,7 @@ pub(super) mod tests {
         }
         let properties =
             BasicProperties::default().with_message_id("7".into()).with_type(kind.into()).with_headers(table);
-        Letter::of("garenne.dead", &properties, b"{}".to_vec())
+        Letter::of("garenne.dead", &properties, 2)
     }
 
     #[test]
@@ -133,7 +140,7 @@ pub(super) mod tests {
         let mut table = FieldTable::default();
         table.insert("x-death".into(), AMQPValue::FieldArray(vec![AMQPValue::FieldTable(death)].into()));
         table.insert("x-first-death-reason".into(), long("expired"));
-        let read = Letter::of("x", &BasicProperties::default().with_headers(table), Vec::new());
+        let read = Letter::of("x", &BasicProperties::default().with_headers(table), 0);
         assert_eq!((read.reason.as_str(), read.by_broker), ("expired", true));
         assert_eq!((read.kind.as_str(), read.id), ("reading.process", None));
         assert_eq!(read.queue.as_deref(), Some("garenne.tasks.fast"));
@@ -142,7 +149,15 @@ pub(super) mod tests {
 
     #[test]
     fn a_letter_that_says_nothing_is_still_one() {
-        let read = Letter::of("some.key", &BasicProperties::default(), Vec::new());
+        let read = Letter::of("some.key", &BasicProperties::default(), 0);
         assert_eq!((read.kind.as_str(), read.reason.as_str(), read.died_at), ("some.key", "unknown", None));
+    }
+
+    #[test]
+    fn a_forged_time_of_death_is_left_out() {
+        let mut death = FieldTable::default();
+        death.insert("time".into(), AMQPValue::LongLongInt(i64::MAX));
+        let deaths = AMQPValue::FieldArray(vec![AMQPValue::FieldTable(death)].into());
+        assert_eq!(letter("k", &[("x-death", deaths)]).died_at, None);
     }
 }

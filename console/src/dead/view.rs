@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeMap, fmt::Write, time::SystemTime};
 
-use garenne_common::task::{epoch_ms, header};
+use garenne_common::{
+    task::{epoch_ms, header},
+    text::{printable, printable_json},
+};
+use lapin::{BasicProperties, message::Delivery};
 use serde_json::{Map, Value, json};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
@@ -49,8 +53,10 @@ pub(super) fn list(letters: &[Letter], looked: u64, limit: usize) -> String {
     for letter in letters {
         *counts.entry((&letter.kind, &letter.reason)).or_default() += 1;
     }
-    let groups: Vec<_> =
-        counts.iter().map(|((kind, reason), n)| format!("{} {kind} {reason}", grouped(*n))).collect();
+    let groups: Vec<_> = counts
+        .iter()
+        .map(|((kind, reason), n)| format!("{} {} {}", grouped(*n), printable(kind), printable(reason)))
+        .collect();
     let matched = grouped(letters.len() as u64);
     let _ = write!(text, "{matched} of {} dead letters", grouped(looked));
     if shown.len() < letters.len() {
@@ -72,20 +78,25 @@ pub(super) fn json_lines(letters: &[Letter], limit: Option<usize>) -> String {
     })
 }
 
-/// Everything about each letter.
-pub(super) fn show(letters: &[Letter], as_json: bool) -> String {
+/// Everything about each letter, one JSON object a line.
+pub(super) fn show_json(letters: &[(Letter, Delivery)]) -> String {
+    letters.iter().fold(String::new(), |mut text, (letter, delivery)| {
+        let mut whole = object(letter);
+        whole["headers"] = headers(&delivery.properties);
+        whole["body"] = serde_json::from_slice(&delivery.data)
+            .unwrap_or_else(|_| json!({"base64": base64(&delivery.data)}));
+        let _ = writeln!(text, "{whole}");
+        text
+    })
+}
+
+/// Everything about each letter, for people.
+pub(super) fn show(letters: &[(Letter, Delivery)]) -> String {
     let mut text = String::new();
-    for letter in letters {
-        if as_json {
-            let mut whole = object(letter);
-            whole["headers"] = headers(letter);
-            whole["body"] = serde_json::from_slice(&letter.body)
-                .unwrap_or_else(|_| json!({"base64": base64(&letter.body)}));
-            let _ = writeln!(text, "{whole}");
-            continue;
-        }
+    for (letter, delivery) in letters {
+        // A line end in a value must not look like another line of ours.
         let mut line = |name: &str, value: &str| {
-            let _ = writeln!(text, "{name:<12} {value}");
+            let _ = writeln!(text, "{name:<12} {}", printable(value));
         };
         line("id", letter.id.as_deref().unwrap_or("-"));
         line("kind", &letter.kind);
@@ -96,19 +107,19 @@ pub(super) fn show(letters: &[Letter], as_json: bool) -> String {
         line("lane", letter.lane.as_deref().or(letter.queue.as_deref()).unwrap_or("-"));
         line("first seen", &letter.first_seen.and_then(rfc3339).unwrap_or_else(|| "-".to_owned()));
         line("died", &letter.died_at.and_then(rfc3339).unwrap_or_else(|| "-".to_owned()));
-        if let Value::Object(map) = headers(letter) {
+        if let Value::Object(map) = headers(&delivery.properties) {
             for (name, value) in map {
-                line("header", &format!("{name} = {value}"));
+                line("header", &format!("{name} = {}", printable_json(&value.to_string())));
             }
         }
-        let _ = writeln!(text, "payload      {} bytes\n{}\n", letter.body.len(), body(&letter.body));
+        let _ = writeln!(text, "payload      {} bytes\n{}\n", letter.bytes, body(&delivery.data));
     }
     text
 }
 
 fn body(body: &[u8]) -> String {
     if let Ok(value) = serde_json::from_slice::<Value>(body) {
-        return cut(&format!("{value:#}"), BODY_SHOWN);
+        return cut(&printable_json(&format!("{value:#}")), BODY_SHOWN);
     }
     let shown = &body[..body.len().min(BODY_SHOWN)];
     match std::str::from_utf8(shown) {
@@ -130,12 +141,12 @@ fn object(letter: &Letter) -> Value {
         "queue": letter.queue,
         "first_seen": letter.first_seen.and_then(rfc3339),
         "died_at": letter.died_at.and_then(rfc3339),
-        "bytes": letter.body.len(),
+        "bytes": letter.bytes,
     })
 }
 
 /// Headers that the lines above have not told yet.
-fn headers(letter: &Letter) -> Value {
+fn headers(properties: &BasicProperties) -> Value {
     let told = [
         header::REASON,
         header::ERROR,
@@ -145,7 +156,7 @@ fn headers(letter: &Letter) -> Value {
         header::ATTEMPT,
         header::LANE,
     ];
-    let table = letter.properties.headers();
+    let table = properties.headers();
     let rest =
         table.iter().flat_map(|table| table.inner()).filter(|(name, _)| !told.contains(&name.as_str()));
     rest.map(|(name, value)| (name.to_string(), plain(value))).collect::<Map<_, _>>().into()

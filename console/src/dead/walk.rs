@@ -80,6 +80,15 @@ impl HasExit for WalkError {
     }
 }
 
+/// How a walk ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finished {
+    /// Messages in the queue now that are ready for delivery.
+    pub ready: u64,
+    /// Whether the last removed message was handed back instead: another walk must remove it.
+    pub last_is_back: bool,
+}
+
 /// A walk under way. Dropped without [`Walk::finish`], the channel's end hands everything back.
 pub struct Walk<'c> {
     connection: &'c Connection,
@@ -91,6 +100,8 @@ pub struct Walk<'c> {
     removed: u64,
     /// The newest removal, not sent yet; see [`Walk::finish`].
     held: Option<u64>,
+    /// Whether the queue was empty before all that was there at the start was seen.
+    exhausted: bool,
 }
 
 impl<'c> Walk<'c> {
@@ -119,6 +130,7 @@ impl<'c> Walk<'c> {
             seen: 0,
             removed: 0,
             held: None,
+            exhausted: false,
         };
         if total > 0 {
             walk.consume().await?;
@@ -172,6 +184,7 @@ impl<'c> Walk<'c> {
                 Err(_) => {
                     let ready = Looker::new(self.connection).depth(&self.queue).await?.ready;
                     if ready == 0 {
+                        self.exhausted = true;
                         return Ok(None);
                     }
                     if Instant::now() > give_up {
@@ -205,9 +218,7 @@ impl<'c> Walk<'c> {
         acked.map_err(|error| LookError::of(&self.queue, error).into())
     }
 
-    /// Hands back everything that was not removed, waits until the broker has applied it, and answers
-    /// how many messages the queue then holds beyond what was handed back: new ones, or the last
-    /// removed one, which a second walk must remove again.
+    /// Hands back everything that was not removed, and waits until the broker has applied it.
     ///
     /// The broker applies a channel's settlements in order but late, and a channel that closes
     /// earlier takes acknowledged messages back. So the last settlement is one that can be seen:
@@ -215,16 +226,17 @@ impl<'c> Walk<'c> {
     ///
     /// # Errors
     /// [`WalkError`].
-    pub async fn finish(mut self) -> Result<u64, WalkError> {
+    pub async fn finish(mut self) -> Result<Finished, WalkError> {
         let broken = |error| LookError::of(&self.queue, error);
         for consumer in &self.consumers {
             let tag = consumer.tag();
             self.channel.basic_cancel(tag, BasicCancelOptions::default()).await.map_err(broken)?;
         }
-        let left = self.seen - self.removed;
-        let mut visible = left;
+        // What was delivered and not looked at goes back, too.
+        let left = if self.exhausted { self.seen } else { self.total } - self.removed;
+        let (mut visible, mut last_is_back) = (left, false);
         match self.held.take() {
-            Some(_) if left == 0 && self.removed > UNSEEN_AT_MOST => visible = 1,
+            Some(_) if left == 0 && self.removed > UNSEEN_AT_MOST => (visible, last_is_back) = (1, true),
             Some(tag) => self.ack(tag).await?,
             None => {}
         }
@@ -243,7 +255,7 @@ impl<'c> Walk<'c> {
             sleep(POLL).await;
         }
         self.channel.close(200, "done".into()).await.map_err(broken)?;
-        Ok(looker.depth(&self.queue).await?.ready.saturating_sub(left))
+        Ok(Finished { ready: looker.depth(&self.queue).await?.ready, last_is_back })
     }
 
     fn ended(&self, detail: String) -> WalkError {

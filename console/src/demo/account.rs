@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     audit::{Audit, Store, totals_table, write_findings},
-    dead,
+    dead, output,
 };
 
 /// A drain that makes no progress for this long is over.
@@ -99,7 +99,7 @@ impl Demo<'_> {
         println!("\nThe account of every reading the gateway acknowledged:");
         print!("{}", totals_table(&audit.totals, "readings", "stored"));
         println!("  one line per reading: {}", file.display());
-        print!("{found}");
+        output::lines(&found)?;
         self.watch.leave().await;
         if audit.totals.sent == 0 {
             return Err(Failure::new(Exit::Failed, "nothing was sent: the account proves nothing"));

@@ -18,8 +18,8 @@ pub(super) struct BrokerWatch<'o> {
 pub(super) struct Held {
     /// Ready in all lanes.
     pub(super) queued: u64,
-    /// Ready in the suspect queue.
-    pub(super) suspect: u64,
+    /// Ready in the quarantine.
+    pub(super) quarantine: u64,
     /// In the retry ladder.
     pub(super) retrying: u64,
     /// Dead letters.
@@ -59,7 +59,7 @@ impl<'o> BrokerWatch<'o> {
                 held.retrying += looker.depth(&place.rung(rung)).await.ok()?.ready;
             }
         }
-        held.suspect = looker.depth(&names.suspect()).await.ok()?.ready;
+        held.quarantine = looker.depth(&names.quarantine()).await.ok()?.ready;
         held.dead = looker.depth(&names.dead()).await.ok()?.ready;
         Some(held)
     }

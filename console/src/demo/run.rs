@@ -308,7 +308,7 @@ impl<'o> Demo<'o> {
         let held = self.watch.held().await;
         let dead = held.map_or(0, |held| held.dead.saturating_sub(self.dead_before));
         self.idle = held.is_some_and(|held| {
-            held.queued + held.retrying + held.suspect == 0 && self.open.len() as u64 <= dead
+            held.queued + held.retrying + held.quarantine == 0 && self.open.len() as u64 <= dead
         });
         let counts = Counts {
             published: self.sent.len() as u64,
@@ -318,7 +318,7 @@ impl<'o> Demo<'o> {
             dead,
             workers: self.fleet.members.len(),
         };
-        self.screen.summary(self.summary.line(self.started.elapsed(), counts));
+        self.screen.summary(&self.summary.line(self.started.elapsed(), counts));
         if let Recording::Movable(recording) = &self.recording {
             self.screen.pass(&format!("pass {}", self.passes), self.pass_sent, recording.readings);
         }

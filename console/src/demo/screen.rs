@@ -3,6 +3,7 @@
 
 use std::io::IsTerminal;
 
+use garenne_common::text::{printable, printable_lines};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 /// Everything the demo says while it runs goes to stderr.
@@ -36,6 +37,7 @@ impl Screen {
 
     /// Says something that stays.
     pub(super) fn say(&self, text: &str) {
+        let text = printable_lines(text);
         match &self.live {
             Some(live) => drop(live.all.println(text)),
             None => eprintln!("{text}"),
@@ -52,9 +54,10 @@ impl Screen {
     }
 
     /// Draws the summary line.
-    pub(super) fn summary(&self, line: String) {
+    pub(super) fn summary(&self, line: &str) {
+        let line = printable(line);
         match &self.live {
-            Some(live) => live.line.set_message(line),
+            Some(live) => live.line.set_message(line.into_owned()),
             None => eprintln!("{line}"),
         }
     }

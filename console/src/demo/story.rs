@@ -69,7 +69,7 @@ fn others(receipt: &Receipt) -> String {
     let counts = [
         (receipt.retried, "to be tried again"),
         (receipt.dead, "dead"),
-        (receipt.suspected, "suspected"),
+        (receipt.quarantined, "quarantined"),
         (receipt.lost_settlements, "settlements lost"),
         (receipt.abandoned, "abandoned"),
     ];

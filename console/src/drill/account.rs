@@ -9,7 +9,7 @@ use super::{
     report::Report,
     run::{Drill, STOP_WITHIN, failed},
 };
-use crate::{audit::Audit, dead};
+use crate::{audit::Audit, dead, output};
 
 impl Drill<'_> {
     /// Stops the crew, writes the report and answers whether the promise was kept.
@@ -52,10 +52,11 @@ impl Drill<'_> {
         };
         report.write(&audit, &self.dir)?;
         if self.args.json {
-            println!("{}", serde_json::to_string_pretty(&report).map_err(anyhow::Error::from)?);
+            let json = serde_json::to_string_pretty(&report).map_err(anyhow::Error::from)?;
+            output::json(&format!("{json}\n"))?;
         } else {
-            println!("{}", report.table());
-            println!("report: {}", self.dir.join("report.html").display());
+            let file = self.dir.join("report.html");
+            output::lines(&format!("{}\nreport: {}\n", report.table(), file.display()))?;
         }
         if audit.totals.sent == 0 {
             return Err(Failure::new(Exit::Failed, "nothing was published: the account proves nothing"));

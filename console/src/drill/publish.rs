@@ -138,7 +138,7 @@ async fn deliver(publisher: &Publisher, load: &Load, number: u64, published: &Pu
 
 fn is_final(error: &PublishError) -> bool {
     match error {
-        PublishError::Unroutable { .. } => true,
+        PublishError::Unroutable { .. } | PublishError::TooLarge { .. } => true,
         PublishError::Connect(error) => error.is_final(),
         _ => false,
     }

@@ -33,6 +33,7 @@ use crate::{
     audit::{Evidence, Expected},
     interrupt::interrupts,
     operator::Operator,
+    output,
     process::{Launcher, ProcessError},
     table::grouped,
 };
@@ -73,8 +74,8 @@ pub async fn run(operator: &Operator, args: &DrillArgs, config: Option<&Path>) -
     serde_json::from_str::<serde_json::Value>(&args.payload)
         .map_err(|error| Failure::new(Exit::Usage, format_args!("--payload is no JSON: {error}")))?;
     let mut interrupts = interrupts()?;
-    let version = operator.broker.version().await?;
     let connection = operator.connect().await?;
+    let version = operator.broker.version().await?;
     let ensured = topology::ensure(&connection, &operator.topology(version)).await;
     Operator::leave(connection).await;
     ensured?;
@@ -231,7 +232,10 @@ impl<'a> Drill<'a> {
             if !ended.told {
                 self.crashes += 1;
                 let replacement = self.crew.add().map_err(failed)?;
-                eprintln!("{} ended by itself ({}), {replacement} starts", ended.name, ended.how);
+                output::note(format_args!(
+                    "{} ended by itself ({}), {replacement} starts",
+                    ended.name, ended.how
+                ));
                 self.timeline.happened(None, ended.name, Some(replacement));
             }
         }

@@ -2,6 +2,7 @@
 
 use futures_util::StreamExt;
 use garenne_common::{
+    broker::unreadable,
     exit::Failure,
     telemetry::heartbeat::{BEATS, Heartbeat},
 };
@@ -76,7 +77,8 @@ impl Ear {
     pub async fn next(&mut self) -> Result<Heartbeat, String> {
         loop {
             match self.beats.next().await {
-                Some(Ok(message)) if message.data.len() > LARGEST => {}
+                Some(Ok(message))
+                    if message.data.len() > LARGEST || unreadable(&message.properties).is_some() => {}
                 Some(Ok(message)) => match serde_json::from_slice(&message.data) {
                     Ok(beat) => return Ok(beat),
                     Err(error) => tracing::debug!(%error, "a heartbeat that cannot be read"),

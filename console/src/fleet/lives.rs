@@ -1,9 +1,9 @@
-//! Who should be there: workers that said hello in the stream of lives, and no good-bye.
+//! Who should be there: workers that said hello in the stream `garenne.lifecycle`, and no good-bye.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use futures_util::StreamExt;
-use garenne_common::{exit::Failure, task::header};
+use garenne_common::{broker::unreadable, exit::Failure, task::header};
 use lapin::{
     Channel, Connection, Consumer,
     message::Delivery,
@@ -55,7 +55,9 @@ pub async fn on_record(
         // Credit comes back by acks; a stream keeps its records all the same.
         channel.basic_ack(record.delivery_tag, BasicAckOptions::default()).await.map_err(broken)?;
         reached |= offset(&record).is_some_and(|offset| offset >= last_chunk);
-        apply(&mut living, &record.data);
+        if unreadable(&record.properties).is_none() {
+            apply(&mut living, &record.data);
+        }
     }
     if let Err(error) = channel.close(200, "read".into()).await {
         tracing::debug!(%error, "channel not closed in order");

@@ -36,7 +36,7 @@ pub async fn muster(operator: &Operator, listen: Option<Duration>) -> Result<Mus
     let lost = |error: lapin::Error| operator.broker.explain(&error);
     ear.ask().await.map_err(lost)?;
     let asked = Instant::now();
-    let on_record = match lives::on_record(&ear.connection, &operator.names.lives()).await {
+    let on_record = match lives::on_record(&ear.connection, &operator.names.lifecycle()).await {
         Ok(on_record) => on_record,
         Err(failure) => {
             tracing::debug!(%failure, "nobody is on record");

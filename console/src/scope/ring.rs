@@ -24,8 +24,8 @@ pub struct Sample {
     pub totals: Totals,
     /// Dead letters.
     pub dead: u64,
-    /// Suspects.
-    pub suspect: u64,
+    /// Quarantined tasks.
+    pub quarantine: u64,
     /// What no lane took and is still there.
     pub unroutable: u64,
     /// Workers that answer.
@@ -108,7 +108,7 @@ impl Known {
             lanes,
             totals: self.roster.totals().clone(),
             dead: snapshot.dead.ready + snapshot.dead.unacked.unwrap_or(0),
-            suspect: snapshot.suspect.ready + snapshot.suspect.unacked.unwrap_or(0),
+            quarantine: snapshot.quarantine.ready + snapshot.quarantine.unacked.unwrap_or(0),
             unroutable: snapshot.unroutable.ready,
             workers: workers(|state| !matches!(state, State::Silent | State::Stopped)),
             silent: workers(|state| state == State::Silent),

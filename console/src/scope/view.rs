@@ -94,8 +94,8 @@ pub struct Point {
     pub kinds: BTreeMap<String, KindPoint>,
     /// Dead letters.
     pub dead: u64,
-    /// Suspects.
-    pub suspect: u64,
+    /// Quarantined tasks.
+    pub quarantine: u64,
     /// What no lane took.
     pub unroutable: u64,
     /// Workers that answer.
@@ -163,7 +163,7 @@ fn point(ring: &Ring, sample: &Sample) -> Point {
         lanes: sample.lanes.clone(),
         kinds: kinds.iter().map(kind).collect(),
         dead: sample.dead,
-        suspect: sample.suspect,
+        quarantine: sample.quarantine,
         unroutable: sample.unroutable,
         workers: sample.workers,
         silent: sample.silent,

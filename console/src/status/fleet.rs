@@ -34,7 +34,7 @@ fn row(member: &MemberView<'_>) -> [String; 6] {
 
 /// Lanes in one line, an idle quarantine left out.
 fn lanes(beat: &Heartbeat) -> String {
-    let shown = beat.lanes.iter().filter(|(name, lane)| *name != "suspect" || lane.busy + lane.queued > 0);
+    let shown = beat.lanes.iter().filter(|(name, lane)| *name != "quarantine" || lane.busy + lane.queued > 0);
     let text = shown.map(|(name, lane)| {
         let mut text = format!("{name} {}/{}", lane.busy, lane.slots);
         if lane.queued > 0 {
@@ -99,7 +99,7 @@ mod tests {
                 "program": "worker", "id": id, "incarnation": id, "started_at": 0, "at": at,
                 "every_ms": 1000, "stance": "open", "running": 1, "paused": ["g"],
                 "lanes": {"fast": {"slots": 4, "busy": 1, "queued": 1200, "open": true},
-                          "suspect": {"slots": 1}},
+                          "quarantine": {"slots": 1}},
                 "tasks": [{"id": "t-1", "kind": "bench.deaf", "lane": "fast", "seconds": 61.0, "progress": 0.25}],
             }))
             .unwrap()

@@ -90,7 +90,7 @@ pub struct Snapshot {
     /// The lanes, by name.
     pub lanes: Vec<LaneStatus>,
     /// Messages that came back from unclean deaths.
-    pub suspect: QueueStatus,
+    pub quarantine: QueueStatus,
     /// Dead letters.
     pub dead: QueueStatus,
     /// What no lane took.
@@ -131,7 +131,7 @@ impl Snapshot {
             .queues
             .iter()
             .map(|queue| queue.name.clone())
-            .filter(|name| ![operator.names.stops(), operator.names.lives()].contains(name))
+            .filter(|name| ![operator.names.directives(), operator.names.lifecycle()].contains(name))
             .collect();
         let (source, found) = match &operator.management {
             Some(management) => {
@@ -191,7 +191,7 @@ impl Snapshot {
             prefix: operator.settings.common.prefix.clone(),
             source,
             lanes: lanes.collect(),
-            suspect: queue(&names.suspect()),
+            quarantine: queue(&names.quarantine()),
             dead: queue(&names.dead()),
             unroutable: queue(&names.unroutable()),
             missing: wanted.iter().filter(|name| !found.contains_key(*name)).cloned().collect(),

@@ -29,8 +29,11 @@ pub(super) fn table(snapshot: &Snapshot) -> String {
         .lanes
         .iter()
         .map(|lane| row(format!("lane {}", lane.name), &lane.queue, Some(lane.retrying)));
-    let rest =
-        [("suspect", &snapshot.suspect), ("dead", &snapshot.dead), ("unroutable", &snapshot.unroutable)];
+    let rest = [
+        ("quarantine", &snapshot.quarantine),
+        ("dead", &snapshot.dead),
+        ("unroutable", &snapshot.unroutable),
+    ];
     let rest = rest.map(|(name, queue)| row(name.to_owned(), queue, None));
     text += &lay_out(&columns, lanes.chain(rest));
     for line in remarks(snapshot) {

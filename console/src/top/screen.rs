@@ -1,5 +1,6 @@
 //! One picture of the fleet, drawn from what is known of it.
 
+use garenne_common::text::printable;
 use ratatui::{
     Frame,
     crossterm::event::{Event, KeyCode, KeyEventKind},
@@ -31,6 +32,11 @@ fn seconds(seconds: Option<f64>) -> String {
         Some(seconds) if seconds < 0.001 => format!("{:.0}µs", seconds * 1e6),
         Some(seconds) => span((seconds * 1e3) as u64),
     }
+}
+
+/// Foreign text as it may be drawn.
+fn shown(text: &str) -> String {
+    printable(text).into_owned()
 }
 
 fn rate(rate: f64) -> String {
@@ -81,7 +87,7 @@ impl Screen {
         self.draw_workers(frame, workers, now);
         let problem = now.deaf.as_ref().or(now.blind.as_ref());
         let help = "q quit   ↑ ↓ workers   `garenne dashboard` has the last hour, and buttons";
-        let line = problem.map_or_else(|| Line::from(help), |it| Line::styled(it.clone(), Color::Red));
+        let line = problem.map_or_else(|| Line::from(help), |it| Line::styled(shown(it), Color::Red));
         frame.render_widget(Paragraph::new(line), bottom);
     }
 
@@ -126,7 +132,7 @@ fn draw_lanes(frame: &mut Frame<'_>, area: Rect, now: &Now) {
             seconds => seconds_or_none(lane.load.backlog, seconds),
         };
         let cells = [
-            name.clone(),
+            shown(name),
             grouped(lane.ready),
             grouped(lane.unacked),
             grouped(lane.retrying),
@@ -156,7 +162,7 @@ fn draw_kinds(frame: &mut Frame<'_>, area: Rect, now: &Now) {
     kinds.sort_by(|a, b| load(b.1).total_cmp(&load(a.1)).then(a.0.cmp(b.0)));
     let row = |(name, kind): (&String, &crate::scope::KindPoint)| {
         let cells = [
-            name.clone(),
+            shown(name),
             rate(kind.done_rate),
             rate(kind.failed_rate),
             seconds(kind.p50),
@@ -174,23 +180,24 @@ fn draw_kinds(frame: &mut Frame<'_>, area: Rect, now: &Now) {
 }
 
 fn worker_row(worker: &WorkerNow) -> Row<'static> {
-    let shown = worker.lanes.iter().filter(|(name, lane)| *name != "suspect" || lane.busy + lane.queued > 0);
+    let shown =
+        worker.lanes.iter().filter(|(name, lane)| *name != "quarantine" || lane.busy + lane.queued > 0);
     let lanes: Vec<_> = shown
         .map(|(name, lane)| {
             let waiting = if lane.queued > 0 { format!(" +{}", lane.queued) } else { String::new() };
-            format!("{name} {}/{}{waiting}", lane.busy, lane.slots)
+            format!("{} {}/{}{waiting}", printable(name), lane.busy, lane.slots)
         })
         .collect();
     let (task, since) = match worker.tasks.first() {
         Some(task) => {
             let done = task.progress.map(|done| format!(" {:.0}%", done * 100.0)).unwrap_or_default();
-            (format!("{}{done} {}", task.kind, task.id), seconds(Some(task.seconds)))
+            (format!("{}{done} {}", printable(&task.kind), printable(&task.id)), seconds(Some(task.seconds)))
         }
         None => Default::default(),
     };
     let heard = worker.heard_ms_ago.map_or("never".to_owned(), |ms| format!("{} ago", span(ms)));
     let state = Cell::from(worker.state.as_str()).style(colour(worker.state));
-    let id = Cell::from(cut(&worker.id, 32));
+    let id = Cell::from(cut(&printable(&worker.id), 32));
     Row::new([id, state, lanes.join(", ").into(), task.into(), since.into(), heard.into()])
 }
 
@@ -266,7 +273,7 @@ mod tests {
             lanes: [("fast".to_owned(), lane)].into(),
             kinds: [("bench.sleep".to_owned(), kind)].into(),
             dead: 3,
-            suspect: 0,
+            quarantine: 0,
             unroutable: 0,
             workers: 2,
             silent: 1,
@@ -326,5 +333,13 @@ mod tests {
             Now { deaf: Some("no broker at broker:5672".into()), point: None, workers: Vec::new(), ..now() };
         let lines = lines(&mut Screen::default(), &now);
         assert_eq!(lines.last().unwrap(), "no broker at broker:5672");
+    }
+
+    #[test]
+    fn foreign_text_is_drawn_escaped() {
+        let mut now = now();
+        now.workers[0].tasks[0].id = "a\u{1b}[2J\u{202e}b".into();
+        let lines = lines(&mut Screen::default(), &now);
+        assert!(lines.iter().any(|line| line.contains(r"25% a\u{1b}[2J\u{202e}b 6m")), "{lines:#?}");
     }
 }

@@ -5,15 +5,25 @@ import { Areas, short, span, spark } from "/charts.js";
 const $ = (id) => document.getElementById(id);
 let csrf = null, possible = false, points = [], now = null, minutes = 15, filter = "";
 
+// Others chose ids, kinds and errors: a hidden or bidirectional character in one could make it look like
+// another. What the server is told is always the exact text.
+const hidden = /[\p{Cc}\p{Zl}\p{Zp}\p{Bidi_Control}\p{Default_Ignorable_Code_Point}\ufff9-\ufffb]/gu;
+const visible = (text) => String(text).replace(hidden, (it) => /\p{Variation_Selector}/u.test(it) ? it : `\\u{${it.codePointAt(0).toString(16)}}`);
+
 function h(tag, css, text) {
   const node = document.createElement(tag);
   if (css) node.className = css;
-  if (text !== undefined) node.textContent = text;
+  if (text !== undefined) node.textContent = visible(text);
   return node;
 }
 
 function set(node, text) {
-  if (node.textContent !== text) node.textContent = text;
+  const shown = visible(text ?? "");
+  if (node.textContent !== shown) node.textContent = shown;
+}
+
+function label(node, text) {
+  node.setAttribute("aria-label", visible(text));
 }
 
 function button(text, css, act) {
@@ -44,7 +54,7 @@ function keyed(box, items, key, make, update) {
 let toastTimer;
 function toast(text, bad = false) {
   const node = $("toast");
-  node.textContent = text;
+  node.textContent = visible(text);
   node.className = "show" + (bad ? " bad" : "");
   clearTimeout(toastTimer);
   toastTimer = setTimeout(() => { node.className = bad ? "bad" : ""; }, bad ? 7000 : 3500);
@@ -153,7 +163,7 @@ function tiles() {
     { name: "tasks in the lanes", value: point ? short(sum((lane) => lane.backlog)) : "–", note: point ? `${short(sum((lane) => lane.retrying))} wait for a retry` : "" },
     { name: "tasks arrive per second", value: point ? short(sum((lane) => lane.arrival_rate)) : "–", note: "over the last minute" },
     { name: "tasks leave per second", value: point ? short(sum((lane) => lane.removal_rate)) : "–", note: "over the last minute" },
-    { name: "dead letters", value: point ? short(point.dead) : "–", css: point?.dead ? "bad" : "", note: point?.suspect ? `${short(point.suspect)} under suspicion` : "" },
+    { name: "dead letters", value: point ? short(point.dead) : "–", css: point?.dead ? "bad" : "", note: point?.quarantine ? `${short(point.quarantine)} under suspicion` : "" },
     { name: "taken by no lane", value: point ? short(point.unroutable) : "–", css: point?.unroutable ? "warn" : "", note: point?.unroutable ? "a binding is missing" : "" },
     { name: "sensors' connections", value: short(now.gateways.reduce((n, gateway) => n + Object.values(gateway.connections).reduce((a, b) => a + b, 0), 0)), note: many(now.gateways.filter((it) => it.state === "open").length, "gateway") },
   ];
@@ -264,7 +274,7 @@ function makeWorker(worker) {
     const text = "It finishes or hands back what it has and ends. Whoever started it may start it again.";
     if (await confirmed(`Drain ${worker.id}?`, text)) await tell("drain", `${worker.id} stops`)();
   });
-  drain.setAttribute("aria-label", `Drain ${worker.id}`);
+  label(drain, `Drain ${worker.id}`);
   acts.append(node.pause, drain);
   node.append(head, node.meta, node.slots, node.tasks, node.more, acts);
   return node;
@@ -276,12 +286,12 @@ function updateWorker(node, worker) {
   set(node.pill, worker.state);
   node.isQuiet = worker.state === "quiet";
   set(node.pause, node.isQuiet ? "Resume" : "Quiet");
-  node.pause.setAttribute("aria-label", `${node.isQuiet ? "Resume" : "Quiet"} ${worker.id}`);
+  label(node.pause, `${node.isQuiet ? "Resume" : "Quiet"} ${worker.id}`);
   const heard = worker.heard_ms_ago === null ? "never answered here" : worker.state === "silent" ? `last heard ${span(worker.heard_ms_ago / 1000)} ago` : `up ${span(Math.max(0, now.at - worker.started_at) / 1000)}`;
   const host = worker.host && !worker.id.startsWith(worker.host) ? [worker.host] : [];
   const lost = worker.reconnects ? [`${worker.reconnects} reconnects`] : [];
   set(node.meta, [heard, ...host, worker.version && `v${worker.version}`, ...lost, worker.blocked && "publishing blocked", worker.paused?.length && `paused: ${worker.paused.join(", ")}`].filter(Boolean).join(" · "));
-  const lanes = Object.entries(worker.lanes).filter(([name, lane]) => name !== "suspect" || lane.busy + lane.queued > 0);
+  const lanes = Object.entries(worker.lanes).filter(([name, lane]) => name !== "quarantine" || lane.busy + lane.queued > 0);
   node.slots.replaceChildren(...lanes.flatMap(([name, lane]) => {
     const squares = h("span", "squares");
     squares.title = `${lane.busy} of ${lane.slots} slots busy, ${lane.stuck} stuck`;
@@ -297,7 +307,7 @@ function updateWorker(node, worker) {
       const text = `${task.kind} ${task.id} is stopped wherever it is, and becomes a dead letter with reason stopped.`;
       if (await confirmed("Stop this task?", text)) await act("/api/tasks/stop", { id: task.id }, `${task.id} is told to stop`);
     });
-    row.end.setAttribute("aria-label", `Stop task ${task.id}`);
+    label(row.end, `Stop task ${task.id}`);
     row.end.hidden = !csrf;
     row.bar = h("div", "meter");
     row.bar.append(h("i"));
@@ -358,8 +368,9 @@ async function look() {
 }
 
 const replayed = (answer) => {
-  const failed = Object.values(answer.failures).reduce((a, b) => a + b, 0);
-  return `${answer.replayed} replayed` + (failed ? `, ${failed} not: ${Object.keys(answer.failures)[0]}` : "");
+  const failures = Object.entries(answer.failures), failed = failures.reduce((sum, [, kept]) => sum + kept.count, 0);
+  const why = failures.length ? `, ${failed} not: ${failures[0][0]} (${failures[0][1].letters.slice(0, 3).join(", ")})` : "";
+  return `${answer.replayed} replayed` + why + (answer.missed ? `, ${answer.missed} taken by another program` : "");
 };
 
 function showDead(seen) {
@@ -372,17 +383,24 @@ function showDead(seen) {
       const text = `Every ${group.kind} that died with ${group.reason} goes back to work as a new attempt.`;
       if (await confirmed(`Replay ${group.kind}?`, text) && await act("/api/dead/replay", { kind: group.kind, reason: group.reason }, replayed)) await look();
     });
-    again.setAttribute("aria-label", `Replay all ${group.kind} that died with ${group.reason}`);
+    label(again, `Replay all ${group.kind} that died with ${group.reason}`);
     again.hidden = !csrf;
     chip.append(h("b"), h("span", "", `${group.kind}, ${group.reason}`), again);
     return chip;
   }, (chip, group) => set(chip.firstChild, short(group.count)));
-  keyed($("dead-table").tBodies[0], seen.letters, (letter) => `${letter.id} ${letter.died_at} ${letter.attempt}`, (letter) => {
+  // Letters can be equal in everything: each gets a row.
+  const rows = new Map();
+  for (const letter of seen.letters) {
+    const same = `${letter.id} ${letter.kind} ${letter.died_at} ${letter.attempt}`;
+    rows.set(same, (rows.get(same) ?? 0) + 1);
+    letter.row = `${same} ${rows.get(same)}`;
+  }
+  keyed($("dead-table").tBodies[0], seen.letters, (letter) => letter.row, (letter) => {
     const row = h("tr"), last = h("td");
     const again = button("Replay", "small auth", async () => {
       if (await act("/api/dead/replay", { id: letter.id }, replayed)) await look();
     });
-    again.setAttribute("aria-label", `Replay ${letter.id}`);
+    label(again, `Replay ${letter.id}`);
     again.hidden = !csrf;
     if (letter.id) last.append(again);
     row.append(h("td", "id", letter.id ?? "–"), h("td", "", letter.kind), h("td"), h("td", "error", letter.error ?? ""), h("td", "n", String(letter.attempt)), h("td", "id", letter.worker ?? "–"), h("td", "n"), last);

@@ -1,0 +1,244 @@
+//! A dead letter as it goes back to work.
+
+use std::time::SystemTime;
+
+use garenne_common::{
+    broker::{Message, Target},
+    config::MOST_SHARDS,
+    task::{Copied, epoch_ms, header, matches_binding},
+};
+use lapin::BasicProperties;
+use uuid::Uuid;
+
+use super::letter::Letter;
+use crate::operator::Operator;
+
+/// Marks that a death, a retry or the quarantine left.
+const MARKS: [&str; 11] = [
+    header::REASON,
+    header::ERROR,
+    header::WORKER,
+    header::FIRST_SEEN,
+    header::DIED_AT,
+    header::LANE,
+    header::ATTEMPT,
+    header::NOT_BEFORE,
+    header::QUARANTINE_RUNS,
+    header::QUARANTINE_WORKER,
+    header::QUARANTINE_SINCE,
+];
+/// What else only workers and this program write. Workers ignore it in what comes from the tasks exchange,
+/// where anyone may publish.
+const WORKER_ONLY: [&str; 5] =
+    [header::EXPIRES_AT, header::USER_ID, header::DEPTH, header::PARENT, header::REPLAYED_AT];
+
+/// A copy, ready to be published.
+pub(super) struct Copy {
+    pub(super) message: Message,
+    /// Whether it goes to the queue of its lane. Otherwise it goes to the tasks exchange, and whether a lane
+    /// takes it is not known here.
+    pub(super) to_lane: bool,
+}
+
+/// The task as it was before it died: attempts are reset, earlier stop orders overruled.
+///
+/// # Errors
+/// Why it cannot be published.
+pub(super) fn copy(
+    operator: &Operator,
+    letter: &Letter,
+    properties: &BasicProperties,
+    body: Vec<u8>,
+) -> Result<Copy, String> {
+    let Operator { names, settings, .. } = operator;
+    let now = SystemTime::now();
+    // A letter without a type names its kind by its first routing key, unless that is our own queue.
+    let kind = if letter.kind == names.dead() { "" } else { &letter.kind };
+    if kind.len() > 255 {
+        return Err(format!("its kind has {} bytes, at most 255 are allowed", kind.len()));
+    }
+    let mut copied =
+        MARKS.iter().fold(Copied::verbatim(properties, kind, now), |copied, it| copied.without(it));
+    let expires_at = header::get(properties.headers(), header::EXPIRES_AT).and_then(header::integer);
+    // Replaying what expired means that it is to run.
+    let expires_at = expires_at.filter(|at| letter.reason != "expired" && *at > epoch_ms(now));
+    if expires_at.is_none() {
+        copied = copied.without(header::EXPIRES_AT);
+    }
+    let id = match properties.message_id() {
+        Some(id) => id.as_str().to_owned(),
+        None => new_id(properties, &body),
+    };
+    let lane = lane_of(operator, letter);
+    let target = match &lane {
+        Some(lane) => {
+            // A stopped task that is replayed is to run.
+            copied = copied.with(header::REPLAYED_AT, epoch_ms(now));
+            let place = names.place(lane, settings.lanes.shards(lane));
+            copied = if place.is_sharded() { copied.keyed(&id) } else { copied };
+            Target::lane(place)
+        }
+        None if kind.is_empty() => return Err("it names neither its kind nor its lane".to_owned()),
+        None => {
+            copied = WORKER_ONLY.iter().fold(copied, |copied, it| copied.without(it));
+            Target::exchange(names.tasks(), kind.to_owned())
+        }
+    };
+    let mut properties = copied.into_properties().with_message_id(id.into());
+    if let (None, Some(at)) = (&lane, expires_at) {
+        properties = properties.with_expiration(at.saturating_sub(epoch_ms(now)).to_string().into());
+    }
+    Ok(Copy { message: Message { target, properties, body: body.into() }, to_lane: lane.is_some() })
+}
+
+/// The lane that takes it: the one that it came from if that still takes its kind, else the one that takes
+/// its kind, else the one that it came from.
+fn lane_of(operator: &Operator, letter: &Letter) -> Option<String> {
+    let Operator { names, settings, ladder, .. } = operator;
+    let lanes: Vec<_> = settings.lanes.defined().collect();
+    let taking = |name: &str| {
+        lanes.iter().any(|(lane, it)| {
+            *lane == name && it.bindings.iter().any(|binding| matches_binding(binding, &letter.kind))
+        })
+    };
+    let owns = |lane: &str, queue: &str| {
+        let is_rung = |&rung| names.retry(lane, rung) == queue || names.retry_shards(lane, rung) == queue;
+        (0..MOST_SHARDS).any(|shard| names.shard(lane, shard) == queue) || ladder.rungs().iter().any(is_rung)
+    };
+    let named = lanes.iter().find(|(lane, _)| letter.lane.as_deref() == Some(*lane));
+    let from = named.or_else(|| {
+        let queue = letter.queue.as_deref()?;
+        lanes.iter().find(|(lane, _)| owns(lane, queue))
+    });
+    let from = from.map(|(lane, _)| *lane);
+    let lane = from.filter(|lane| taking(lane)).or_else(|| settings.lanes.taking(&letter.kind)).or(from);
+    lane.map(str::to_owned)
+}
+
+/// An id for a letter without one. Its first half follows from everything that the letter is, so copies of
+/// equal letters can be counted; its second half is random, so that none of them is taken for another.
+fn new_id(properties: &BasicProperties, body: &[u8]) -> String {
+    let mut all = stable(properties).into_bytes();
+    all.extend_from_slice(body);
+    format!("{}-{}", Uuid::new_v5(&Uuid::NAMESPACE_OID, &all).simple(), Uuid::now_v7().simple())
+}
+
+/// The properties as text, without the headers in which the broker counts deliveries.
+pub(super) fn stable(properties: &BasicProperties) -> String {
+    let counts = |name: &str| ["x-delivery-count", "x-acquired-count"].contains(&name);
+    let headers: std::collections::BTreeMap<_, _> = properties
+        .headers()
+        .iter()
+        .flat_map(|headers| headers.inner())
+        .filter(|(name, _)| !counts(name.as_str()))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    format!("{:?}", properties.clone().with_headers(headers.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use garenne_common::task::header::long;
+    use lapin::types::{AMQPValue, FieldTable};
+
+    use super::*;
+    use crate::settings::ConsoleConfig;
+
+    fn properties(kind: &str, headers: &[(&str, AMQPValue)]) -> BasicProperties {
+        let mut table = FieldTable::default();
+        for (name, value) in headers {
+            table.insert((*name).into(), value.clone());
+        }
+        BasicProperties::default().with_message_id("7".into()).with_type(kind.into()).with_headers(table)
+    }
+
+    fn copied(properties: &BasicProperties) -> Result<Copy, String> {
+        let operator = Operator::new(ConsoleConfig::default()).unwrap();
+        let letter = Letter::of("garenne.dead", properties, 2);
+        copy(&operator, &letter, properties, b"{}".to_vec())
+    }
+
+    fn target(properties: &BasicProperties) -> Result<(String, String), String> {
+        copied(properties).map(|it| (it.message.target.exchange, it.message.target.routing_key))
+    }
+
+    fn to(exchange: &str, key: &str) -> Result<(String, String), String> {
+        Ok((exchange.to_owned(), key.to_owned()))
+    }
+
+    #[test]
+    fn a_letter_goes_to_the_queue_of_its_lane() {
+        let from = |kind: &str, lane: &str| target(&properties(kind, &[(header::LANE, long(lane))]));
+        assert_eq!(target(&properties("alert.notify", &[])), to("", "garenne.tasks.slow"));
+        assert_eq!(from("alert.notify", "fast"), to("", "garenne.tasks.slow"));
+        assert_eq!(from("unbound", "fast"), to("", "garenne.tasks.fast"));
+        assert_eq!(from("alert.notify", "no-such-lane"), to("", "garenne.tasks.slow"));
+        assert_eq!(
+            target(&properties("unbound", &[("x-first-death-queue", long("garenne.retry.slow.5s"))])),
+            to("", "garenne.tasks.slow")
+        );
+    }
+
+    #[test]
+    fn without_a_known_lane_it_goes_where_anyone_publishes_without_what_only_workers_write() {
+        let in_an_hour = epoch_ms(SystemTime::now()) + 3_600_000;
+        let letter = properties(
+            "unbound",
+            &[
+                (header::LANE, long("elsewhere")),
+                (header::DEPTH, AMQPValue::LongUInt(3)),
+                (header::EXPIRES_AT, AMQPValue::LongLongInt(in_an_hour)),
+                ("mine", long("kept")),
+            ],
+        );
+        assert_eq!(target(&letter), to("garenne.tasks", "unbound"));
+        let copy = copied(&letter).unwrap();
+        assert!(!copy.to_lane);
+        let headers = copy.message.properties.headers().as_ref().unwrap();
+        let names: Vec<_> = headers.inner().keys().map(|name| name.as_str()).collect();
+        assert_eq!(names, ["mine"]);
+        let left: i64 = copy.message.properties.expiration().as_ref().unwrap().as_str().parse().unwrap();
+        assert!((3_590_000..=3_600_000).contains(&left), "{left}");
+    }
+
+    #[test]
+    fn what_cannot_be_published_says_why() {
+        let why = |properties: &BasicProperties| copied(properties).map(|_| ()).unwrap_err();
+        assert_eq!(
+            why(&BasicProperties::default().with_message_id("7".into())),
+            "it names neither its kind nor its lane"
+        );
+        let death = |key: &str| {
+            let mut death = FieldTable::default();
+            death.insert("routing-keys".into(), AMQPValue::FieldArray(vec![long(key)].into()));
+            let deaths = AMQPValue::FieldArray(vec![AMQPValue::FieldTable(death)].into());
+            let mut table = FieldTable::default();
+            table.insert("x-death".into(), deaths);
+            BasicProperties::default().with_headers(table)
+        };
+        assert_eq!(why(&death(&"k".repeat(256))), "its kind has 256 bytes, at most 255 are allowed");
+    }
+
+    #[test]
+    fn headers_that_are_too_large_are_left_out_of_the_copy() {
+        let large =
+            properties("bench.noop", &[("large", long(&"x".repeat(131_000))), ("small", long("kept"))]);
+        let copy = copied(&large).unwrap().message.properties;
+        let headers = copy.headers().as_ref().unwrap().inner();
+        assert!(headers.contains_key("small") && !headers.contains_key("large"), "{headers:?}");
+        assert!(headers.contains_key(header::DROPPED) && headers.contains_key(header::DROPPED_BYTES));
+    }
+
+    #[test]
+    fn copies_of_equal_letters_without_an_id_have_different_ids_that_begin_alike() {
+        let id = |count: u32, body: &[u8]| {
+            let mut table = FieldTable::default();
+            table.insert("x-delivery-count".into(), AMQPValue::LongUInt(count));
+            new_id(&BasicProperties::default().with_headers(table), body)
+        };
+        let (first, again, other) = (id(1, b"{}"), id(2, b"{}"), id(1, b"[]"));
+        assert_ne!(first, again);
+        assert_eq!(first[..33], again[..33]);
+        assert_ne!(first[..33], other[..33]);
+    }
+}
