@@ -16,14 +16,17 @@ pub mod management;
 pub mod meddler;
 pub mod postgres;
 pub mod process;
+pub mod raw_amqp;
 pub mod scene;
 pub mod stack;
+pub mod suite;
 pub mod users;
 pub mod vhost;
 pub mod wait;
 pub mod webhook;
 pub mod worker;
 
+mod in_flight;
 mod lifeline;
 mod node;
 mod port;

@@ -13,10 +13,12 @@ mod scenarios {
     mod credit;
     mod dashboard;
     mod dead_letters;
+    mod dead_replay;
     mod derived_values;
     mod drill;
     mod fleet;
     mod follow_ups;
+    mod foreign_headers;
     mod foreign_publishers;
     mod forgotten_consumer;
     mod gateway;
@@ -25,13 +27,18 @@ mod scenarios {
     mod group_pause;
     mod harness;
     mod heartbeats;
+    mod hostile_corpus;
+    mod hostile_gateway;
     mod late_servers;
+    mod lost_copies;
     mod metrics_truth;
+    mod missing_queues;
     mod operators_walk;
     mod packs;
     mod poison;
     mod postgres_tls;
     mod publisher_pool;
+    mod quarantine;
     mod receipts;
     mod reconnect;
     mod retry;
@@ -46,10 +53,13 @@ mod scenarios {
     mod shutdown_soft;
     mod shutdown_soft_timeout;
     mod sink_postgres;
+    mod slow_confirms;
     mod soak;
     mod start_interrupted;
     mod start_refused;
     mod stop_tasks;
+    mod terminal_escapes;
     mod tls;
     mod traces;
+    mod unreadable_messages;
 }

@@ -2,7 +2,7 @@
 
 use std::{
     fmt::{self, Display},
-    sync::Arc,
+    sync::{Arc, LazyLock},
     time::Duration,
 };
 
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
-    sync::OnceCell,
+    sync::{OnceCell, OwnedSemaphorePermit, Semaphore},
     time::{Instant, sleep, timeout},
 };
 use uuid::Uuid;
@@ -21,6 +21,7 @@ use super::{
     node::{Node, NodeFile, NodeSpec, Seat},
     port::free_port,
     runtime::{block_on_harness, on_harness},
+    suite,
     vhost::VirtualHost,
 };
 
@@ -34,6 +35,9 @@ pub(super) const USER: &str = "guest";
 
 /// The plugins that a fleet may use.
 const PLUGINS: &str = include_str!("../../../deploy/rabbitmq/enabled_plugins");
+
+/// Brokers and clusters of their own that scenarios run at a time. A starting broker takes a core for seconds.
+static OWN_BROKERS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(2)));
 
 /// How long a broker may take to answer after a start.
 const READY: Duration = Duration::from_secs(90);
@@ -67,6 +71,8 @@ struct Inner {
     management: Management,
     version: BrokerVersion,
     mode: Mode,
+    /// Held by a broker of one scenario until it is gone.
+    permit: Option<OwnedSemaphorePermit>,
 }
 
 /// A broker's version, in order.
@@ -94,8 +100,24 @@ impl Broker {
     /// # Errors
     /// When it cannot be had or does not answer, with the end of its log.
     pub async fn start(options: BrokerOptions) -> Result<Self> {
+        suite::time_this_test();
+        let permit = Self::permit().await?;
+        let mut broker = Self::start_shared(options).await?;
+        if let Some(inner) = Arc::get_mut(&mut broker.inner) {
+            inner.permit = Some(permit);
+        }
+        Ok(broker)
+    }
+
+    /// Waits until another scenario may run a broker or a cluster of its own. A scenario takes one permit at most:
+    /// two that wait for each other's second one would never start.
+    pub(super) async fn permit() -> Result<OwnedSemaphorePermit> {
+        Ok(Arc::clone(&OWN_BROKERS).acquire_owned().await?)
+    }
+
+    async fn start_shared(options: BrokerOptions) -> Result<Self> {
         let mode = engine::mode().await;
-        on_harness(Self::launch(mode, options)).await
+        on_harness(Self::launch_at(mode, options, None)).await
     }
 
     /// The broker that all scenarios of this process share; each takes a virtual host of its own.
@@ -103,12 +125,9 @@ impl Broker {
     /// # Errors
     /// As [`start`](Self::start).
     pub async fn shared() -> Result<Self> {
+        suite::time_this_test();
         static SHARED: OnceCell<Broker> = OnceCell::const_new();
-        SHARED.get_or_try_init(|| Self::start(BrokerOptions::default())).await.cloned()
-    }
-
-    async fn launch(mode: Mode, options: BrokerOptions) -> Result<Self> {
-        Self::launch_at(mode, options, None).await
+        SHARED.get_or_try_init(|| Self::start_shared(BrokerOptions::default())).await.cloned()
     }
 
     /// Starts a broker that others find at its seat.
@@ -132,7 +151,9 @@ impl Broker {
         let text = management.version().await?;
         let version = BrokerVersion::parse(&text).with_context(|| format!("broker version `{text}`"))?;
         let node = Some(Arc::new(node));
-        Ok(Self { inner: Arc::new(Inner { node, amqp_port, amqps_port, management, version, mode }) })
+        Ok(Self {
+            inner: Arc::new(Inner { node, amqp_port, amqps_port, management, version, mode, permit: None }),
+        })
     }
 
     /// Where AMQP clients connect, on the default virtual host.
@@ -375,5 +396,7 @@ impl Drop for Inner {
         if let Some(node) = self.node.take() {
             block_on_harness(async move { drop(node) });
         }
+        // The next broker starts only now.
+        drop(self.permit.take());
     }
 }

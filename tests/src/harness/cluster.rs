@@ -5,6 +5,7 @@
 use anyhow::{Context, Result, ensure};
 use futures_util::future::try_join_all;
 use serde_json::Value;
+use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;
 
 use super::{
@@ -12,6 +13,7 @@ use super::{
     engine::{self, Mode},
     node::Seat,
     runtime::on_harness,
+    suite,
     wait::{Seen, eventually},
 };
 
@@ -21,6 +23,8 @@ use super::{
 pub struct Cluster {
     nodes: Vec<Broker>,
     hosts: Vec<String>,
+    /// Given back when the nodes are gone.
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Cluster {
@@ -34,7 +38,9 @@ impl Cluster {
     /// # Errors
     /// When a node does not start or they do not find each other.
     pub async fn start(size: usize, options: BrokerOptions) -> Result<Self> {
+        suite::time_this_test();
         ensure!(Self::available().await, "a cluster needs containers");
+        let permit = Broker::permit().await?;
         let id = Uuid::new_v4().simple().to_string();
         let hosts: Vec<_> = (1..=size).map(|n| format!("garenne-test-{}-{n}", &id[..12])).collect();
         let mut options = options;
@@ -49,7 +55,7 @@ impl Cluster {
             let options = options.clone();
             on_harness(async move { Broker::launch_at(Mode::Docker, options, Some(seat)).await })
         });
-        let cluster = Self { nodes: try_join_all(nodes).await?, hosts };
+        let cluster = Self { nodes: try_join_all(nodes).await?, hosts, _permit: permit };
         for node in 0..size {
             cluster.until_running(node, size).await?;
         }

@@ -1,10 +1,11 @@
-//! A proxy that reads what the broker says, frame by frame: it swallows one consumer's deliveries, or cuts
-//! every connection in the middle of a dialogue.
+//! A proxy that reads what the broker says, frame by frame: it swallows one consumer's deliveries, holds what the
+//! broker says for a while, or cuts every connection in the middle of a dialogue.
 
 use std::{
     io,
     net::Ipv4Addr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use anyhow::{Context, Result};
@@ -32,12 +33,15 @@ enum Rule {
     Forget(String),
     /// The connections end where this method has come so many times more, and nobody is let in afterwards.
     Cut { at: Method, before: usize },
+    /// The connection on which this method comes next passes on nothing of the broker's for so long.
+    Hold { at: Method, pause: Duration },
 }
 
 #[derive(Debug, Default)]
 struct State {
     rule: Rule,
     swallowed: usize,
+    held: usize,
     refused: usize,
 }
 
@@ -103,6 +107,18 @@ impl Meddler {
     /// 1), and those that come after it until [`heal`](Self::heal).
     pub fn cut_at(&self, method: Method, nth: usize) {
         self.shared.state().rule = Rule::Cut { at: method, before: nth.saturating_sub(1) };
+    }
+
+    /// The connection on which this method of the broker's comes next passes on nothing of the broker's for so
+    /// long, then everything in its order.
+    pub fn hold_at(&self, method: Method, pause: Duration) {
+        self.shared.state().rule = Rule::Hold { at: method, pause };
+    }
+
+    /// How many connections were held, and go on.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.shared.state().held
     }
 
     /// Waits until it has cut the connections, and somebody has come in vain so many times.
@@ -186,7 +202,16 @@ async fn pass_on(
         let mut taken = 0;
         while let Some(frame) = Frame::first(&read[taken..]) {
             taken += frame.whole.len();
-            match judge(&frame, &mut swallowing, &mut shared.state()) {
+            let verdict = judge(&frame, &mut swallowing, &mut shared.state());
+            match verdict {
+                Verdict::Hold(pause) => {
+                    client.write_all(&passed).await?;
+                    passed.clear();
+                    // This is the fault itself.
+                    tokio::time::sleep(pause).await;
+                    shared.state().held += 1;
+                    passed.extend_from_slice(frame.whole);
+                }
                 Verdict::Pass => passed.extend_from_slice(frame.whole),
                 Verdict::Swallow => {}
                 Verdict::Cut => {
@@ -203,6 +228,7 @@ async fn pass_on(
 
 enum Verdict {
     Pass,
+    Hold(Duration),
     Swallow,
     Cut,
 }
@@ -227,6 +253,11 @@ fn judge(frame: &Frame<'_>, swallowing: &mut Swallowing, state: &mut State) -> V
             }
             *before -= 1;
             Verdict::Pass
+        }
+        Rule::Hold { at, pause } if frame.method() == Some(*at) => {
+            let pause = *pause;
+            state.rule = Rule::Pass;
+            Verdict::Hold(pause)
         }
         _ => Verdict::Pass,
     }

@@ -162,6 +162,17 @@ impl Process {
         &self.stderr
     }
 
+    /// The most physical memory that it ever had, in bytes.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn peak_memory(&self) -> Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id()))?;
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
+        let kib: u64 = peak.trim().trim_end_matches(" kB").parse().with_context(|| peak.to_owned())?;
+        Ok(kib * 1024)
+    }
+
     /// Sends a signal.
     ///
     /// # Errors

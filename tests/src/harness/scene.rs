@@ -90,6 +90,16 @@ impl Scene {
         self.worker_through(name, &self.users.worker)
     }
 
+    /// The same with handlers for these kinds and for no other.
+    ///
+    /// # Errors
+    /// As [`worker`](Self::worker).
+    pub fn worker_of_kinds(&self, name: &str, kinds: &[&str]) -> Result<WorkerPlan> {
+        let program = Program::new("kind-worker").option("--amqp-url", &self.users.worker);
+        let program = program.env("TEST_KINDS", kinds.join(","));
+        Ok(self.worker_as(name, program)?.on(&self.users.topology))
+    }
+
     /// A worker that reaches the broker by another URL: through a proxy, or as another user. What it needs
     /// there it makes itself.
     ///

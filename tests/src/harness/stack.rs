@@ -10,6 +10,7 @@ use super::{
     lifeline::Lifeline,
     port::free_port,
     process::{Ended, Process, Program},
+    suite,
 };
 
 /// What is built: the images of every program.
@@ -35,6 +36,7 @@ impl Stack {
     /// # Errors
     /// When there is no engine or the images do not build.
     pub async fn build(compose: &str) -> Result<Self> {
+        suite::time_this_test();
         let project = format!("garenne-test-{}", Uuid::new_v4().simple());
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docker-compose.yml");
         let mut compose: Vec<String> = compose.split_whitespace().map(str::to_owned).collect();

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::{
+    broker::BrokerVersion,
     process::Program,
     vhost::{Rights, VirtualHost},
 };
@@ -32,6 +33,12 @@ pub async fn user(vhost: &VirtualHost, role: &str) -> Result<String> {
     for topic in of("topic_permissions") {
         let rights = json!({"exchange": topic["exchange"], "write": topic["write"], "read": topic["read"]});
         let user = format!("{role}-{}", vhost.name());
+        if vhost.broker().version() >= BrokerVersion(4, 3, 0) {
+            // There it grants rights on exchanges that exist only.
+            let exchange = topic["exchange"].as_str().context("a topic permission without an exchange")?;
+            let events = json!({"type": "topic", "durable": true});
+            vhost.broker().management().put(&["exchanges", vhost.name(), exchange], &events).await?;
+        }
         vhost.broker().management().put(&["topic-permissions", vhost.name(), &user], &rights).await?;
     }
     Ok(url)

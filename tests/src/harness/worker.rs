@@ -97,6 +97,14 @@ impl Worker {
         self.process.id()
     }
 
+    /// Fails when it has ended.
+    ///
+    /// # Errors
+    /// With the end of its standard error.
+    pub fn check_alive(&mut self) -> Result<()> {
+        self.process.check_alive()
+    }
+
     /// Whether it has ended, or is about to: its outputs are closed.
     #[must_use]
     pub fn has_ended(&self) -> bool {
@@ -214,6 +222,15 @@ impl Worker {
     /// # Errors
     /// When it does not answer or there is no such series.
     pub async fn metric(&self, name: &str, labels: &[&str]) -> Result<f64> {
+        let found = self.find_metric(name, labels).await?;
+        found.with_context(|| format!("no metric {name} with {labels:?}"))
+    }
+
+    /// The same; nothing when there is no such series.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn find_metric(&self, name: &str, labels: &[&str]) -> Result<Option<f64>> {
         let text = self.get("/metrics").await?;
         let series = text.lines().filter(|line| {
             let rest = line.strip_prefix(name);
@@ -221,8 +238,7 @@ impl Worker {
         });
         let values = series.map(|line| Ok(line.rsplit(' ').next().context("a value")?.parse::<f64>()?));
         let values: Vec<_> = values.collect::<Result<_>>()?;
-        ensure!(!values.is_empty(), "no metric {name} with {labels:?}");
-        Ok(values.iter().sum())
+        Ok((!values.is_empty()).then(|| values.iter().sum()))
     }
 
     /// Waits until a lane's pool runs and queues exactly this many tasks.

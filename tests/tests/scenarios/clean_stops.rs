@@ -5,13 +5,14 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 use garenne_tests::harness::{
     scene::Scene,
+    suite,
     wait::{Seen, eventually},
 };
 use serde_json::json;
 
 /// Stops per mode; `./dev test --full` takes as many as a promise needs.
 fn rounds() -> usize {
-    if std::env::var_os("GARENNE_TEST_FULL").is_some() { 20 } else { 5 }
+    if suite::is_full() { 20 } else { 5 }
 }
 
 /// Acks of a quorum queue are asynchronous: a channel that is closed too early takes some back, and the
@@ -63,12 +64,12 @@ async fn rolling_restarts_cost_no_life() -> Result<()> {
         let stopped = worker.stop().await?;
         assert_eq!((stopped.code, stopped.receipt.requeued), (0, 30), "{restart}: {:?}", stopped.receipt);
     }
-    for queue in ["garenne.dead", "garenne.suspect", "garenne.unroutable"] {
+    for queue in ["garenne.dead", "garenne.quarantine", "garenne.unroutable"] {
         scene.is_empty(queue).await?;
     }
     let mut ids = BTreeSet::new();
     for task in scene.take_all("garenne.tasks.fast", 30).await? {
-        assert!(!task.has("garenne-attempt") && !task.has("garenne-suspect-runs"), "{task:?}");
+        assert!(!task.has("garenne-attempt") && !task.has("garenne-quarantine-runs"), "{task:?}");
         ids.insert(task.id().to_owned());
     }
     assert_eq!(ids.len(), 30);

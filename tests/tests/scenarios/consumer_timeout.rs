@@ -45,7 +45,7 @@ async fn task_longer_than_the_consumer_timeout_is_done_once() -> Result<()> {
     assert_eq!((ids.len(), stopped.done.len()), (24, 24), "a task was done twice");
     assert!(stopped.done.iter().all(|done| done.attempt == 1), "{:?}", stopped.done);
     assert_eq!((stopped.code, stopped.receipt.dead, stopped.receipt.retried), (0, 0, 0));
-    scene.is_empty("garenne.suspect").await
+    scene.is_empty("garenne.quarantine").await
 }
 
 /// Where the lane's timeout is known, what waits behind long tasks goes back to others in time: the

@@ -5,6 +5,7 @@ use garenne_tests::harness::{
     browser::{self, Browser},
     dashboard::{Dashboard, TOKEN},
     scene::Scene,
+    suite,
     wait::{Seen, eventually},
 };
 use reqwest::StatusCode;
@@ -181,7 +182,7 @@ async fn dashboard_page_takes_nothing_from_elsewhere() -> Result<()> {
 #[tokio::test]
 async fn dashboard_works_in_a_browser_by_keyboard() -> Result<()> {
     let Some(program) = browser::installed() else {
-        eprintln!("skipped: no Chromium is installed (apt-get install chromium)");
+        suite::leave_out("no Chromium is installed (apt-get install chromium)");
         return Ok(());
     };
     let scene = Scene::new().await?;

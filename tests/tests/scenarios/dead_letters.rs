@@ -66,7 +66,7 @@ async fn dead_letters_are_filtered_replayed_and_dropped() -> Result<()> {
     let dropped = scene.garenne(&["dead", "drop", "--reason", "unknown-kind", "--yes"]).await?;
     assert_eq!(dropped.stdout, ["dropped 10 of 23 dead letters looked at"]);
     // More than fit between a channel's last settlement and its end.
-    let dropped = scene.garenne(&["dead", "replay"]).await?;
+    let dropped = scene.garenne(&["dead", "replay", "--all"]).await?;
     assert_eq!(dropped.stdout, ["replayed 13 of 13 dead letters looked at"]);
     scene.until_ready("fast", 20).await?;
     scene.is_empty("garenne.dead").await
@@ -78,7 +78,13 @@ async fn dead_letters_replayed_bear_no_marks_of_their_death() -> Result<()> {
     scene.garenne(&["dead", "replay", "--kind", "bench.sleep"]).await?;
     scene.until_ready("fast", 1).await?;
     let taken = scene.client().take("garenne.tasks.fast").await?.context("nothing was replayed")?;
-    assert_eq!((taken.id(), taken.routing_key.as_str()), ("1-0", "bench.sleep"));
+    // Straight to the lane's queue: what workers write is believed there, and not at the tasks exchange.
+    assert_eq!(
+        (taken.id(), taken.exchange.as_str(), taken.routing_key.as_str()),
+        ("1-0", "", "garenne.tasks.fast")
+    );
+    assert_eq!(taken.properties.kind().as_ref().map(|kind| kind.as_str()), Some("bench.sleep"));
+    assert!(taken.has("garenne-replayed-at"));
     for mark in ["reason", "error", "worker", "lane", "attempt", "died-at", "first-seen"] {
         assert!(!taken.has(&format!("garenne-{mark}")), "{mark}");
     }
@@ -103,7 +109,7 @@ async fn dead_letters_are_found_by_their_error_and_age() -> Result<()> {
 async fn dead_letters_are_replayed_no_faster_than_asked() -> Result<()> {
     let scene = with_dead_letters(15).await?;
     let began = Instant::now();
-    let replayed = scene.garenne(&["dead", "replay", "--rate", "5", "--limit", "11"]).await?;
+    let replayed = scene.garenne(&["dead", "replay", "--all", "--rate", "5", "--limit", "11"]).await?;
     assert!(replayed.stdout[0].starts_with("replayed 11 of "), "{:?} {:?}", replayed.stdout, replayed.stderr);
     // The first goes at once.
     assert!(began.elapsed() >= Duration::from_secs(2), "{:?}", began.elapsed());
@@ -146,7 +152,7 @@ async fn dead_letters_move_with_a_progress_bar_on_a_terminal() -> Result<()> {
     // More than a first and a last picture.
     let pictures = watched.terminal.matches("eta").count();
     assert!(pictures > 2, "{pictures} pictures: {:?}", watched.terminal);
-    let drop = ["dead", "drop", "--rate", "20", "--yes"];
+    let drop = ["dead", "drop", "--all", "--rate", "20", "--yes"];
     let unwatched = scene.garenne(&drop).await?;
     assert_eq!((unwatched.code, unwatched.stderr.as_slice()), (Some(0), [].as_slice()));
     assert_eq!(unwatched.stdout, ["dropped 4 of 4 dead letters looked at"]);

@@ -8,13 +8,14 @@ use garenne_tests::harness::{
     client::with_id,
     gateway::GatewayPlan,
     postgres::{Database, Postgres},
+    process::Signal,
     scene::Scene,
     wait::{Seen, eventually},
     worker::Worker,
 };
 use serde_json::{Value, json};
 
-const PACK: &str = "application/vnd.garenne.pack+json";
+const PACK: &str = "application/vnd.garenne.batch+json";
 const DERIVED: [&str; 3] = ["absolute_humidity", "dew_point", "heat_index"];
 
 async fn storing(scene: &Scene, name: &str, database: &Database) -> Result<Worker> {
@@ -101,8 +102,11 @@ async fn derived_values_survive_the_death_of_their_worker() -> Result<()> {
         pack(&scene, &format!("pack-{n}"), &[(&t, warm), (&h, damp)]).await?;
         if n == PACKS / 2 {
             scene.until_settled(10).await?;
+            // The rest waits for it, so that it dies with some of it.
+            victim.signal(Signal::STOP)?;
         }
     }
+    scene.freeze_holding(&victim, 50).await?;
     victim.kill().await?;
     let heir = storing(&scene, "heir", &database).await?;
     let client = database.connect().await?;
@@ -112,6 +116,8 @@ async fn derived_values_survive_the_death_of_their_worker() -> Result<()> {
     })
     .await?;
     scene.until_lane("fast", 0, 0).await?;
+    let again = heir.metric("garenne_redeliveries_total", &[]).await?;
+    assert!(again >= 50.0, "{again} deliveries came again");
     heir.stop().await?;
     scene.is_empty("garenne.dead").await
 }

@@ -3,7 +3,7 @@
 use std::{env, process::Command};
 
 use anyhow::{Context, Result, bail};
-use garenne_tests::harness::scene::Scene;
+use garenne_tests::harness::{scene::Scene, suite};
 use lapin::BasicProperties;
 use serde_json::json;
 
@@ -12,7 +12,7 @@ fn left_out(client: &str) -> bool {
     let left_out =
         env::var("GARENNE_TEST_WITHOUT").is_ok_and(|list| list.split(',').any(|name| name.trim() == client));
     if left_out {
-        eprintln!("left out: {client} is not installed");
+        suite::leave_out(format_args!("{client} is not installed"));
     }
     left_out
 }

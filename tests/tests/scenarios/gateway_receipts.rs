@@ -2,14 +2,16 @@
 
 use std::{collections::BTreeSet, path::Path, time::Duration};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use futures_util::future::try_join_all;
 use garenne_tests::harness::{
     broker::{Broker, BrokerOptions},
     client::Taken,
     gateway::GatewayPlan,
     postgres::Postgres,
-    process::{Process, Program, Signal},
+    process::{Process, Program},
     scene::Scene,
+    suite,
     wait::{Seen, eventually},
     worker::WorkerPlan,
 };
@@ -18,9 +20,19 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 const ROWS: usize = 1000;
+/// Rows that are replayed while one worker is killed or stopped.
+const PHASE: usize = 250;
 
-fn recording(path: &Path) -> Result<()> {
-    let rows = (0..ROWS).map(|n| format!("{},{},{}\n", 1_767_225_600 + n * 60, n % 40, n % 100));
+/// What is offered to a gateway whose broker is blocked: senders at a time, posts of each, readings in a post.
+const SENDERS: usize = 20;
+const POSTS: usize = 20;
+const READINGS: usize = 1000;
+
+/// How much more memory it may have had for that, bytes: what the senders have on their way at a time.
+const MEMORY: u64 = 20 << 20;
+
+fn recording(path: &Path, rows: usize) -> Result<()> {
+    let rows = (0..rows).map(|n| format!("{},{},{}\n", 1_767_225_600 + n * 60, n % 40, n % 100));
     let text: String =
         std::iter::once("timestamp,temperature_C,humidity_pct\n".to_owned()).chain(rows).collect();
     Ok(std::fs::write(path, text)?)
@@ -41,23 +53,23 @@ async fn replay(to: &str, file: &Path, receipts: &Path) -> Result<Process> {
 }
 
 /// Its summary says that nothing was given up, and its receipts are one for each reading.
-async fn promised(replay: Process, receipts: &Path) -> Result<(Value, BTreeSet<String>)> {
+async fn promised(replay: Process, receipts: &Path, rows: usize) -> Result<(Value, BTreeSet<String>)> {
     let ended = replay.ended().await?;
     assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
     let summary: Value = serde_json::from_str(&ended.stdout.join(""))?;
-    assert_eq!((&summary["delivered"], &summary["undelivered"]), (&json!(2 * ROWS), &json!(0)), "{summary}");
+    assert_eq!((&summary["delivered"], &summary["undelivered"]), (&json!(2 * rows), &json!(0)), "{summary}");
     let promised: BTreeSet<String> = std::fs::read_to_string(receipts)?
         .lines()
         .map(|line| Ok(serde_json::from_str::<Value>(line)?["id"].as_str().unwrap_or_default().to_owned()))
         .collect::<Result<_>>()?;
-    assert_eq!(promised.len(), 2 * ROWS, "a receipt per reading");
+    assert_eq!(promised.len(), 2 * rows, "a receipt per reading");
     Ok((summary, promised))
 }
 
 /// The tasks of a message: its own, or its records'.
 fn tasks(taken: &Taken) -> Result<Vec<String>> {
     let written = taken.properties.content_type().as_ref().map(|it| it.as_str());
-    if written != Some("application/vnd.garenne.pack+json") {
+    if written != Some("application/vnd.garenne.batch+json") {
         return Ok(vec![taken.id().to_owned()]);
     }
     let records: Vec<Value> = serde_json::from_slice(&taken.body)?;
@@ -87,10 +99,9 @@ fn schedule(seed: u64) -> Vec<(usize, Trouble)> {
 
 #[tokio::test]
 async fn gateway_receipts_survive_deaths_of_gateway_and_broker_at_random() -> Result<()> {
-    let full = std::env::var_os("GARENNE_TEST_FULL").is_some();
-    let given = std::env::var("GARENNE_TEST_SEED").ok().map(|seed| seed.parse()).transpose()?;
-    let seeds = given.map_or_else(|| if full { (1..=5).collect() } else { vec![1] }, |seed| vec![seed]);
-    for seed in seeds {
+    let rounds = if suite::is_full() { 5 } else { 1 };
+    let first = suite::seed(1)?;
+    for seed in (0..rounds).map(|round| first.wrapping_add(round)) {
         let schedule = schedule(seed);
         println!("seed {seed}: {schedule:?}");
         survives(schedule).await.with_context(|| format!("seed {seed}"))?;
@@ -105,7 +116,7 @@ async fn survives(schedule: Vec<(usize, Trouble)>) -> Result<()> {
     let plan = GatewayPlan::new(&scene)?;
     let gateway = plan.start().await?;
     let (file, receipts) = (scene.folder().join("barn.csv"), scene.folder().join("receipts.ndjson"));
-    recording(&file)?;
+    recording(&file, ROWS)?;
     let (other, others) = (scene.folder().join("shed.csv"), scene.folder().join("others.ndjson"));
     std::fs::copy(&file, &other)?;
     let over_http = replay(&gateway.url(), &file, &receipts).await?;
@@ -135,9 +146,9 @@ async fn survives(schedule: Vec<(usize, Trouble)>) -> Result<()> {
         gateway.until_ready(true).await?;
     }
 
-    let (summary, mut promised_ids) = promised(over_http, &receipts).await?;
+    let (summary, mut promised_ids) = promised(over_http, &receipts, ROWS).await?;
     assert!(summary["retries"].as_u64() > Some(0), "nothing was in the way: {summary}");
-    promised_ids.extend(promised(over_tcp, &others).await?.1);
+    promised_ids.extend(promised(over_tcp, &others, ROWS).await?.1);
     assert_eq!(promised_ids.len(), 4 * ROWS);
     gateway.stop().await?;
 
@@ -166,21 +177,34 @@ async fn gateway_receipts_are_rows_whatever_happens_to_the_workers() -> Result<(
     };
     let gateway = GatewayPlan::new(&scene)?.start().await?;
     let steady = storing("steady")?.start().await?;
-    let (file, receipts) = (scene.folder().join("barn.csv"), scene.folder().join("receipts.ndjson"));
-    recording(&file)?;
-    let replay = replay(&gateway.url(), &file, &receipts).await?;
-
-    let victim = storing("victim")?.start().await?;
-    until_receipts(&receipts, ROWS / 2).await?;
-    victim.kill().await?;
-    for (n, mode) in ["soft", "hard", "soft-timeout"].into_iter().enumerate() {
-        let worker = storing(mode)?.option("--shutdown-mode", mode).start().await?;
-        until_receipts(&receipts, ROWS / 2 + (n + 1) * ROWS / 3).await?;
-        worker.signal(Signal::TERM)?;
-        let receipt = worker.stopped().await?.receipt;
-        assert_eq!(receipt.abandoned, 0, "{receipt:?}");
+    let mut promised_ids = BTreeSet::new();
+    for how in ["killed", "soft", "hard", "soft-timeout"] {
+        let mut plan = storing(how)?;
+        if how != "killed" {
+            plan = plan.option("--shutdown-mode", how);
+        }
+        let worker = plan.start().await?;
+        let (file, receipts) = (scene.folder().join(format!("{how}.csv")), scene.folder().join(how));
+        recording(&file, PHASE)?;
+        let replay = replay(&gateway.url(), &file, &receipts).await?;
+        until_receipts(&receipts, PHASE / 5).await?;
+        // Most is still to come, and it gets its share of that.
+        scene.freeze_holding(&worker, 1).await?;
+        if how == "killed" {
+            worker.kill().await?;
+            eventually("what it held comes again", async || {
+                let again = steady.metric("garenne_redeliveries_total", &[]).await?;
+                Ok(Seen::when(again > 0.0, again))
+            })
+            .await?;
+        } else {
+            scene.stop_frozen(&worker)?;
+            let receipt = worker.stopped().await?.receipt;
+            assert_eq!((receipt.mode.as_str(), receipt.abandoned), (how, 0), "{receipt:?}");
+            assert!(receipt.delivered > 0, "{receipt:?}");
+        }
+        promised_ids.extend(promised(replay, &receipts, PHASE).await?.1);
     }
-    let (_, promised) = promised(replay, &receipts).await?;
     gateway.stop().await?;
     scene.until_lane("fast", 0, 0).await?;
     steady.stop().await?;
@@ -188,10 +212,10 @@ async fn gateway_receipts_are_rows_whatever_happens_to_the_workers() -> Result<(
     let client = database.connect().await?;
     let rows = client.query("SELECT task_id FROM garenne_results", &[]).await?;
     let stored: BTreeSet<String> = rows.iter().map(|row| row.get(0)).collect();
-    assert_eq!((rows.len(), &stored), (2 * ROWS, &promised));
+    assert_eq!((rows.len(), &stored), (4 * 2 * PHASE, &promised_ids));
     let readings: i64 =
         client.query_one("SELECT count(*) FROM garenne_readings WHERE raw IS NOT NULL", &[]).await?.get(0);
-    assert_eq!(readings, 2 * ROWS as i64);
+    assert_eq!(readings, 4 * 2 * PHASE as i64);
     scene.is_empty("garenne.dead").await
 }
 
@@ -202,9 +226,27 @@ async fn gateway_a_blocked_broker_is_pushed_back_and_memory_stays_bounded() -> R
     let gateway = GatewayPlan::new(&scene)?.start().await?;
     let reading = json!({"device": "a", "metric": "m", "value": 1}).to_string();
     assert_eq!(gateway.post("/v1/readings", "application/json", reading.as_str()).await?.status, 202);
+    let before = gateway.process().peak_memory()?;
     broker.set_memory_alarm(true).await?;
     let refused = gateway.post("/v1/readings", "application/json", reading.as_str()).await?;
     assert_eq!((refused.status, refused.retry_after), (503, Some(1)), "{}", refused.body);
+    // What it cannot pass on it does not keep: far more is offered than it may take.
+    let many: Vec<_> = (0..READINGS)
+        .map(|n| json!({"device": format!("device-{n}"), "metric": "temperature", "value": n, "time": n}))
+        .collect();
+    let body = json!(many).to_string();
+    let offered = body.len() * SENDERS * POSTS;
+    let sending = (0..SENDERS).map(async |_| {
+        for _ in 0..POSTS {
+            let answer = gateway.post("/v1/readings", "application/json", body.as_str()).await?;
+            ensure!(answer.status == 503, "{} {}", answer.status, answer.body);
+        }
+        Ok(())
+    });
+    try_join_all(sending).await?;
+    let grown = gateway.process().peak_memory()?.saturating_sub(before);
+    println!("{} MiB offered, {} MiB more at the peak", offered >> 20, grown >> 20);
+    ensure!(grown < MEMORY && offered as u64 > MEMORY, "{grown} bytes more of {offered} offered");
     broker.set_memory_alarm(false).await?;
     eventually("the gateway takes readings again", async || {
         let answer = gateway.post("/v1/readings", "application/json", reading.as_str()).await?;

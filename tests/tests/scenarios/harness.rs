@@ -9,6 +9,7 @@ use garenne_tests::harness::{
     engine::Mode,
     fault::Proxy,
     postgres::Postgres,
+    raw_amqp::{Outcome, Property, RawClient, RawMessage, Table},
     vhost::{Rights, VirtualHost},
     wait::{Seen, eventually},
 };
@@ -327,4 +328,64 @@ async fn amqp_goes_through_the_proxy() -> Result<()> {
     proxy.cut();
     assert!(publish(&channel, "work", 1).await.is_err(), "published over a cut line");
     until_queue(&vhost, "work", 1, 0).await
+}
+
+#[tokio::test]
+async fn raw_client_reads_the_bytes_that_it_wrote() -> Result<()> {
+    let vhost = Broker::shared().await?.vhost().await?;
+    // A quorum queue would add `x-delivery-count` on 3.10.
+    let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+    channel(&vhost.amqp_url()).await?.queue_declare("work".into(), options, FieldTable::default()).await?;
+    let mut raw = RawClient::connect(&vhost.amqp_url()).await?;
+    // Sorted by name, as the broker sorts them.
+    let headers = Table::new()
+        .table("deep", &Table::nested_tables(3_000))
+        .text([b'h', 0xFF], [0xC0, 0x80])
+        .array("list", &Table::new().value(b'V', &[]).value(b'S', &[0, 0, 0, 1, 0xFF]))
+        .integer("number", -1);
+    let all =
+        Property::ALL.into_iter().fold(RawMessage::to("", "work"), |message, property| match property {
+            Property::Headers => message.headers(&headers),
+            Property::DeliveryMode => message.property(property, [2]),
+            // The broker compares this one with who publishes.
+            Property::UserId => message.property(property, "guest"),
+            // The broker reads this one, as milliseconds.
+            Property::Expiration => message.property(property, "60000"),
+            Property::Priority => message.property(property, [9]),
+            Property::Timestamp => message.property(property, [0xFF; 8]),
+            _ => message.property(property, [b'x', 0xFE, 0, 0x80]),
+        });
+    // The broker takes eight bytes more than it negotiated.
+    let limit = raw.frame_max();
+    let messages = [
+        all.body([0, 159, 146, 150]),
+        RawMessage::to("", "work").property(Property::DeliveryMode, [2]).body(vec![7; 300_000]),
+        RawMessage::to("", "work").padded_to(&Table::new(), limit + 8),
+    ];
+    let outcomes = raw.publish_all(&messages).await?;
+    ensure!(outcomes == vec![Outcome::Confirmed; 3], "{outcomes:?}");
+    for message in &messages {
+        let got = raw.get("work").await?.context("a message")?;
+        ensure!(got.routing_key == b"work" && got.body == message.body, "another message came back");
+        let (wrote, read) = (message.encoded_properties(), got.properties());
+        let at = wrote.iter().zip(read).take_while(|(wrote, read)| wrote == read).count();
+        ensure!(
+            wrote == read,
+            "from byte {at} on {:x?} became {:x?}",
+            wrote.get(at..at + 30),
+            read.get(at..at + 30)
+        );
+    }
+    ensure!(raw.get("work").await?.is_none(), "one more message");
+    let mut unroutable = RawMessage::to("", [0xFF]);
+    unroutable.mandatory = true;
+    ensure!(raw.publish(&unroutable).await? == Outcome::Confirmed && raw.returned() == 1, "not returned");
+
+    let too_large = RawMessage::to("", "work").padded_to(&Table::new(), limit + 9);
+    let outcomes = raw.publish_all(&[messages[1].clone(), too_large, messages[1].clone()]).await?;
+    ensure!(matches!(outcomes[1], Outcome::Closed(501, _)), "{outcomes:?}");
+    ensure!(matches!(outcomes[2], Outcome::Closed(501, _)), "{outcomes:?}");
+    let missing = RawClient::connect(&vhost.amqp_url()).await?.get("nothing").await.unwrap_err();
+    ensure!(format!("{missing:#}").contains("404"), "{missing:#}");
+    Ok(())
 }

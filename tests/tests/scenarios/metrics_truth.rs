@@ -1,6 +1,6 @@
 //! Metrics say what happened: a known mix of tasks over two workers, every figure against the truth.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use garenne_tests::harness::{
     client::with_id,
     scene::Scene,
@@ -9,13 +9,15 @@ use garenne_tests::harness::{
 };
 use serde_json::json;
 
-/// What each worker's `/metrics` say, added up; a series that nobody has is zero.
-async fn sum(workers: &[Worker; 2], name: &str, labels: &[&str]) -> f64 {
-    let mut sum = 0.0;
+/// What each worker's `/metrics` say, added up. A worker that never saw a kind has no series of it, but one
+/// that no worker has is an error, and not zero.
+async fn sum(workers: &[Worker; 2], name: &str, labels: &[&str]) -> Result<f64> {
+    let mut found = Vec::new();
     for worker in workers {
-        sum += worker.metric(name, labels).await.unwrap_or(0.0);
+        found.extend(worker.find_metric(name, labels).await?);
     }
-    sum
+    ensure!(!found.is_empty(), "no worker has {name} with {labels:?}");
+    Ok(found.iter().sum())
 }
 
 #[tokio::test]
@@ -43,7 +45,7 @@ async fn metrics_agree_with_what_happened_under_load() -> Result<()> {
     scene.until_queue("garenne.dead", died, 0).await?;
     let acked = (DONE + RETRIED) as f64;
     eventually("everything is acked", async || {
-        let settled = sum(&workers, "garenne_settlements_total", &["settlement=\"acked\""]).await;
+        let settled = sum(&workers, "garenne_settlements_total", &["settlement=\"acked\""]).await?;
         Ok(Seen::when(settled >= acked, settled))
     })
     .await?;
@@ -61,34 +63,34 @@ async fn metrics_agree_with_what_happened_under_load() -> Result<()> {
     };
     // Every retried one fails twice, every exhausted one three times, the last of which is its death.
     let (errors, retried) = (2 * RETRIED + 3 * EXHAUSTED, 2 * RETRIED + 2 * EXHAUSTED);
-    assert_eq!(tasks("bench.noop", "success").await, DONE as f64);
-    assert_eq!(tasks("bench.fail", "success").await, RETRIED as f64);
-    assert_eq!(tasks("bench.fail", "error").await, errors as f64);
-    assert_eq!(tasks("bench.sleep", "rejected").await, INVALID as f64);
-    assert_eq!(dead("bench.fail", "attempts-exhausted").await, EXHAUSTED as f64);
-    assert_eq!(dead("bench.sleep", "invalid-payload").await, INVALID as f64);
-    assert_eq!(dead("unknown", "unknown-kind").await, UNKNOWN as f64);
-    assert_eq!(sum(&workers, "garenne_dead_total", &[]).await, died as f64);
+    assert_eq!(tasks("bench.noop", "success").await?, DONE as f64);
+    assert_eq!(tasks("bench.fail", "success").await?, RETRIED as f64);
+    assert_eq!(tasks("bench.fail", "error").await?, errors as f64);
+    assert_eq!(tasks("bench.sleep", "rejected").await?, INVALID as f64);
+    assert_eq!(dead("bench.fail", "attempts-exhausted").await?, EXHAUSTED as f64);
+    assert_eq!(dead("bench.sleep", "invalid-payload").await?, INVALID as f64);
+    assert_eq!(dead("unknown", "unknown-kind").await?, UNKNOWN as f64);
+    assert_eq!(sum(&workers, "garenne_dead_total", &[]).await?, died as f64);
 
     let delivered = DONE + RETRIED + EXHAUSTED + INVALID + UNKNOWN + retried;
-    assert_eq!(sum(&workers, "garenne_deliveries_total", &["lane=\"fast\""]).await, delivered as f64);
-    assert_eq!(sum(&workers, "garenne_redeliveries_total", &[]).await, 0.0);
+    assert_eq!(sum(&workers, "garenne_deliveries_total", &["lane=\"fast\""]).await?, delivered as f64);
+    assert_eq!(sum(&workers, "garenne_redeliveries_total", &[]).await?, 0.0);
     let settled = async |fate: &str| {
         let label = format!("settlement=\"{fate}\"");
         sum(&workers, "garenne_settlements_total", &["lane=\"fast\"", &label]).await
     };
-    assert_eq!(settled("acked").await, acked);
-    assert_eq!(settled("retried").await, retried as f64);
-    assert_eq!(settled("dead").await, died as f64);
-    assert_eq!(sum(&workers, "garenne_settlements_total", &[]).await, delivered as f64);
+    assert_eq!(settled("acked").await?, acked);
+    assert_eq!(settled("retried").await?, retried as f64);
+    assert_eq!(settled("dead").await?, died as f64);
+    assert_eq!(sum(&workers, "garenne_settlements_total", &[]).await?, delivered as f64);
 
     for (kind, count) in [("bench.noop", DONE), ("bench.fail", RETRIED + errors), ("bench.sleep", INVALID)] {
         let labels = attempts(kind);
-        let measured = sum(&workers, "garenne_task_duration_seconds_count", &[&labels[0]]).await;
+        let measured = sum(&workers, "garenne_task_duration_seconds_count", &[&labels[0]]).await?;
         assert_eq!(measured, count as f64, "durations of {kind}");
     }
     // What is unknown never starts.
-    let waited = sum(&workers, "garenne_task_wait_seconds_count", &["lane=\"fast\""]).await;
+    let waited = sum(&workers, "garenne_task_wait_seconds_count", &["lane=\"fast\""]).await?;
     assert_eq!(waited, (delivered - UNKNOWN) as f64);
     let [a, b] = workers;
     let (a, b) = tokio::try_join!(a.stop(), b.stop())?;

@@ -7,6 +7,7 @@ use garenne_tests::harness::{
     browser::{self, Browser},
     dashboard::{Dashboard, TOKEN},
     scene::Scene,
+    suite,
     worker::WorkerPlan,
 };
 use serde_json::json;
@@ -28,7 +29,7 @@ async fn click(browser: &mut Browser, element: &str) -> Result<()> {
 #[tokio::test]
 async fn operators_walk_from_a_stuck_kind_to_replayed_letters() -> Result<()> {
     let Some(program) = browser::installed() else {
-        eprintln!("skipped: no Chromium is installed (apt-get install chromium)");
+        suite::leave_out("no Chromium is installed (apt-get install chromium)");
         return Ok(());
     };
     let scene = Scene::new().await?;

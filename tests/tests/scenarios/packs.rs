@@ -13,7 +13,7 @@ use garenne_tests::harness::{
 };
 use serde_json::{Value, json};
 
-const PACK: &str = "application/vnd.garenne.pack+json";
+const PACK: &str = "application/vnd.garenne.batch+json";
 
 /// Publishes a pack as any client could.
 async fn pack(scene: &Scene, kind: &str, id: &str, records: &[(String, Value)]) -> Result<()> {
@@ -165,7 +165,7 @@ async fn packs_that_kill_their_worker_are_taken_apart_and_only_the_guilty_record
     let dead = scene.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("guilty", "poison"));
     scene.until_lane("fast", 0, 0).await?;
-    scene.is_empty("garenne.suspect").await
+    scene.is_empty("garenne.quarantine").await
 }
 
 fn storing(scene: &Scene, name: &str, database: &Database) -> Result<WorkerPlan> {
@@ -180,66 +180,100 @@ async fn count(database: &Database, query: &str) -> Result<i64> {
 async fn until_stored(database: &Database, at_least: usize) -> Result<()> {
     let client = database.connect().await?;
     eventually(format!("{at_least} results"), async || {
-        // Before the first worker there is no table.
-        let stored = client.query_one("SELECT count(*) FROM garenne_results", &[]).await;
-        let stored = stored.map_or(0, |row| row.get::<_, i64>(0));
+        let stored = client.query_one("SELECT count(*) FROM garenne_results", &[]).await?.get::<_, i64>(0);
         Ok(Seen::when(stored >= at_least as i64, stored))
     })
     .await
 }
 
-/// Packs go through a kill and stops of every mode; each record is stored, and stored once.
-#[tokio::test]
-async fn packs_outlive_a_kill_and_every_stop_without_a_second_effect() -> Result<()> {
-    const PACKS: usize = 60;
-    const RECORDS: usize = 100;
-    let scene = Scene::new().await?;
-    let database = Postgres::shared().await?.database().await?;
-    let mut worker = storing(&scene, "victim", &database)?.start().await?;
-    for n in 0..PACKS {
+/// What a worker has before it is frozen, and what comes while it is: more than its prefetch.
+const ROUND: (usize, usize) = (15, 25);
+const RECORDS: usize = 40;
+const PREFETCH: u64 = 20;
+
+/// Publishes packs of readings. Each has a record that says the same as its first, which is no second row,
+/// and one that contradicts it.
+async fn publish_readings(scene: &Scene, packs: std::ops::Range<usize>) -> Result<()> {
+    for n in packs {
         let reading = |m: usize| {
             let time = 1_790_000_000 + n * RECORDS + m;
             (format!("r-{n}-{m}"), json!({"device": "d", "metric": "t", "value": m, "time": time}))
         };
         let mut readings: Vec<_> = (0..RECORDS).map(reading).collect();
-        // The same key twice in one pack: the same reading is no second row, another value a conflict.
         let (_, first) = readings[0].clone();
         readings.push((format!("again-{n}"), first.clone()));
         let mut other = first;
         other["value"] = json!(-1);
         readings.push((format!("conflict-{n}"), other));
-        pack(&scene, "reading.process", &format!("pack-{n}"), &readings).await?;
-        if n == PACKS / 2 {
-            until_stored(&database, 1).await?;
-            worker.kill().await?;
-            worker = storing(&scene, "heir", &database)?.start().await?;
-        }
+        pack(scene, "reading.process", &format!("pack-{n}"), &readings).await?;
     }
-    for (n, (mode, signal)) in
-        [("soft", Signal::TERM), ("hard", Signal::TERM), ("light", Signal::TERM)].into_iter().enumerate()
-    {
-        let before = count(&database, "SELECT count(*) FROM garenne_results").await?;
-        until_stored(&database, usize::try_from(before)?).await?;
-        worker.signal(signal)?;
+    Ok(())
+}
+
+/// Publishes a round of packs and freezes the worker in the middle of it, with all that it may hold.
+async fn freeze_in_the_middle(
+    scene: &Scene,
+    database: &Database,
+    worker: &Worker,
+    packs: &mut usize,
+) -> Result<()> {
+    let before = count(database, "SELECT count(*) FROM garenne_results").await?;
+    publish_readings(scene, *packs..*packs + ROUND.0).await?;
+    until_stored(database, usize::try_from(before)? + 1).await?;
+    worker.signal(Signal::STOP)?;
+    publish_readings(scene, *packs + ROUND.0..*packs + ROUND.0 + ROUND.1).await?;
+    *packs += ROUND.0 + ROUND.1;
+    scene.freeze_holding(worker, PREFETCH).await
+}
+
+/// Waits until the worker was given again what another one left.
+async fn until_redelivered(worker: &Worker, at_least: u64) -> Result<()> {
+    eventually(format!("{at_least} packs come again"), async || {
+        let again = worker.metric("garenne_redeliveries_total", &[]).await?;
+        Ok(Seen::when(again >= at_least as f64, again))
+    })
+    .await
+}
+
+/// Packs go through a kill and stops of every mode, each in the middle of the work; each record is stored, and
+/// stored once.
+#[tokio::test]
+async fn packs_outlive_a_kill_and_every_stop_without_a_second_effect() -> Result<()> {
+    let scene = Scene::new().await?;
+    let database = Postgres::shared().await?.database().await?;
+    let mut packs = 0;
+    let worker = storing(&scene, "victim", &database)?.start().await?;
+    freeze_in_the_middle(&scene, &database, &worker, &mut packs).await?;
+    worker.kill().await?;
+    let mut left = PREFETCH;
+    for mode in ["light", "soft", "soft-timeout", "hard"] {
+        let plan = storing(&scene, mode, &database)?.option("--shutdown-mode", mode);
+        let worker = plan.start().await?;
+        until_redelivered(&worker, left).await?;
+        freeze_in_the_middle(&scene, &database, &worker, &mut packs).await?;
+        scene.stop_frozen(&worker)?;
         let receipt = worker.stopped().await?.receipt;
-        assert_eq!(receipt.abandoned, 0, "{receipt:?}");
-        let plan = storing(&scene, &format!("next-{n}"), &database)?;
-        worker = plan.option("--shutdown-mode", mode).start().await?;
+        assert_eq!((receipt.mode.as_str(), receipt.abandoned), (mode, 0), "{receipt:?}");
+        assert!(receipt.acked > 0, "{receipt:?}");
+        // A light stop finishes what it holds; the others hand back what they had not started.
+        assert!(mode == "light" || receipt.requeued > 0, "nothing was handed back: {receipt:?}");
+        left = receipt.requeued;
     }
-    until_stored(&database, PACKS * (RECORDS + 1)).await?;
+    let worker = storing(&scene, "last", &database)?.start().await?;
+    until_redelivered(&worker, left).await?;
+    until_stored(&database, packs * (RECORDS + 1)).await?;
     scene.until_lane("fast", 0, 0).await?;
     worker.stop().await?;
-    assert_eq!(count(&database, "SELECT count(*) FROM garenne_readings").await?, (PACKS * RECORDS) as i64);
-    let results = (PACKS * (RECORDS + 1)) as i64;
+    assert_eq!(count(&database, "SELECT count(*) FROM garenne_readings").await?, (packs * RECORDS) as i64);
+    let results = (packs * (RECORDS + 1)) as i64;
     assert_eq!(count(&database, "SELECT count(DISTINCT task_id) FROM garenne_results").await?, results);
     assert_eq!(count(&database, "SELECT count(*) FROM garenne_results").await?, results);
-    let dead = scene.client();
     let mut conflicts = BTreeSet::new();
-    while let Some(letter) = dead.take("garenne.dead").await? {
+    while let Some(letter) = scene.client().take("garenne.dead").await? {
         assert_eq!(letter.text("garenne-reason"), "conflict");
         conflicts.insert(letter.id().to_owned());
     }
-    assert_eq!(conflicts.len(), PACKS);
+    assert_eq!(conflicts.len(), packs);
     assert!(conflicts.iter().all(|id| id.starts_with("conflict-")), "{conflicts:?}");
     Ok(())
 }

@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use garenne_tests::harness::{
     process::Signal,
     scene::Scene,
+    suite,
     wait::{Seen, eventually},
     worker::{Worker, WorkerEnd},
 };
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 /// Healthy tasks before and after the poison; `./dev test --full` takes as many as a promise needs in
 /// every form, the default in one.
 fn healthy(by_default: usize) -> usize {
-    if std::env::var_os("GARENNE_TEST_FULL").is_some() { 500 } else { by_default }
+    if suite::is_full() { 500 } else { by_default }
 }
 
 /// What a worker may take beyond what it has at its start, bytes.
@@ -122,7 +123,7 @@ async fn is_condemned_alone(kind: &str, payload: Value, half: usize, drained: bo
     let dead = scene.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("poison-0", "poison"));
     scene.until_lane("fast", 0, 0).await?;
-    scene.is_empty("garenne.suspect").await
+    scene.is_empty("garenne.quarantine").await
 }
 
 #[tokio::test]

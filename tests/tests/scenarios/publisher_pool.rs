@@ -79,7 +79,7 @@ async fn exhausted_pool_waits_with_a_timeout() -> Result<()> {
     assert!(matches!(busy, PublishError::Busy { .. }), "{busy:?}");
     assert_eq!(busy.to_string(), "publisher is busy: no place in flight within 1.5s");
     assert!(!busy.in_doubt(), "nothing was sent");
-    assert!((1.5..10.0).contains(&began.elapsed().as_secs_f64()), "{:?}", began.elapsed());
+    assert!(began.elapsed().as_secs_f64() >= 1.5, "{:?}", began.elapsed());
 
     // One that waits gets the place as soon as it is free.
     let fourth = publisher.publish(message(&queue, b"fourth".to_vec())?);

@@ -1,5 +1,5 @@
 //! Every worker of a fleet is restarted, one after the other, again and again, while tasks flow; or most
-//! of the fleet goes at once, and comes again: nobody is condemned, suspected or charged with an attempt,
+//! of the fleet goes at once, and comes again: nobody is condemned, quarantined or charged with an attempt,
 //! and no task runs twice.
 
 use std::{collections::BTreeSet, ops::Range, time::Instant};
@@ -8,6 +8,7 @@ use anyhow::{Result, ensure};
 use futures_util::future::try_join_all;
 use garenne_tests::harness::{
     scene::Scene,
+    suite,
     wait::{Seen, eventually},
     worker::{Stopped, Worker, WorkerPlan},
 };
@@ -20,12 +21,12 @@ const BACKLOG: usize = 300;
 
 /// How often each worker is restarted; `./dev test --full` takes as many as the promise says.
 fn rounds() -> usize {
-    if std::env::var_os("GARENNE_TEST_FULL").is_some() { 25 } else { 4 }
+    if suite::is_full() { 25 } else { 4 }
 }
 
 /// How often four of five workers go and come.
 fn scalings() -> usize {
-    if std::env::var_os("GARENNE_TEST_FULL").is_some() { 20 } else { 3 }
+    if suite::is_full() { 20 } else { 3 }
 }
 
 fn plan(scene: &Scene, worker: usize, mode: &str) -> Result<WorkerPlan> {
@@ -65,7 +66,7 @@ struct Account {
 
 impl Account {
     fn add(&mut self, Stopped { code, receipt, done }: Stopped) -> Result<()> {
-        let other = receipt.retried + receipt.dead + receipt.suspected;
+        let other = receipt.retried + receipt.dead + receipt.quarantined;
         let lost = receipt.lost_settlements + receipt.abandoned;
         ensure!((code, other + lost) == (0, 0), "{receipt:?}");
         ensure!(receipt.acked as usize == done.len(), "{} done, {receipt:?}", done.len());
@@ -152,7 +153,7 @@ async fn costs_nothing(
     let missing: Vec<_> = published.difference(&account.done).collect();
     assert_eq!(missing, Vec::<&String>::new(), "{} of {}: {account:?}", missing.len(), published.len());
     assert_eq!(account.acked as usize, published.len());
-    for queue in ["garenne.dead", "garenne.suspect", "garenne.unroutable"] {
+    for queue in ["garenne.dead", "garenne.quarantine", "garenne.unroutable"] {
         scene.is_empty(queue).await?;
         let path = ["queues", scene.vhost().name(), queue];
         let status: Value = scene.vhost().broker().management().get(&path).await?;

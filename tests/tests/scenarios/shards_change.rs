@@ -7,6 +7,7 @@ use garenne_tests::harness::{
     client::with_id,
     engine::Mode,
     scene::Scene,
+    suite,
     wait::{Seen, eventually},
     worker::Worker,
 };
@@ -144,7 +145,7 @@ async fn a_broker_without_the_plugin_is_told_of_by_setting_and_name() -> Result<
     };
     let broker = Broker::start(options).await?;
     if broker.mode() != Mode::Docker {
-        println!("left out: only containers choose their plugins");
+        suite::leave_out("only containers choose their plugins");
         return Ok(());
     }
     let scene = Scene::on(&broker).await?;

@@ -1,7 +1,5 @@
 //! Hard: long tasks are interrupted, everything goes back, and what does not give up is left.
 
-use std::time::Duration;
-
 use anyhow::Result;
 use garenne_tests::harness::scene::Scene;
 use serde_json::json;
@@ -10,7 +8,8 @@ use serde_json::json;
 async fn shutdown_hard_interrupts_long_tasks() -> Result<()> {
     let scene = Scene::new().await?;
     let plan = scene.worker("hard")?.stdout().lane("fast:prefetch=10,concurrency=2..2");
-    let worker = plan.option("--shutdown-mode", "hard").start().await?;
+    // Nothing but the grace could hold up a stop, and a machine would have to be very slow to take as long.
+    let worker = plan.option("--shutdown-mode", "hard").option("--hard-grace", "50s").start().await?;
     scene.publish("bench.sleep", &json!({"ms": 600_000}), "running", 2).await?;
     worker.until_holds("fast", 2, 0).await?;
     scene.publish("bench.noop", &json!({}), "waiting", 8).await?;
@@ -19,7 +18,7 @@ async fn shutdown_hard_interrupts_long_tasks() -> Result<()> {
     let stopped = worker.stop().await?;
     assert_eq!((stopped.code, stopped.receipt.mode.as_str(), stopped.receipt.escalated), (0, "hard", false));
     assert_eq!((stopped.receipt.delivered, stopped.receipt.acked, stopped.receipt.requeued), (10, 0, 10));
-    assert!(stopped.receipt.seconds < 2.0, "an obedient task was waited for: {:?}", stopped.receipt);
+    assert!(stopped.receipt.seconds < 50.0, "an obedient task was waited for: {:?}", stopped.receipt);
     assert_eq!(stopped.done, []);
     scene.until_lane("fast", 10, 0).await?;
 
@@ -42,7 +41,7 @@ async fn shutdown_hard_interrupts_the_deaf_after_the_grace() -> Result<()> {
     let stopped = worker.stop().await?;
     let receipt = &stopped.receipt;
     assert_eq!((stopped.code, receipt.requeued, receipt.abandoned), (0, 1, 0), "{receipt:?}");
-    assert!((0.5..3.0).contains(&receipt.seconds), "{receipt:?}");
+    assert!(receipt.seconds >= 0.5, "{receipt:?}");
     scene.until_lane("fast", 1, 0).await
 }
 
@@ -56,7 +55,7 @@ async fn shutdown_hard_waits_for_the_grace() -> Result<()> {
     worker.until_holds("fast", 1, 0).await?;
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.delivered, receipt.abandoned, receipt.lost_settlements), (1, 0, 0), "{receipt:?}");
-    assert!(receipt.seconds < 10.0, "{receipt:?}");
+    assert!(receipt.seconds < 20.0, "the whole grace was waited for: {receipt:?}");
     Ok(())
 }
 
@@ -66,15 +65,14 @@ async fn shutdown_hard_abandons_what_is_stuck() -> Result<()> {
     let scene = Scene::new().await?;
     let plan = scene.worker("hard")?.stdout().lane("fast:prefetch=10,concurrency=2..2");
     let worker = plan.option("--shutdown-mode", "hard").option("--hard-grace", "300ms").start().await?;
-    scene.publish("bench.spin", &json!({"ms": 20_000}), "stuck", 1).await?;
+    scene.publish("bench.spin", &json!({"ms": 600_000}), "stuck", 1).await?;
     worker.until_holds("fast", 1, 0).await?;
     scene.publish("bench.sleep", &json!({"ms": 600_000}), "obedient", 1).await?;
     worker.until_holds("fast", 2, 0).await?;
 
-    let began = std::time::Instant::now();
+    // Its end is waited for a tenth as long as the task would take.
     let stopped = worker.stop().await?;
     let receipt = &stopped.receipt;
-    assert!(began.elapsed() < Duration::from_secs(15), "the process waited for a task it gave up");
     assert_eq!((stopped.code, receipt.abandoned, receipt.requeued), (1, 1, 1), "{receipt:?}");
     // Both are with the broker again: one handed back, one because its connection is gone.
     scene.until_lane("fast", 2, 0).await

@@ -69,6 +69,6 @@ async fn receipt_agrees_with_the_broker() -> Result<()> {
     worker.until_done(150).await?;
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.retried, receipt.dead), (5, 5), "{receipt:?}");
-    assert_eq!(receipt.lost_settlements + receipt.abandoned + receipt.suspected, 0, "{receipt:?}");
+    assert_eq!(receipt.lost_settlements + receipt.abandoned + receipt.quarantined, 0, "{receipt:?}");
     scene.agrees_with(&receipt, 310).await
 }

@@ -35,7 +35,7 @@ async fn shutdown_soft_timeout_turns_hard() -> Result<()> {
     let stopped = worker.stop().await?;
     assert_eq!(stopped.code, 0);
     assert!(stopped.receipt.escalated, "{:?}", stopped.receipt);
-    assert!((1.0..10.0).contains(&stopped.receipt.seconds), "{:?}", stopped.receipt);
+    assert!(stopped.receipt.seconds >= 1.0, "{:?}", stopped.receipt);
     // The shorter one may have ended before the timeout, in a slow test.
     assert_eq!(stopped.receipt.acked as usize, stopped.done.len());
     assert_eq!(stopped.receipt.acked + stopped.receipt.requeued, 5);

@@ -6,6 +6,7 @@ use garenne_tests::harness::{
     fault::Proxy,
     postgres::{Database, Postgres},
     scene::Scene,
+    wait::{Seen, eventually},
     worker::WorkerPlan,
 };
 use serde_json::json;
@@ -118,6 +119,54 @@ async fn postgres_away_is_back_pressure() -> Result<()> {
     assert_eq!((receipt.delivered, receipt.acked, receipt.dead), (101, 101, 0), "{receipt:?}");
     assert_eq!(count(&database, "garenne_readings").await?, 101);
     assert_eq!(count(&database, "garenne_results").await?, 101);
+    Ok(())
+}
+
+/// A database that hangs with its connections open: a write is given up after half a minute, with its connection,
+/// and what was not stored then is stored once when the database answers again.
+#[tokio::test]
+async fn postgres_that_hangs_is_given_up_with_its_connection() -> Result<()> {
+    let scene = Scene::new().await?;
+    let database = Postgres::shared().await?.database().await?;
+    let plan = storing(&scene, "waiting", &database)?.lane("fast:prefetch=20,concurrency=2..2");
+    let worker = plan.start().await?;
+    reading(&scene, "before", 0, 1.0).await?;
+    scene.until_settled(1).await?;
+    // Another session's lock: the server takes the statement and never answers.
+    let locking = database.connect().await?;
+    locking.batch_execute("BEGIN; LOCK TABLE garenne_results IN ACCESS EXCLUSIVE MODE").await?;
+    for n in 1..=50 {
+        reading(&scene, &format!("r{n}"), n, 1.0).await?;
+    }
+    scene.until_lane("fast", 30, 20).await?;
+    let hanging =
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    // Another connection: within a transaction the server shows the same activity for ever.
+    let looking = database.connect().await?;
+    let pids = async || {
+        let rows = looking.query(hanging, &[]).await?;
+        anyhow::Ok(rows.iter().map(|row| row.get::<_, i32>(0)).collect::<Vec<_>>())
+    };
+    let first = eventually("a write hangs", async || {
+        let pids = pids().await?;
+        Ok(if pids.is_empty() { Seen::Other("none".to_owned()) } else { Seen::Wanted(pids) })
+    })
+    .await?;
+    // A write on another connection shows that the first was given up: nothing else frees the worker of it.
+    let logged = worker.until_logged("not done within 30s").await?;
+    eventually("it is tried on another connection", async || {
+        let pids = pids().await?;
+        Ok(Seen::when(pids.iter().any(|pid| !first.contains(pid)), format_args!("{pids:?}, {logged}")))
+    })
+    .await?;
+    scene.until_lane("fast", 30, 20).await?;
+    assert_eq!(worker.get("/livez").await?, "ok\n");
+    locking.batch_execute("ROLLBACK").await?;
+    scene.until_settled(51).await?;
+    let receipt = worker.stop().await?.receipt;
+    assert_eq!((receipt.delivered, receipt.acked, receipt.dead), (51, 51, 0), "{receipt:?}");
+    assert_eq!(count(&database, "garenne_readings").await?, 51);
+    assert_eq!(count(&database, "garenne_results").await?, 51);
     Ok(())
 }
 

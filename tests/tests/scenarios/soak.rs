@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use garenne_tests::harness::{
     fault::Proxy,
     scene::Scene,
+    suite,
     wait::{Seen, eventually},
 };
 use serde_json::json;
@@ -52,8 +53,8 @@ fn slope(samples: &[Sample]) -> f64 {
 
 #[tokio::test]
 async fn soak_with_a_reconnect_every_ten_seconds() -> Result<()> {
-    if std::env::var_os("GARENNE_TEST_FULL").is_none() {
-        eprintln!("left out: five minutes, for `./dev test --full`");
+    if !suite::is_full() {
+        suite::leave_out("five minutes, for `./dev test --full`");
         return Ok(());
     }
     let scene = Scene::new().await?;

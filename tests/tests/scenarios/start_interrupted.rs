@@ -1,10 +1,18 @@
 //! The broker vanishes while a worker starts: wherever in its dialogue that happens, it waits for the broker
-//! and goes on, as it would later.
+//! and goes on, as it would later. A signal ends the start wherever it is.
+
+use std::{
+    net::TcpListener,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result};
 use garenne_tests::harness::{
+    fault::Proxy,
     meddler::{Meddler, Method},
+    process::Signal,
     scene::Scene,
+    worker::{Worker, WorkerPlan},
 };
 use serde_json::json;
 
@@ -62,5 +70,85 @@ async fn start_interrupted_for_good_ends_when_the_budget_is_spent() -> Result<()
         let ended = plan.launch().await?.ended().await?;
         assert_eq!(ended.code, Some(69), "{:?}", ended.stderr);
     }
+    Ok(())
+}
+
+/// What a stop may take before the worker has begun; the start itself is given a minute.
+const LEAVING: Duration = Duration::from_secs(3);
+
+/// One SIGTERM ends a start wherever it is, in order and with a receipt of nothing.
+async fn leaves_at_once(worker: Worker) -> Result<()> {
+    let asked = Instant::now();
+    let stopped = worker.stop().await?;
+    assert!(asked.elapsed() < LEAVING, "it took {:?}", asked.elapsed());
+    assert_eq!((stopped.code, stopped.receipt.delivered, stopped.receipt.escalated), (0, 0, false));
+    Ok(())
+}
+
+/// A worker that is given long enough for its start, to be stopped in it.
+async fn starting(plan: WorkerPlan) -> Result<Worker> {
+    plan.env("GARENNE_CONNECT_TIMEOUT", "60s").begin().await
+}
+
+#[tokio::test]
+async fn start_interrupted_by_a_signal_while_the_broker_is_unreachable() -> Result<()> {
+    let scene = Scene::new().await?;
+    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let url = format!("amqp://guest:guest@127.0.0.1:{port}/%2f");
+    let worker = starting(scene.worker_at("unreachable", &url)?).await?;
+    worker.until_logged("no connection yet").await?;
+    leaves_at_once(worker).await
+}
+
+#[tokio::test]
+async fn start_interrupted_by_a_signal_while_the_broker_is_silent() -> Result<()> {
+    let scene = Scene::new().await?;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("amqp://guest:guest@{}/%2f", listener.local_addr()?);
+    let worker = starting(scene.worker_at("unheard", &url)?).await?;
+    let _held = listener.accept().await?;
+    leaves_at_once(worker).await
+}
+
+#[tokio::test]
+async fn start_interrupted_by_a_signal_while_streams_are_read() -> Result<()> {
+    let scene = Scene::new().await?;
+    scene.worker("first")?.start().await?.stop().await?;
+    let meddler = Meddler::for_url(&scene.vhost().amqp_url()).await?;
+    meddler.cut_at(Method::CONSUME_OK, 1);
+    let worker = starting(scene.worker_at("reading", meddler.url())?).await?;
+    meddler.until_refused(2).await?;
+    leaves_at_once(worker).await
+}
+
+#[tokio::test]
+async fn start_interrupted_by_a_signal_while_a_database_is_awaited() -> Result<()> {
+    let scene = Scene::new().await?;
+    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let url = format!("postgres://nobody@127.0.0.1:{port}/nothing");
+    let plan = scene.worker("storing")?.option("--sink", "postgres").option("--postgres-url", url);
+    let worker = starting(plan).await?;
+    worker.until_logged("no Postgres yet").await?;
+    leaves_at_once(worker).await
+}
+
+/// What is asked of it meanwhile holds once it has begun.
+#[tokio::test]
+async fn start_interrupted_by_quiet_begins_quiet() -> Result<()> {
+    let scene = Scene::new().await?;
+    scene.worker("first")?.start().await?.stop().await?;
+    let (proxy, url) = Proxy::for_url(&scene.vhost().amqp_url()).await?;
+    proxy.cut();
+    let worker = starting(scene.worker_at("quiet", &url)?.stdout()).await?;
+    worker.until_logged("no connection yet").await?;
+    worker.signal(Signal::TSTP)?;
+    scene.publish("bench.noop", &json!({}), "task", 3).await?;
+    proxy.heal();
+    worker.until_logged("\"consuming\"").await?;
+    let consumers = scene.client().consumers("garenne.tasks.fast").await?;
+    assert_eq!((consumers, worker.metric("garenne_deliveries_total", &["lane=\"fast\""]).await?), (0, 0.0));
+    worker.post("/resume").await?;
+    worker.until_done(3).await?;
+    assert_eq!(worker.stop().await?.receipt.acked, 3);
     Ok(())
 }

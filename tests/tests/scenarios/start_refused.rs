@@ -69,8 +69,9 @@ async fn no_read_right() -> Result<()> {
     let (code, words) = last_words(&scene.worker_at("limited", &url)?).await?;
     assert_eq!(code, Some(77), "{words}");
     // It ends at the first thing that it may not read, and waits for nothing.
-    let stream =
-        ["stops", "lives"].iter().any(|it| words.contains(&format!("access to queue 'garenne.{it}'")));
+    let stream = ["directives", "lifecycle"]
+        .iter()
+        .any(|it| words.contains(&format!("access to queue 'garenne.{it}'")));
     assert!(words.contains("ACCESS_REFUSED") && stream, "{words}");
     Ok(())
 }

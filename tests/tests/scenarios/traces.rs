@@ -111,7 +111,7 @@ async fn traces_every_record_of_a_pack_in_its_own_senders_trace() -> Result<()> 
     };
     let untraced = json!({"id": "r-9", "payload": reading(9)});
     let pack = json!([record(7, others[0]), record(8, others[1]), untraced]);
-    let properties = with_id("pack").with_content_type("application/vnd.garenne.pack+json".into());
+    let properties = with_id("pack").with_content_type("application/vnd.garenne.batch+json".into());
     let body = serde_json::to_vec(&pack)?;
     scene.client().publish("garenne.tasks", "reading.process", properties, &body).await?;
     for (other, id) in others.iter().zip(["r-7", "r-8"]) {

@@ -1,0 +1,53 @@
+//! Workers that are stopped or killed while they hold something: an idle worker would prove nothing.
+
+use anyhow::Result;
+use serde_json::Value;
+
+use super::{
+    process::Signal,
+    scene::Scene,
+    wait::{Seen, eventually},
+    worker::Worker,
+};
+
+impl Scene {
+    /// How many deliveries the broker counts as unacked on a worker's connection. Up to half a second old.
+    ///
+    /// # Errors
+    /// When the management API does not answer.
+    pub async fn unacked_of(&self, worker: &Worker) -> Result<u64> {
+        let named = format!("garenne-worker {} consume", worker.name());
+        let connections = self.vhost().view().connections().await?;
+        let own = connections.into_iter().filter(|it| it.user_provided_name.as_deref() == Some(&named));
+        let own: Vec<_> = own.map(|connection| connection.name).collect();
+        let path = ["vhosts", self.vhost().name(), "channels"];
+        let channels: Vec<Value> = self.vhost().broker().management().get(&path).await?;
+        let of_own = channels.iter().filter(|channel| {
+            channel["connection_details"]["name"].as_str().is_some_and(|name| own.iter().any(|it| it == name))
+        });
+        Ok(of_own.filter_map(|channel| channel["messages_unacknowledged"].as_u64()).sum())
+    }
+
+    /// Freezes a worker and waits until it holds at least so many deliveries, which it cannot settle any
+    /// more. What it held when it was frozen counts, and what the broker sends afterwards.
+    ///
+    /// # Errors
+    /// When it never holds as many.
+    pub async fn freeze_holding(&self, worker: &Worker, at_least: u64) -> Result<()> {
+        worker.signal(Signal::STOP)?;
+        eventually(format!("{} holds {at_least} deliveries", worker.name()), async || {
+            let unacked = self.unacked_of(worker).await?;
+            Ok(Seen::when(unacked >= at_least, unacked))
+        })
+        .await
+    }
+
+    /// Stops a frozen worker: the signal is there when it goes on.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn stop_frozen(&self, worker: &Worker) -> Result<()> {
+        worker.signal(Signal::TERM)?;
+        worker.signal(Signal::CONT)
+    }
+}

@@ -1,0 +1,400 @@
+//! An AMQP 0-9-1 client that builds its frames by hand, so that it can write what no library writes: short
+//! strings that are not UTF-8, unknown field types, tables of any depth, frames of an exact size. What it
+//! reads it returns as bytes, so that it can also read messages that lapin cannot parse.
+//!
+//! Every answer has a deadline: no call hangs, whatever the broker or the message does.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::{Context, Result, bail, ensure};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+
+mod message;
+mod received;
+
+pub use message::{Property, RawMessage, Table, short};
+use received::Reader;
+pub use received::Received;
+
+/// How long the broker may take for one answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Messages of [`RawClient::publish_all`] that wait for a confirm at a time.
+const MAX_IN_FLIGHT: usize = 200;
+
+/// Bytes of a frame around its payload: type, channel and size before it, one octet after it.
+pub const FRAME_OVERHEAD: usize = 8;
+
+const METHOD: u8 = 1;
+const HEADER: u8 = 2;
+const BODY: u8 = 3;
+const HEARTBEAT: u8 = 8;
+const FRAME_END: u8 = 0xCE;
+
+type MethodId = (u16, u16);
+const CONNECTION_START: MethodId = (10, 10);
+const CONNECTION_START_OK: MethodId = (10, 11);
+const CONNECTION_TUNE: MethodId = (10, 30);
+const CONNECTION_TUNE_OK: MethodId = (10, 31);
+const CONNECTION_OPEN: MethodId = (10, 40);
+const CONNECTION_OPEN_OK: MethodId = (10, 41);
+const CONNECTION_CLOSE: MethodId = (10, 50);
+const CONNECTION_CLOSE_OK: MethodId = (10, 51);
+const CHANNEL_OPEN: MethodId = (20, 10);
+const CHANNEL_OPEN_OK: MethodId = (20, 11);
+const CHANNEL_CLOSE: MethodId = (20, 40);
+const CHANNEL_CLOSE_OK: MethodId = (20, 41);
+const BASIC_PUBLISH: MethodId = (60, 40);
+const BASIC_RETURN: MethodId = (60, 50);
+const BASIC_GET: MethodId = (60, 70);
+const BASIC_GET_OK: MethodId = (60, 71);
+const BASIC_GET_EMPTY: MethodId = (60, 72);
+const BASIC_ACK: MethodId = (60, 80);
+const BASIC_NACK: MethodId = (60, 120);
+const CONFIRM_SELECT: MethodId = (85, 10);
+const CONFIRM_SELECT_OK: MethodId = (85, 11);
+
+/// What the broker answered to one publish.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It stored the message, or routed it to no queue.
+    Confirmed,
+    /// It refused to store the message.
+    Refused,
+    /// It closed the connection or the channel before it confirmed this message, with this code and text.
+    /// It handles messages in order: the one that it closed for is the first with this outcome or a later one.
+    Closed(u16, String),
+}
+
+struct Frame {
+    kind: u8,
+    payload: Vec<u8>,
+}
+
+impl Frame {
+    fn method(&self) -> Option<MethodId> {
+        match *self.payload {
+            [a, b, c, d, ..] if self.kind == METHOD => {
+                Some((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])))
+            }
+            _ => None,
+        }
+    }
+
+    fn arguments(&self) -> Reader<'_> {
+        Reader(self.payload.get(4..).unwrap_or_default())
+    }
+}
+
+/// One connection with one channel in confirm mode. After a close by the broker make a new one.
+#[derive(Debug)]
+pub struct RawClient {
+    stream: TcpStream,
+    /// Bytes that were read and belong to no complete frame yet.
+    unread: Vec<u8>,
+    frame_max: usize,
+    /// The delivery tag of the last publish.
+    last_tag: u64,
+    /// Publishes without an answer, and whether they were confirmed once they have one.
+    answers: BTreeMap<u64, Option<Outcome>>,
+    returned: usize,
+    closed: Option<(u16, String)>,
+}
+
+impl RawClient {
+    /// Connects as the user of a URL and opens a channel in confirm mode.
+    ///
+    /// # Errors
+    /// When the broker does not answer in time or refuses.
+    pub async fn connect(url: &str) -> Result<Self> {
+        let url = reqwest::Url::parse(url).context("the broker's URL")?;
+        let address = (url.host_str().context("a host")?.to_owned(), url.port().unwrap_or(5672));
+        let stream = timeout(ANSWER_TIMEOUT, TcpStream::connect(address)).await??;
+        stream.set_nodelay(true)?;
+        let mut client = Self {
+            stream,
+            unread: Vec::new(),
+            frame_max: 0,
+            last_tag: 0,
+            answers: BTreeMap::new(),
+            returned: 0,
+            closed: None,
+        };
+        let vhost = url.path().trim_start_matches('/').replace("%2f", "/").replace("%2F", "/");
+        client.open(url.username(), url.password().unwrap_or_default(), &vhost).await?;
+        Ok(client)
+    }
+
+    async fn open(&mut self, user: &str, password: &str, vhost: &str) -> Result<()> {
+        self.write(b"AMQP\x00\x00\x09\x01").await?;
+        self.expect(CONNECTION_START).await?;
+        // Without this capability the broker does not say why it refuses a password.
+        let capabilities = Table::new().field("authentication_failure_close", b't', &[1]);
+        let mut arguments = Table::new().table("capabilities", &capabilities).sized();
+        arguments.extend(short("PLAIN"));
+        let answer = [&[0], user.as_bytes(), &[0], password.as_bytes()].concat();
+        arguments.extend(u32::try_from(answer.len())?.to_be_bytes());
+        arguments.extend(answer);
+        arguments.extend(short("en_US"));
+        self.send_method(0, CONNECTION_START_OK, &arguments).await?;
+        let tune = self.expect(CONNECTION_TUNE).await?;
+        let mut tune = tune.arguments();
+        let channel_max = tune.u16()?;
+        let frame_max = tune.u32()?;
+        self.frame_max = frame_max as usize;
+        // No heartbeats: a paused test must not lose its connection.
+        let tuned = [&channel_max.to_be_bytes()[..], &frame_max.to_be_bytes(), &[0, 0]].concat();
+        self.send_method(0, CONNECTION_TUNE_OK, &tuned).await?;
+        self.send_method(0, CONNECTION_OPEN, &[short(vhost), vec![0, 0]].concat()).await?;
+        self.expect(CONNECTION_OPEN_OK).await?;
+        self.send_method(1, CHANNEL_OPEN, &[0]).await?;
+        self.expect(CHANNEL_OPEN_OK).await?;
+        self.send_method(1, CONFIRM_SELECT, &[0]).await?;
+        self.expect(CONFIRM_SELECT_OK).await?;
+        Ok(())
+    }
+
+    /// The largest frame as negotiated, [`FRAME_OVERHEAD`] included. The broker takes eight bytes more.
+    #[must_use]
+    pub fn frame_max(&self) -> usize {
+        self.frame_max
+    }
+
+    /// Why the broker closed the connection or the channel, if it did.
+    #[must_use]
+    pub fn closed(&self) -> Option<&(u16, String)> {
+        self.closed.as_ref()
+    }
+
+    /// Messages that the broker returned as unroutable so far. Only mandatory ones are.
+    #[must_use]
+    pub fn returned(&self) -> usize {
+        self.returned
+    }
+
+    /// Publishes a message and waits for the broker's answer.
+    ///
+    /// # Errors
+    /// When there is no answer in time, or the connection broke without a close.
+    pub async fn publish(&mut self, message: &RawMessage) -> Result<Outcome> {
+        let tag = self.send(message).await?;
+        self.answer(tag).await
+    }
+
+    /// Publishes many messages, several in flight at a time, and returns the answers in their order. After a
+    /// close the rest is not sent and counts as [`Outcome::Closed`].
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish).
+    pub async fn publish_all(&mut self, messages: &[RawMessage]) -> Result<Vec<Outcome>> {
+        let (mut tags, mut outcomes) =
+            (Vec::with_capacity(messages.len()), Vec::with_capacity(messages.len()));
+        for message in messages {
+            tags.push(self.send(message).await?);
+            if tags.len() - outcomes.len() == MAX_IN_FLIGHT {
+                outcomes.push(self.answer(tags[outcomes.len()]).await?);
+            }
+        }
+        while outcomes.len() < tags.len() {
+            outcomes.push(self.answer(tags[outcomes.len()]).await?);
+        }
+        Ok(outcomes)
+    }
+
+    /// Sends a message without waiting; answers the tag that [`answer`](Self::answer) takes.
+    ///
+    /// # Errors
+    /// When the broker does not read for too long.
+    pub async fn send(&mut self, message: &RawMessage) -> Result<u64> {
+        self.last_tag += 1;
+        self.answers.insert(self.last_tag, None);
+        if self.closed.is_none() {
+            let bytes = message.frames(self.frame_max);
+            // A broker that closes the connection still sends why; `answer` reads it.
+            if let Err(error) = self.write(&bytes).await {
+                while self.closed.is_none() {
+                    self.advance().await.with_context(|| format!("after: {error:#}"))?;
+                }
+            }
+        }
+        Ok(self.last_tag)
+    }
+
+    /// Waits for the answer to one publish.
+    ///
+    /// # Errors
+    /// When there is none in time, the tag was not sent or was asked for before, or the connection broke
+    /// without a close.
+    pub async fn answer(&mut self, tag: u64) -> Result<Outcome> {
+        loop {
+            match self.answers.get(&tag) {
+                None => bail!("publish {tag} is not open"),
+                Some(Some(_)) => return Ok(self.answers.remove(&tag).flatten().expect("it was just there")),
+                Some(None) => {}
+            }
+            if let Some((code, text)) = self.closed.clone() {
+                self.answers.remove(&tag);
+                return Ok(Outcome::Closed(code, text));
+            }
+            self.advance().await?;
+        }
+    }
+
+    /// Takes a message off a queue, if one is ready. It is acknowledged by being sent.
+    ///
+    /// # Errors
+    /// When there is no such queue, no answer in time, or the connection is closed.
+    pub async fn get(&mut self, queue: &str) -> Result<Option<Received>> {
+        self.get_with(queue, true).await
+    }
+
+    /// Looks at a message of a queue, which goes back when this client is dropped.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub async fn peek(&mut self, queue: &str) -> Result<Option<Received>> {
+        self.get_with(queue, false).await
+    }
+
+    async fn get_with(&mut self, queue: &str, no_ack: bool) -> Result<Option<Received>> {
+        let arguments = [&[0, 0], &short(queue)[..], &[u8::from(no_ack)]].concat();
+        self.send_method(1, BASIC_GET, &arguments).await?;
+        let frame = loop {
+            ensure!(self.closed.is_none(), "get from {queue}: {:?}", self.closed);
+            let frame = self.read_frame().await?;
+            match frame.method() {
+                Some(BASIC_GET_OK) => break frame,
+                Some(BASIC_GET_EMPTY) => return Ok(None),
+                _ => self.note(&frame).await?,
+            }
+        };
+        let mut arguments = frame.arguments();
+        let _tag = arguments.u64()?;
+        let redelivered = arguments.u8()? != 0;
+        let (exchange, routing_key) = (arguments.short()?.to_vec(), arguments.short()?.to_vec());
+        let header = self.content(HEADER).await?;
+        let size = Reader(header.get(4..).context("a short header frame")?).u64()?;
+        let mut body = Vec::new();
+        while (body.len() as u64) < size {
+            body.extend(self.content(BODY).await?);
+        }
+        Ok(Some(Received { redelivered, exchange, routing_key, header, body }))
+    }
+
+    /// A frame of a content, whose frames nothing else of this channel interrupts.
+    async fn content(&mut self, kind: u8) -> Result<Vec<u8>> {
+        loop {
+            let frame = self.read_frame().await?;
+            if frame.kind == kind {
+                return Ok(frame.payload);
+            }
+            ensure!(frame.kind == HEARTBEAT, "a frame of type {} within a content", frame.kind);
+        }
+    }
+
+    async fn expect(&mut self, method: MethodId) -> Result<Frame> {
+        loop {
+            let frame = self.read_frame().await?;
+            if frame.method() == Some(method) {
+                return Ok(frame);
+            }
+            self.note(&frame).await?;
+            ensure!(self.closed.is_none(), "{method:?} was not answered: {:?}", self.closed);
+        }
+    }
+
+    /// Reads one frame and notes what it says.
+    async fn advance(&mut self) -> Result<()> {
+        let frame = self.read_frame().await?;
+        self.note(&frame).await
+    }
+
+    async fn note(&mut self, frame: &Frame) -> Result<()> {
+        let mut arguments = frame.arguments();
+        match frame.method() {
+            Some(method @ (BASIC_ACK | BASIC_NACK)) => {
+                let (tag, multiple) = (arguments.u64()?, arguments.u8()? & 1 == 1);
+                let outcome = if method == BASIC_ACK { Outcome::Confirmed } else { Outcome::Refused };
+                let from = if multiple { 0 } else { tag };
+                for (_, answer) in self.answers.range_mut(from..=tag).filter(|(_, answer)| answer.is_none()) {
+                    *answer = Some(outcome.clone());
+                }
+            }
+            Some(BASIC_RETURN) => {
+                self.returned += 1;
+                let header = self.content(HEADER).await?;
+                let size = Reader(header.get(4..).context("a short header frame")?).u64()?;
+                let mut read = 0;
+                while read < size {
+                    read += self.content(BODY).await?.len() as u64;
+                }
+            }
+            Some(method @ (CONNECTION_CLOSE | CHANNEL_CLOSE)) => {
+                let (code, text) = (arguments.u16()?, arguments.short()?);
+                self.closed = Some((code, String::from_utf8_lossy(text).into_owned()));
+                let (channel, answer) =
+                    if method == CONNECTION_CLOSE { (0, CONNECTION_CLOSE_OK) } else { (1, CHANNEL_CLOSE_OK) };
+                let _ = self.send_method(channel, answer, &[]).await;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    async fn read_frame(&mut self) -> Result<Frame> {
+        loop {
+            if let Some(size) = self.unread.get(3..7) {
+                let end = 7 + u32::from_be_bytes(size.try_into()?) as usize;
+                if self.unread.len() > end {
+                    ensure!(
+                        self.unread[end] == FRAME_END,
+                        "a frame without an end: {:x?}",
+                        &self.unread[..7]
+                    );
+                    let kind = self.unread[0];
+                    let payload = self.unread[7..end].to_vec();
+                    self.unread.drain(..=end);
+                    return Ok(Frame { kind, payload });
+                }
+            }
+            let read = timeout(ANSWER_TIMEOUT, self.stream.read_buf(&mut self.unread))
+                .await
+                .with_context(|| format!("the broker was silent for {ANSWER_TIMEOUT:?}"))??;
+            ensure!(read > 0, "the broker ended the connection without a close");
+        }
+    }
+
+    async fn send_method(&mut self, channel: u16, method: MethodId, arguments: &[u8]) -> Result<()> {
+        let payload = method_payload(method, arguments);
+        self.write(&frame(METHOD, channel, &payload)).await
+    }
+
+    /// Writes any bytes to the connection.
+    ///
+    /// # Errors
+    /// When the broker does not read for too long, or the connection broke.
+    pub async fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        timeout(ANSWER_TIMEOUT, self.stream.write_all(bytes))
+            .await
+            .with_context(|| format!("the broker read nothing for {ANSWER_TIMEOUT:?}"))??;
+        Ok(())
+    }
+}
+
+fn method_payload((class, method): MethodId, arguments: &[u8]) -> Vec<u8> {
+    [&class.to_be_bytes(), &method.to_be_bytes(), arguments].concat()
+}
+
+/// A frame of this type and channel.
+///
+/// # Panics
+/// When the payload is larger than a frame can say.
+#[must_use]
+pub fn frame(kind: u8, channel: u16, payload: &[u8]) -> Vec<u8> {
+    let size = u32::try_from(payload.len()).expect("a payload below 4 GiB");
+    [&[kind], &channel.to_be_bytes()[..], &size.to_be_bytes(), payload, &[FRAME_END]].concat()
+}

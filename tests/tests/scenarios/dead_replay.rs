@@ -1,0 +1,304 @@
+//! `garenne dead replay` and `dead drop` move exactly the letters that were chosen: equal ones are counted, and
+//! what cannot be moved stays and is named.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use anyhow::{Result, anyhow};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use garenne_common::config::Common;
+use garenne_console::{
+    dead::{FilterArgs, Mover, Order},
+    operator::Operator,
+    settings::ConsoleConfig,
+};
+use garenne_tests::harness::{
+    client::{headers, text},
+    process::{Ended, Process, Program, Signal},
+    scene::Scene,
+    wait::{Seen, eventually},
+};
+use lapin::{
+    BasicProperties,
+    options::QueueDeleteOptions,
+    types::{AMQPValue, ShortString},
+};
+use tokio_util::sync::CancellationToken;
+
+const DEAD: &str = "garenne.dead";
+const FAST: &str = "garenne.tasks.fast";
+
+/// A scene with a topology and no worker.
+async fn scene() -> Result<Scene> {
+    let scene = Scene::new().await?;
+    scene.worker("declares")?.start().await?.stop().await?;
+    Ok(scene)
+}
+
+/// Publishes the same message so many times.
+async fn publish(
+    scene: &Scene,
+    exchange: &str,
+    key: &str,
+    properties: &BasicProperties,
+    count: usize,
+) -> Result<()> {
+    stream::iter(0..count)
+        .map(|_| scene.client().publish(exchange, key, properties.clone(), b"{}"))
+        .buffered(500)
+        .try_collect()
+        .await
+}
+
+/// A letter as a worker leaves it.
+fn letter(id: Option<&str>, kind: &str, reason: &str) -> BasicProperties {
+    let marks = headers([
+        ("garenne-reason", text(reason)),
+        ("garenne-error", text("it failed")),
+        ("garenne-died-at", AMQPValue::LongLongInt(1_700_000_000_000)),
+    ]);
+    let properties =
+        BasicProperties::default().with_type(kind.into()).with_delivery_mode(2).with_headers(marks);
+    match id {
+        Some(id) => properties.with_message_id(ShortString::from(id)),
+        None => properties,
+    }
+}
+
+/// Letters `prefix-0` to `prefix-<count - 1>`.
+async fn letters(scene: &Scene, prefix: &str, kind: &str, reason: &str, count: usize) -> Result<()> {
+    for n in 0..count {
+        publish(scene, "", DEAD, &letter(Some(&format!("{prefix}-{n}")), kind, reason), 1).await?;
+    }
+    Ok(())
+}
+
+/// Starts the operator's tool, to be met while it works.
+async fn start(scene: &Scene, arguments: &[&str]) -> Result<Process> {
+    let program = Program::new("garenne").option("--amqp-url", scene.operator_url());
+    arguments.iter().fold(program, |program, argument| program.arg(argument)).start().await
+}
+
+/// Waits until at least so many are back at work.
+async fn until_replayed(scene: &Scene, count: usize) -> Result<()> {
+    eventually(format!("{count} are replayed"), async || {
+        let ready = scene.client().ready(FAST).await?;
+        Ok(Seen::when(ready >= count, ready))
+    })
+    .await
+}
+
+/// The ids of all messages in the fast lane's queue, which holds so many.
+async fn ids(scene: &Scene, count: usize) -> Result<Vec<String>> {
+    let taken = scene.take_all(FAST, count).await?;
+    Ok(taken.iter().map(|taken| taken.id().to_owned()).collect())
+}
+
+fn ends_with(ended: &Ended, code: i32, stdout: &str) {
+    assert_eq!((ended.code, ended.stdout.join("\n").as_str()), (Some(code), stdout), "{:?}", ended.stderr);
+}
+
+/// Messages without an id that expire within a second are equal in every property.
+#[tokio::test]
+async fn equal_letters_are_replayed_completely_and_once_each() -> Result<()> {
+    let scene = scene().await?;
+    let expiring = BasicProperties::default().with_delivery_mode(2).with_expiration("1500".into());
+    publish(&scene, "garenne.tasks", "bench.noop", &expiring, 3_000).await?;
+    scene.until_ready_in(DEAD, 3_000).await?;
+    let replayed = scene.garenne(&["dead", "replay", "--reason", "expired"]).await?;
+    ends_with(&replayed, 0, "replayed 3000 of 3000 dead letters looked at");
+    scene.is_empty(DEAD).await?;
+    // Each is a task of its own.
+    let ids = ids(&scene, 3_000).await?;
+    assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), 3_000);
+    Ok(())
+}
+
+#[tokio::test]
+async fn letters_that_are_equal_in_pairs_are_replayed_in_pairs() -> Result<()> {
+    let scene = scene().await?;
+    for _ in 0..2 {
+        letters(&scene, "pair", "bench.noop", "stopped", 40).await?;
+    }
+    let replayed = scene.garenne(&["dead", "replay", "--kind", "bench.#"]).await?;
+    ends_with(&replayed, 0, "replayed 80 of 80 dead letters looked at");
+    scene.is_empty(DEAD).await?;
+    let mut ids = ids(&scene, 80).await?;
+    ids.sort_unstable();
+    assert!(ids.chunks(2).all(|pair| pair[0] == pair[1]), "{ids:?}");
+    ids.dedup();
+    assert_eq!(ids.len(), 40);
+    Ok(())
+}
+
+/// The new ones are equal to the old ones, so only their number tells them apart.
+#[tokio::test]
+async fn letters_that_arrive_during_a_replay_are_left_and_told_of() -> Result<()> {
+    let scene = scene().await?;
+    let same = letter(None, "bench.noop", "stopped");
+    publish(&scene, "", DEAD, &same, 40).await?;
+    let replay = start(&scene, &["dead", "replay", "--reason", "stopped", "--rate", "20"]).await?;
+    until_replayed(&scene, 3).await?;
+    publish(&scene, "", DEAD, &same, 7).await?;
+    let ended = replay.ended().await?;
+    ends_with(&ended, 0, "replayed 40 of 40 dead letters looked at");
+    assert_eq!(
+        ended.stderr,
+        ["7 more are in garenne.dead now: they came meanwhile, or another program was looking at them"]
+    );
+    assert_eq!((scene.client().ready(FAST).await?, scene.client().ready(DEAD).await?), (40, 7));
+    Ok(())
+}
+
+#[tokio::test]
+async fn letters_that_cannot_be_published_stay_and_are_named() -> Result<()> {
+    let scene = scene().await?;
+    letters(&scene, "good", "bench.noop", "stopped", 30).await?;
+    letters(&scene, "lost", "alert.notify", "stopped", 3).await?;
+    // Its copy leaves out the large header: with an id and a date it would not fit into a frame.
+    let large = headers([("large", text(&"x".repeat(130_990)))]);
+    let large = BasicProperties::default().with_delivery_mode(2).with_headers(large);
+    publish(&scene, DEAD, "bench.large", &large, 1).await?;
+    letters(&scene, "late", "bench.noop", "stopped", 10).await?;
+    scene.client().channel().queue_delete("garenne.tasks.slow".into(), QueueDeleteOptions::default()).await?;
+
+    let replayed = scene.garenne(&["dead", "replay", "--kind", "#"]).await?;
+    ends_with(&replayed, 1, "replayed 41 of 44 dead letters looked at");
+    let said = replayed.stderr.join("\n");
+    assert!(
+        said.contains("3 not replayed: no queue takes exchange \"\", routing key \"garenne.tasks.slow\": lost-0, lost-1, lost-2"),
+        "{said}"
+    );
+    assert_eq!(replayed.stderr.len(), 1, "{said}");
+    assert_eq!(scene.client().ready(DEAD).await?, 3);
+    let ids = ids(&scene, 41).await?;
+    assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), 41, "{ids:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn letters_are_moved_by_an_explicit_choice_only() -> Result<()> {
+    let scene = scene().await?;
+    letters(&scene, "stopped", "bench.noop", "stopped", 20).await?;
+    letters(&scene, "poison", "bench.noop", "poison", 20).await?;
+    let refusal = ["garenne: no letters are selected: give --kind, --reason, --error, --older-than, \
+                    --newer-than or --id, or --all"];
+    for refused in [
+        &["dead", "replay"][..],
+        &["dead", "replay", "--limit", "5"],
+        &["dead", "replay", "--dry-run"],
+        &["dead", "drop", "--yes"],
+    ] {
+        let ended = scene.garenne(refused).await?;
+        assert_eq!(
+            (ended.code, ended.stderr.as_slice()),
+            (Some(2), &refusal.map(str::to_owned)[..]),
+            "{refused:?}"
+        );
+    }
+    let both = scene.garenne(&["dead", "replay", "--all", "--kind", "bench.noop"]).await?;
+    assert_eq!(both.code, Some(2), "{both:?}");
+    assert_eq!((scene.client().ready(FAST).await?, scene.client().ready(DEAD).await?), (0, 40));
+
+    let dropped = scene.garenne(&["dead", "drop", "--reason", "poison", "--id", "poison-3", "--yes"]).await?;
+    ends_with(&dropped, 0, "dropped 1 of 40 dead letters looked at");
+    let dropped = scene.garenne(&["dead", "drop", "--reason", "poison", "--yes"]).await?;
+    ends_with(&dropped, 0, "dropped 19 of 39 dead letters looked at");
+    let replayed = scene.garenne(&["dead", "replay", "--all"]).await?;
+    ends_with(&replayed, 0, "replayed 20 of 20 dead letters looked at");
+    let ids = ids(&scene, 20).await?;
+    assert!(ids.iter().all(|id| id.starts_with("stopped-")), "{ids:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_interrupted_replay_finishes_what_it_began() -> Result<()> {
+    let scene = scene().await?;
+    letters(&scene, "task", "bench.noop", "stopped", 300).await?;
+    let replay = start(&scene, &["dead", "replay", "--reason", "stopped", "--rate", "100"]).await?;
+    until_replayed(&scene, 30).await?;
+    replay.signal(Signal::INT)?;
+    let ended = replay.ended().await?;
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert_eq!(ended.stderr, ["interrupted: what was not replayed is still in garenne.dead"]);
+    let replayed = scene.client().ready(FAST).await?;
+    assert!((30..300).contains(&replayed), "{replayed}");
+    assert!(ended.stdout[0].starts_with(&format!("replayed {replayed} of ")), "{ended:?}");
+    scene.until_ready_in(DEAD, 300 - replayed).await
+}
+
+#[tokio::test]
+async fn a_killed_replay_loses_nothing_and_doubles_have_the_same_id() -> Result<()> {
+    let scene = scene().await?;
+    letters(&scene, "task", "bench.noop", "stopped", 300).await?;
+    let replay = start(&scene, &["dead", "replay", "--reason", "stopped", "--rate", "200"]).await?;
+    until_replayed(&scene, 30).await?;
+    replay.kill().await?;
+    let copied = scene.client().ready(FAST).await?;
+    assert!(copied < 300, "all were replayed before it was killed");
+    eventually("the broker has taken the letters back", async || {
+        let back = scene.client().ready(DEAD).await? + scene.client().ready(FAST).await?;
+        Ok(Seen::when(back >= 300, back))
+    })
+    .await?;
+    let replayed = scene.garenne(&["dead", "replay", "--reason", "stopped"]).await?;
+    assert_eq!(replayed.code, Some(0), "{replayed:?}");
+    scene.is_empty(DEAD).await?;
+    let all = scene.client().ready(FAST).await?;
+    let ids: BTreeSet<_> = ids(&scene, all).await?.into_iter().collect();
+    assert_eq!(ids.len(), 300, "of {all}");
+    Ok(())
+}
+
+/// A replay that takes longer than letters may be held walks over the queue several times.
+#[tokio::test]
+async fn a_slow_replay_moves_each_letter_once_over_several_walks() -> Result<()> {
+    let scene = scene().await?;
+    let same = letter(None, "bench.noop", "stopped");
+    publish(&scene, "", DEAD, &same, 30).await?;
+    publish(&scene, "", DEAD, &letter(Some("kindless"), "garenne.dead", "stopped"), 1).await?;
+    letters(&scene, "task", "bench.noop", "stopped", 30).await?;
+    letters(&scene, "other", "bench.noop", "poison", 10).await?;
+
+    let common = Common { amqp_url: scene.operator_url().parse()?, ..Common::default() };
+    let operator = Operator::new(ConsoleConfig { common, ..ConsoleConfig::default() });
+    let operator = operator.map_err(|failure| anyhow!("{failure}"))?;
+    let filter = FilterArgs { reason: vec!["stopped".to_owned()], ..FilterArgs::default() }.filter()?;
+    let mover = Mover {
+        operator: &operator,
+        filter,
+        order: Order::Replay,
+        limit: None,
+        rate: Some(20),
+        hold: Duration::from_millis(400),
+        stop: CancellationToken::new(),
+    };
+    let meddle = async {
+        until_replayed(&scene, 5).await?;
+        publish(&scene, "", DEAD, &same, 5).await
+    };
+    let (moved, meddled) = tokio::join!(mover.run(), meddle);
+    meddled?;
+    let moved = moved.map_err(|failure| anyhow!("{failure}"))?;
+    assert_eq!((moved.moved, moved.missed, moved.arrived), (60, 0, 5), "{moved:?}");
+    let kept = &moved.failures["it names neither its kind nor its lane"];
+    assert_eq!((kept.count, kept.letters.as_slice()), (1, &["kindless".to_owned()][..]));
+    assert_eq!(scene.client().ready(DEAD).await?, 16);
+    let ids = ids(&scene, 60).await?;
+    assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), 60, "{ids:?}");
+    assert_eq!(ids.iter().filter(|id| id.starts_with("task-")).count(), 30, "{ids:?}");
+    Ok(())
+}
+
+/// Where no lane is known, the copy goes where anyone publishes, without what only workers may write.
+#[tokio::test]
+async fn a_letter_of_an_unbound_kind_goes_to_the_tasks_exchange() -> Result<()> {
+    let scene = scene().await?;
+    publish(&scene, "", DEAD, &letter(Some("odd"), "nobody.binds", "stopped"), 1).await?;
+    let replayed = scene.garenne(&["dead", "replay", "--id", "odd"]).await?;
+    ends_with(&replayed, 0, "replayed 1 of 1 dead letters looked at");
+    assert!(replayed.stderr[0].starts_with("1 published to garenne.tasks, for no lane"), "{replayed:?}");
+    let taken = scene.take_all("garenne.unroutable", 1).await?;
+    assert_eq!((taken[0].id(), taken[0].routing_key.as_str()), ("odd", "nobody.binds"));
+    assert!(!taken[0].has("garenne-replayed-at") && !taken[0].has("garenne-reason"), "{taken:?}");
+    Ok(())
+}

@@ -1,0 +1,49 @@
+//! A confirm that takes long is waited for: a copy that is published again is a second copy.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use garenne_tests::harness::{
+    meddler::{Meddler, Method},
+    scene::Scene,
+    wait::{Seen, eventually},
+};
+use serde_json::json;
+
+/// Longer than a publisher waits that may give up (10 s), shorter than two heartbeats, which end the connection.
+const STALL: Duration = Duration::from_secs(14);
+const TASKS: usize = 20;
+
+/// Fails tasks behind a proxy that holds confirms; each must leave exactly one copy in the queue.
+async fn copies_in(queue: &str, max_attempts: &str) -> Result<()> {
+    let scene = Scene::new().await?;
+    let proxy = Meddler::for_url(scene.worker_url()).await?;
+    let plan = scene.worker_through("stalled", proxy.url())?.stdout();
+    let plan = plan.env("GARENNE_RETRY__DELAYS", "1h").option("--max-attempts", max_attempts);
+    let worker = plan.start().await?;
+    let failing = json!({"times": 99});
+    scene.publish("bench.fail", &failing, "prompt", 1).await?;
+    scene.until_ready_in(queue, 1).await?;
+
+    proxy.hold_at(Method::CONFIRM, STALL);
+    scene.publish("bench.fail", &failing, "stalled", TASKS).await?;
+    eventually("confirms that were held", async || Ok(Seen::when(proxy.held() == 1, "held"))).await?;
+    scene.until_settled(TASKS + 1).await?;
+    let reconnects = worker.metric("garenne_reconnects_total", &["role=\"publish\""]).await;
+    let receipt = worker.stop().await?.receipt;
+    assert_eq!(receipt.dead + receipt.retried, TASKS as u64 + 1, "{receipt:?}");
+    scene.take_all(queue, TASKS + 1).await?;
+    let reconnects = reconnects?;
+    assert!(reconnects.abs() < f64::EPSILON, "the connection lived through the stall: {reconnects}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_slow_confirm_makes_no_second_dead_letter() -> Result<()> {
+    copies_in("garenne.dead", "1").await
+}
+
+#[tokio::test]
+async fn a_slow_confirm_makes_no_second_retry() -> Result<()> {
+    copies_in("garenne.retry.fast.1h", "2").await
+}

@@ -1,0 +1,331 @@
+//! Messages that the client library cannot parse end as dead letters, and take nothing else with them.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use garenne_tests::harness::{
+    authority::Authority,
+    broker::{Broker, BrokerOptions, BrokerVersion, Tls},
+    engine::{self, Mode},
+    raw_amqp::{Outcome, Property, RawClient, RawMessage, Received, Table},
+    scene::Scene,
+    wait::{Seen, eventually},
+    worker::Worker,
+};
+use serde_json::{Value, json};
+
+/// Between the publish and its dead letter.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Good tasks before and after each bad message.
+const AROUND: usize = 100;
+
+/// A message that lapin cannot parse, and part of the error that it must get.
+struct Bad {
+    name: &'static str,
+    message: RawMessage,
+    error: &'static str,
+}
+
+fn bad_messages(frame_max: usize) -> Vec<Bad> {
+    let bad = |name: &'static str, message: RawMessage, error: &'static str| Bad {
+        name,
+        message: message.body(format!("{{\"bad\":\"{name}\"}}")),
+        error,
+    };
+    let task = |id: &str| RawMessage::task("bench.noop", id, "");
+    let text = |property| task("t").property(property, b"caf\xe9");
+    let named = |table: Table| task("t").headers(&table);
+    let aside = Table::new().text("aside", "kept");
+    let mut all = vec![
+        bad("message id", text(Property::MessageId), "message_id is not UTF-8"),
+        bad("app id", text(Property::AppId), "app_id is not UTF-8"),
+        bad("type", text(Property::Type), "type is not UTF-8"),
+        bad("content type", text(Property::ContentType), "content_type is not UTF-8"),
+        bad("reply to", text(Property::ReplyTo), "reply_to is not UTF-8"),
+        bad("header name", named(Table::new().text(b"caf\xe9", "x")), "a header name is not UTF-8"),
+        bad("inner name", named(aside.clone().table("in", &Table::new().text(b"\xff", ""))), "not UTF-8"),
+        bad("tables", named(Table::nested_tables(3_000)), "nested more than 32 levels"),
+        bad("arrays", named(Table::nested_arrays(3_000)), "nested more than 32 levels"),
+        bad("300 tables", named(Table::nested_tables(300)), "nested more than 32 levels"),
+        // The broker takes eight bytes more than a frame may have.
+        bad("frame", task("t").body("12345678901234").padded_to(&aside, frame_max + 8), "frame_max is"),
+        bad(
+            "routing key",
+            RawMessage::to("garenne.tasks", b"bench.no\xf6p").property(Property::DeliveryMode, [2]),
+            "the routing key is not UTF-8",
+        ),
+        // What the broker adds for dead-lettering is more than the frame has room for.
+        bad(
+            "retried",
+            RawMessage::to("", "garenne.retry.fast.200ms")
+                .property(Property::DeliveryMode, [2])
+                .property(Property::Type, "bench.noop")
+                .padded_to(&aside, frame_max - 72),
+            "frame_max is",
+        ),
+    ];
+    let mut large = bad("several body frames", text(Property::CorrelationId), "correlation_id is not UTF-8");
+    large.message = large.message.body(vec![0xCE; 300_000]);
+    all.push(large);
+    all
+}
+
+/// Takes the next dead letter.
+async fn letter(raw: &mut RawClient) -> Result<Received> {
+    let mut found = None;
+    eventually("a dead letter", async || {
+        found = raw.get("garenne.dead").await?;
+        Ok(Seen::when(found.is_some(), "none"))
+    })
+    .await?;
+    found.context("a dead letter")
+}
+
+fn check(letter: &Received, bad: &Bad) -> Result<()> {
+    let (name, reason) = (bad.name, letter.text("garenne-reason"));
+    let error = letter.text("garenne-error").unwrap_or_default();
+    ensure!(reason == Some("malformed") && error.contains(bad.error), "{name}: {reason:?}, {error}");
+    ensure!(letter.body == bad.message.body, "{name}: another body of {} bytes", letter.body.len());
+    // The mark is a secret of the worker's.
+    ensure!(letter.field("garenne-unreadable")?.is_none(), "{name}: the mark was published");
+    Ok(())
+}
+
+async fn sum(workers: &[Worker], name: &str, labels: &[&str]) -> Result<f64> {
+    let mut sum = 0.0;
+    for worker in workers {
+        sum += worker.metric(name, labels).await?;
+    }
+    Ok(sum)
+}
+
+/// Waits until the workers have done these tasks, and makes sure that none was done twice.
+async fn until_done(workers: &[Worker], ids: &BTreeSet<String>) -> Result<()> {
+    eventually(format!("{} tasks done", ids.len()), async || {
+        let mut done = Vec::new();
+        for worker in workers {
+            done.extend(worker.done()?.into_iter().map(|done| done.task_id));
+        }
+        let all = done.iter().cloned().collect::<BTreeSet<_>>();
+        Ok(Seen::when(
+            all == *ids && done.len() == ids.len(),
+            format_args!("{} of {}", all.len(), done.len()),
+        ))
+    })
+    .await
+}
+
+/// No connection of theirs was lost, and all of them stop in order.
+async fn stop_unharmed(workers: Vec<Worker>) -> Result<()> {
+    for worker in workers {
+        let lost = worker.metric("garenne_reconnects_total", &["role=\"consume\""]).await.unwrap_or(0.0);
+        ensure!(lost == 0.0, "{} lost {lost} connections", worker.name());
+        let stopped = worker.stop().await?;
+        ensure!(stopped.code == 0 && stopped.receipt.lost_settlements == 0, "{:?}", stopped.receipt);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn unreadable_messages_are_dead_letters_and_all_good_tasks_are_done() -> Result<()> {
+    let scene = Scene::new().await?;
+    let mut workers = Vec::new();
+    for name in ["a", "b"] {
+        let plan = scene.worker(name)?.stdout().lane("fast:prefetch=50,concurrency=2..2");
+        workers.push(plan.start().await?);
+    }
+    let mut raw = RawClient::connect(&scene.vhost().amqp_url()).await?;
+    let mut good = BTreeSet::new();
+    let bad = bad_messages(raw.frame_max());
+    for (n, bad) in bad.iter().enumerate() {
+        good.extend(scene.publish("bench.noop", &json!({}), &format!("before-{n}"), AROUND).await?);
+        let began = Instant::now();
+        let outcome = raw.publish(&bad.message).await?;
+        ensure!(outcome == Outcome::Confirmed, "{}: {outcome:?}", bad.name);
+        good.extend(scene.publish("bench.noop", &json!({}), &format!("after-{n}"), AROUND).await?);
+        let letter = letter(&mut raw).await.context(bad.name)?;
+        check(&letter, bad)?;
+        ensure!(began.elapsed() < LIMIT, "{}: dead after {:?}", bad.name, began.elapsed());
+        if bad.name == "inner name" {
+            ensure!(letter.text("aside") == Some("kept"), "what can be read is kept: {letter:?}");
+        }
+    }
+    until_done(&workers, &good).await?;
+    let counted = sum(&workers, "garenne_unreadable_total", &["queue=\"garenne.tasks.fast\""]).await?;
+    ensure!(counted == bad.len() as f64, "{counted} of {} counted", bad.len());
+    scene.is_empty("garenne.dead").await?;
+    stop_unharmed(workers).await
+}
+
+#[tokio::test]
+async fn unreadable_messages_of_a_backlog_condemn_nothing_beside_them() -> Result<()> {
+    let scene = Scene::new().await?;
+    let plan = |name: &str| -> Result<_> {
+        Ok(scene.worker(name)?.stdout().lane("fast:prefetch=200,concurrency=2..2"))
+    };
+    // Makes the topology, and is killed in the middle of what it holds.
+    let first = plan("first")?.start().await?;
+    scene.publish("bench.sleep", &json!({"ms": 600_000}), "long", 2).await?;
+    first.until_holds("fast", 2, 0).await?;
+    let mut raw = RawClient::connect(&scene.vhost().amqp_url()).await?;
+    let bad = bad_messages(raw.frame_max());
+    for (n, bad) in bad.iter().filter(|bad| bad.message.exchange == b"garenne.tasks").enumerate() {
+        scene.publish("bench.noop", &json!({}), &format!("good-{n}"), 20).await?;
+        ensure!(raw.publish(&bad.message).await? == Outcome::Confirmed, "{}", bad.name);
+    }
+    first.kill().await?;
+    // What ran comes back as well: out of the way of those that count.
+    let stop = scene.garenne(&["task", "stop", "long-0", "long-1"]).await?;
+    ensure!(stop.code == Some(0), "{:?}", stop.stderr);
+    let workers = vec![plan("second")?.start().await?, plan("third")?.start().await?];
+    let expected = bad.iter().filter(|bad| bad.message.exchange == b"garenne.tasks").count();
+    // The first worker's ack of a message may be lost with it, after its dead letter was confirmed: then
+    // there is one more letter, of another worker. No worker writes two.
+    let mut letters = BTreeSet::new();
+    let mut bodies = BTreeSet::new();
+    while bodies.len() < expected + 2 {
+        let letter = letter(&mut raw).await?;
+        let reason = letter.text("garenne-reason").context("a reason")?;
+        let body = letter.body.clone();
+        ensure!(reason == if body.starts_with(b"{\"ms\"") { "stopped" } else { "malformed" }, "{letter:?}");
+        // The two that ran have the same body.
+        let id = letter.property(Property::MessageId)?.unwrap_or_default().to_vec();
+        let key = if reason == "stopped" { id } else { body };
+        let by_first = letter.text("garenne-worker") == Some("first");
+        ensure!(letters.insert((key.clone(), by_first)), "the same letter twice: {letter:?}");
+        bodies.insert(key);
+    }
+    let good = (0..expected).flat_map(|n| (0..20).map(move |m| format!("good-{n}-{m}"))).collect();
+    eventually("all good tasks done", async || {
+        let mut done = BTreeSet::new();
+        for worker in &workers {
+            done.extend(worker.done()?.into_iter().map(|done| done.task_id));
+        }
+        Ok(Seen::when(done.is_superset(&good), done.len()))
+    })
+    .await?;
+    while let Some(letter) = raw.get("garenne.dead").await? {
+        let by_first = letter.text("garenne-worker") == Some("first");
+        ensure!(letters.insert((letter.body.clone(), by_first)), "the same letter twice: {letter:?}");
+        ensure!(bodies.contains(&letter.body), "another letter: {letter:?}");
+    }
+    stop_unharmed(workers).await
+}
+
+#[tokio::test]
+async fn unreadable_records_and_commands_are_skipped_and_counted() -> Result<()> {
+    let scene = Scene::new().await?;
+    let worker = scene.worker("a")?.stdout().start().await?;
+    let mut raw = RawClient::connect(&scene.vhost().amqp_url()).await?;
+    let bad = |exchange: &str, key: &str| {
+        RawMessage::to(exchange, key)
+            .property(Property::DeliveryMode, [2])
+            .property(Property::AppId, b"\xff")
+            .body(r#"{"command":"shutdown"}"#)
+    };
+    let messages = [
+        (bad("", "garenne.directives"), "garenne.directives"),
+        (bad("", "garenne.lifecycle"), "garenne.lifecycle"),
+        (bad("garenne.control", "workers"), "garenne.worker.a"),
+        (bad("", "garenne.quarantine"), "garenne.quarantine"),
+    ];
+    for (message, queue) in &messages {
+        ensure!(raw.publish(message).await? == Outcome::Confirmed, "{queue}");
+        worker.until_metric("garenne_unreadable_total", &[&format!("queue=\"{queue}\"")], 1.0).await?;
+    }
+    let letter = letter(&mut raw).await?;
+    ensure!(letter.text("garenne-reason") == Some("malformed"), "{letter:?}");
+    ensure!(letter.text("garenne-error").is_some_and(|it| it.contains("app_id is not UTF-8")), "{letter:?}");
+    // The streams are read on: a directive that comes later is obeyed, also by a worker that begins there.
+    let stop = scene.garenne(&["task", "stop", "unwanted-0"]).await?;
+    ensure!(stop.code == Some(0), "{:?}", stop.stderr);
+    let second = scene.worker("b")?.stdout().start().await?;
+    second.until_metric("garenne_unreadable_total", &["queue=\"garenne.directives\""], 1.0).await?;
+    scene.publish("bench.noop", &json!({}), "unwanted", 1).await?;
+    scene.publish("bench.noop", &json!({}), "good", 20).await?;
+    let stopped = scene.take_all("garenne.dead", 1).await?;
+    ensure!(stopped[0].text("garenne-reason") == "stopped", "{stopped:?}");
+    let good = (0..20).map(|n| format!("good-{n}")).collect();
+    let workers = vec![worker, second];
+    until_done(&workers, &good).await?;
+    stop_unharmed(workers).await
+}
+
+#[tokio::test]
+async fn unreadable_dead_letters_can_be_listed_replayed_and_dropped() -> Result<()> {
+    let scene = Scene::new().await?;
+    let worker = scene.worker("a")?.stdout().start().await?;
+    let mut raw = RawClient::connect(&scene.vhost().amqp_url()).await?;
+    // As the broker itself would put them there.
+    let bad = |kind: &str, id: &[u8]| {
+        let message = RawMessage::to("", "garenne.dead").property(Property::DeliveryMode, [2]);
+        message.property(Property::Type, kind).property(Property::MessageId, id).body("{}")
+    };
+    let deep = bad("bench.sleep", b"deep").headers(&Table::nested_tables(3_000));
+    for message in [bad("bench.noop", b"caf\xe9-1"), bad("bench.noop", b"caf\xe9-2"), deep] {
+        ensure!(raw.publish(&message).await? == Outcome::Confirmed);
+    }
+    let listed = scene.garenne(&["dead", "list", "--json"]).await?;
+    ensure!(listed.code == Some(0) && listed.stdout.len() == 3, "{:?} {:?}", listed.stdout, listed.stderr);
+    let first: Value = serde_json::from_str(&listed.stdout[0])?;
+    ensure!(first["id"] == "caf\u{fffd}-1", "{first}");
+    ensure!(first["error"] == "the message cannot be read: message_id is not UTF-8", "{first}");
+
+    let replayed = scene.garenne(&["dead", "replay", "--kind", "bench.noop"]).await?;
+    ensure!(replayed.code == Some(0), "{:?} {:?}", replayed.stdout, replayed.stderr);
+    worker.until_done(2).await?;
+    let dropped = scene.garenne(&["dead", "drop", "--kind", "bench.sleep", "--yes"]).await?;
+    ensure!(dropped.code == Some(0), "{:?} {:?}", dropped.stdout, dropped.stderr);
+    scene.is_empty("garenne.dead").await?;
+    let stopped = worker.stop().await?;
+    ensure!((stopped.receipt.acked, stopped.receipt.dead) == (2, 0), "{:?}", stopped.receipt);
+    Ok(())
+}
+
+#[tokio::test]
+async fn unreadable_messages_are_dead_letters_over_tls_too() -> Result<()> {
+    if engine::mode().await == Mode::Process {
+        println!("left out: a broker with TLS runs in a container only");
+        return Ok(());
+    }
+    let authority = Authority::new()?;
+    let (server, client) = (authority.sign("127.0.0.1")?, authority.sign("worker")?);
+    let tls = Tls { ca: authority.pem(), cert: server.cert, key: server.key };
+    let broker = Broker::start(BrokerOptions { tls: Some(tls), ..BrokerOptions::default() }).await?;
+    let scene = Scene::on(&broker).await?;
+    let port = broker.amqps_port().context("no listener for amqps")?;
+    let url = format!("amqps://guest:guest@127.0.0.1:{port}/{}", scene.vhost().name());
+    for (name, content) in [("ca.pem", authority.pem()), ("cert.pem", client.cert), ("key.pem", client.key)] {
+        std::fs::write(scene.folder().join(name), content)?;
+    }
+    let file = |name: &str| scene.folder().join(name).display().to_string();
+    let plan = scene.worker_at("a", &url)?.stdout().env("GARENNE_AMQP_TLS__CA", file("ca.pem"));
+    let plan = plan.env("GARENNE_AMQP_TLS__CERT", file("cert.pem"));
+    let worker = plan.env("GARENNE_AMQP_TLS__KEY", file("key.pem")).start().await?;
+
+    // The version was read over TLS: a limit of -1 is right on 4.x and loses messages on 3.x.
+    let limit = match broker.version() >= BrokerVersion(4, 0, 0) {
+        true => json!(-1),
+        false => Value::Null,
+    };
+    for queue in ["garenne.tasks.fast", "garenne.dead", "garenne.quarantine"] {
+        let arguments = scene.vhost().view().queue(queue).await?.arguments;
+        ensure!(arguments["x-delivery-limit"] == limit, "{queue} on {}: {arguments}", broker.version());
+    }
+
+    let mut raw = RawClient::connect(&scene.vhost().amqp_url()).await?;
+    let mut good = BTreeSet::new();
+    let bad = bad_messages(raw.frame_max());
+    for (n, bad) in bad.iter().enumerate() {
+        good.extend(scene.publish("bench.noop", &json!({}), &format!("good-{n}"), AROUND).await?);
+        ensure!(raw.publish(&bad.message).await? == Outcome::Confirmed, "{}", bad.name);
+        check(&letter(&mut raw).await.context(bad.name)?, bad)?;
+    }
+    let workers = vec![worker];
+    until_done(&workers, &good).await?;
+    stop_unharmed(workers).await
+}
