@@ -1,4 +1,5 @@
-//! Queues and exchanges by passive declare: a look that needs no right beyond the virtual host, and costs nothing.
+//! Queues and exchanges by passive declare, which changes nothing. From RabbitMQ 4.3.1 it needs some right on the object,
+//! before that none.
 
 use garenne_common::exit::{Exit, HasExit};
 use lapin::{
