@@ -207,10 +207,11 @@ impl Clerk {
     }
 
     /// Takes a finished task off its queue. Where that is too late, the message will come back and
-    /// must not run again.
+    /// must not run again. A message that came back once may do so again before its ack arrives: the
+    /// broker's consumer timeout takes deliveries away while their channel is open.
     fn acked(&self, delivery: Delivery, envelope: &Envelope, span: &AttemptSpan) {
         span.settled(Fate::Acked, None);
-        if !delivery.alive() && envelope.id_given {
+        if (!delivery.alive() || delivery.redelivered) && envelope.id_given {
             self.loans.note_done(&envelope.id);
         }
         delivery.settle(Fate::Acked);

@@ -15,10 +15,11 @@ use crate::consumer::Delivery;
 /// The delivery of a running task; empty once it is settled.
 pub(crate) type Loan = Arc<Mutex<Option<Delivery>>>;
 
-/// Tasks that ended after their channel died; more than a prefetch of them need not be remembered.
+/// Tasks that ended after their channel died or after they came back; more than a prefetch of them need not be
+/// remembered.
 const REMEMBERED: usize = 4096;
 
-/// Every loan that may be renewed, and the tasks whose settlement was lost after they succeeded.
+/// Every loan that may be renewed, and the tasks whose settlement may be lost after they succeeded.
 #[derive(Default)]
 pub(crate) struct Loans {
     running: Mutex<HashMap<TaskId, Loan>>,
@@ -61,7 +62,7 @@ impl Loans {
         Some(delivery)
     }
 
-    /// Notes a task that succeeded when its settlement could no longer reach the broker.
+    /// Notes a task that succeeded when its settlement may not reach the broker.
     pub(crate) fn note_done(&self, id: &TaskId) {
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         if done.ids.insert(id.clone()) {

@@ -83,17 +83,24 @@ fn bench(sinks: Vec<Arc<dyn Sink>>) -> Bench {
     Bench { clerk, entry, lane: "fast".into(), epoch, envelope: Arc::new(envelope), metrics }
 }
 
+fn success() -> Outcome {
+    let output = Output::json(&serde_json::json!({})).unwrap();
+    Outcome::Done { output, started_at: SystemTime::UNIX_EPOCH, took: Duration::ZERO }
+}
+
 impl Bench {
     fn settle(&self, outcome: Outcome) {
+        self.settle_delivery(Delivery::mock(&self.epoch, 1, b"{}"), outcome);
+    }
+
+    fn settle_delivery(&self, delivery: Delivery, outcome: Outcome) {
         let end = End { outcome, attempt: None, took: None };
-        let (delivery, envelope) = (Delivery::mock(&self.epoch, 1, b"{}"), Arc::clone(&self.envelope));
+        let envelope = Arc::clone(&self.envelope);
         self.clerk.settle(&self.lane, delivery, envelope, &self.entry, end, AttemptSpan::default());
     }
 
     fn done(&self) {
-        let output = Output::json(&serde_json::json!({})).unwrap();
-        let (started_at, took) = (SystemTime::UNIX_EPOCH, Duration::ZERO);
-        self.settle(Outcome::Done { output, started_at, took });
+        self.settle(success());
     }
 
     async fn fate(&self) -> Vec<(u64, Fate)> {
@@ -135,6 +142,17 @@ async fn a_task_whose_channel_died_before_its_ack_does_not_run_again() {
     let bench = bench(says(Accepted::Stored));
     bench.epoch.end();
     bench.done();
+    assert_eq!(bench.fate().await, [(1, Fate::Acked)]);
+    assert!(bench.clerk.loans.is_done(&bench.envelope.id));
+}
+
+/// The broker's consumer timeout can take a delivery away while its ack is on the way, and the channel stays open.
+#[tokio::test(start_paused = true)]
+async fn a_task_that_came_back_does_not_run_again_when_it_comes_back_once_more() {
+    let bench = bench(says(Accepted::Stored));
+    let mut delivery = Delivery::mock(&bench.epoch, 1, b"{}");
+    delivery.redelivered = true;
+    bench.settle_delivery(delivery, success());
     assert_eq!(bench.fate().await, [(1, Fate::Acked)]);
     assert!(bench.clerk.loans.is_done(&bench.envelope.id));
 }
