@@ -31,6 +31,11 @@ pub const PATIENCE: Duration = Duration::from_secs(1);
 /// Messages of one delivery under way at once.
 const AT_ONCE: usize = 512;
 
+/// What is under way while the process ends.
+pub(crate) fn closing() -> PublishError {
+    PublishError::InDoubt("the gateway is closing".to_owned())
+}
+
 /// Takes tasks and answers once it is known that all of them are safe.
 pub trait Outlet: Send + Sync + 'static {
     /// Delivers every task, or says why not all of them are known to be safe. After an error some

@@ -3,6 +3,9 @@
 //! The broker's work is per message, not per byte: stored, replicated and confirmed together, a
 //! hundred readings cost little more than one. With nothing under way a task goes out at once and
 //! alone, so that at low load nobody waits.
+//!
+//! Small requests and large ones are gathered apart, and have half of the messages under way each: a
+//! single reading never waits behind the parts of a request of thousands.
 
 use std::{collections::VecDeque, mem, sync::Arc, time::Duration};
 
@@ -28,7 +31,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{Outlet, PATIENCE};
+use super::{Outlet, PATIENCE, closing};
 
 /// Bounds of a pack; the table `group_commit` of the settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,7 +44,8 @@ pub struct GatherConfig {
     /// How long a record waits at most while confirms are under way.
     #[serde(with = "humantime_serde")]
     pub wait: Duration,
-    /// Messages under way at most; what arrives beyond that is gathered, full packs included.
+    /// Messages under way at most, half of them for large requests; what arrives beyond that is gathered, full
+    /// packs included.
     pub messages: usize,
 }
 
@@ -78,8 +82,8 @@ impl GatherConfig {
             let wait = humantime::format_duration(self.wait);
             return Err(Invalid::new("group_commit.wait", wait, "expected 0s to 1s, such as 5ms"));
         }
-        if !(1..=MOST_MESSAGES).contains(&self.messages) {
-            let allowed = format!("expected 1 to {MOST_MESSAGES}");
+        if !(2..=MOST_MESSAGES).contains(&self.messages) {
+            let allowed = format!("expected 2 to {MOST_MESSAGES}");
             return Err(Invalid::new("group_commit.messages", self.messages, allowed));
         }
         Ok(())
@@ -100,12 +104,16 @@ pub trait Parcels: Send + Sync + 'static {
     fn send(&self, tasks: Vec<NewTask>) -> BoxFuture<'static, Result<(), PublishError>>;
 }
 
-/// Requests that may wait to be gathered.
+/// Requests of one size that may wait to be gathered.
 const WAITING: usize = 4096;
+
+/// A request is small if at least this many of its size fit into one message.
+const SMALL_SHARE: usize = 16;
 
 /// An outlet that gathers the tasks of one kind.
 pub struct GatherOutlet {
-    requests: mpsc::Sender<Request>,
+    small: mpsc::Sender<Request>,
+    large: mpsc::Sender<Request>,
     kind: Kind,
     /// For tasks that travel alone.
     parcels: Arc<dyn Parcels>,
@@ -118,22 +126,51 @@ struct Request {
     since: Instant,
 }
 
-fn closing() -> PublishError {
-    PublishError::InDoubt("the gateway is closing".to_owned())
-}
-
 /// Nothing was sent: there was no place in a message in time.
 fn no_turn() -> PublishError {
     PublishError::Busy { what: "place in a message", waited: PATIENCE }
+}
+
+/// Delivers a small request, or a part of a large one. What is rare is boxed: as many of these are under way as there
+/// are senders.
+async fn gather(requests: &mpsc::Sender<Request>, tasks: Vec<NewTask>) -> Result<(), PublishError> {
+    let (answer, answered) = oneshot::channel();
+    match requests.try_send(Request { tasks, answer, since: Instant::now() }) {
+        Ok(()) => {}
+        Err(TrySendError::Full(request)) => Box::pin(wait(requests, request)).await?,
+        Err(TrySendError::Closed(_)) => return Err(closing()),
+    }
+    answered.await.map_err(|_| closing())?
+}
+
+/// Waits for a place among those that wait to be gathered.
+async fn wait(requests: &mpsc::Sender<Request>, request: Request) -> Result<(), PublishError> {
+    requests.send_timeout(request, PATIENCE).await.map_err(|refused| match refused {
+        SendTimeoutError::Timeout(_) => no_turn(),
+        SendTimeoutError::Closed(_) => closing(),
+    })
 }
 
 impl GatherOutlet {
     /// Starts gathering tasks of `kind`, whose records are many and small; what else there is travels
     /// alone. It ends when this is dropped and everything under way is answered.
     pub fn start(parcels: Arc<dyn Parcels>, config: GatherConfig, kind: Kind) -> Arc<Self> {
-        let (requests, receiver) = mpsc::channel(WAITING);
-        tokio::spawn(Gatherer::new(Arc::clone(&parcels), config).run(receiver));
-        Arc::new(Self { requests, kind, parcels, config })
+        let start = |messages| {
+            let (requests, receiver) = mpsc::channel(WAITING);
+            let config = GatherConfig { messages, ..config };
+            tokio::spawn(Gatherer::new(Arc::clone(&parcels), config).run(receiver));
+            requests
+        };
+        let large = config.messages / 2;
+        let (small, large) = (start(config.messages - large), start(large));
+        Arc::new(Self { small, large, kind, parcels, config })
+    }
+
+    /// Whether many such requests fit into one message.
+    fn is_small(&self, tasks: &[NewTask]) -> bool {
+        let bytes: usize = tasks.iter().map(|task| task.body.len()).sum();
+        tasks.len() <= (self.config.records / SMALL_SHARE).max(1)
+            && bytes <= self.config.bytes.bytes() / SMALL_SHARE
     }
 
     /// Whether a task is of another kind, or says more of itself than a record of a pack can.
@@ -146,29 +183,16 @@ impl GatherOutlet {
             || task.body.len() as u64 > self.config.bytes.0
     }
 
-    /// What is rare is boxed: as many of these are under way as there are senders.
-    async fn gather(&self, tasks: Vec<NewTask>) -> Result<(), PublishError> {
-        let (answer, answered) = oneshot::channel();
-        match self.requests.try_send(Request { tasks, answer, since: Instant::now() }) {
-            Ok(()) => {}
-            Err(TrySendError::Full(request)) => Box::pin(self.wait(request)).await?,
-            Err(TrySendError::Closed(_)) => return Err(closing()),
-        }
-        answered.await.map_err(|_| closing())?
-    }
-
-    /// Waits for a place among those that wait to be gathered.
-    async fn wait(&self, request: Request) -> Result<(), PublishError> {
-        self.requests.send_timeout(request, PATIENCE).await.map_err(|refused| match refused {
-            SendTimeoutError::Timeout(_) => no_turn(),
-            SendTimeoutError::Closed(_) => closing(),
-        })
+    /// Where requests of this size are gathered.
+    fn requests(&self, tasks: &[NewTask]) -> &mpsc::Sender<Request> {
+        if self.is_small(tasks) { &self.small } else { &self.large }
     }
 
     /// Delivers what does not travel as one.
     async fn divide(&self, tasks: Vec<NewTask>) -> Result<(), PublishError> {
         let (alone, mut together): (Vec<_>, Vec<_>) =
             tasks.into_iter().partition(|task| self.travels_alone(task));
+        let requests = self.requests(&together);
         let mut parts = Vec::new();
         while !together.is_empty() {
             let rest = together.split_off(together.len().min(self.config.records));
@@ -177,7 +201,7 @@ impl GatherOutlet {
         let alone = alone.into_iter().map(|task| self.parcels.send(vec![task]));
         // All of them are waited for, also after a failure: nothing outlives the answer.
         let (gathered, sent) = futures_util::future::join(
-            join_all(parts.into_iter().map(|part| self.gather(part))),
+            join_all(parts.into_iter().map(|part| gather(requests, part))),
             join_all(alone),
         )
         .await;
@@ -191,7 +215,7 @@ impl Outlet for GatherOutlet {
             return Box::pin(ready(Err(error)));
         }
         let as_one = tasks.len() <= self.config.records && !tasks.iter().any(|task| self.travels_alone(task));
-        if as_one { Box::pin(self.gather(tasks)) } else { Box::pin(self.divide(tasks)) }
+        if as_one { Box::pin(gather(self.requests(&tasks), tasks)) } else { Box::pin(self.divide(tasks)) }
     }
 }
 

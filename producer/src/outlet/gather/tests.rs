@@ -100,7 +100,7 @@ async fn nobody_waits_longer_than_allowed_for_a_confirm_of_others() {
 
 #[tokio::test(start_paused = true)]
 async fn packs_are_bounded_in_records_bytes_and_number() {
-    let bench = Bench::new(config(2, 2));
+    let bench = Bench::new(config(2, 4));
     let mut flights = Vec::new();
     for id in ["a", "b", "c", "d", "e", "f", "g"] {
         flights.push(bench.deliver(&[id]).await);
@@ -118,7 +118,7 @@ async fn packs_are_bounded_in_records_bytes_and_number() {
 
 #[tokio::test(start_paused = true)]
 async fn who_finds_no_place_in_time_is_told_and_nothing_of_it_is_sent() {
-    let bench = Bench::new(config(2, 1));
+    let bench = Bench::new(config(2, 2));
     let _sent = bench.deliver(&["a"]).await;
     let mut waiting = Vec::new();
     for id in ["b", "c", "d", "e"] {
@@ -132,6 +132,39 @@ async fn who_finds_no_place_in_time_is_told_and_nothing_of_it_is_sent() {
     bench.post.gate.add_permits(100);
     settle().await;
     assert_eq!(bench.sent(), [["a"]]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_requests_occupy_half_of_the_messages_and_small_ones_the_rest() {
+    let bench = Bench::new(config(32, 4));
+    let many: Vec<_> = (0..320).map(|n| format!("large-{n}")).collect();
+    let many: Vec<_> = many.iter().map(String::as_str).collect();
+    let large = bench.deliver(&many).await;
+    assert_eq!(bench.sent().len(), 2, "the other eight parts wait");
+    tokio::time::sleep(PATIENCE / 2).await;
+    let first = bench.deliver(&["a", "b"]).await;
+    assert_eq!(bench.sent()[2..], [["a", "b"]], "a small request waits for none of them");
+    let second = bench.deliver(&["c"]).await;
+    tokio::time::sleep(PATIENCE / 4).await;
+    assert_eq!(bench.sent()[3..], [["c"]]);
+    tokio::time::sleep(PATIENCE / 2).await;
+    assert!(!first.is_finished() && !second.is_finished(), "no receipt before the confirm");
+    bench.post.gate.add_permits(100);
+    for small in [first, second] {
+        small.await.unwrap().unwrap();
+    }
+    let refused = large.await.unwrap().unwrap_err();
+    assert_eq!(refused.to_string(), "publisher is busy: no place in a message within 1s");
+    assert_eq!(bench.sent().len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_is_small_where_sixteen_such_fit_into_one_message() {
+    let outlet = Bench::new(config(32, 2)).outlet;
+    let of = |bytes: usize| NewTask { body: vec![b'1'; bytes], ..task("a") };
+    assert!(outlet.is_small(&[of(32), of(32)]));
+    assert!(!outlet.is_small(&[of(1), of(1), of(1)]));
+    assert!(!outlet.is_small(&[of(65)]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -182,7 +215,7 @@ fn bounds_that_cannot_be_kept_are_refused_by_name() {
         (GatherConfig { records: 1001, ..default }, "group_commit.records"),
         (GatherConfig { bytes: Size::mib(2), ..default }, "group_commit.bytes"),
         (GatherConfig { wait: Duration::from_secs(2), ..default }, "group_commit.wait"),
-        (GatherConfig { messages: 0, ..default }, "group_commit.messages"),
+        (GatherConfig { messages: 1, ..default }, "group_commit.messages"),
     ] {
         assert!(refused(config).contains(name), "{}", refused(config));
     }
