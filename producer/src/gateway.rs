@@ -6,6 +6,7 @@
 mod accept;
 mod auth;
 mod connection;
+mod connection_runtime;
 mod delivery;
 mod files;
 mod frame;

@@ -1,42 +1,32 @@
-//! A delivery that goes on when its sender is gone.
+//! Deliveries to the broker, apart from the connections that wait for them.
 
-use std::{
-    pin::Pin,
-    task::{Context, Poll},
-};
+use std::panic::resume_unwind;
 
-use futures_util::future::BoxFuture;
+use tokio::runtime::Handle;
 
-/// Polls a delivery to its end. Dropped before that, it leaves the delivery to a task of its own: what is on its way
-/// to the broker stays in memory until its confirm, and so does the reservation for it.
-pub(super) struct Delivery<T: Send + 'static>(Option<BoxFuture<'static, T>>);
+/// Runs deliveries on the runtime of the broker's connection.
+///
+/// A delivery goes on when its sender is gone: what is on its way to the broker stays in memory until its confirm, and
+/// so does the reservation for it.
+#[derive(Clone, Debug)]
+pub(super) struct Deliveries(Handle);
 
-impl<T: Send + 'static> Delivery<T> {
-    pub(super) fn new(delivering: impl Future<Output = T> + Send + 'static) -> Self {
-        Self(Some(Box::pin(delivering)))
+impl Deliveries {
+    /// On the runtime that calls this.
+    pub(super) fn here() -> Self {
+        Self(Handle::current())
     }
-}
 
-impl<T: Send + 'static> Future for Delivery<T> {
-    type Output = T;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        let Some(delivering) = &mut self.0 else { return Poll::Pending };
-        let polled = delivering.as_mut().poll(cx);
-        if polled.is_ready() {
-            self.0 = None;
-        }
-        polled
-    }
-}
-
-impl<T: Send + 'static> Drop for Delivery<T> {
-    fn drop(&mut self) {
-        if let Some(delivering) = self.0.take()
-            // Without a runtime the process ends, and its memory with it.
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            runtime.spawn(async move { drop(delivering.await) });
+    /// The delivery's outcome; none if that runtime ends before.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        delivering: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        match self.0.spawn(delivering).await {
+            Ok(outcome) => Some(outcome),
+            // As if it had happened here: the connection ends and the panic is logged.
+            Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
+            Err(_) => None,
         }
     }
 }
@@ -51,10 +41,11 @@ mod tests {
     async fn a_delivery_ends_with_its_confirm_and_not_with_its_sender() {
         let (confirm, confirmed) = oneshot::channel::<()>();
         let (end, mut ended) = oneshot::channel::<()>();
-        let mut delivery = Delivery::new(async move {
+        let deliveries = Deliveries::here();
+        let mut delivery = Box::pin(deliveries.run(async move {
             let _held = end;
             let _ = confirmed.await;
-        });
+        }));
         assert!(futures_util::poll!(&mut delivery).is_pending());
         drop(delivery);
         tokio::task::yield_now().await;

@@ -14,14 +14,14 @@ use time::OffsetDateTime;
 
 use super::{
     auth::Caller,
-    delivery::Delivery,
+    delivery::Deliveries,
     influx::{self, Precision},
     limits::Limits,
     offload::Offload,
     payload::{Bounds, Payload, Prepared, Receipts, influx_records, json_records, one_record},
     refusal::Refusal,
 };
-use crate::outlet::Outlet;
+use crate::outlet::{Outlet, closing};
 
 /// The kind of a reading's task.
 pub(crate) const READING: &str = "reading.process";
@@ -71,6 +71,7 @@ pub struct Ingest {
     records: RecordLimits,
     bounds: Bounds,
     offload: Offload,
+    deliveries: Deliveries,
     retry_after: Duration,
 }
 
@@ -94,7 +95,8 @@ pub(super) struct Sender {
 }
 
 impl Ingest {
-    /// Delivers to `outlet` what `routes` take. A reading's time may be `max_clock_skew` ahead; 0 for any time.
+    /// Delivers to `outlet` what `routes` take, on the runtime that calls this. A reading's time may be
+    /// `max_clock_skew` ahead; 0 for any time.
     pub fn new(
         outlet: Arc<dyn Outlet>,
         routes: Routes,
@@ -106,7 +108,8 @@ impl Ingest {
         let reading = routes.kind(READING).ok();
         let bounds = Bounds { body: limits.max_body, records: limits.max_records };
         let (offload, retry_after) = (Offload::new(limits.retry_after), limits.retry_after);
-        Arc::new(Self { outlet, routes, reading, records, bounds, offload, retry_after })
+        let deliveries = Deliveries::here();
+        Arc::new(Self { outlet, routes, reading, records, bounds, offload, deliveries, retry_after })
     }
 
     /// The bindings of all lanes.
@@ -229,11 +232,13 @@ impl Ingest {
             return Ok(Receipts::new(ids, memory));
         }
         let outlet = Arc::clone(&self.outlet);
-        let (outcome, memory) = Delivery::new(async move { (outlet.deliver(tasks).await, memory) }).await;
-        match outcome {
-            Ok(()) => Ok(Receipts::new(ids, memory)),
-            Err(error) => Err(Refusal::Broker { error, retry_after: self.retry_after }),
-        }
+        let delivering = async move { (outlet.deliver(tasks).await, memory) };
+        let error = match self.deliveries.run(delivering).await {
+            Some((Ok(()), memory)) => return Ok(Receipts::new(ids, memory)),
+            Some((Err(error), _)) => error,
+            None => closing(),
+        };
+        Err(Refusal::Broker { error, retry_after: self.retry_after })
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::{
     collections::BTreeMap,
-    io::ErrorKind,
+    io::{self, ErrorKind},
+    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -25,12 +26,15 @@ use garenne_common::{
 };
 use prometheus::IntGauge;
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, sync::mpsc};
+use tokio::{
+    net::{TcpListener, TcpSocket},
+    sync::mpsc,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Access, Gateway, Ingest, Instruments, MemoryBudget, READING, Tls, TlsFiles, accept::Parts,
-    raise_file_limit,
+    connection_runtime::ConnectionRuntime, raise_file_limit,
 };
 use crate::{
     connect,
@@ -44,6 +48,14 @@ use crate::{
 /// Messages that may wait for their confirms: enough for thousands of senders, and a bound on what
 /// a silent broker makes this process keep.
 const IN_FLIGHT: usize = 8192;
+
+/// Connections that the system has made and that wait to be accepted, where it allows so many. A connection beyond it is
+/// tried again by its sender after a second: 128, which is usual, are fewer than a fleet that comes back at once.
+const BACKLOG: u32 = 4096;
+
+/// Answers that the system buffers for one connection. Left to itself it takes megabytes, and a sender that asks and does
+/// not read is served until they are full.
+const SEND_BUFFER: u32 = 64 * 1024;
 
 /// How often a lost connection is tried again when nobody sends.
 const RECONNECT_EVERY: Duration = Duration::from_secs(1);
@@ -70,7 +82,7 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
         }
         _ => None,
     };
-    let listener = bind(&settings).await?;
+    let listener = bind(&settings)?;
     let admin = admin::bind(&settings.common).await?;
     let metrics = Metrics::new("gateway");
     let awaited = "not begun: the broker is being reached";
@@ -103,10 +115,13 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
     instruments
         .watch_memory(&budget)
         .map_err(|error| Failure::new(Exit::Failed, format!("metrics: {error}")))?;
-    let server = settings
-        .server
-        .start(&limits, &instruments)
-        .map_err(|error| Failure::new(Exit::Config, format!("gateway: {error}")))?;
+    let connections = ConnectionRuntime::start()
+        .map_err(|error| Failure::new(Exit::Failed, format!("no threads for connections: {error}")))?;
+    let server = {
+        let _there = connections.handle().enter();
+        settings.server.start(&limits, &instruments)
+    };
+    let server = server.map_err(|error| Failure::new(Exit::Config, format!("gateway: {error}")))?;
     let parts = Arc::new(Parts {
         ingest,
         access: Arc::clone(&access),
@@ -146,7 +161,7 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
     let stop = CancellationToken::new();
     let address = settings.listen_address(&listener);
     tracing::info!(address, server = settings.server.as_str(), "gateway is open for sensors");
-    let gateway = tokio::spawn(Gateway::new(listener, parts, server).run(stop.clone()));
+    let gateway = connections.handle().spawn(Gateway::new(listener, parts, server).run(stop.clone()));
 
     stop_order(&mut commands).await;
     state.accepting.store(false, Ordering::Relaxed);
@@ -196,8 +211,19 @@ async fn stop_order(commands: &mut mpsc::Receiver<Command>) {
     std::future::pending::<()>().await;
 }
 
-async fn bind(settings: &ProducerSettings) -> Result<TcpListener, ConfigError> {
-    TcpListener::bind(settings.listen).await.map_err(|error| {
+/// Listens with room for many connections that are made at once.
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A gateway that is started again takes the port of the one before.
+    socket.set_reuseaddr(true)?;
+    // Accepted sockets inherit it.
+    socket.set_send_buffer_size(SEND_BUFFER)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+fn bind(settings: &ProducerSettings) -> Result<TcpListener, ConfigError> {
+    listen(settings.listen).map_err(|error| {
         let problem = match error.kind() {
             ErrorKind::AddrInUse => {
                 "the address is already in use: stop what listens there, or choose another port, such as --listen 127.0.0.1:8081".to_owned()
