@@ -136,6 +136,15 @@ fn a_replaced_header_fits_the_smallest_frame() {
         unreadable(&header_of(&parsed(&out)).properties).unwrap(),
         "the header frame has 5040 bytes, frame_max is 4096; 1 header is left out"
     );
+    // The headers fit by themselves, but not beside the other properties.
+    let texts = |count| (0..count).flat_map(|_| short(&[b'x'; 255])).collect::<Vec<_>>();
+    let encoded = [texts(2), long(&text(b"a", 2000)), texts(8)].concat();
+    let out = filtered(&mut filter, [&raw(2, 1, &header_payload(2, flags | 1 << 13, &encoded))[..]]);
+    assert!(out.len() <= 4096, "{}", out.len());
+    assert_eq!(
+        unreadable(&header_of(&parsed(&out)).properties).unwrap(),
+        "the header frame has 4593 bytes, frame_max is 4096; 1 header is left out"
+    );
 }
 
 #[test]
