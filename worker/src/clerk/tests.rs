@@ -18,6 +18,9 @@ use crate::{
     supervise::Panics,
 };
 
+mod copies;
+mod fake_broker;
+
 #[derive(Deserialize)]
 struct Anything {}
 json_payload!(Anything, "any.thing");
@@ -52,7 +55,12 @@ fn says(word: Accepted) -> Vec<Arc<dyn Sink>> {
 }
 
 fn bench(sinks: Vec<Arc<dyn Sink>>) -> Bench {
-    let broker = Broker::new("amqp://127.0.0.1:1/%2f", "test").unwrap();
+    bench_with(sinks, "amqp://127.0.0.1:1/%2f", Routes::default())
+}
+
+/// The same for a broker that can be reached, and other lanes.
+fn bench_with(sinks: Vec<Arc<dyn Sink>>, url: &str, routes: Routes) -> Bench {
+    let broker = Broker::new(url, "test").unwrap();
     let (metrics, registry, hurry) = (Metrics::new("test"), Prometheus::new(), CancellationToken::new());
     let (panics, config) = (Panics::register(&registry), WorkerConfig::default());
     let clerk = Arc::new(Clerk {
@@ -60,8 +68,8 @@ fn bench(sinks: Vec<Arc<dyn Sink>>) -> Bench {
         names: Names::new("garenne"),
         ladder: config.retry.ladder().unwrap(),
         max_attempts: 3,
-        routes: Arc::default(),
-        replies: false,
+        routes: Arc::new(routes),
+        replies: true,
         publisher: Publisher::new(broker.clone(), PublisherConfig::default()),
         missing: MissingQueues::new(Link::new(broker, metrics.clone()), &registry),
         desk: Desk::open(sinks, &hurry, &SinkMetrics::register(&registry), &panics),

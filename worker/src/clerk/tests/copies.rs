@@ -1,0 +1,391 @@
+//! Where copies go, what they say, and when their original is settled.
+
+use garenne_common::{
+    config::{Lane, Lanes},
+    task::{TaskId, header::long},
+    telemetry::metrics::TaskOutcome,
+};
+use lapin::{BasicProperties, types::FieldTable};
+
+use super::{
+    fake_broker::{FakeBroker, Published},
+    *,
+};
+
+const FRAME_MAX: u32 = 131_072;
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A clerk, one delivery of its lane `fast`, and the broker.
+struct Scene {
+    bench: Bench,
+    broker: FakeBroker,
+}
+
+async fn scene_with(sinks: Vec<Arc<dyn Sink>>, routes: Routes, frame_max: u32) -> Scene {
+    let broker = FakeBroker::start(frame_max).await;
+    let bench = bench_with(sinks, &broker.url(), routes);
+    bench.metrics.register_kinds(["any.thing"]);
+    Scene { bench, broker }
+}
+
+async fn scene() -> Scene {
+    scene_with(Vec::new(), Routes::default(), FRAME_MAX).await
+}
+
+impl Scene {
+    fn delivery(&self) -> Delivery {
+        Delivery::mock(&self.bench.epoch, 1, b"{}")
+    }
+
+    fn envelope(&mut self, change: impl FnOnce(&mut Envelope)) {
+        let mut envelope = Envelope::clone(&self.bench.envelope);
+        change(&mut envelope);
+        self.bench.envelope = Arc::new(envelope);
+    }
+
+    /// The next message. Nothing is settled before it is confirmed.
+    async fn copy(&mut self) -> Published {
+        let copy = self.broker.next().await;
+        assert_eq!(self.bench.epoch.decided(), [], "settled before its copy was confirmed");
+        copy
+    }
+
+    /// The fate of the original once nothing is on its way any more.
+    async fn fate(&mut self) -> Fate {
+        self.bench.clerk.idle().await;
+        assert!(!self.broker.has_more(), "another message was published");
+        let [(1, fate)] = self.bench.epoch.decided()[..] else { panic!("settled once") };
+        fate
+    }
+
+    /// The dead letters that were counted, by their reasons.
+    fn dead(&self) -> Vec<(String, u64)> {
+        let counts = self.bench.metrics.kind_counts();
+        counts.get("any.thing").map_or_else(Vec::new, |kind| kind.dead.clone().into_iter().collect())
+    }
+}
+
+fn failed(after: Option<Duration>) -> Outcome {
+    Outcome::Retry { error: "io".into(), after }
+}
+
+#[tokio::test]
+async fn a_failed_task_waits_on_the_rung_of_its_wait_with_the_attempt_counted() {
+    let mut scene = scene().await;
+    scene.bench.settle(failed(None));
+    let copy = scene.copy().await;
+    assert_eq!((copy.exchange.as_str(), copy.key.as_str()), ("", "garenne.retry.fast.1s"));
+    assert_eq!(copy.number(header::ATTEMPT), Some(1));
+    assert!(copy.number(header::FIRST_SEEN).is_some());
+    assert_eq!((copy.number(header::NOT_BEFORE), copy.text(header::LANE)), (None, None));
+    copy.ack();
+    assert_eq!(scene.fate().await, Fate::Retried);
+}
+
+#[tokio::test]
+async fn a_retry_after_a_given_wait_has_a_due_time_and_takes_the_longest_rung_that_fits() {
+    for (after, waits, rung) in [(20 * SECOND, 20 * SECOND, "15s"), (2 * MAX_WAIT, MAX_WAIT, "1h")] {
+        let mut scene = scene().await;
+        let before = epoch_ms(SystemTime::now() + waits);
+        scene.bench.settle(failed(Some(after)));
+        let copy = scene.copy().await;
+        assert_eq!(copy.key, format!("garenne.retry.fast.{rung}"));
+        let due = copy.number(header::NOT_BEFORE).unwrap();
+        assert!((before..=epoch_ms(SystemTime::now() + waits)).contains(&due), "due {}", due - before);
+        copy.ack();
+        assert_eq!(scene.fate().await, Fate::Retried);
+    }
+}
+
+#[tokio::test]
+async fn a_task_that_is_put_off_has_a_due_time_and_spends_no_attempt() {
+    let mut scene = scene().await;
+    let before = epoch_ms(SystemTime::now() + 70 * SECOND);
+    scene.bench.settle(Outcome::PutOff { wait: 70 * SECOND });
+    let copy = scene.copy().await;
+    assert_eq!(copy.key, "garenne.retry.fast.1m");
+    let due = copy.number(header::NOT_BEFORE).unwrap();
+    assert!((before..=epoch_ms(SystemTime::now() + 70 * SECOND)).contains(&due), "due {}", due - before);
+    assert_eq!(copy.number(header::ATTEMPT), None);
+    copy.ack();
+    assert_eq!(scene.fate().await, Fate::Retried);
+}
+
+#[tokio::test]
+async fn a_dead_letter_says_why_where_and_by_whom_it_was_given_up() {
+    let mut scene = scene().await;
+    scene.bench.settle(Outcome::Dead { reason: DeadReason::Rejected, error: "no such device".into() });
+    let copy = scene.copy().await;
+    assert_eq!((copy.exchange.as_str(), copy.key.as_str()), ("", "garenne.dead"));
+    let told =
+        [header::REASON, header::ERROR, header::WORKER, header::LANE].map(|name| copy.text(name).unwrap());
+    assert_eq!(told, ["rejected", "no such device", "test", "fast"]);
+    copy.ack();
+    assert_eq!((scene.fate().await, scene.dead()), (Fate::Dead, vec![("rejected".to_owned(), 1)]));
+}
+
+#[tokio::test]
+async fn the_last_attempt_is_named_in_the_dead_letter() {
+    let mut scene = scene().await;
+    scene.envelope(|task| task.attempt = 2);
+    scene.bench.settle(failed(None));
+    let copy = scene.copy().await;
+    assert_eq!(copy.text(header::ERROR).unwrap(), "io (attempt 3 of 3)");
+    assert_eq!(copy.text(header::REASON).unwrap(), "attempts-exhausted");
+    copy.ack();
+    assert_eq!(scene.fate().await, Fate::Dead);
+}
+
+#[tokio::test]
+async fn a_message_that_could_not_be_read_is_dead_under_its_routing_key() {
+    let mut scene = scene().await;
+    let (clerk, lane) = (Arc::clone(&scene.bench.clerk), Arc::clone(&scene.bench.lane));
+    let span = AttemptSpan::default();
+    clerk.dead(&lane, scene.delivery(), None, DeadReason::Malformed, "bad".into(), &span);
+    let copy = scene.copy().await;
+    assert_eq!(copy.properties.kind().as_ref().unwrap().as_str(), "some.kind");
+    assert_eq!(copy.text(header::LANE).unwrap(), "fast");
+    copy.ack();
+    assert_eq!(scene.fate().await, Fate::Dead);
+}
+
+#[tokio::test]
+async fn a_task_enters_the_quarantine_after_a_wait_and_remembers_its_lane() {
+    let mut scene = scene().await;
+    let (clerk, lane) = (Arc::clone(&scene.bench.clerk), Arc::clone(&scene.bench.lane));
+    clerk.quarantine(&lane, scene.delivery(), &scene.bench.envelope);
+    let copy = scene.copy().await;
+    assert_eq!(copy.key, "garenne.retry.quarantine.1s");
+    assert_eq!(copy.text(header::LANE).unwrap(), "fast");
+    copy.ack();
+    assert_eq!(scene.fate().await, Fate::Quarantined);
+}
+
+#[tokio::test]
+async fn a_crash_in_the_quarantine_is_written_on_the_copy() {
+    let mut scene = scene().await;
+    let worker = WorkerIncarnation::new("w", "0195f0c2-7a10-7000-8000-00000000002a");
+    let clerk = Arc::clone(&scene.bench.clerk);
+    clerk.quarantine_again(scene.delivery(), &scene.bench.envelope, 1, &worker);
+    let copy = scene.copy().await;
+    assert_eq!(copy.key, "garenne.retry.quarantine.1s");
+    assert_eq!(copy.number(header::QUARANTINE_RUNS), Some(1));
+    assert_eq!(copy.text(header::QUARANTINE_WORKER), Some(worker.to_string()));
+    copy.ack();
+    assert_eq!(scene.fate().await, Fate::Quarantined);
+}
+
+#[tokio::test]
+async fn a_task_without_a_handler_here_is_handed_on_with_the_time_since_when() {
+    let mut scene = scene().await;
+    let clerk = Arc::clone(&scene.bench.clerk);
+    clerk.hand_on(scene.delivery(), &scene.bench.envelope, 1234);
+    let copy = scene.copy().await;
+    assert_eq!(copy.key, "garenne.retry.quarantine.1s");
+    assert_eq!(copy.number(header::QUARANTINE_SINCE), Some(1234));
+    copy.ack();
+    assert_eq!(scene.fate().await, Fate::Retried);
+}
+
+#[tokio::test]
+async fn out_of_the_quarantine_a_task_goes_to_the_lane_it_came_from_or_that_takes_its_kind() {
+    for (recorded, kind, lane) in [("slow", "bench.noop", "slow"), ("gone", "spectrum.analyze", "slow")] {
+        for outcome in [failed(None), Outcome::PutOff { wait: SECOND }] {
+            let mut scene = scene().await;
+            scene.bench.lane = Names::QUARANTINE.into();
+            scene.envelope(|task| {
+                task.lane = Some(recorded.into());
+                task.kind = Kind::parse(kind).unwrap();
+            });
+            scene.bench.settle(outcome);
+            let copy = scene.copy().await;
+            assert_eq!(copy.key, format!("garenne.retry.{lane}.1s"));
+            assert_eq!(copy.text(header::LANE), None);
+        }
+    }
+}
+
+#[tokio::test]
+async fn out_of_the_quarantine_a_task_of_no_lane_is_malformed() {
+    for outcome in [failed(None), Outcome::PutOff { wait: SECOND }] {
+        let mut scene = scene().await;
+        scene.bench.lane = Names::QUARANTINE.into();
+        scene.envelope(|task| task.lane = Some("gone".into()));
+        scene.bench.settle(outcome);
+        let copy = scene.copy().await;
+        assert_eq!(
+            (copy.key.as_str(), copy.text(header::REASON).unwrap().as_str()),
+            ("garenne.dead", "malformed")
+        );
+        assert!(copy.text(header::ERROR).unwrap().contains("\"gone\""));
+        copy.ack();
+        assert_eq!(scene.fate().await, Fate::Dead);
+    }
+}
+
+#[tokio::test]
+async fn a_copy_for_a_lane_of_several_queues_has_a_key() {
+    let lanes: Lanes =
+        [("fast".to_owned(), Lane { shards: 2, ..Lane::bound_to(["any.#"]) })].into_iter().collect();
+    let routes = Routes { lanes, ..Routes::default() };
+    let mut scene = scene_with(Vec::new(), routes, FRAME_MAX).await;
+    scene.bench.settle(failed(None));
+    let copy = scene.copy().await;
+    assert_eq!(copy.key, "garenne.retry.fast.shards.1s");
+    assert_eq!(copy.text(header::KEY), Some(scene.bench.envelope.id.to_string()));
+    copy.ack();
+    assert_eq!(scene.fate().await, Fate::Retried);
+}
+
+/// Success whose handler asked for tasks of these kinds.
+fn done_with(scene: &Scene, kinds: &[&str]) -> Outcome {
+    let mut output = Output::json(&serde_json::json!({})).unwrap();
+    let task = |kind: &&str| {
+        let id = TaskId::parse(&format!("after-{kind}")).unwrap();
+        NewTask::following(&scene.bench.envelope, id, Kind::parse(kind).unwrap(), b"{}".to_vec())
+    };
+    output.follow_ups = kinds.iter().map(task).collect();
+    Outcome::Done { output, started_at: SystemTime::UNIX_EPOCH, took: Duration::ZERO }
+}
+
+#[tokio::test]
+async fn follow_ups_are_confirmed_before_their_parent_is_acked() {
+    let mut scene = scene().await;
+    let trace = TraceContext::parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", None);
+    scene.envelope(|task| task.trace = trace);
+    scene.bench.settle(done_with(&scene, &["bench.noop", "alert.send"]));
+    let (first, second) = (scene.copy().await, scene.copy().await);
+    let mut keys = [first.key.as_str(), second.key.as_str()];
+    keys.sort_unstable();
+    assert_eq!(keys, ["garenne.tasks.fast", "garenne.tasks.slow"]);
+    assert_eq!(first.text(header::PARENT), Some(scene.bench.envelope.id.to_string()));
+    assert!(first.text(header::TRACEPARENT).unwrap().contains("0af7651916cd43dd8448eb211c80319c"));
+    first.ack();
+    // The first one is stored, this one is not: it alone is published again.
+    second.nack();
+    let again = scene.copy().await;
+    assert_eq!(again.key, second.key);
+    again.ack();
+    assert_eq!(scene.fate().await, Fate::Acked);
+}
+
+#[tokio::test]
+async fn what_a_sink_asks_for_is_started_before_the_ack() {
+    let kind = Kind::parse("alert.send").unwrap();
+    let start = Start { id: TaskId::parse("started").unwrap(), kind, body: b"{}".to_vec() };
+    let mut scene = scene_with(says(Accepted::StoredAnd(vec![start])), Routes::default(), FRAME_MAX).await;
+    scene.bench.done();
+    let copy = scene.copy().await;
+    assert_eq!(copy.key, "garenne.tasks.slow");
+    assert_eq!(copy.properties.message_id().as_ref().unwrap().as_str(), "started");
+    copy.ack();
+    assert_eq!(scene.fate().await, Fate::Acked);
+}
+
+#[tokio::test]
+async fn a_reply_follows_the_ack_and_one_that_no_queue_takes_is_counted() {
+    let mut scene = scene().await;
+    scene.envelope(|task| task.reply_to = Some("answers".into()));
+    scene.bench.done();
+    let reply = scene.broker.next().await;
+    assert_eq!(scene.bench.epoch.decided(), [(1, Fate::Acked)]);
+    assert_eq!((reply.exchange.as_str(), reply.key.as_str()), ("", "answers"));
+    let correlation = reply.properties.correlation_id().as_ref().unwrap().as_str();
+    assert_eq!(correlation, scene.bench.envelope.id.as_str());
+    reply.send_back();
+    assert_eq!(scene.fate().await, Fate::Acked);
+    assert_eq!(scene.bench.clerk.unroutable_replies.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn success_without_anything_to_publish_needs_no_connection() {
+    let mut scene = scene().await;
+    scene.bench.done();
+    assert_eq!(scene.fate().await, Fate::Acked);
+    assert_eq!(scene.broker.connections(), 0);
+}
+
+#[tokio::test]
+async fn a_returned_copy_is_published_again_and_its_queue_is_named_as_missing() {
+    let mut scene = scene().await;
+    scene.bench.settle(failed(None));
+    scene.copy().await.send_back();
+    let again = scene.copy().await;
+    let problems = scene.bench.clerk.missing.problems();
+    assert!(problems.concat().starts_with("queue \"garenne.retry.fast.1s\" is missing"), "{problems:?}");
+    again.ack();
+    assert_eq!(scene.fate().await, Fate::Retried);
+}
+
+#[tokio::test]
+async fn a_queue_that_refuses_three_times_in_a_row_is_looked_for() {
+    let mut scene = scene().await;
+    scene.bench.settle(failed(None));
+    for refusals in 1..=3 {
+        assert!(scene.bench.clerk.missing.problems().is_empty(), "looked for after {refusals} publishes");
+        scene.copy().await.nack();
+    }
+    let last = scene.copy().await;
+    assert_eq!(scene.bench.clerk.missing.problems().len(), 1);
+    last.ack();
+    assert_eq!(scene.fate().await, Fate::Retried);
+}
+
+/// The delivery of a message with a header of so many bytes.
+fn large(scene: &Scene, bytes: usize) -> Delivery {
+    let mut headers = FieldTable::default();
+    headers.insert("large".into(), long(&"x".repeat(bytes)));
+    let mut delivery = scene.delivery();
+    delivery.properties = Arc::new(BasicProperties::default().with_headers(headers));
+    delivery
+}
+
+#[tokio::test]
+async fn a_copy_that_fits_no_frame_is_a_dead_letter_without_what_is_too_large() {
+    let mut scene = scene_with(Vec::new(), Routes::default(), 8192).await;
+    let clerk = Arc::clone(&scene.bench.clerk);
+    clerk.put_off(&scene.bench.lane, large(&scene, 10_000), &scene.bench.envelope, SECOND);
+    let copy = scene.copy().await;
+    assert_eq!(
+        (copy.key.as_str(), copy.text(header::REASON).unwrap().as_str()),
+        ("garenne.dead", "too-large")
+    );
+    assert!(copy.text("large").is_none() && copy.number(header::DROPPED).is_some());
+    assert_eq!(copy.text(header::LANE).unwrap(), "fast");
+    copy.ack();
+    assert_eq!((scene.fate().await, scene.dead()), (Fate::Dead, vec![("too-large".to_owned(), 1)]));
+}
+
+#[tokio::test]
+async fn a_dead_letter_that_fits_no_frame_keeps_its_reason_and_is_counted_once() {
+    let mut scene = scene_with(Vec::new(), Routes::default(), 8192).await;
+    let (clerk, lane) = (Arc::clone(&scene.bench.clerk), Arc::clone(&scene.bench.lane));
+    let (delivery, envelope) = (large(&scene, 10_000), Some(Arc::clone(&scene.bench.envelope)));
+    clerk.dead(&lane, delivery, envelope, DeadReason::Rejected, "no".into(), &AttemptSpan::default());
+    let copy = scene.copy().await;
+    assert_eq!((copy.text("large"), copy.text(header::REASON).unwrap().as_str()), (None, "rejected"));
+    copy.ack();
+    assert_eq!((scene.fate().await, scene.dead()), (Fate::Dead, vec![("rejected".to_owned(), 1)]));
+}
+
+#[tokio::test]
+async fn a_body_that_the_broker_does_not_take_goes_back_and_is_not_published_again() {
+    let mut scene = scene().await;
+    scene.bench.settle(failed(None));
+    let text = "PRECONDITION_FAILED - message size 2 is larger than configured max size 1";
+    scene.copy().await.close_channel(406, text);
+    scene.bench.clerk.hurry.cancel();
+    assert_eq!(scene.fate().await, Fate::Requeued);
+}
+
+#[tokio::test]
+async fn an_attempt_counts_with_its_time_where_it_has_one() {
+    let scene = scene().await;
+    for (attempt, took) in [(TaskOutcome::Interrupted, Some(SECOND)), (TaskOutcome::Panic, None)] {
+        let end = End { outcome: Outcome::HandBack, attempt: Some(attempt), took };
+        let (bench, delivery) = (&scene.bench, scene.delivery());
+        let envelope = Arc::clone(&bench.envelope);
+        bench.clerk.settle(&bench.lane, delivery, envelope, &bench.entry, end, AttemptSpan::default());
+    }
+    assert_eq!(scene.bench.entry.metrics.duration.get_sample_count(), 1);
+}
