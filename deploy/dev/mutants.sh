@@ -1,0 +1,78 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2154  # variables are shared between the parts that ./dev sources
+# Mutation tests: does a test fail when the code is wrong? .cargo/mutants.toml says which files. Sourced, never run.
+
+mutants_version=27.1.0
+# The least share of viable mutants that the tests must catch, in percent.
+mutants_least=90
+# One mutant in so many is tested: the same ones every time, spread over all files. The pool has three times as many.
+mutants_settlement_every=2
+mutants_pool_every=8
+
+# mutants [all] [A…]: A… goes to cargo-mutants. With `all` every mutant is tested, else a sample.
+mutants() {
+    local settlement=(--sharding round-robin --shard "0/$mutants_settlement_every")
+    local pool=(--sharding round-robin --shard "0/$mutants_pool_every") rc=0
+    if [ "${1:-}" = all ]; then settlement=() pool=() && shift; fi
+    require_rust
+    cargo mutants --version >/dev/null 2>&1 ||
+        cargo install --quiet --locked --debug --target-dir target/tools "cargo-mutants@$mutants_version"
+    mutants_copy
+    # Tests of other modules cost time and say nothing about these.
+    local modules=(consumer:: clerk:: loans:: budget:: fleet:: bridge:: handler:: execute:: pack::)
+    rm -rf "$log_dir/mutants"
+    mutate settlement garenne-worker "${settlement[@]}" --cargo-arg=--lib "$@" -- -- "${modules[@]}"
+    mutate settlement garenne-common "${settlement[@]}" --cargo-arg=--lib "$@" -- -- task::
+    mutate pool garenne-pool "${pool[@]}" --cargo-arg={--lib,--test=behavior,--test=model} "$@"
+    mutants_caught settlement || rc=1
+    mutants_caught pool || rc=1
+    return $rc
+}
+
+# The sources in a folder of their own with a build of its own: each mutant is built there in seconds, and the
+# checkout stays as it is. Files keep their times, so that the next run compiles only what changed.
+mutants_copy() {
+    tree=${CARGO_TARGET_DIR:-$root/target}/mutants
+    mkdir -p "$tree"
+    find "$tree" -mindepth 1 -maxdepth 1 ! -name target -exec rm -rf {} +
+    git ls-files -z --cached --others --exclude-standard |
+        tar --null --files-from=- --ignore-failed-read --warning=no-failed-read -cf - | tar -xf - -C "$tree"
+}
+
+# mutate GROUP PACKAGE A…
+mutate() {
+    local group=$1 package=$2 rc=0
+    shift 2
+    local out=$log_dir/mutants/$group-$package
+    mkdir -p "$out"
+    say "mutants of $package; see $out"
+    # No debug information: linking is most of what a mutant costs.
+    (
+        cd "$tree"
+        env -u CARGO_TARGET_DIR CARGO_INCREMENTAL=1 CARGO_PROFILE_DEV_DEBUG=none \
+            cargo mutants --in-place --package "$package" --output "$out" --minimum-test-timeout 60 "$@"
+    ) || rc=$?
+    # 2: some were missed. 3: some ran out of time, which counts as caught. The share decides.
+    case $rc in
+        0 | 2 | 3) ;;
+        *) die "cargo-mutants of $package: exit code $rc" ;;
+    esac
+}
+
+# mutants_caught GROUP: whether enough mutants of the group were caught.
+mutants_caught() {
+    local group=$1 caught missed unviable
+    caught=$(mutants_count caught "$group") missed=$(mutants_count missed "$group")
+    unviable=$(mutants_count unviable "$group")
+    caught=$((caught + $(mutants_count timeout "$group")))
+    # A selection may have none of the group.
+    [ $((caught + missed)) -gt 0 ] || return 0
+    local share=$((caught * 100 / (caught + missed)))
+    echo "[dev] mutants of $group: $caught of $((caught + missed)) caught ($share %), $unviable did not compile" >&2
+    cat "$log_dir/mutants/$group-"*/mutants.out/missed.txt 2>/dev/null | sed 's/^/[dev]   missed: /' >&2
+    [ "$share" -ge "$mutants_least" ] || {
+        warn "at least $mutants_least % must be caught"
+        return 1
+    }
+}
+mutants_count() { cat "$log_dir/mutants/$2-"*/mutants.out/"$1.txt" 2>/dev/null | wc -l; }
