@@ -36,7 +36,7 @@ use crate::{
 mod copies;
 mod lanes;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use copies::Published;
 

@@ -12,3 +12,6 @@ mod wire;
 pub(crate) use member::{Identity, Member};
 pub(crate) use membership::{Command, FleetError, Membership};
 pub(crate) use orders::{Orders, Word};
+
+#[cfg(test)]
+pub(crate) use member::tests;

@@ -209,44 +209,4 @@ impl Bridge {
 }
 
 #[cfg(test)]
-mod tests {
-    use garenne_common::task::{ContentType, Kind, NewTask};
-
-    use super::*;
-
-    const GRACE: i64 = 600_000;
-
-    fn task() -> Envelope {
-        let task = NewTask::new(Kind::parse("k").unwrap(), ContentType::Json, Vec::new());
-        let now = SystemTime::now();
-        Envelope::read("k", &task.properties(now), None, |_| true, now).unwrap()
-    }
-
-    #[test]
-    fn two_crashes_that_stand_make_a_poison() {
-        let who = |life: &str| WorkerIncarnation::new("w", life);
-        let first = task();
-        assert_eq!(count(&first, who("a"), false), Judgement::Crashed(who("a"), 1));
-        let second = Envelope { quarantine_runs: 1, quarantine_worker: Some(who("a")), ..task() };
-        assert_eq!(count(&second, who("b"), true), Judgement::Crashed(who("b"), POISONOUS_RUNS));
-        assert_eq!(count(&second, who("b"), false), Judgement::Crashed(who("b"), 1), "the first is alive");
-        let forged = Envelope { quarantine_runs: u32::MAX, ..second };
-        assert_eq!(count(&forged, who("b"), true), Judgement::Crashed(who("b"), u32::MAX));
-    }
-
-    #[test]
-    fn a_kind_that_another_worker_has_is_handed_on_for_as_long_as_it_takes() {
-        let waiting = Envelope { quarantine_since: Some(1), ..task() };
-        assert_eq!(Unhandled::of(&waiting, true, i64::MAX), Unhandled::HandOn { since: 1 });
-    }
-
-    #[test]
-    fn a_kind_that_no_worker_has_is_handed_on_for_a_bounded_time() {
-        let now = 1_800_000_000_000;
-        let fate = |since| Unhandled::of(&Envelope { quarantine_since: since, ..task() }, false, now);
-        assert_eq!(fate(None), Unhandled::HandOn { since: now });
-        assert_eq!(fate(Some(now - GRACE + 1)), Unhandled::HandOn { since: now - GRACE + 1 });
-        assert_eq!(fate(Some(now - GRACE)), Unhandled::Unknown);
-        assert_eq!(fate(Some(now + 1)), Unhandled::HandOn { since: now }, "no wait is longer than that");
-    }
-}
+mod tests;

@@ -21,6 +21,8 @@ use crate::{
 mod copies;
 mod fake_broker;
 
+pub(crate) use fake_broker::FakeBroker;
+
 #[derive(Deserialize)]
 struct Anything {}
 json_payload!(Anything, "any.thing");
@@ -41,13 +43,13 @@ impl Sink for Says {
 }
 
 /// A clerk whose broker nobody can reach, and one delivery.
-struct Bench {
-    clerk: Arc<Clerk>,
-    entry: Arc<Entry>,
+pub(crate) struct Bench {
+    pub(crate) clerk: Arc<Clerk>,
+    pub(crate) entry: Arc<Entry>,
     lane: Arc<str>,
-    epoch: Arc<Epoch>,
-    envelope: Arc<Envelope>,
-    metrics: Metrics,
+    pub(crate) epoch: Arc<Epoch>,
+    pub(crate) envelope: Arc<Envelope>,
+    pub(crate) metrics: Metrics,
 }
 
 fn says(word: Accepted) -> Vec<Arc<dyn Sink>> {
@@ -59,7 +61,7 @@ fn bench(sinks: Vec<Arc<dyn Sink>>) -> Bench {
 }
 
 /// The same for a broker that can be reached, and other lanes.
-fn bench_with(sinks: Vec<Arc<dyn Sink>>, url: &str, routes: Routes) -> Bench {
+pub(crate) fn bench_with(sinks: Vec<Arc<dyn Sink>>, url: &str, routes: Routes) -> Bench {
     let broker = Broker::new(url, "test").unwrap();
     let (metrics, registry, hurry) = (Metrics::new("test"), Prometheus::new(), CancellationToken::new());
     let (panics, config) = (Panics::register(&registry), WorkerConfig::default());

@@ -387,4 +387,4 @@ impl Member {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

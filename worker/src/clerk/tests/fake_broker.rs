@@ -26,17 +26,17 @@ const HEADER: u8 = 2;
 const END: u8 = 0xce;
 
 /// A listening broker.
-pub(super) struct FakeBroker {
+pub(crate) struct FakeBroker {
     port: u16,
     connections: Arc<AtomicUsize>,
     published: mpsc::UnboundedReceiver<Published>,
 }
 
 /// A message that was published. Its body is not looked at.
-pub(super) struct Published {
-    pub(super) exchange: String,
-    pub(super) key: String,
-    pub(super) properties: BasicProperties,
+pub(crate) struct Published {
+    pub(crate) exchange: String,
+    pub(crate) key: String,
+    pub(crate) properties: BasicProperties,
     channel: u16,
     tag: u64,
     /// The payload of its header frame.
@@ -46,7 +46,7 @@ pub(super) struct Published {
 
 impl FakeBroker {
     /// A broker whose frames have at most this many bytes.
-    pub(super) async fn start(frame_max: u32) -> Self {
+    pub(crate) async fn start(frame_max: u32) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (sender, published) = mpsc::unbounded_channel();
@@ -61,47 +61,47 @@ impl FakeBroker {
         Self { port, connections, published }
     }
 
-    pub(super) fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.port)
     }
 
     /// How many connections there were.
-    pub(super) fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 
     /// The next message.
-    pub(super) async fn next(&mut self) -> Published {
+    pub(crate) async fn next(&mut self) -> Published {
         timeout(TIMEOUT, self.published.recv()).await.expect("a message").expect("the broker runs")
     }
 
     /// Whether a message came that the test has not looked at.
-    pub(super) fn has_more(&mut self) -> bool {
+    pub(crate) fn has_more(&mut self) -> bool {
         self.published.try_recv().is_ok()
     }
 }
 
 impl Published {
-    pub(super) fn number(&self, name: &str) -> Option<i64> {
+    pub(crate) fn number(&self, name: &str) -> Option<i64> {
         header::get(self.properties.headers(), name).and_then(header::integer)
     }
 
-    pub(super) fn text(&self, name: &str) -> Option<String> {
+    pub(crate) fn text(&self, name: &str) -> Option<String> {
         header::get(self.properties.headers(), name).and_then(header::text)
     }
 
     /// Confirms it.
-    pub(super) fn ack(&self) {
+    pub(crate) fn ack(&self) {
         self.answer((60, 80), &[&self.tag.to_be_bytes()[..], &[0]].concat());
     }
 
     /// Refuses to store it.
-    pub(super) fn nack(&self) {
+    pub(crate) fn nack(&self) {
         self.answer((60, 120), &[&self.tag.to_be_bytes()[..], &[0]].concat());
     }
 
     /// Returns it as unroutable, and confirms it, as a broker does.
-    pub(super) fn send_back(&self) {
+    pub(crate) fn send_back(&self) {
         let short = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
         let fields =
             [&312_u16.to_be_bytes()[..], &short("NO_ROUTE"), &short(&self.exchange), &short(&self.key)];
@@ -114,7 +114,7 @@ impl Published {
     }
 
     /// Closes its channel with a code and a text.
-    pub(super) fn close_channel(&self, code: u16, text: &str) {
+    pub(crate) fn close_channel(&self, code: u16, text: &str) {
         let text = [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
         self.answer((20, 40), &[&code.to_be_bytes()[..], &text, &[0, 60, 0, 40]].concat());
     }

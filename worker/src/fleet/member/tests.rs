@@ -13,7 +13,7 @@ use crate::fleet::crash::{ALIVE_AFTER, RECONNECT_GRACE};
 
 /// A broker with the lifecycle stream and control queues. What is published is read at once by the member.
 #[derive(Default)]
-struct Fake {
+pub(crate) struct Fake {
     /// Exchange, routing key, record and time of each publication.
     published: Mutex<Vec<(String, String, Value, Instant)>>,
     /// Workers whose queue is there, or cannot be asked for.
@@ -35,7 +35,7 @@ impl Fake {
         self.published.lock().unwrap().iter().map(|(_, _, record, _)| record.clone()).collect()
     }
 
-    fn events(&self, event: &str) -> usize {
+    pub(crate) fn events(&self, event: &str) -> usize {
         self.records().iter().filter(|record| record["event"] == event).count()
     }
 
@@ -72,7 +72,7 @@ impl Wire for FakeWire {
     }
 }
 
-fn member() -> (Arc<Member>, Arc<Fake>) {
+pub(crate) fn member() -> (Arc<Member>, Arc<Fake>) {
     let fake = Arc::new(Fake::default());
     let identity = Identity { worker: "me".into(), kinds: vec!["mine".into()] };
     let member = Arc::new(Member::new(identity, Names::new("p"), Box::new(FakeWire(Arc::clone(&fake)))));
@@ -88,13 +88,13 @@ fn read(member: &Member, record: &Value) -> bool {
     member.read_life(&serde_json::to_vec(record).unwrap())
 }
 
-fn hello(member: &Member, worker: &str, incarnation: &str) {
+pub(crate) fn hello(member: &Member, worker: &str, incarnation: &str) {
     let record =
         json!({"event": "hello", "worker": worker, "incarnation": incarnation, "at": now(), "kinds": ["k"]});
     assert!(!read(member, &record));
 }
 
-fn run(member: &Member, worker: &str, incarnation: &str, task: &str) {
+pub(crate) fn run(member: &Member, worker: &str, incarnation: &str, task: &str) {
     let record = json!({"event": "run-started", "worker": worker, "incarnation": incarnation, "at": now(), "task": task});
     assert!(!read(member, &record));
 }
