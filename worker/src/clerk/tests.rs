@@ -20,6 +20,7 @@ use crate::{
 
 mod copies;
 mod fake_broker;
+mod follow_ups;
 
 pub(crate) use fake_broker::FakeBroker;
 

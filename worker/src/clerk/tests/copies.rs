@@ -2,7 +2,7 @@
 
 use garenne_common::{
     config::{Lane, Lanes},
-    task::{TaskId, header::long},
+    task::header::long,
     telemetry::metrics::TaskOutcome,
 };
 use lapin::{BasicProperties, types::FieldTable};
@@ -12,46 +12,46 @@ use super::{
     *,
 };
 
-const FRAME_MAX: u32 = 131_072;
+pub(super) const FRAME_MAX: u32 = 131_072;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A clerk, one delivery of its lane `fast`, and the broker.
-struct Scene {
-    bench: Bench,
-    broker: FakeBroker,
+pub(super) struct Scene {
+    pub(super) bench: Bench,
+    pub(super) broker: FakeBroker,
 }
 
-async fn scene_with(sinks: Vec<Arc<dyn Sink>>, routes: Routes, frame_max: u32) -> Scene {
+pub(super) async fn scene_with(sinks: Vec<Arc<dyn Sink>>, routes: Routes, frame_max: u32) -> Scene {
     let broker = FakeBroker::start(frame_max).await;
     let bench = bench_with(sinks, &broker.url(), routes);
     bench.metrics.register_kinds(["any.thing"]);
     Scene { bench, broker }
 }
 
-async fn scene() -> Scene {
+pub(super) async fn scene() -> Scene {
     scene_with(Vec::new(), Routes::default(), FRAME_MAX).await
 }
 
 impl Scene {
-    fn delivery(&self) -> Delivery {
+    pub(super) fn delivery(&self) -> Delivery {
         Delivery::mock(&self.bench.epoch, 1, b"{}")
     }
 
-    fn envelope(&mut self, change: impl FnOnce(&mut Envelope)) {
+    pub(super) fn envelope(&mut self, change: impl FnOnce(&mut Envelope)) {
         let mut envelope = Envelope::clone(&self.bench.envelope);
         change(&mut envelope);
         self.bench.envelope = Arc::new(envelope);
     }
 
     /// The next message. Nothing is settled before it is confirmed.
-    async fn copy(&mut self) -> Published {
+    pub(super) async fn copy(&mut self) -> Published {
         let copy = self.broker.next().await;
         assert_eq!(self.bench.epoch.decided(), [], "settled before its copy was confirmed");
         copy
     }
 
     /// The fate of the original once nothing is on its way any more.
-    async fn fate(&mut self) -> Fate {
+    pub(super) async fn fate(&mut self) -> Fate {
         self.bench.clerk.idle().await;
         assert!(!self.broker.has_more(), "another message was published");
         let [(1, fate)] = self.bench.epoch.decided()[..] else { panic!("settled once") };
@@ -235,74 +235,6 @@ async fn a_copy_for_a_lane_of_several_queues_has_a_key() {
     assert_eq!(copy.text(header::KEY), Some(scene.bench.envelope.id.to_string()));
     copy.ack();
     assert_eq!(scene.fate().await, Fate::Retried);
-}
-
-/// Success whose handler asked for tasks of these kinds.
-fn done_with(scene: &Scene, kinds: &[&str]) -> Outcome {
-    let mut output = Output::json(&serde_json::json!({})).unwrap();
-    let task = |kind: &&str| {
-        let id = TaskId::parse(&format!("after-{kind}")).unwrap();
-        NewTask::following(&scene.bench.envelope, id, Kind::parse(kind).unwrap(), b"{}".to_vec())
-    };
-    output.follow_ups = kinds.iter().map(task).collect();
-    Outcome::Done { output, started_at: SystemTime::UNIX_EPOCH, took: Duration::ZERO }
-}
-
-#[tokio::test]
-async fn follow_ups_are_confirmed_before_their_parent_is_acked() {
-    let mut scene = scene().await;
-    let trace = TraceContext::parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", None);
-    scene.envelope(|task| task.trace = trace);
-    scene.bench.settle(done_with(&scene, &["bench.noop", "alert.send"]));
-    let (first, second) = (scene.copy().await, scene.copy().await);
-    let mut keys = [first.key.as_str(), second.key.as_str()];
-    keys.sort_unstable();
-    assert_eq!(keys, ["garenne.tasks.fast", "garenne.tasks.slow"]);
-    assert_eq!(first.text(header::PARENT), Some(scene.bench.envelope.id.to_string()));
-    assert!(first.text(header::TRACEPARENT).unwrap().contains("0af7651916cd43dd8448eb211c80319c"));
-    first.ack();
-    // The first one is stored, this one is not: it alone is published again.
-    second.nack();
-    let again = scene.copy().await;
-    assert_eq!(again.key, second.key);
-    again.ack();
-    assert_eq!(scene.fate().await, Fate::Acked);
-}
-
-#[tokio::test]
-async fn what_a_sink_asks_for_is_started_before_the_ack() {
-    let kind = Kind::parse("alert.send").unwrap();
-    let start = Start { id: TaskId::parse("started").unwrap(), kind, body: b"{}".to_vec() };
-    let mut scene = scene_with(says(Accepted::StoredAnd(vec![start])), Routes::default(), FRAME_MAX).await;
-    scene.bench.done();
-    let copy = scene.copy().await;
-    assert_eq!(copy.key, "garenne.tasks.slow");
-    assert_eq!(copy.properties.message_id().as_ref().unwrap().as_str(), "started");
-    copy.ack();
-    assert_eq!(scene.fate().await, Fate::Acked);
-}
-
-#[tokio::test]
-async fn a_reply_follows_the_ack_and_one_that_no_queue_takes_is_counted() {
-    let mut scene = scene().await;
-    scene.envelope(|task| task.reply_to = Some("answers".into()));
-    scene.bench.done();
-    let reply = scene.broker.next().await;
-    assert_eq!(scene.bench.epoch.decided(), [(1, Fate::Acked)]);
-    assert_eq!((reply.exchange.as_str(), reply.key.as_str()), ("", "answers"));
-    let correlation = reply.properties.correlation_id().as_ref().unwrap().as_str();
-    assert_eq!(correlation, scene.bench.envelope.id.as_str());
-    reply.send_back();
-    assert_eq!(scene.fate().await, Fate::Acked);
-    assert_eq!(scene.bench.clerk.unroutable_replies.load(Ordering::Relaxed), 1);
-}
-
-#[tokio::test]
-async fn success_without_anything_to_publish_needs_no_connection() {
-    let mut scene = scene().await;
-    scene.bench.done();
-    assert_eq!(scene.fate().await, Fate::Acked);
-    assert_eq!(scene.broker.connections(), 0);
 }
 
 #[tokio::test]
