@@ -50,7 +50,7 @@ mutate() {
     (
         cd "$tree"
         env -u CARGO_TARGET_DIR CARGO_INCREMENTAL=1 CARGO_PROFILE_DEV_DEBUG=none \
-            cargo mutants --in-place --package "$package" --output "$out" --minimum-test-timeout 60 "$@"
+            cargo mutants --in-place --package "$package" --output "$out" --minimum-test-timeout 30 "$@"
     ) || rc=$?
     # 2: some were missed. 3: some ran out of time, which counts as caught. The share decides.
     case $rc in

@@ -39,3 +39,14 @@ impl<O, F: FnOnce(Ending<O>) + Send + 'static> Completion<O> for OnEnd<F> {
         (self.0)(ending);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_completion_that_names_no_trace_has_none() {
+        assert_eq!(Completion::<()>::trace_id(&()), None);
+        assert_eq!(Completion::<()>::trace_id(&OnEnd(|_: Ending<()>| ())), None);
+    }
+}

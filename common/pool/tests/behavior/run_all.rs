@@ -1,6 +1,11 @@
 //! Running a list of tasks and collecting the results.
 
-use garenne_pool::{Ending, Refusal, Spec, TaskId, run_all};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use garenne_pool::{Ending, Refusal, Spec, Task, TaskContext, TaskId, run_all};
 use tokio::runtime;
 
 use crate::test_pool::{Behavior, TestTask, config, finished};
@@ -22,6 +27,29 @@ async fn run_all_returns_every_result_in_order() {
             _ => assert_eq!(answer, Ok(finished(number))),
         }
     }
+}
+
+/// Counts the tasks that ran.
+struct Counted(Arc<AtomicUsize>);
+
+impl Task for Counted {
+    type Output = ();
+
+    async fn run(self, _: TaskContext) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_all_takes_tasks_from_a_long_list_only_as_others_run() {
+    let ran = Arc::new(AtomicUsize::new(0));
+    let tasks = (0..5_000_usize).map(|number| {
+        let ahead = number - ran.load(Ordering::SeqCst);
+        assert!(ahead <= 100, "task {number} was taken while {ahead} had not run");
+        (Spec::short(TaskId::number(number as u64)), Counted(Arc::clone(&ran)))
+    });
+    let answers = run_all(config(4, 1..=2), runtime::Handle::current(), tasks).await.unwrap();
+    assert_eq!((answers.len(), ran.load(Ordering::SeqCst)), (5_000, 5_000));
 }
 
 #[tokio::test(start_paused = true)]

@@ -289,6 +289,18 @@ async fn a_copy_that_fits_no_frame_is_a_dead_letter_without_what_is_too_large() 
 }
 
 #[tokio::test]
+async fn a_dead_letter_out_of_the_quarantine_names_the_lane_it_came_from() {
+    let mut scene = scene_with(Vec::new(), Routes::default(), 8192).await;
+    scene.envelope(|task| task.lane = Some("slow".into()));
+    let (clerk, worker) = (Arc::clone(&scene.bench.clerk), WorkerIncarnation::new("w", "i"));
+    clerk.quarantine_again(large(&scene, 10_000), &scene.bench.envelope, 1, &worker);
+    let copy = scene.copy().await;
+    assert_eq!((copy.key.as_str(), copy.text(header::LANE).unwrap().as_str()), ("garenne.dead", "slow"));
+    copy.ack();
+    assert_eq!(scene.fate().await, Fate::Dead);
+}
+
+#[tokio::test]
 async fn a_dead_letter_that_fits_no_frame_keeps_its_reason_and_is_counted_once() {
     let mut scene = scene_with(Vec::new(), Routes::default(), 8192).await;
     let (clerk, lane) = (Arc::clone(&scene.bench.clerk), Arc::clone(&scene.bench.lane));
