@@ -227,3 +227,39 @@ fn the_marks_of_the_quarantine_come_and_go_together() {
     assert_eq!(read(copy.clone()), (1, Some(worker), None));
     assert_eq!(read(copy.handed_on(9).unmarked()), (0, None, None));
 }
+
+/// A copy of a message that could not be read, with these headers.
+fn copy_with(headers: impl IntoIterator<Item = (String, AMQPValue)>) -> Copied {
+    let mut table = FieldTable::default();
+    for (name, value) in headers {
+        table.insert(name.as_str().into(), value);
+    }
+    Copied::verbatim(&BasicProperties::default().with_headers(table), "k", UNIX_EPOCH)
+}
+
+#[test]
+fn a_copy_is_a_dead_letter_once_it_has_a_reason() {
+    let copy = copy_with([]);
+    assert!(!copy.is_dead());
+    assert!(copy.dead(DeadReason::Rejected, "no", "w", "fast", UNIX_EPOCH).is_dead());
+}
+
+#[test]
+fn many_small_foreign_headers_are_bounded_as_a_few_large_ones_are() {
+    let small = (0..1000).map(|n| (format!("h{n:03}"), long(&"x".repeat(90))));
+    let (bytes, note) = foreign(&copy_with(small).into_properties());
+    assert!((Copied::FOREIGN_BYTES - 100..=Copied::FOREIGN_BYTES).contains(&bytes), "{bytes}");
+    assert_eq!(note.map(|(count, _)| count), Some(1000 - 327));
+}
+
+#[test]
+fn internal_headers_of_a_size_that_no_worker_writes_are_kept_neither_by_a_copy_nor_by_a_bare_one() {
+    let copied = copy_with([(header::ATTEMPT.to_owned(), long(&"x".repeat(40_000)))]);
+    let bare = copied.clone().dead(DeadReason::Malformed, "bad", "w", "fast", UNIX_EPOCH).bare();
+    assert_eq!(header::get(copied.into_properties().headers(), header::ATTEMPT), None);
+    let smaller = copy_with([(header::ATTEMPT.to_owned(), long(&"x".repeat(5_000)))]);
+    let smaller = smaller.dead(DeadReason::Malformed, "bad", "w", "fast", UNIX_EPOCH).bare();
+    for bare in [bare, smaller] {
+        assert_eq!(header::get(bare.finished().headers(), header::ATTEMPT), None);
+    }
+}
