@@ -14,12 +14,12 @@ use axum::{Router, body::Bytes, http::StatusCode, routing::post};
 use garenne_bench::{Rows, number};
 use garenne_common::{
     config::Otlp,
-    task::TraceContext,
     telemetry::{
         Metrics, Traces,
         traces::{LAST_EXPORT, Service, SpanKind},
     },
 };
+use garenne_protocol::task::TraceContext;
 use harness::{Contestant, Watch, compete};
 use tokio::{net::TcpListener, runtime::Runtime};
 

@@ -4,7 +4,7 @@
 //! names what is wrong with a setting, its value, where it came from and what is allowed.
 //!
 //! ```
-//! use garenne_common::config::{self, Common, Invalid, Lanes, Settings, Sources};
+//! use crate::config::{self, Common, Invalid, Lanes, Settings, Sources};
 //! use serde::{Deserialize, Serialize};
 //!
 //! #[derive(Default, Serialize, Deserialize)]
@@ -59,7 +59,7 @@ pub use error::{ConfigError, Invalid};
 pub use events::Events;
 pub use host::host_name;
 pub use known::Settings;
-pub use lane::{Lane, LaneArgs, Lanes, MOST_SHARDS};
+pub use lane::{Lane, LaneArgs, Lanes};
 pub use load::{Sources, load, load_with};
 pub use otlp::{Otlp, OtlpProtocol, OtlpSampler};
 pub use print::print_config;

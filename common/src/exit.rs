@@ -91,7 +91,7 @@ impl From<anyhow::Error> for Failure {
 /// Runs a binary's work and turns its failure into `program: line` on stderr.
 ///
 /// ```no_run
-/// use garenne_common::exit::{self, Exit};
+/// use crate::exit::{self, Exit};
 ///
 /// #[tokio::main]
 /// async fn main() -> Exit {

@@ -1,7 +1,6 @@
-//! Logs, metrics, traces, heartbeats and the admin port.
+//! Logs, metrics, traces and the admin port.
 
 pub mod admin;
-pub mod heartbeat;
 pub mod metrics;
 pub mod traces;
 pub mod tracing;

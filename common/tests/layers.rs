@@ -46,7 +46,15 @@ fn the_pool_depends_on_no_other_crate_of_the_workspace() {
 fn only_the_traces_module_names_opentelemetry() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut found = Vec::new();
-    for part in ["common/src", "common/pool/src", "producer/src", "worker/src", "console/src"] {
+    for part in [
+        "common/src",
+        "common/amqp/src",
+        "common/pool/src",
+        "common/protocol/src",
+        "producer/src",
+        "worker/src",
+        "console/src",
+    ] {
         sources(&root.join(part), &mut found);
     }
     assert!(found.len() > 200, "the sources have moved: {}", found.len());

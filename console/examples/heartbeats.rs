@@ -13,9 +13,9 @@ use std::{
 
 use anyhow::{Context, Result};
 use futures_util::StreamExt;
-use garenne_common::{
+use garenne_protocol::{
+    heartbeat::{ConnectionBeat, Heartbeat, KindBeat, LaneBeat, Program, Stance, TaskBeat},
     task::epoch_ms,
-    telemetry::heartbeat::{ConnectionBeat, Heartbeat, KindBeat, LaneBeat, Program, Stance, TaskBeat},
 };
 use lapin::{
     BasicProperties, Connection, ConnectionProperties,

@@ -6,8 +6,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use garenne_common::{
     config::{CommonArgs, flag},
     shutdown::Mode,
-    topology::BrokerVersion,
 };
+use garenne_protocol::topology::BrokerVersion;
 
 use crate::{dead::cli::DeadVerb, demo::DemoArgs, drill::DrillArgs, leash::LeashArgs};
 

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use garenne_amqp::{Broker, BrokerError};
 use garenne_common::{
-    broker::{Broker, BrokerError, Role},
     exit::{Exit, Failure},
-    topology::{BrokerVersion, Ladder, LaneSpec, Names, Topology},
+    telemetry::metrics::Role,
 };
+use garenne_protocol::topology::{BrokerVersion, Ladder, Names, Topology};
 use lapin::Connection;
 
 use crate::{management::Management, process::Launcher, settings::ConsoleConfig};
@@ -50,7 +51,7 @@ impl Operator {
 
     /// What must be on a broker of this version.
     pub fn topology(&self, version: BrokerVersion) -> Topology {
-        Topology::new(&self.names, &LaneSpec::all(&self.settings.lanes), &self.ladder, version)
+        Topology::new(&self.names, &self.settings.lanes.specs(), &self.ladder, version)
     }
 
     /// Takes leave, so that the broker's log shows no broken connection. Failing at that harms nobody.

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, SystemTime};
 
+use garenne_amqp::{Message, PublishError, Publisher, PublisherConfig, Target};
 use garenne_common::{
-    broker::{Message, PublishError, Publisher, PublisherConfig, Target},
     exit::{Exit, Failure},
     shutdown::Mode,
-    task::{StandingOrder, TaskId, epoch_ms},
 };
+use garenne_protocol::task::{StandingOrder, TaskId, epoch_ms};
 use lapin::BasicProperties;
 use serde::Serialize;
 

@@ -10,7 +10,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use garenne_common::{broker::Backoff, exit::Failure, task::epoch_ms};
+use garenne_amqp::Backoff;
+use garenne_common::exit::Failure;
+use garenne_protocol::task::epoch_ms;
 use tokio::{
     sync::watch,
     task::JoinSet,

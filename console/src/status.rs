@@ -5,10 +5,8 @@ mod snapshot;
 mod view;
 mod workers;
 
-use garenne_common::{
-    exit::{Exit, Failure},
-    telemetry::heartbeat::Program,
-};
+use garenne_common::exit::{Exit, Failure};
+use garenne_protocol::heartbeat::Program;
 use serde_json::json;
 
 use crate::{cli::StatusArgs, fleet::muster, operator::Operator, output};

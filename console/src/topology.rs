@@ -1,10 +1,11 @@
 //! `garenne topology`: create it, compare it with the broker's, print it.
 
+use garenne_amqp::declare::TopologyError;
 use garenne_common::{
     exit::{Exit, Failure, HasExit},
     text::printable,
-    topology::{self, Difference, Leftover, Topology, TopologyError, compare, definitions},
 };
+use garenne_protocol::topology::{Difference, Leftover, Topology, compare, definitions};
 use lapin::Connection;
 use serde_json::{Value, json};
 
@@ -45,7 +46,7 @@ async fn apply(operator: &Operator) -> Result<Exit, Failure> {
     let connection = operator.connect().await?;
     let version = operator.broker.version().await?;
     let wanted = operator.topology(version);
-    let applied = topology::apply(&connection, &wanted).await;
+    let applied = garenne_amqp::declare::apply(&connection, &wanted).await;
     Operator::leave(connection).await;
     match applied {
         Ok(()) => {

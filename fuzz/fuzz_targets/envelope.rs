@@ -6,7 +6,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use arbitrary::{Arbitrary, Unstructured};
-use garenne_common::task::{Copied, DeadReason, Envelope, WorkerIncarnation, header};
+use garenne_protocol::task::{Copied, DeadReason, Envelope, WorkerIncarnation, header};
 use lapin::{
     BasicProperties,
     types::{AMQPValue, FieldTable, LongString, ShortString},

@@ -13,7 +13,7 @@ use std::{
 
 use amq_protocol::frame::{AMQPContentHeader, AMQPFrame, parse_frame};
 use arbitrary::Arbitrary;
-use garenne_common::broker::{frames::FrameFilter, unreadable};
+use garenne_amqp::{frames::FrameFilter, unreadable};
 use lapin::types::{AMQPValue, ShortString};
 use libfuzzer_sys::fuzz_target;
 

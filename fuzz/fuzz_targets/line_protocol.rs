@@ -3,7 +3,7 @@
 
 #![no_main]
 
-use garenne_common::sensor::{Limits, Reading, Timestamp, readings_from};
+use garenne_protocol::sensor::{Limits, Reading, Timestamp, readings_from};
 use garenne_producer::gateway::influx::{Precision, records};
 use libfuzzer_sys::fuzz_target;
 

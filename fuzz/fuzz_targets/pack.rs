@@ -3,7 +3,7 @@
 
 #![no_main]
 
-use garenne_common::task::{Kind, NewTask, read_pack, write_pack};
+use garenne_protocol::task::{Kind, NewTask, read_pack, write_pack};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|body: &[u8]| match read_pack(body) {

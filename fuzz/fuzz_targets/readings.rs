@@ -3,7 +3,7 @@
 
 #![no_main]
 
-use garenne_common::sensor::{Reading, Timestamp, readings_from};
+use garenne_protocol::sensor::{Reading, Timestamp, readings_from};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (u8, &[u8])| {

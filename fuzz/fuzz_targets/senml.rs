@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use garenne_common::sensor::{Timestamp, senml};
+use garenne_protocol::sensor::{Timestamp, senml};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|body: &[u8]| {

@@ -6,8 +6,8 @@ use clap::{Args, Parser, Subcommand};
 use garenne_common::{
     config::{CommonArgs, ConfigError, flag, load, read_secret_file},
     exit::Failure,
-    sensor::Timestamp,
 };
+use garenne_protocol::sensor::Timestamp;
 use secrecy::ExposeSecret;
 
 use crate::{

@@ -1,11 +1,10 @@
 //! From settings to a publisher that works, before anything is promised to anybody.
 
+use garenne_amqp::{Broker, Publisher, PublisherConfig, declare::ensure};
 use garenne_common::{
-    broker::{Broker, Publisher, PublisherConfig, Role},
     config::{Invalid, host_name},
     exit::Failure,
-    telemetry::{Metrics, Traces, traces::Service},
-    topology::ensure,
+    telemetry::{Metrics, Traces, metrics::Role, traces::Service},
 };
 
 use crate::settings::ProducerSettings;

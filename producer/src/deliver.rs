@@ -1,7 +1,8 @@
 //! Where replayed and simulated readings go, and what happens when it does not take them.
 
 use futures_util::future::BoxFuture;
-use garenne_common::{exit::Exit, sensor::Reading, task::TaskId};
+use garenne_common::exit::Exit;
+use garenne_protocol::{sensor::Reading, task::TaskId};
 use std::time::Duration;
 
 mod broker;

@@ -42,7 +42,7 @@ pub use refusal::Refusal;
 pub use server::ServerKind;
 pub use tls::{Tls, TlsFiles};
 
-use garenne_common::task::TraceContext;
+use garenne_protocol::task::TraceContext;
 
 /// Leaves a line in the log for each refusal: who, over what, why. Never what was sent, which may hold
 /// a secret.

@@ -1,6 +1,6 @@
 //! The id a reading has wherever it is sent from, however often.
 
-use garenne_common::{sensor::Reading, task::TaskId};
+use garenne_protocol::{sensor::Reading, task::TaskId};
 
 /// An id that follows from device, metric, time and value. The value is part of it: the same device,
 /// metric and time with another value is a conflict for the worker to find, not a repetition for a
@@ -12,7 +12,7 @@ pub fn of(reading: &Reading) -> TaskId {
 
 #[cfg(test)]
 mod tests {
-    use garenne_common::sensor::Timestamp;
+    use garenne_protocol::sensor::Timestamp;
 
     use super::*;
 

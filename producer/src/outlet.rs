@@ -9,9 +9,9 @@ use futures_util::{
     future::BoxFuture,
     stream::{FuturesUnordered, StreamExt},
 };
-use garenne_common::{
-    broker::{Message, PublishError, Publisher, Target},
-    config::Lanes,
+use garenne_amqp::{Message, PublishError, Publisher, Target};
+use garenne_common::config::Lanes;
+use garenne_protocol::{
     task::{Kind, NewTask, TaskId, pack_properties, write_pack},
     topology::Names,
 };

@@ -8,13 +8,15 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
+use garenne_amqp::{Backoff, PublisherConfig};
 use garenne_common::{
-    broker::{Backoff, PublisherConfig},
     exit::{Exit, Failure},
-    sensor::{Timestamp, readings_from},
     shutdown::{Command, Mode, signal},
-    task::{ContentType, Kind, NewTask, TaskId},
     telemetry::{Metrics, traces::LAST_EXPORT},
+};
+use garenne_protocol::{
+    sensor::{Timestamp, readings_from},
+    task::{ContentType, Kind, NewTask, TaskId},
 };
 use serde::Serialize;
 use serde_json::Value;

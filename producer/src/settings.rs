@@ -6,10 +6,8 @@ use std::{
     time::Duration,
 };
 
-use garenne_common::{
-    config::{Common, Invalid, Lanes, Retry, Settings},
-    topology::{BrokerVersion, LaneSpec, Names, Topology},
-};
+use garenne_common::config::{Common, Invalid, Lanes, Retry, Settings};
+use garenne_protocol::topology::{BrokerVersion, Names, Topology};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -113,6 +111,6 @@ impl ProducerSettings {
     /// What must exist on a broker of this version.
     pub fn topology(&self, version: BrokerVersion) -> Topology {
         let ladder = self.retry.ladder().expect("validated with the settings");
-        Topology::new(&self.names(), &LaneSpec::all(&self.lanes), &ladder, version)
+        Topology::new(&self.names(), &self.lanes.specs(), &ladder, version)
     }
 }

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 use garenne_bench::{Rows, number};
-use garenne_common::task::epoch_ms;
+use garenne_protocol::task::epoch_ms;
 use garenne_tests::harness::{
     broker::{Broker, BrokerOptions},
     scene::Scene,

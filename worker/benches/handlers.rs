@@ -12,7 +12,7 @@ mod harness;
 use std::{f64::consts::TAU, fmt::Write as _, hint::black_box, io, ops::ControlFlow};
 
 use garenne_bench::{Rows, number};
-use garenne_common::sensor::{Timestamp, readings_from};
+use garenne_protocol::sensor::{Timestamp, readings_from};
 use garenne_worker::builtin::{
     reading::{Calibration, process},
     spectrum, window,

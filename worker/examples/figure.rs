@@ -9,7 +9,7 @@
 
 use std::{env, error::Error, fmt::Write as _, fs, path::Path};
 
-use garenne_common::sensor::{Timestamp, readings_from};
+use garenne_protocol::sensor::{Timestamp, readings_from};
 use garenne_worker::{
     Raised, Rules,
     builtin::{

@@ -29,8 +29,9 @@ pub use rules::{BadRules, Rules};
 
 use std::time::Duration;
 
+use garenne_protocol::sensor::{Timestamp, Unit};
+
 use crate::builtin::reading::Stored;
-use garenne_common::sensor::{Timestamp, Unit};
 use rules::{Condition, Rule};
 
 /// What a rule raises in a recording.

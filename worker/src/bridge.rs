@@ -8,11 +8,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use garenne_common::{
-    shutdown::Fate,
-    task::{ContentType, DeadReason, Envelope, Origin},
-};
+use garenne_common::shutdown::Fate;
 use garenne_pool::{Completion, Ending, Refusal, Spec, panic_message};
+use garenne_protocol::task::{ContentType, DeadReason, Envelope, Origin};
 use tokio::{
     sync::{Notify, Semaphore},
     time::timeout,

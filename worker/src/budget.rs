@@ -5,9 +5,9 @@ use std::time::Duration;
 use garenne_common::{
     config::{ConfigError, Lane, Lanes},
     shutdown::Mode,
-    task::matches_binding,
     telemetry::traces::LAST_EXPORT,
 };
+use garenne_protocol::task::matches_binding;
 use humantime::format_duration;
 
 use crate::settings::WorkerConfig;

@@ -11,11 +11,13 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use garenne_amqp::{PublishError, Publisher, Target};
 use garenne_common::{
-    broker::{PublishError, Publisher, Target},
     shutdown::Fate,
-    task::{Copied, DeadReason, Envelope, NewTask, TraceContext, WorkerIncarnation, epoch_ms, header},
     telemetry::{Metrics, Traces},
+};
+use garenne_protocol::{
+    task::{Copied, DeadReason, Envelope, NewTask, TraceContext, WorkerIncarnation, epoch_ms, header},
     topology::{Ladder, Names},
 };
 use rand::Rng;

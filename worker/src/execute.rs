@@ -6,11 +6,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use garenne_common::{
-    task::{DeadReason, Envelope},
-    telemetry::metrics::TaskOutcome,
-};
+use garenne_common::telemetry::metrics::TaskOutcome;
 use garenne_pool::{self as pool, Cause, Ending};
+use garenne_protocol::task::{DeadReason, Envelope};
 
 use crate::{
     consumer::Epoch,
@@ -162,7 +160,7 @@ impl End {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use garenne_common::task::{ContentType, Kind, NewTask, StandingOrder, TaskId};
+    use garenne_protocol::task::{ContentType, Kind, NewTask, StandingOrder, TaskId};
     use serde::Deserialize;
 
     use super::*;

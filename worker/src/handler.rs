@@ -21,7 +21,7 @@ pub use error::TaskError;
 pub(crate) use error::Wish;
 pub use follow_up::FollowUps;
 pub(crate) use follow_up::Routes;
-pub use garenne_common::task::ContentType;
+pub use garenne_protocol::task::ContentType;
 pub use output::{IntoOutput, Output, ReadingRow};
 pub(crate) use progress::Board;
 pub use retry::{Class, RetryPolicy};

@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use garenne_common::task::TaskId;
+use garenne_protocol::task::TaskId;
 
 use crate::consumer::Delivery;
 

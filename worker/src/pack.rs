@@ -14,8 +14,8 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use garenne_common::task::{BadPack, Envelope, Packed, read_pack};
 use garenne_pool::{self as pool, Cause, Ending};
+use garenne_protocol::task::{BadPack, Envelope, Packed, read_pack};
 
 use crate::{
     consumer::Epoch,

@@ -5,7 +5,7 @@
 
 use std::{env, panic, sync::Arc};
 
-use garenne_common::task::Envelope;
+use garenne_protocol::task::Envelope;
 
 tokio::task_local! {
     /// The task whose handler is being polled.

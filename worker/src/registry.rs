@@ -2,10 +2,8 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use garenne_common::{
-    task::{Kind, KindError},
-    telemetry::metrics::KindMetrics,
-};
+use garenne_common::telemetry::metrics::KindMetrics;
+use garenne_protocol::task::{Kind, KindError};
 use thiserror::Error;
 
 use crate::handler::{ErasedHandler, TaskOptions};

@@ -12,7 +12,7 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use garenne_common::task::{Envelope, Kind, TaskId, TraceContext};
+use garenne_protocol::task::{Envelope, Kind, TaskId, TraceContext};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use thiserror::Error;

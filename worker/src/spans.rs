@@ -9,13 +9,13 @@ use std::{
 
 use garenne_common::{
     shutdown::Fate,
-    task::{DeadReason, Envelope, NewTask, TraceContext},
     telemetry::{
         Traces,
         metrics::TaskOutcome,
         traces::{Begun, Span, SpanKind},
     },
 };
+use garenne_protocol::task::{DeadReason, Envelope, NewTask, TraceContext};
 
 use crate::sink::Accepted;
 

@@ -4,7 +4,7 @@
 use std::{future::Future, panic::AssertUnwindSafe};
 
 use futures_util::{FutureExt, future::BoxFuture};
-use garenne_common::broker::Backoff;
+use garenne_amqp::Backoff;
 use garenne_pool::panic_message;
 use prometheus::{IntCounterVec, Opts, Registry};
 

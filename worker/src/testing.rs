@@ -6,11 +6,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use garenne_common::{
-    task::{ContentType, Envelope, Kind, NewTask, TaskId},
-    telemetry::Metrics,
-};
+use garenne_common::telemetry::Metrics;
 use garenne_pool::{Ending, OnEnd, Pool, PoolConfig, Spec};
+use garenne_protocol::task::{ContentType, Envelope, Kind, NewTask, TaskId};
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
@@ -34,7 +32,7 @@ pub enum Verdict {
     /// Tried again, where attempts are left.
     Retry(String),
     /// A dead letter with this reason.
-    Dead(garenne_common::task::DeadReason, String),
+    Dead(garenne_protocol::task::DeadReason, String),
     /// Put off by this long.
     PutOff(Duration),
     /// Handed back to the broker.

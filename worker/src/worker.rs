@@ -6,13 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use garenne_amqp::{BrokerError, PublishError, declare::TopologyError};
 use garenne_common::{
-    broker::{BrokerError, PublishError},
     config::{ConfigError, Invalid},
     exit::{Exit, HasExit},
     shutdown::{Command, Mode, Receipt, Tally},
     telemetry::Metrics,
-    topology::TopologyError,
 };
 use garenne_pool as pool;
 use thiserror::Error;

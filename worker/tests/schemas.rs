@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use garenne_common::sensor::schema::ReadingsSchema;
+use garenne_protocol::sensor::schema::ReadingsSchema;
 use garenne_worker::builtin::{alert, reading, spectrum, window};
 use schemars::{Schema, generate::SchemaSettings};
 

@@ -1,6 +1,6 @@
 //! The stock kinds as a worker runs them, without a broker.
 
-use garenne_common::task::DeadReason;
+use garenne_protocol::task::DeadReason;
 use garenne_worker::{
     Worker, WorkerConfig,
     cli::stock,

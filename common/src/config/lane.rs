@@ -7,18 +7,19 @@ mod partial;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use garenne_protocol::{
+    task::matches_binding,
+    topology::{LaneSpec, MOST_SHARDS},
+};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{Concurrency, Invalid, list};
-use crate::task::matches_binding;
+
 pub use args::LaneArgs;
 
 /// Quorum queues refuse more.
 pub const MOST_PREFETCH: u16 = 2000;
-
-/// More leaders than this no cluster spreads, and each costs every worker a consumer.
-pub const MOST_SHARDS: u16 = 16;
 
 /// Longest lane name: `<prefix>.retry.<lane>.<delay>` stays well within AMQP's 255 bytes.
 pub const LONGEST_NAME: usize = 32;
@@ -109,6 +110,19 @@ impl Lanes {
     /// All lanes there are settings for, picked or not.
     pub fn defined(&self) -> impl Iterator<Item = (&str, &Lane)> {
         self.defined.iter().map(|(name, lane)| (name.as_str(), lane))
+    }
+
+    /// The same for the topology: a process that works on some lanes still declares all, so that what it may
+    /// put off or hand on has somewhere to go.
+    pub fn specs(&self) -> Vec<LaneSpec> {
+        self.defined()
+            .map(|(name, lane)| LaneSpec {
+                name: name.to_owned(),
+                bindings: lane.bindings.clone(),
+                shards: lane.shards,
+                consumer_timeout: lane.consumer_timeout,
+            })
+            .collect()
     }
 
     /// The names of the lanes this process works on.

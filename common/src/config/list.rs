@@ -1,5 +1,5 @@
 //! Lists that a single environment variable can carry: `a,b` besides `["a", "b"]`.
-//! For `#[serde(with = "garenne_common::config::list")]` on a `Vec`.
+//! For `#[serde(with = "crate::config::list")]` on a `Vec`.
 
 use std::fmt;
 use std::marker::PhantomData;

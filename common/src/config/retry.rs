@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use garenne_protocol::topology::{Delay, Ladder};
 use serde::{Deserialize, Serialize};
 
 use super::Invalid;
-use crate::topology::{Delay, Ladder};
 
 /// The delays of the retry ladder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -18,9 +18,9 @@ use std::{
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Registry, TextEncoder};
 
-use super::heartbeat::{ConnectionBeat, GatewayBeat, KindBeat};
+use garenne_protocol::heartbeat::{ConnectionBeat, GatewayBeat, KindBeat};
 
-pub use connection::{ConnectionMetrics, PublishResult};
+pub use connection::{ConnectionMetrics, PublishResult, Role};
 pub use gateway::GatewayMetrics;
 pub use kind::{KindMetrics, TaskOutcome, UNKNOWN_KIND};
 pub use lane::LaneMetrics;

@@ -14,6 +14,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use garenne_protocol::task::TraceContext;
 use opentelemetry::{
     Context, KeyValue,
     trace::{
@@ -28,10 +29,7 @@ use opentelemetry_sdk::{
 use tokio::runtime::Handle;
 
 use super::Metrics;
-use crate::{
-    config::{Invalid, Otlp, OtlpSampler},
-    task::TraceContext,
-};
+use crate::config::{Invalid, Otlp, OtlpSampler};
 
 pub use opentelemetry::trace::SpanKind;
 pub use recorded::{Recorded, Recorder};

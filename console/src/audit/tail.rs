@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use garenne_common::sensor::{ReadingKey, Timestamp};
+use garenne_protocol::sensor::{ReadingKey, Timestamp};
 use serde::Deserialize;
 
 use super::evidence::Execution;

@@ -11,7 +11,8 @@ use axum::{
     extract::{Path, State},
     http::StatusCode,
 };
-use garenne_common::{exit::Failure, task::epoch_ms};
+use garenne_common::exit::Failure;
+use garenne_protocol::task::epoch_ms;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::Instant;

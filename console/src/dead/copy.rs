@@ -2,10 +2,10 @@
 
 use std::time::SystemTime;
 
-use garenne_common::{
-    broker::{Message, Target},
-    config::MOST_SHARDS,
+use garenne_amqp::{Message, Target};
+use garenne_protocol::{
     task::{Copied, epoch_ms, header, matches_binding},
+    topology::MOST_SHARDS,
 };
 use lapin::BasicProperties;
 use uuid::Uuid;
@@ -138,7 +138,7 @@ pub(super) fn stable(properties: &BasicProperties) -> String {
 
 #[cfg(test)]
 mod tests {
-    use garenne_common::task::header::long;
+    use garenne_protocol::task::header::long;
     use lapin::types::{AMQPValue, FieldTable};
 
     use super::*;

@@ -8,9 +8,9 @@ use std::{
 
 use garenne_common::{
     exit::{Exit, HasExit},
-    task::{DeadReason, epoch_ms, matches_binding},
     text::printable,
 };
+use garenne_protocol::task::{DeadReason, epoch_ms, matches_binding};
 use thiserror::Error;
 
 use super::{cli::FilterArgs, letter::Letter};
@@ -109,7 +109,7 @@ impl Filter {
 mod tests {
     use std::time::UNIX_EPOCH;
 
-    use garenne_common::task::header::{self, long};
+    use garenne_protocol::task::header::{self, long};
     use lapin::types::AMQPValue;
 
     use super::{super::letter::tests::letter, *};

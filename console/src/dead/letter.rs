@@ -1,9 +1,7 @@
 //! A dead letter, as far as an operator asks about it.
 
-use garenne_common::{
-    broker::take_unreadable,
-    task::header::{self, integer, text},
-};
+use garenne_amqp::take_unreadable;
+use garenne_protocol::task::header::{self, integer, text};
 use lapin::{
     BasicProperties,
     message::Delivery,
@@ -99,7 +97,7 @@ fn last_death(headers: &Option<FieldTable>) -> Option<&FieldTable> {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use garenne_common::task::header::long;
+    use garenne_protocol::task::header::long;
 
     use super::*;
 

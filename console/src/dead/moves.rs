@@ -14,10 +14,8 @@ use std::{
 };
 
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
-use garenne_common::{
-    broker::{PublishError, Publisher, PublisherConfig},
-    exit::{Exit, Failure},
-};
+use garenne_amqp::{PublishError, Publisher, PublisherConfig};
+use garenne_common::exit::{Exit, Failure};
 use indicatif::ProgressBar;
 use lapin::{Connection, message::Delivery};
 use tokio::time::{Instant, sleep, sleep_until};

@@ -2,10 +2,8 @@
 
 use std::{collections::BTreeMap, fmt::Write, time::SystemTime};
 
-use garenne_common::{
-    task::{epoch_ms, header},
-    text::{printable, printable_json},
-};
+use garenne_common::text::{printable, printable_json};
+use garenne_protocol::task::{epoch_ms, header};
 use lapin::{BasicProperties, message::Delivery};
 use serde_json::{Map, Value, json};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::Context;
-use garenne_common::sensor::Timestamp;
+use garenne_protocol::sensor::Timestamp;
 use serde::Deserialize;
 use serde_json::json;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::format_description};

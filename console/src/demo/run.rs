@@ -7,10 +7,7 @@ use std::{
 };
 
 use anyhow::Context;
-use garenne_common::{
-    exit::{Exit, Failure},
-    topology,
-};
+use garenne_common::exit::{Exit, Failure};
 use rustix::process::Signal;
 use tokio::{
     sync::mpsc,
@@ -78,7 +75,7 @@ pub async fn run(operator: &Operator, args: &DemoArgs, config: Option<&Path>) ->
     let recording = Recording::open(args.recording.as_deref())?;
     let connection = operator.connect().await?;
     let wanted = operator.topology(operator.broker.version().await?);
-    let ensured = topology::ensure(&connection, &wanted).await;
+    let ensured = garenne_amqp::declare::ensure(&connection, &wanted).await;
     Operator::leave(connection).await;
     ensured?;
     let store = match &operator.settings.postgres_url {

@@ -9,8 +9,8 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
-use garenne_common::{
-    broker::{Backoff, Broker, Message, PublishError, Publisher, PublisherConfig, Target},
+use garenne_amqp::{Backoff, Broker, Message, PublishError, Publisher, PublisherConfig, Target};
+use garenne_protocol::{
     task::{ContentType, Kind, NewTask, TaskId},
     topology::Names,
 };

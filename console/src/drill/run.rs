@@ -8,11 +8,8 @@ use std::{
 };
 
 use anyhow::Context;
-use garenne_common::{
-    exit::{Exit, Failure},
-    task::Kind,
-    topology,
-};
+use garenne_common::exit::{Exit, Failure};
+use garenne_protocol::task::Kind;
 use tokio::{
     sync::mpsc,
     task::JoinSet,
@@ -76,7 +73,7 @@ pub async fn run(operator: &Operator, args: &DrillArgs, config: Option<&Path>) -
     let mut interrupts = interrupts()?;
     let connection = operator.connect().await?;
     let version = operator.broker.version().await?;
-    let ensured = topology::ensure(&connection, &operator.topology(version)).await;
+    let ensured = garenne_amqp::declare::ensure(&connection, &operator.topology(version)).await;
     Operator::leave(connection).await;
     ensured?;
     let dir = folder(args.report.as_deref())?;

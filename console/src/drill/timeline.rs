@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use garenne_common::task::epoch_ms;
+use garenne_protocol::task::epoch_ms;
 use serde::Serialize;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 

@@ -6,9 +6,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use garenne_amqp::Broker;
 use garenne_common::{
-    broker::{Broker, Role},
     exit::{Exit, Failure},
+    telemetry::metrics::Role,
 };
 use rustix::process::Signal;
 use tokio::{

@@ -1,11 +1,9 @@
 //! Hearing heartbeats: a queue of this console's own, which goes with its connection.
 
 use futures_util::StreamExt;
-use garenne_common::{
-    broker::unreadable,
-    exit::Failure,
-    telemetry::heartbeat::{BEATS, Heartbeat},
-};
+use garenne_amqp::unreadable;
+use garenne_common::exit::Failure;
+use garenne_protocol::heartbeat::{BEATS, Heartbeat};
 use lapin::{
     BasicProperties, Channel, Connection, Consumer,
     options::{BasicConsumeOptions, BasicPublishOptions, QueueBindOptions, QueueDeclareOptions},

@@ -3,7 +3,9 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use futures_util::StreamExt;
-use garenne_common::{broker::unreadable, exit::Failure, task::header};
+use garenne_amqp::unreadable;
+use garenne_common::exit::Failure;
+use garenne_protocol::task::header;
 use lapin::{
     Channel, Connection, Consumer,
     message::Delivery,

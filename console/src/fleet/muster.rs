@@ -3,7 +3,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use garenne_common::{exit::Failure, task::epoch_ms};
+use garenne_common::exit::Failure;
+use garenne_protocol::task::epoch_ms;
 use tokio::time::{Instant, timeout_at};
 
 use super::{ear::Ear, lives, roster::Roster};

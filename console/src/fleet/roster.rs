@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use garenne_common::telemetry::heartbeat::{Heartbeat, Program, Stance};
+use garenne_protocol::heartbeat::{Heartbeat, Program, Stance};
 use serde::Serialize;
 
 use super::totals::Totals;
@@ -165,7 +165,7 @@ fn state(member: &Member, now: i64) -> State {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use garenne_common::telemetry::heartbeat::KindBeat;
+    use garenne_protocol::heartbeat::KindBeat;
 
     use super::*;
 

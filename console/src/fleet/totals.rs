@@ -3,10 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use garenne_common::telemetry::{
-    heartbeat::{Heartbeat, KindBeat, LaneBeat},
-    metrics::DURATIONS,
-};
+use garenne_common::telemetry::metrics::DURATIONS;
+use garenne_protocol::heartbeat::{Heartbeat, KindBeat, LaneBeat};
 use serde::Serialize;
 
 /// Names that are kept; what comes beyond them is a foreign flood.

@@ -1,6 +1,6 @@
 //! A lane at one moment: its queue by the broker, its workers by their heartbeats.
 
-use garenne_common::telemetry::heartbeat::Program;
+use garenne_protocol::heartbeat::Program;
 use serde::Serialize;
 
 use super::{Known, ring::Ring};

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use garenne_common::telemetry::heartbeat::Program;
+use garenne_protocol::heartbeat::Program;
 use serde::Serialize;
 
 use super::{EVERY, Known, LaneSample};

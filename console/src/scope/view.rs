@@ -1,6 +1,6 @@
 //! The fleet as the page and the terminal show it: what is now, and one point per sample for the curves.
 
-use garenne_common::telemetry::heartbeat::{GatewayBeat, Heartbeat, LaneBeat, Program, TaskBeat};
+use garenne_protocol::heartbeat::{GatewayBeat, Heartbeat, LaneBeat, Program, TaskBeat};
 use serde::Serialize;
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! Workers and gateways for people.
 
-use garenne_common::telemetry::heartbeat::{Heartbeat, Program};
+use garenne_protocol::heartbeat::{Heartbeat, Program};
 
 use crate::{
     fleet::{MemberView, Roster, State},

@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use garenne_common::{
-    exit::Failure,
-    topology::{BrokerVersion, Delay, Topology},
-};
+use garenne_common::exit::Failure;
+use garenne_protocol::topology::{BrokerVersion, Delay, Topology};
 use lapin::Connection;
 use serde::{Deserialize, Serialize};
 

@@ -205,7 +205,7 @@ fn worker_row(worker: &WorkerNow) -> Row<'static> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use garenne_common::telemetry::heartbeat::{LaneBeat, TaskBeat};
+    use garenne_protocol::heartbeat::{LaneBeat, TaskBeat};
     use ratatui::{
         Terminal,
         backend::TestBackend,

@@ -10,12 +10,10 @@ use std::{
 
 use axum::{Json, Router, http::StatusCode, routing::post};
 use futures_util::future::BoxFuture;
+use garenne_amqp::{Broker, PublishError, Publisher, PublisherConfig, declare::ensure};
 use garenne_common::{
-    broker::{Broker, PublishError, Publisher, PublisherConfig, Role},
     config::Lanes,
-    task::{Kind, NewTask},
-    telemetry::{Metrics, Traces},
-    topology::{Names, ensure},
+    telemetry::{Metrics, Traces, metrics::Role},
 };
 use garenne_producer::{
     gateway::{Access, Gateway, Ingest, Instruments, Limits, MemoryBudget, Parts, Routes, ServerKind},
@@ -24,6 +22,10 @@ use garenne_producer::{
         gather::{GatherConfig, GatherOutlet, Parcels},
     },
     settings::ProducerSettings,
+};
+use garenne_protocol::{
+    task::{Kind, NewTask},
+    topology::Names,
 };
 use lapin::{BasicProperties, Confirmation, options::ConfirmSelectOptions};
 use serde_json::Value;

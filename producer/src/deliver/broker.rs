@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use garenne_common::{
-    broker::PublishError,
-    exit::{Exit, HasExit},
+use garenne_amqp::PublishError;
+use garenne_common::exit::{Exit, HasExit};
+use garenne_protocol::{
     sensor::Reading,
     task::{ContentType, Kind, NewTask, TaskId},
 };

@@ -8,7 +8,9 @@ use std::{
     time::Duration,
 };
 
-use garenne_common::{broker::Backoff, exit::Exit, sensor::Reading};
+use garenne_amqp::Backoff;
+use garenne_common::exit::Exit;
+use garenne_protocol::sensor::Reading;
 use tokio::{sync::Semaphore, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 

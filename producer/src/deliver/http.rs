@@ -3,11 +3,8 @@
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use garenne_common::{
-    exit::{Exit, Failure},
-    sensor::Reading,
-    task::TaskId,
-};
+use garenne_common::exit::{Exit, Failure};
+use garenne_protocol::{sensor::Reading, task::TaskId};
 use reqwest::{StatusCode, header};
 use serde::Deserialize;
 

@@ -7,7 +7,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use garenne_common::{
+use garenne_protocol::{
     sensor::{Reading, Timestamp},
     task::TaskId,
 };

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use garenne_amqp::{Publisher, PublisherConfig};
 use garenne_common::{
-    broker::{Publisher, PublisherConfig},
     exit::{Exit, Failure},
     telemetry::{Metrics, Traces, traces::LAST_EXPORT},
 };

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use garenne_common::{exit::Exit, sensor::Reading, task::TaskId};
+use garenne_common::exit::Exit;
+use garenne_protocol::{sensor::Reading, task::TaskId};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     net::TcpStream,

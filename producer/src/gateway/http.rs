@@ -15,10 +15,8 @@ use axum::{
     routing::{get, post},
 };
 use base64::Engine;
-use garenne_common::{
-    task::{ContentType, Envelope, TaskId, TraceContext},
-    telemetry::traces::{Begun, Span, SpanKind},
-};
+use garenne_common::telemetry::traces::{Begun, Span, SpanKind};
+use garenne_protocol::task::{ContentType, Envelope, TaskId, TraceContext};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;

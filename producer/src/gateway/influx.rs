@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use garenne_common::sensor::{BadRecord, Limits, Reading, Record, Timestamp, Unit, parse::Fault};
+use garenne_protocol::sensor::{BadRecord, Limits, Reading, Record, Timestamp, Unit, parse::Fault};
 use influxdb_line_protocol::{FieldValue, ParsedLine, parse_lines, split_lines};
 use sha2::{Digest, Sha256};
 
@@ -324,7 +324,7 @@ mod tests {
             if let Ok(records) = records(body.as_bytes(), Precision { nanos: 1 }, now(), &most(1000)) {
                 for record in records {
                     let json = serde_json::to_vec(&record.reading).unwrap();
-                    let again = garenne_common::sensor::readings_from("application/json", &json, now());
+                    let again = garenne_protocol::sensor::readings_from("application/json", &json, now());
                     prop_assert!(again.is_ok(), "{:?} {:?}", record, again);
                 }
             }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use garenne_common::{
+use garenne_protocol::{
     sensor::{
         Record, Timestamp,
         parse::{Form, Limits as RecordLimits, readings_in},

@@ -1,6 +1,6 @@
 //! The API's own description, OpenAPI 3.1.
 
-use garenne_common::sensor::{Reading, Unit};
+use garenne_protocol::sensor::{Reading, Unit};
 use serde_json::{Value, json};
 
 /// The document of a gateway whose lanes have these bindings. The reading's schema comes from the type

@@ -3,10 +3,8 @@
 use std::io::{Cursor, Read};
 
 use flate2::read::MultiGzDecoder;
-use garenne_common::{
-    config::Size,
-    task::{NewTask, TaskId},
-};
+use garenne_common::config::Size;
+use garenne_protocol::task::{NewTask, TaskId};
 
 use super::{
     memory::{Reservation, append},
@@ -193,7 +191,7 @@ mod tests {
     use std::{io::Write, time::Duration};
 
     use flate2::{Compression, write::GzEncoder};
-    use garenne_common::task::{ContentType, Kind};
+    use garenne_protocol::task::{ContentType, Kind};
 
     use super::*;
     use crate::gateway::{limits::Limits, memory::MemoryBudget};

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use garenne_common::{
-    broker::PublishError,
-    config::Size,
+use garenne_amqp::PublishError;
+use garenne_common::config::Size;
+use garenne_protocol::{
     sensor::BadRecord,
     task::{IdError, KindError},
 };

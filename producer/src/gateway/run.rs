@@ -11,18 +11,21 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use garenne_amqp::{Heart, Publisher, PublisherConfig};
 use garenne_common::{
-    broker::{Heart, Publisher, PublisherConfig, Role},
     config::{ConfigError, host_name},
     exit::{Exit, Failure},
     shutdown::{Command, Mode, signal},
-    task::{Kind, TaskId, epoch_ms},
     telemetry::{
         Metrics,
         admin::{self, AdminPort, Control, GroupCommand, Readiness},
-        heartbeat::{Heartbeat, Program, Stance},
+        metrics::Role,
         traces::LAST_EXPORT,
     },
+};
+use garenne_protocol::{
+    heartbeat::{Heartbeat, Program, Stance},
+    task::{Kind, TaskId, epoch_ms},
 };
 use prometheus::IntGauge;
 use serde_json::{Value, json};

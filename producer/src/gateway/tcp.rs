@@ -7,10 +7,8 @@ use futures_util::{
     future::{BoxFuture, ready},
     stream::FuturesOrdered,
 };
-use garenne_common::{
-    task::TraceContext,
-    telemetry::traces::{Begun, Span, SpanKind},
-};
+use garenne_common::telemetry::traces::{Begun, Span, SpanKind};
+use garenne_protocol::task::TraceContext;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     time::timeout,

@@ -2,12 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
+use garenne_amqp::PublishError;
 use garenne_common::{
-    broker::PublishError,
     config::{Concurrency, Size},
     telemetry::{Metrics, Traces},
-    topology::Names,
 };
+use garenne_protocol::topology::Names;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},

@@ -14,11 +14,9 @@ use futures_util::{
     future::{BoxFuture, join_all, ready},
     stream::FuturesUnordered,
 };
-use garenne_common::{
-    broker::PublishError,
-    config::{Invalid, Size},
-    task::{Kind, MOST_RECORDS, NewTask},
-};
+use garenne_amqp::PublishError;
+use garenne_common::config::{Invalid, Size};
+use garenne_protocol::task::{Kind, MOST_RECORDS, NewTask};
 use serde::{Deserialize, Serialize};
 use tokio::{
     sync::{

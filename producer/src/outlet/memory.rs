@@ -4,7 +4,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::future::BoxFuture;
-use garenne_common::{broker::PublishError, task::NewTask};
+use garenne_amqp::PublishError;
+use garenne_protocol::task::NewTask;
 use tokio::sync::{Semaphore, watch};
 
 use super::Outlet;

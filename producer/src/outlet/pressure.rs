@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use garenne_common::broker::PublishError;
+use garenne_amqp::PublishError;
 use tokio::time::Instant;
 
 /// The messages under way, by when they were sent.

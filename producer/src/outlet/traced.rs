@@ -3,12 +3,9 @@
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use garenne_common::{
-    broker::PublishError,
-    task::NewTask,
-    telemetry::{Traces, traces::SpanKind},
-    topology::Names,
-};
+use garenne_amqp::PublishError;
+use garenne_common::telemetry::{Traces, traces::SpanKind};
+use garenne_protocol::{task::NewTask, topology::Names};
 
 use super::Outlet;
 
@@ -65,10 +62,8 @@ impl Outlet for TracedOutlet {
 
 #[cfg(test)]
 mod tests {
-    use garenne_common::{
-        config::Otlp,
-        task::{ContentType, Kind, TraceContext},
-    };
+    use garenne_common::config::Otlp;
+    use garenne_protocol::task::{ContentType, Kind, TraceContext};
 
     use super::*;
     use crate::outlet::memory::MemoryOutlet;

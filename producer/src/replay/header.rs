@@ -1,6 +1,6 @@
 //! A column's heading: what is measured, and in which unit.
 
-use garenne_common::sensor::Unit;
+use garenne_protocol::sensor::Unit;
 
 /// How units are written in headings, where that is not the registry's own symbol.
 const SPELLINGS: &[(&str, &str)] = &[

@@ -1,6 +1,6 @@
 //! Dates and times of day as recordings write them.
 
-use garenne_common::sensor::Timestamp;
+use garenne_protocol::sensor::Timestamp;
 use time::{Date, Month, OffsetDateTime, PrimitiveDateTime, Time, UtcOffset};
 
 /// What comes first in a date whose year is not.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use garenne_common::sensor::Unit;
+use garenne_protocol::sensor::Unit;
 use time::UtcOffset;
 
 use super::{

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use garenne_common::sensor::Timestamp;
+use garenne_protocol::sensor::Timestamp;
 use thiserror::Error;
 use tokio::time::Instant;
 

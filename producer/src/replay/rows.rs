@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use garenne_common::sensor::{Reading, Timestamp, Unit};
+use garenne_protocol::sensor::{Reading, Timestamp, Unit};
 
 use super::{
     fields,

@@ -8,9 +8,9 @@ use std::{
 
 use garenne_common::{
     exit::{Exit, Failure},
-    sensor::{Reading, Timestamp},
     shutdown::{Command, Mode, signal},
 };
+use garenne_protocol::sensor::{Reading, Timestamp};
 use serde::Serialize;
 use tokio::{
     sync::{mpsc, oneshot},

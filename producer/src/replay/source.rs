@@ -2,10 +2,8 @@
 
 use std::{io, path::Path};
 
-use garenne_common::{
-    exit::{Exit, Failure},
-    sensor::{Timestamp, readings_from},
-};
+use garenne_common::exit::{Exit, Failure};
+use garenne_protocol::sensor::{Timestamp, readings_from};
 use time::OffsetDateTime;
 
 use super::{

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use garenne_common::sensor::{Reading, Timestamp, Unit};
+use garenne_protocol::sensor::{Reading, Timestamp, Unit};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 
 /// How often and how badly sensors fail. Chances are per reading, from 0 to 1.

@@ -8,9 +8,9 @@ use std::{
 
 use garenne_common::{
     exit::{Exit, Failure},
-    sensor::Timestamp,
     shutdown::{Command, Mode, signal},
 };
+use garenne_protocol::sensor::Timestamp;
 use serde::Serialize;
 use time::OffsetDateTime;
 use tokio::{sync::mpsc, time::Instant};

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use futures_util::StreamExt;
-use garenne_common::telemetry::heartbeat::{Heartbeat, Program, Stance};
+use garenne_protocol::heartbeat::{Heartbeat, Program, Stance};
 use garenne_tests::harness::{
     gateway::GatewayPlan,
     process::Signal,

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
-use garenne_common::task::DeadReason;
+use garenne_protocol::task::DeadReason;
 use garenne_tests::harness::{
     raw_amqp::{Outcome, RawClient, RawMessage, Received},
     scene::Scene,

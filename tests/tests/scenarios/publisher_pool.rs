@@ -4,10 +4,8 @@ use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::Result;
 use futures_util::future::join_all;
-use garenne_common::{
-    broker::{self, Message, PublishError, Publisher, PublisherConfig, Target},
-    task::{ContentType, Kind, NewTask},
-};
+use garenne_amqp::{Broker, Message, PublishError, Publisher, PublisherConfig, Target};
+use garenne_protocol::task::{ContentType, Kind, NewTask};
 use garenne_tests::harness::{
     fault::Proxy,
     scene::Scene,
@@ -24,7 +22,7 @@ async fn queue(scene: &Scene) -> Result<String> {
 }
 
 fn publisher(url: &str, config: PublisherConfig) -> Result<Publisher> {
-    Ok(Publisher::new(broker::Broker::new(url, "test")?, config))
+    Ok(Publisher::new(Broker::new(url, "test")?, config))
 }
 
 fn message(queue: &str, body: Vec<u8>) -> Result<Message> {

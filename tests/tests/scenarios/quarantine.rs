@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use garenne_common::task::header;
+use garenne_protocol::task::header;
 use garenne_tests::harness::{
     broker::{Broker, BrokerOptions},
     client::{headers, text, with_id},

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use garenne_common::sensor::Timestamp;
+use garenne_protocol::sensor::Timestamp;
 use garenne_tests::harness::{
     broker::{Broker, BrokerOptions},
     client::{headers, with_id},

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use garenne_common::task::{ContentType, Kind, NewTask, StandingOrder, TaskId};
+use garenne_protocol::task::{ContentType, Kind, NewTask, StandingOrder, TaskId};
 use garenne_tests::harness::{
     client::{Taken, headers, text, with_id},
     scene::Scene,

@@ -6,7 +6,8 @@ use std::{
     time::Duration,
 };
 
-use garenne_common::{config::parse_toml, sensor::Unit};
+use garenne_common::config::parse_toml;
+use garenne_protocol::sensor::Unit;
 use serde::Deserialize;
 
 use super::Micros;

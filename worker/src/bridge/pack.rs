@@ -6,12 +6,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use garenne_common::{
-    shutdown::Fate,
-    task::{DeadReason, Envelope},
-    telemetry::metrics::TaskOutcome,
-};
+use garenne_common::{shutdown::Fate, telemetry::metrics::TaskOutcome};
 use garenne_pool::{Ending, Spec};
+use garenne_protocol::task::{DeadReason, Envelope};
 
 use super::{Bridge, Job, Ready, Run, SUSPICIOUS_DEATHS, SUSPICIOUS_RETURNS, Suspect};
 use crate::{

@@ -11,8 +11,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use garenne_common::task::{DeadReason, Envelope, TaskId, WorkerIncarnation, epoch_ms};
 use garenne_pool::Phase;
+use garenne_protocol::task::{DeadReason, Envelope, TaskId, WorkerIncarnation, epoch_ms};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Bridge;

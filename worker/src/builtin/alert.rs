@@ -4,7 +4,7 @@
 //! each request, a few quick retries with jitter, a breaker per host, batches per webhook. What that
 //! does not heal goes through the fleet's own ladder, which waits without holding anything.
 
-use garenne_common::sensor::Timestamp;
+use garenne_protocol::sensor::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};

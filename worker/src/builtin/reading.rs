@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use garenne_common::sensor::{Record, Timestamp, Unit};
+use garenne_protocol::sensor::{Record, Timestamp, Unit};
 use schemars::JsonSchema;
 use serde::Serialize;
 

@@ -5,7 +5,7 @@
 //! `null`. Every statistic is the one NumPy or SciPy calls by that name, and tested against it;
 //! what has no value for an input is `null`, and an input that says nothing is refused by name.
 
-use garenne_common::sensor::Timestamp;
+use garenne_protocol::sensor::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

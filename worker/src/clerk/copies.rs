@@ -6,11 +6,9 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use garenne_common::{
-    broker::{Backoff, Message, PublishError, Target},
-    shutdown::Fate,
-    task::{Copied, DeadReason},
-};
+use garenne_amqp::{Backoff, Message, PublishError, Target};
+use garenne_common::shutdown::Fate;
+use garenne_protocol::task::{Copied, DeadReason};
 use lapin::types::ShortString;
 
 use super::Clerk;

@@ -2,11 +2,10 @@
 
 use std::{sync::Arc, time::SystemTime};
 
-use garenne_common::{
-    broker::{Message, Target},
-    shutdown::Fate,
+use garenne_amqp::{Message, Target};
+use garenne_common::{shutdown::Fate, telemetry::traces::Span};
+use garenne_protocol::{
     task::{Copied, Envelope, NewTask},
-    telemetry::traces::Span,
     topology::{Delay, Place},
 };
 

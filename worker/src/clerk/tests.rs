@@ -1,10 +1,8 @@
 use std::sync::Mutex;
 
 use futures_util::{FutureExt, future::BoxFuture};
-use garenne_common::{
-    broker::{Broker, PublisherConfig},
-    task::{ContentType, Kind},
-};
+use garenne_amqp::{Broker, PublisherConfig};
+use garenne_protocol::task::{ContentType, Kind};
 use prometheus::Registry as Prometheus;
 use serde::Deserialize;
 use tokio::time::sleep;

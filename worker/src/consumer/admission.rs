@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use garenne_common::broker::Backoff;
+use garenne_amqp::Backoff;
 use tokio::time::Instant;
 
 /// How long nothing may panic until the queue counts as consumed in order again.

@@ -6,7 +6,8 @@ use std::sync::{
 };
 
 use bytes::Bytes;
-use garenne_common::{broker::take_unreadable, shutdown::Fate};
+use garenne_amqp::take_unreadable;
+use garenne_common::shutdown::Fate;
 use lapin::{BasicProperties, types::ShortString};
 
 use super::epoch::{Epoch, Order};

@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use garenne_common::{
-    broker::{Backoff, BrokerError, unreadable},
-    task::header,
-};
+use garenne_amqp::{Backoff, BrokerError, unreadable};
+use garenne_protocol::task::header;
 use lapin::{
     Channel,
     message::Delivery,

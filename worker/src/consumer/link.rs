@@ -5,11 +5,12 @@ use std::{
     time::Duration,
 };
 
-use garenne_common::{
-    broker::{Broker, BrokerError, Role},
-    telemetry::Metrics,
-    topology::{Topology, TopologyError, ensure},
+use garenne_amqp::{
+    Broker, BrokerError,
+    declare::{TopologyError, ensure},
 };
+use garenne_common::telemetry::{Metrics, metrics::Role};
+use garenne_protocol::topology::Topology;
 use lapin::{
     Channel, Connection,
     options::{BasicQosOptions, QueueDeclareOptions},

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use garenne_common::broker::Target;
+use garenne_amqp::Target;
 use prometheus::{IntGaugeVec, Opts, Registry};
 use tokio::{
     sync::Mutex as AsyncMutex,

@@ -4,10 +4,8 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use garenne_common::{
-    broker::{Backoff, unreadable},
-    topology::Names,
-};
+use garenne_amqp::{Backoff, unreadable};
+use garenne_protocol::topology::Names;
 use lapin::{
     Channel,
     message::Delivery,

@@ -3,7 +3,7 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, TryStreamExt, stream::TryReadyChunksError};
-use garenne_common::broker::{Backoff, BrokerError};
+use garenne_amqp::{Backoff, BrokerError};
 use lapin::{
     Channel, Consumer,
     options::{BasicCancelOptions, BasicConsumeOptions},

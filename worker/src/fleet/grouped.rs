@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError, Weak},
 };
 
-use garenne_common::task::Envelope;
+use garenne_protocol::task::Envelope;
 
 /// Entries below which nothing is searched for tasks that ended.
 const FEW: usize = 64;
@@ -61,7 +61,7 @@ impl Entries {
 mod tests {
     use std::time::SystemTime;
 
-    use garenne_common::task::{ContentType, Kind, NewTask};
+    use garenne_protocol::task::{ContentType, Kind, NewTask};
 
     use super::*;
 

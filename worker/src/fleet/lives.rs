@@ -7,7 +7,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use garenne_common::{task::WorkerIncarnation, topology::LIFECYCLE_KEPT};
+use garenne_protocol::{task::WorkerIncarnation, topology::LIFECYCLE_KEPT};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 

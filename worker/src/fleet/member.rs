@@ -8,8 +8,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use garenne_common::{
-    broker::{Backoff, Message, PublishError, Target},
+use garenne_amqp::{Backoff, Message, PublishError, Target};
+use garenne_protocol::{
     task::{Envelope, StandingOrder, WorkerIncarnation, epoch_ms},
     topology::Names,
 };

@@ -3,12 +3,12 @@
 
 use std::{sync::Arc, time::Duration};
 
+use garenne_amqp::{Backoff, BrokerError, PublishError, Publisher};
 use garenne_common::{
-    broker::{Backoff, BrokerError, PublishError, Publisher},
     exit::{Exit, HasExit},
     shutdown::Mode,
-    topology::Names,
 };
+use garenne_protocol::topology::Names;
 use humantime::format_duration;
 use serde::Deserialize;
 use thiserror::Error;

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use garenne_common::{
+use garenne_protocol::{
     task::{Envelope, StandingOrder, epoch_ms},
     topology::DIRECTIVES_KEPT,
 };

@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use futures_util::{FutureExt, future::BoxFuture};
-use garenne_common::{
-    broker::{Message, PublishError, Publisher},
-    topology::Names,
-};
+use garenne_amqp::{Message, PublishError, Publisher};
+use garenne_protocol::topology::Names;
 use tokio::time::timeout;
 
 use crate::consumer::{Link, presence};

@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use garenne_common::{
-    task::{Envelope, Kind, NewTask, TaskId, TraceContext},
-    telemetry::Traces,
-};
+use garenne_common::telemetry::Traces;
 use garenne_pool as pool;
+use garenne_protocol::task::{Envelope, Kind, NewTask, TaskId, TraceContext};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 

@@ -2,7 +2,7 @@
 
 use std::{error::Error, sync::Arc, time::Duration};
 
-use garenne_common::task::DeadReason;
+use garenne_protocol::task::DeadReason;
 
 use super::Unreadable;
 

@@ -5,10 +5,8 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use garenne_common::{
-    config::Lanes,
-    task::{Envelope, Kind, NewTask, TaskId},
-};
+use garenne_common::config::Lanes;
+use garenne_protocol::task::{Envelope, Kind, NewTask, TaskId};
 use serde::Serialize;
 
 use super::TaskError;
@@ -97,10 +95,8 @@ impl FollowUps {
 
 #[cfg(test)]
 mod tests {
-    use garenne_common::{
-        config::Size,
-        task::{ContentType, DeadReason, TraceContext},
-    };
+    use garenne_common::config::Size;
+    use garenne_protocol::task::{ContentType, DeadReason, TraceContext};
     use serde_json::json;
 
     use super::*;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use garenne_common::task::NewTask;
+use garenne_protocol::task::NewTask;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use time::OffsetDateTime;

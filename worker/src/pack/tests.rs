@@ -1,10 +1,10 @@
 use std::time::SystemTime;
 
-use garenne_common::{
-    task::{ContentType, DeadReason, Kind, NewTask, StandingOrder, TaskId, pack_properties, write_pack},
-    telemetry::{Metrics, metrics::TaskOutcome},
-};
+use garenne_common::telemetry::{Metrics, metrics::TaskOutcome};
 use garenne_pool::{OnEnd, Pool, PoolConfig, Spec, Stop, Task};
+use garenne_protocol::task::{
+    ContentType, DeadReason, Kind, NewTask, StandingOrder, TaskId, pack_properties, write_pack,
+};
 use tokio::sync::{Semaphore, oneshot};
 
 use super::*;

@@ -11,7 +11,7 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use garenne_common::broker::Backoff;
+use garenne_amqp::Backoff;
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep_until},

@@ -3,10 +3,8 @@
 use std::{sync::Arc, time::SystemTime};
 
 use futures_util::future::{BoxFuture, try_join_all};
-use garenne_common::{
-    broker::{Message, Publisher, Target},
-    task::{ContentType, NewTask},
-};
+use garenne_amqp::{Message, Publisher, Target};
+use garenne_protocol::task::{ContentType, NewTask};
 
 use super::{Accepted, Finished, Sink, SinkError};
 use crate::consumer::MissingQueues;

@@ -1,8 +1,5 @@
-use garenne_common::{
-    config::Otlp,
-    task::{ContentType, Kind, TaskId},
-    telemetry::traces::Recorder,
-};
+use garenne_common::{config::Otlp, telemetry::traces::Recorder};
+use garenne_protocol::task::{ContentType, Kind, TaskId};
 
 use super::*;
 

@@ -5,13 +5,11 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use garenne_common::{
-    config::host_name,
+use garenne_common::{config::host_name, telemetry::Metrics};
+use garenne_pool::{Phase, Snapshot, TaskState};
+use garenne_protocol::{
+    heartbeat::{Heartbeat, LaneBeat, Program, Stance, TaskBeat},
     task::epoch_ms,
-    telemetry::{
-        Metrics,
-        heartbeat::{Heartbeat, Program, Stance},
-    },
 };
 use tokio::sync::watch;
 
@@ -56,7 +54,7 @@ impl Status {
             gateway: None,
         };
         for lane in &self.lanes {
-            beat.add_lane(&lane.name, &lane.pool.snapshot(), |id| self.progress.done(id));
+            add_lane(&mut beat, &lane.name, &lane.pool.snapshot(), |id| self.progress.done(id));
             let counted = metrics.lane(&lane.name);
             if let Some(shown) = beat.lanes.get_mut(&*lane.name) {
                 shown.trouble = lane.trouble.now();
@@ -69,4 +67,33 @@ impl Status {
         beat.bound();
         beat
     }
+}
+
+/// Adds a lane as its pool shows it.
+fn add_lane(beat: &mut Heartbeat, name: &str, pool: &Snapshot, progress: impl Fn(&str) -> Option<f64>) {
+    beat.running += pool.running;
+    for task in &pool.tasks {
+        let (id, kind) = (task.id.to_string(), task.label.unwrap_or_default().to_owned());
+        beat.kinds.entry(kind.clone()).or_default().started += 1;
+        beat.tasks.push(TaskBeat {
+            progress: progress(&id),
+            lane: name.to_owned(),
+            seconds: task.running_seconds.unwrap_or_default(),
+            group: task.group.as_ref().map(ToString::to_string),
+            stopping: task.state != TaskState::Running,
+            id,
+            kind,
+        });
+    }
+    let lane = LaneBeat {
+        slots: pool.workers.max,
+        busy: pool.workers.busy,
+        queued: pool.queued,
+        capacity: pool.queue,
+        stuck: pool.stuck,
+        restarts: pool.workers.restarts,
+        open: pool.phase == Phase::Open,
+        ..LaneBeat::default()
+    };
+    beat.lanes.insert(name.to_owned(), lane);
 }

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use garenne_amqp::{BrokerError, Heart, Publisher};
 use garenne_common::{
-    broker::{BrokerError, Heart, Publisher},
     shutdown::{Command, Mode},
     telemetry::{Traces, admin::AdminPort, traces::LAST_EXPORT},
 };

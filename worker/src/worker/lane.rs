@@ -3,7 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
-use garenne_common::{broker::BrokerError, config::Lane as LaneConfig, telemetry::metrics::LaneMetrics};
+use garenne_amqp::BrokerError;
+use garenne_common::{config::Lane as LaneConfig, telemetry::metrics::LaneMetrics};
 use garenne_pool::{Observer, Phase, Placement, Pool, PoolConfig, PoolOptions};
 use prometheus::IntGauge;
 use tokio::{

@@ -6,18 +6,20 @@ use std::{
 };
 
 use futures_util::FutureExt;
+use garenne_amqp::{Backoff, Broker, Heart, Publisher, PublisherConfig};
 use garenne_common::{
-    broker::{Backoff, Broker, Heart, Publisher, PublisherConfig},
     config::{Concurrency, Lane},
     exit::{Exit, HasExit},
     shutdown::Command,
-    task::Origin,
     telemetry::{
         Traces,
         admin::{self, AdminPort},
         traces::Service,
     },
-    topology::{BrokerVersion, LaneSpec, Names, Topology},
+};
+use garenne_protocol::{
+    task::Origin,
+    topology::{BrokerVersion, Names, Topology},
 };
 use tokio::{
     runtime::{Builder, Handle, Runtime},
@@ -77,7 +79,7 @@ pub(super) async fn start(
         PublisherConfig { while_connected: true, ..PublisherConfig::default() },
         metrics,
     );
-    let topology = |version| Topology::new(&names, &LaneSpec::all(&config.lanes), &ladder, version);
+    let topology = |version| Topology::new(&names, &config.lanes.specs(), &ladder, version);
     let missing = MissingQueues::new(link.clone(), worker.metrics.registry());
     let reaching = async {
         let version = reach(&broker, &link, &publisher, topology, config.connect_timeout).await?;

@@ -36,7 +36,7 @@ fn prefetch<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D
 }
 
 fn shards<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::Error> {
-    number(deserializer, "shards", super::MOST_SHARDS)
+    number(deserializer, "shards", garenne_protocol::topology::MOST_SHARDS)
 }
 
 /// A number beyond 65535 is refused in the same words as one that is only beyond what is allowed.

@@ -2,13 +2,32 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use garenne_protocol::heartbeat::ConnectionBeat;
 use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
 use super::register::{self, CONFIRMS};
-use crate::{
-    broker::{PublishError, Role},
-    telemetry::heartbeat::ConnectionBeat,
-};
+
+/// What a connection is for; the label of `garenne_connection_up` and part of its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Publishes with confirms.
+    Publish,
+    /// Consumes and settles.
+    Consume,
+    /// An operator's look or a declaration.
+    Operate,
+}
+
+impl Role {
+    /// The label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Publish => "publish",
+            Self::Consume => "consume",
+            Self::Operate => "operate",
+        }
+    }
+}
 
 /// How a publish ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -29,23 +48,6 @@ impl PublishResult {
     /// Every result.
     pub const ALL: [Self; 5] =
         [Self::Confirmed, Self::Returned, Self::Refused, Self::Unconfirmed, Self::NotSent];
-
-    /// How this publish ended.
-    pub fn of(published: &Result<(), PublishError>) -> Self {
-        match published {
-            Ok(()) => Self::Confirmed,
-            Err(PublishError::Unroutable { .. }) => Self::Returned,
-            Err(PublishError::Refused { .. }) => Self::Refused,
-            Err(PublishError::InDoubt(_) | PublishError::Denied(_)) => Self::Unconfirmed,
-            Err(
-                PublishError::Busy { .. }
-                | PublishError::Connect(_)
-                | PublishError::Blocked
-                | PublishError::TooLarge { .. }
-                | PublishError::Unheard(_),
-            ) => Self::NotSent,
-        }
-    }
 
     /// The result as a metric label.
     pub const fn as_str(self) -> &'static str {

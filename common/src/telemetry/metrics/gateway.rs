@@ -1,9 +1,9 @@
 //! The gateway's own metrics.
 
+use garenne_protocol::heartbeat::GatewayBeat;
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
 use super::register;
-use crate::telemetry::heartbeat::GatewayBeat;
 
 /// Requests and connections of the sensor gateway; a clone counts into the same.
 #[derive(Debug, Clone)]

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
+use garenne_protocol::heartbeat::KindBeat;
+use garenne_protocol::task::DeadReason;
 use prometheus::core::Metric;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, Registry};
 
 use super::register::{self, DURATIONS};
-use crate::task::DeadReason;
-use crate::telemetry::heartbeat::KindBeat;
 
 /// The label of every kind that no handler was registered for.
 pub const UNKNOWN_KIND: &str = "unknown";

@@ -1,10 +1,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use garenne_protocol::task::DeadReason;
+
 use super::*;
-use crate::broker::{PublishError, Role};
 use crate::shutdown::Fate;
-use crate::task::DeadReason;
+use crate::telemetry::metrics::Role;
 
 /// Every series with its value, as a scraper reads them.
 fn scrape(metrics: &Metrics) -> BTreeMap<String, f64> {
@@ -88,9 +89,8 @@ fn handles_count_where_they_say() {
     kind.ended(TaskOutcome::Success, Duration::from_micros(200));
     kind.dead(DeadReason::AttemptsExhausted);
     let took = Duration::from_millis(2);
-    metrics.connection().published(PublishResult::of(&Ok(())), took);
-    let doubt = Err(PublishError::InDoubt("the connection ended".into()));
-    metrics.connection().published(PublishResult::of(&doubt), took);
+    metrics.connection().published(PublishResult::Confirmed, took);
+    metrics.connection().published(PublishResult::Unconfirmed, took);
     let series = scrape(&metrics);
     for (name, value) in [
         (r#"garenne_deliveries_total{lane="fast"}"#, 2.0),

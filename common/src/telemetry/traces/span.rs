@@ -2,6 +2,7 @@
 
 use std::{borrow::Cow, time::SystemTime};
 
+use garenne_protocol::task::TraceContext;
 use opentelemetry::{
     KeyValue, Value,
     trace::{Span as _, Status},
@@ -9,7 +10,6 @@ use opentelemetry::{
 use opentelemetry_sdk::trace::Span as SdkSpan;
 
 use super::read;
-use crate::task::TraceContext;
 
 /// A span under way. Dropped, it ends.
 #[derive(Debug)]

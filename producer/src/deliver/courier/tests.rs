@@ -1,7 +1,7 @@
 use std::sync::Mutex;
 
 use futures_util::future::BoxFuture;
-use garenne_common::{sensor::Timestamp, task::TaskId};
+use garenne_protocol::{sensor::Timestamp, task::TaskId};
 
 use super::*;
 

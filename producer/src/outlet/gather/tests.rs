@@ -1,6 +1,6 @@
 use std::sync::Mutex;
 
-use garenne_common::task::{ContentType, TaskId};
+use garenne_protocol::task::{ContentType, TaskId};
 use tokio::sync::Semaphore;
 
 use super::*;

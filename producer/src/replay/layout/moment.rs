@@ -193,6 +193,6 @@ fn order(rows: &Rows, index: usize, delimiter: char, notes: &mut Vec<String>) ->
 pub(in crate::replay) fn from_epoch(
     text: &str,
     decimal_comma: bool,
-) -> Option<garenne_common::sensor::Timestamp> {
+) -> Option<garenne_protocol::sensor::Timestamp> {
     number::parse(text, decimal_comma).and_then(epoch)
 }

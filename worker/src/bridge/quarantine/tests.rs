@@ -1,10 +1,9 @@
-use garenne_common::{
-    shutdown::Fate,
+use garenne_common::{shutdown::Fate, telemetry::Traces};
+use garenne_pool::{Pool, PoolConfig};
+use garenne_protocol::{
     task::{ContentType, Kind, NewTask, header},
-    telemetry::Traces,
     topology::Names,
 };
-use garenne_pool::{Pool, PoolConfig};
 use tokio::{
     runtime::Handle,
     sync::{Notify, Semaphore},

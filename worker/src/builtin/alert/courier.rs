@@ -12,9 +12,11 @@ use garenne_common::{
         Backoff, BatchConfig, BatchError, Batcher, Breaker, BreakerConfig, BreakerError, BreakerState, Retry,
         deadline,
     },
+    telemetry::{Traces, traces::Begun},
+};
+use garenne_protocol::{
     sensor::Timestamp,
     task::{TaskId, TraceContext, header},
-    telemetry::{Traces, traces::Begun},
 };
 use hyper::header::{HeaderMap, HeaderValue};
 use serde::Serialize;

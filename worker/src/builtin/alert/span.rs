@@ -1,9 +1,7 @@
 //! The span of a request to a webhook.
 
-use garenne_common::{
-    task::TraceContext,
-    telemetry::traces::{Begun, Span, SpanKind},
-};
+use garenne_common::telemetry::traces::{Begun, Span, SpanKind};
+use garenne_protocol::task::TraceContext;
 use url::Url;
 
 use super::courier::{Item, Setback};

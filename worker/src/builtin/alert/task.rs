@@ -5,7 +5,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use garenne_common::sensor::Timestamp;
+use garenne_protocol::sensor::Timestamp;
 
 use super::{
     Alert, AlertSettings, Delivered,

@@ -18,7 +18,8 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use garenne_common::{config::parse_toml, sensor::Unit};
+use garenne_common::config::parse_toml;
+use garenne_protocol::sensor::Unit;
 use serde::Deserialize;
 
 use super::quality::Flag;

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, LazyLock};
 
-use garenne_common::sensor::{Timestamp, Unit};
+use garenne_protocol::sensor::{Timestamp, Unit};
 
 use super::Stored;
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use garenne_common::sensor::Unit;
+use garenne_protocol::sensor::Unit;
 use serde::{Serialize, Serializer};
 
 /// One objection.

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use garenne_common::sensor::{Fault, Limits, Record, Timestamp, readings_from};
+use garenne_protocol::sensor::{Fault, Limits, Record, Timestamp, readings_from};
 use time::OffsetDateTime;
 
 use super::{

@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use garenne_common::sensor::Timestamp;
+use garenne_protocol::sensor::Timestamp;
 
 use super::{Calibration, Stored, derive, stored, task::Readings};
 use crate::handler::{ContentType, Payload};

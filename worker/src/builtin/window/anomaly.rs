@@ -23,7 +23,7 @@
 //!
 //! The settings are the same for every recording; there are none to give.
 
-use garenne_common::sensor::Timestamp;
+use garenne_protocol::sensor::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -2,9 +2,9 @@
 
 use garenne_common::{
     config::{Lane, Lanes},
-    task::header::long,
     telemetry::metrics::TaskOutcome,
 };
+use garenne_protocol::task::header::long;
 use lapin::{BasicProperties, types::FieldTable};
 
 use super::{

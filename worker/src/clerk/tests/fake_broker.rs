@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use garenne_common::task::header;
+use garenne_protocol::task::header;
 use lapin::{BasicProperties, protocol::basic::parse_properties};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

@@ -1,6 +1,6 @@
 //! What follows from a success, and when: tasks that its handler or a sink asked for, and the reply.
 
-use garenne_common::task::TaskId;
+use garenne_protocol::task::TaskId;
 
 use super::{
     copies::{FRAME_MAX, Scene, scene, scene_with},

@@ -1,7 +1,7 @@
 use std::{collections::HashMap, sync::Weak};
 
 use futures_util::{FutureExt, future::BoxFuture};
-use garenne_common::{
+use garenne_protocol::{
     task::{ContentType, Kind, NewTask, TaskId},
     topology::LIFECYCLE_KEPT,
 };

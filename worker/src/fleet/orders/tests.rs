@@ -1,6 +1,6 @@
 use std::time::UNIX_EPOCH;
 
-use garenne_common::task::{ContentType, Kind, NewTask, TaskId};
+use garenne_protocol::task::{ContentType, Kind, NewTask, TaskId};
 
 use super::*;
 

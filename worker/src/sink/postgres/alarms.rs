@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use deadpool_postgres::Transaction;
-use garenne_common::{
+use garenne_protocol::{
     sensor::Unit,
     task::{Kind, TaskId},
 };

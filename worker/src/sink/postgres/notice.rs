@@ -1,6 +1,6 @@
 //! What is told of an alarm, under an id that says which.
 
-use garenne_common::sensor::Timestamp;
+use garenne_protocol::sensor::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use deadpool_postgres::{
     Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, Timeouts,
 };
-use garenne_common::broker::Backoff;
+use garenne_amqp::Backoff;
 use thiserror::Error;
 use tokio::time::Instant;
 use tokio_postgres::error::SqlState;

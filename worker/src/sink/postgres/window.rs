@@ -1,6 +1,6 @@
 //! Readings read back: a stretch of time of one device and metric.
 
-use garenne_common::sensor::Timestamp;
+use garenne_protocol::sensor::Timestamp;
 use time::OffsetDateTime;
 
 use super::{Database, PostgresError, Tables, explain, server::Server};

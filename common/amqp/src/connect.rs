@@ -1,0 +1,278 @@
+//! One broker, as a process knows it: where it is, who we are, how long to try.
+
+use std::{
+    fmt,
+    path::Path,
+    sync::{Arc, OnceLock, PoisonError, RwLock},
+    time::Duration,
+};
+
+use garenne_common::{
+    config::{Certificates, Common, SecretUrl},
+    telemetry::metrics::Role,
+};
+use garenne_protocol::topology::BrokerVersion;
+use lapin::{
+    Connection, ConnectionProperties,
+    tcp::{OwnedIdentity, OwnedTLSConfig},
+    uri::AMQPUri,
+};
+use rand::Rng;
+
+use super::{error::BrokerError, frames};
+
+/// Opens connections to one broker.
+#[derive(Clone)]
+pub struct Broker {
+    /// Shared by its clones: what one reads again is news to all.
+    uri: Arc<RwLock<AMQPUri>>,
+    /// Where the URL came from, if that may change.
+    source: Option<SecretUrl>,
+    tls: Certificates,
+    program: String,
+    attempt_timeout: Duration,
+    /// Told by the broker at the start of the last connection of any clone.
+    version: Arc<RwLock<Option<BrokerVersion>>>,
+}
+
+/// RabbitMQ's own default.
+const FRAME_MAX: u32 = 131_072;
+
+impl Broker {
+    /// A broker at `url`; `program` names the connections in the broker's own listings.
+    ///
+    /// # Errors
+    /// [`BrokerError::Url`].
+    pub fn new(url: &str, program: &str) -> Result<Self, BrokerError> {
+        let uri = Arc::new(RwLock::new(parse(url)?));
+        let attempt_timeout = Duration::from_secs(5);
+        Ok(Self {
+            uri,
+            source: None,
+            tls: Certificates::default(),
+            program: program.to_owned(),
+            attempt_timeout,
+            version: Arc::default(),
+        })
+    }
+
+    /// A broker as the settings name it. A URL that came from a file is read again for each connection, so
+    /// that a password that is rotated there needs no restart.
+    ///
+    /// # Errors
+    /// [`BrokerError::Url`].
+    pub fn configured(common: &Common, program: &str) -> Result<Self, BrokerError> {
+        let url = &common.amqp_url;
+        let source = url.file().is_some().then(|| url.clone());
+        Ok(Self { source, tls: common.amqp_tls.clone(), ..Self::new(url.expose(), program)? })
+    }
+
+    fn uri(&self) -> AMQPUri {
+        self.uri.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The URL as its file has it now; the last one that could be read while it has none.
+    async fn current(&self) -> AMQPUri {
+        if let Some(source) = &self.source {
+            let read =
+                source.read_again().await.and_then(|url| parse(url.expose()).map_err(|e| e.to_string()));
+            match read {
+                Ok(uri) => *self.uri.write().unwrap_or_else(PoisonError::into_inner) = uri,
+                Err(problem) => {
+                    let file = source.file().unwrap_or("".as_ref()).display();
+                    tracing::warn!(%file, problem, "amqp_url cannot be read again: the last one is used");
+                }
+            }
+        }
+        self.uri()
+    }
+
+    /// Host and port, for messages.
+    pub fn address(&self) -> String {
+        let authority = self.uri().authority;
+        format!("{}:{}", authority.host, authority.port)
+    }
+
+    /// The virtual host.
+    pub fn vhost(&self) -> String {
+        self.uri().vhost
+    }
+
+    /// An error of a connection to this broker, in words that say what to do.
+    pub fn explain(&self, error: &lapin::Error) -> BrokerError {
+        BrokerError::from_lapin(error, &self.uri())
+    }
+
+    /// One attempt, with a timeout of its own: a proxy in front of the broker may accept and stay
+    /// silent.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn connect(&self, role: Role) -> Result<Connection, BrokerError> {
+        let name = format!("{} {}", self.program, role.as_str());
+        let properties = ConnectionProperties::default().with_connection_name(name.into());
+        let uri = self.current().await;
+        let tls = certificates(&self.tls).await?;
+        let version = Arc::new(OnceLock::new());
+        let attempt = frames::connect(uri.clone(), properties, tls, Arc::clone(&version));
+        let connected = match tokio::time::timeout(self.attempt_timeout, attempt).await {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) => Err(BrokerError::from_lapin(&error, &uri)),
+            Err(_) => Err(BrokerError::Unavailable {
+                address: self.address(),
+                detail: format!("no AMQP answer within {} s", self.attempt_timeout.as_secs()),
+            }),
+        };
+        // A broker that was away may come back as another version.
+        let told = connected.as_ref().ok().and_then(|_| version.get().copied());
+        *self.version.write().unwrap_or_else(PoisonError::into_inner) = told;
+        connected
+    }
+
+    /// Tries until it works or `budget` is spent, backing off from 100 ms to 5 s with jitter. A
+    /// refusal ends it at once.
+    ///
+    /// # Errors
+    /// The last attempt's [`BrokerError`].
+    pub async fn connect_within(&self, role: Role, budget: Duration) -> Result<Connection, BrokerError> {
+        let give_up = tokio::time::Instant::now() + budget;
+        let mut backoff = Backoff::default();
+        loop {
+            match self.connect(role).await {
+                Ok(connection) => return Ok(connection),
+                Err(error) if error.is_final() => return Err(error),
+                Err(error) => {
+                    let wait = backoff.next_wait();
+                    if tokio::time::Instant::now() + wait >= give_up {
+                        return Err(error);
+                    }
+                    tracing::info!(%error, ?wait, "no connection yet");
+                    tokio::time::sleep(wait).await;
+                }
+            }
+        }
+    }
+
+    /// The broker's version, as it told at the start of the last connection that any clone of this made. Where
+    /// there was none, or the last attempt failed, connects for it.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn version(&self) -> Result<BrokerVersion, BrokerError> {
+        if let Some(version) = self.told_version() {
+            return Ok(version);
+        }
+        let connection = self.connect(Role::Operate).await?;
+        let told = self.told_version();
+        if let Err(error) = connection.close(200, "done".into()).await {
+            tracing::debug!(%error, "the connection was gone before it was closed");
+        }
+        told.ok_or_else(|| BrokerError::NoVersion { address: self.address() })
+    }
+
+    fn told_version(&self) -> Option<BrokerVersion> {
+        *self.version.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The files as they are now.
+async fn certificates(tls: &Certificates) -> Result<OwnedTLSConfig, BrokerError> {
+    let read = async |setting: &'static str, file: &Path| {
+        tokio::fs::read(file).await.map_err(|error| BrokerError::Certificate {
+            setting,
+            file: file.to_owned(),
+            detail: error.to_string(),
+        })
+    };
+    let mut config = OwnedTLSConfig::default();
+    if let Some(ca) = &tls.ca {
+        config.cert_chain = Some(String::from_utf8_lossy(&read("ca", ca).await?).into_owned());
+    }
+    if let (Some(cert), Some(key)) = (&tls.cert, &tls.key) {
+        let (pem, key) = (read("cert", cert).await?, read("key", key).await?);
+        config.identity = Some(OwnedIdentity::PKCS8 { pem, key });
+    }
+    Ok(config)
+}
+
+fn parse(url: &str) -> Result<AMQPUri, BrokerError> {
+    let mut uri: AMQPUri = url.parse().map_err(BrokerError::Url)?;
+    // A half-open connection is noticed after two silent heartbeats.
+    uri.query.heartbeat.get_or_insert(10);
+    // Said beforehand, the client's buffers are not grown (and so touched) after the handshake:
+    // 8 MB less resident memory a connection.
+    uri.query.frame_max.get_or_insert(FRAME_MAX);
+    Ok(uri)
+}
+
+/// Shown without the password.
+impl fmt::Debug for Broker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Broker").field("address", &self.address()).field("vhost", &self.vhost()).finish()
+    }
+}
+
+/// Capped exponential waits with full jitter over the upper half, so that a fleet does not return in
+/// step.
+#[derive(Clone, Debug)]
+pub struct Backoff {
+    next: Duration,
+    cap: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { next: Duration::from_millis(100), cap: Duration::from_secs(5) }
+    }
+}
+
+impl Backoff {
+    /// The next wait: doubles from 100 ms to the cap, 5 s by default.
+    pub fn next_wait(&mut self) -> Duration {
+        let wait = self.next.mul_f64(rand::rng().random_range(0.5..1.0));
+        self.next = (self.next * 2).min(self.cap);
+        wait
+    }
+
+    /// For who had a connection and lost it: at most a second apart, so that a broker that is back is
+    /// found at once.
+    pub fn reconnect() -> Self {
+        Self { cap: Duration::from_secs(1), ..Self::default() }
+    }
+
+    /// Starts over, after a success.
+    pub fn reset(&mut self) {
+        self.next = Self::default().next;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn nobody_there_is_one_line_with_what_to_do() {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let broker = Broker::new(&format!("amqp://guest:secret@127.0.0.1:{port}/%2f"), "test").unwrap();
+        let error = broker.connect(Role::Operate).await.unwrap_err();
+        let text = error.to_string();
+        assert!(text.starts_with(&format!("no broker at 127.0.0.1:{port}: ")), "{text}");
+        assert!(text.ends_with("is RabbitMQ running there? (--amqp-url)"), "{text}");
+        assert!(!text.contains('\n') && !text.contains("secret"), "{text}");
+        assert!(!error.is_final());
+    }
+
+    #[test]
+    fn a_bad_url_says_how_one_looks() {
+        let error = Broker::new("http://x", "test").unwrap_err();
+        assert!(error.to_string().contains("amqp://user:password@host:5672/%2f"), "{error}");
+    }
+
+    #[test]
+    fn waits_double_to_a_cap_and_vary() {
+        let mut backoff = Backoff::default();
+        let waits: Vec<_> = (0..12).map(|_| backoff.next_wait()).collect();
+        assert!(waits[0] >= Duration::from_millis(50) && waits[0] < Duration::from_millis(100));
+        assert!(waits[11] >= Duration::from_millis(2500) && waits[11] < Duration::from_secs(5));
+    }
+}

@@ -1,0 +1,92 @@
+//! Why there is no connection, in words that say what to do.
+
+use std::path::PathBuf;
+
+use garenne_common::exit::{Exit, HasExit};
+use lapin::ErrorKind;
+use thiserror::Error;
+
+use crate::declare::reply_code;
+
+/// A connection that could not be had, or was lost.
+#[derive(Clone, Debug, Error)]
+pub enum BrokerError {
+    /// Nobody answered, or the connection broke.
+    #[error("no broker at {address}: {detail}; is RabbitMQ running there? (--amqp-url)")]
+    Unavailable {
+        /// Host and port.
+        address: String,
+        /// What the network said.
+        detail: String,
+    },
+    /// The broker answered and refused.
+    #[error(
+        "the broker at {address} refused user {user:?} on virtual host {vhost:?}: {detail}; check the user, password and virtual host of --amqp-url and the user's permissions"
+    )]
+    Denied {
+        /// Host and port.
+        address: String,
+        /// The user name that was tried.
+        user: String,
+        /// The virtual host that was tried.
+        vhost: String,
+        /// The broker's words.
+        detail: String,
+    },
+    /// The broker's server properties hold no version, so its queues cannot be declared.
+    #[error("the broker at {address} does not tell its version; is it RabbitMQ? (--amqp-url)")]
+    NoVersion {
+        /// Host and port.
+        address: String,
+    },
+    /// A file of `amqp_tls` cannot be read.
+    #[error("amqp_tls.{setting}: {} cannot be read: {detail}", file.display())]
+    Certificate {
+        /// Which of them.
+        setting: &'static str,
+        /// Where it should be.
+        file: PathBuf,
+        /// What the system said.
+        detail: String,
+    },
+    /// The URL cannot be read.
+    #[error("amqp_url cannot be read: {0}; it looks like amqp://user:password@host:5672/%2f")]
+    Url(String),
+}
+
+impl HasExit for BrokerError {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Unavailable { .. } | Self::NoVersion { .. } => Exit::BrokerUnavailable,
+            Self::Denied { .. } => Exit::Denied,
+            Self::Url(_) | Self::Certificate { .. } => Exit::Config,
+        }
+    }
+}
+
+impl BrokerError {
+    /// Whether trying again with the same settings is pointless.
+    pub fn is_final(&self) -> bool {
+        !matches!(self, Self::Unavailable { .. })
+    }
+
+    pub(crate) fn from_lapin(error: &lapin::Error, uri: &lapin::uri::AMQPUri) -> Self {
+        let address = format!("{}:{}", uri.authority.host, uri.authority.port);
+        let denied = |detail: String| Self::Denied {
+            address: address.clone(),
+            user: uri.authority.userinfo.username.clone(),
+            vhost: uri.vhost.clone(),
+            detail,
+        };
+        match (reply_code(error), error.kind()) {
+            // 403: password or permission; 530: no such virtual host or no right to enter it.
+            (Some(403 | 530), ErrorKind::ProtocolError(broker)) => denied(broker.get_message().to_string()),
+            (_, ErrorKind::AuthProviderError(detail)) => denied(detail.clone()),
+            _ => Self::Unavailable { address, detail: one_line(&error.to_string()) },
+        }
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,111 @@
+//! Short strings in the methods that a broker sends.
+//!
+//! Exchange and routing key of a delivery are what a publisher wrote. A reply text may quote a name and is cut
+//! to 255 bytes by the broker, possibly within a character.
+
+use garenne_protocol::topology::BrokerVersion;
+
+use super::{cursor::Cursor, repair::lossy};
+
+/// A part of a method's arguments.
+enum Field {
+    Octets(usize),
+    Short(&'static str),
+}
+
+use Field::{Octets, Short};
+
+/// A method frame's class and method.
+pub(super) type MethodId = (u16, u16);
+
+pub(super) const START: MethodId = (10, 10);
+pub(super) const TUNE: MethodId = (10, 30);
+const OPEN_OK: MethodId = (10, 41);
+const CONNECTION_CLOSE: MethodId = (10, 50);
+const BLOCKED: MethodId = (10, 60);
+const CHANNEL_CLOSE: MethodId = (20, 40);
+const DECLARE_OK: MethodId = (50, 11);
+const CONSUME_OK: MethodId = (60, 21);
+const CANCEL: MethodId = (60, 30);
+const CANCEL_OK: MethodId = (60, 31);
+const RETURN: MethodId = (60, 50);
+const DELIVER: MethodId = (60, 60);
+const GET_OK: MethodId = (60, 71);
+
+/// The arguments up to the last short string.
+fn layout(id: MethodId) -> &'static [Field] {
+    match id {
+        OPEN_OK => &[Short("the virtual host")],
+        CONNECTION_CLOSE | CHANNEL_CLOSE => &[Octets(2), Short("the reply text")],
+        BLOCKED => &[Short("the reason")],
+        DECLARE_OK => &[Short("the queue name")],
+        CONSUME_OK | CANCEL | CANCEL_OK => &[Short("the consumer tag")],
+        RETURN => &[Octets(2), Short("the reply text"), Short("the exchange name"), Short("the routing key")],
+        DELIVER => {
+            &[Short("the consumer tag"), Octets(9), Short("the exchange name"), Short("the routing key")]
+        }
+        GET_OK => &[Octets(9), Short("the exchange name"), Short("the routing key")],
+        _ => &[],
+    }
+}
+
+pub(super) fn id(payload: &[u8]) -> Option<MethodId> {
+    let mut rest = Cursor::new(payload);
+    Some((rest.u16()?, rest.u16()?))
+}
+
+/// Whether a content header follows.
+pub(super) fn has_content(id: MethodId) -> bool {
+    matches!(id, RETURN | DELIVER | GET_OK)
+}
+
+/// The first short string that is not UTF-8.
+pub(super) fn not_utf8(id: MethodId, payload: &[u8]) -> Option<&'static str> {
+    let mut rest = Cursor::new(payload);
+    rest.take(4)?;
+    for field in layout(id) {
+        match field {
+            Octets(count) => drop(rest.take(*count)?),
+            Short(name) => {
+                if std::str::from_utf8(rest.short()?).is_err() {
+                    return Some(name);
+                }
+            }
+        }
+    }
+    None
+}
+
+/// The payload with every short string made UTF-8; nothing where its lengths are wrong.
+pub(super) fn rewritten(id: MethodId, payload: &[u8]) -> Option<Vec<u8>> {
+    let mut rest = Cursor::new(payload);
+    let mut written = rest.take(4)?.to_vec();
+    for field in layout(id) {
+        match field {
+            Octets(count) => written.extend_from_slice(rest.take(*count)?),
+            Short(_) => {
+                let text = lossy(rest.short()?);
+                written.push(u8::try_from(text.as_str().len()).ok()?);
+                written.extend_from_slice(text.as_str().as_bytes());
+            }
+        }
+    }
+    written.extend_from_slice(rest.take_up_to(usize::MAX));
+    Some(written)
+}
+
+/// The version in the server properties of `connection.start`.
+pub(super) fn version(payload: &[u8]) -> Option<BrokerVersion> {
+    let mut rest = Cursor::new(payload);
+    // Class, method, and the protocol's major and minor version.
+    rest.take(6)?;
+    super::repair::text(rest.long()?, "version")?.parse().ok()
+}
+
+/// The frame size that `connection.tune` offers; 0 is no limit.
+pub(super) fn frame_max(payload: &[u8]) -> Option<u32> {
+    let mut rest = Cursor::new(payload);
+    // Class, method, and the number of channels.
+    rest.take(6)?;
+    rest.u32()
+}

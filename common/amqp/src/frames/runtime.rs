@@ -1,0 +1,105 @@
+//! lapin's runtime with the filter as its stream.
+
+use std::{
+    io::{self, Read, Write},
+    net::SocketAddr,
+    os::fd::{AsFd, AsRawFd},
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
+
+use async_rs::{
+    Runtime, Tokio,
+    traits::{Executor, Reactor, RuntimeKit},
+    util::Task,
+};
+use futures_io::{AsyncRead, AsyncWrite};
+use futures_util::Stream;
+use garenne_protocol::topology::BrokerVersion;
+use lapin::{
+    AsyncTcpStream, Connection, ConnectionProperties,
+    tcp::{AMQPUriTcpExt, OwnedTLSConfig},
+    uri::AMQPUri,
+};
+
+use super::{filter::FrameFilter, stream::FrameStream};
+
+/// Tokio, but for the type of its TCP streams.
+#[derive(Clone, Debug)]
+struct FilteringTokio(Tokio);
+
+/// The filter reads what TLS has decrypted.
+type Filtered = FrameStream<AsyncTcpStream<<Tokio as Reactor>::TcpStream>>;
+
+/// Connects as lapin does, with a filter between its parser and the stream; TLS, where the URI asks for it,
+/// lies below the filter. `version` is set when the broker has told its version.
+///
+/// # Errors
+/// lapin's.
+pub(crate) async fn connect(
+    uri: AMQPUri,
+    properties: ConnectionProperties,
+    tls: OwnedTLSConfig,
+    version: Arc<OnceLock<BrokerVersion>>,
+) -> lapin::Result<Connection> {
+    let tokio = Tokio::current();
+    let below = Runtime::new(tokio.clone());
+    let open = async move |uri: AMQPUri, _: Runtime<FilteringTokio>| {
+        let stream = uri.connect_with_config_async(tls.as_ref(), &below).await?;
+        let filter = FrameFilter::new(uri.query.frame_max.unwrap_or(0), Arc::clone(&version));
+        Ok(AsyncTcpStream::Plain(FrameStream::new(stream, filter)))
+    };
+    Connection::connector(uri, Runtime::new(FilteringTokio(tokio)), open, properties).await
+}
+
+impl RuntimeKit for FilteringTokio {}
+
+impl Executor for FilteringTokio {
+    type Task<T: Send + 'static> = <Tokio as Executor>::Task<T>;
+
+    fn block_on<T, F: Future<Output = T>>(&self, f: F) -> T {
+        self.0.block_on(f)
+    }
+
+    fn spawn<T: Send + 'static, F: Future<Output = T> + Send + 'static>(&self, f: F) -> Task<Self::Task<T>> {
+        self.0.spawn(f)
+    }
+
+    fn spawn_blocking<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
+        &self,
+        f: F,
+    ) -> Task<Self::Task<T>> {
+        self.0.spawn_blocking(f)
+    }
+}
+
+impl Reactor for FilteringTokio {
+    type TcpStream = Filtered;
+    type Sleep = <Tokio as Reactor>::Sleep;
+
+    fn register<H: Read + Write + AsFd + AsRawFd + Send + 'static>(
+        &self,
+        socket: H,
+    ) -> io::Result<impl AsyncRead + AsyncWrite + Send + Unpin + 'static> {
+        self.0.register(socket)
+    }
+
+    fn sleep(&self, dur: Duration) -> Self::Sleep {
+        self.0.sleep(dur)
+    }
+
+    fn interval(&self, dur: Duration) -> impl Stream<Item = Instant> + Send + 'static {
+        self.0.interval(dur)
+    }
+
+    fn tcp_connect_addr(
+        &self,
+        addr: SocketAddr,
+    ) -> impl Future<Output = io::Result<Self::TcpStream>> + Send + 'static {
+        let stream = self.0.tcp_connect_addr(addr);
+        async move {
+            let filter = FrameFilter::new(0, Arc::default());
+            Ok(FrameStream::new(AsyncTcpStream::Plain(stream.await?), filter))
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Connections to the broker, confirmed publishing, and declaring the topology.
+//!
+//! Publishing and consuming use separate connections: an alarm blocks publishing connections, and a
+//! blocked connection's acks and heartbeats would wait as well.
+
+mod connect;
+pub mod declare;
+mod error;
+pub mod frames;
+mod heart;
+mod publisher;
+mod wire;
+
+pub use connect::{Backoff, Broker};
+pub use error::BrokerError;
+pub use frames::{take_unreadable, unreadable};
+pub use heart::Heart;
+pub use publisher::{Pending, PublishError, Publisher, PublisherConfig};
+pub use wire::{Message, Target};

@@ -1,0 +1,45 @@
+//! Where a message goes, in AMQP's own terms.
+
+use lapin::types::ShortString;
+
+use super::PublishError;
+use crate::Target;
+
+/// The longest exchange name and routing key, bytes.
+const MAX_NAME: usize = 255;
+
+/// A target whose names fit AMQP's short strings.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Address {
+    pub(super) exchange: ShortString,
+    pub(super) routing_key: ShortString,
+}
+
+impl Address {
+    /// # Errors
+    /// [`PublishError::TooLarge`] names what does not fit.
+    pub(super) fn of(target: Target) -> Result<Self, PublishError> {
+        let fit = |what, name: String| {
+            let bytes = name.len();
+            ShortString::try_new(name).map_err(|_| PublishError::TooLarge { what, bytes, limit: MAX_NAME })
+        };
+        Ok(Self {
+            exchange: fit("exchange", target.exchange)?,
+            routing_key: fit("routing key", target.routing_key)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_do_not_fit_are_an_error() {
+        assert!(Address::of(Target::exchange("e".repeat(255), "k".repeat(255))).is_ok());
+        let error = Address::of(Target::queue("q".repeat(256))).unwrap_err().to_string();
+        assert_eq!(error, "the message's routing key has 256 bytes, 255 are allowed");
+        let error = Address::of(Target::exchange("e".repeat(300), String::new())).unwrap_err().to_string();
+        assert_eq!(error, "the message's exchange has 300 bytes, 255 are allowed");
+    }
+}

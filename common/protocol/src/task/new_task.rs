@@ -1,0 +1,147 @@
+//! Writing a new task.
+
+use std::time::{Duration, SystemTime};
+
+use amq_protocol::{
+    protocol::BasicProperties,
+    types::{AMQPValue, FieldTable},
+};
+
+use super::{
+    envelope::{ContentType, Envelope, epoch_ms},
+    header::{self, long},
+    id::TaskId,
+    kind::Kind,
+    trace::TraceContext,
+};
+
+/// A task to publish.
+#[derive(Clone, Debug)]
+pub struct NewTask {
+    /// The task's id.
+    pub id: TaskId,
+    /// The kind; also the routing key.
+    pub kind: Kind,
+    /// How the body is written.
+    pub content_type: ContentType,
+    /// The payload.
+    pub body: Vec<u8>,
+    /// Group, if any.
+    pub group: Option<String>,
+    /// Tasks with the same key go to the same queue of a lane that has several.
+    pub key: Option<String>,
+    /// Not before this long from now.
+    pub delay: Option<Duration>,
+    /// Deadline once started.
+    pub timeout: Option<Duration>,
+    /// The trace to go on with.
+    pub trace: Option<TraceContext>,
+    /// The task that starts it and its own depth, for a follow-up.
+    pub parent: Option<(TaskId, u32)>,
+}
+
+impl NewTask {
+    /// A task with a new id and nothing optional.
+    pub fn new(kind: Kind, content_type: ContentType, body: Vec<u8>) -> Self {
+        let id = TaskId::random();
+        Self {
+            id,
+            kind,
+            content_type,
+            body,
+            group: None,
+            key: None,
+            delay: None,
+            timeout: None,
+            trace: None,
+            parent: None,
+        }
+    }
+
+    /// A task that another one starts: it belongs to the same group and trace, and is one deeper.
+    pub fn following(parent: &Envelope, id: TaskId, kind: Kind, body: Vec<u8>) -> Self {
+        Self {
+            id,
+            group: parent.group.clone(),
+            trace: parent.trace.clone(),
+            parent: Some((parent.id.clone(), parent.depth.saturating_add(1))),
+            ..Self::new(kind, ContentType::Json, body)
+        }
+    }
+
+    /// Gives it a key, its id, where it has none: among the queues of a lane that has several, those without
+    /// would all go to one.
+    #[must_use]
+    pub fn keyed(mut self) -> Self {
+        self.key.get_or_insert_with(|| self.id.as_str().to_owned());
+        self
+    }
+
+    /// The properties it travels with: persistent, stamped with the time.
+    pub fn properties(&self, now: SystemTime) -> BasicProperties {
+        let mut headers = FieldTable::default();
+        if let Some(group) = &self.group {
+            headers.insert(header::GROUP.into(), long(group));
+            // A stop of the group covers what was published before it, by the millisecond.
+            headers.insert(header::PUBLISHED_AT.into(), epoch_ms(now).into());
+        }
+        if let Some(key) = &self.key {
+            headers.insert(header::KEY.into(), long(key));
+        }
+        let ms = |span: Duration| i64::try_from(span.as_millis()).unwrap_or(i64::MAX).into();
+        if let Some(delay) = self.delay {
+            headers.insert(header::DELAY_MS.into(), ms(delay));
+        }
+        if let Some(timeout) = self.timeout {
+            headers.insert(header::TIMEOUT_MS.into(), ms(timeout));
+        }
+        if let Some((parent, depth)) = &self.parent {
+            headers.insert(header::PARENT.into(), long(parent.as_str()));
+            headers.insert(header::DEPTH.into(), AMQPValue::LongUInt(*depth));
+        }
+        if let Some(trace) = &self.trace {
+            headers.insert(header::TRACEPARENT.into(), long(trace.parent()));
+            if let Some(state) = trace.state() {
+                headers.insert(header::TRACESTATE.into(), long(state));
+            }
+        }
+        let properties = BasicProperties::default()
+            .with_message_id(self.id.as_str().into())
+            .with_type(self.kind.as_str().into())
+            .with_content_type(self.content_type.as_str().into())
+            .with_delivery_mode(2)
+            .with_timestamp(epoch_ms(now).unsigned_abs() / 1000);
+        if headers.inner().is_empty() { properties } else { properties.with_headers(headers) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(properties: &BasicProperties) -> Envelope {
+        Envelope::read("bench.noop", properties, None, |_| true, SystemTime::now()).unwrap()
+    }
+
+    #[test]
+    fn a_task_of_a_group_says_the_millisecond_it_was_published_in() {
+        let kind = Kind::parse("bench.noop").unwrap();
+        let mut task = NewTask::new(kind, ContentType::Json, b"{}".to_vec());
+        let now = std::time::UNIX_EPOCH + Duration::from_millis(1_800_000_000_789);
+        assert_eq!(read(&task.properties(now)).published_at, None, "only groups are stopped by time");
+        task.group = Some("g".into());
+        let read = read(&task.properties(now));
+        assert_eq!((read.published_at, read.timestamp), (Some(1_800_000_000_789), Some(1_800_000_000)));
+    }
+
+    #[test]
+    fn a_follow_up_says_who_started_it_and_how_deep_it_is() {
+        let kind = Kind::parse("bench.noop").unwrap();
+        let mut task = NewTask::new(kind, ContentType::Json, b"{}".to_vec());
+        assert_eq!(read(&task.properties(SystemTime::now())).depth, 0);
+        task.parent = Some((TaskId::parse("p").unwrap(), 3));
+        let properties = task.properties(SystemTime::now());
+        assert_eq!(header::get(properties.headers(), header::PARENT).and_then(header::text).unwrap(), "p");
+        assert_eq!(read(&properties).depth, 3);
+    }
+}

@@ -1,0 +1,25 @@
+//! Exchanges, queues and streams: their names, and what they are declared with.
+//!
+//! One description, [`Topology`], is what declaring, verifying and exporting all read, so they
+//! cannot disagree.
+
+mod delay;
+mod export;
+mod ladder;
+mod names;
+mod place;
+mod plan;
+mod route;
+mod version;
+
+pub use delay::Delay;
+pub use export::{Difference, compare, definitions};
+pub use ladder::{Ladder, LadderError};
+pub use names::Names;
+pub use place::Place;
+pub use plan::{
+    Arg, DIRECTIVES_KEPT, Exchange, ExchangeKind, LIFECYCLE_KEPT, LaneSpec, Leftover, MOST_SHARDS, Queue,
+    Topology,
+};
+pub use route::{Binding, Destination, Route};
+pub use version::{BrokerVersion, VersionError};
