@@ -2,3 +2,5 @@
 //! stand on: real brokers and databases, and ways to hurt them.
 
 pub mod harness;
+#[cfg(test)]
+mod imports;

@@ -27,17 +27,18 @@ use tokio::{
 use super::{connect::Broker, wire::Message};
 
 mod address;
-mod carrier;
+mod confirm_tracker;
 mod error;
 mod member;
-mod writers;
+mod pending_publish;
+mod publish_queue;
 mod writing;
 
 use address::Address;
-use carrier::Verdict;
 pub use error::PublishError;
 use member::{Members, header_limit};
-use writers::{Claim, Letter, Writers};
+use pending_publish::{Answer, Claim, PendingPublish};
+use publish_queue::PublishQueue;
 use writing::fits;
 
 /// Sizes and patience of a [`Publisher`].
@@ -74,7 +75,7 @@ impl Default for PublisherConfig {
 #[derive(Clone)]
 pub struct Publisher {
     pool: Pool<Members>,
-    writers: Arc<Writers>,
+    queue: Arc<PublishQueue>,
     in_flight: Arc<Semaphore>,
     config: PublisherConfig,
     metrics: Option<ConnectionMetrics>,
@@ -92,7 +93,7 @@ struct Side {
 /// A message on its way.
 #[must_use = "a message is safe only once its confirm arrived"]
 pub struct Pending {
-    verdict: oneshot::Receiver<Verdict>,
+    answer: oneshot::Receiver<Answer>,
     claim: Claim,
     /// How long to wait for a connection.
     connection: Duration,
@@ -125,8 +126,8 @@ impl Publisher {
             .build()
             .expect("a runtime is given, which is all that build asks for");
         let in_flight = Arc::new(Semaphore::new(config.in_flight.max(1)));
-        let writers = Writers::new(pool.clone(), config.connections.max(1));
-        Self { pool, writers, in_flight, config, metrics, blocked, side: Arc::default() }
+        let queue = PublishQueue::new(pool.clone(), config.connections.max(1));
+        Self { pool, queue, in_flight, config, metrics, blocked, side: Arc::default() }
     }
 
     /// Connects now, so that a wrong password is known before work starts.
@@ -169,12 +170,12 @@ impl Publisher {
         if self.is_blocked() {
             return Err(PublishError::Blocked);
         }
-        let (letter, claim, verdict) = Letter::new(message, self.place().await?)?;
-        self.writers.post(letter);
+        let (publish, claim, answer) = PendingPublish::new(message, self.permit().await?)?;
+        self.queue.push(publish);
         let PublisherConfig { acquire_timeout: connection, confirm_timeout, while_connected, .. } =
             self.config;
         let confirm = (!while_connected).then_some(confirm_timeout);
-        Ok(Pending { verdict, claim, connection, confirm })
+        Ok(Pending { answer, claim, connection, confirm })
     }
 
     /// Sends a message that nobody waits for: unconfirmed, not counted, whether a queue takes it or not, on
@@ -221,17 +222,17 @@ impl Publisher {
         self.pool.close();
     }
 
-    /// A place in flight.
-    async fn place(&self) -> Result<OwnedSemaphorePermit, PublishError> {
+    /// A permit for one message in flight.
+    async fn permit(&self) -> Result<OwnedSemaphorePermit, PublishError> {
         // There nearly always is one, and then no timer is needed.
-        if let Ok(place) = Arc::clone(&self.in_flight).try_acquire_owned() {
-            return Ok(place);
+        if let Ok(permit) = Arc::clone(&self.in_flight).try_acquire_owned() {
+            return Ok(permit);
         }
         let waited = self.config.acquire_timeout;
         Box::pin(timeout(waited, Arc::clone(&self.in_flight).acquire_owned()))
             .await
             .map_err(|_| PublishError::Busy { what: "place in flight", waited })
-            .map(|place| place.expect("the semaphore is never closed"))
+            .map(|permit| permit.expect("the semaphore is never closed"))
     }
 
     async fn member(&self) -> Result<Object<Members>, PublishError> {
@@ -254,8 +255,8 @@ impl Pending {
     pub async fn confirmed(mut self) -> Result<(), PublishError> {
         let early = self.confirm.map_or(self.connection, |confirm| self.connection.min(confirm));
         // One timer for both: nearly every confirm comes before either would ring.
-        match timeout(early, &mut self.verdict).await {
-            Ok(verdict) => told(verdict),
+        match timeout(early, &mut self.answer).await {
+            Ok(answer) => told(answer),
             // Boxed, as what is rare: every message has such a future, which should be small.
             Err(_) => Box::pin(self.late(early)).await,
         }
@@ -265,24 +266,24 @@ impl Pending {
     async fn late(mut self, waited: Duration) -> Result<(), PublishError> {
         let Self { connection, confirm, .. } = self;
         if !self.is_under_way() {
-            match timeout(connection - waited, &mut self.verdict).await {
-                Ok(verdict) => return told(verdict),
+            match timeout(connection - waited, &mut self.answer).await {
+                Ok(answer) => return told(answer),
                 Err(_) if self.claim.take() => {
                     return Err(PublishError::Busy { what: "connection", waited: connection });
                 }
                 Err(_) => {}
             }
         }
-        let Some(confirm) = confirm else { return told(self.verdict.await) };
-        match timeout(confirm - waited, &mut self.verdict).await {
-            Ok(verdict) => told(verdict),
+        let Some(confirm) = confirm else { return told(self.answer.await) };
+        match timeout(confirm - waited, &mut self.answer).await {
+            Ok(answer) => told(answer),
             Err(_) => Err(PublishError::InDoubt(format!("no confirm within {confirm:?}"))),
         }
     }
 }
 
-fn told(verdict: Result<Verdict, RecvError>) -> Result<(), PublishError> {
-    verdict.unwrap_or_else(|_| Err(PublishError::InDoubt("the connection ended".into())))
+fn told(answer: Result<Answer, RecvError>) -> Result<(), PublishError> {
+    answer.unwrap_or_else(|_| Err(PublishError::InDoubt("the connection ended".into())))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! The body is the payload. Everything else is optional and read by [`Envelope::read`]; what a copy
 //! of a task (retry, quarantine, dead, replay) keeps and drops is decided in one place, [`Copied`].
 
+mod content_type;
 mod copy;
 pub mod encoded;
 mod envelope;
@@ -17,14 +18,15 @@ mod pack;
 mod standing_order;
 mod trace;
 
+pub use content_type::{ContentType, PACK};
 pub use copy::Copied;
-pub use envelope::{ContentType, Envelope, Malformed, epoch_ms};
+pub use envelope::{Envelope, Malformed, epoch_ms};
 pub use id::{IdError, TaskId};
 pub use incarnation::WorkerIncarnation;
 pub use kind::{Kind, KindError, matches_binding};
 pub use new_task::NewTask;
 pub use origin::Origin;
 pub use outcome::DeadReason;
-pub use pack::{BadPack, MOST_RECORDS, PACK, Packed, pack_properties, read_pack, write_pack};
+pub use pack::{BadPack, MOST_RECORDS, Packed, pack_properties, read_pack, write_pack};
 pub use standing_order::StandingOrder;
 pub use trace::TraceContext;

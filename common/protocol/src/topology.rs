@@ -6,6 +6,7 @@
 mod delay;
 mod export;
 mod ladder;
+mod lane_spec;
 mod names;
 mod place;
 mod plan;
@@ -15,11 +16,9 @@ mod version;
 pub use delay::Delay;
 pub use export::{Difference, compare, definitions};
 pub use ladder::{Ladder, LadderError};
+pub use lane_spec::{LaneSpec, MOST_SHARDS};
 pub use names::Names;
 pub use place::Place;
-pub use plan::{
-    Arg, DIRECTIVES_KEPT, Exchange, ExchangeKind, LIFECYCLE_KEPT, LaneSpec, Leftover, MOST_SHARDS, Queue,
-    Topology,
-};
+pub use plan::{Arg, DIRECTIVES_KEPT, Exchange, ExchangeKind, LIFECYCLE_KEPT, Leftover, Queue, Topology};
 pub use route::{Binding, Destination, Route};
 pub use version::{BrokerVersion, VersionError};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use garenne_protocol::sensor::{BadRecord, Limits, Reading, Record, Timestamp, Unit, parse::Fault};
+use garenne_protocol::sensor::{BadRecord, Fault, Limits, Reading, Record, Timestamp, Unit};
 use influxdb_line_protocol::{FieldValue, ParsedLine, parse_lines, split_lines};
 use sha2::{Digest, Sha256};
 

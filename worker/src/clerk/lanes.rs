@@ -25,7 +25,7 @@ impl Clerk {
     }
 
     fn place<'a>(&'a self, lane: &'a str) -> Place<'a> {
-        self.names.place(lane, self.routes.lanes.shards(lane))
+        Place::new(&self.names, lane, self.routes.lanes.shards(lane))
     }
 
     /// To a rung of a lane's ladder; where that leads to several queues the copy needs a key.

@@ -19,7 +19,7 @@ use garenne_common::{
 };
 use garenne_protocol::{
     task::Origin,
-    topology::{BrokerVersion, Names, Topology},
+    topology::{BrokerVersion, Names, Place, Topology},
 };
 use tokio::{
     runtime::{Builder, Handle, Runtime},
@@ -164,8 +164,11 @@ pub(super) async fn start(
     for ((name, lane, quarantine), pool) in plans.into_iter().zip(pools) {
         let metrics = worker.metrics.lane(name);
         let lane_name: Arc<str> = name.into();
-        let queues =
-            if quarantine { vec![names.quarantine()] } else { names.place(name, lane.shards).queues() };
+        let queues = if quarantine {
+            vec![names.quarantine()]
+        } else {
+            Place::new(&names, name, lane.shards).queues()
+        };
         let queue = queues[0].clone();
         let spans = Spans { traces: traces.clone(), lane: Arc::clone(&lane_name), queue };
         let bridge = Arc::new(Bridge {

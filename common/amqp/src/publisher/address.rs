@@ -3,7 +3,7 @@
 use lapin::types::ShortString;
 
 use super::PublishError;
-use crate::Target;
+use crate::wire::Target;
 
 /// The longest exchange name and routing key, bytes.
 const MAX_NAME: usize = 255;

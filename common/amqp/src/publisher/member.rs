@@ -10,8 +10,8 @@ use futures_util::StreamExt;
 use garenne_common::telemetry::metrics::{ConnectionMetrics, Role};
 use lapin::{Channel, Connection, Event, options::ConfirmSelectOptions};
 
-use super::carrier::Carrier;
-use crate::{BrokerError, connect::Broker};
+use super::confirm_tracker::ConfirmTracker;
+use crate::{connect::Broker, error::BrokerError};
 
 /// Makes and checks members.
 pub(super) struct Members {
@@ -60,7 +60,7 @@ impl Members {
 pub(super) struct Member {
     pub(super) connection: Arc<Connection>,
     pub(super) channel: Arc<Channel>,
-    pub(super) carrier: Carrier,
+    pub(super) confirm_tracker: ConfirmTracker,
 }
 
 impl Manager for Members {
@@ -79,14 +79,14 @@ impl Manager for Members {
             detail: error.to_string(),
         })?;
         self.observe(&connection);
-        let carrier = Carrier::start(Arc::clone(&channel), header_limit(&connection));
-        Ok(Member { connection: Arc::new(connection), channel, carrier })
+        let confirm_tracker = ConfirmTracker::start(Arc::clone(&channel), header_limit(&connection));
+        Ok(Member { connection: Arc::new(connection), channel, confirm_tracker })
     }
 
     async fn recycle(&self, member: &mut Member, _: &Metrics) -> RecycleResult<BrokerError> {
         let problem = if !member.connection.status().connected() || !member.channel.status().connected() {
             "the connection ended"
-        } else if !member.carrier.is_running() {
+        } else if !member.confirm_tracker.is_running() {
             tracing::error!("the task that tracks confirms ended: its connection is replaced");
             "its task ended"
         } else {
@@ -99,7 +99,7 @@ impl Manager for Members {
     }
 }
 
-/// Left free in each header frame for what the broker adds when it dead-letters a message (`x-death` and its like): it
+/// Left free in each header frame for what the broker adds when it dead-publishes a message (`x-death` and its like): it
 /// sends the message on in a frame over the limit, and the consumer's connection ends.
 const BROKER_HEADERS: usize = 2048;
 

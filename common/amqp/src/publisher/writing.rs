@@ -1,4 +1,4 @@
-//! The letters of a round on their way to the socket.
+//! The publishes of a round on their way to the socket.
 //!
 //! The client library's future of a write is more than a kilobyte, and a message has one for as long as its
 //! frames wait for the socket. So the futures of a round lie in places that the next round uses again, and
@@ -14,26 +14,30 @@ use lapin::{BasicProperties, Channel, PublisherConfirm, options::BasicPublishOpt
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio_util::sync::ReusableBoxFuture;
 
-use super::{PublishError, address::Address, carrier::Verdict, writers::Letter};
+use super::{
+    address::Address,
+    error::PublishError,
+    pending_publish::{Answer, PendingPublish},
+};
 
-/// Letters that are written together.
+/// Publishes that are written together.
 pub(super) struct Round {
-    pub(super) letters: Vec<Letter>,
+    pub(super) publishes: Vec<PendingPublish>,
     /// Hears when all of them are on the socket, or never will be, and gets the list back.
-    pub(super) written: oneshot::Sender<Vec<Letter>>,
+    pub(super) written: oneshot::Sender<Vec<PendingPublish>>,
 }
 
-/// What is kept of a letter whose frames were handed to the client library.
+/// What is kept of a publish whose frames were handed to the client library.
 pub(super) struct Sent {
     pub(super) id: Option<ShortString>,
     pub(super) address: Address,
     /// The size of the body.
     pub(super) bytes: usize,
-    pub(super) place: OwnedSemaphorePermit,
-    pub(super) answer: oneshot::Sender<Verdict>,
+    pub(super) permit: OwnedSemaphorePermit,
+    pub(super) answer: oneshot::Sender<Answer>,
 }
 
-/// A letter on the socket.
+/// A publish on the socket.
 pub(super) struct Written {
     pub(super) confirm: lapin::Result<PublisherConfirm>,
     pub(super) sent: Sent,
@@ -54,7 +58,7 @@ pub(super) struct Writing {
     begun: usize,
     done: usize,
     /// For when the round is done.
-    written: Option<(oneshot::Sender<Vec<Letter>>, Vec<Letter>)>,
+    written: Option<(oneshot::Sender<Vec<PendingPublish>>, Vec<PendingPublish>)>,
 }
 
 impl Writing {
@@ -68,16 +72,16 @@ impl Writing {
     }
 
     /// Takes up a round, whose frames are handed over with the next poll. What no frame holds is answered at once.
-    pub(super) fn begin(&mut self, Round { mut letters, written }: Round) {
+    pub(super) fn begin(&mut self, Round { mut publishes, written }: Round) {
         debug_assert!(self.is_done(), "a round is still under way");
         self.sent.clear();
         (self.begun, self.done) = (0, 0);
-        for letter in letters.drain(..) {
-            if let Err(error) = fits(&letter.properties, self.header_limit) {
-                let _ = letter.answer.send(Err(error));
+        for publish in publishes.drain(..) {
+            if let Err(error) = fits(&publish.properties, self.header_limit) {
+                let _ = publish.answer.send(Err(error));
                 continue;
             }
-            let (sent, write) = self.write(letter);
+            let (sent, write) = self.write(publish);
             match self.writes.get_mut(self.sent.len()) {
                 Some(place) => place.set(write),
                 None => self.writes.push(ReusableBoxFuture::new(write)),
@@ -86,26 +90,26 @@ impl Writing {
         }
         if self.sent.is_empty() {
             // Nothing of it will be polled.
-            let _ = written.send(letters);
+            let _ = written.send(publishes);
         } else {
-            self.written = Some((written, letters));
+            self.written = Some((written, publishes));
         }
     }
 
     fn write(
         &self,
-        letter: Letter,
+        publish: PendingPublish,
     ) -> (Sent, impl Future<Output = lapin::Result<PublisherConfirm>> + Send + 'static) {
-        let Letter { address, mandatory, properties, body, place, answer, .. } = letter;
+        let PendingPublish { address, mandatory, properties, body, permit, answer, .. } = publish;
         let (id, bytes) = (properties.message_id().clone(), body.len());
         let options = BasicPublishOptions { mandatory, immediate: false };
         let Address { exchange, routing_key: key } = address.clone();
         let channel = Arc::clone(&self.channel);
         let write = async move { channel.basic_publish(exchange, key, options, &body, properties).await };
-        (Sent { id, address, bytes, place, answer }, write)
+        (Sent { id, address, bytes, permit, answer }, write)
     }
 
-    /// The next letter that is on the socket, or never will be, with its confirm to come; nothing when the
+    /// The next publish that is on the socket, or never will be, with its confirm to come; nothing when the
     /// round is done.
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Written>> {
         while self.begun < self.sent.len() {
@@ -123,8 +127,8 @@ impl Writing {
             }
             self.done += 1;
         }
-        if let Some((written, letters)) = self.written.take() {
-            let _ = written.send(letters);
+        if let Some((written, publishes)) = self.written.take() {
+            let _ = written.send(publishes);
         }
         Poll::Ready(None)
     }

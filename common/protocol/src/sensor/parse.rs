@@ -6,20 +6,18 @@
 
 use std::time::Duration;
 
+use super::fault::{BadRecord, Fault, shown};
 use super::reading::Reading;
 use super::senml::{Base, Fields, Resolved, Value, name};
 use super::{Timestamp, Unit};
 
 mod document;
-mod fault;
 mod names;
 mod object;
 mod scalar;
 
 pub use document::Form;
 use document::Take;
-pub(crate) use fault::shown;
-pub use fault::{BadRecord, Fault};
 use names::Names;
 use object::Plain;
 
@@ -128,10 +126,15 @@ pub fn readings_in(
     Ok(collector.records)
 }
 
-/// The records of a SenML pack, resolved, in the pack's order.
-pub(super) fn resolved(body: &[u8], now: Timestamp) -> Result<Vec<Resolved<'static>>, BadRecord> {
+/// Resolves a SenML pack (RFC 8428 §4.6): every base field applied, relative times counted from `now`, in
+/// chronological order; records of one time keep theirs.
+///
+/// # Errors
+/// The first record that is not SenML.
+pub fn resolve_pack(body: &[u8], now: Timestamp) -> Result<Vec<Resolved<'static>>, BadRecord> {
     let mut pack = Pack { records: Vec::new(), base: Base::new(), now };
     document::read(Form::Senml, body, Limits::default().records, &mut pack)?;
+    pack.records.sort_by_key(|record| record.time);
     Ok(pack.records)
 }
 

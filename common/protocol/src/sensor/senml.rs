@@ -1,6 +1,6 @@
 //! SenML, JSON form (RFC 8428): records, base fields, and their resolution.
 //!
-//! A pack is resolved record by record: [`Base`] carries what the records before set, and turns
+//! A pack is resolved record by record ([`resolve_pack`](super::resolve_pack)): [`Base`] carries what the records before set, and turns
 //! the fields of one record into a [`Resolved`] one, with its full name, absolute time and sums.
 //! How a resolved record becomes a reading of a device's metric is [`name::split`].
 //!
@@ -13,7 +13,7 @@
 
 use std::borrow::Cow;
 
-use super::parse::{BadRecord, Fault, shown};
+use super::fault::{BadRecord, Fault, shown};
 use super::timestamp::{BadTimestamp, Timestamp};
 
 pub mod name;
@@ -29,17 +29,6 @@ pub const LONGEST_NAME: usize = 1024;
 
 /// Times below are relative to now (RFC 8428 §4.5.3): 2^28 seconds.
 pub const RELATIVE_BELOW: f64 = 268_435_456.0;
-
-/// Resolves a pack (RFC 8428 §4.6): every base field applied, relative times counted from `now`,
-/// in chronological order; records of one time keep theirs.
-///
-/// # Errors
-/// The first record that is not SenML.
-pub fn resolve(body: &[u8], now: Timestamp) -> Result<Vec<Resolved<'static>>, BadRecord> {
-    let mut records = super::parse::resolved(body, now)?;
-    records.sort_by_key(|record| record.time);
-    Ok(records)
-}
 
 /// The base fields in force at one place of a pack.
 #[derive(Debug, Default)]

@@ -17,12 +17,12 @@ use amq_protocol::{
 };
 
 use super::{
+    content_type::{ContentType, PACK},
     encoded::entry_bytes,
-    envelope::{ContentType, Envelope, epoch_ms, expires_at},
+    envelope::{Envelope, epoch_ms, expires_at},
     header::{self, long},
     incarnation::WorkerIncarnation,
     outcome::DeadReason,
-    pack::PACK,
 };
 
 /// The properties of a confirmed copy, under construction. The body is copied as it is.

@@ -6,40 +6,17 @@ use amq_protocol::{protocol::BasicProperties, types::FieldTable};
 use thiserror::Error;
 
 use super::{
+    content_type::{ContentType, PACK},
     header::{self, integer},
     id::{IdError, TaskId},
     incarnation::WorkerIncarnation,
     kind::{Kind, KindError},
-    pack::PACK,
     trace::TraceContext,
 };
 
 /// Milliseconds since 1970. Wire headers carry times in this form.
 pub fn epoch_ms(time: SystemTime) -> i64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis().try_into().unwrap_or(i64::MAX))
-}
-
-/// How the body is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ContentType {
-    /// Plain JSON: the default, also for a missing or a foreign `content_type`.
-    #[default]
-    Json,
-    /// A SenML pack (RFC 8428).
-    SenmlJson,
-    /// Several tasks of one kind; see [`read_pack`](super::read_pack). Never what a handler is given.
-    Pack,
-}
-
-impl ContentType {
-    /// The media type.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Json => "application/json",
-            Self::SenmlJson => "application/senml+json",
-            Self::Pack => PACK,
-        }
-    }
 }
 
 /// Everything about a task but its payload.

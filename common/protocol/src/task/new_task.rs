@@ -8,7 +8,8 @@ use amq_protocol::{
 };
 
 use super::{
-    envelope::{ContentType, Envelope, epoch_ms},
+    content_type::ContentType,
+    envelope::{Envelope, epoch_ms},
     header::{self, long},
     id::TaskId,
     kind::Kind,

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 
 use super::{
-    ContentType, Envelope, NewTask,
+    ContentType, Envelope, NewTask, PACK,
     envelope::epoch_ms,
     header,
     id::{IdError, TaskId},
@@ -21,8 +21,6 @@ use super::{
     trace::TraceContext,
 };
 
-/// The `content_type` of a pack.
-pub const PACK: &str = "application/vnd.garenne.batch+json";
 /// The most records in one pack.
 pub const MOST_RECORDS: usize = 1000;
 

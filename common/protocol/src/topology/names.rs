@@ -1,6 +1,6 @@
 //! The names of everything on the broker, from one prefix.
 
-use super::{delay::Delay, place::Place};
+use super::delay::Delay;
 
 /// Builds names; the prefix (default `garenne`) lets several fleets share a virtual host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,11 +52,6 @@ impl Names {
     /// it is another one, and those of the lane's former shape empty themselves.
     pub fn retry_shards(&self, lane: &str, delay: Delay) -> String {
         format!("{}.retry.{lane}.shards.{delay}", self.prefix)
-    }
-
-    /// A lane's queues by name; `shards` is how many share its tasks, 1 or more.
-    pub fn place<'a>(&'a self, lane: &'a str, shards: u16) -> Place<'a> {
-        Place { names: self, lane, shards }
     }
 
     /// Where messages from unclean deaths run alone.

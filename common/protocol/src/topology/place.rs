@@ -5,9 +5,16 @@ use super::{delay::Delay, names::Names};
 /// A lane's queues, by name.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
-    pub(super) names: &'a Names,
-    pub(super) lane: &'a str,
-    pub(super) shards: u16,
+    names: &'a Names,
+    lane: &'a str,
+    shards: u16,
+}
+
+impl<'a> Place<'a> {
+    /// A lane's queues; `shards` is how many share its tasks, 1 or more.
+    pub fn new(names: &'a Names, lane: &'a str, shards: u16) -> Self {
+        Self { names, lane, shards }
+    }
 }
 
 impl Place<'_> {

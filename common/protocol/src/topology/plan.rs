@@ -5,24 +5,13 @@ use std::{collections::BTreeMap, time::Duration};
 use super::{
     delay::Delay,
     ladder::Ladder,
+    lane_spec::{LaneSpec, MOST_SHARDS},
     names::Names,
+    place::Place,
     route::{Binding, Destination, Route, lane_routes},
     version::BrokerVersion,
 };
 use crate::task::header;
-
-/// A lane as the topology sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LaneSpec {
-    /// The lane's name.
-    pub name: String,
-    /// Topic patterns whose tasks it takes.
-    pub bindings: Vec<String>,
-    /// Queues that share its tasks, 1 or more.
-    pub shards: u16,
-    /// How long the broker lets a delivery stay unsettled; the broker's own default when absent.
-    pub consumer_timeout: Option<Duration>,
-}
 
 /// How an exchange routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,10 +90,6 @@ pub struct Topology {
     pub former_rungs: Vec<String>,
 }
 
-/// Queues that may share a lane's tasks, at most: no cluster spreads more leaders, and each costs every worker a
-/// consumer.
-pub const MOST_SHARDS: u16 = 16;
-
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// How long directives are kept: as long as a task can be put off.
 pub const DIRECTIVES_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -161,7 +146,7 @@ impl Topology {
                 lane: name.clone(),
                 shards: *shards,
             }));
-            let other = names.place(name, if *shards > 1 { 1 } else { MOST_SHARDS });
+            let other = Place::new(names, name, if *shards > 1 { 1 } else { MOST_SHARDS });
             former_rungs.extend(ladder.rungs().iter().map(|&delay| other.rung(delay)));
         }
         Self { exchanges, queues, routes, leftovers, former_rungs }
@@ -229,7 +214,7 @@ fn dead_lettered(mut queue: Queue, exchange: &str, key: Option<String>) -> Queue
 
 /// Messages leave a queue only at its head, so each delay has a queue of its own.
 fn rung(names: &Names, lane: &LaneSpec, delay: Delay, version: BrokerVersion) -> Queue {
-    let place = names.place(&lane.name, lane.shards);
+    let place = Place::new(names, &lane.name, lane.shards);
     let (exchange, key) = place.entry();
     let mut queue = dead_lettered(quorum(place.rung(delay), version), &exchange, Some(key));
     queue.arguments.insert("x-message-ttl", Arg::Number(delay.as_millis().try_into().unwrap_or(i64::MAX)));

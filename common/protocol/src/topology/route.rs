@@ -2,8 +2,8 @@
 //! or none.
 
 use super::{
+    lane_spec::{LaneSpec, MOST_SHARDS},
     names::Names,
-    plan::{LaneSpec, MOST_SHARDS},
 };
 
 /// Where a binding leads.

@@ -4,9 +4,9 @@ use std::fmt;
 
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use super::fault::{BadRecord, Fault, shown};
 use super::object::{Object, ObjectSeed, Plain};
 use super::scalar::Errors;
+use crate::sensor::fault::{BadRecord, Fault, shown};
 use crate::sensor::senml::Fields;
 
 /// What becomes of the records, in order.

@@ -5,9 +5,9 @@ use std::fmt;
 
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 
-use super::fault::{BadRecord, Fault, shown};
 use super::scalar::{Errors, Field, Flag, Instant, Kind, Number, Text, Whole};
 use crate::sensor::Timestamp;
+use crate::sensor::fault::{BadRecord, Fault, shown};
 use crate::sensor::senml::Fields;
 
 /// The fields of a plain reading as they were sent.

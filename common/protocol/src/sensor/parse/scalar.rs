@@ -9,8 +9,8 @@ use std::fmt;
 
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::fault::{BadRecord, Fault, shown};
 use crate::sensor::Timestamp;
+use crate::sensor::fault::{BadRecord, Fault, shown};
 
 /// The longest text of any field, in bytes. Every text that a reading may have is shorter; the limit bounds what is
 /// copied and compared before the field's own check.

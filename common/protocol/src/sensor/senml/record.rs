@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 
-use crate::sensor::Timestamp;
+use crate::sensor::timestamp::Timestamp;
 
 /// The fields of a record as they were sent, by their labels in RFC 8428 §4.3.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -3,13 +3,14 @@
 use serde_json::{Value as Json, json};
 
 use super::*;
+use crate::sensor::resolve_pack;
 
 /// "Now" of the examples that do not know the time.
 const NOW: f64 = 1_498_780_179.0;
 
 fn resolved(pack: &Json) -> Result<Json, BadRecord> {
     let now = Timestamp::from_unix_seconds(NOW).unwrap();
-    Ok(serde_json::to_value(resolve(pack.to_string().as_bytes(), now)?).unwrap())
+    Ok(serde_json::to_value(resolve_pack(pack.to_string().as_bytes(), now)?).unwrap())
 }
 
 fn check(pack: Json, expected: Json) {

@@ -1,4 +1,4 @@
-//! A channel's task: it writes letters and hears what the broker says of each.
+//! A channel's task: it writes publishes and hears what the broker says of each.
 //!
 //! The client library hands a returned message to whichever confirm it completes next, which with
 //! many in flight may be another message's. So one task per channel gathers every confirm that is
@@ -18,7 +18,7 @@ use tokio::{
 use super::{
     address::Address,
     error::PublishError,
-    writers::Letter,
+    pending_publish::{Answer, PendingPublish},
     writing::{Round, Sent, Writing, Written},
 };
 
@@ -26,16 +26,13 @@ use super::{
 /// with the channel; one that it forgot would be waited for without end.
 const CHANNEL_CHECK: Duration = Duration::from_secs(2);
 
-/// What the broker said of a message: that a queue has it, or why none is known to.
-pub(super) type Verdict = Result<(), PublishError>;
-
 /// The channel's task, seen from outside. It ends when this is dropped and nothing is in flight.
-pub(super) struct Carrier {
+pub(super) struct ConfirmTracker {
     rounds: mpsc::UnboundedSender<Round>,
     pub(super) task: JoinHandle<()>,
 }
 
-impl Carrier {
+impl ConfirmTracker {
     pub(super) fn start(channel: Arc<Channel>, header_limit: usize) -> Self {
         let (rounds, receiver) = mpsc::unbounded_channel();
         let task = tokio::spawn(run(channel, header_limit, receiver));
@@ -47,24 +44,24 @@ impl Carrier {
         !self.task.is_finished() && !self.rounds.is_closed()
     }
 
-    /// Hands over letters and waits until all of them are on the socket; their number is bounded by the
+    /// Hands over publishes and waits until all of them are on the socket; their number is bounded by the
     /// places in flight. The list comes back empty, for the next ones.
-    pub(super) async fn carry(&self, letters: Vec<Letter>) -> Vec<Letter> {
+    pub(super) async fn carry(&self, publishes: Vec<PendingPublish>) -> Vec<PendingPublish> {
         let (written, all) = oneshot::channel();
-        // A task that is gone drops each letter's answer, which the waiting side reads as in doubt.
-        let _ = self.rounds.send(Round { letters, written });
+        // A task that is gone drops each publish's answer, which the waiting side reads as in doubt.
+        let _ = self.rounds.send(Round { publishes, written });
         all.await.unwrap_or_default()
     }
 }
 
-/// What became of a letter.
+/// What became of a publish.
 struct Settled {
     /// Whether the broker says that it has it.
     stored: Result<bool, PublishError>,
     /// The message that came back with the confirm, which may be another one.
     came_back: Option<Identity>,
     identity: Identity,
-    answer: oneshot::Sender<Verdict>,
+    answer: oneshot::Sender<Answer>,
 }
 
 /// What a returned message is known by: where it was sent, and its id.
@@ -82,12 +79,12 @@ impl Identity {
 }
 
 async fn settle(Written { confirm, sent }: Written) -> Settled {
-    let Sent { id, address, bytes, place, answer } = sent;
+    let Sent { id, address, bytes, permit, answer } = sent;
     let confirmation = match confirm {
         Ok(confirm) => confirm.await,
         Err(error) => Err(error),
     };
-    drop(place);
+    drop(permit);
     // What the library tells is large; what is kept of it is not.
     let (stored, returned) = match confirmation {
         Ok(Confirmation::Ack(returned)) => (Ok(true), returned),
@@ -163,14 +160,14 @@ fn answer(ready: &mut Vec<Settled>, returned: &mut Returned) {
         let is_returned = stored.is_ok() && returned.take(&identity);
         let Address { exchange, routing_key } = identity.address;
         let (exchange, routing_key) = (exchange.into(), routing_key.into());
-        let verdict = match stored {
+        let outcome = match stored {
             Ok(_) if is_returned => Err(PublishError::Unroutable { exchange, routing_key }),
             Ok(true) => Ok(()),
             Ok(false) => Err(PublishError::Refused { routing_key }),
             Err(error) => Err(error),
         };
         // A sender that is gone wants no word.
-        let _ = answer.send(verdict);
+        let _ = answer.send(outcome);
     }
 }
 

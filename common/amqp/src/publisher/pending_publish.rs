@@ -1,0 +1,63 @@
+//! A message that waits to be written, and the answer that its sender waits for.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use bytes::Bytes;
+use lapin::BasicProperties;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use super::{address::Address, error::PublishError};
+use crate::wire::Message;
+
+/// What the broker said of a message: that a queue has it, or why none is known to.
+pub(super) type Answer = Result<(), PublishError>;
+
+/// A message that waits to be written.
+pub(super) struct PendingPublish {
+    pub(super) address: Address,
+    pub(super) mandatory: bool,
+    pub(super) properties: BasicProperties,
+    pub(super) body: Bytes,
+    pub(super) permit: OwnedSemaphorePermit,
+    claim: Claim,
+    pub(super) answer: oneshot::Sender<Answer>,
+}
+
+/// Decided once: the first claim wins. A writer claims a message to write it, its sender to give up waiting.
+#[derive(Clone, Default)]
+pub(super) struct Claim(Arc<AtomicBool>);
+
+impl Claim {
+    pub(super) fn take(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
+
+    pub(super) fn is_taken(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+impl PendingPublish {
+    /// # Errors
+    /// [`PublishError::TooLarge`] where a name of the target does not fit.
+    pub(super) fn new(
+        message: Message,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<(Self, Claim, oneshot::Receiver<Answer>), PublishError> {
+        let Message { target, properties, body } = message;
+        let mandatory = target.mandatory;
+        let address = Address::of(target)?;
+        let (answer, answered) = oneshot::channel();
+        let claim = Claim::default();
+        let publish = Self { address, mandatory, properties, body, permit, claim: claim.clone(), answer };
+        Ok((publish, claim, answered))
+    }
+
+    /// Claims it for a writer; false where its sender no longer waits.
+    pub(super) fn claim(&self) -> bool {
+        !self.answer.is_closed() && self.claim.take()
+    }
+}
