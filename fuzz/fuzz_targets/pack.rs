@@ -3,10 +3,10 @@
 
 #![no_main]
 
-use garenne_protocol::task::{Kind, NewTask, read_pack, write_pack};
+use garenne_protocol::task::{Kind, NewTask, read_batch, write_batch};
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|body: &[u8]| match read_pack(body) {
+fuzz_target!(|body: &[u8]| match read_batch(body) {
     Err(refused) => assert!(!refused.to_string().contains('\n')),
     Ok(records) => {
         let kind = Kind::parse("reading.process").expect("a kind");
@@ -18,7 +18,7 @@ fuzz_target!(|body: &[u8]| match read_pack(body) {
                 ..NewTask::new(kind.clone(), record.content_type, record.payload.to_vec())
             })
             .collect();
-        let written = write_pack(&tasks).expect("what was read can be written");
-        assert_eq!(read_pack(&written).expect("what was written can be read"), records);
+        let written = write_batch(&tasks).expect("what was read can be written");
+        assert_eq!(read_batch(&written).expect("what was written can be read"), records);
     }
 });

@@ -12,7 +12,7 @@ use futures_util::{
 use garenne_amqp::{Message, PublishError, Publisher, Target};
 use garenne_common::config::Lanes;
 use garenne_protocol::{
-    task::{Kind, NewTask, TaskId, pack_properties, write_pack},
+    task::{Kind, NewTask, TaskId, batch_properties, write_batch},
     topology::Names,
 };
 
@@ -106,13 +106,13 @@ impl Parcels for BrokerOutlet {
         let outlet = self.clone();
         Box::pin(async move {
             let pack = match &tasks[..] {
-                [first, _, ..] => write_pack(&tasks).ok().map(|body| (first.kind.clone(), body)),
+                [first, _, ..] => write_batch(&tasks).ok().map(|body| (first.kind.clone(), body)),
                 _ => None,
             };
             match pack {
                 Some((kind, body)) => {
                     let key = outlet.lanes.spread(kind.as_str()).then(|| pack_key(&tasks));
-                    let properties = pack_properties(&kind, key.as_deref(), SystemTime::now());
+                    let properties = batch_properties(&kind, key.as_deref(), SystemTime::now());
                     let target = outlet.target(&kind);
                     let _sent = outlet.pressure.send();
                     outlet.publisher.publish(Message { target, properties, body: body.into() }).await

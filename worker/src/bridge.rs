@@ -228,7 +228,7 @@ impl Bridge {
         let envelope = match read {
             Ok(mut envelope) => {
                 // A pack stands for no task; its records have traces of their own.
-                if envelope.content_type != ContentType::Pack {
+                if envelope.content_type != ContentType::Batch {
                     self.spans.adopt(&mut envelope);
                 }
                 // The broker counts returns only; a count on a first delivery is the publisher's.
@@ -239,7 +239,7 @@ impl Bridge {
             }
             Err(malformed) => return dead(delivery, None, DeadReason::Malformed, malformed.to_string()),
         };
-        if envelope.content_type == ContentType::Pack {
+        if envelope.content_type == ContentType::Batch {
             return self.read_pack(delivery, envelope, now);
         }
         let delivery = if delivery.redelivered {

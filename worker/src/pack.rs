@@ -15,7 +15,7 @@ use std::{
 use bytes::Bytes;
 use futures_util::FutureExt;
 use garenne_pool::{self as pool, Cause, Ending};
-use garenne_protocol::task::{BadPack, Envelope, Packed, read_pack};
+use garenne_protocol::task::{BadBatch, BatchRecord, Envelope, read_batch};
 
 use crate::{
     consumer::Epoch,
@@ -35,9 +35,9 @@ pub(crate) struct Record {
 
 impl Record {
     /// Reads a pack's body, which the payloads go on sharing.
-    pub(crate) fn read_all(pack: &Envelope, body: &Bytes, spans: &Arc<Spans>) -> Result<Vec<Self>, BadPack> {
-        let packed = read_pack(body)?;
-        let record = |record: &Packed<'_>| {
+    pub(crate) fn read_all(pack: &Envelope, body: &Bytes, spans: &Arc<Spans>) -> Result<Vec<Self>, BadBatch> {
+        let packed = read_batch(body)?;
+        let record = |record: &BatchRecord<'_>| {
             let mut envelope = record.envelope(pack);
             spans.adopt(&mut envelope);
             let envelope = Arc::new(envelope);

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use lapin::BasicProperties;
 
-use garenne_protocol::topology::Place;
+use garenne_protocol::topology::LaneQueues;
 
 /// Where to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ impl Target {
     }
 
     /// Straight to a lane's queue, or to one of them, past the lane's bindings.
-    pub fn lane(place: Place<'_>) -> Self {
+    pub fn lane(place: LaneQueues<'_>) -> Self {
         let (exchange, routing_key) = place.entry();
         Self { exchange, routing_key, mandatory: true }
     }

@@ -3,6 +3,7 @@
 //! The body is the payload. Everything else is optional and read by [`Envelope::read`]; what a copy
 //! of a task (retry, quarantine, dead, replay) keeps and drops is decided in one place, [`Copied`].
 
+mod batch;
 mod content_type;
 mod copy;
 pub mod encoded;
@@ -14,11 +15,11 @@ mod kind;
 mod new_task;
 mod origin;
 mod outcome;
-mod pack;
 mod standing_order;
 mod trace;
 
-pub use content_type::{ContentType, PACK};
+pub use batch::{BadBatch, BatchRecord, MOST_RECORDS, batch_properties, read_batch, write_batch};
+pub use content_type::{BATCH, ContentType};
 pub use copy::Copied;
 pub use envelope::{Envelope, Malformed, epoch_ms};
 pub use id::{IdError, TaskId};
@@ -27,6 +28,5 @@ pub use kind::{Kind, KindError, matches_binding};
 pub use new_task::NewTask;
 pub use origin::Origin;
 pub use outcome::DeadReason;
-pub use pack::{BadPack, MOST_RECORDS, Packed, pack_properties, read_pack, write_pack};
 pub use standing_order::StandingOrder;
 pub use trace::TraceContext;

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use garenne_amqp::{Message, Target};
 use garenne_protocol::{
     task::{Copied, epoch_ms, header, matches_binding},
-    topology::{MOST_SHARDS, Place},
+    topology::{LaneQueues, MOST_SHARDS},
 };
 use lapin::BasicProperties;
 use uuid::Uuid;
@@ -74,7 +74,7 @@ pub(super) fn copy(
         Some(lane) => {
             // A stopped task that is replayed is to run.
             copied = copied.with(header::REPLAYED_AT, epoch_ms(now));
-            let place = Place::new(names, lane, settings.lanes.shards(lane));
+            let place = LaneQueues::new(names, lane, settings.lanes.shards(lane));
             copied = if place.is_sharded() { copied.keyed(&id) } else { copied };
             Target::lane(place)
         }

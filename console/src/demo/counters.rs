@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use garenne_protocol::topology::Place;
+use garenne_protocol::topology::LaneQueues;
 use lapin::Connection;
 
 use crate::{operator::Operator, queues::Looker};
@@ -52,7 +52,7 @@ impl<'o> BrokerWatch<'o> {
         let mut looker = Looker::new(connection);
         let mut held = Held::default();
         for (lane, shards) in &self.lanes {
-            let place = Place::new(names, lane, *shards);
+            let place = LaneQueues::new(names, lane, *shards);
             for queue in place.queues() {
                 held.queued += looker.depth(&queue).await.ok()?.ready;
             }

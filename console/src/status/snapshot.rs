@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use garenne_common::exit::Failure;
-use garenne_protocol::topology::{BrokerVersion, Delay, Place, Topology};
+use garenne_protocol::topology::{BrokerVersion, Delay, LaneQueues, Topology};
 use lapin::Connection;
 use serde::{Deserialize, Serialize};
 
@@ -158,7 +158,7 @@ impl Snapshot {
             };
             let rungs: BTreeMap<_, _> =
                 operator.ladder.rungs().iter().map(|&d| waiting(d)).filter(|(_, n)| *n > 0).collect();
-            let queues = Place::new(names, lane, settings.shards).queues();
+            let queues = LaneQueues::new(names, lane, settings.shards).queues();
             let statuses = queues.iter().map(|name| queue(name));
             let mut all = statuses.reduce(QueueStatus::and).unwrap_or_default();
             let of_lane = topology.leftovers.iter().filter(|leftover| leftover.lane == lane);

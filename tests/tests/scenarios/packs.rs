@@ -79,7 +79,7 @@ async fn packs_that_cannot_be_read_are_dead_letters_whole() -> Result<()> {
     let malformed = "malformed".to_owned();
     assert_eq!(
         shown(0),
-        ("empty", malformed.clone(), "pack has 0 records, 1 to 1000 are allowed".to_owned())
+        ("empty", malformed.clone(), "batch has 0 records, 1 to 1000 are allowed".to_owned())
     );
     assert_eq!((shown(1).0, shown(1).1), ("torn", malformed));
     assert_eq!(worker.stop().await?.receipt.dead, 2);

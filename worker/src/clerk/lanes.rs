@@ -6,7 +6,7 @@ use garenne_amqp::{Message, Target};
 use garenne_common::{shutdown::Fate, telemetry::traces::Span};
 use garenne_protocol::{
     task::{Copied, Envelope, NewTask},
-    topology::{Delay, Place},
+    topology::{Delay, LaneQueues},
 };
 
 use super::Clerk;
@@ -24,8 +24,8 @@ impl Clerk {
         Some((Message { target, properties, body: task.body.into() }, span))
     }
 
-    fn place<'a>(&'a self, lane: &'a str) -> Place<'a> {
-        Place::new(&self.names, lane, self.routes.lanes.shards(lane))
+    fn place<'a>(&'a self, lane: &'a str) -> LaneQueues<'a> {
+        LaneQueues::new(&self.names, lane, self.routes.lanes.shards(lane))
     }
 
     /// To a rung of a lane's ladder; where that leads to several queues the copy needs a key.

@@ -3,7 +3,7 @@ use std::time::SystemTime;
 use garenne_common::telemetry::{Metrics, metrics::TaskOutcome};
 use garenne_pool::{OnEnd, Pool, PoolConfig, Spec, Stop, Task};
 use garenne_protocol::task::{
-    ContentType, DeadReason, Kind, NewTask, StandingOrder, TaskId, pack_properties, write_pack,
+    ContentType, DeadReason, Kind, NewTask, StandingOrder, TaskId, batch_properties, write_batch,
 };
 use tokio::sync::{Semaphore, oneshot};
 
@@ -50,9 +50,9 @@ fn attempt(steps: &[&str], stopped: &[&str], gate: &Arc<Semaphore>) -> PackAttem
             ..NewTask::new(kind.clone(), ContentType::Json, format!(r#"{{"does":"{does}"}}"#).into_bytes())
         })
         .collect();
-    let body = Bytes::from(write_pack(&tasks).unwrap());
+    let body = Bytes::from(write_batch(&tasks).unwrap());
     let now = SystemTime::now();
-    let properties = pack_properties(&kind, None, now);
+    let properties = batch_properties(&kind, None, now);
     let pack = Envelope::read("test.step", &properties, None, |_| true, now).unwrap();
     let meter = Meter { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
     let orders = Orders::default();

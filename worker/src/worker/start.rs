@@ -19,7 +19,7 @@ use garenne_common::{
 };
 use garenne_protocol::{
     task::Origin,
-    topology::{BrokerVersion, Names, Place, Topology},
+    topology::{BrokerVersion, LaneQueues, Names, Topology},
 };
 use tokio::{
     runtime::{Builder, Handle, Runtime},
@@ -167,7 +167,7 @@ pub(super) async fn start(
         let queues = if quarantine {
             vec![names.quarantine()]
         } else {
-            Place::new(&names, name, lane.shards).queues()
+            LaneQueues::new(&names, name, lane.shards).queues()
         };
         let queue = queues[0].clone();
         let spans = Spans { traces: traces.clone(), lane: Arc::clone(&lane_name), queue };

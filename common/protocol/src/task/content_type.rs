@@ -1,7 +1,7 @@
 //! How a message's body is written.
 
 /// The `content_type` of a pack.
-pub const PACK: &str = "application/vnd.garenne.batch+json";
+pub const BATCH: &str = "application/vnd.garenne.batch+json";
 
 /// How the body is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -11,8 +11,8 @@ pub enum ContentType {
     Json,
     /// A SenML pack (RFC 8428).
     SenmlJson,
-    /// Several tasks of one kind; see [`read_pack`](super::read_pack). Never what a handler is given.
-    Pack,
+    /// Several tasks of one kind; see [`read_batch`](super::read_batch). Never what a handler is given.
+    Batch,
 }
 
 impl ContentType {
@@ -21,7 +21,7 @@ impl ContentType {
         match self {
             Self::Json => "application/json",
             Self::SenmlJson => "application/senml+json",
-            Self::Pack => PACK,
+            Self::Batch => BATCH,
         }
     }
 }

@@ -17,7 +17,7 @@ use amq_protocol::{
 };
 
 use super::{
-    content_type::{ContentType, PACK},
+    content_type::{BATCH, ContentType},
     encoded::entry_bytes,
     envelope::{Envelope, epoch_ms, expires_at},
     header::{self, long},
@@ -49,8 +49,8 @@ impl Copied {
         let mut copied = Self::kept(original, now);
         copied.properties =
             copied.properties.with_type(task.kind.as_str().into()).with_message_id(task.id.as_str().into());
-        let of_pack = original.content_type().as_ref().is_some_and(|it| it.as_str() == PACK);
-        if of_pack && task.content_type != ContentType::Pack {
+        let of_pack = original.content_type().as_ref().is_some_and(|it| it.as_str() == BATCH);
+        if of_pack && task.content_type != ContentType::Batch {
             return copied.unpacked(task);
         }
         // A task without a trace may have got one from its first worker; its copies belong to that one.

@@ -6,7 +6,7 @@ use amq_protocol::{protocol::BasicProperties, types::FieldTable};
 use thiserror::Error;
 
 use super::{
-    content_type::{ContentType, PACK},
+    content_type::{BATCH, ContentType},
     header::{self, integer},
     id::{IdError, TaskId},
     incarnation::WorkerIncarnation,
@@ -142,7 +142,7 @@ impl Envelope {
             kind: Kind::parse(kind)?,
             content_type: match properties.content_type().as_ref().map(|it| it.as_str()) {
                 Some(it) if it.starts_with("application/senml+json") => ContentType::SenmlJson,
-                Some(PACK) => ContentType::Pack,
+                Some(BATCH) => ContentType::Batch,
                 _ => ContentType::Json,
             },
             attempt: small(headers, header::ATTEMPT)?,

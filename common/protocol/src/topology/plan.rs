@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, time::Duration};
 use super::{
     delay::Delay,
     ladder::Ladder,
+    lane_queues::LaneQueues,
     lane_spec::{LaneSpec, MOST_SHARDS},
     names::Names,
-    place::Place,
     route::{Binding, Destination, Route, lane_routes},
     version::BrokerVersion,
 };
@@ -146,7 +146,7 @@ impl Topology {
                 lane: name.clone(),
                 shards: *shards,
             }));
-            let other = Place::new(names, name, if *shards > 1 { 1 } else { MOST_SHARDS });
+            let other = LaneQueues::new(names, name, if *shards > 1 { 1 } else { MOST_SHARDS });
             former_rungs.extend(ladder.rungs().iter().map(|&delay| other.rung(delay)));
         }
         Self { exchanges, queues, routes, leftovers, former_rungs }
@@ -214,7 +214,7 @@ fn dead_lettered(mut queue: Queue, exchange: &str, key: Option<String>) -> Queue
 
 /// Messages leave a queue only at its head, so each delay has a queue of its own.
 fn rung(names: &Names, lane: &LaneSpec, delay: Delay, version: BrokerVersion) -> Queue {
-    let place = Place::new(names, &lane.name, lane.shards);
+    let place = LaneQueues::new(names, &lane.name, lane.shards);
     let (exchange, key) = place.entry();
     let mut queue = dead_lettered(quorum(place.rung(delay), version), &exchange, Some(key));
     queue.arguments.insert("x-message-ttl", Arg::Number(delay.as_millis().try_into().unwrap_or(i64::MAX)));

@@ -6,7 +6,7 @@ use super::*;
 use crate::task::{
     TraceContext,
     encoded::{header_frame_bytes, tests::any_properties},
-    read_pack,
+    read_batch,
 };
 
 #[test]
@@ -47,7 +47,7 @@ fn a_record_of_a_pack_leaves_as_the_message_its_sender_could_have_published() {
     table.insert(header::TRACEPARENT.into(), long("the pack's"));
     let pack = BasicProperties::default()
         .with_message_id("pack".into())
-        .with_content_type(PACK.into())
+        .with_content_type(BATCH.into())
         .with_headers(table);
     let whole = Envelope::read("k", &pack, None, |_| true, UNIX_EPOCH).unwrap();
     let shown = |task: &Envelope| {
@@ -59,13 +59,13 @@ fn a_record_of_a_pack_leaves_as_the_message_its_sender_could_have_published() {
     let record = |id: &str, written: &str, trace: Option<&str>| {
         (id.to_owned(), written.to_owned(), Some("v".to_owned()), trace.map(str::to_owned))
     };
-    assert_eq!(shown(&whole), record("pack", PACK, Some("the pack's")));
+    assert_eq!(shown(&whole), record("pack", BATCH, Some("the pack's")));
     let theirs = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let body = format!(
         r#"[{{"id":"a","senml":true,"payload":[]}},{{"id":"b","traceparent":"{theirs}","payload":{{}}}}]"#
     );
     let records: Vec<_> =
-        read_pack(body.as_bytes()).unwrap().iter().map(|it| shown(&it.envelope(&whole))).collect();
+        read_batch(body.as_bytes()).unwrap().iter().map(|it| shown(&it.envelope(&whole))).collect();
     let expected =
         [record("a", "application/senml+json", None), record("b", "application/json", Some(theirs))];
     assert_eq!(records, expected);

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 
 use super::{
-    ContentType, Envelope, NewTask, PACK,
+    BATCH, ContentType, Envelope, NewTask,
     envelope::epoch_ms,
     header,
     id::{IdError, TaskId},
@@ -45,7 +45,7 @@ fn is_false(flag: &bool) -> bool {
 
 /// A record of a pack, borrowed from its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Packed<'a> {
+pub struct BatchRecord<'a> {
     /// The task's own id.
     pub id: TaskId,
     /// How the payload is written.
@@ -56,7 +56,7 @@ pub struct Packed<'a> {
     pub payload: &'a [u8],
 }
 
-impl Packed<'_> {
+impl BatchRecord<'_> {
     /// The record as a task: its own id, trace and way of writing, and all else as its pack has it.
     pub fn envelope(&self, pack: &Envelope) -> Envelope {
         Envelope {
@@ -71,12 +71,12 @@ impl Packed<'_> {
 
 /// A body that is no pack.
 #[derive(Debug, Error)]
-pub enum BadPack {
+pub enum BadBatch {
     /// Not JSON, or not an array of records.
-    #[error("pack: {0}")]
+    #[error("batch: {0}")]
     Json(#[from] serde_json::Error),
     /// A record's id.
-    #[error("pack record {index}: {error}")]
+    #[error("batch record {index}: {error}")]
     Id {
         /// The record's place.
         index: usize,
@@ -84,7 +84,7 @@ pub enum BadPack {
         error: IdError,
     },
     /// None, or too many.
-    #[error("pack has {0} records, 1 to {MOST_RECORDS} are allowed")]
+    #[error("batch has {0} records, 1 to {MOST_RECORDS} are allowed")]
     Count(usize),
 }
 
@@ -93,7 +93,7 @@ pub enum BadPack {
 ///
 /// # Errors
 /// A body is not JSON.
-pub fn write_pack<'a>(tasks: impl IntoIterator<Item = &'a NewTask>) -> Result<Vec<u8>, serde_json::Error> {
+pub fn write_batch<'a>(tasks: impl IntoIterator<Item = &'a NewTask>) -> Result<Vec<u8>, serde_json::Error> {
     let mut body = vec![b'['];
     for task in tasks {
         if body.len() > 1 {
@@ -115,11 +115,11 @@ pub fn write_pack<'a>(tasks: impl IntoIterator<Item = &'a NewTask>) -> Result<Ve
 
 /// The properties a pack travels with: persistent, with an id of its own, stamped with the time, and with a
 /// key where several queues share tasks of its kind.
-pub fn pack_properties(kind: &Kind, key: Option<&str>, now: SystemTime) -> BasicProperties {
+pub fn batch_properties(kind: &Kind, key: Option<&str>, now: SystemTime) -> BasicProperties {
     let properties = BasicProperties::default()
         .with_message_id(TaskId::random().as_str().into())
         .with_type(kind.as_str().into())
-        .with_content_type(PACK.into())
+        .with_content_type(BATCH.into())
         .with_delivery_mode(2)
         .with_timestamp(epoch_ms(now).unsigned_abs() / 1000);
     let Some(key) = key else { return properties };
@@ -131,20 +131,20 @@ pub fn pack_properties(kind: &Kind, key: Option<&str>, now: SystemTime) -> Basic
 /// Reads a pack.
 ///
 /// # Errors
-/// [`BadPack`].
-pub fn read_pack(body: &[u8]) -> Result<Vec<Packed<'_>>, BadPack> {
+/// [`BadBatch`].
+pub fn read_batch(body: &[u8]) -> Result<Vec<BatchRecord<'_>>, BadBatch> {
     let written: Vec<Written<'_>> = serde_json::from_slice(body)?;
     if !(1..=MOST_RECORDS).contains(&written.len()) {
-        return Err(BadPack::Count(written.len()));
+        return Err(BadBatch::Count(written.len()));
     }
     written.into_iter().enumerate().map(|(index, record)| packed(index, record)).collect()
 }
 
-fn packed(index: usize, record: Written<'_>) -> Result<Packed<'_>, BadPack> {
+fn packed(index: usize, record: Written<'_>) -> Result<BatchRecord<'_>, BadBatch> {
     let trace =
         record.traceparent.and_then(|parent| TraceContext::parse(&parent, record.tracestate.as_deref()));
-    Ok(Packed {
-        id: TaskId::parse(&record.id).map_err(|error| BadPack::Id { index, error })?,
+    Ok(BatchRecord {
+        id: TaskId::parse(&record.id).map_err(|error| BadBatch::Id { index, error })?,
         content_type: if record.senml { ContentType::SenmlJson } else { ContentType::Json },
         trace,
         payload: record.payload.get().as_bytes(),
@@ -171,14 +171,14 @@ mod tests {
             content_type: ContentType::SenmlJson,
             ..task("b\"2", "[1.50, 2]")
         };
-        let body = write_pack([&task("a", r#"{"value": 1.0}"#), &traced]).unwrap();
+        let body = write_batch([&task("a", r#"{"value": 1.0}"#), &traced]).unwrap();
         assert_eq!(
             str::from_utf8(&body).unwrap(),
             format!(
                 r#"[{{"id":"a","payload":{{"value": 1.0}}}},{{"id":"b\"2","traceparent":"{PARENT}","tracestate":"v=1","senml":true,"payload":[1.50, 2]}}]"#
             )
         );
-        let read = read_pack(&body).unwrap();
+        let read = read_batch(&body).unwrap();
         assert_eq!((read[0].id.as_str(), read[0].payload), ("a", &br#"{"value": 1.0}"#[..]));
         assert_eq!((read[1].id.as_str(), read[1].content_type), ("b\"2", ContentType::SenmlJson));
         assert_eq!(read[1].trace, traced.trace);
@@ -187,10 +187,10 @@ mod tests {
 
     #[test]
     fn what_is_no_pack_says_so() {
-        let error = |body: &str| read_pack(body.as_bytes()).unwrap_err().to_string();
-        assert_eq!(error("[]"), "pack has 0 records, 1 to 1000 are allowed");
-        assert_eq!(error(r#"[{"id":"","payload":1}]"#), "pack record 0: message_id is empty");
-        assert!(error("{}").starts_with("pack: invalid type: map"), "{}", error("{}"));
-        assert!(write_pack([&task("a", "nonsense")]).is_err());
+        let error = |body: &str| read_batch(body.as_bytes()).unwrap_err().to_string();
+        assert_eq!(error("[]"), "batch has 0 records, 1 to 1000 are allowed");
+        assert_eq!(error(r#"[{"id":"","payload":1}]"#), "batch record 0: message_id is empty");
+        assert!(error("{}").starts_with("batch: invalid type: map"), "{}", error("{}"));
+        assert!(write_batch([&task("a", "nonsense")]).is_err());
     }
 }

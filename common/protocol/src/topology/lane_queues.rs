@@ -4,20 +4,20 @@ use super::{delay::Delay, names::Names};
 
 /// A lane's queues, by name.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct LaneQueues<'a> {
     names: &'a Names,
     lane: &'a str,
     shards: u16,
 }
 
-impl<'a> Place<'a> {
+impl<'a> LaneQueues<'a> {
     /// A lane's queues; `shards` is how many share its tasks, 1 or more.
     pub fn new(names: &'a Names, lane: &'a str, shards: u16) -> Self {
         Self { names, lane, shards }
     }
 }
 
-impl Place<'_> {
+impl LaneQueues<'_> {
     /// Whether several queues share the lane's tasks.
     pub fn is_sharded(self) -> bool {
         self.shards > 1
