@@ -1,5 +1,5 @@
-//! Any body of a pack: records that can be packed again, or one line that says what is wrong; never a
-//! panic.
+//! Any body of a batch is read into records that can be written again, or refused with a one-line error;
+//! never a panic.
 
 #![no_main]
 

@@ -1,164 +1,164 @@
-//! What a process says of itself at every heartbeat: enough for a console to show the fleet without
-//! asking each process, and for rates and percentiles as differences between two beats.
+//! Heartbeats: each process periodically publishes its state and counters.
 //!
-//! Counters count from the start of the process; a new `incarnation` begins at zero. Fields that a
-//! reader does not know are passed over, those that a writer leaves out are empty.
+//! A console shows the fleet from heartbeats alone, and computes rates and percentiles as differences between
+//! two of them. Counters start at zero with each `incarnation`. Readers ignore unknown fields and treat missing
+//! optional ones as empty, so programs of different versions understand each other.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Running tasks named in one beat, the longest running ones; `running` counts all of them.
+/// The maximum number of running tasks listed in a heartbeat; the longest running ones are listed.
 pub const MOST_TASKS: usize = 32;
 
-/// The routing key's first word.
+/// The first word of a heartbeat's routing key.
 const BEAT: &str = "beat";
 
-/// What binds a queue to every process's heartbeats.
+/// The binding key that matches the heartbeats of every process.
 pub const BEATS: &str = "beat.#";
 
-/// A process's job.
+/// The program that a process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Program {
     /// Runs tasks.
     Worker,
-    /// Takes readings and publishes them.
+    /// Receives readings and publishes them as tasks.
     Gateway,
 }
 
-/// How a process stands to new work.
+/// Whether a process accepts new work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stance {
-    /// Takes it.
+    /// Accepts new work.
     Open,
-    /// Takes none for now.
+    /// Paused by an operator: accepts no new work for now.
     Quiet,
-    /// Takes none any more and finishes what it has.
+    /// Shutting down: accepts no new work and finishes what it has.
     Stopping,
-    /// Has settled everything: its last beat.
+    /// Shut down, everything is settled. The last heartbeat.
     Stopped,
 }
 
-/// One beat.
+/// A heartbeat.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Heartbeat {
-    /// The job.
+    /// The program.
     pub program: Program,
     /// The worker's id; for a gateway, host and port.
     pub id: String,
-    /// This life of the process; another one counts from zero.
+    /// Identifies this run of the process. Counters start at zero with each.
     pub incarnation: String,
-    /// The host's name.
+    /// The host name.
     #[serde(default)]
     pub host: String,
     /// The program's version.
     #[serde(default)]
     pub version: String,
-    /// When the process started, milliseconds since 1970.
+    /// When the process started, in milliseconds since 1970.
     pub started_at: i64,
-    /// When it said this, milliseconds since 1970 by its own clock.
+    /// When the heartbeat was created, in milliseconds since 1970 by the process's clock.
     pub at: i64,
-    /// When to expect the next one, milliseconds.
+    /// The interval until the next heartbeat, in milliseconds.
     pub every_ms: u64,
-    /// How it stands to new work.
+    /// Whether the process accepts new work.
     pub stance: Stance,
-    /// Each lane's pool.
+    /// The pools, by lane.
     #[serde(default)]
     pub lanes: BTreeMap<String, LaneBeat>,
-    /// Groups of which nothing is started; the first so many by name, as of the tasks.
+    /// Paused groups in alphabetical order, at most [`MOST_TASKS`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paused: Vec<String>,
-    /// Running tasks, named or not.
+    /// The number of running tasks, including those not listed in `tasks`.
     #[serde(default)]
     pub running: usize,
-    /// The longest running ones, at most [`MOST_TASKS`].
+    /// The longest running tasks, at most [`MOST_TASKS`].
     #[serde(default)]
     pub tasks: Vec<TaskBeat>,
-    /// What happened to tasks, by kind; kinds without any are left out.
+    /// Counters of attempts and dead letters, by kind. Kinds with only zeros are left out.
     #[serde(default)]
     pub kinds: BTreeMap<String, KindBeat>,
-    /// The broker connections by role.
+    /// The broker connections, by role.
     #[serde(default)]
     pub connections: BTreeMap<String, ConnectionBeat>,
-    /// Whether the broker lets nobody publish.
+    /// Whether the broker blocks publishing (`connection.blocked`).
     #[serde(default)]
     pub blocked: bool,
-    /// What only a gateway has.
+    /// Counters of a gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<GatewayBeat>,
 }
 
-/// A lane's pool.
+/// The state and counters of a lane's pool.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LaneBeat {
-    /// Tasks that run at once, at most.
+    /// The maximum number of tasks that run at once.
     pub slots: usize,
-    /// Slots with a task.
+    /// Slots that run a task.
     pub busy: usize,
-    /// Tasks that wait here.
+    /// Tasks that wait for a slot.
     pub queued: usize,
-    /// Tasks delivered and not settled, at most: the lane's prefetch.
+    /// The maximum number of unsettled deliveries: the lane's prefetch.
     pub capacity: usize,
-    /// Tasks that ignore being told to stop and hold their slot.
+    /// Tasks that ignore their cancellation and still occupy a slot.
     pub stuck: u64,
-    /// Slots that started anew after a panic.
+    /// Slots restarted after a panic.
     pub restarts: u64,
-    /// Whether the pool takes tasks.
+    /// Whether the pool accepts tasks.
     pub open: bool,
-    /// Why its queue is not consumed; nothing while it is.
+    /// Why the lane's queue is not consumed; absent while it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
     /// Messages that the broker delivered.
     pub delivered: u64,
-    /// Deliveries that are not settled: waiting, running, or on the way out.
+    /// Unsettled deliveries: tasks that wait or run, or whose settlement is not sent yet.
     pub held: u64,
-    /// Deliveries taken off the queue: done, or copied to where they go next.
+    /// Deliveries removed from the queue: acked after the task succeeded or a copy of it was confirmed.
     pub removed: u64,
-    /// Time that tasks waited here before their start, summed, seconds.
+    /// Total time that tasks waited for a slot, in seconds.
     pub waited: f64,
 }
 
 /// A running task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TaskBeat {
-    /// Its id.
+    /// The task's id.
     pub id: String,
-    /// Its kind.
+    /// The task's kind.
     #[serde(default)]
     pub kind: String,
-    /// The lane that runs it.
+    /// The lane that runs the task.
     pub lane: String,
-    /// For how long, seconds.
+    /// Time since the start of the attempt, in seconds.
     #[serde(default)]
     pub seconds: f64,
-    /// How much is done, 0 to 1, where it says so.
+    /// Progress from 0 to 1, if the handler reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<f64>,
-    /// Its group.
+    /// The task's group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Whether it has been told to stop.
+    /// Whether the task has been cancelled but still runs.
     #[serde(default)]
     pub stopping: bool,
 }
 
-/// What happened to tasks of a kind.
+/// Counters of a kind's attempts and dead letters.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct KindBeat {
-    /// Attempts begun: those that ended and those that run.
+    /// Attempts started, including running ones.
     pub started: u64,
-    /// Attempts by how they ended.
+    /// Ended attempts, by outcome.
     pub outcomes: BTreeMap<String, u64>,
-    /// Dead letters by reason.
+    /// Dead letters, by reason.
     pub dead: BTreeMap<String, u64>,
-    /// Time in attempts, summed, seconds.
+    /// Total duration of ended attempts, in seconds.
     pub seconds: f64,
-    /// Attempts by duration: one count for each bound of the histogram `garenne_task_duration_seconds` and one for what
-    /// took longer, zeros at the end left out.
+    /// Ended attempts by duration, not cumulative: one count for each bound of the histogram
+    /// `garenne_task_duration_seconds` and one above the last. Trailing zeros are left out.
     pub buckets: Vec<u64>,
 }
 
@@ -180,27 +180,28 @@ impl KindBeat {
 pub struct ConnectionBeat {
     /// Whether it is open.
     pub up: bool,
-    /// How often it was rebuilt after a loss.
+    /// How often the connection was reopened after a loss.
     pub epoch: u64,
 }
 
-/// A gateway's senders.
+/// Counters of a gateway.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GatewayBeat {
-    /// Connections by what they do.
+    /// Open connections, by state.
     pub connections: BTreeMap<String, i64>,
-    /// Answers by status: an HTTP code, or a line's `ok` or error code.
+    /// Responses, by status: an HTTP status, or `ok` or the error code of the line protocol.
     pub requests: BTreeMap<String, u64>,
 }
 
 impl Heartbeat {
-    /// The routing key of this process's beats.
+    /// The routing key of this process's heartbeats.
     pub fn routing_key(&self) -> String {
         format!("{BEAT}.{}", self.id)
     }
 
-    /// Keeps the longest running tasks and the first paused groups; the beat's size stays bounded whatever runs.
+    /// Bounds the size of the heartbeat: keeps the [`MOST_TASKS`] longest running tasks and the first
+    /// [`MOST_TASKS`] paused groups.
     pub fn bound(&mut self) {
         self.tasks.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
         self.tasks.truncate(MOST_TASKS);
@@ -215,13 +216,13 @@ mod tests {
     fn beat() -> Heartbeat {
         serde_json::from_value(serde_json::json!({
             "program": "worker", "id": "a.b", "incarnation": "i", "started_at": 1, "at": 2,
-            "every_ms": 2000, "stance": "open", "a_field_of_tomorrow": [1],
+            "every_ms": 2000, "stance": "open", "unknown_field": [1],
         }))
         .unwrap()
     }
 
     #[test]
-    fn unknown_fields_are_passed_over_and_missing_ones_are_empty() {
+    fn unknown_fields_are_ignored_and_missing_ones_are_empty() {
         let beat = beat();
         assert!(beat.lanes.is_empty() && beat.tasks.is_empty() && beat.gateway.is_none());
         assert_eq!(beat.routing_key(), "beat.a.b");
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_running_tasks_are_the_ones_named() {
+    fn bound_keeps_the_longest_running_tasks() {
         let mut beat = beat();
         beat.tasks = (0..100)
             .map(|n| TaskBeat {

@@ -1,8 +1,7 @@
-//! What is on the wire, and nothing that talks to it: tasks and their copies, sensor data, the topology as
-//! data, and heartbeats.
+//! The wire format: tasks and their copies, sensor data, the broker topology and heartbeats.
 //!
-//! Everything here is pure: no input or output, no clock of its own, no AMQP client. Programs in one fleet
-//! agree on what they exchange because they read and write it with this crate.
+//! All code here is pure: it does no I/O, reads no clock and has no AMQP client. Every program of a fleet
+//! encodes and decodes its messages with this crate.
 
 pub mod heartbeat;
 pub mod sensor;

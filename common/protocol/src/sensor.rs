@@ -1,7 +1,7 @@
-//! Sensor data as it arrives: SenML (RFC 8428), plain readings, units, instants.
+//! Sensor data formats: SenML (RFC 8428), plain readings, units and timestamps.
 //!
-//! Everything here is pure: no clock, no input or output, no AMQP. What "now" is, and how much is
-//! too much, are parameters; so the gateway and the worker give the same answer to the same bytes.
+//! All code here is pure: no clock, no I/O, no AMQP. The current time and the limits are parameters, so the
+//! gateway and the worker get the same result for the same bytes.
 
 mod fault;
 pub mod parse;

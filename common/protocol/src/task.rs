@@ -1,7 +1,7 @@
-//! A task on the wire: what any AMQP 0-9-1 client can write, and what Garenne adds to it.
+//! Tasks as AMQP 0-9-1 messages, as any client can publish them, and the headers that Garenne adds.
 //!
-//! The body is the payload. Everything else is optional and read by [`Envelope::read`]; what a copy
-//! of a task (retry, quarantine, dead, replay) keeps and drops is decided in one place, [`Copied`].
+//! The body is the payload. Everything else is optional and read by [`Envelope::read`]. [`Copied`] alone
+//! decides what a copy of a task (retry, quarantine, dead letter, replay) keeps and drops.
 
 mod batch;
 mod content_type;

@@ -1,7 +1,6 @@
-//! Exchanges, queues and streams: their names, and what they are declared with.
+//! The broker topology as data: names and declarations of exchanges, queues, streams and bindings.
 //!
-//! One description, [`Topology`], is what declaring, verifying and exporting all read, so they
-//! cannot disagree.
+//! Declaring, verifying and exporting all use the same [`Topology`], so they cannot disagree.
 
 mod delay;
 mod export;

@@ -307,7 +307,7 @@ mod tests {
         assert_eq!(at(67).unwrap().len(), 2);
         assert_eq!(
             at(68).unwrap_err().to_string(),
-            "record 1: timestamp: 1970-01-01T00:01:08Z is more than 1m ahead of the clock here, 1970-01-01T00:00:07Z"
+            "record 1: timestamp: 1970-01-01T00:01:08Z is more than 1m ahead of the local clock, 1970-01-01T00:00:07Z"
         );
     }
 

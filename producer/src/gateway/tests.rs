@@ -232,7 +232,9 @@ async fn lines_are_answered_in_order_and_many_are_under_way() {
     let first = line(&mut lines).await;
     assert_eq!(first, format!("ok {}", outlet.tasks()[0].id));
     assert!(line(&mut lines).await.starts_with("error malformed record 0: body: not JSON"));
-    assert!(line(&mut lines).await.starts_with("error missing-field record 0: metric: it is required"));
+    assert!(
+        line(&mut lines).await.starts_with("error missing-field record 0: metric: required field is missing")
+    );
     assert_eq!(line(&mut lines).await.split(' ').count(), 3);
 }
 

@@ -1,49 +1,49 @@
-//! What is wrong with a record, for people and for programs.
+//! Errors about sensor records.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use serde::Serialize;
 
-/// The kind of a fault: what a program may act on, while the message is for people.
+/// The machine-readable kind of an error; [`BadRecord::message`] is for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Fault {
-    /// The content type is none that carries readings.
+    /// The content type is not one of those for readings.
     UnsupportedMediaType,
-    /// Not JSON, not UTF-8, or cut off.
+    /// The body is not UTF-8, not JSON, or truncated.
     Malformed,
-    /// No record that measures something.
+    /// No record has a value.
     Empty,
     /// More records than allowed in one body.
     TooManyRecords,
-    /// A record is no object, or a field has another JSON type than it must.
+    /// A record is not an object, or a field has the wrong JSON type.
     WrongType,
     /// A required field is absent or null.
     MissingField,
-    /// A field that a plain reading has not, or a SenML one that must be understood and is not.
+    /// A plain reading has an unknown field, or a SenML record has one that must be understood.
     UnknownField,
-    /// A field, or one of several that exclude each other, is given twice.
+    /// A field is given twice, or two fields exclude each other.
     Duplicate,
-    /// A device, metric, SenML name or id that is not allowed.
+    /// An invalid device, metric, SenML name or id.
     BadName,
     /// A number or a length beyond its limit.
     OutOfRange,
-    /// A time that is none.
+    /// An invalid time.
     BadTime,
-    /// A time too far ahead of the clock of the program that reads it.
+    /// A time too far ahead of the reading program's clock.
     ClockSkew,
     /// A unit that is not in the registry.
     UnknownUnit,
-    /// A SenML version that is not understood.
+    /// An unsupported SenML version.
     UnsupportedVersion,
-    /// A SenML record that carries text, data or only a sum.
+    /// A SenML record has text, data or only a sum, no number.
     NotNumeric,
 }
 
 impl Fault {
-    /// The code, as in the line protocol's `error <code> <message>` and a problem's `code`.
+    /// The code, as in the line protocol's `error <code> <message>` and the field `code` of problem details.
     pub const fn code(self) -> &'static str {
         match self {
             Self::UnsupportedMediaType => "unsupported-media-type",
@@ -64,8 +64,8 @@ impl Fault {
         }
     }
 
-    /// The HTTP status that says it: 415 and 413 for what they are made for, 400 for bytes that
-    /// are not JSON, 422 for JSON that is no reading.
+    /// The HTTP status: 415 for the content type, 413 for too many records, 400 for a body that is not JSON, 422
+    /// for JSON that is not a valid reading.
     pub const fn http_status(self) -> u16 {
         match self {
             Self::UnsupportedMediaType => 415,
@@ -82,30 +82,29 @@ impl fmt::Display for Fault {
     }
 }
 
-/// The first record of a body that cannot be taken. One line: record, field, what is wrong with
-/// which value, what is allowed.
+/// The first invalid record of a body. The text is one line: record, field, value, and what is allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("record {index}: {field}: {message}")]
 pub struct BadRecord {
-    /// The record's place in the body, from 0; a SenML record that only sets base fields counts.
+    /// The record's position in the body, from 0. SenML records with only base fields count.
     pub index: usize,
-    /// The field, by its name in the body; `body` where no field can be named.
+    /// The field's name in the body; `body` if the error is not about one field.
     pub field: Cow<'static, str>,
-    /// What is wrong, without record and field.
+    /// The error, without record and field.
     pub message: String,
-    /// The kind.
+    /// The kind of error.
     pub code: Fault,
 }
 
 impl BadRecord {
-    /// Puts one together.
+    /// An error about `field` of the record at `index`.
     pub fn new(index: usize, field: impl Into<Cow<'static, str>>, code: Fault, message: String) -> Self {
         Self { index, field: field.into(), message, code }
     }
 }
 
-/// A text from outside, fit for one line of a log: quoted, escaped, at most 60 characters.
-pub(crate) fn shown(text: &str) -> String {
+/// A text from outside for a one-line message: quoted, escaped, cut to 60 characters.
+pub(crate) fn quoted(text: &str) -> String {
     match text.char_indices().nth(60) {
         Some((end, _)) => format!("{:?}…", &text[..end]),
         None => format!("{text:?}"),

@@ -1,12 +1,12 @@
-//! Bytes to readings: the one place that decides what is acceptable.
+//! Parses and validates request bodies into readings.
 //!
-//! The gateway calls it before it promises anything and the worker calls it on what arrives, so
-//! that what the one accepts the other processes. A body is read once, without an intermediate
-//! tree: an object's fields borrow from the body until they are checked.
+//! The gateway parses a body before it accepts the request, and the worker parses the same bytes again with the
+//! same code, so the worker can process what the gateway accepted. A body is read in one pass without an
+//! intermediate tree: fields borrow from the body until they are validated.
 
 use std::time::Duration;
 
-use super::fault::{BadRecord, Fault, shown};
+use super::fault::{BadRecord, Fault, quoted};
 use super::reading::Reading;
 use super::senml::{Base, Fields, Resolved, Value, name};
 use super::{Timestamp, Unit};
@@ -17,20 +17,20 @@ mod object;
 mod scalar;
 
 pub use document::Form;
-use document::Take;
+use document::RecordSink;
 use names::Names;
 use object::Plain;
 
-/// How much one body may hold. The size of the body itself is limited where it is received.
+/// Limits of one body. Its total size is not among them: the receiver limits it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Most records in one body; 10,000.
+    /// Maximum number of records. Default 10,000.
     pub records: usize,
-    /// Most bytes in a device's or a metric's name; 128.
+    /// Maximum size of a device or metric name, in bytes. Default 128.
     pub name_bytes: usize,
-    /// Most bytes in a record's id; 128, as for a task's.
+    /// Maximum size of a record's id, in bytes. Default 128, as for task ids.
     pub id_bytes: usize,
-    /// How far ahead of `now` a reading's time may be; unlimited unless set.
+    /// How far ahead of `now` a reading's time may be. Default unlimited.
     pub max_ahead: Option<Duration>,
 }
 
@@ -41,11 +41,11 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Refuses a time that is further ahead of `now` than [`Limits::max_ahead`]. Times in the past are always
-    /// allowed: a sensor may have been offline.
+    /// Refuses a time that is further ahead of `now` than [`Limits::max_ahead`]. Every time in the past is
+    /// allowed, because a sensor may have been offline.
     ///
     /// # Errors
-    /// [`Fault::ClockSkew`], with the time and the limit.
+    /// [`Fault::ClockSkew`], with the time, the limit and `now`.
     pub fn check_time(
         &self,
         index: usize,
@@ -59,35 +59,37 @@ impl Limits {
             return Ok(());
         }
         let message = format!(
-            "{time} is more than {} ahead of the clock here, {now}",
+            "{time} is more than {} ahead of the local clock, {now}",
             humantime::format_duration(allowed)
         );
         Err(BadRecord::new(index, field, Fault::ClockSkew, message))
     }
 }
 
-/// A reading and how it was sent.
+/// A parsed record.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record {
     /// The reading.
     pub reading: Reading,
-    /// The id the sender gave this record: `id` of a plain object. SenML has none.
+    /// The sender's id of the record: the field `id` of a plain reading. SenML has none.
     pub id: Option<String>,
-    /// Whether `now` is part of the reading's time. If so its key says nothing: the same bytes
-    /// parsed later give another time, so that what repeats them must key on the task id.
+    /// Whether the reading's time depends on `now`. If so, its key does not identify it: the same bytes parsed
+    /// later give another time. Deduplicate by task id instead.
     pub time_assumed: bool,
 }
 
-/// Reads every record of a body.
+/// Parses all records of a body with the default limits.
 ///
-/// `content_type` is a media type with or without parameters: `application/json` (also when
-/// empty) takes an object or an array, plain or SenML, told apart by the first record's fields;
-/// `application/senml+json` takes SenML only; `application/x-ndjson` and `application/jsonl` take
-/// one such document a line. `now` is what an absent or relative time is counted from. Limits are
-/// the default ones.
+/// `content_type` is a media type, with or without parameters:
+/// - `application/json`, also if empty: an object or an array, plain or SenML. The fields of the first record
+///   decide which.
+/// - `application/senml+json`: a SenML pack.
+/// - `application/x-ndjson`, `application/jsonl`: one JSON document per line.
+///
+/// Absent times are `now`; relative times are relative to `now`.
 ///
 /// # Errors
-/// The first thing that is wrong, with the record's index.
+/// The first error in the body, with the record's index.
 pub fn readings_from(content_type: &str, body: &[u8], now: Timestamp) -> Result<Vec<Record>, BadRecord> {
     readings_within(content_type, body, now, &Limits::default())
 }
@@ -95,7 +97,7 @@ pub fn readings_from(content_type: &str, body: &[u8], now: Timestamp) -> Result<
 /// [`readings_from`] with other limits.
 ///
 /// # Errors
-/// The first thing that is wrong, with the record's index.
+/// The first error in the body, with the record's index.
 pub fn readings_within(
     content_type: &str,
     body: &[u8],
@@ -108,29 +110,29 @@ pub fn readings_within(
 /// [`readings_within`] for a body whose form is known.
 ///
 /// # Errors
-/// The first thing that is wrong, with the record's index.
+/// The first error in the body, with the record's index.
 pub fn readings_in(
     form: Form,
     body: &[u8],
     now: Timestamp,
     limits: &Limits,
 ) -> Result<Vec<Record>, BadRecord> {
-    // Most bodies are one reading.
+    // Most bodies have one reading.
     let records = Vec::with_capacity(1);
     let mut collector = Collector { records, base: Base::new(), names: Names::default(), now, limits };
     document::read(form, body, limits.records, &mut collector)?;
     if collector.records.is_empty() {
-        let message = "no record in it that measures anything".to_owned();
+        let message = "no record with a value".to_owned();
         return Err(BadRecord::new(0, "body", Fault::Empty, message));
     }
     Ok(collector.records)
 }
 
-/// Resolves a SenML pack (RFC 8428 §4.6): every base field applied, relative times counted from `now`, in
-/// chronological order; records of one time keep theirs.
+/// Resolves a SenML pack (RFC 8428 §4.6): applies base fields, makes relative times absolute with `now`, and
+/// sorts the records by time; records of equal time keep their order.
 ///
 /// # Errors
-/// The first record that is not SenML.
+/// The first error in the pack, with the record's index.
 pub fn resolve_pack(body: &[u8], now: Timestamp) -> Result<Vec<Resolved<'static>>, BadRecord> {
     let mut pack = Pack { records: Vec::new(), base: Base::new(), now };
     document::read(Form::Senml, body, Limits::default().records, &mut pack)?;
@@ -144,8 +146,8 @@ struct Pack {
     now: Timestamp,
 }
 
-impl Take for Pack {
-    fn document(&mut self) {
+impl RecordSink for Pack {
+    fn start_document(&mut self) {
         self.base = Base::new();
     }
 
@@ -160,7 +162,7 @@ impl Take for Pack {
     }
 }
 
-/// Takes the records of a document in order and keeps what they share.
+/// Converts the records of a body to readings.
 struct Collector<'l> {
     records: Vec<Record>,
     base: Base,
@@ -169,24 +171,24 @@ struct Collector<'l> {
     limits: &'l Limits,
 }
 
-impl Take for Collector<'_> {
-    fn document(&mut self) {
+impl RecordSink for Collector<'_> {
+    fn start_document(&mut self) {
         self.base = Base::new();
     }
 
     fn plain(&mut self, plain: Plain<'_>, index: usize) -> Result<(), BadRecord> {
         let missing = |field: &'static str| {
-            BadRecord::new(index, field, Fault::MissingField, "it is required".to_owned())
+            BadRecord::new(index, field, Fault::MissingField, "required field is missing".to_owned())
         };
         let device = plain.device.ok_or_else(|| missing("device"))?;
         let metric = plain.metric.ok_or_else(|| missing("metric"))?;
-        self.limited("device", &device, index)?;
-        self.limited("metric", &metric, index)?;
+        self.check_name("device", &device, index)?;
+        self.check_name("metric", &metric, index)?;
         let unit = plain.unit.map(|symbol| unit("unit", &symbol, index)).transpose()?;
         if let Some(time) = plain.time {
             self.limits.check_time(index, "time", time, self.now)?;
         }
-        let id = plain.id.map(|id| self.id(&id, index)).transpose()?;
+        let id = plain.id.map(|id| self.checked_id(&id, index)).transpose()?;
         let reading = Reading {
             device: self.names.shared(&device),
             metric: self.names.shared(&metric),
@@ -199,19 +201,19 @@ impl Take for Collector<'_> {
     }
 
     fn senml(&mut self, fields: Fields<'_>, index: usize) -> Result<(), BadRecord> {
-        let given_unit = if fields.u.is_some() { "u" } else { "bu" };
-        let given_time = if fields.t.is_some() { "t" } else { "bt" };
+        let unit_field = if fields.u.is_some() { "u" } else { "bu" };
+        let time_field = if fields.t.is_some() { "t" } else { "bt" };
         let Some(resolved) = self.base.resolve(fields, self.now, index)? else { return Ok(()) };
         let value = number(&resolved, index)?;
-        self.limits.check_time(index, given_time, resolved.time, self.now)?;
+        self.limits.check_time(index, time_field, resolved.time, self.now)?;
         let unit = match resolved.unit.as_deref() {
-            Some(symbol) => Some(unit(given_unit, symbol, index)?),
+            Some(symbol) => Some(unit(unit_field, symbol, index)?),
             None => matches!(resolved.value, Some(Value::Bool(_))).then(|| Unit::get("/")).flatten(),
         };
         let (device, metric) = name::split(&resolved.name);
         let metric = metric.unwrap_or_else(|| unit.map_or("value", Unit::quantity));
         for part in [device, metric] {
-            within(self.limits.name_bytes, "n", part, index)?;
+            check_length(self.limits.name_bytes, "n", part, index)?;
         }
         let reading = Reading {
             device: self.names.shared(device),
@@ -226,38 +228,38 @@ impl Take for Collector<'_> {
 }
 
 impl Collector<'_> {
-    fn limited(&self, field: &'static str, text: &str, index: usize) -> Result<(), BadRecord> {
-        within(self.limits.name_bytes, field, text, index)?;
+    fn check_name(&self, field: &'static str, text: &str, index: usize) -> Result<(), BadRecord> {
+        check_length(self.limits.name_bytes, field, text, index)?;
         let bad = |message: &str| {
-            BadRecord::new(index, field, Fault::BadName, format!("{}: {message}", shown(text)))
+            BadRecord::new(index, field, Fault::BadName, format!("{}: {message}", quoted(text)))
         };
         if text.is_empty() {
-            return Err(bad("it is empty"));
+            return Err(bad("must not be empty"));
         }
         if text.chars().any(char::is_control) {
-            return Err(bad("it holds a control character"));
+            return Err(bad("contains a control character"));
         }
         if text.starts_with(char::is_whitespace) || text.ends_with(char::is_whitespace) {
-            return Err(bad("it starts or ends with white space"));
+            return Err(bad("starts or ends with white space"));
         }
         Ok(())
     }
 
-    fn id(&self, id: &str, index: usize) -> Result<String, BadRecord> {
-        within(self.limits.id_bytes, "id", id, index)?;
+    fn checked_id(&self, id: &str, index: usize) -> Result<String, BadRecord> {
+        check_length(self.limits.id_bytes, "id", id, index)?;
         if id.is_empty() || id.chars().any(char::is_control) {
-            let message = format!("{}: it is empty or holds a control character", shown(id));
+            let message = format!("{}: is empty or contains a control character", quoted(id));
             return Err(BadRecord::new(index, "id", Fault::BadName, message));
         }
         Ok(id.to_owned())
     }
 }
 
-fn within(limit: usize, field: &'static str, text: &str, index: usize) -> Result<(), BadRecord> {
+fn check_length(limit: usize, field: &'static str, text: &str, index: usize) -> Result<(), BadRecord> {
     if text.len() <= limit {
         return Ok(());
     }
-    let message = format!("{} is {} bytes long; {limit} are allowed", shown(text), text.len());
+    let message = format!("{} is {} bytes long; {limit} are allowed", quoted(text), text.len());
     Err(BadRecord::new(index, field, Fault::OutOfRange, message))
 }
 
@@ -268,17 +270,18 @@ fn unit(field: &'static str, symbol: &str, index: usize) -> Result<Unit, BadReco
     Unit::parse(symbol).map_err(|error| BadRecord::new(index, field, Fault::UnknownUnit, error.to_string()))
 }
 
-/// The number that a resolved record measures; a boolean is 1 or 0, as RFC 8428 §12.1 has it for
-/// a switch. Text, data and a bare sum are valid SenML and no readings: there is nothing to
-/// calibrate, compare or average, so they are refused rather than dropped.
+/// The numeric value of a resolved record. A boolean is 1 or 0, as in RFC 8428 §12.1 for a switch. Text, data
+/// and a sum without a value are valid SenML, but cannot be calibrated, compared or averaged. They are refused,
+/// not dropped, so that the sender learns of it.
 fn number(resolved: &Resolved<'_>, index: usize) -> Result<f64, BadRecord> {
     let refused = |field, what: &str| {
-        Err(BadRecord::new(index, field, Fault::NotNumeric, format!("{what} is no reading; send v or vb")))
+        let message = format!("{what} is not a numeric value; send v or vb");
+        Err(BadRecord::new(index, field, Fault::NotNumeric, message))
     };
     match &resolved.value {
         Some(Value::Number(number)) => Ok(*number),
         Some(Value::Bool(flag)) => Ok(f64::from(u8::from(*flag))),
-        Some(Value::Text(text)) => refused("vs", &format!("the string {}", shown(text))),
+        Some(Value::Text(text)) => refused("vs", &format!("the string {}", quoted(text))),
         Some(Value::Data(_)) => refused("vd", "data"),
         None => refused("s", "a sum without a value"),
     }

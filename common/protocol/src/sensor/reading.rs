@@ -1,4 +1,4 @@
-//! One measurement: a device, what it measured, the number, and when.
+//! A reading: one measured value of a device at a point in time.
 
 use std::sync::Arc;
 
@@ -8,32 +8,32 @@ use uuid::Uuid;
 
 use super::{Timestamp, Unit};
 
-/// The plain form of a reading, and what every other form becomes.
+/// A reading in its plain form. Every other form is converted to it.
 ///
-/// As JSON `{"device","metric","value","unit","time"}`; `unit` is left out when unknown, `time` is
-/// RFC 3339 when written and may be Unix seconds when read.
+/// As JSON `{"device","metric","value","unit","time"}`. `unit` is left out if unknown; `time` is written as
+/// RFC 3339 and read as RFC 3339 or Unix seconds.
 ///
-/// [`readings_from`](super::readings_from) is how bytes become readings, with limits and errors
-/// that name the record; `Deserialize` is for readings that were checked before.
+/// [`readings_from`](super::readings_from) parses input from outside, with limits and errors that name the
+/// record. `Deserialize` checks no limits: use it only for readings that were checked before.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Reading {
-    /// Who measured: 1 to 128 bytes, no control characters.
+    /// The device that measured: 1 to 128 bytes, no control characters.
     #[schemars(length(min = 1, max = 128))]
     pub device: Arc<str>,
-    /// What was measured: 1 to 128 bytes, no control characters.
+    /// The measured quantity: 1 to 128 bytes, no control characters.
     #[schemars(length(min = 1, max = 128))]
     pub metric: Arc<str>,
-    /// How much, in `unit`. Finite.
+    /// The value in `unit`, a finite number.
     pub value: f64,
-    /// The unit of `value`; none when the sender gave none.
+    /// The unit of `value`; absent if the sender gave none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<Unit>,
-    /// When it was measured.
+    /// The time of the measurement.
     pub time: Timestamp,
 }
 
-/// What makes two readings the same one. Ordered by device, metric, time.
+/// The key of a reading: readings with equal keys are the same measurement. Ordered by device, metric, time.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReadingKey {
     /// [`Reading::device`].
@@ -44,22 +44,21 @@ pub struct ReadingKey {
     pub time: Timestamp,
 }
 
-/// The namespace of [`Reading::identity`]: the version 5 UUID of "garenne.reading" under the nil
-/// UUID. It is part of what is stored, so it never changes.
+/// The namespace of [`Reading::identity`]: the version 5 UUID of "garenne.reading" under the nil UUID. Stored
+/// ids depend on it, so it must never change.
 const NAMESPACE: Uuid = Uuid::from_u128(0xed4c_5941_ded2_5e1f_b153_2f50_5a4f_0cca);
 
 impl Reading {
-    /// What this reading is stored under: same device, metric and time with the same value is the
-    /// same reading sent twice.
+    /// The key that the reading is stored under. Equal keys with equal values are one reading sent twice.
     pub fn key(&self) -> ReadingKey {
         ReadingKey { device: self.device.clone(), metric: self.metric.clone(), time: self.time }
     }
 
-    /// A task id that the reading's key alone decides, so that a sender that gave none may repeat
-    /// a request without a second effect. Two readings that differ in value only share it.
+    /// A task id derived from the reading's key alone, so that a sender without own ids can repeat a request
+    /// without a second effect. Readings that differ only in value or unit have the same identity.
     pub fn identity(&self) -> Uuid {
         let mut name = Vec::with_capacity(self.device.len() + self.metric.len() + 16);
-        // The lengths keep ("ab", "c") apart from ("a", "bc").
+        // The length makes the encoding unambiguous: ("ab", "c") differs from ("a", "bc").
         name.extend((self.device.len() as u64).to_be_bytes());
         name.extend(self.device.as_bytes());
         name.extend(self.metric.as_bytes());
@@ -83,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn json_out_and_in() {
+    fn json_round_trip_and_unix_seconds() {
         let json = serde_json::to_string(&reading()).unwrap();
         assert_eq!(
             json,
@@ -97,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn identity_is_the_key_and_nothing_else() {
+    fn identity_depends_on_the_key_only() {
         let one = reading();
         let valued = Reading { value: 99.0, unit: None, ..reading() };
         let shifted = Reading { device: "bench-1t".into(), metric: "emperature".into(), ..reading() };
@@ -111,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn schema_names_every_field() {
+    fn the_schema_has_required_fields_and_length_limits() {
         let schema = serde_json::to_value(schemars::schema_for!(Reading)).unwrap();
         assert_eq!(schema["required"], serde_json::json!(["device", "metric", "value", "time"]));
         assert_eq!(schema["properties"]["device"]["maxLength"], 128);

@@ -1,4 +1,4 @@
-//! The JSON Schema of what [`readings_from`](super::readings_from) takes.
+//! The JSON Schema of the input of [`readings_from`](super::readings_from).
 
 use std::borrow::Cow;
 
@@ -6,17 +6,17 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use super::{Limits, Timestamp, Unit, senml::VERSION};
 
-/// Stands for the payload of `reading.process` in generated documents: a plain reading, an array of
-/// them, or a SenML pack. A schema cannot say everything; the parser has the last word.
+/// The schema of the payload of `reading.process`: a plain reading, an array of them, or a SenML pack. The
+/// parser checks more than a schema can express.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadingsSchema;
 
-/// A plain reading as it is sent: [`Reading`](super::Reading) with its optional fields left out or
-/// null, and an id.
+/// The schema of a plain reading as sent: [`Reading`](super::Reading) with an optional id, and optional fields
+/// absent or null.
 #[derive(Debug, Clone, Copy)]
 pub struct PlainSchema;
 
-/// One record of a SenML pack, by RFC 8428's labels.
+/// The schema of a SenML record, with the labels of RFC 8428.
 #[derive(Debug, Clone, Copy)]
 pub struct SenmlSchema;
 
@@ -28,17 +28,17 @@ impl JsonSchema for ReadingsSchema {
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let plain = generator.subschema_for::<PlainSchema>();
         let senml = generator.subschema_for::<SenmlSchema>();
-        let most = Limits::default().records;
-        // What tells SenML from anything else with fields that SenML would ignore.
+        let max = Limits::default().records;
+        // Without a required name, any object would be valid, because SenML ignores unknown fields.
         let named = json_schema!({ "anyOf": [{ "required": ["n"] }, { "required": ["bn"] }] });
         json_schema!({
-            "description": "A reading, several, or a SenML pack (RFC 8428).",
+            "description": "A reading, an array of readings, or a SenML pack (RFC 8428).",
             "anyOf": [
                 plain,
-                { "type": "array", "items": plain, "minItems": 1, "maxItems": most },
+                { "type": "array", "items": plain, "minItems": 1, "maxItems": max },
                 {
                     "description": "A SenML pack",
-                    "type": "array", "items": senml, "contains": named, "minItems": 1, "maxItems": most
+                    "type": "array", "items": senml, "contains": named, "minItems": 1, "maxItems": max
                 },
                 { "allOf": [senml, named] }
             ]
@@ -56,7 +56,7 @@ impl JsonSchema for PlainSchema {
         let time = generator.subschema_for::<Timestamp>();
         let limits = Limits::default();
         json_schema!({
-            "description": "A reading. Without a time it was measured now.",
+            "description": "A reading. The default of time is the time of receipt.",
             "type": "object",
             "additionalProperties": false,
             "required": ["device", "metric", "value"],
@@ -80,11 +80,11 @@ impl JsonSchema for SenmlSchema {
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let unit = generator.subschema_for::<Unit>();
         json_schema!({
-            "description": "A SenML record. Other fields are ignored unless their name ends in _, which is refused.",
+            "description": "A SenML record. Unknown fields are ignored; those whose names end in _ are refused.",
             "type": "object",
             "patternProperties": { "_$": false },
             "properties": {
-                "bn": { "type": "string", "description": "base name, before the names from here on" },
+                "bn": { "type": "string", "description": "base name, prepended to the names from here on" },
                 "bt": { "type": "number", "description": "base time, added to the times from here on" },
                 "bu": unit,
                 "bv": { "type": "number", "description": "base value, added to the values from here on" },
@@ -93,10 +93,10 @@ impl JsonSchema for SenmlSchema {
                 "n": { "type": "string", "pattern": "^[A-Za-z0-9:./_-]*$" },
                 "u": unit,
                 "v": { "type": "number" },
-                "vb": { "type": "boolean", "description": "taken as 1 or 0" },
-                "vs": { "type": "string", "description": "valid SenML, but no reading: refused" },
-                "vd": { "type": "string", "description": "valid SenML, but no reading: refused" },
-                "s": { "type": "number", "description": "sum; only beside a value" },
+                "vb": { "type": "boolean", "description": "converted to 1 or 0" },
+                "vs": { "type": "string", "description": "refused: not a number" },
+                "vd": { "type": "string", "description": "refused: not a number" },
+                "s": { "type": "number", "description": "sum; needs a value in the same record" },
                 "t": { "type": "number", "description": "Unix seconds; below 2^28 relative to now" },
                 "ut": { "type": "number" }
             }

@@ -1,36 +1,36 @@
-//! SenML, JSON form (RFC 8428): records, base fields, and their resolution.
+//! SenML in its JSON form (RFC 8428): records, base fields and their resolution.
 //!
-//! A pack is resolved record by record ([`resolve_pack`](super::resolve_pack)): [`Base`] carries what the records before set, and turns
-//! the fields of one record into a [`Resolved`] one, with its full name, absolute time and sums.
-//! How a resolved record becomes a reading of a device's metric is [`name::split`].
+//! A pack is resolved record by record ([`resolve_pack`](super::resolve_pack)). [`Base`] holds the base fields
+//! that earlier records set, and resolves the fields of a record into a [`Resolved`] one with full name,
+//! absolute time, and base value and sum added. [`name::split`] splits its name into device and metric.
 //!
-//! Where the RFC leaves room:
-//! - A record that holds base fields only (RFC 8428 §5.1.7) sets them and measures nothing.
-//! - A record with regular fields but neither value nor sum takes the base value or base sum in
-//!   force (§4.5.4: the missing one counts as zero); with none in force it is refused.
-//! - All records must have one version (§4.4), 10 when not said; a higher one is refused.
-//! - Upper-case `E` in a number is accepted, though §5 forbids writing it.
+//! Choices where the RFC leaves room:
+//! - A record with only base fields (RFC 8428 §5.1.7) sets them and has no value.
+//! - A record with regular fields but neither value nor sum has the current base value or base sum (§4.5.4: the
+//!   missing one counts as zero). Without a base value or sum it is refused.
+//! - All records of a pack must have the same version (§4.4), 10 by default. A higher one is refused.
+//! - Upper-case `E` in a number is accepted, although §5 forbids writing it.
 
 use std::borrow::Cow;
 
-use super::fault::{BadRecord, Fault, shown};
+use super::fault::{BadRecord, Fault, quoted};
 use super::timestamp::{BadTimestamp, Timestamp};
 
 pub mod name;
 mod record;
 pub use record::{Fields, Resolved, Value};
 
-/// The SenML version that RFC 8428 defines and this implementation understands.
+/// The SenML version of RFC 8428, the highest that is supported.
 pub const VERSION: u64 = 10;
 
-/// The longest full name, in bytes. The RFC sets no limit; every record copies and checks its full name, so that
-/// without one a long base name costs its length for each record.
+/// The maximum size of a full name, in bytes. The RFC sets no limit. Each record copies and checks its full name,
+/// so without a limit a long base name would cost its length once per record.
 pub const LONGEST_NAME: usize = 1024;
 
-/// Times below are relative to now (RFC 8428 §4.5.3): 2^28 seconds.
+/// Times below this value are relative to now (RFC 8428 §4.5.3): 2^28 seconds.
 pub const RELATIVE_BELOW: f64 = 268_435_456.0;
 
-/// The base fields in force at one place of a pack.
+/// The base fields that apply to the next record of a pack.
 #[derive(Debug, Default)]
 pub struct Base {
     name: String,
@@ -39,21 +39,21 @@ pub struct Base {
     value: Option<f64>,
     sum: Option<f64>,
     version: Option<u64>,
-    /// The concatenated name of the record at hand, kept for its allocation.
+    /// The full name of the current record; a field to reuse its allocation.
     full_name: String,
 }
 
 impl Base {
-    /// No base field set: the start of a pack.
+    /// No base fields, as at the start of a pack.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes over the record's base fields, then resolves its regular ones. `None` for a record
-    /// that sets base fields only. `index` is the record's place in the pack, for errors.
+    /// Applies the record's base fields, then resolves its regular fields. `None` if the record has only base
+    /// fields. `index` is the record's position in the pack, for errors.
     ///
     /// # Errors
-    /// What RFC 8428 forbids, naming the field.
+    /// The first violation of RFC 8428 or of a limit, with the field.
     pub fn resolve<'a>(
         &'a mut self,
         fields: Fields<'a>,
@@ -75,7 +75,7 @@ impl Base {
         self.full_name.push_str(fields.n.as_deref().unwrap_or_default());
         name::check(&self.full_name).map_err(|error| {
             let field = if fields.n.is_some() { "n" } else { "bn" };
-            BadRecord::new(index, field, Fault::BadName, format!("{}: {error}", shown(&self.full_name)))
+            BadRecord::new(index, field, Fault::BadName, format!("{}: {error}", quoted(&self.full_name)))
         })?;
         let value = self.value_of(&fields, index)?;
         let sum = match (self.sum, fields.s) {
@@ -83,7 +83,7 @@ impl Base {
             (base, own) => Some(finite(base.unwrap_or(0.0) + own.unwrap_or(0.0), "s", index)?),
         };
         if value.is_none() && sum.is_none() {
-            let message = "one of v, vb, vs, vd or s is needed".to_owned();
+            let message = "one of v, vb, vs, vd or s is required".to_owned();
             return Err(BadRecord::new(index, "v", Fault::MissingField, message));
         }
         let seconds = self.time + fields.t.unwrap_or(0.0);
@@ -111,7 +111,7 @@ impl Base {
             return Err(BadRecord::new(index, "bver", Fault::UnsupportedVersion, message));
         }
         if let Some(first) = self.version.filter(|first| *first != version) {
-            let message = format!("{version}, but the pack began with version {first}");
+            let message = format!("{version} differs from {first}, the version of earlier records");
             return Err(BadRecord::new(index, "bver", Fault::UnsupportedVersion, message));
         }
         self.version = Some(version);
@@ -137,7 +137,7 @@ impl Base {
         if let Some(data) = &fields.vd
             && !is_base64url(data)
         {
-            let message = format!("{}: not base64 of the URL-safe alphabet without padding", shown(data));
+            let message = format!("{}: not base64url without padding", quoted(data));
             return Err(BadRecord::new(index, "vd", Fault::WrongType, message));
         }
         Ok(match fields {
@@ -147,19 +147,19 @@ impl Base {
             Fields { v: Some(number), .. } => {
                 Some(Value::Number(finite(self.value.unwrap_or(0.0) + number, "v", index)?))
             }
-            // A base value stands for a missing value, except where a sum makes the value optional
-            // and the base value was meant for the records that have one.
+            // A missing value is the base value, unless the record has a sum: then the value is optional, and the
+            // base value is meant for records with a value.
             _ if fields.s.is_none() => self.value.map(Value::Number),
             _ => None,
         })
     }
 }
 
-fn finite(sum: f64, field: &'static str, index: usize) -> Result<f64, BadRecord> {
-    if sum.is_finite() {
-        return Ok(sum);
+fn finite(total: f64, field: &'static str, index: usize) -> Result<f64, BadRecord> {
+    if total.is_finite() {
+        return Ok(total);
     }
-    let message = "with the base value added it exceeds a double".to_owned();
+    let message = "exceeds the range of a double after adding its base field".to_owned();
     Err(BadRecord::new(index, field, Fault::OutOfRange, message))
 }
 

@@ -1,4 +1,4 @@
-//! An instant, exact enough to be a key.
+//! Timestamps with microsecond precision, which are part of a reading's key.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,25 +6,24 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use time::OffsetDateTime;
 
-/// Microseconds since 1970-01-01T00:00:00Z, as POSIX counts them.
+/// Microseconds since 1970-01-01T00:00:00Z in POSIX time, in the years 0000 to 9999.
 ///
-/// Microseconds and not nanoseconds, because an instant is part of a reading's key and must come
-/// out the same however it was written: a double holds Unix seconds of this century to 0.24 µs, so
-/// `1276020076.001` and `2010-06-08T18:01:16.001Z` only meet when both are rounded to microseconds.
-/// It is also what Postgres stores.
+/// A timestamp is part of a reading's key, so all notations of a time must give the same value. A double holds
+/// Unix seconds of this century with a precision of 0.24 µs: `1276020076.001` and `2010-06-08T18:01:16.001Z` are
+/// equal only if both are rounded to microseconds. Postgres also stores microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
 
-/// Why something is not an instant. Says what was expected; the caller adds the value.
+/// Why a value is not a valid timestamp. The text states what was expected; the caller adds the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadTimestamp {
-    /// Not of RFC 3339's form, or a date or time that does not exist.
+    /// Not in RFC 3339 format, or a date or time that does not exist.
     #[error("not an RFC 3339 date and time such as 2026-11-20T07:30:00Z")]
     Form,
-    /// A date and time without an offset; guessing one would move readings by hours.
+    /// A date and time without a UTC offset. Guessing one would shift readings by hours.
     #[error("no UTC offset; end it with Z or an offset such as +02:00")]
     NoOffset,
-    /// Outside the years 0000 to 9999 that RFC 3339 can write.
+    /// Outside the years 0000 to 9999, which RFC 3339 is limited to.
     #[error("outside the years 0000 to 9999; a number is Unix seconds, not milliseconds")]
     Range,
     /// NaN or infinite.
@@ -39,7 +38,7 @@ const MIN: i64 = -62_167_219_200 * MICROS;
 const MAX: i64 = 253_402_300_800 * MICROS - 1;
 
 impl Timestamp {
-    /// From microseconds since the epoch.
+    /// A timestamp from microseconds since 1970.
     ///
     /// # Errors
     /// [`BadTimestamp::Range`] outside the years 0000 to 9999.
@@ -47,15 +46,15 @@ impl Timestamp {
         if micros < MIN || micros > MAX { Err(BadTimestamp::Range) } else { Ok(Self(micros)) }
     }
 
-    /// From Unix seconds, rounded to the nearest microsecond.
+    /// A timestamp from Unix seconds, rounded to the nearest microsecond.
     ///
     /// # Errors
-    /// Not finite, or outside the years 0000 to 9999.
+    /// [`BadTimestamp::NotFinite`], or [`BadTimestamp::Range`] outside the years 0000 to 9999.
     pub fn from_unix_seconds(seconds: f64) -> Result<Self, BadTimestamp> {
         if !seconds.is_finite() {
             return Err(BadTimestamp::NotFinite);
         }
-        // Whole and fractional part apart: the product of a large double and 1e6 would round twice.
+        // Converted in two parts, because multiplying a large double by 1e6 would round twice.
         let whole = seconds.trunc();
         if whole.abs() > 1e12 {
             return Err(BadTimestamp::Range);
@@ -63,7 +62,7 @@ impl Timestamp {
         Self::from_micros(whole as i64 * MICROS + ((seconds - whole) * 1e6).round() as i64)
     }
 
-    /// This instant moved by a number of seconds, rounded to the nearest microsecond.
+    /// The timestamp plus a number of seconds, which may be negative, rounded to the nearest microsecond.
     ///
     /// # Errors
     /// As [`from_unix_seconds`](Self::from_unix_seconds).
@@ -77,21 +76,22 @@ impl Timestamp {
         Self::from_micros(self.0 + (seconds * 1e6).round() as i64)
     }
 
-    /// Microseconds since the epoch: the exact value, fit for a key.
+    /// The exact value in microseconds since 1970.
     pub const fn as_micros(self) -> i64 {
         self.0
     }
 
-    /// Unix seconds; exact to the microsecond for the next 250 years.
+    /// The value in Unix seconds, exact to the microsecond until about the year 2250.
     pub fn as_unix_seconds(self) -> f64 {
         self.0 as f64 / 1e6
     }
 
-    /// Reads RFC 3339, with `T`, `t` or a space between date and time and any number of decimals
-    /// (rounded to microseconds). A leap second is the second after it, as in POSIX time.
+    /// Parses RFC 3339 with `T`, `t` or a space between date and time. Any number of decimals is accepted and
+    /// rounded to microseconds. A leap second becomes the second after it, as in POSIX time.
     ///
     /// # Errors
-    /// Which part is wrong, as [`BadTimestamp`].
+    /// [`BadTimestamp`] for another format, a date that does not exist, a missing offset, or a time outside the
+    /// years 0000 to 9999.
     pub fn parse(text: &str) -> Result<Self, BadTimestamp> {
         let bytes = text.as_bytes();
         let (Some(head), Some(tail)) = (bytes.get(..19), bytes.get(19..)) else {
@@ -145,7 +145,7 @@ fn digits(bytes: &[u8]) -> Result<i64, BadTimestamp> {
     })
 }
 
-/// The microseconds after an optional decimal point, and what follows them.
+/// Splits an optional decimal fraction off: its microseconds, and the rest.
 fn fraction(tail: &[u8]) -> Result<(i64, &[u8]), BadTimestamp> {
     let [b'.', rest @ ..] = tail else { return Ok((0, tail)) };
     let length = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -160,7 +160,7 @@ fn fraction(tail: &[u8]) -> Result<(i64, &[u8]), BadTimestamp> {
     Ok((micros, &rest[length..]))
 }
 
-/// Seconds east of UTC.
+/// The UTC offset in seconds, positive east of UTC.
 fn offset(zone: &[u8]) -> Result<i64, BadTimestamp> {
     match zone {
         [b'Z' | b'z'] => Ok(0),
@@ -193,8 +193,8 @@ fn days_in_month(year: i64, month: i64) -> i64 {
     }
 }
 
-/// Days since the epoch of a Gregorian date (H. Hinnant, "chrono-Compatible Low-Level Date
-/// Algorithms"): years start in March, so that the leap day is the last.
+/// Days from 1970-01-01 to a Gregorian date (H. Hinnant, "chrono-Compatible Low-Level Date Algorithms"). Years
+/// start in March, so that the leap day is the last of a year.
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
@@ -216,7 +216,7 @@ fn civil_from_days(days: i64) -> (i64, i64, i64) {
 }
 
 impl fmt::Display for Timestamp {
-    /// RFC 3339 in UTC with as many decimals as are needed: `2010-06-08T18:01:16.001Z`.
+    /// RFC 3339 in UTC without trailing zeros in the fraction: `2010-06-08T18:01:16.001Z`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.write(&mut [0; 27]))
     }
@@ -229,7 +229,7 @@ impl fmt::Debug for Timestamp {
 }
 
 impl From<OffsetDateTime> for Timestamp {
-    /// Rounds down to microseconds; years outside 0000 to 9999 become the nearest one inside.
+    /// Rounds down to microseconds. Times outside the years 0000 to 9999 become the nearest time inside.
     fn from(at: OffsetDateTime) -> Self {
         let micros = at.unix_timestamp_nanos().div_euclid(1_000);
         Self(micros.clamp(i128::from(MIN), i128::from(MAX)) as i64)
@@ -250,7 +250,7 @@ impl Serialize for Timestamp {
 }
 
 impl<'de> Deserialize<'de> for Timestamp {
-    /// RFC 3339 text, or a number of Unix seconds.
+    /// Accepts RFC 3339 text or a number of Unix seconds.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(TimestampVisitor)
     }
@@ -290,7 +290,7 @@ impl schemars::JsonSchema for Timestamp {
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({
-            "description": "An instant: RFC 3339 with an offset, or Unix seconds. Kept to the microsecond.",
+            "description": "A time: RFC 3339 with a UTC offset, or Unix seconds. Rounded to microseconds.",
             "anyOf": [
                 { "type": "string", "format": "date-time" },
                 { "type": "number", "minimum": MIN / MICROS, "maximum": MAX / MICROS }

@@ -1,10 +1,9 @@
-//! Units: the SenML registry, looked up, converted, and suggested when a name is not in it.
+//! Units of the SenML registry: lookup, conversion, and suggestions for unknown names.
 //!
-//! Three groups are known: the primary units of RFC 8428 §12.1 and RFC 8798 §2, the secondary
-//! units of RFC 8798 §3 (a scale and an offset from a primary unit), and a few spellings that real
-//! recordings use and that the registry leaves out on purpose, above all degrees Fahrenheit.
-//! RFC 8428 limits a pack to primary units; secondary ones and those spellings are accepted all
-//! the same, because a sensor that says `hPa` means hectopascals.
+//! There are three groups: the primary units of RFC 8428 §12.1 and RFC 8798 §2, the secondary units of RFC 8798
+//! §3 (a primary unit with a scale and an offset), and some units and spellings that recordings use but that are
+//! not registered, above all degrees Fahrenheit. RFC 8428 limits a pack to primary units. The other groups are
+//! accepted too, because `hPa` from a sensor can only mean hectopascal.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,21 +15,21 @@ mod registry;
 pub use registry::Group;
 use registry::{ENTRIES, Entry};
 
-/// A unit of the registry. Copying it is copying a pointer.
+/// A known unit. `Copy`: it is a pointer into a static table.
 #[derive(Clone, Copy)]
 pub struct Unit(&'static Entry);
 
-/// A name that is no unit here. One line, with the closest name that is one.
+/// A text is not a known unit. The error text is one line and suggests the nearest unit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{given:?} is not a SenML unit{}", suggestion(*.nearest))]
 pub struct UnknownUnit {
-    /// What was given, shortened to 40 characters.
+    /// The text, cut to 40 characters.
     pub given: String,
-    /// The closest unit, where one is close enough to be worth naming.
+    /// The nearest unit, if one is similar enough.
     pub nearest: Option<Unit>,
 }
 
-/// Two units that measure different things.
+/// Two units measure different quantities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{from} ({}) cannot be converted to {to} ({})", from.description(), to.description())]
 pub struct Incompatible {
@@ -53,22 +52,22 @@ static BY_SYMBOL: LazyLock<Vec<&'static Entry>> = LazyLock::new(|| {
 });
 
 impl Unit {
-    /// Looks a symbol up; case matters, as the registry says (`S` is siemens, `s` seconds).
+    /// Looks up a symbol. Symbols are case-sensitive: `S` is siemens, `s` is second.
     ///
     /// # Errors
-    /// [`UnknownUnit`], naming the nearest.
+    /// [`UnknownUnit`], with the nearest unit.
     pub fn parse(symbol: &str) -> Result<Self, UnknownUnit> {
         Self::get(symbol)
             .ok_or_else(|| UnknownUnit { given: symbol.chars().take(40).collect(), nearest: nearest(symbol) })
     }
 
-    /// Looks a symbol up.
+    /// Looks up a symbol, without a suggestion for unknown ones.
     pub fn get(symbol: &str) -> Option<Self> {
         let at = BY_SYMBOL.binary_search_by_key(&symbol, |entry| entry.symbol).ok()?;
         Some(Self(BY_SYMBOL[at]))
     }
 
-    /// Every unit known, primary ones first.
+    /// All known units, primary ones first.
     pub fn all() -> impl Iterator<Item = Self> {
         ENTRIES.iter().map(Self)
     }
@@ -78,37 +77,37 @@ impl Unit {
         self.0.symbol
     }
 
-    /// What the registry calls it.
+    /// The registry's description of the unit.
     pub const fn description(self) -> &'static str {
         self.0.description
     }
 
-    /// What is measured in it, as one word in snake case: `temperature` for `Cel`. Stands in for
-    /// the metric of a SenML record whose name is only its device's.
+    /// The measured quantity in snake case: `temperature` for `Cel`. It is the metric of a SenML record whose
+    /// name has only a device.
     pub const fn quantity(self) -> &'static str {
         self.0.quantity
     }
 
-    /// Where the unit comes from.
+    /// The origin of the unit.
     pub const fn group(self) -> Group {
         self.0.group
     }
 
-    /// The primary unit of the registry that this one is a multiple of; itself for a primary unit.
+    /// The primary unit that this one is derived from; itself for a primary unit.
     pub fn primary(self) -> Self {
-        Self::get(self.0.primary).expect("the table names only primary units that it holds")
+        Self::get(self.0.primary).expect("each entry's primary unit is in the table")
     }
 
-    /// Whether values can be converted from one to the other.
+    /// Whether values of this unit can be converted to `to`.
     pub fn converts_to(self, to: Self) -> bool {
         self.0.base == to.0.base
     }
 
-    /// `value`, given in this unit, expressed in `to`. Unchanged when the units are the same; one
-    /// division rounds otherwise, or two where neither is the base unit.
+    /// Converts `value` from this unit to `to`. The value is unchanged if the units are equal; otherwise one
+    /// division rounds, or two if neither is the base unit.
     ///
     /// # Errors
-    /// [`Incompatible`] when the two measure different things.
+    /// [`Incompatible`] if the units measure different quantities.
     pub fn convert(self, value: f64, to: Self) -> Result<f64, Incompatible> {
         if self == to {
             return Ok(value);
@@ -121,16 +120,17 @@ impl Unit {
     }
 }
 
-/// The unit that was most likely meant: same letters in another case, then a word that
-/// the description holds ("celsius", "celcius"), then the fewest edits, at most a third of the letters.
+/// The unit that was most likely meant. In this order: a symbol that differs only in case, a unit with the word
+/// in its description ("celsius", or with a typo "celcius"), the symbol with the smallest edit distance, at most
+/// a third of the characters.
 fn nearest(given: &str) -> Option<Unit> {
     let given = given.trim();
     if given.is_empty() || given.len() > 40 {
         return None;
     }
     let lower = given.to_lowercase();
-    let same_letters = || Unit::all().find(|unit| unit.symbol().to_lowercase() == lower);
-    let named = |edits: usize| {
+    let other_case = || Unit::all().find(|unit| unit.symbol().to_lowercase() == lower);
+    let described = |edits: usize| {
         let lower = &lower;
         Unit::all().find(|unit| {
             let words = unit.description().split([' ', '(', ')', ',', '-']).map(str::to_lowercase);
@@ -138,14 +138,14 @@ fn nearest(given: &str) -> Option<Unit> {
                 && words.into_iter().any(|word| strsim::osa_distance(&word, lower) <= edits)
         })
     };
-    let edits = || {
+    let similar = || {
         Unit::all()
             .map(|unit| (strsim::osa_distance(&lower, &unit.symbol().to_lowercase()), unit))
             .min_by_key(|(distance, _)| *distance)
             .filter(|(distance, _)| distance * 3 <= given.chars().count().max(3))
             .map(|(_, unit)| unit)
     };
-    same_letters().or_else(|| named(0)).or_else(|| named(1)).or_else(edits)
+    other_case().or_else(|| described(0)).or_else(|| described(1)).or_else(similar)
 }
 
 impl PartialEq for Unit {
@@ -189,7 +189,7 @@ impl schemars::JsonSchema for Unit {
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         let symbols: Vec<_> = Self::all().map(Self::symbol).collect();
         schemars::json_schema!({
-            "description": "A unit of the SenML registry (RFC 8428, RFC 8798); case matters.",
+            "description": "A unit of the SenML registry (RFC 8428, RFC 8798), case-sensitive.",
             "type": "string",
             "enum": symbols
         })

@@ -1,9 +1,9 @@
 //! Several tasks of one kind in one message.
 //!
-//! A gateway gathers readings while a confirm is under way and publishes them together: the broker
-//! then stores, replicates and confirms one message for all of them. Each record keeps what a task of
-//! its own would have: id, payload and trace. The message's own `type` is the kind of all records,
-//! its `message_id` names the pack and stands for no task.
+//! A gateway collects readings while a publisher confirm is outstanding and publishes them together, so that
+//! the broker stores, replicates and confirms one message for all of them. Each record has its own id,
+//! payload and trace, as a message of its own would. The message's `type` is the kind of every record; its
+//! `message_id` identifies the batch, not a task.
 
 use std::{borrow::Cow, time::SystemTime};
 
@@ -21,12 +21,12 @@ use super::{
     trace::TraceContext,
 };
 
-/// The most records in one pack.
+/// The maximum number of records in a batch.
 pub const MOST_RECORDS: usize = 1000;
 
-/// A record as it is written.
+/// A record in its JSON form.
 #[derive(Serialize, Deserialize)]
-struct Written<'a> {
+struct JsonRecord<'a> {
     #[serde(borrow)]
     id: Cow<'a, str>,
     #[serde(default, skip_serializing_if = "Option::is_none", borrow)]
@@ -43,56 +43,56 @@ fn is_false(flag: &bool) -> bool {
     !flag
 }
 
-/// A record of a pack, borrowed from its body.
+/// A record of a batch. The payload borrows from the batch's body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchRecord<'a> {
-    /// The task's own id.
+    /// The task's id.
     pub id: TaskId,
-    /// How the payload is written.
+    /// The encoding of the payload: JSON or SenML, never a batch.
     pub content_type: ContentType,
-    /// The trace it belongs to.
+    /// The trace that the task belongs to.
     pub trace: Option<TraceContext>,
-    /// The payload, byte for byte as its sender's task would have had it.
+    /// The payload, byte for byte as its publisher wrote it.
     pub payload: &'a [u8],
 }
 
 impl BatchRecord<'_> {
-    /// The record as a task: its own id, trace and way of writing, and all else as its pack has it.
-    pub fn envelope(&self, pack: &Envelope) -> Envelope {
+    /// The record's envelope: id, trace and content type are its own, everything else is the batch's.
+    pub fn envelope(&self, batch: &Envelope) -> Envelope {
         Envelope {
             id: self.id.clone(),
             id_given: true,
             content_type: self.content_type,
             trace: self.trace.clone(),
-            ..pack.clone()
+            ..batch.clone()
         }
     }
 }
 
-/// A body that is no pack.
+/// Why a body is not a valid batch.
 #[derive(Debug, Error)]
 pub enum BadBatch {
     /// Not JSON, or not an array of records.
     #[error("batch: {0}")]
     Json(#[from] serde_json::Error),
-    /// A record's id.
+    /// A record has an invalid id.
     #[error("batch record {index}: {error}")]
     Id {
-        /// The record's place.
+        /// The record's position, from 0.
         index: usize,
-        /// What is wrong.
+        /// Why the id is invalid.
         error: IdError,
     },
-    /// None, or too many.
+    /// No records, or more than [`MOST_RECORDS`].
     #[error("batch has {0} records, 1 to {MOST_RECORDS} are allowed")]
     Count(usize),
 }
 
-/// Writes a pack. Group, delay and timeout of the tasks are not written: tasks that have one travel
-/// alone, and so does a task whose body is not JSON.
+/// Writes the body of a batch. A record has no place for a task's group, delay or timeout: the caller
+/// publishes a task with one of them, or with a body that is not JSON, as a message of its own.
 ///
 /// # Errors
-/// A body is not JSON.
+/// The body of a task is not JSON.
 pub fn write_batch<'a>(tasks: impl IntoIterator<Item = &'a NewTask>) -> Result<Vec<u8>, serde_json::Error> {
     let mut body = vec![b'['];
     for task in tasks {
@@ -100,7 +100,7 @@ pub fn write_batch<'a>(tasks: impl IntoIterator<Item = &'a NewTask>) -> Result<V
             body.push(b',');
         }
         let trace = task.trace.as_ref();
-        let record = Written {
+        let record = JsonRecord {
             id: task.id.as_str().into(),
             traceparent: trace.map(|trace| trace.parent().into()),
             tracestate: trace.and_then(TraceContext::state).map(Cow::from),
@@ -113,8 +113,8 @@ pub fn write_batch<'a>(tasks: impl IntoIterator<Item = &'a NewTask>) -> Result<V
     Ok(body)
 }
 
-/// The properties a pack travels with: persistent, with an id of its own, stamped with the time, and with a
-/// key where several queues share tasks of its kind.
+/// The properties of a batch: persistent, with a random id and `now` as timestamp. `key` selects the queue
+/// in a lane with several; without one, no key header is set.
 pub fn batch_properties(kind: &Kind, key: Option<&str>, now: SystemTime) -> BasicProperties {
     let properties = BasicProperties::default()
         .with_message_id(TaskId::random().as_str().into())
@@ -128,19 +128,19 @@ pub fn batch_properties(kind: &Kind, key: Option<&str>, now: SystemTime) -> Basi
     properties.with_headers(headers)
 }
 
-/// Reads a pack.
+/// Reads the body of a batch.
 ///
 /// # Errors
-/// [`BadBatch`].
+/// [`BadBatch`]: not an array of records, an invalid id, no records or more than [`MOST_RECORDS`].
 pub fn read_batch(body: &[u8]) -> Result<Vec<BatchRecord<'_>>, BadBatch> {
-    let written: Vec<Written<'_>> = serde_json::from_slice(body)?;
-    if !(1..=MOST_RECORDS).contains(&written.len()) {
-        return Err(BadBatch::Count(written.len()));
+    let records: Vec<JsonRecord<'_>> = serde_json::from_slice(body)?;
+    if !(1..=MOST_RECORDS).contains(&records.len()) {
+        return Err(BadBatch::Count(records.len()));
     }
-    written.into_iter().enumerate().map(|(index, record)| packed(index, record)).collect()
+    records.into_iter().enumerate().map(|(index, record)| batch_record(index, record)).collect()
 }
 
-fn packed(index: usize, record: Written<'_>) -> Result<BatchRecord<'_>, BadBatch> {
+fn batch_record(index: usize, record: JsonRecord<'_>) -> Result<BatchRecord<'_>, BadBatch> {
     let trace =
         record.traceparent.and_then(|parent| TraceContext::parse(&parent, record.tracestate.as_deref()));
     Ok(BatchRecord {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn each_record_keeps_its_id_its_trace_and_every_byte_of_its_payload() {
+    fn written_records_read_back_with_id_trace_and_payload_bytes() {
         let traced = NewTask {
             trace: TraceContext::parse(PARENT, Some("v=1")),
             content_type: ContentType::SenmlJson,
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pack_says_so() {
+    fn an_invalid_batch_is_refused_with_the_reason() {
         let error = |body: &str| read_batch(body.as_bytes()).unwrap_err().to_string();
         assert_eq!(error("[]"), "batch has 0 records, 1 to 1000 are allowed");
         assert_eq!(error(r#"[{"id":"","payload":1}]"#), "batch record 0: message_id is empty");

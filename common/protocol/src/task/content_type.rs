@@ -1,17 +1,18 @@
-//! How a message's body is written.
+//! The encoding of a message's body.
 
-/// The `content_type` of a pack.
+/// The media type of a batch.
 pub const BATCH: &str = "application/vnd.garenne.batch+json";
 
-/// How the body is written.
+/// The encoding of a message's body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ContentType {
-    /// Plain JSON: the default, also for a missing or a foreign `content_type`.
+    /// Plain JSON. The default, also for a missing or unknown `content_type`.
     #[default]
     Json,
     /// A SenML pack (RFC 8428).
     SenmlJson,
-    /// Several tasks of one kind; see [`read_batch`](super::read_batch). Never what a handler is given.
+    /// Several tasks of one kind; see [`read_batch`](super::read_batch). Handlers receive its records, never
+    /// the batch.
     Batch,
 }
 

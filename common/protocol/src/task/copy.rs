@@ -1,9 +1,11 @@
-//! What a copy of a task keeps, drops and translates.
+//! The properties of a copy: which of the original's it keeps, drops or replaces.
 //!
-//! A copied `x-death` trips the broker's cycle detection and the message vanishes; `CC`/`BCC`
-//! deliver it twice; a foreign `user_id` closes the channel; a kept `expiration` shortens the delay
-//! queue it waits in. Headers beyond [`Copied::FOREIGN_BYTES`] could make the content header larger than a frame,
-//! which ends the connection.
+//! - A copied `x-death` triggers the broker's cycle detection, which drops the message.
+//! - `CC` and `BCC` would route the copy to further queues.
+//! - The broker closes the channel if `user_id` is not the publishing user.
+//! - `expiration` would override the TTL of the delay queue that the copy waits in.
+//! - More than [`Copied::FOREIGN_BYTES`] of headers could make the content header larger than the negotiated
+//!   frame size, which closes the connection.
 
 use std::{
     cmp::Reverse,
@@ -25,39 +27,43 @@ use super::{
     outcome::DeadReason,
 };
 
-/// The properties of a confirmed copy, under construction. The body is copied as it is.
+/// Builder for the properties of a copy. The body of a copy is that of the original.
 #[derive(Clone, Debug)]
 pub struct Copied {
     properties: BasicProperties,
     headers: FieldTable,
 }
 
-/// The longest error text and the longest other text that a worker writes into a dead letter, bytes.
+/// Maximum size of the error text that a worker writes into a dead letter, in bytes.
 const MAX_ERROR: usize = 1000;
+/// Maximum size of a worker or lane name in a dead letter, in bytes.
 const MAX_NAME: usize = 255;
-/// An internal header that is larger than this was not written by a worker, and counts as foreign.
+/// Maximum size of a Garenne header, in bytes. Workers write no larger one, so a larger one counts as foreign.
 const MAX_INTERNAL: usize = 1200;
+/// Encoded size of a header's name and type around a text of at most [`MAX_NAME`] bytes, rounded up.
+const ENTRY_OVERHEAD: usize = 45;
 
 impl Copied {
-    /// The most bytes of foreign headers that a copy keeps.
+    /// The maximum size of all foreign headers of a copy together, in bytes.
     pub const FOREIGN_BYTES: usize = 32 * 1024;
 
-    /// Starts from the properties the task arrived with. The copy always carries `type` (its routing
-    /// key will be a queue's name) and an id, so that all later copies are the same task. A record of a
-    /// pack becomes a message of its own: what it says of itself takes the place of the pack's word.
+    /// Starts a copy from the properties that the task arrived with. The copy always has `type`, because its
+    /// routing key will be a queue name, and an id, so that all later copies are the same task. The copy of a
+    /// batch's record is a message of its own: the record's content type, timeout and trace replace the
+    /// batch's.
     pub fn of(original: &BasicProperties, task: &Envelope, now: SystemTime) -> Self {
-        let mut copied = Self::kept(original, now);
+        let mut copied = Self::base(original, now);
         copied.properties =
             copied.properties.with_type(task.kind.as_str().into()).with_message_id(task.id.as_str().into());
-        let of_pack = original.content_type().as_ref().is_some_and(|it| it.as_str() == BATCH);
-        if of_pack && task.content_type != ContentType::Batch {
-            return copied.unpacked(task);
+        let is_batch = original.content_type().as_ref().is_some_and(|it| it.as_str() == BATCH);
+        if is_batch && task.content_type != ContentType::Batch {
+            return copied.unbatched(task);
         }
-        // A task without a trace may have got one from its first worker; its copies belong to that one.
+        // If the publisher set no trace, the first worker may have started one: its copies stay in that trace.
         if header::trace(original.headers()).is_some() { copied } else { copied.traced(task) }
     }
 
-    fn unpacked(mut self, record: &Envelope) -> Self {
+    fn unbatched(mut self, record: &Envelope) -> Self {
         self.properties = self.properties.with_content_type(record.content_type.as_str().into());
         if let Some(timeout) = record.timeout {
             let ms = i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX);
@@ -75,10 +81,10 @@ impl Copied {
         }
     }
 
-    /// The same for a message that could not be read as a task: what it says of itself is kept, and a
-    /// missing `type` is filled from its routing key, which the copy's will not be.
+    /// Starts a copy of a message that could not be read as a task. A missing `type` is set to the original's
+    /// routing key, because the copy's routing key is a queue name.
     pub fn verbatim(original: &BasicProperties, routing_key: &str, now: SystemTime) -> Self {
-        let mut copied = Self::kept(original, now);
+        let mut copied = Self::base(original, now);
         if original.kind().is_none()
             && !routing_key.is_empty()
             && let Ok(kind) = ShortString::try_new(routing_key)
@@ -88,8 +94,9 @@ impl Copied {
         copied
     }
 
-    fn kept(original: &BasicProperties, now: SystemTime) -> Self {
-        let dropped = |name: &str| {
+    /// The original's properties without those that no copy may have.
+    fn base(original: &BasicProperties, now: SystemTime) -> Self {
+        let is_dropped = |name: &str| {
             name == "x-death"
                 || name.starts_with("x-first-death-")
                 || name.starts_with("x-last-death-")
@@ -101,7 +108,7 @@ impl Copied {
         };
         let mut headers = FieldTable::default();
         for (name, value) in original.headers().iter().flat_map(|table| table.inner()) {
-            if !dropped(name.as_str()) {
+            if !is_dropped(name.as_str()) {
                 headers.insert(name.clone(), value.clone());
             }
         }
@@ -125,24 +132,24 @@ impl Copied {
     #[must_use]
     pub fn without(mut self, name: &str) -> Self {
         if self.headers.contains_key(name) {
-            self.headers = only(&self.headers, |key, _| key.as_str() != name);
+            self.headers = filtered(&self.headers, |key, _| key.as_str() != name);
         }
         self
     }
 
-    /// Attempts spent so far.
+    /// Sets the number of attempts spent.
     #[must_use]
     pub fn attempt(self, spent: u32) -> Self {
         self.with(header::ATTEMPT, AMQPValue::LongUInt(spent))
     }
 
-    /// Not before this time, milliseconds since 1970.
+    /// Sets the due time, in milliseconds since 1970.
     #[must_use]
     pub fn not_before(self, at: i64) -> Self {
         self.with(header::NOT_BEFORE, at)
     }
 
-    /// Counts a run in the quarantine that ended with the crash of its worker: the `runs`-th.
+    /// Sets the number of quarantine runs that ended with a crash of the worker, and the worker of the last.
     #[must_use]
     pub fn crashed(self, runs: u32, worker: &WorkerIncarnation) -> Self {
         self.with(header::QUARANTINE_RUNS, AMQPValue::LongUInt(runs))
@@ -150,7 +157,7 @@ impl Copied {
             .without(header::QUARANTINE_SINCE)
     }
 
-    /// Takes every mark of the quarantine off: what leaves it, or enters it anew, starts without any.
+    /// Removes all quarantine headers, for a task that leaves the quarantine or enters it again.
     #[must_use]
     pub fn unmarked(self) -> Self {
         self.without(header::QUARANTINE_RUNS)
@@ -158,32 +165,33 @@ impl Copied {
             .without(header::QUARANTINE_SINCE)
     }
 
-    /// Notes since when it is handed on in the quarantine, milliseconds since 1970.
+    /// Sets when workers without its handler began to pass it on in the quarantine, in milliseconds since 1970.
     #[must_use]
     pub fn handed_on(self, since: i64) -> Self {
         self.with(header::QUARANTINE_SINCE, since)
     }
 
-    /// Gives it a key, its id, where it has none, as [`NewTask::keyed`](super::NewTask::keyed) does.
+    /// Sets the key to `id` if there is none, as [`NewTask::keyed`](super::NewTask::keyed) does.
     #[must_use]
     pub fn keyed(self, id: &str) -> Self {
         if self.headers.contains_key(header::KEY) { self } else { self.with(header::KEY, long(id)) }
     }
 
-    /// Takes a due time off again.
+    /// Removes the due time.
     #[must_use]
     pub fn due_now(self) -> Self {
         self.without(header::NOT_BEFORE)
     }
 
-    /// When a worker first saw it fail; the first mark stays, if it is a time.
+    /// Sets the time of the first failure to `now`, unless the header already has a valid time.
     #[must_use]
     pub fn first_seen(self, now: SystemTime) -> Self {
-        let known = self.headers.inner().get(header::FIRST_SEEN).and_then(header::integer);
-        if known.is_some_and(|at| at >= 0) { self } else { self.with(header::FIRST_SEEN, epoch_ms(now)) }
+        let present = self.headers.inner().get(header::FIRST_SEEN).and_then(header::integer);
+        if present.is_some_and(|at| at >= 0) { self } else { self.with(header::FIRST_SEEN, epoch_ms(now)) }
     }
 
-    /// The marks of a dead letter. `error` is cut to one line of at most 1,000 bytes.
+    /// Sets the headers of a dead letter. Control characters in `error` become spaces, and it is cut to 1,000
+    /// bytes; `worker` and `lane` are cut to 255 bytes.
     #[must_use]
     pub fn dead(self, reason: DeadReason, error: &str, worker: &str, lane: &str, now: SystemTime) -> Self {
         let line: String = error.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -196,13 +204,15 @@ impl Copied {
             .first_seen(now)
     }
 
-    /// Whether it is a dead letter.
+    /// Whether the copy is a dead letter.
     pub fn is_dead(&self) -> bool {
         self.headers.contains_key(header::REASON)
     }
 
-    /// The least of it that still names the task and says what became of it, for a connection whose frames are
-    /// too small for the rest: at most 4,000 bytes, which fit the smallest frame that can be agreed on.
+    /// The minimal copy: only id, `type`, content type and the headers that say what happened to the task.
+    ///
+    /// For a connection whose frames are too small for the full copy. Its content header frame has at most
+    /// 4,000 bytes; the smallest frame size that AMQP 0-9-1 permits is 4,096.
     #[must_use]
     pub fn bare(mut self) -> Self {
         let original = &self.properties;
@@ -212,7 +222,7 @@ impl Copied {
         properties = original.kind().clone().into_iter().fold(properties, BasicProperties::with_type);
         self.properties =
             original.content_type().clone().into_iter().fold(properties, BasicProperties::with_content_type);
-        let told = [
+        let reported = [
             header::REASON,
             header::ERROR,
             header::WORKER,
@@ -221,19 +231,19 @@ impl Copied {
             header::DIED_AT,
             header::ATTEMPT,
         ];
-        let stays = |name: &ShortString, value: &AMQPValue| {
-            let most = if name.as_str() == header::ERROR { MAX_INTERNAL } else { MAX_NAME + 45 };
-            told.contains(&name.as_str()) && entry_bytes(name, value) <= most
+        let is_kept = |name: &ShortString, value: &AMQPValue| {
+            let limit = if name.as_str() == header::ERROR { MAX_INTERNAL } else { MAX_NAME + ENTRY_OVERHEAD };
+            reported.contains(&name.as_str()) && entry_bytes(name, value) <= limit
         };
-        let left_out = self.headers.inner().iter().filter(|(name, value)| !stays(name, value));
-        let (count, bytes) = left_out
+        let dropped = self.headers.inner().iter().filter(|(name, value)| !is_kept(name, value));
+        let (count, bytes) = dropped
             .fold((0, 0), |(count, bytes), (name, value)| (count + 1, bytes + entry_bytes(name, value)));
-        let headers = only(&self.headers, stays);
-        Self { headers, ..self }.noting(count, bytes)
+        let headers = filtered(&self.headers, is_kept);
+        Self { headers, ..self }.add_dropped(count, bytes)
     }
 
-    /// Leaves out foreign headers, the largest first, until no more than [`Self::FOREIGN_BYTES`] of them are left.
-    fn bounded(self) -> Self {
+    /// Drops foreign headers, the largest first, until at most [`Self::FOREIGN_BYTES`] of them are left.
+    fn limit_foreign(self) -> Self {
         let mut foreign: Vec<_> = self
             .headers
             .inner()
@@ -247,20 +257,20 @@ impl Copied {
         }
         foreign.sort_by_key(|(name, bytes)| (Reverse(*bytes), *name));
         let before = total;
-        let mut left_out = HashSet::new();
+        let mut dropped = HashSet::new();
         for (name, bytes) in foreign {
             if total <= Self::FOREIGN_BYTES {
                 break;
             }
             total -= bytes;
-            left_out.insert(name.clone());
+            dropped.insert(name.clone());
         }
-        let headers = only(&self.headers, |name, _| !left_out.contains(name));
-        Self { headers, ..self }.noting(left_out.len(), before - total)
+        let headers = filtered(&self.headers, |name, _| !dropped.contains(name));
+        Self { headers, ..self }.add_dropped(dropped.len(), before - total)
     }
 
-    /// Notes that so many headers were left out, in addition to those of the copy that this is a copy of.
-    fn noting(self, count: usize, bytes: usize) -> Self {
+    /// Adds to the counts of dropped headers, which cover all copies since the original.
+    fn add_dropped(self, count: usize, bytes: usize) -> Self {
         let sum = |name, more: usize| {
             let before = self.headers.inner().get(name).and_then(header::integer).unwrap_or(0).max(0);
             before.saturating_add(i64::try_from(more).unwrap_or(i64::MAX))
@@ -269,9 +279,9 @@ impl Copied {
         self.with(header::DROPPED, count).with(header::DROPPED_BYTES, bytes)
     }
 
-    /// The finished properties. Their content header fits a frame of 64 KiB, whatever the original had.
+    /// The finished properties. Their content header frame has at most 64 KiB for every original.
     pub fn into_properties(self) -> BasicProperties {
-        self.bounded().finished()
+        self.limit_foreign().finished()
     }
 
     fn finished(self) -> BasicProperties {
@@ -283,23 +293,23 @@ impl Copied {
     }
 }
 
-/// Whether Garenne gives the header a meaning: those are kept before any other.
+/// Whether Garenne defines the header. Only other headers are dropped to meet the size limit.
 fn is_internal(name: &str) -> bool {
     header::ALL.contains(&name)
 }
 
-/// The headers for which `stays` holds.
-fn only(headers: &FieldTable, stays: impl Fn(&ShortString, &AMQPValue) -> bool) -> FieldTable {
-    let kept = headers.inner().iter().filter(|(name, value)| stays(name, value));
+/// The headers for which `keep` is true.
+fn filtered(headers: &FieldTable, keep: impl Fn(&ShortString, &AMQPValue) -> bool) -> FieldTable {
+    let kept = headers.inner().iter().filter(|(name, value)| keep(name, value));
     kept.map(|(name, value)| (name.clone(), value.clone())).collect::<BTreeMap<_, _>>().into()
 }
 
-/// The text's first bytes, at most so many and no broken character.
-fn cut(text: &str, most: usize) -> &str {
-    &text[..text.floor_char_boundary(most)]
+/// The start of the text, at most `max_bytes`, cut at a character boundary.
+fn cut(text: &str, max_bytes: usize) -> &str {
+    &text[..text.floor_char_boundary(max_bytes)]
 }
 
-/// The client's properties can be added to but not taken from, so the kept ones are set anew.
+/// Builds the properties anew, because `BasicProperties` has no way to remove one.
 fn without_expiration_and_user(original: &BasicProperties) -> BasicProperties {
     let mut kept = BasicProperties::default();
     macro_rules! keep {

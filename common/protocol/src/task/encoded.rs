@@ -1,19 +1,20 @@
-//! The size of properties as AMQP encodes them.
+//! The encoded size of message properties.
 //!
-//! Properties travel in one frame, the content header. A frame over the connection's limit ends the
-//! connection, and the client library does not check: whoever publishes must know the size before.
+//! AMQP sends all properties in one content header frame. The broker closes the connection if a frame is
+//! larger than the negotiated limit, and the client library does not check it, so the publisher must know the
+//! size beforehand.
 
 use amq_protocol::{
     protocol::BasicProperties,
     types::{AMQPValue, FieldTable, ShortString},
 };
 
-/// Type, channel, size and the end octet.
+/// Frame overhead in bytes: type, channel, size and the end octet.
 const FRAME: usize = 1 + 2 + 4 + 1;
-/// Class, weight, body size and property flags.
+/// Content header overhead in bytes: class, weight, body size and property flags.
 const CONTENT_HEADER: usize = 2 + 2 + 8 + 2;
 
-/// The size of the whole content header frame of a message with these properties.
+/// The size of the content header frame of a message with these properties, in bytes.
 pub fn header_frame_bytes(properties: &BasicProperties) -> usize {
     let texts = [
         properties.content_type(),
@@ -27,19 +28,19 @@ pub fn header_frame_bytes(properties: &BasicProperties) -> usize {
         properties.app_id(),
         properties.cluster_id(),
     ];
-    let texts: usize = texts.into_iter().flatten().map(short).sum();
+    let texts: usize = texts.into_iter().flatten().map(short_string).sum();
     let octets = [properties.delivery_mode(), properties.priority()].into_iter().flatten().count();
     let timestamp = properties.timestamp().map_or(0, |_| 8);
     let headers = properties.headers().as_ref().map_or(0, table_bytes);
     FRAME + CONTENT_HEADER + texts + octets + timestamp + headers
 }
 
-/// The size of one header: its name, its type and its value.
+/// The encoded size of one header in bytes: name, type and value.
 pub(crate) fn entry_bytes(name: &ShortString, value: &AMQPValue) -> usize {
-    short(name) + tagged(value)
+    short_string(name) + typed_value(value)
 }
 
-fn short(text: &ShortString) -> usize {
+fn short_string(text: &ShortString) -> usize {
     1 + text.as_str().len()
 }
 
@@ -47,7 +48,7 @@ fn table_bytes(table: &FieldTable) -> usize {
     4 + table.inner().iter().map(|(name, value)| entry_bytes(name, value)).sum::<usize>()
 }
 
-fn tagged(value: &AMQPValue) -> usize {
+fn typed_value(value: &AMQPValue) -> usize {
     let bytes = match value {
         AMQPValue::Void => 0,
         AMQPValue::Boolean(_) | AMQPValue::ShortShortInt(_) | AMQPValue::ShortShortUInt(_) => 1,
@@ -55,10 +56,10 @@ fn tagged(value: &AMQPValue) -> usize {
         AMQPValue::LongInt(_) | AMQPValue::LongUInt(_) | AMQPValue::Float(_) => 4,
         AMQPValue::DecimalValue(_) => 5,
         AMQPValue::LongLongInt(_) | AMQPValue::Timestamp(_) | AMQPValue::Double(_) => 8,
-        AMQPValue::ShortString(text) => short(text),
+        AMQPValue::ShortString(text) => short_string(text),
         AMQPValue::LongString(text) => 4 + text.as_bytes().len(),
         AMQPValue::ByteArray(bytes) => 4 + bytes.len(),
-        AMQPValue::FieldArray(values) => 4 + values.as_slice().iter().map(tagged).sum::<usize>(),
+        AMQPValue::FieldArray(values) => 4 + values.as_slice().iter().map(typed_value).sum::<usize>(),
         AMQPValue::FieldTable(table) => table_bytes(table),
     };
     1 + bytes
@@ -74,12 +75,12 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Any text that fits a short string.
+    /// Text that fits a short string.
     fn any_short() -> impl Strategy<Value = ShortString> {
         vec(any::<char>(), 0..64).prop_map(|chars| chars.into_iter().collect::<String>().into())
     }
 
-    /// Any header value, up to `longest` bytes of text in one.
+    /// Any header value, nested ones included; a long string has fewer than `longest` bytes.
     pub(in crate::task) fn any_value(longest: usize) -> impl Strategy<Value = AMQPValue> {
         let flat = prop_oneof![
             any::<bool>().prop_map(AMQPValue::Boolean),
@@ -113,7 +114,7 @@ pub(super) mod tests {
         entries.into_iter().collect::<std::collections::BTreeMap<_, _>>().into()
     }
 
-    /// Any properties: each may be absent, and headers have these names or any other.
+    /// Any properties, each of them optional. Headers have these names or random ones.
     pub(in crate::task) fn any_properties(
         names: &'static [&'static str],
         longest: usize,
@@ -147,9 +148,9 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn the_size_is_what_the_client_library_writes(properties in any_properties(&["x-death", "mine"], 300)) {
+        fn the_size_equals_the_client_librarys_encoding(properties in any_properties(&["x-death", "mine"], 300)) {
             let written = gen_properties(&properties)(Vec::new().into()).unwrap();
-            // The flags are part of what is written here.
+            // `gen_properties` writes the property flags, which CONTENT_HEADER also counts.
             let expected = FRAME + CONTENT_HEADER - 2 + written.write.len();
             prop_assert_eq!(header_frame_bytes(&properties), expected);
         }

@@ -14,69 +14,71 @@ use super::{
     trace::TraceContext,
 };
 
-/// Milliseconds since 1970. Wire headers carry times in this form.
+/// Milliseconds since 1970, the form of times in message headers. 0 for a time before 1970.
 pub fn epoch_ms(time: SystemTime) -> i64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis().try_into().unwrap_or(i64::MAX))
 }
 
-/// Everything about a task but its payload.
+/// A task without its payload, as read from a message's properties and headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// The task's id; a random one where the message had none (see [`Envelope::id_given`]).
+    /// The task's id, a random one if the message has none; see [`Envelope::id_given`].
     pub id: TaskId,
-    /// Whether the publisher gave the id. Without one, effects are not tied to the task.
+    /// Whether the publisher set the id. A random id changes with every redelivery, so it cannot deduplicate
+    /// effects.
     pub id_given: bool,
-    /// What is to be done.
+    /// The kind, which selects the handler.
     pub kind: Kind,
-    /// How the body is written.
+    /// The encoding of the body.
     pub content_type: ContentType,
-    /// Attempts already spent.
+    /// Number of attempts spent.
     pub attempt: u32,
-    /// Deadline once started, as the publisher asked; the kind's own bounds it.
+    /// Maximum run time of an attempt, as requested by the publisher; the kind's own maximum bounds it.
     pub timeout: Option<Duration>,
-    /// Not before, milliseconds since 1970.
+    /// Due time, in milliseconds since 1970.
     pub not_before: Option<i64>,
-    /// Useless after, milliseconds since 1970.
+    /// Expiry time, in milliseconds since 1970.
     pub expires_at: Option<i64>,
-    /// The group it belongs to.
+    /// The task's group.
     pub group: Option<String>,
     /// The publisher's correlation id.
     pub correlation_id: Option<String>,
-    /// Where a result is wanted.
+    /// The queue that the publisher wants a reply in.
     pub reply_to: Option<String>,
-    /// The trace it belongs to.
+    /// The trace that the task belongs to.
     pub trace: Option<TraceContext>,
-    /// Runs in the quarantine that ended with the crash of their worker.
+    /// Number of quarantine runs that ended with a crash of the worker.
     pub quarantine_runs: u32,
     /// The worker of the last of these runs.
     pub quarantine_worker: Option<WorkerIncarnation>,
-    /// Since when it is handed on in the quarantine for want of a handler, milliseconds since 1970.
+    /// When workers without a handler for the task began to pass it on in the quarantine, in milliseconds since
+    /// 1970.
     pub quarantine_since: Option<i64>,
-    /// The lane it came from, where a worker noted that.
+    /// The lane that the task came from, if a worker recorded it.
     pub lane: Option<String>,
-    /// How many tasks stand between it and one that somebody published; 0 for such a one.
+    /// Length of the chain of follow-ups that led to the task; 0 for a task that a client published.
     pub depth: u32,
-    /// When it was published, seconds since 1970, as the publisher says; a time that cannot be in seconds counts
-    /// as none.
+    /// When the publisher says it published the task, in seconds since 1970. Absent if the value is too large to
+    /// be in seconds.
     pub timestamp: Option<u64>,
-    /// The same in milliseconds since 1970, where the publisher is one of ours.
+    /// The same in milliseconds since 1970. Only publishers that use this crate set it.
     pub published_at: Option<i64>,
-    /// When an operator last put it back to work, milliseconds since 1970.
+    /// When an operator last replayed the task, in milliseconds since 1970.
     pub replayed_at: Option<i64>,
-    /// How often the broker says the message came back (quorum queues).
+    /// The broker's count of redeliveries (quorum queues); 0 if absent or not a number.
     pub delivery_count: u32,
 }
 
-/// A message that is no task. The text names the property or header and the limit.
+/// Why a message is not a valid task. The text names the property or header and the limit.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Malformed {
-    /// The id.
+    /// The id is invalid.
     #[error(transparent)]
     Id(#[from] IdError),
-    /// The kind.
+    /// The kind is invalid.
     #[error(transparent)]
     Kind(#[from] KindError),
-    /// A header that should be a number.
+    /// A header is not a number within its limits.
     #[error("header {name} must be a whole number from 0 to {max}")]
     Number {
         /// The header.
@@ -84,19 +86,19 @@ pub enum Malformed {
         /// The largest value.
         max: i64,
     },
-    /// A header that should be a short text.
+    /// A header is not a text within its limits.
     #[error("header {name} must be text of 1 to {max} bytes", max = Envelope::MAX_TEXT)]
     Text {
         /// The header.
         name: &'static str,
     },
-    /// The header that names a crashed worker.
+    /// [`header::QUARANTINE_WORKER`] does not name a worker's incarnation.
     #[error("header {name} must be <worker>/<incarnation>", name = header::QUARANTINE_WORKER)]
     Incarnation,
-    /// AMQP's `expiration` is decimal milliseconds in a string.
+    /// The property `expiration` is not decimal milliseconds.
     #[error("property expiration must be milliseconds as decimal text, not {0:?}")]
     Expiration(String),
-    /// A header that is either true or false.
+    /// A header is not a boolean.
     #[error("header {name} must be a boolean")]
     Flag {
         /// The header.
@@ -105,17 +107,19 @@ pub enum Malformed {
 }
 
 impl Envelope {
-    /// The longest `garenne-timeout-ms` and `garenne-delay-ms`: 30 days.
+    /// The maximum of `garenne-timeout-ms` and `garenne-delay-ms`: 30 days in milliseconds.
     pub const MAX_MS: i64 = 30 * 24 * 3600 * 1000;
-    /// The longest text header, in bytes.
+    /// The maximum size of a text header, in bytes.
     pub const MAX_TEXT: usize = 255;
-    /// How much later than [`MAX_MS`](Self::MAX_MS) from now a due time may be, because clocks differ: a day.
-    const CLOCKS_MS: i64 = 24 * 3600 * 1000;
-    /// The largest `timestamp`, the end of the year 9999. A publisher with a later one counts in other units.
+    /// Tolerated clock skew: a due time may be this much later than [`MAX_MS`](Self::MAX_MS) from now. One day.
+    const MAX_SKEW_MS: i64 = 24 * 3600 * 1000;
+    /// The largest accepted `timestamp`, the end of the year 9999. A larger one cannot be in seconds.
     const MAX_TIMESTAMP: u64 = 253_402_300_799;
 
-    /// Reads a delivery. `known` says which kinds have a handler here: a routing key that is none of
-    /// them gives way to the lane's `default_kind`.
+    /// Reads the envelope of a delivery.
+    ///
+    /// The kind is the property `type` if present. Otherwise it is the routing key, unless the lane has a
+    /// `default_kind` and `known` says that the routing key has no handler here: then it is `default_kind`.
     ///
     /// # Errors
     /// [`Malformed`] names the property or header and what is allowed.
@@ -134,7 +138,7 @@ impl Envelope {
             (None, _) => routing_key,
         };
         let delay = number(headers, header::DELAY_MS, Self::MAX_MS)?.filter(|&ms| ms > 0);
-        let latest = epoch_ms(now).saturating_add(Self::MAX_MS + Self::CLOCKS_MS);
+        let latest = epoch_ms(now).saturating_add(Self::MAX_MS + Self::MAX_SKEW_MS);
         let not_before = number(headers, header::NOT_BEFORE, latest)?;
         Ok(Self {
             id_given: id.is_some(),
@@ -145,7 +149,7 @@ impl Envelope {
                 Some(BATCH) => ContentType::Batch,
                 _ => ContentType::Json,
             },
-            attempt: small(headers, header::ATTEMPT)?,
+            attempt: count(headers, header::ATTEMPT)?,
             timeout: number(headers, header::TIMEOUT_MS, Self::MAX_MS)?
                 .map(|ms| Duration::from_millis(ms.unsigned_abs())),
             not_before: not_before.or(delay.map(|ms| epoch_ms(now).saturating_add(ms))),
@@ -154,12 +158,12 @@ impl Envelope {
             correlation_id: properties.correlation_id().as_ref().map(|it| it.as_str().to_owned()),
             reply_to: properties.reply_to().as_ref().map(|it| it.as_str().to_owned()),
             trace: header::trace(headers),
-            quarantine_runs: small(headers, header::QUARANTINE_RUNS)?,
+            quarantine_runs: count(headers, header::QUARANTINE_RUNS)?,
             quarantine_worker: incarnation(headers)?,
             quarantine_since: number(headers, header::QUARANTINE_SINCE, i64::MAX)?,
             lane: text(headers, header::LANE)?,
-            depth: small(headers, header::DEPTH)?,
-            timestamp: published_at(properties),
+            depth: count(headers, header::DEPTH)?,
+            timestamp: valid_timestamp(properties),
             published_at: number(headers, header::PUBLISHED_AT, i64::MAX)?,
             replayed_at: number(headers, header::REPLAYED_AT, i64::MAX)?,
             delivery_count: header::get(headers, "x-delivery-count")
@@ -174,43 +178,43 @@ impl Envelope {
         self.trace.as_ref().map(TraceContext::trace_id)
     }
 
-    /// Whether its time was up at `now`.
+    /// Whether the task has expired at `now`.
     pub fn expired(&self, now: SystemTime) -> bool {
         self.expires_at.is_some_and(|at| at <= epoch_ms(now))
     }
 
-    /// The first millisecond since 1970 at which it may have been published, as its publisher says: the
-    /// header of ours, else the second that AMQP's `timestamp` names.
+    /// When the publisher says it published the task, in milliseconds since 1970: `published_at` if present,
+    /// else the start of the second in `timestamp`.
     pub fn published_ms(&self) -> Option<i64> {
-        let second = |s: u64| i64::try_from(s).unwrap_or(i64::MAX).saturating_mul(1000);
-        self.published_at.or_else(|| self.timestamp.map(second))
+        let to_ms = |s: u64| i64::try_from(s).unwrap_or(i64::MAX).saturating_mul(1000);
+        self.published_at.or_else(|| self.timestamp.map(to_ms))
     }
 
-    /// How long it still has to wait at `now`; nothing when it may start.
+    /// The remaining time until the task is due at `now`; `None` if it may start.
     pub fn due_in(&self, now: SystemTime) -> Option<Duration> {
         let wait = self.not_before?.saturating_sub(epoch_ms(now));
         (wait > 0).then(|| Duration::from_millis(wait.unsigned_abs()))
     }
 }
 
-/// The absolute expiry: our own header, else AMQP's relative `expiration` counted from `timestamp`
-/// where the publisher gave one, else from now.
+/// The expiry time in milliseconds since 1970: the header [`EXPIRES_AT`](header::EXPIRES_AT) if present, else
+/// AMQP's relative `expiration` added to `timestamp`, or to `now` if there is no valid timestamp.
 pub(super) fn expires_at(properties: &BasicProperties, now: SystemTime) -> Result<Option<i64>, Malformed> {
     if let Some(at) = number(properties.headers(), header::EXPIRES_AT, i64::MAX)? {
         return Ok(Some(at));
     }
     let Some(expiration) = properties.expiration() else { return Ok(None) };
-    // Unsigned, as the broker has it: a time before 1970 could not be written to a copy.
+    // Unsigned, as for the broker. A negative expiration could give a time before 1970, which no header can hold.
     let ms: u64 =
         expiration.as_str().parse().map_err(|_| Malformed::Expiration(expiration.as_str().to_owned()))?;
     let ms = i64::try_from(ms).unwrap_or(i64::MAX);
-    let sent = published_at(properties)
+    let start = valid_timestamp(properties)
         .map_or(epoch_ms(now), |s| s.saturating_mul(1000).try_into().unwrap_or(i64::MAX));
-    Ok(Some(sent.saturating_add(ms)))
+    Ok(Some(start.saturating_add(ms)))
 }
 
-/// `timestamp`, where it can be in seconds.
-fn published_at(properties: &BasicProperties) -> Option<u64> {
+/// The property `timestamp`, if it can be in seconds.
+fn valid_timestamp(properties: &BasicProperties) -> Option<u64> {
     properties.timestamp().filter(|at| *at <= Envelope::MAX_TIMESTAMP)
 }
 
@@ -220,7 +224,7 @@ fn number(headers: &Option<FieldTable>, name: &'static str, max: i64) -> Result<
         .transpose()
 }
 
-fn small(headers: &Option<FieldTable>, name: &'static str) -> Result<u32, Malformed> {
+fn count(headers: &Option<FieldTable>, name: &'static str) -> Result<u32, Malformed> {
     number(headers, name, 1_000_000).map(|n| n.and_then(|n| n.try_into().ok()).unwrap_or(0))
 }
 
@@ -260,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_routing_key_is_enough() {
+    fn a_message_with_only_a_routing_key_is_a_task() {
         let task = read("bench.noop", BasicProperties::default()).unwrap();
         assert_eq!(task.kind.as_str(), "bench.noop");
         assert!(!task.id_given);
@@ -268,14 +272,14 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_routing_key_gives_way_to_the_lanes_default_and_type_beats_both() {
+    fn type_overrides_the_default_kind_which_overrides_an_unknown_routing_key() {
         assert_eq!(read("some.topic", BasicProperties::default()).unwrap().kind.as_str(), "reading.process");
         let typed = BasicProperties::default().with_type("odd.kind".into());
         assert_eq!(read("bench.noop", typed).unwrap().kind.as_str(), "odd.kind");
     }
 
     #[test]
-    fn numbers_are_taken_in_any_integer_type_and_refused_by_name() {
+    fn numeric_headers_accept_any_integer_type_and_errors_name_the_header() {
         let task = read("bench.noop", headers(&[(header::TIMEOUT_MS, 250_u8.into())])).unwrap();
         assert_eq!(task.timeout, Some(Duration::from_millis(250)));
         let task = read("bench.noop", headers(&[(header::ATTEMPT, long("3"))])).unwrap();
@@ -288,37 +292,37 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_becomes_a_time_and_keeps_it() {
+    fn a_delay_becomes_an_absolute_due_time() {
         let task = read("bench.noop", headers(&[(header::DELAY_MS, 1500_i32.into())])).unwrap();
         assert_eq!(task.due_in(now()), Some(Duration::from_millis(1500)));
         assert_eq!(task.due_in(now() + Duration::from_secs(2)), None);
     }
 
     #[test]
-    fn the_time_of_publishing_is_exact_where_our_header_says_it() {
-        let stamped = |seconds: u64| BasicProperties::default().with_timestamp(seconds);
+    fn published_ms_prefers_the_header_in_milliseconds_over_the_timestamp() {
+        let with_timestamp = |seconds: u64| BasicProperties::default().with_timestamp(seconds);
         assert_eq!(read("bench.noop", BasicProperties::default()).unwrap().published_ms(), None);
-        assert_eq!(read("bench.noop", stamped(7)).unwrap().published_ms(), Some(7000));
-        // Nanoseconds are no seconds: such a time counts as absent.
-        assert_eq!(read("bench.noop", stamped(u64::MAX)).unwrap().published_ms(), None);
+        assert_eq!(read("bench.noop", with_timestamp(7)).unwrap().published_ms(), Some(7000));
+        // A timestamp in nanoseconds is out of range and counts as absent.
+        assert_eq!(read("bench.noop", with_timestamp(u64::MAX)).unwrap().published_ms(), None);
         let exact = headers(&[(header::PUBLISHED_AT, 7123_i64.into())]).with_timestamp(7);
         assert_eq!(read("bench.noop", exact).unwrap().published_ms(), Some(7123));
     }
 
     #[test]
-    fn the_marks_of_the_quarantine_are_validated() {
-        const LIFE: &str = "0195f0c2-7a10-7000-8000-00000000002a";
-        let marks = [
+    fn quarantine_headers_are_validated() {
+        const INCARNATION: &str = "0195f0c2-7a10-7000-8000-00000000002a";
+        let valid = [
             (header::QUARANTINE_RUNS, 1_u32.into()),
-            (header::QUARANTINE_WORKER, long(&format!("w-1/{LIFE}"))),
+            (header::QUARANTINE_WORKER, long(&format!("w-1/{INCARNATION}"))),
             (header::QUARANTINE_SINCE, 5_i64.into()),
         ];
-        let task = read("bench.noop", headers(&marks)).unwrap();
+        let task = read("bench.noop", headers(&valid)).unwrap();
         let worker = task.quarantine_worker.unwrap();
-        assert_eq!((worker.worker(), worker.incarnation()), ("w-1", LIFE));
+        assert_eq!((worker.worker(), worker.incarnation()), ("w-1", INCARNATION));
         assert_eq!((task.quarantine_runs, task.quarantine_since), (1, Some(5)));
-        for forged in [long("w-1"), long(&"x".repeat(4000)), true.into()] {
-            let refused = read("bench.noop", headers(&[(header::QUARANTINE_WORKER, forged)])).unwrap_err();
+        for invalid in [long("w-1"), long(&"x".repeat(4000)), true.into()] {
+            let refused = read("bench.noop", headers(&[(header::QUARANTINE_WORKER, invalid)])).unwrap_err();
             assert_eq!(
                 refused.to_string(),
                 "header garenne-quarantine-worker must be <worker>/<incarnation>"
@@ -333,25 +337,25 @@ mod tests {
     }
 
     #[test]
-    fn expiration_counts_from_the_timestamp_where_there_is_one() {
-        let stamped =
+    fn expiration_is_relative_to_the_timestamp_if_there_is_one() {
+        let properties =
             BasicProperties::default().with_expiration("5000".into()).with_timestamp(1_800_000_000 - 4);
-        let task = read("bench.noop", stamped).unwrap();
+        let task = read("bench.noop", properties).unwrap();
         assert!(!task.expired(now()));
         assert!(task.expired(now() + Duration::from_secs(1)));
     }
 
     #[test]
-    fn a_timestamp_that_cannot_be_in_seconds_counts_as_none() {
-        for later in [1_800_000_000_000, 1_800_000_000_000_000_000, u64::MAX] {
-            let stamped = BasicProperties::default().with_expiration("5000".into()).with_timestamp(later);
-            let task = read("bench.noop", stamped).unwrap();
-            assert_eq!((task.timestamp, task.expires_at), (None, Some(1_800_000_005_000)), "{later}");
+    fn a_timestamp_too_large_for_seconds_counts_as_absent() {
+        for large in [1_800_000_000_000, 1_800_000_000_000_000_000, u64::MAX] {
+            let properties = BasicProperties::default().with_expiration("5000".into()).with_timestamp(large);
+            let task = read("bench.noop", properties).unwrap();
+            assert_eq!((task.timestamp, task.expires_at), (None, Some(1_800_000_005_000)), "{large}");
         }
     }
 
     #[test]
-    fn a_due_time_that_no_worker_writes_is_refused() {
+    fn a_due_time_beyond_thirty_days_and_clock_skew_is_refused() {
         let due = |at: i64| read("bench.noop", headers(&[(header::NOT_BEFORE, at.into())]));
         let latest = 1_800_000_000_000 + 31 * 24 * 3600 * 1000;
         assert_eq!(due(latest).unwrap().not_before, Some(latest));

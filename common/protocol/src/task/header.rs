@@ -1,64 +1,64 @@
-//! The headers Garenne reads and writes, and how to read a number that any client may have written
-//! in any of AMQP's integer types.
+//! Names of the message headers that Garenne reads and writes, and functions that read their values.
 
 use amq_protocol::types::{AMQPValue, FieldTable};
 
 use super::TraceContext;
 
-/// Deadline once started, milliseconds.
+/// Maximum run time of an attempt, in milliseconds.
 pub const TIMEOUT_MS: &str = "garenne-timeout-ms";
-/// Not before this many milliseconds from now; becomes [`NOT_BEFORE`] at first sight.
+/// Delay before the start, in milliseconds. The first worker that reads the task replaces it by [`NOT_BEFORE`].
 pub const DELAY_MS: &str = "garenne-delay-ms";
-/// Not before this time, milliseconds since 1970; written by workers while a task is put off.
+/// Due time in milliseconds since 1970. Workers write it when they defer a task.
 pub const NOT_BEFORE: &str = "garenne-not-before";
-/// Tasks of one group can be stopped, paused and awaited together.
+/// The task's group. Tasks of one group can be stopped, paused and awaited together.
 pub const GROUP: &str = "garenne-group";
-/// Tasks with the same key go to the same queue of a lane that has several; those without all to one.
+/// Selects the queue in a lane with several: tasks with equal keys go to the same queue, and all tasks without
+/// a key go to one queue.
 pub const KEY: &str = "garenne-key";
-/// Attempts already spent.
+/// Number of attempts spent.
 pub const ATTEMPT: &str = "garenne-attempt";
-/// Absolute expiry, milliseconds since 1970: what `expiration` becomes in a copy.
+/// Expiry time in milliseconds since 1970. Replaces `expiration` in a copy.
 pub const EXPIRES_AT: &str = "garenne-expires-at";
-/// What `user_id` becomes in a copy, which another user publishes.
+/// Replaces `user_id` in a copy, because another user publishes the copy.
 pub const USER_ID: &str = "garenne-user-id";
-/// Runs in the quarantine that ended with the crash of their worker.
+/// Number of quarantine runs that ended with a crash of the worker.
 pub const QUARANTINE_RUNS: &str = "garenne-quarantine-runs";
-/// The worker that crashed last while it ran the task in the quarantine, `<worker>/<incarnation>`.
+/// The worker that crashed in the last of these runs, as `<worker>/<incarnation>`.
 pub const QUARANTINE_WORKER: &str = "garenne-quarantine-worker";
-/// Since when the task is handed on in the quarantine for want of a handler, milliseconds since 1970.
+/// When workers without a handler for the task began to pass it on in the quarantine, in milliseconds since 1970.
 pub const QUARANTINE_SINCE: &str = "garenne-quarantine-since";
-/// When a task of a group was published, milliseconds since 1970; `timestamp` has seconds only.
+/// When a task of a group was published, in milliseconds since 1970; the property `timestamp` has seconds.
 pub const PUBLISHED_AT: &str = "garenne-published-at";
-/// How many tasks stand between it and one that somebody published: a follow-up's is its parent's and
-/// one more.
+/// Length of the chain of follow-ups that led to the task: 0 for a task that a client published, the parent's
+/// depth plus 1 for a follow-up.
 pub const DEPTH: &str = "garenne-depth";
-/// The id of the task that started it.
+/// The id of the task whose follow-up this is.
 pub const PARENT: &str = "garenne-parent";
-/// Why it is dead.
+/// Why the task is a dead letter; see [`DeadReason`](super::DeadReason).
 pub const REASON: &str = "garenne-reason";
-/// The error, one line.
+/// The error of a dead letter, one line.
 pub const ERROR: &str = "garenne-error";
-/// The worker that gave it up.
+/// The worker that published the dead letter.
 pub const WORKER: &str = "garenne-worker";
-/// First time a worker saw it fail, milliseconds since 1970.
+/// When the task failed first, in milliseconds since 1970.
 pub const FIRST_SEEN: &str = "garenne-first-seen";
-/// When it was declared dead, milliseconds since 1970.
+/// When the task became a dead letter, in milliseconds since 1970.
 pub const DIED_AT: &str = "garenne-died-at";
-/// The lane it came from, so that a replay or a quarantined task's retry finds its way back.
+/// The lane that the task came from. A replay, and a retry from the quarantine, publish it to this lane.
 pub const LANE: &str = "garenne-lane";
-/// When an operator put a dead letter back to work, milliseconds since 1970: stop orders from before that
-/// are done with.
+/// When an operator last replayed the dead letter, in milliseconds since 1970. Earlier stop directives no longer
+/// apply to it.
 pub const REPLAYED_AT: &str = "garenne-replayed-at";
-/// How many foreign headers were left out of a copy, because they are too large together.
+/// Number of foreign headers that copies dropped because all together were too large.
 pub const DROPPED: &str = "garenne-dropped-headers";
-/// How many bytes these headers had.
+/// Encoded size of the dropped headers in bytes.
 pub const DROPPED_BYTES: &str = "garenne-dropped-bytes";
 /// W3C trace context.
 pub const TRACEPARENT: &str = "traceparent";
 /// W3C trace state.
 pub const TRACESTATE: &str = "tracestate";
 
-/// Every header that has a meaning here.
+/// Every header that Garenne defines or interprets.
 pub const ALL: [&str; 25] = [
     TIMEOUT_MS,
     DELAY_MS,
@@ -87,7 +87,8 @@ pub const ALL: [&str; 25] = [
     TRACESTATE,
 ];
 
-/// A whole number, whatever integer type the client chose; decimal text is taken too.
+/// The value as an integer: any AMQP integer type, a timestamp, or decimal text. `None` for other types and
+/// for values outside `i64`.
 pub fn integer(value: &AMQPValue) -> Option<i64> {
     match value {
         AMQPValue::ShortShortInt(n) => Some((*n).into()),
@@ -103,7 +104,7 @@ pub fn integer(value: &AMQPValue) -> Option<i64> {
     }
 }
 
-/// A text header.
+/// The value as text: a short string or a UTF-8 long string.
 pub fn text(value: &AMQPValue) -> Option<String> {
     match value {
         AMQPValue::LongString(text) => String::from_utf8(text.as_bytes().to_vec()).ok(),
@@ -112,18 +113,18 @@ pub fn text(value: &AMQPValue) -> Option<String> {
     }
 }
 
-/// The header of that name, where there is a table at all.
+/// The header `name`. `None` if it or the whole table is absent.
 pub fn get<'a>(headers: &'a Option<FieldTable>, name: &str) -> Option<&'a AMQPValue> {
     headers.as_ref()?.inner().get(name)
 }
 
-/// The trace that the headers name; what cannot be read is as good as none.
+/// The trace context in the headers. An invalid one counts as absent.
 pub fn trace(headers: &Option<FieldTable>) -> Option<TraceContext> {
     let parent = text(get(headers, TRACEPARENT)?)?;
     TraceContext::parse(&parent, get(headers, TRACESTATE).and_then(text).as_deref())
 }
 
-/// A text for a header.
+/// A header value of type long string.
 pub fn long(text: &str) -> AMQPValue {
     AMQPValue::LongString(text.as_bytes().into())
 }

@@ -1,50 +1,50 @@
-//! The task id: AMQP's `message_id`, or one of our own.
+//! The task id: the message's `message_id`, or a generated one.
 
 use std::{borrow::Borrow, fmt, sync::Arc};
 
 use thiserror::Error;
 use uuid::Uuid;
 
-/// Identifies a task wherever it travels. Cheap to clone.
+/// Identifies a task in every queue, copy and log. Cheap to clone.
 ///
-/// At most [`TaskId::MAX_BYTES`] bytes of UTF-8 without control characters; never empty.
+/// 1 to [`TaskId::MAX_BYTES`] bytes of UTF-8 without control characters.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaskId(Arc<str>);
 
-/// Why a text is no task id.
+/// Why a text is not a valid task id.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum IdError {
-    /// Nothing in it.
+    /// The text is empty.
     #[error("message_id is empty")]
     Empty,
     /// Longer than [`TaskId::MAX_BYTES`].
     #[error("message_id has {0} bytes, at most {max} are allowed", max = TaskId::MAX_BYTES)]
     TooLong(usize),
-    /// It would break log lines and terminals.
-    #[error("message_id has a control character")]
+    /// The text contains a control character, which would break log lines and terminals.
+    #[error("message_id contains a control character")]
     Control,
 }
 
 impl TaskId {
-    /// The longest id, in bytes.
+    /// The maximum size of an id, in bytes.
     pub const MAX_BYTES: usize = 128;
 
-    /// A new id, ordered by time (UUID version 7), so that unique indexes stay compact.
+    /// A new id: a UUID version 7. These are ordered by time, which keeps unique indexes compact.
     pub fn random() -> Self {
         Self(Uuid::now_v7().to_string().into())
     }
 
-    /// An id that follows from a parent's and a position: the same parent redelivered gives the same
-    /// children.
+    /// The id of a follow-up: a UUID version 5 of the parent's id and `name`. A redelivered parent derives the
+    /// same ids.
     pub fn derived(parent: &Self, name: &str) -> Self {
         let name = format!("{parent}/{name}");
         Self(Uuid::new_v5(&Uuid::NAMESPACE_OID, name.as_bytes()).to_string().into())
     }
 
-    /// Takes a text that somebody else wrote.
+    /// Validates an id from outside.
     ///
     /// # Errors
-    /// [`IdError`] when it is empty, too long or holds a control character.
+    /// [`IdError`] if the text is empty, too long or contains a control character.
     pub fn parse(text: &str) -> Result<Self, IdError> {
         match text {
             "" => Err(IdError::Empty),
@@ -54,7 +54,7 @@ impl TaskId {
         }
     }
 
-    /// The id's shared text.
+    /// The id as shared text.
     pub fn shared(&self) -> Arc<str> {
         Arc::clone(&self.0)
     }
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refuses_what_would_not_fit() {
+    fn empty_long_and_control_character_ids_are_refused() {
         assert_eq!(TaskId::parse("").unwrap_err().to_string(), "message_id is empty");
         assert_eq!(
             TaskId::parse(&"x".repeat(129)).unwrap_err().to_string(),
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn children_of_a_redelivered_parent_are_the_same() {
+    fn derived_ids_depend_only_on_parent_and_name() {
         let parent = TaskId::parse("p").unwrap();
         assert_eq!(TaskId::derived(&parent, "alert/0"), TaskId::derived(&parent, "alert/0"));
         assert_ne!(TaskId::derived(&parent, "alert/0"), TaskId::derived(&parent, "alert/1"));

@@ -1,10 +1,10 @@
-//! One life of a worker, by name: the worker's id and the incarnation that it drew at its start.
+//! Identifies one run of a worker process: the worker's id and the incarnation, a UUID chosen at start.
 
 use std::fmt;
 
 use uuid::Uuid;
 
-/// A worker's id and its incarnation, written `<worker>/<incarnation>` in headers.
+/// A worker's id and its incarnation, as `<worker>/<incarnation>` in headers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct WorkerIncarnation {
     worker: String,
@@ -12,16 +12,16 @@ pub struct WorkerIncarnation {
 }
 
 impl WorkerIncarnation {
-    /// The longest worker id that is read, in bytes.
+    /// The maximum size of a worker id that [`parse`](Self::parse) accepts, in bytes.
     pub const MAX_WORKER: usize = 128;
 
-    /// Joins the two. What was read from elsewhere goes through [`parse`](Self::parse).
+    /// Joins the two without validation. Use [`parse`](Self::parse) for text from outside.
     pub fn new(worker: impl Into<String>, incarnation: impl Into<String>) -> Self {
         Self { worker: worker.into(), incarnation: incarnation.into() }
     }
 
-    /// Reads `<worker>/<incarnation>`: an id of 1 to 128 printable ASCII characters without spaces, and a
-    /// UUID in its hyphenated form. An id that follows from a host name may have more than letters.
+    /// Parses `<worker>/<incarnation>`: an id of 1 to 128 printable ASCII characters without spaces, and a
+    /// lower-case UUID in hyphenated form. `None` for any other text.
     pub fn parse(text: &str) -> Option<Self> {
         let (worker, incarnation) = text.rsplit_once('/')?;
         let is_id = (1..=Self::MAX_WORKER).contains(&worker.len())
@@ -36,7 +36,7 @@ impl WorkerIncarnation {
         &self.worker
     }
 
-    /// Which of its lives.
+    /// The incarnation, a UUID.
     pub fn incarnation(&self) -> &str {
         &self.incarnation
     }
@@ -52,33 +52,34 @@ impl fmt::Display for WorkerIncarnation {
 mod tests {
     use super::*;
 
-    const LIFE: &str = "0195f0c2-7a10-7000-8000-00000000002a";
+    const INCARNATION: &str = "0195f0c2-7a10-7000-8000-00000000002a";
 
     #[test]
-    fn reads_what_it_writes() {
+    fn display_and_parse_round_trip() {
         for worker in ["w", "Host-1.example_org", "a/b", &"x".repeat(WorkerIncarnation::MAX_WORKER)] {
-            let written = WorkerIncarnation::new(worker, LIFE);
+            let written = WorkerIncarnation::new(worker, INCARNATION);
             assert_eq!(WorkerIncarnation::parse(&written.to_string()), Some(written));
         }
     }
 
     #[test]
-    fn anything_else_is_refused() {
+    fn invalid_worker_ids_and_uuids_are_refused() {
         let long = "x".repeat(WorkerIncarnation::MAX_WORKER + 1);
-        let upper = LIFE.to_uppercase();
-        let bare = LIFE.replace('-', "");
-        for (worker, life) in [
-            ("", LIFE),
-            (long.as_str(), LIFE),
-            ("a b", LIFE),
-            ("a\u{202e}b", LIFE),
+        let upper = INCARNATION.to_uppercase();
+        let bare = INCARNATION.replace('-', "");
+        for (worker, incarnation) in [
+            ("", INCARNATION),
+            (long.as_str(), INCARNATION),
+            ("a b", INCARNATION),
+            ("a\u{202e}b", INCARNATION),
             ("w", ""),
             ("w", "1"),
             ("w", upper.as_str()),
             ("w", bare.as_str()),
         ] {
-            assert_eq!(WorkerIncarnation::parse(&format!("{worker}/{life}")), None, "{worker:?} {life:?}");
+            let text = format!("{worker}/{incarnation}");
+            assert_eq!(WorkerIncarnation::parse(&text), None, "{text:?}");
         }
-        assert_eq!(WorkerIncarnation::parse(LIFE), None);
+        assert_eq!(WorkerIncarnation::parse(INCARNATION), None);
     }
 }

@@ -1,35 +1,38 @@
-//! The kind of a task, and which binding takes it.
+//! The kind of a task, and topic bindings that match it.
 
 use std::{borrow::Borrow, fmt, sync::Arc};
 
 use thiserror::Error;
 
-/// Names what is to be done: dot-separated words, such as `reading.process`. Cheap to clone.
+/// Selects a task's handler: dot-separated words such as `reading.process`. Also the routing key. Cheap to clone.
+///
+/// 1 to [`Kind::MAX_BYTES`] ASCII letters, digits and `.`, `_`, `-`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Kind(Arc<str>);
 
-/// Why a text is no kind.
+/// Why a text is not a valid kind.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum KindError {
-    /// Nothing in it.
+    /// The text is empty.
     #[error("kind is empty")]
     Empty,
-    /// Longer than a routing key may be.
+    /// Longer than [`Kind::MAX_BYTES`].
     #[error("kind has {0} bytes, at most {max} are allowed", max = Kind::MAX_BYTES)]
     TooLong(usize),
-    /// A character that would not survive a routing key or a metric label.
+    /// The text contains a character that is not allowed in routing keys and metric labels.
     #[error("kind {0:?} may hold only letters, digits, '.', '_' and '-'")]
     Character(String),
 }
 
 impl Kind {
-    /// The longest kind, in bytes: an AMQP routing key holds 255.
+    /// The maximum size of a kind, in bytes. An AMQP routing key has at most 255.
     pub const MAX_BYTES: usize = 127;
 
-    /// Takes a text that somebody else wrote.
+    /// Validates a kind from outside.
     ///
     /// # Errors
-    /// [`KindError`] when it is empty, too long, or holds other than letters, digits and `._-`.
+    /// [`KindError`] if the text is empty, too long, or contains other characters than ASCII letters, digits,
+    /// `.`, `_` and `-`.
     pub fn parse(text: &str) -> Result<Self, KindError> {
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         match text {
@@ -64,7 +67,7 @@ impl serde::Serialize for Kind {
     }
 }
 
-/// Whether a topic binding (`*` one word, `#` any number of words) takes a routing key.
+/// Whether a topic binding matches a routing key: `*` matches one word, `#` zero or more words.
 pub fn matches_binding(binding: &str, key: &str) -> bool {
     fn walk(binding: &[&str], key: &[&str]) -> bool {
         match (binding.split_first(), key.split_first()) {
@@ -84,8 +87,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bindings_match_as_the_broker_matches() {
-        for (binding, key, taken) in [
+    fn bindings_match_as_in_the_broker() {
+        for (binding, key, matches) in [
             ("reading.#", "reading.process", true),
             ("reading.#", "reading", true),
             ("reading.#", "reading.a.b", true),
@@ -97,12 +100,12 @@ mod tests {
             ("a.#.z", "a.b.c", false),
             ("*.b.#", "a.b", true),
         ] {
-            assert_eq!(matches_binding(binding, key), taken, "{binding} {key}");
+            assert_eq!(matches_binding(binding, key), matches, "{binding} {key}");
         }
     }
 
     #[test]
-    fn kinds_are_routing_keys() {
+    fn kinds_are_limited_to_routing_key_characters() {
         assert!(Kind::parse("reading.process").is_ok());
         assert_eq!(Kind::parse("").unwrap_err().to_string(), "kind is empty");
         assert_eq!(

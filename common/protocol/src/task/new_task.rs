@@ -1,4 +1,4 @@
-//! Writing a new task.
+//! A task to publish, and the message properties it is published with.
 
 use std::time::{Duration, SystemTime};
 
@@ -23,26 +23,26 @@ pub struct NewTask {
     pub id: TaskId,
     /// The kind; also the routing key.
     pub kind: Kind,
-    /// How the body is written.
+    /// The encoding of the body.
     pub content_type: ContentType,
     /// The payload.
     pub body: Vec<u8>,
-    /// Group, if any.
+    /// The task's group.
     pub group: Option<String>,
-    /// Tasks with the same key go to the same queue of a lane that has several.
+    /// Selects the queue in a lane with several: equal keys go to the same queue.
     pub key: Option<String>,
-    /// Not before this long from now.
+    /// Delay before the start.
     pub delay: Option<Duration>,
-    /// Deadline once started.
+    /// Maximum run time of an attempt.
     pub timeout: Option<Duration>,
-    /// The trace to go on with.
+    /// The trace that the task continues.
     pub trace: Option<TraceContext>,
-    /// The task that starts it and its own depth, for a follow-up.
+    /// For a follow-up: the parent's id, and the follow-up's own depth.
     pub parent: Option<(TaskId, u32)>,
 }
 
 impl NewTask {
-    /// A task with a new id and nothing optional.
+    /// A task with a new random id; every optional field is empty.
     pub fn new(kind: Kind, content_type: ContentType, body: Vec<u8>) -> Self {
         let id = TaskId::random();
         Self {
@@ -59,7 +59,7 @@ impl NewTask {
         }
     }
 
-    /// A task that another one starts: it belongs to the same group and trace, and is one deeper.
+    /// A follow-up of `parent`: it has the parent's group and trace, and its depth plus 1. The body is JSON.
     pub fn following(parent: &Envelope, id: TaskId, kind: Kind, body: Vec<u8>) -> Self {
         Self {
             id,
@@ -70,20 +70,20 @@ impl NewTask {
         }
     }
 
-    /// Gives it a key, its id, where it has none: among the queues of a lane that has several, those without
-    /// would all go to one.
+    /// Sets the key to the task's id if it has none. Without a key, all tasks go to one queue of a lane with
+    /// several.
     #[must_use]
     pub fn keyed(mut self) -> Self {
         self.key.get_or_insert_with(|| self.id.as_str().to_owned());
         self
     }
 
-    /// The properties it travels with: persistent, stamped with the time.
+    /// The properties to publish the task with: persistent, with `now` as timestamp.
     pub fn properties(&self, now: SystemTime) -> BasicProperties {
         let mut headers = FieldTable::default();
         if let Some(group) = &self.group {
             headers.insert(header::GROUP.into(), long(group));
-            // A stop of the group covers what was published before it, by the millisecond.
+            // A stop directive covers the group's tasks published before it; seconds would be too coarse.
             headers.insert(header::PUBLISHED_AT.into(), epoch_ms(now).into());
         }
         if let Some(key) = &self.key {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_of_a_group_says_the_millisecond_it_was_published_in() {
+    fn only_a_task_with_a_group_has_its_publish_time_in_milliseconds() {
         let kind = Kind::parse("bench.noop").unwrap();
         let mut task = NewTask::new(kind, ContentType::Json, b"{}".to_vec());
         let now = std::time::UNIX_EPOCH + Duration::from_millis(1_800_000_000_789);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_follow_up_says_who_started_it_and_how_deep_it_is() {
+    fn a_follow_up_has_its_parents_id_and_its_depth_as_headers() {
         let kind = Kind::parse("bench.noop").unwrap();
         let mut task = NewTask::new(kind, ContentType::Json, b"{}".to_vec());
         assert_eq!(read(&task.properties(SystemTime::now())).depth, 0);

@@ -1,30 +1,30 @@
-//! Which internal headers of a delivery can be true, by where it came from.
+//! Which internal headers of a delivery are trusted, by the delivery's origin.
 //!
-//! A publisher's exchange is open to any client, so what only workers write is not believed there. Straight to a
-//! queue come copies and follow-ups, but also any client with the right to write to the default exchange:
-//! there internal headers are validated instead ([`Envelope::read`](super::Envelope::read)).
+//! Any client can publish to the tasks exchange, so headers that only workers write are ignored there. Copies
+//! and follow-ups are published directly to a queue, but so can be messages of any client that may write to the
+//! default exchange: in these, internal headers are validated ([`Envelope::read`](super::Envelope::read)).
 
 use amq_protocol::{protocol::BasicProperties, types::FieldTable};
 
 use super::header;
 
-/// Where a delivery came from.
+/// How a delivery was published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// Through an exchange that no worker publishes tasks to.
     Publisher,
-    /// Straight to a lane: a retry, a deferral, a follow-up or a replay.
+    /// Directly to a lane: a retry, a deferral, a follow-up or a replay.
     Lane,
-    /// Straight to the quarantine.
+    /// Directly to the quarantine.
     Quarantine,
 }
 
-/// The label of every header whose name begins with [`QUARANTINE`].
+/// The common metric label of all headers that start with [`QUARANTINE_PREFIX`].
 const QUARANTINE_LABEL: &str = "garenne-quarantine";
-/// The marks of a task that may kill its worker.
-const QUARANTINE: &str = "garenne-quarantine-";
+/// The prefix of the headers that workers write into tasks in the quarantine.
+const QUARANTINE_PREFIX: &str = "garenne-quarantine-";
 
-/// Written by workers and by `garenne dead replay` into tasks that go to a lane.
+/// Headers that workers and `garenne dead replay` write into tasks for a lane.
 const IN_LANES: [&str; 10] = [
     header::ATTEMPT,
     header::DEPTH,
@@ -37,43 +37,43 @@ const IN_LANES: [&str; 10] = [
     header::REPLAYED_AT,
     header::USER_ID,
 ];
-/// Written by workers into dead letters only.
+/// Headers that workers write into dead letters only.
 const IN_DEAD_LETTERS: [&str; 4] = [header::DIED_AT, header::ERROR, header::REASON, header::WORKER];
 
 impl Origin {
-    /// What [`believable`](Self::believable) may name, for a metric's label.
+    /// All labels that [`believable`](Self::believable) can return.
     pub fn labels() -> impl Iterator<Item = &'static str> {
         IN_LANES.into_iter().chain(IN_DEAD_LETTERS).chain([header::LANE, QUARANTINE_LABEL])
     }
 
-    /// The properties without the headers that nobody can have written who is believed here, and the labels of
-    /// these headers; nothing where there are none.
+    /// The properties without the headers that are not trusted from this origin, and the metric labels of the
+    /// removed headers. `None` if nothing has to be removed.
     pub fn believable(self, properties: &BasicProperties) -> Option<(BasicProperties, Vec<&'static str>)> {
         let headers = properties.headers().as_ref()?.inner();
-        let ignored: Vec<_> = headers.keys().filter_map(|name| self.ignores(name.as_str())).collect();
+        let ignored: Vec<_> = headers.keys().filter_map(|name| self.ignored_label(name.as_str())).collect();
         if ignored.is_empty() {
             return None;
         }
         let mut kept = FieldTable::default();
-        for (name, value) in headers.iter().filter(|(name, _)| self.ignores(name.as_str()).is_none()) {
+        for (name, value) in headers.iter().filter(|(name, _)| self.ignored_label(name.as_str()).is_none()) {
             kept.insert(name.clone(), value.clone());
         }
         Some((properties.clone().with_headers(kept), ignored))
     }
 
-    /// The label of a header that is ignored here.
-    fn ignores(self, name: &str) -> Option<&'static str> {
+    /// The metric label of the header if it is not trusted from this origin, else `None`.
+    fn ignored_label(self, name: &str) -> Option<&'static str> {
         if !name.starts_with("garenne-") {
             return None;
         }
-        let of = |names: &[&'static str]| names.iter().find(|one| **one == name).copied();
+        let one_of = |names: &[&'static str]| names.iter().find(|one| **one == name).copied();
         let quarantine = || {
-            let is = name.starts_with(QUARANTINE);
-            is.then_some(QUARANTINE_LABEL).or_else(|| of(&[header::LANE]))
+            let has_prefix = name.starts_with(QUARANTINE_PREFIX);
+            has_prefix.then_some(QUARANTINE_LABEL).or_else(|| one_of(&[header::LANE]))
         };
-        let dead = || of(&IN_DEAD_LETTERS);
+        let dead = || one_of(&IN_DEAD_LETTERS);
         match self {
-            Self::Publisher => of(&IN_LANES).or_else(quarantine).or_else(dead),
+            Self::Publisher => one_of(&IN_LANES).or_else(quarantine).or_else(dead),
             Self::Lane => quarantine().or_else(dead),
             Self::Quarantine => dead(),
         }
@@ -86,9 +86,10 @@ mod tests {
 
     fn kept(origin: Origin) -> Vec<String> {
         let mut headers = FieldTable::default();
-        let theirs = [header::GROUP, header::KEY, header::DELAY_MS, header::TIMEOUT_MS, header::TRACEPARENT];
-        let marks = [header::QUARANTINE_WORKER, header::QUARANTINE_RUNS, header::LANE];
-        for name in IN_LANES.into_iter().chain(IN_DEAD_LETTERS).chain(theirs).chain(marks).chain(["mine"]) {
+        let public = [header::GROUP, header::KEY, header::DELAY_MS, header::TIMEOUT_MS, header::TRACEPARENT];
+        let quarantine = [header::QUARANTINE_WORKER, header::QUARANTINE_RUNS, header::LANE];
+        let internal = IN_LANES.into_iter().chain(IN_DEAD_LETTERS).chain(quarantine);
+        for name in internal.chain(public).chain(["mine"]) {
             headers.insert(name.into(), header::long("forged"));
         }
         let (properties, ignored) =
@@ -100,27 +101,28 @@ mod tests {
     }
 
     #[test]
-    fn a_publisher_is_believed_nothing_that_only_workers_write() {
-        let theirs =
+    fn worker_headers_from_a_publisher_are_ignored() {
+        let public =
             ["garenne-delay-ms", "garenne-group", "garenne-key", "garenne-timeout-ms", "mine", "traceparent"];
-        assert_eq!(kept(Origin::Publisher), theirs);
+        assert_eq!(kept(Origin::Publisher), public);
     }
 
     #[test]
-    fn marks_of_the_quarantine_and_of_dead_letters_mean_nothing_in_a_lane() {
+    fn quarantine_and_dead_letter_headers_are_ignored_in_a_lane() {
         let in_lane = kept(Origin::Lane);
         assert!(in_lane.contains(&header::ATTEMPT.to_owned()), "{in_lane:?}");
-        let of = |name: &str| name.starts_with(QUARANTINE) || name == header::LANE || name == header::REASON;
-        assert!(!in_lane.iter().any(|name| of(name)), "{in_lane:?}");
-        let alone = kept(Origin::Quarantine);
-        assert!(
-            alone.contains(&header::QUARANTINE_WORKER.to_owned()) && alone.contains(&header::LANE.to_owned())
-        );
-        assert!(!alone.contains(&header::REASON.to_owned()), "{alone:?}");
+        let is_ignored = |name: &str| {
+            name.starts_with(QUARANTINE_PREFIX) || name == header::LANE || name == header::REASON
+        };
+        assert!(!in_lane.iter().any(|name| is_ignored(name)), "{in_lane:?}");
+        let in_quarantine = kept(Origin::Quarantine);
+        assert!(in_quarantine.contains(&header::QUARANTINE_WORKER.to_owned()), "{in_quarantine:?}");
+        assert!(in_quarantine.contains(&header::LANE.to_owned()), "{in_quarantine:?}");
+        assert!(!in_quarantine.contains(&header::REASON.to_owned()), "{in_quarantine:?}");
     }
 
     #[test]
-    fn what_has_nothing_to_ignore_is_not_copied() {
+    fn properties_without_ignored_headers_are_not_copied() {
         assert!(Origin::Publisher.believable(&BasicProperties::default()).is_none());
         let mut headers = FieldTable::default();
         headers.insert(header::GROUP.into(), header::long("g"));

@@ -1,4 +1,4 @@
-//! How a delivery ends, in the words that metrics, receipts and dead letters use.
+//! The reasons for dead letters, as named in metrics, receipts and headers.
 
 use std::{fmt, str::FromStr};
 
@@ -6,25 +6,25 @@ use std::{fmt, str::FromStr};
 /// metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DeadReason {
-    /// The message is no task: broken header, body that is no JSON.
+    /// The message is not a valid task: an invalid property or header, or a body that is not JSON.
     Malformed,
     /// The body is over the worker's limit, or no copy of the message fits a frame.
     TooLarge,
-    /// No handler for the kind.
+    /// No handler is registered for the kind.
     UnknownKind,
-    /// JSON, but not what the kind's handler takes.
+    /// The body is JSON, but not a valid payload of the kind.
     InvalidPayload,
-    /// The handler refused it for good.
+    /// The handler returned a permanent error.
     Rejected,
-    /// Every attempt failed.
+    /// All attempts failed.
     AttemptsExhausted,
-    /// An operator stopped it.
+    /// An operator stopped the task.
     Stopped,
-    /// Its time was up before it started.
+    /// The task expired before its start.
     Expired,
-    /// It killed the workers that ran it.
+    /// The workers that ran the task crashed.
     Poison,
-    /// Its effect contradicts one that is stored.
+    /// The task's result contradicts a stored one.
     Conflict,
 }
 
@@ -43,7 +43,7 @@ impl DeadReason {
         Self::Conflict,
     ];
 
-    /// The reason as it stands on the wire.
+    /// The reason's name in the header and in metric labels.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Malformed => "malformed",
@@ -72,7 +72,7 @@ impl FromStr for DeadReason {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Self::ALL.into_iter().find(|reason| reason.as_str() == text).ok_or_else(|| {
             let all: Vec<_> = Self::ALL.iter().map(|reason| reason.as_str()).collect();
-            format!("unknown reason {text:?}, one of {}", all.join(", "))
+            format!("unknown reason {text:?}; expected one of {}", all.join(", "))
         })
     }
 }
@@ -82,12 +82,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_reads_back_as_written() {
+    fn every_reason_parses_from_its_name() {
         for reason in DeadReason::ALL {
             assert_eq!(reason.as_str().parse(), Ok(reason));
         }
-        assert!(
-            "odd".parse::<DeadReason>().unwrap_err().starts_with("unknown reason \"odd\", one of malformed,")
-        );
+        let error = "odd".parse::<DeadReason>().unwrap_err();
+        assert!(error.starts_with("unknown reason \"odd\"; expected one of malformed,"), "{error}");
     }
 }

@@ -1,44 +1,45 @@
-//! An operator's order that holds until another one overrules it, as it stands in the stream of stops.
+//! A directive: an operator's command that holds until a later one replaces it, stored in the directives stream.
 
 use serde::{Deserialize, Serialize};
 
-/// Written by the operator's tool, read by every worker, also by those that start later. Times are
-/// milliseconds since 1970.
+/// A directive. The operator's tool publishes it; every worker reads it, also one that starts later.
+///
+/// Times are milliseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum StandingOrder {
-    /// Stop one task, wherever it is.
+    /// Stop one task, queued or running.
     Task {
-        /// Its id.
+        /// The task's id.
         task: String,
-        /// When the order was given.
+        /// When the directive was issued.
         at: i64,
     },
-    /// Stop every task of a group that was published before the order.
+    /// Stop all tasks of a group that were published before the directive.
     Group {
         /// The group.
         group: String,
-        /// When the order was given.
+        /// When the directive was issued.
         at: i64,
     },
-    /// Start nothing of a group.
+    /// Start no task of a group.
     Pause {
         /// The group.
         pause: String,
-        /// When the order was given.
+        /// When the directive was issued.
         at: i64,
     },
-    /// Start what is of a group again.
+    /// Start tasks of a paused group again.
     Resume {
         /// The group.
         resume: String,
-        /// When the order was given.
+        /// When the directive was issued.
         at: i64,
     },
 }
 
 impl StandingOrder {
-    /// The routing key under which the control exchange takes it to the stream.
+    /// The routing key of directives on the control exchange, which routes them to the stream.
     pub const ROUTING_KEY: &'static str = "stop.order";
 }
 
@@ -47,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_as_written() {
+    fn json_round_trip() {
         for (order, json) in [
             (StandingOrder::Task { task: "t".into(), at: 1 }, r#"{"task":"t","at":1}"#),
             (StandingOrder::Group { group: "g".into(), at: 2 }, r#"{"group":"g","at":2}"#),

@@ -1,13 +1,13 @@
-//! Which trace a task belongs to, as W3C's Trace Context writes it.
+//! The trace context of a task, as defined by W3C Trace Context.
 
 use std::{fmt, sync::Arc};
 
-/// The length of `traceparent` in version 00.
+/// The length of `traceparent` in version 00, in bytes.
 const LENGTH: usize = 55;
-/// The longest `tracestate` that is passed on, bytes: what the specification asks for at least.
-const LONGEST_STATE: usize = 512;
+/// Maximum size of a `tracestate` that is propagated, in bytes: the minimum that the specification demands.
+const MAX_STATE: usize = 512;
 
-/// A position in a trace: whoever goes on from here does so under this span. Cheap to clone.
+/// A trace and the parent span of whatever continues it. Cheap to clone.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TraceContext {
     parent: Arc<str>,
@@ -15,8 +15,8 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// Reads `traceparent` and `tracestate`. A later version than 00 is read as 00, as the specification
-    /// asks; what cannot be read is nobody's failure, and the task runs in a new trace.
+    /// Parses `traceparent` and `tracestate`. A later version than 00 is parsed as 00, as the specification
+    /// demands. `None` if `parent` is invalid; an invalid `state` counts as absent.
     pub fn parse(parent: &str, state: Option<&str>) -> Option<Self> {
         let parent = parent.trim();
         let bytes = parent.as_bytes();
@@ -27,50 +27,50 @@ impl TraceContext {
         let dashes = [2, 35, 52].iter().all(|&at| read[at] == b'-');
         let fields = [&read[..2], &read[3..35], &read[36..52], &read[53..]];
         let hex = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-        let readable = dashes && fields.iter().all(|field| field.iter().all(hex));
-        let nobody = fields[1..3].iter().any(|id| id.iter().all(|byte| *byte == b'0'));
-        let known = match fields[0] {
+        let well_formed = dashes && fields.iter().all(|field| field.iter().all(hex));
+        let has_zero_id = fields[1..3].iter().any(|id| id.iter().all(|byte| *byte == b'0'));
+        let valid_version = match fields[0] {
             b"ff" => false,
             b"00" => rest.is_empty(),
             _ => rest.is_empty() || rest[0] == b'-',
         };
-        if !readable || nobody || !known {
+        if !well_formed || has_zero_id || !valid_version {
             return None;
         }
         let state = state.map(str::trim).filter(|state| {
-            (1..=LONGEST_STATE).contains(&state.len()) && state.bytes().all(|it| (b' '..=b'~').contains(&it))
+            (1..=MAX_STATE).contains(&state.len()) && state.bytes().all(|it| (b' '..=b'~').contains(&it))
         });
         let parent =
             if fields[0] == b"00" { parent.into() } else { format!("00{}", &parent[2..LENGTH]).into() };
         Some(Self { parent, state: state.map(Arc::from) })
     }
 
-    /// `traceparent`
+    /// The value of `traceparent`.
     pub fn parent(&self) -> &str {
         &self.parent
     }
 
-    /// `tracestate`, where there is one.
+    /// The value of `tracestate`, if there is one.
     pub fn state(&self) -> Option<&str> {
         self.state.as_deref()
     }
 
-    /// The trace's id: 32 hexadecimal digits.
+    /// The trace id: 32 hexadecimal digits.
     pub fn trace_id(&self) -> &str {
         &self.parent[3..35]
     }
 
-    /// The span's id: 16 hexadecimal digits.
+    /// The id of the parent span: 16 hexadecimal digits.
     pub fn span_id(&self) -> &str {
         &self.parent[36..52]
     }
 
-    /// The trace's flags.
+    /// The trace flags.
     pub fn flags(&self) -> u8 {
         u8::from_str_radix(&self.parent[53..], 16).expect("two hexadecimal digits")
     }
 
-    /// Whether whoever began the trace wants its spans recorded.
+    /// Whether the sampled flag is set: the caller may have recorded its spans.
     pub fn is_sampled(&self) -> bool {
         self.flags() & 1 == 1
     }
@@ -91,7 +91,7 @@ mod tests {
     const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
     #[test]
-    fn a_context_is_read_into_its_parts() {
+    fn a_context_is_parsed_into_its_fields() {
         let context = TraceContext::parse(PARENT, Some("vendor=1,other=2")).unwrap();
         assert_eq!(context.trace_id(), "0af7651916cd43dd8448eb211c80319c");
         assert_eq!(context.span_id(), "b7ad6b7169203331");
@@ -102,14 +102,18 @@ mod tests {
     }
 
     #[test]
-    fn a_later_version_is_read_as_the_first() {
-        let later = format!("cc{}-what-else", &PARENT[2..]);
+    fn a_later_version_is_parsed_as_version_00() {
+        let later = format!("cc{}-more", &PARENT[2..]);
         assert_eq!(TraceContext::parse(&later, None).unwrap().parent(), PARENT);
-        assert_eq!(TraceContext::parse(&format!("{PARENT}-what-else"), None), None, "00 has no more to say");
+        assert_eq!(
+            TraceContext::parse(&format!("{PARENT}-more"), None),
+            None,
+            "version 00 has no more fields"
+        );
     }
 
     #[test]
-    fn what_is_no_context_is_none() {
+    fn an_invalid_context_is_none() {
         let zeros = |from: usize, to: usize| {
             let mut text = PARENT.to_owned();
             text.replace_range(from..to, &"0".repeat(to - from));
@@ -134,7 +138,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_a_sender_writes_is_cut_in_the_middle(text in "\\PC{0,70}", at in 0usize..56) {
+        fn any_text_is_parsed_without_a_panic(text in "\\PC{0,70}", at in 0usize..56) {
             let _ = TraceContext::parse(&text, Some(&text));
             let mixed: String = PARENT.chars().take(at).chain(text.chars()).collect();
             if let Some(context) = TraceContext::parse(&mixed, None) {

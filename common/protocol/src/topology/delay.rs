@@ -1,23 +1,23 @@
-//! A fixed delay, written as in queue names: `500ms`, `5s`, `15m`, `1h`.
+//! The delay of a retry queue, formatted as in queue names: `500ms`, `5s`, `15m`, `1h`.
 
 use std::{fmt, time::Duration};
 
-/// A rung's delay. Whole milliseconds, at least one.
+/// The delay of a rung of the retry ladder, in whole milliseconds, at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Delay(u64);
 
 impl Delay {
-    /// A delay of `ms` milliseconds, at least 1.
+    /// A delay of `ms` milliseconds; 0 becomes 1.
     pub const fn from_millis(ms: u64) -> Self {
         Self(if ms == 0 { 1 } else { ms })
     }
 
-    /// Milliseconds.
+    /// The delay in milliseconds.
     pub const fn as_millis(self) -> u64 {
         self.0
     }
 
-    /// As a duration.
+    /// The delay as a [`Duration`].
     pub const fn as_duration(self) -> Duration {
         Duration::from_millis(self.0)
     }
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_written_in_its_largest_whole_unit() {
+    fn a_delay_is_formatted_in_the_largest_whole_unit() {
         let written =
             [500, 1_000, 15_000, 60_000, 90_000, 3_600_000].map(|ms| Delay::from_millis(ms).to_string());
         assert_eq!(written, ["500ms", "1s", "15s", "1m", "90s", "1h"]);

@@ -1,10 +1,10 @@
-//! The topology as a definitions file, and against what a broker's management API says.
+//! Exports the topology as a RabbitMQ definitions file, and compares it with a broker's management API.
 
 use serde_json::{Map, Value, json};
 
 use super::plan::{Arg, Topology};
 
-/// The topology as RabbitMQ definitions, for `load_definitions` at boot or an import.
+/// The topology as RabbitMQ definitions, for `load_definitions` at boot or for an import.
 pub fn definitions(topology: &Topology, vhost: &str) -> Value {
     let exchanges: Vec<_> = topology
         .exchanges
@@ -32,20 +32,21 @@ pub fn definitions(topology: &Topology, vhost: &str) -> Value {
     json!({"vhosts": [{"name": vhost}], "exchanges": exchanges, "queues": queues, "bindings": bindings})
 }
 
-/// One thing that is not as it should be.
+/// A difference between the broker and the topology.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Difference {
     /// `exchange`, `queue` or `binding`.
     pub what: &'static str,
-    /// Its name.
+    /// The name; for a binding `source -> destination (routing key)`.
     pub name: String,
-    /// What is wrong, one line.
+    /// The difference, one line.
     pub detail: String,
 }
 
-/// Compares the topology with the arrays that the management API answers (`exchanges`, `queues`,
-/// `bindings`). What the broker has beyond it is nobody's fault, but for a second way of a lane's tasks, which
-/// would have each done twice or nowhere.
+/// Compares the topology with the management API's arrays `exchanges`, `queues` and `bindings` in `actual`.
+///
+/// Anything else on the broker is ignored, except bindings of [`Topology::unbound`]: a second route to a lane
+/// would run its tasks twice or lose them.
 pub fn compare(topology: &Topology, actual: &Value) -> Vec<Difference> {
     let wanted = &definitions(topology, "/");
     let rows = |value: &Value, key: &str| value[key].as_array().cloned().unwrap_or_default();
@@ -75,29 +76,29 @@ pub fn compare(topology: &Topology, actual: &Value) -> Vec<Difference> {
     }
     let present = rows(actual, "bindings");
     let wanted = rows(wanted, "bindings");
-    let is_one_of = |rows: &[Value], one: &Value| {
+    let contains = |rows: &[Value], one: &Value| {
         let fields = ["source", "destination", "destination_type", "routing_key"];
         rows.iter().any(|row| fields.iter().all(|field| row[*field] == one[*field]))
     };
-    for want in wanted.iter().filter(|want| !is_one_of(&present, want)) {
-        differences.push(Difference { what: "binding", name: shown(want), detail: "missing".into() });
+    for want in wanted.iter().filter(|want| !contains(&present, want)) {
+        differences.push(Difference { what: "binding", name: describe(want), detail: "missing".into() });
     }
-    // Whatever its key: a pattern that the settings no longer have leads astray as well.
-    let unbound = |have: &Value| {
+    // With any routing key: a pattern that is no longer in the settings misroutes tasks as well.
+    let is_unbound = |have: &Value| {
         topology.unbound().any(|it| {
             let names = [&have["source"], &have["destination"], &have["destination_type"]];
             names == [it.exchange.as_str(), it.to.name(), it.to.kind()]
         })
     };
-    for have in present.iter().filter(|have| unbound(have) && !is_one_of(&wanted, have)) {
-        let detail = "must not be there: it is of another number of shards, `garenne topology apply` undoes \
-                      it where its key is one of the lane's bindings";
-        differences.push(Difference { what: "binding", name: shown(have), detail: detail.into() });
+    for have in present.iter().filter(|have| is_unbound(have) && !contains(&wanted, have)) {
+        let detail = "stale binding of another shard count; `garenne topology apply` removes it if its key is \
+                      one of the lane's bindings";
+        differences.push(Difference { what: "binding", name: describe(have), detail: detail.into() });
     }
     differences
 }
 
-fn shown(binding: &Value) -> String {
+fn describe(binding: &Value) -> String {
     let part = |field: &str| binding[field].as_str().unwrap_or_default().to_owned();
     format!("{} -> {} ({})", part("source"), part("destination"), part("routing_key"))
 }
@@ -108,11 +109,11 @@ fn argument_differences(want: &Value, have: &Value) -> impl Iterator<Item = Stri
     let mut names: Vec<_> = want.keys().chain(have.keys()).cloned().collect();
     names.sort();
     names.dedup();
-    let shown = |value: Option<&Value>| value.map_or("absent".to_owned(), Value::to_string);
+    let text = |value: Option<&Value>| value.map_or("absent".to_owned(), Value::to_string);
     let found: Vec<_> = names
         .into_iter()
         .filter(|name| want.get(name) != have.get(name))
-        .map(|name| format!("{name} is {}, should be {}", shown(have.get(&name)), shown(want.get(&name))))
+        .map(|name| format!("{name} is {}, should be {}", text(have.get(&name)), text(want.get(&name))))
         .collect();
     found.into_iter()
 }
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_is_no_difference() {
+    fn equal_topologies_have_no_difference() {
         for shards in [1, 4] {
             let wanted = wanted("4.0", shards);
             assert_eq!(compare(&wanted, &definitions(&wanted, "/")), []);
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_named_with_both_values() {
+    fn differences_state_the_actual_and_the_expected_value() {
         let wanted = wanted("4.0", 1);
         let mut actual = definitions(&wanted, "/");
         actual["bindings"].as_array_mut().unwrap().retain(|b| b["routing_key"] != "reading.#");
@@ -175,16 +176,16 @@ mod tests {
     }
 
     #[test]
-    fn a_way_from_another_number_of_shards_is_named() {
+    fn a_stale_binding_of_another_shard_count_is_reported() {
         let mut actual = definitions(&wanted("4.0", 2), "/");
         let old = json!({"source": "garenne.tasks", "destination": "garenne.tasks.fast",
                          "destination_type": "queue", "routing_key": "reading.*"});
         actual["bindings"].as_array_mut().unwrap().push(old);
-        let says = "must not be there: it is of another number of shards, `garenne topology apply` undoes it \
-                    where its key is one of the lane's bindings";
+        let detail = "stale binding of another shard count; `garenne topology apply` removes it if its key is \
+                      one of the lane's bindings";
         assert_eq!(
             texts(&wanted("4.0", 2), &actual),
-            [format!("binding garenne.tasks -> garenne.tasks.fast (reading.*): {says}")]
+            [format!("binding garenne.tasks -> garenne.tasks.fast (reading.*): {detail}")]
         );
         let of_two = definitions(&wanted("4.0", 2), "/");
         let found = texts(&wanted("4.0", 1), &of_two);
@@ -192,14 +193,14 @@ mod tests {
             found[found.len() - 3..],
             [
                 "binding garenne.tasks -> garenne.tasks.fast (reading.#): missing".to_owned(),
-                format!("binding garenne.tasks -> garenne.shards.fast (reading.#): {says}"),
-                format!("binding garenne.shards.fast -> garenne.tasks.fast.1 (1): {says}"),
+                format!("binding garenne.tasks -> garenne.shards.fast (reading.#): {detail}"),
+                format!("binding garenne.shards.fast -> garenne.tasks.fast.1 (1): {detail}"),
             ]
         );
     }
 
     #[test]
-    fn several_shards_add_an_exchange_queues_and_rungs_and_leave_the_first_as_it_is() {
+    fn more_shards_add_an_exchange_queues_and_rungs_and_keep_the_first_queue_unchanged() {
         for version in ["3.10", "4.0", "4.3"] {
             let (one, four) = (definitions(&wanted(version, 1), "/"), definitions(&wanted(version, 4), "/"));
             let named = |of: &Value, list: &str, name: &str| {
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_broker_gets_no_delivery_limit_at_all() {
+    fn brokers_before_4_0_get_no_delivery_limit() {
         assert!(!definitions(&wanted("3.13", 4), "/").to_string().contains("x-delivery-limit"));
     }
 }

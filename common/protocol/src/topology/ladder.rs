@@ -1,4 +1,4 @@
-//! The retry ladder: which fixed-delay queue a wait goes through.
+//! The retry ladder: a lane's queues with fixed delays, and which of them a wait uses.
 
 use std::time::Duration;
 
@@ -6,20 +6,20 @@ use thiserror::Error;
 
 use super::delay::Delay;
 
-/// The rungs every lane has, shortest first.
+/// The delays of the retry queues that every lane has, shortest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ladder(Vec<Delay>);
 
-/// A ladder nobody could climb.
+/// Why a list of delays is not a valid ladder.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum LadderError {
-    /// Too few or too many rungs.
+    /// No delays, or more than [`Ladder::MAX_RUNGS`].
     #[error("retry.delays has {0} entries, 1 to {max} are allowed", max = Ladder::MAX_RUNGS)]
     Count(usize),
-    /// A rung out of bounds.
-    #[error("retry.delays has {0}, from 100ms to 24h is allowed")]
+    /// A delay below 100 ms or above 24 h.
+    #[error("retry.delays has {0}, 100ms to 24h is allowed")]
     Bounds(Delay),
-    /// Not ascending.
+    /// The delays are not strictly ascending.
     #[error("retry.delays must ascend, but {1} follows {0}")]
     Order(Delay, Delay),
 }
@@ -31,13 +31,13 @@ impl Default for Ladder {
 }
 
 impl Ladder {
-    /// Each rung is a queue per lane, so there are not many.
+    /// The maximum number of rungs. Each is a queue per lane on the broker.
     pub const MAX_RUNGS: usize = 16;
 
     /// A ladder of these delays.
     ///
     /// # Errors
-    /// [`LadderError`] when there are none or too many, one is out of bounds, or they do not ascend.
+    /// [`LadderError`] if there are none or too many, one is out of bounds, or they do not ascend.
     pub fn new(delays: Vec<Delay>) -> Result<Self, LadderError> {
         if !(1..=Self::MAX_RUNGS).contains(&delays.len()) {
             return Err(LadderError::Count(delays.len()));
@@ -56,25 +56,25 @@ impl Ladder {
         &self.0
     }
 
-    /// The longest rung that does not overshoot `wait`; the shortest where all do. A longer wait
-    /// takes several rungs, the task carrying its due time.
+    /// The longest rung of at most `wait`, or the shortest rung if all are longer. A task whose wait is longer
+    /// than the rung passes through several rungs until its due time.
     pub fn rung_below(&self, wait: Duration) -> Delay {
-        let fits = self.0.iter().rev().find(|delay| delay.as_duration() <= wait);
-        *fits.unwrap_or(&self.0[0])
+        let below = self.0.iter().rev().find(|delay| delay.as_duration() <= wait);
+        *below.unwrap_or(&self.0[0])
     }
 
-    /// A rung for a retry that should wait about `wait`: one of the two neighbours, the nearer one
-    /// more often, so that the mean is `wait` and equal failures spread out. `chance` is uniform in
-    /// `0.0..1.0`.
+    /// The rung below or above `wait`, chosen at random with probabilities that make the mean delay `wait`.
+    /// Retries of simultaneous failures are spread out that way. `chance` is a random number, uniform in
+    /// `0.0..1.0`. Outside the ladder the result is the shortest or the longest rung.
     pub fn rung_near(&self, wait: Duration, chance: f64) -> Delay {
         let below = self.rung_below(wait);
         let Some(&above) = self.0.iter().find(|delay| delay.as_duration() > wait) else { return below };
         if above == below {
             return below;
         }
-        let span = (above.as_millis() - below.as_millis()) as f64;
-        let past = wait.as_secs_f64() * 1000.0 - below.as_millis() as f64;
-        if chance < past / span { above } else { below }
+        let gap = (above.as_millis() - below.as_millis()) as f64;
+        let excess = wait.as_secs_f64() * 1000.0 - below.as_millis() as f64;
+        if chance < excess / gap { above } else { below }
     }
 }
 
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_takes_the_longest_rung_that_fits() {
+    fn rung_below_is_the_longest_rung_within_the_wait() {
         let ladder = Ladder::default();
         let rung = |ms| ladder.rung_below(Duration::from_millis(ms)).to_string();
         assert_eq!(
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_spreads_over_its_neighbours_with_the_right_mean() {
+    fn rung_near_averages_to_the_wait() {
         let ladder = Ladder::default();
         let wait = Duration::from_secs(7);
         let total: u64 = (0..1000).map(|i| ladder.rung_near(wait, f64::from(i) / 1000.0).as_millis()).sum();
@@ -102,13 +102,10 @@ mod tests {
     }
 
     #[test]
-    fn refuses_ladders_nobody_could_climb() {
+    fn invalid_ladders_are_refused_with_the_reason() {
         let new = |ms: &[u64]| Ladder::new(ms.iter().map(|&ms| Delay::from_millis(ms)).collect());
         assert_eq!(new(&[]).unwrap_err().to_string(), "retry.delays has 0 entries, 1 to 16 are allowed");
-        assert_eq!(
-            new(&[50]).unwrap_err().to_string(),
-            "retry.delays has 50ms, from 100ms to 24h is allowed"
-        );
+        assert_eq!(new(&[50]).unwrap_err().to_string(), "retry.delays has 50ms, 100ms to 24h is allowed");
         assert_eq!(
             new(&[5000, 1000]).unwrap_err().to_string(),
             "retry.delays must ascend, but 1s follows 5s"

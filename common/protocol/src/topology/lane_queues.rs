@@ -1,8 +1,8 @@
-//! Where a lane's tasks are: in one queue, or in several behind an exchange that divides them.
+//! The queues of a lane: one, or several behind a consistent-hash exchange.
 
 use super::{delay::Delay, names::Names};
 
-/// A lane's queues, by name.
+/// The names of a lane's queues.
 #[derive(Clone, Copy, Debug)]
 pub struct LaneQueues<'a> {
     names: &'a Names,
@@ -11,7 +11,7 @@ pub struct LaneQueues<'a> {
 }
 
 impl<'a> LaneQueues<'a> {
-    /// A lane's queues; `shards` is how many share its tasks, 1 or more.
+    /// The queues of `lane`, which has `shards` of them, at least 1.
     pub fn new(names: &'a Names, lane: &'a str, shards: u16) -> Self {
         Self { names, lane, shards }
     }
@@ -23,12 +23,12 @@ impl LaneQueues<'_> {
         self.shards > 1
     }
 
-    /// The queues that hold its tasks, one or more.
+    /// The queues that hold the lane's tasks, at least one.
     pub fn queues(self) -> Vec<String> {
         (0..self.shards).map(|shard| self.names.shard(self.lane, shard)).collect()
     }
 
-    /// The queue of its retry ladder for this delay.
+    /// The lane's retry queue for this delay.
     pub fn rung(self, delay: Delay) -> String {
         if self.is_sharded() {
             self.names.retry_shards(self.lane, delay)
@@ -37,8 +37,8 @@ impl LaneQueues<'_> {
         }
     }
 
-    /// What its tasks are published to straight, past its bindings: an exchange and a routing key. A task
-    /// for several queues needs a key (`garenne-key`), or it lands where all land that have none.
+    /// Exchange and routing key to publish a task directly to the lane, independent of its bindings. For a
+    /// sharded lane the task needs the header `garenne-key`: tasks without one all go to the same queue.
     pub fn entry(self) -> (String, String) {
         let exchange = if self.is_sharded() { self.names.shards(self.lane) } else { String::new() };
         (exchange, self.names.lane(self.lane))

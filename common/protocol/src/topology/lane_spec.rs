@@ -1,20 +1,20 @@
-//! A lane as the topology sees it.
+//! The settings of a lane that determine its part of the topology.
 
 use std::time::Duration;
 
-/// Queues that may share a lane's tasks, at most: no cluster spreads more leaders, and each costs every worker a
-/// consumer.
+/// The maximum number of queues of a lane. Each needs a consumer in every worker, and more queues than a cluster
+/// has nodes spread their leaders no further.
 pub const MOST_SHARDS: u16 = 16;
 
-/// A lane as the topology sees it.
+/// The settings of a lane that determine its part of the topology.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaneSpec {
     /// The lane's name.
     pub name: String,
-    /// Topic patterns whose tasks it takes.
+    /// Binding keys (topic patterns) of the tasks that the lane receives.
     pub bindings: Vec<String>,
-    /// Queues that share its tasks, 1 or more.
+    /// The number of queues that share the lane's tasks, at least 1.
     pub shards: u16,
-    /// How long the broker lets a delivery stay unsettled; the broker's own default when absent.
+    /// The broker's limit on how long a delivery may stay unsettled; the broker's default if absent.
     pub consumer_timeout: Option<Duration>,
 }

@@ -1,36 +1,36 @@
-//! The names of everything on the broker, from one prefix.
+//! Names of exchanges, queues and streams on the broker.
 
 use super::delay::Delay;
 
-/// Builds names; the prefix (default `garenne`) lets several fleets share a virtual host.
+/// Builds names from a prefix (default `garenne`), so that several fleets can share a virtual host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
     prefix: String,
 }
 
 impl Names {
-    /// What the quarantine is called among the lanes; no lane may have that name.
+    /// The quarantine's name where lanes are listed. Reserved: no lane may have it.
     pub const QUARANTINE: &str = "quarantine";
-    /// How long a copy waits before it enters the quarantine.
+    /// The delay before a copy enters the quarantine.
     pub const QUARANTINE_DELAY: Delay = Delay::from_millis(1000);
 
-    /// Names under `prefix`.
+    /// Names that start with `prefix`.
     pub fn new(prefix: &str) -> Self {
         Self { prefix: prefix.to_owned() }
     }
 
-    /// Where tasks are published.
+    /// The exchange that clients publish tasks to.
     pub fn tasks(&self) -> String {
         format!("{}.tasks", self.prefix)
     }
 
-    /// A lane's queue; the first where several share its tasks.
+    /// A lane's queue; the first one if it has several.
     pub fn lane(&self, lane: &str) -> String {
         self.shard(lane, 0)
     }
 
-    /// One of the queues that share a lane's tasks, counted from 0. The first has the name of a lane's only
-    /// one, so that a lane that grows keeps its backlog.
+    /// A queue of a lane with several, counted from 0. The first has the same name as the queue of a lane with
+    /// one, so that a lane keeps its backlog when shards are added.
     pub fn shard(&self, lane: &str, shard: u16) -> String {
         match shard {
             0 => format!("{}.tasks.{lane}", self.prefix),
@@ -38,74 +38,75 @@ impl Names {
         }
     }
 
-    /// The exchange that divides a lane's tasks among its queues.
+    /// The consistent-hash exchange that distributes a lane's tasks among its queues.
     pub fn shards(&self, lane: &str) -> String {
         format!("{}.shards.{lane}", self.prefix)
     }
 
-    /// A rung of the retry ladder of a lane with one queue.
+    /// The retry queue with this delay of a lane with one queue.
     pub fn retry(&self, lane: &str, delay: Delay) -> String {
         format!("{}.retry.{lane}.{delay}", self.prefix)
     }
 
-    /// A rung of the retry ladder of a lane with several queues. Where a rung leads to cannot be changed, so
-    /// it is another one, and those of the lane's former shape empty themselves.
+    /// The retry queue with this delay of a lane with several queues. The dead-letter target of a queue cannot
+    /// be changed, so a lane that changes between one and several queues uses other retry queues. The old ones
+    /// drain by their TTL.
     pub fn retry_shards(&self, lane: &str, delay: Delay) -> String {
         format!("{}.retry.{lane}.shards.{delay}", self.prefix)
     }
 
-    /// Where messages from unclean deaths run alone.
+    /// The queue of tasks whose worker crashed. Each of them runs alone.
     pub fn quarantine(&self) -> String {
         format!("{}.quarantine", self.prefix)
     }
 
-    /// Where copies wait before they enter the quarantine: new ones, those that crashed a worker, and those that
-    /// a worker without their handler hands on.
+    /// The delay queue in front of the quarantine. It holds new copies, copies of tasks that crashed a worker
+    /// again, and copies that a worker without their handler passes on.
     pub fn quarantine_retry(&self) -> String {
         self.retry(Self::QUARANTINE, Self::QUARANTINE_DELAY)
     }
 
-    /// Dead letters: the queue, and the exchange of the same name.
+    /// The queue of dead letters, and the exchange of the same name.
     pub fn dead(&self) -> String {
         format!("{}.dead", self.prefix)
     }
 
-    /// What no lane takes: the queue, and the alternate exchange of the same name.
+    /// The queue of tasks that no lane's binding matches, and the alternate exchange of the same name.
     pub fn unroutable(&self) -> String {
         format!("{}.unroutable", self.prefix)
     }
 
-    /// The stream of stop orders.
+    /// The stream of directives.
     pub fn directives(&self) -> String {
         format!("{}.directives", self.prefix)
     }
 
-    /// The stream of workers' starts and stops.
+    /// The stream of lifecycle events: workers' starts and stops.
     pub fn lifecycle(&self) -> String {
         format!("{}.lifecycle", self.prefix)
     }
 
-    /// One message per finished task, where that is on.
+    /// The exchange of task results, if workers are configured to publish them.
     pub fn results(&self) -> String {
         format!("{}.results", self.prefix)
     }
 
-    /// Commands to workers.
+    /// The exchange of commands to workers.
     pub fn control(&self) -> String {
         format!("{}.control", self.prefix)
     }
 
-    /// Heartbeats from workers.
+    /// The exchange of heartbeats and lifecycle events.
     pub fn events(&self) -> String {
         format!("{}.events", self.prefix)
     }
 
-    /// A console's own queue, for heartbeats: exclusive, gone with its connection.
+    /// A console's queue for heartbeats. Exclusive: the broker deletes it with the connection.
     pub fn console(&self, id: &str) -> String {
         format!("{}.console.{id}", self.prefix)
     }
 
-    /// A worker's own queue: exclusive, gone with its connection.
+    /// A worker's queue for commands. Exclusive: the broker deletes it with the connection.
     pub fn worker(&self, id: &str) -> String {
         format!("{}.worker.{id}", self.prefix)
     }

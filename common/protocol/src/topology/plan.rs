@@ -1,4 +1,4 @@
-//! Everything that must exist on the broker, as data.
+//! The topology: the exchanges, queues, streams and bindings of a fleet, as data.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,16 +16,17 @@ use crate::task::header;
 /// How an exchange routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExchangeKind {
-    /// By pattern.
+    /// By matching the routing key with binding patterns.
     Topic,
     /// To every bound queue.
     Fanout,
-    /// To one of the bound queues, the same for each value of a header. A plugin that ships with RabbitMQ.
+    /// To one bound queue, selected by the hash of a header. Needs the plugin
+    /// `rabbitmq_consistent_hash_exchange`, which is part of the RabbitMQ distribution.
     ConsistentHash,
 }
 
 impl ExchangeKind {
-    /// The broker's word for it.
+    /// The exchange type as declared.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Topic => "topic",
@@ -38,68 +39,69 @@ impl ExchangeKind {
 /// The value of a declaration argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arg {
-    /// Text.
+    /// A long string.
     Text(String),
-    /// A whole number.
+    /// An integer.
     Number(i64),
 }
 
 /// A durable exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchange {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// How it routes.
+    /// The type.
     pub kind: ExchangeKind,
-    /// Arguments.
+    /// The declaration arguments.
     pub arguments: BTreeMap<&'static str, Arg>,
 }
 
 /// A durable queue or stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queue {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Arguments, the type among them.
+    /// The declaration arguments, including `x-queue-type`.
     pub arguments: BTreeMap<&'static str, Arg>,
 }
 
-/// A queue that no lane of these settings has, and a lane with more shards had.
+/// A queue that a lane had with more shards and does not have with the current settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leftover {
     /// The queue.
     pub queue: String,
-    /// The lane it belonged to.
+    /// The lane that the queue belonged to.
     pub lane: String,
-    /// The lane's shards by these settings.
+    /// The lane's number of shards in the current settings.
     pub shards: u16,
 }
 
-/// All of it.
+/// Everything that must exist on the broker for a fleet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
-    /// Exchanges, in an order in which they can be declared.
+    /// Exchanges, in declaration order: alternate exchanges come before the exchanges that name them.
     pub exchanges: Vec<Exchange>,
     /// Queues and streams.
     pub queues: Vec<Queue>,
-    /// Bindings to make and to undo, in an order in which each task has exactly one way all the time.
+    /// Bindings to add and to remove, in an order in which every task reaches exactly one queue at each step.
     pub routes: Vec<Route>,
-    /// Queues that may be there from settings with more shards. What they hold nobody consumes.
+    /// Queues that earlier settings with more shards may have created. No worker consumes them.
     pub leftovers: Vec<Leftover>,
-    /// Rungs that may be there from a lane's other shape. They empty themselves.
+    /// Retry queues that a lane may have had before it changed between one and several queues. They drain by
+    /// their TTL.
     pub former_rungs: Vec<String>,
 }
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// How long directives are kept: as long as a task can be put off.
+/// Retention of the directives stream: the longest time that a task can be deferred.
 pub const DIRECTIVES_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
-/// How long workers' starts and ends are kept; a living worker repeats its start more often.
+/// Retention of the lifecycle stream. A running worker repeats its start event more often than that.
 pub const LIFECYCLE_KEPT: Duration = DAY;
-/// Streams are truncated by whole segments; small ones, because records are few.
+/// Segment size of the streams. The broker deletes whole segments, and records are few, so segments are small.
 const SEGMENT_BYTES: i64 = 1_000_000;
 
 impl Topology {
-    /// What a fleet with these lanes needs on a broker of this version.
+    /// The topology of a fleet with these lanes on a broker of this version.
     pub fn new(names: &Names, lanes: &[LaneSpec], ladder: &Ladder, version: BrokerVersion) -> Self {
         let exchange = |name: String, kind| Exchange { name, kind, arguments: BTreeMap::new() };
         let mut tasks = exchange(names.tasks(), ExchangeKind::Topic);
@@ -121,20 +123,20 @@ impl Topology {
             stream(names.directives(), DIRECTIVES_KEPT),
             stream(names.lifecycle(), LIFECYCLE_KEPT),
         ];
-        let bound = |exchange, queue, key: &str| {
+        let bind = |exchange, queue, key: &str| {
             Route::Bind(Binding { exchange, to: Destination::Queue(queue), key: key.to_owned() })
         };
         let mut routes = vec![
-            bound(names.dead(), names.dead(), "#"),
-            bound(names.unroutable(), names.unroutable(), "#"),
-            bound(names.control(), names.directives(), "stop.#"),
-            bound(names.events(), names.lifecycle(), "life.#"),
+            bind(names.dead(), names.dead(), "#"),
+            bind(names.unroutable(), names.unroutable(), "#"),
+            bind(names.control(), names.directives(), "stop.#"),
+            bind(names.events(), names.lifecycle(), "life.#"),
         ];
         let (mut leftovers, mut former_rungs) = (Vec::new(), Vec::new());
         for lane in lanes {
             let LaneSpec { name, shards, .. } = lane;
             if *shards > 1 {
-                exchanges.push(divider(names, name));
+                exchanges.push(shard_exchange(names, name));
             }
             for shard in 0..*shards {
                 queues.push(lane_queue(names, lane, shard, version));
@@ -146,13 +148,13 @@ impl Topology {
                 lane: name.clone(),
                 shards: *shards,
             }));
-            let other = LaneQueues::new(names, name, if *shards > 1 { 1 } else { MOST_SHARDS });
-            former_rungs.extend(ladder.rungs().iter().map(|&delay| other.rung(delay)));
+            let former = LaneQueues::new(names, name, if *shards > 1 { 1 } else { MOST_SHARDS });
+            former_rungs.extend(ladder.rungs().iter().map(|&delay| former.rung(delay)));
         }
         Self { exchanges, queues, routes, leftovers, former_rungs }
     }
 
-    /// The bindings that should be there.
+    /// The bindings that must exist.
     pub fn bindings(&self) -> impl Iterator<Item = &Binding> {
         self.routes.iter().filter_map(|route| match route {
             Route::Bind(binding) => Some(binding),
@@ -160,7 +162,7 @@ impl Topology {
         })
     }
 
-    /// The bindings that must not be there.
+    /// The bindings that must not exist.
     pub fn unbound(&self) -> impl Iterator<Item = &Binding> {
         self.routes.iter().filter_map(|route| match route {
             Route::Bind(_) => None,
@@ -169,9 +171,9 @@ impl Topology {
     }
 }
 
-/// What divides a lane's tasks among its queues. Where they all are gone, what comes is as unroutable as
-/// with one.
-fn divider(names: &Names, lane: &str) -> Exchange {
+/// The exchange that distributes a lane's tasks among its queues. If all of them are deleted, tasks go to the
+/// unroutable queue, as for a lane with one queue.
+fn shard_exchange(names: &Names, lane: &str) -> Exchange {
     let arguments = BTreeMap::from([
         ("hash-header", Arg::Text(header::KEY.into())),
         ("alternate-exchange", Arg::Text(names.unroutable())),
@@ -185,7 +187,7 @@ fn lane_queue(names: &Names, lane: &LaneSpec, shard: u16, version: BrokerVersion
         let ms = timeout.as_millis().try_into().unwrap_or(i64::MAX);
         queue.arguments.insert("x-consumer-timeout", Arg::Number(ms));
     }
-    // The first is there already where a lane grows, and its arguments cannot be changed.
+    // Not for the first queue: it exists already when shards are added, and arguments cannot be changed.
     if shard > 0 {
         queue.arguments.insert("x-queue-leader-locator", Arg::Text("balanced".into()));
     }
@@ -200,7 +202,7 @@ fn quorum(name: String, version: BrokerVersion) -> Queue {
     Queue { name, arguments }
 }
 
-/// At-least-once dead-lettering needs all three arguments; with one missing the broker silently
+/// Sets up at-least-once dead-lettering. It needs all three arguments: if one is missing, the broker silently
 /// falls back to at-most-once.
 fn dead_lettered(mut queue: Queue, exchange: &str, key: Option<String>) -> Queue {
     queue.arguments.insert("x-dead-letter-exchange", Arg::Text(exchange.to_owned()));
@@ -212,17 +214,17 @@ fn dead_lettered(mut queue: Queue, exchange: &str, key: Option<String>) -> Queue
     queue
 }
 
-/// Messages leave a queue only at its head, so each delay has a queue of its own.
+/// A retry queue of a lane. Messages expire only at the head of a queue, so each delay needs its own queue.
 fn rung(names: &Names, lane: &LaneSpec, delay: Delay, version: BrokerVersion) -> Queue {
-    let place = LaneQueues::new(names, &lane.name, lane.shards);
-    let (exchange, key) = place.entry();
-    let mut queue = dead_lettered(quorum(place.rung(delay), version), &exchange, Some(key));
+    let lane = LaneQueues::new(names, &lane.name, lane.shards);
+    let (exchange, key) = lane.entry();
+    let mut queue = dead_lettered(quorum(lane.rung(delay), version), &exchange, Some(key));
     queue.arguments.insert("x-message-ttl", Arg::Number(delay.as_millis().try_into().unwrap_or(i64::MAX)));
     queue
 }
 
-/// Copies wait here before they enter the quarantine: their originals are acked first, and handing them on is no
-/// hot loop.
+/// The delay queue in front of the quarantine. The delay gives the publisher time to ack the original, and keeps
+/// workers without the handler from passing a task on in a tight loop.
 fn quarantine_rung(names: &Names, version: BrokerVersion) -> Queue {
     let mut queue = dead_lettered(quorum(names.quarantine_retry(), version), "", Some(names.quarantine()));
     let delay = Names::QUARANTINE_DELAY.as_millis().try_into().unwrap_or(i64::MAX);
@@ -230,7 +232,7 @@ fn quarantine_rung(names: &Names, version: BrokerVersion) -> Queue {
     queue
 }
 
-/// `max_age` in whole days.
+/// A stream with this retention, in whole days.
 fn stream(name: String, max_age: Duration) -> Queue {
     let max_age = format!("{}D", max_age.as_secs() / DAY.as_secs());
     Queue {
@@ -248,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streams_keep_records_as_long_as_their_readers_count_on() {
+    fn stream_retention_equals_the_constants_that_readers_use() {
         let names = Names::new("p");
         let version = "4.0.5".parse().unwrap();
         let topology = Topology::new(&names, &[], &Ladder::default(), version);
@@ -262,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_handed_on_returns_to_the_quarantine_after_a_while() {
+    fn the_quarantines_delay_queue_dead_letters_into_the_quarantine() {
         let names = Names::new("p");
         let queue = quarantine_rung(&names, "4.0.5".parse().unwrap());
         assert_eq!(queue.name, "p.retry.quarantine.1s");

@@ -1,29 +1,29 @@
-//! How tasks get from the exchange to their lane, and from one way to another without a task that takes both
-//! or none.
+//! The bindings that route tasks to a lane, and the steps that change them when the number of shards changes,
+//! so that no task is routed twice or dropped.
 
 use super::{
     lane_spec::{LaneSpec, MOST_SHARDS},
     names::Names,
 };
 
-/// Where a binding leads.
+/// The destination of a binding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// To a queue.
+    /// A queue, by name.
     Queue(String),
-    /// To another exchange.
+    /// An exchange, by name.
     Exchange(String),
 }
 
 impl Destination {
-    /// Its name.
+    /// The name of the queue or exchange.
     pub fn name(&self) -> &str {
         match self {
             Self::Queue(name) | Self::Exchange(name) => name,
         }
     }
 
-    /// The broker's word for what it is.
+    /// The destination type in RabbitMQ definitions: `queue` or `exchange`.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Queue(_) => "queue",
@@ -35,35 +35,35 @@ impl Destination {
 /// A binding of a queue or an exchange to an exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binding {
-    /// From.
+    /// The source exchange.
     pub exchange: String,
-    /// To.
+    /// The destination.
     pub to: Destination,
-    /// The pattern; the weight where the exchange divides by hash.
+    /// The binding key: a pattern, or the weight for a consistent-hash exchange.
     pub key: String,
 }
 
-/// A step of the way to the wanted bindings.
+/// A change of one binding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// Make this binding.
+    /// Add this binding.
     Bind(Binding),
-    /// Take it away, if it is there.
+    /// Remove this binding if it exists.
     Unbind(Binding),
 }
 
-/// Each queue gets the same share, whatever the weight: it counts only between queues.
+/// The weight of every queue at the consistent-hash exchange. Equal weights give equal shares.
 const WEIGHT: &str = "1";
 
-/// The steps from whatever number of shards a lane has to the wanted one.
+/// The binding changes that lead from any number of shards to that of `lane`.
 ///
-/// Between two steps every task has a way, and all its ways end in one queue: a broker stores a message that
-/// reaches a queue twice once. So a lane that grows is first led through the divider to its old queue alone,
-/// and only then are there more; one that shrinks to one goes the same way back. Queues that are left over
-/// get nothing new and keep what they hold.
+/// Invariant: before and after each step, every task has a route, and all its routes end in the same queue. A
+/// message that is routed to a queue twice is stored once, so two routes are safe. To add shards, the lane is
+/// first routed through the consistent-hash exchange to its old queue alone, then the other queues are bound;
+/// to return to one queue, the steps are reversed. Queues no longer bound get no new tasks and keep theirs.
 pub(super) fn lane_routes(names: &Names, lane: &LaneSpec) -> Vec<Route> {
     let LaneSpec { name, shards, bindings, .. } = lane;
-    let share = |shard: u16| Binding {
+    let to_shard = |shard: u16| Binding {
         exchange: names.shards(name),
         to: Destination::Queue(names.shard(name, shard)),
         key: WEIGHT.to_owned(),
@@ -74,20 +74,20 @@ pub(super) fn lane_routes(names: &Names, lane: &LaneSpec) -> Vec<Route> {
         key: key.clone(),
     };
     let direct = Destination::Queue(names.lane(name));
-    let divided = Destination::Exchange(names.shards(name));
-    let (wanted, other) = if *shards > 1 { (divided, direct) } else { (direct, divided) };
+    let sharded = Destination::Exchange(names.shards(name));
+    let (wanted, other) = if *shards > 1 { (sharded, direct) } else { (direct, sharded) };
 
     let mut routes = Vec::new();
     if *shards > 1 {
-        routes.push(Route::Bind(share(0)));
+        routes.push(Route::Bind(to_shard(0)));
     } else {
-        routes.extend((1..MOST_SHARDS).map(|shard| Route::Unbind(share(shard))));
+        routes.extend((1..MOST_SHARDS).map(|shard| Route::Unbind(to_shard(shard))));
     }
     routes.extend(bindings.iter().map(|key| Route::Bind(to(&wanted, key))));
     routes.extend(bindings.iter().map(|key| Route::Unbind(to(&other, key))));
     if *shards > 1 {
-        routes.extend((1..*shards).map(|shard| Route::Bind(share(shard))));
-        routes.extend((*shards..MOST_SHARDS).map(|shard| Route::Unbind(share(shard))));
+        routes.extend((1..*shards).map(|shard| Route::Bind(to_shard(shard))));
+        routes.extend((*shards..MOST_SHARDS).map(|shard| Route::Unbind(to_shard(shard))));
     }
     routes
 }
@@ -103,45 +103,48 @@ mod tests {
         LaneSpec { name: "fast".into(), bindings, shards, consumer_timeout: None }
     }
 
-    /// The queues that a task may reach: those of each way, by key of the topic exchange.
-    fn ways(bindings: &[Binding], key: &str) -> Vec<BTreeSet<String>> {
-        let of = |exchange: &str, key: &str| {
+    /// For each binding of the tasks exchange with this key: the queues that a task can reach through it.
+    fn reachable(bindings: &[Binding], key: &str) -> Vec<BTreeSet<String>> {
+        let bindings_of = |exchange: &str, key: &str| {
             bindings.iter().filter(move |it| it.exchange == exchange && it.key == key).collect::<Vec<_>>()
         };
-        let ways = of("g.tasks", key).into_iter().map(|first| match &first.to {
+        let reachable = bindings_of("g.tasks", key).into_iter().map(|first| match &first.to {
             Destination::Queue(queue) => BTreeSet::from([queue.clone()]),
-            Destination::Exchange(divider) => {
-                of(divider, WEIGHT).iter().map(|share| share.to.name().to_owned()).collect()
+            Destination::Exchange(shards) => {
+                bindings_of(shards, WEIGHT).iter().map(|shard| shard.to.name().to_owned()).collect()
             }
         });
-        ways.collect()
+        reachable.collect()
     }
 
     #[test]
-    fn at_each_step_from_any_number_of_shards_to_any_other_a_task_has_one_place() {
+    fn at_each_step_of_a_shard_change_a_task_reaches_exactly_one_queue() {
         let names = Names::new("g");
         for (from, to) in [(1, 4), (4, 1), (2, 5), (5, 2), (3, 3), (1, 1), (1, 16), (16, 1)] {
             let mut bound: Vec<Binding> = Vec::new();
-            let mut begun = false;
+            let mut routed = false;
             for route in lane_routes(&names, &lane(from)).into_iter().chain(lane_routes(&names, &lane(to))) {
                 match route {
                     Route::Bind(binding) if !bound.contains(&binding) => bound.push(binding),
                     Route::Bind(_) => {}
                     Route::Unbind(binding) => bound.retain(|it| *it != binding),
                 }
-                let of_key = ["reading.#", "window.#"].map(|key| ways(&bound, key));
-                begun |= of_key.iter().all(|ways| !ways.is_empty());
-                if !begun {
+                let by_key = ["reading.#", "window.#"].map(|key| reachable(&bound, key));
+                // The first steps of `from` set up the lane; the invariant holds once all its keys are bound.
+                routed |= by_key.iter().all(|routes| !routes.is_empty());
+                if !routed {
                     continue;
                 }
-                for ways in of_key {
-                    let places = ways.iter().flatten().collect::<BTreeSet<_>>().len();
-                    assert!(ways.iter().all(|way| !way.is_empty()), "{from} to {to}: a way to nowhere");
-                    assert!(ways.len() == 1 || (ways.len() == 2 && places == 1), "{from} to {to}: {ways:?}");
+                for routes in by_key {
+                    let queues = routes.iter().flatten().collect::<BTreeSet<_>>().len();
+                    let no_dead_end = routes.iter().all(|queues| !queues.is_empty());
+                    assert!(no_dead_end, "{from} to {to}: a binding without a queue behind it");
+                    let one_queue = routes.len() == 1 || (routes.len() == 2 && queues == 1);
+                    assert!(one_queue, "{from} to {to}: {routes:?}");
                 }
             }
-            let ways = ways(&bound, "reading.#");
-            assert_eq!((ways.len(), ways[0].len()), (1, usize::from(to)), "{from} to {to}");
+            let routes = reachable(&bound, "reading.#");
+            assert_eq!((routes.len(), routes[0].len()), (1, usize::from(to)), "{from} to {to}");
         }
     }
 }

@@ -1,34 +1,35 @@
-//! What differs between broker versions, in one place.
+//! Differences between RabbitMQ versions that Garenne depends on.
 
 use std::{fmt, str::FromStr};
 
 use thiserror::Error;
 
-/// A RabbitMQ version, as far as Garenne's behaviour depends on it.
+/// A RabbitMQ version without its patch level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BrokerVersion {
-    /// Major.
+    /// The major version.
     pub major: u16,
-    /// Minor.
+    /// The minor version.
     pub minor: u16,
 }
 
-/// A text that is no version.
+/// A text is not a broker version.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("broker version {0:?} is not like \"4.0\" or \"3.13.7\"")]
+#[error("invalid broker version {0:?}; expected a form like \"4.0\" or \"3.13.7\"")]
 pub struct VersionError(String);
 
 impl BrokerVersion {
     /// The oldest broker with at-least-once dead-lettering.
     pub const OLDEST: Self = Self { major: 3, minor: 10 };
 
-    /// What `x-delivery-limit` must be for redelivery without a limit: -1 from 4.0 on, where a limit
-    /// of 20 is the default; absent before, where -1 would drop a message at its first return.
+    /// The value of `x-delivery-limit` for unlimited redelivery: -1 since 4.0, where the default limit is 20;
+    /// absent before 4.0, where -1 would drop a message at its first redelivery.
     pub fn unlimited_delivery(self) -> Option<i64> {
         (self.major >= 4).then_some(-1)
     }
 
-    /// Whether `nack(requeue)` raises `x-delivery-count`. From 4.3 on only unclean returns do.
+    /// Whether `basic.nack` with requeue increments `x-delivery-count`. Since 4.3 the broker counts only returns
+    /// that the consumer did not request, such as after a lost connection.
     pub fn counts_hand_backs(self) -> bool {
         self < Self { major: 4, minor: 3 }
     }
@@ -57,14 +58,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_order_by_number_and_decide_the_limit() {
+    fn versions_order_numerically_and_determine_the_delivery_limit() {
         let v = |text: &str| text.parse::<BrokerVersion>().unwrap();
         assert!(v("3.9.1") < v("3.10.8"));
         assert_eq!((v("3.13.7").unlimited_delivery(), v("4.0.5").unlimited_delivery()), (None, Some(-1)));
         assert_eq!((v("4.2.0").counts_hand_backs(), v("4.3.6").counts_hand_backs()), (true, false));
         assert_eq!(
             "four".parse::<BrokerVersion>().unwrap_err().to_string(),
-            "broker version \"four\" is not like \"4.0\" or \"3.13.7\""
+            "invalid broker version \"four\"; expected a form like \"4.0\" or \"3.13.7\""
         );
     }
 }

@@ -306,7 +306,7 @@ async fn answers_are_flushed_before_more_is_waited_for() {
 async fn a_reading_of_the_future_is_refused_by_name_on_every_way() {
     let gateway = start(MemoryOutlet::new(), Limits::default()).await;
     let future = READING.replace("2026-11-20T07:30:00Z", "2099-01-01T00:00:00Z");
-    let words = "time: 2099-01-01T00:00:00Z is more than 10m ahead of the clock here, ";
+    let words = "time: 2099-01-01T00:00:00Z is more than 10m ahead of the local clock, ";
     let body = format!("[{READING},{future}]");
     let (status, problem) = gateway.post("/v1/readings", "application/json", &body).await;
     assert_eq!((status, &problem["code"]), (422, &json!("clock-skew")));

@@ -1,4 +1,4 @@
-//! A whole body: one object, an array, or one of these a line.
+//! Parses a whole body: an object, an array of objects, or one of these per line.
 
 use std::fmt;
 
@@ -6,33 +6,33 @@ use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visit
 
 use super::object::{Object, ObjectSeed, Plain};
 use super::scalar::Errors;
-use crate::sensor::fault::{BadRecord, Fault, shown};
+use crate::sensor::fault::{BadRecord, Fault, quoted};
 use crate::sensor::senml::Fields;
 
-/// What becomes of the records, in order.
-pub(super) trait Take {
-    /// A document begins: no base field is in force.
-    fn document(&mut self);
+/// Receives the records of a body in order.
+pub(super) trait RecordSink {
+    /// Called at the start of each document, where no base fields are set.
+    fn start_document(&mut self);
     fn plain(&mut self, plain: Plain<'_>, index: usize) -> Result<(), BadRecord>;
     fn senml(&mut self, fields: Fields<'_>, index: usize) -> Result<(), BadRecord>;
 }
 
-/// How a body is laid out, by its content type.
+/// The layout of a body, given by its content type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// An object or an array, plain or SenML.
     Json,
     /// A SenML pack: an array.
     Senml,
-    /// A document of [`Form::Json`] a line; blank lines do not count.
+    /// A document of [`Form::Json`] per line; blank lines are ignored.
     Lines,
 }
 
 impl Form {
-    /// The form that a content type means; empty means JSON.
+    /// The form of bodies with this content type; an empty one means JSON.
     ///
     /// # Errors
-    /// [`Fault::UnsupportedMediaType`], naming what is accepted.
+    /// [`Fault::UnsupportedMediaType`], with the accepted content types.
     pub fn of(content_type: &str) -> Result<Self, BadRecord> {
         let mut parts = content_type.split(';').map(str::trim);
         let media = parts.next().unwrap_or_default();
@@ -61,26 +61,31 @@ impl Form {
 
 fn unsupported(content_type: &str) -> BadRecord {
     let message = format!(
-        "{} carries no readings; application/json, application/senml+json and application/x-ndjson in UTF-8 do",
-        shown(content_type)
+        "{} is not supported; expected application/json, application/senml+json or application/x-ndjson in UTF-8",
+        quoted(content_type)
     );
     BadRecord::new(0, "content-type", Fault::UnsupportedMediaType, message)
 }
 
-/// Reads the body, of at most `most` records.
-pub(super) fn read<T: Take>(form: Form, body: &[u8], most: usize, taker: &mut T) -> Result<(), BadRecord> {
+/// Parses the body into `sink`. More than `max` records are refused.
+pub(super) fn read<S: RecordSink>(
+    form: Form,
+    body: &[u8],
+    max: usize,
+    sink: &mut S,
+) -> Result<(), BadRecord> {
     let text = std::str::from_utf8(body).map_err(|error| {
         let message = format!("not UTF-8 from byte {} on", error.valid_up_to());
         BadRecord::new(0, "body", Fault::Malformed, message)
     })?;
-    // A byte-order mark is not JSON, and what some Windows tools put first.
+    // JSON has no byte-order mark, but some Windows tools write one.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut progress = Progress { next: 0, most };
+    let mut progress = Progress { next: 0, max };
     if form != Form::Lines {
-        return one(form, text, &mut progress, taker).map_err(|(error, _)| error);
+        return read_document(form, text, &mut progress, sink).map_err(|(error, _)| error);
     }
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        one(Form::Json, line, &mut progress, taker).map_err(|(mut error, is_syntax)| {
+        read_document(Form::Json, line, &mut progress, sink).map_err(|(mut error, is_syntax)| {
             if is_syntax {
                 error.message = format!("line {}: {}", number + 1, error.message);
             }
@@ -90,26 +95,26 @@ pub(super) fn read<T: Take>(form: Form, body: &[u8], most: usize, taker: &mut T)
     Ok(())
 }
 
-/// How far the body has been read.
+/// The position in the body.
 struct Progress {
     /// The index of the next record.
     next: usize,
-    /// How many there may be.
-    most: usize,
+    /// The maximum number of records.
+    max: usize,
 }
 
-/// Reads one document, which stands alone: the base fields of one line say nothing about the next.
-/// The error says whether it is about JSON itself.
-fn one<T: Take>(
+/// Parses one document. Documents are independent: base fields of one line do not apply to the next. The flag
+/// in the error is true for JSON syntax errors.
+fn read_document<S: RecordSink>(
     form: Form,
     text: &str,
     progress: &mut Progress,
-    taker: &mut T,
+    sink: &mut S,
 ) -> Result<(), (BadRecord, bool)> {
-    taker.document();
+    sink.start_document();
     let errors = Errors::default();
     let mut parser = serde_json::Deserializer::from_str(text);
-    let document = Document { form, is_plain: None, progress, errors: &errors, taker };
+    let document = Document { form, is_plain: None, progress, errors: &errors, sink };
     let parsed = document.deserialize(&mut parser).and_then(|()| parser.end());
     parsed.map_err(|error| {
         errors.take().map(|kept| (kept, false)).unwrap_or_else(|| {
@@ -118,27 +123,27 @@ fn one<T: Take>(
     })
 }
 
-struct Document<'a, T> {
+struct Document<'a, S> {
     form: Form,
-    /// Decided by the first record, for all of the document.
+    /// Whether the records are plain readings. The first record decides for the whole document.
     is_plain: Option<bool>,
     progress: &'a mut Progress,
     errors: &'a Errors,
-    taker: &'a mut T,
+    sink: &'a mut S,
 }
 
-impl<'a, T: Take> Document<'a, T> {
+impl<'a, S: RecordSink> Document<'a, S> {
     fn seed(&self) -> Result<ObjectSeed<'a>, BadRecord> {
-        let Progress { next, most } = *self.progress;
-        if next >= most {
-            let message = format!("more than {most} records");
+        let Progress { next, max } = *self.progress;
+        if next >= max {
+            let message = format!("more than {max} records");
             return Err(BadRecord::new(next, "body", Fault::TooManyRecords, message));
         }
         let senml_only = self.form == Form::Senml || self.is_plain == Some(false);
         Ok(ObjectSeed { index: next, errors: self.errors, senml_only })
     }
 
-    fn take(&mut self, object: Object<'_>) -> Result<(), BadRecord> {
+    fn emit(&mut self, object: Object<'_>) -> Result<(), BadRecord> {
         let index = self.progress.next;
         if self.is_plain.is_none() {
             self.is_plain = if self.form == Form::Senml { Some(false) } else { object.is_plain() };
@@ -146,9 +151,9 @@ impl<'a, T: Take> Document<'a, T> {
         match self.is_plain {
             Some(true) => {
                 object.only_plain(index)?;
-                self.taker.plain(object.plain, index)?;
+                self.sink.plain(object.plain, index)?;
             }
-            Some(false) => self.taker.senml(object.senml, index)?,
+            Some(false) => self.sink.senml(object.senml, index)?,
             None => {
                 let message = "neither a plain reading (device, metric, value) nor SenML (n, v)".to_owned();
                 return Err(BadRecord::new(index, "body", Fault::MissingField, message));
@@ -158,17 +163,17 @@ impl<'a, T: Take> Document<'a, T> {
         Ok(())
     }
 
-    fn wrong<E: de::Error>(&self, got: &str) -> E {
+    fn wrong_type<E: de::Error>(&self, got: &str) -> E {
         let expected = match self.form {
-            Form::Senml => "a SenML pack is an array of records",
-            Form::Json | Form::Lines => "an object or an array of objects is needed",
+            Form::Senml => "a SenML pack, an array of records",
+            Form::Json | Form::Lines => "an object or an array of objects",
         };
-        let message = format!("{got} is no body; {expected}");
+        let message = format!("{got} is not a valid body; expected {expected}");
         self.errors.keep(BadRecord::new(self.progress.next, "body", Fault::WrongType, message))
     }
 }
 
-impl<'de, T: Take> DeserializeSeed<'de> for Document<'_, T> {
+impl<'de, S: RecordSink> DeserializeSeed<'de> for Document<'_, S> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -176,7 +181,7 @@ impl<'de, T: Take> DeserializeSeed<'de> for Document<'_, T> {
     }
 }
 
-impl<'de, T: Take> Visitor<'de> for Document<'_, T> {
+impl<'de, S: RecordSink> Visitor<'de> for Document<'_, S> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -185,55 +190,54 @@ impl<'de, T: Take> Visitor<'de> for Document<'_, T> {
 
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut records: A) -> Result<(), A::Error> {
         let errors = self.errors;
-        // A record beyond the limit is refused when it starts, not when it has been read.
         loop {
-            let seed = Guarded { document: &self };
+            let seed = LimitedSeed { document: &self };
             let Some(object) = records.next_element_seed(seed)? else { return Ok(()) };
-            self.take(object).map_err(|error| errors.keep(error))?;
+            self.emit(object).map_err(|error| errors.keep(error))?;
         }
     }
 
     fn visit_map<A: MapAccess<'de>>(mut self, entries: A) -> Result<(), A::Error> {
         if self.form == Form::Senml {
-            return Err(self.wrong("an object"));
+            return Err(self.wrong_type("an object"));
         }
         let errors = self.errors;
         let seed = self.seed().map_err(|error| errors.keep(error))?;
         let object = seed.visit_map(entries)?;
-        self.take(object).map_err(|error| errors.keep(error))
+        self.emit(object).map_err(|error| errors.keep(error))
     }
 
     fn visit_bool<E: de::Error>(self, flag: bool) -> Result<(), E> {
-        Err(self.wrong(if flag { "true" } else { "false" }))
+        Err(self.wrong_type(if flag { "true" } else { "false" }))
     }
 
     fn visit_f64<E: de::Error>(self, _: f64) -> Result<(), E> {
-        Err(self.wrong("a number"))
+        Err(self.wrong_type("a number"))
     }
 
     fn visit_i64<E: de::Error>(self, _: i64) -> Result<(), E> {
-        Err(self.wrong("a number"))
+        Err(self.wrong_type("a number"))
     }
 
     fn visit_u64<E: de::Error>(self, _: u64) -> Result<(), E> {
-        Err(self.wrong("a number"))
+        Err(self.wrong_type("a number"))
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<(), E> {
-        Err(self.wrong(&format!("the string {}", shown(text))))
+        Err(self.wrong_type(&format!("the string {}", quoted(text))))
     }
 
     fn visit_unit<E: de::Error>(self) -> Result<(), E> {
-        Err(self.wrong("null"))
+        Err(self.wrong_type("null"))
     }
 }
 
-/// An element of the array, read only while there is room for it.
-struct Guarded<'a, 'b, T> {
-    document: &'a Document<'b, T>,
+/// Parses an element of the array. A record beyond the limit is refused before it is parsed.
+struct LimitedSeed<'a, 'b, S> {
+    document: &'a Document<'b, S>,
 }
 
-impl<'de, T: Take> DeserializeSeed<'de> for Guarded<'_, '_, T> {
+impl<'de, S: RecordSink> DeserializeSeed<'de> for LimitedSeed<'_, '_, S> {
     type Value = Object<'de>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Object<'de>, D::Error> {

@@ -1,10 +1,9 @@
-//! Names that repeat within a body are stored once.
+//! Shares repeated names within a body.
 
 use std::sync::Arc;
 
-/// The last few distinct names. A body mostly holds one device and a handful of metrics; comparing
-/// against so few is cheaper than hashing, and a body of nothing but new names costs no more
-/// memory than its readings.
+/// A cache of the last 8 distinct names. A body usually has one device and a few metrics, so comparing with 8
+/// names is cheaper than hashing. A body of distinct names only needs no more memory than its readings.
 #[derive(Default)]
 pub(super) struct Names {
     recent: [Option<Arc<str>>; 8],
@@ -12,6 +11,7 @@ pub(super) struct Names {
 }
 
 impl Names {
+    /// The name, shared with an earlier equal one if it is still cached.
     pub(super) fn shared(&mut self, name: &str) -> Arc<str> {
         if let Some(known) = self.recent.iter().flatten().find(|known| &***known == name) {
             return known.clone();

@@ -1,4 +1,5 @@
-//! One JSON object, plain or SenML. The two share no field name, so one pass reads either.
+//! Parses one record: a plain reading or a SenML record. The two have no field name in common, so one pass can
+//! parse either.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,7 +8,7 @@ use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visi
 
 use super::scalar::{Errors, Field, Flag, Instant, Kind, Number, Text, Whole};
 use crate::sensor::Timestamp;
-use crate::sensor::fault::{BadRecord, Fault, shown};
+use crate::sensor::fault::{BadRecord, Fault, quoted};
 use crate::sensor::senml::Fields;
 
 /// The fields of a plain reading as they were sent.
@@ -21,15 +22,15 @@ pub(super) struct Plain<'a> {
     pub(super) id: Option<Cow<'a, str>>,
 }
 
-/// The names a plain reading knows, for the error about one that it does not.
+/// All field names of a plain reading.
 const PLAIN_FIELDS: [&str; 6] = ["device", "metric", "value", "unit", "time", "id"];
 
-/// Everything a record may hold.
+/// The fields of a record of either form.
 #[derive(Default)]
 pub(super) struct Object<'a> {
     pub(super) plain: Plain<'a>,
     pub(super) senml: Fields<'a>,
-    /// The first field that neither form knows. SenML ignores it, a plain reading does not.
+    /// The first field that neither form has. SenML ignores it, a plain reading is refused.
     unknown: Option<String>,
     has_plain: bool,
     has_senml: bool,
@@ -41,45 +42,47 @@ impl Object<'_> {
         if self.has_plain { Some(true) } else { self.has_senml.then_some(false) }
     }
 
-    /// A plain reading has no field but its own: a misspelt `time` would else mean "now".
+    /// Refuses fields other than those of a plain reading. If they were ignored, a misspelt `time` would silently
+    /// become the current time.
     pub(super) fn only_plain(&self, index: usize) -> Result<(), BadRecord> {
         let unknown = match &self.unknown {
             Some(unknown) => unknown,
             None if self.has_senml => {
-                let message = "SenML fields among those of a plain reading".to_owned();
+                let message = "mixes fields of a plain reading and of SenML".to_owned();
                 return Err(BadRecord::new(index, "body", Fault::UnknownField, message));
             }
             None => return Ok(()),
         };
-        // The edit distance costs the product of the lengths; `unknown` has at most LONGEST_SHOWN characters.
-        let close = |field: &&&str| strsim::osa_distance(unknown, field) <= 2;
-        let hint = PLAIN_FIELDS.iter().find(close).map(|field| format!("; did you mean {field}?"));
+        // The edit distance takes time in proportion to both lengths; `unknown` has at most MAX_NAME characters.
+        let is_close = |field: &&&str| strsim::osa_distance(unknown, field) <= 2;
+        let hint = PLAIN_FIELDS.iter().find(is_close).map(|field| format!("; did you mean {field}?"));
         let message = format!(
-            "a plain reading has no such field, only {}{}",
+            "unknown field; a plain reading has only {}{}",
             PLAIN_FIELDS.join(", "),
             hint.unwrap_or_default()
         );
-        Err(BadRecord::new(index, bounded(unknown), Fault::UnknownField, message))
+        Err(BadRecord::new(index, field_name(unknown), Fault::UnknownField, message))
     }
 }
 
-/// The most characters of a foreign field name that are kept, compared and quoted.
-const LONGEST_SHOWN: usize = 60;
+/// Maximum number of characters kept of an unknown field's name.
+const MAX_NAME: usize = 60;
 
-/// A copy of bounded size of a field's name: names are as long as a body may be.
+/// A bounded copy of a field's name, which can be as long as the body.
 fn cut(name: &str) -> String {
-    match name.char_indices().nth(LONGEST_SHOWN) {
+    match name.char_indices().nth(MAX_NAME) {
         Some((end, _)) => format!("{}…", &name[..end]),
         None => name.to_owned(),
     }
 }
 
-fn bounded(name: &str) -> String {
-    let quoted = shown(name);
+/// The name for [`BadRecord::field`]: quoted if it is long or has characters to escape.
+fn field_name(name: &str) -> String {
+    let quoted = quoted(name);
     if quoted.len() == name.len() + 2 { name.to_owned() } else { quoted }
 }
 
-/// Reads the record at `index`; in a SenML document plain fields are unknown ones, to be ignored.
+/// Parses the record at `index`. With `senml_only`, fields of plain readings are ignored as unknown.
 #[derive(Clone, Copy)]
 pub(super) struct ObjectSeed<'e> {
     pub(super) index: usize,
@@ -88,7 +91,7 @@ pub(super) struct ObjectSeed<'e> {
 }
 
 impl<'e> ObjectSeed<'e> {
-    fn refuse<E: de::Error>(self, field: impl Into<Cow<'static, str>>, code: Fault, message: String) -> E {
+    fn error<E: de::Error>(self, field: impl Into<Cow<'static, str>>, code: Fault, message: String) -> E {
         self.errors.keep(BadRecord::new(self.index, field, code, message))
     }
 
@@ -101,14 +104,14 @@ impl<'e> ObjectSeed<'e> {
     ) -> Result<(), A::Error> {
         let value = entries.next_value_seed(Field { index: self.index, name, errors: self.errors, kind })?;
         if slot.is_some() && value.is_some() {
-            return Err(self.refuse(name, Fault::Duplicate, "it is given twice".to_owned()));
+            return Err(self.error(name, Fault::Duplicate, "given twice".to_owned()));
         }
         *slot = value.or(slot.take());
         Ok(())
     }
 
-    fn wrong<T, E: de::Error>(self, got: &str) -> Result<T, E> {
-        Err(self.refuse("body", Fault::WrongType, format!("{got} is not a record; a record is an object")))
+    fn wrong_type<T, E: de::Error>(self, got: &str) -> Result<T, E> {
+        Err(self.error("body", Fault::WrongType, format!("{got} is not a record; expected an object")))
     }
 }
 
@@ -160,8 +163,8 @@ impl<'de, 'e> Visitor<'de> for ObjectSeed<'e> {
                 Label::Ignored => drop(entries.next_value::<IgnoredAny>()?),
                 Label::Other { name, must_understand } => {
                     if must_understand {
-                        let message = "a field that must be understood and is not (RFC 8428, 4.4)".to_owned();
-                        return Err(self.refuse(bounded(&name), Fault::UnknownField, message));
+                        let message = "unknown field that must be understood (RFC 8428, 4.4)".to_owned();
+                        return Err(self.error(field_name(&name), Fault::UnknownField, message));
                     }
                     entries.next_value::<IgnoredAny>()?;
                     object.unknown.get_or_insert(name);
@@ -172,35 +175,35 @@ impl<'de, 'e> Visitor<'de> for ObjectSeed<'e> {
     }
 
     fn visit_bool<E: de::Error>(self, flag: bool) -> Result<Object<'de>, E> {
-        self.wrong(if flag { "true" } else { "false" })
+        self.wrong_type(if flag { "true" } else { "false" })
     }
 
     fn visit_f64<E: de::Error>(self, _: f64) -> Result<Object<'de>, E> {
-        self.wrong("a number")
+        self.wrong_type("a number")
     }
 
     fn visit_i64<E: de::Error>(self, _: i64) -> Result<Object<'de>, E> {
-        self.wrong("a number")
+        self.wrong_type("a number")
     }
 
     fn visit_u64<E: de::Error>(self, _: u64) -> Result<Object<'de>, E> {
-        self.wrong("a number")
+        self.wrong_type("a number")
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Object<'de>, E> {
-        self.wrong(&format!("the string {}", shown(text)))
+        self.wrong_type(&format!("the string {}", quoted(text)))
     }
 
     fn visit_unit<E: de::Error>(self) -> Result<Object<'de>, E> {
-        self.wrong("null")
+        self.wrong_type("null")
     }
 
     fn visit_seq<A: de::SeqAccess<'de>>(self, _: A) -> Result<Object<'de>, A::Error> {
-        self.wrong("an array")
+        self.wrong_type("an array")
     }
 }
 
-/// A field's name.
+/// The name of a field.
 #[derive(PartialEq)]
 enum Label {
     Device,

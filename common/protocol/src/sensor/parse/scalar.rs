@@ -1,7 +1,7 @@
-//! One field's value, of the JSON type it must have.
+//! Parses the value of one field and checks its JSON type.
 //!
-//! serde's own type errors name a Rust type and a byte; these name the record, the field and the
-//! value. The typed error waits in [`Errors`] while serde's unwinds.
+//! Serde's type errors name a Rust type and a byte offset; these errors name the record, the field and the
+//! value. [`Errors`] keeps the typed error while a serde error propagates through the parser.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -10,23 +10,23 @@ use std::fmt;
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use crate::sensor::Timestamp;
-use crate::sensor::fault::{BadRecord, Fault, shown};
+use crate::sensor::fault::{BadRecord, Fault, quoted};
 
-/// The longest text of any field, in bytes. Every text that a reading may have is shorter; the limit bounds what is
-/// copied and compared before the field's own check.
-const LONGEST_TEXT: usize = 4096;
+/// Maximum size of any text field, in bytes, above the limits of all fields. It bounds what is copied and
+/// compared before the field's own check.
+const MAX_TEXT: usize = 4096;
 
-/// Where a typed error waits until the parser has returned.
+/// Keeps the first typed error until the parser has returned.
 #[derive(Default)]
 pub(super) struct Errors {
     first: RefCell<Option<BadRecord>>,
 }
 
 impl Errors {
-    /// Keeps the error and gives serde one of its own to unwind with.
+    /// Keeps `error` if it is the first, and returns a serde error to abort parsing with.
     pub(super) fn keep<E: de::Error>(&self, error: BadRecord) -> E {
         self.first.borrow_mut().get_or_insert(error);
-        E::custom("a record was refused")
+        E::custom("invalid record")
     }
 
     pub(super) fn take(&self) -> Option<BadRecord> {
@@ -34,7 +34,7 @@ impl Errors {
     }
 }
 
-/// Reads one value. `null` stands for an absent field.
+/// Parses the value of one field. `null` means that the field is absent.
 #[derive(Clone, Copy)]
 pub(super) struct Field<'e, K> {
     pub(super) index: usize,
@@ -43,11 +43,11 @@ pub(super) struct Field<'e, K> {
     pub(super) kind: K,
 }
 
-/// What a field must be.
+/// The type of a field. The methods convert a JSON value; `Ok(None)` means that it has the wrong JSON type.
 pub(super) trait Kind<'de>: Copy {
-    /// What comes of it.
+    /// The converted value.
     type Out;
-    /// How an error calls it.
+    /// The expected type in error messages.
     const EXPECTED: &'static str;
 
     fn number(self, _: f64) -> Result<Option<Self::Out>, (Fault, String)> {
@@ -67,16 +67,16 @@ pub(super) trait Kind<'de>: Copy {
 /// A finite number.
 #[derive(Clone, Copy)]
 pub(super) struct Number;
-/// An integer from 0 on.
+/// A non-negative integer.
 #[derive(Clone, Copy)]
 pub(super) struct Whole;
 /// A string.
 #[derive(Clone, Copy)]
 pub(super) struct Text;
-/// true or false.
+/// A boolean.
 #[derive(Clone, Copy)]
 pub(super) struct Flag;
-/// RFC 3339 or Unix seconds.
+/// A time: RFC 3339 text or Unix seconds.
 #[derive(Clone, Copy)]
 pub(super) struct Instant;
 
@@ -131,18 +131,18 @@ impl<'de> Kind<'de> for Instant {
     }
 
     fn text(self, text: Cow<'de, str>) -> Result<Option<Timestamp>, (Fault, String)> {
-        let refused = |error| (Fault::BadTime, format!("{}: {error}", shown(&text)));
+        let refused = |error| (Fault::BadTime, format!("{}: {error}", quoted(&text)));
         Timestamp::parse(&text).map(Some).map_err(refused)
     }
 }
 
 impl<K> Field<'_, K> {
     fn too_long<E: de::Error>(self, text: &str) -> E {
-        let message = format!("{} is {} bytes long; {LONGEST_TEXT} are allowed", shown(text), text.len());
+        let message = format!("{} is {} bytes long; {MAX_TEXT} are allowed", quoted(text), text.len());
         self.errors.keep(BadRecord::new(self.index, self.name, Fault::OutOfRange, message))
     }
 
-    fn settle<'de, E: de::Error>(
+    fn checked<'de, E: de::Error>(
         self,
         outcome: Result<Option<K::Out>, (Fault, String)>,
         got: impl FnOnce() -> String,
@@ -175,33 +175,33 @@ impl<'de, K: Kind<'de>> Visitor<'de> for Field<'_, K> {
     }
 
     fn visit_f64<E: de::Error>(self, value: f64) -> Result<Self::Value, E> {
-        self.settle(self.kind.number(value), || format!("the number {value}"))
+        self.checked(self.kind.number(value), || format!("the number {value}"))
     }
 
     fn visit_i64<E: de::Error>(self, value: i64) -> Result<Self::Value, E> {
-        self.settle(self.kind.integer(value.into()), || format!("the number {value}"))
+        self.checked(self.kind.integer(value.into()), || format!("the number {value}"))
     }
 
     fn visit_u64<E: de::Error>(self, value: u64) -> Result<Self::Value, E> {
-        self.settle(self.kind.integer(value.into()), || format!("the number {value}"))
+        self.checked(self.kind.integer(value.into()), || format!("the number {value}"))
     }
 
     fn visit_bool<E: de::Error>(self, flag: bool) -> Result<Self::Value, E> {
-        self.settle(self.kind.bool(flag), || flag.to_string())
+        self.checked(self.kind.bool(flag), || flag.to_string())
     }
 
     fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Self::Value, E> {
-        if text.len() > LONGEST_TEXT {
+        if text.len() > MAX_TEXT {
             return Err(self.too_long(text));
         }
-        self.settle(self.kind.text(Cow::Borrowed(text)), || format!("the string {}", shown(text)))
+        self.checked(self.kind.text(Cow::Borrowed(text)), || format!("the string {}", quoted(text)))
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
-        if text.len() > LONGEST_TEXT {
+        if text.len() > MAX_TEXT {
             return Err(self.too_long(text));
         }
-        self.settle(self.kind.text(Cow::Owned(text.to_owned())), || format!("the string {}", shown(text)))
+        self.checked(self.kind.text(Cow::Owned(text.to_owned())), || format!("the string {}", quoted(text)))
     }
 
     fn visit_unit<E: de::Error>(self) -> Result<Self::Value, E> {
@@ -210,11 +210,11 @@ impl<'de, K: Kind<'de>> Visitor<'de> for Field<'_, K> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Self::Value, A::Error> {
         while values.next_element::<IgnoredAny>()?.is_some() {}
-        self.settle(Ok(None), || "an array".to_owned())
+        self.checked(Ok(None), || "an array".to_owned())
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
         while entries.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        self.settle(Ok(None), || "an object".to_owned())
+        self.checked(Ok(None), || "an object".to_owned())
     }
 }

@@ -29,7 +29,7 @@ fn error(content_type: &str, body: &str) -> String {
 const PLAIN: &str = r#"{"device":"a","metric":"temperature","value":21.5,"unit":"Cel","time":1763600010}"#;
 
 #[test]
-fn the_forms_of_a_body() {
+fn every_form_gives_the_same_reading() {
     let one = "a temperature 21.5 Cel +10";
     assert_eq!(briefs("", PLAIN), [one]);
     assert_eq!(briefs("Application/JSON; charset=UTF-8", PLAIN), [one]);
@@ -83,38 +83,38 @@ fn senml_becomes_readings() {
 }
 
 #[test]
-fn lines_share_no_base_fields() {
+fn base_fields_do_not_apply_to_the_next_line() {
     let body = "[{\"bn\":\"a:\",\"bu\":\"Cel\",\"n\":\"t\",\"v\":1}]\n{\"n\":\"b:t\",\"v\":2}";
     assert_eq!(briefs("application/x-ndjson", body), ["a t 1 Cel +0", "b t 2 - +0"]);
 }
 
 #[test]
-fn names_within_a_body_are_shared() {
+fn equal_names_within_a_body_share_memory() {
     let records = parse("", &format!("[{PLAIN},{PLAIN}]")).unwrap();
     assert!(std::sync::Arc::ptr_eq(&records[0].reading.device, &records[1].reading.device));
 }
 
 #[test]
-fn what_users_see() {
+fn error_texts() {
     let long = "x".repeat(129);
     let cut = "x".repeat(60);
     for (body, message) in [
         ("", "record 0: body: not JSON: EOF while parsing a value at line 1 column 0".to_owned()),
         ("{", "record 0: body: not JSON: EOF while parsing an object at line 1 column 1".into()),
-        ("[]", "record 0: body: no record in it that measures anything".into()),
-        (r#"[{"bn":"a"}]"#, "record 0: body: no record in it that measures anything".into()),
+        ("[]", "record 0: body: no record with a value".into()),
+        (r#"[{"bn":"a"}]"#, "record 0: body: no record with a value".into()),
         ("{}", "record 0: body: neither a plain reading (device, metric, value) nor SenML (n, v)".into()),
-        ("[1]", "record 0: body: a number is not a record; a record is an object".into()),
-        ("\"hi\"", r#"record 0: body: the string "hi" is no body; an object or an array of objects is needed"#.into()),
-        (r#"{"device":"a","value":1}"#, "record 0: metric: it is required".into()),
-        (r#"{"device":"a","metric":"b","value":null}"#, "record 0: value: it is required".into()),
+        ("[1]", "record 0: body: a number is not a record; expected an object".into()),
+        ("\"hi\"", r#"record 0: body: the string "hi" is not a valid body; expected an object or an array of objects"#.into()),
+        (r#"{"device":"a","value":1}"#, "record 0: metric: required field is missing".into()),
+        (r#"{"device":"a","metric":"b","value":null}"#, "record 0: value: required field is missing".into()),
         (r#"{"device":"a","metric":"b","value":"21,5"}"#, r#"record 0: value: the string "21,5" is not a number"#.into()),
         (r#"{"device":"a","metric":"b","value":1e999}"#, "record 0: body: not JSON: number out of range at line 1 column 40".into()),
         (r#"{"device":"a","metric":"b","value":NaN}"#, "record 0: body: not JSON: expected value at line 1 column 36".into()),
         (r#"{"device":7,"metric":"b","value":1}"#, "record 0: device: the number 7 is not a string".into()),
-        (r#"{"device":"","metric":"b","value":1}"#, r#"record 0: device: "": it is empty"#.into()),
-        (r#"{"device":"a\u0000b","metric":"b","value":1}"#, r#"record 0: device: "a\0b": it holds a control character"#.into()),
-        (r#"{"device":" a","metric":"b","value":1}"#, r#"record 0: device: " a": it starts or ends with white space"#.into()),
+        (r#"{"device":"","metric":"b","value":1}"#, r#"record 0: device: "": must not be empty"#.into()),
+        (r#"{"device":"a\u0000b","metric":"b","value":1}"#, r#"record 0: device: "a\0b": contains a control character"#.into()),
+        (r#"{"device":" a","metric":"b","value":1}"#, r#"record 0: device: " a": starts or ends with white space"#.into()),
         (&format!(r#"{{"device":"{long}","metric":"b","value":1}}"#), format!("record 0: device: \"{cut}\"… is 129 bytes long; 128 are allowed")),
         (&format!(r#"[{{"n":"{long}","v":1}}]"#), format!("record 0: n: \"{cut}\"… is 129 bytes long; 128 are allowed")),
         (r#"{"device":"a","metric":"b","value":1,"unit":"celsius"}"#, r#"record 0: unit: "celsius" is not a SenML unit; the nearest is "Cel" (degrees Celsius)"#.into()),
@@ -122,19 +122,19 @@ fn what_users_see() {
         (r#"{"device":"a","metric":"b","value":1,"time":"yesterday"}"#, r#"record 0: time: "yesterday": not an RFC 3339 date and time such as 2026-11-20T07:30:00Z"#.into()),
         (r#"{"device":"a","metric":"b","value":1,"time":1763600000000}"#, "record 0: time: 1763600000000: outside the years 0000 to 9999; a number is Unix seconds, not milliseconds".into()),
         (r#"{"device":"a","metric":"b","value":1,"time":true}"#, "record 0: time: true is not an RFC 3339 date and time, or Unix seconds".into()),
-        (r#"{"device":"a","metric":"b","value":1,"timee":5}"#, "record 0: timee: a plain reading has no such field, only device, metric, value, unit, time, id; did you mean time?".into()),
-        (r#"{"device":"a","metric":"b","value":1,"n":"x"}"#, "record 0: body: SenML fields among those of a plain reading".into()),
-        (r#"{"device":"a","device":"b","metric":"b","value":1}"#, "record 0: device: it is given twice".into()),
-        (r#"[{"n":"a:b","v":1},{"n":"a:c","vs":"Machine Room"}]"#, r#"record 1: vs: the string "Machine Room" is no reading; send v or vb"#.into()),
-        (r#"[{"n":"a:b","vd":"aGkgCg"}]"#, "record 0: vd: data is no reading; send v or vb".into()),
-        (r#"[{"n":"a:b","s":5}]"#, "record 0: s: a sum without a value is no reading; send v or vb".into()),
+        (r#"{"device":"a","metric":"b","value":1,"timee":5}"#, "record 0: timee: unknown field; a plain reading has only device, metric, value, unit, time, id; did you mean time?".into()),
+        (r#"{"device":"a","metric":"b","value":1,"n":"x"}"#, "record 0: body: mixes fields of a plain reading and of SenML".into()),
+        (r#"{"device":"a","device":"b","metric":"b","value":1}"#, "record 0: device: given twice".into()),
+        (r#"[{"n":"a:b","v":1},{"n":"a:c","vs":"Machine Room"}]"#, r#"record 1: vs: the string "Machine Room" is not a numeric value; send v or vb"#.into()),
+        (r#"[{"n":"a:b","vd":"aGkgCg"}]"#, "record 0: vd: data is not a numeric value; send v or vb".into()),
+        (r#"[{"n":"a:b","s":5}]"#, "record 0: s: a sum without a value is not a numeric value; send v or vb".into()),
     ] {
         assert_eq!(error("application/json", body), message, "{body}");
     }
 }
 
 #[test]
-fn what_is_quoted_and_compared_is_bounded() {
+fn errors_about_huge_fields_are_short() {
     let long = "x".repeat(4 << 20);
     let cases = [
         format!(r#"{{"device":"a","metric":"b","value":1,"{long}":1}}"#),
@@ -157,8 +157,8 @@ fn what_is_quoted_and_compared_is_bounded() {
 }
 
 #[test]
-fn a_base_name_is_not_copied_for_each_record_without_a_limit() {
-    // Separators at the end of a name count for nothing, so that device and metric are short all the same.
+fn the_full_name_is_limited_to_1024_bytes() {
+    // Trailing separators are ignored, so device and metric are short.
     let pack = format!(r#"[{{"bn":"a{}","v":1}},{{"v":2}}]"#, "/".repeat(1024));
     assert_eq!(
         error("application/senml+json", &pack),
@@ -169,7 +169,7 @@ fn a_base_name_is_not_copied_for_each_record_without_a_limit() {
 }
 
 #[test]
-fn a_time_too_far_ahead_is_refused_by_name() {
+fn a_time_too_far_ahead_is_refused_with_its_field() {
     let allowed = std::time::Duration::from_secs(600);
     let limits = Limits { max_ahead: Some(allowed), ..Limits::default() };
     let refused = |body: &str| {
@@ -182,34 +182,34 @@ fn a_time_too_far_ahead_is_refused_by_name() {
     let plain =
         |time: Timestamp| format!(r#"[{PLAIN},{{"device":"a","metric":"b","value":1,"time":"{time}"}}]"#);
     assert_eq!(refused(&plain(at(0))).unwrap().len(), 2);
-    let words = |index: usize, field: &str, time: Timestamp| {
-        format!("record {index}: {field}: {time} is more than 10m ahead of the clock here, {}", now())
+    let expected = |index: usize, field: &str, time: Timestamp| {
+        format!("record {index}: {field}: {time} is more than 10m ahead of the local clock, {}", now())
     };
-    assert_eq!(refused(&plain(at(1))), Err(words(1, "time", at(1))));
+    assert_eq!(refused(&plain(at(1))), Err(expected(1, "time", at(1))));
     assert_eq!(
         refused(r#"{"device":"a","metric":"b","value":1,"time":"2099-01-01T00:00:00Z"}"#),
-        Err(words(0, "time", Timestamp::parse("2099-01-01T00:00:00Z").unwrap()))
+        Err(expected(0, "time", Timestamp::parse("2099-01-01T00:00:00Z").unwrap()))
     );
     // SenML: absolute, and relative to now.
     assert_eq!(
         refused(r#"[{"bn":"a","bt":4e9,"v":1}]"#),
-        Err(words(0, "bt", Timestamp::from_unix_seconds(4e9).unwrap()))
+        Err(expected(0, "bt", Timestamp::from_unix_seconds(4e9).unwrap()))
     );
-    assert_eq!(refused(r#"[{"bn":"a","v":1},{"t":601,"v":1}]"#), Err(words(1, "t", at(1_000_000))));
-    // The past is allowed, however far, and without the limit so is the future.
+    assert_eq!(refused(r#"[{"bn":"a","v":1},{"t":601,"v":1}]"#), Err(expected(1, "t", at(1_000_000))));
+    // Every time in the past is allowed; without the limit every time in the future too.
     assert!(refused(r#"{"device":"a","metric":"b","value":1,"time":"0001-01-01T00:00:00Z"}"#).is_ok());
     assert!(readings_within("", plain(at(1)).as_bytes(), now(), &Limits::default()).is_ok());
 }
 
 #[test]
-fn media_types() {
+fn unsupported_content_types_and_bodies_that_are_not_json() {
     for given in ["text/plain", "application/cbor", "application/json; charset=latin-1"] {
         let refused = parse(given, PLAIN).unwrap_err();
         assert_eq!(refused.code.http_status(), 415);
         assert_eq!(
             refused.to_string(),
             format!(
-                "record 0: content-type: {given:?} carries no readings; application/json, application/senml+json and application/x-ndjson in UTF-8 do"
+                "record 0: content-type: {given:?} is not supported; expected application/json, application/senml+json or application/x-ndjson in UTF-8"
             )
         );
     }
@@ -217,13 +217,13 @@ fn media_types() {
         error("", "\u{feff}"),
         "record 0: body: not JSON: EOF while parsing a value at line 1 column 0"
     );
-    let not_text = readings_from("", b"{\"device\":\"\xff\"}", now()).unwrap_err();
-    assert_eq!(not_text.to_string(), "record 0: body: not UTF-8 from byte 11 on");
-    assert_eq!(not_text.code.http_status(), 400);
+    let not_utf8 = readings_from("", b"{\"device\":\"\xff\"}", now()).unwrap_err();
+    assert_eq!(not_utf8.to_string(), "record 0: body: not UTF-8 from byte 11 on");
+    assert_eq!(not_utf8.code.http_status(), 400);
 }
 
 #[test]
-fn a_bad_line_is_named() {
+fn a_syntax_error_has_the_line_number() {
     let body = format!("{PLAIN}\n\n{PLAIN}\n{{oops\n");
     assert_eq!(
         error("application/x-ndjson", &body),
@@ -232,7 +232,7 @@ fn a_bad_line_is_named() {
 }
 
 #[test]
-fn the_limit_is_the_limit() {
+fn more_records_than_the_limit_are_refused() {
     let limits = Limits { records: 3, ..Limits::default() };
     let body = |count: usize| format!("[{}]", vec![PLAIN; count].join(","));
     assert_eq!(readings_within("", body(3).as_bytes(), now(), &limits).unwrap().len(), 3);
@@ -268,14 +268,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn any_bytes_are_answered(body in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn any_bytes_are_parsed_without_a_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
         for content_type in ["", "application/senml+json", "application/x-ndjson"] {
             let _ = readings_from(content_type, &body, now());
         }
     }
 
     #[test]
-    fn any_records_are_answered_on_one_line(records in prop::collection::vec(record_like(), 0..4)) {
+    fn any_records_give_valid_readings_or_a_one_line_error(records in prop::collection::vec(record_like(), 0..4)) {
         let body = serde_json::to_vec(&records).unwrap();
         for content_type in ["", "application/senml+json"] {
             match readings_from(content_type, &body, now()) {
@@ -300,7 +300,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_written_is_read_again(
+    fn a_written_reading_reads_back_equal(
         device in "[a-z0-9:./-]{1,30}", metric in "[a-z0-9_]{1,30}", value in prop::num::f64::NORMAL,
         micros in 0..4_000_000_000_000_000_i64, unit in prop::sample::select(Unit::all().collect::<Vec<_>>()),
     ) {

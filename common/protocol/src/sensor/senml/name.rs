@@ -1,25 +1,25 @@
-//! Names of SenML records: what they may be made of, and which part is the device.
+//! Names of SenML records: validation, and splitting into device and metric.
 
 use std::net::Ipv6Addr;
 
-/// What is wrong with a name (RFC 8428 §4.5.1).
+/// Why a name is invalid (RFC 8428 §4.5.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadName {
     /// Base name and name together are empty.
-    #[error("the name, base name included, is empty")]
+    #[error("base name and name are both empty")]
     Empty,
-    /// Not a letter or a digit first.
-    #[error("a name starts with a letter or a digit")]
+    /// The first character is not a letter or digit.
+    #[error("a name must start with a letter or a digit")]
     Start,
-    /// Something else than letters, digits and `-:./_`.
-    #[error("a name holds only A-Z, a-z, 0-9 and - : . / _, not {0:?}")]
+    /// A character other than letters, digits and `-:./_`.
+    #[error("a name may contain only A-Z, a-z, 0-9 and - : . / _, not {0:?}")]
     Character(char),
 }
 
-/// Checks a full name. Its length is the caller's to limit: the RFC sets none.
+/// Checks a full name. It does not limit the length; the RFC sets no limit.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// The first violation found.
 pub fn check(name: &str) -> Result<(), BadName> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b':' | b'.' | b'/' | b'_');
     if name.is_empty() {
@@ -35,15 +35,15 @@ pub fn check(name: &str) -> Result<(), BadName> {
     Ok(())
 }
 
-/// The device and, where the name has one, the metric.
+/// Splits a full name into the device and, if there is one, the metric.
 ///
-/// Only the full name decides, so that a pack and its resolved form give the same readings:
-/// 1. `urn:dev:` (RFC 9039): the device is the URN with the parts its subtype has (one after `mac`
-///    and `ow`, two after `org` and `os`, three after `ops`), the metric what follows the next `:`,
-///    `/` or, in that last part, `_`; `urn:uuid:` has one part.
-/// 2. A name that is an IPv6 or MAC address as a whole is a device.
-/// 3. Any other name is cut at its last `/`, or without one at its last `:`.
-/// 4. Without a cut, all of it is the device. Separators at the end count for nothing.
+/// The result depends on the full name alone, so that a pack and its resolved form give the same readings:
+/// 1. `urn:dev:` (RFC 9039): the device is the URN with as many parts as its subtype has: one after `mac` and
+///    `ow`, two after `org` and `os`, three after `ops`. The metric follows the next `:` or `/`, or a `_` in the
+///    last of these parts. `urn:uuid:` has one part.
+/// 2. A name that is an IPv6 or MAC address as a whole is a device without a metric.
+/// 3. Any other name is split at its last `/`, or at its last `:` if it has no `/`.
+/// 4. A name that cannot be split is a device without a metric. Trailing separators are ignored.
 pub fn split(name: &str) -> (&str, Option<&str>) {
     let name = name.trim_end_matches([':', '/']);
     if let Some(parts) = urn_parts(name) {
@@ -58,7 +58,7 @@ pub fn split(name: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// How many parts between colons a device's URN has, `urn` included.
+/// The number of colon-separated parts of a device's URN, including `urn`.
 fn urn_parts(name: &str) -> Option<usize> {
     let head = name.get(..4).filter(|head| head.eq_ignore_ascii_case("urn:"))?;
     let mut parts = name[head.len()..].split(':');
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_and_metrics() {
+    fn names_split_into_device_and_metric() {
         for (name, device, metric) in [
             ("urn:dev:ow:10e2073a01080063:temperature", "urn:dev:ow:10e2073a01080063", Some("temperature")),
             ("urn:dev:ow:10e2073a01080063_temperature", "urn:dev:ow:10e2073a01080063", Some("temperature")),
@@ -137,14 +137,14 @@ mod tests {
     }
 
     #[test]
-    fn charset() {
+    fn invalid_names_are_refused() {
         assert_eq!(check("urn:dev:ow:10e2073a01080063:a-b.c/d_E9"), Ok(()));
         assert_eq!(check(""), Err(BadName::Empty));
         assert_eq!(check("-a"), Err(BadName::Start));
         assert_eq!(check(":a"), Err(BadName::Start));
         assert_eq!(
             check("room 1").unwrap_err().to_string(),
-            "a name holds only A-Z, a-z, 0-9 and - : . / _, not ' '"
+            "a name may contain only A-Z, a-z, 0-9 and - : . / _, not ' '"
         );
         assert_eq!(check("gr\u{fc}n"), Err(BadName::Character('ü')));
         assert_eq!(check("a\n"), Err(BadName::Character('\n')));

@@ -1,4 +1,4 @@
-//! One SenML record, as sent and as resolved.
+//! A SenML record, as sent and as resolved.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::sensor::timestamp::Timestamp;
 
-/// The fields of a record as they were sent, by their labels in RFC 8428 §4.3.
+/// The fields of a record as sent, named by their labels in RFC 8428 §4.3.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[expect(missing_docs, reason = "the labels are the RFC's own, listed with their meaning in its table 1")]
 pub struct Fields<'a> {
@@ -50,40 +50,40 @@ impl Fields<'_> {
     }
 }
 
-/// What a record carries as its value.
+/// The value of a record.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value<'a> {
-    /// `v`, the base value added.
+    /// `v` with the base value added.
     Number(f64),
-    /// `vb`
+    /// `vb`.
     Bool(bool),
-    /// `vs`
+    /// `vs`.
     Text(Cow<'a, str>),
-    /// `vd`: base64 of the URL-safe alphabet, checked, not decoded.
+    /// `vd`: base64url without padding, validated but not decoded.
     Data(Cow<'a, str>),
 }
 
-/// A record on its own feet (RFC 8428 §4.6): full name, absolute time, no base fields.
+/// A resolved record (RFC 8428 §4.6): full name, absolute time, no base fields.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resolved<'a> {
-    /// Base name and name, concatenated and checked.
+    /// The full name: base name and name, concatenated and validated.
     pub name: Cow<'a, str>,
-    /// The record's unit, else the base unit. Not yet looked up.
+    /// The record's unit, else the base unit. Not looked up in the registry.
     pub unit: Option<Cow<'a, str>>,
-    /// The value; none when the record only carries a sum.
+    /// The value; absent if the record has only a sum.
     pub value: Option<Value<'a>>,
-    /// `s`, the base sum added.
+    /// `s` with the base sum added.
     pub sum: Option<f64>,
-    /// When it was measured.
+    /// The time of the measurement.
     pub time: Timestamp,
-    /// The time was given relative to now, so that another now would have moved it.
+    /// Whether the time was given relative to now.
     pub relative: bool,
-    /// `ut`: the longest time, in seconds, until the sensor's next record.
+    /// `ut`: the maximum time until the sensor's next record, in seconds.
     pub update_time: Option<f64>,
 }
 
 impl Resolved<'_> {
-    /// The same record, borrowing from nothing.
+    /// The record with owned texts.
     pub fn into_owned(self) -> Resolved<'static> {
         let owned = |text: Cow<'_, str>| Cow::Owned(text.into_owned());
         Resolved {
@@ -100,7 +100,7 @@ impl Resolved<'_> {
     }
 }
 
-/// The JSON form of a resolved record, labels as in RFC 8428.
+/// Serializes to the JSON form of RFC 8428.
 impl Serialize for Resolved<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeMap;

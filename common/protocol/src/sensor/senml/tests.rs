@@ -5,7 +5,7 @@ use serde_json::{Value as Json, json};
 use super::*;
 use crate::sensor::resolve_pack;
 
-/// "Now" of the examples that do not know the time.
+/// The current time for examples without a time.
 const NOW: f64 = 1_498_780_179.0;
 
 fn resolved(pack: &Json) -> Result<Json, BadRecord> {
@@ -15,7 +15,7 @@ fn resolved(pack: &Json) -> Result<Json, BadRecord> {
 
 fn check(pack: Json, expected: Json) {
     assert_eq!(resolved(&pack).unwrap(), expected);
-    // A resolved pack resolves to itself, whatever now is.
+    // A resolved pack resolves to itself.
     assert_eq!(resolved(&expected).unwrap(), expected);
 }
 
@@ -210,7 +210,7 @@ fn base_value_and_base_sum_are_added() {
 }
 
 #[test]
-fn times_around_the_border_of_relative() {
+fn times_below_2_to_the_28_are_relative() {
     let time = |t: Json| resolved(&json!([{"n":"a","v":1,"t":t}])).unwrap()[0]["t"].as_f64().unwrap();
     assert_eq!(time(json!(0)), NOW);
     assert_eq!(time(json!(-60.25)), NOW - 60.25);
@@ -227,14 +227,11 @@ fn unknown_fields_are_ignored_unless_they_must_be_understood() {
         json!([{"n":"d:a","t":1.3e9,"v":1.0}]),
     );
     let error = resolved(&json!([{"n":"a","v":1},{"n":"b","v":1,"secure_":1}])).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "record 1: secure_: a field that must be understood and is not (RFC 8428, 4.4)"
-    );
+    assert_eq!(error.to_string(), "record 1: secure_: unknown field that must be understood (RFC 8428, 4.4)");
 }
 
 #[test]
-fn refusals() {
+fn invalid_records_are_refused_with_the_reason() {
     for (pack, message) in [
         (json!([{"bver":11,"n":"a","v":1}]), "record 0: bver: 11 is not a version from 1 to 10"),
         (json!([{"bver":0,"n":"a","v":1}]), "record 0: bver: 0 is not a version from 1 to 10"),
@@ -242,33 +239,33 @@ fn refusals() {
         (json!([{"bver":9.5,"n":"a","v":1}]), "record 0: bver: the number 9.5 is not a whole number"),
         (
             json!([{"n":"a","v":1},{"bver":5,"n":"b","v":1}]),
-            "record 1: bver: 5, but the pack began with version 10",
+            "record 1: bver: 5 differs from 10, the version of earlier records",
         ),
-        (json!([{"v":1}]), "record 0: bn: \"\": the name, base name included, is empty"),
+        (json!([{"v":1}]), "record 0: bn: \"\": base name and name are both empty"),
         (
             json!([{"bn":"d:","n":"a b","v":1}]),
-            "record 0: n: \"d:a b\": a name holds only A-Z, a-z, 0-9 and - : . / _, not ' '",
+            "record 0: n: \"d:a b\": a name may contain only A-Z, a-z, 0-9 and - : . / _, not ' '",
         ),
-        (json!([{"n":"_a","v":1}]), "record 0: n: \"_a\": a name starts with a letter or a digit"),
-        (json!([{"n":"a"}]), "record 0: v: one of v, vb, vs, vd or s is needed"),
+        (json!([{"n":"_a","v":1}]), "record 0: n: \"_a\": a name must start with a letter or a digit"),
+        (json!([{"n":"a"}]), "record 0: v: one of v, vb, vs, vd or s is required"),
         (json!([{"n":"a","v":1,"vb":true}]), "record 0: v: only one of v, vb, vs and vd may be given"),
-        (
-            json!([{"n":"a","vd":"a+b/"}]),
-            "record 0: vd: \"a+b/\": not base64 of the URL-safe alphabet without padding",
-        ),
+        (json!([{"n":"a","vd":"a+b/"}]), "record 0: vd: \"a+b/\": not base64url without padding"),
         (json!([{"n":"a","v":"23.1"}]), "record 0: v: the string \"23.1\" is not a number"),
         (json!([{"n":"a","vb":1}]), "record 0: vb: the number 1 is not true or false"),
         (json!([{"n":"a","v":1,"bv":[1]}]), "record 0: bv: an array is not a number"),
         (
             json!([{"bv":1.7e308,"n":"a","v":1.7e308}]),
-            "record 0: v: with the base value added it exceeds a double",
+            "record 0: v: exceeds the range of a double after adding its base field",
         ),
         (
             json!([{"n":"a","v":1,"t":1e13}]),
             "record 0: t: 10000000000000: outside the years 0000 to 9999; a number is Unix seconds, not milliseconds",
         ),
-        (json!({"n":"a","v":1}), "record 0: body: an object is no body; a SenML pack is an array of records"),
-        (json!([[]]), "record 0: body: an array is not a record; a record is an object"),
+        (
+            json!({"n":"a","v":1}),
+            "record 0: body: an object is not a valid body; expected a SenML pack, an array of records",
+        ),
+        (json!([[]]), "record 0: body: an array is not a record; expected an object"),
     ] {
         assert_eq!(resolved(&pack).unwrap_err().to_string(), message, "{pack}");
     }

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use time::format_description::well_known::Rfc3339;
 
 #[test]
-fn seconds_and_text_meet_on_the_same_key() {
+fn unix_seconds_and_text_give_equal_timestamps() {
     let number = Timestamp::from_unix_seconds(1_276_020_076.001).unwrap();
     let text = Timestamp::parse("2010-06-08T18:01:16.001Z").unwrap();
     assert_eq!(number, text);
@@ -13,7 +13,7 @@ fn seconds_and_text_meet_on_the_same_key() {
 }
 
 #[test]
-fn edges_of_the_calendar() {
+fn rfc_3339_edge_cases() {
     for (text, expected) in [
         ("0000-01-01T00:00:00Z", Ok("0000-01-01T00:00:00Z")),
         ("9999-12-31T23:59:59.999999Z", Ok("9999-12-31T23:59:59.999999Z")),
@@ -59,18 +59,17 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_answered(text in "\\PC{0,40}", shaped in "[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\\.[0-9]{0,12})?(Z|[+-][0-9]{2}:[0-9]{2})?") {
+    fn any_text_is_parsed_without_a_panic(text in "\\PC{0,40}", shaped in "[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\\.[0-9]{0,12})?(Z|[+-][0-9]{2}:[0-9]{2})?") {
         let _ = Timestamp::parse(&text);
         let (ours, theirs) = (Timestamp::parse(&shaped), OffsetDateTime::parse(&shaped, &Rfc3339));
-        // Whatever the time crate accepts we accept, apart from instants that UTC would write
-        // outside the four-digit years.
+        // Everything that the time crate accepts is accepted, except times whose UTC year has more than 4 digits.
         if let Ok(theirs) = theirs && (0..=9998).contains(&theirs.to_offset(time::UtcOffset::UTC).year()) {
             prop_assert!(ours.is_ok(), "{}", shaped);
         }
     }
 
     #[test]
-    fn seconds_survive_the_round_trip(micros in -4_000_000_000_000_000_i64..4_000_000_000_000_000) {
+    fn unix_seconds_round_trip(micros in -4_000_000_000_000_000_i64..4_000_000_000_000_000) {
         let at = Timestamp::from_micros(micros).unwrap();
         prop_assert_eq!(Timestamp::from_unix_seconds(at.as_unix_seconds()), Ok(at));
     }

@@ -1,19 +1,19 @@
 //! The table of units.
 
-/// Where a unit comes from.
+/// The origin of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Group {
-    /// RFC 8428 §12.1 and RFC 8798 §2: what SenML itself uses.
+    /// RFC 8428 §12.1 and RFC 8798 §2: the units of SenML packs.
     Primary,
-    /// RFC 8798 §3: a multiple of a primary unit.
+    /// RFC 8798 §3: derived from a primary unit by a scale and an offset.
     Secondary,
-    /// Not registered, and by RFC 8428 §12.1 (guidelines 5 and 8) never going to be; accepted
-    /// because recordings hold them.
+    /// Not registered, and not eligible for registration by RFC 8428 §12.1 (guidelines 5 and 8). Accepted because
+    /// recordings use them.
     Spelling,
 }
 
-/// One unit. `base value = (value * multiply + add) / divide`: with the fraction kept in two
-/// numbers, one hundredth is exact where the factor 0.01 would not be.
+/// A unit. `base value = (value * multiply + add) / divide`. The factor is a fraction of two numbers, because a
+/// factor such as 0.01 has no exact double, but a division by 100 is correctly rounded.
 pub(super) struct Entry {
     pub(super) symbol: &'static str,
     pub(super) description: &'static str,
@@ -21,7 +21,7 @@ pub(super) struct Entry {
     pub(super) group: Group,
     /// The primary unit that the registry derives this one from.
     pub(super) primary: &'static str,
-    /// The unit that every unit of this dimension is converted through.
+    /// The unit that all conversions between units of this quantity go through.
     pub(super) base: &'static str,
     pub(super) multiply: f64,
     pub(super) add: f64,
@@ -37,12 +37,12 @@ const fn entry(
     Entry { symbol, description, quantity, group, primary, base, multiply, add, divide }
 }
 
-/// A primary unit that is its dimension's base.
-const fn same(symbol: &'static str, description: &'static str, quantity: &'static str) -> Entry {
+/// A primary unit that is the base unit of its quantity.
+const fn base(symbol: &'static str, description: &'static str, quantity: &'static str) -> Entry {
     entry(Group::Primary, [symbol, description, quantity], [symbol, symbol], [1.0, 0.0, 1.0])
 }
 
-/// A primary unit with a sibling in the registry that measures the same.
+/// A primary unit of a quantity that has another base unit.
 const fn primary(
     symbol: &'static str,
     description: &'static str,
@@ -76,71 +76,71 @@ const fn spelling(
 /// Columns: symbol, description, quantity, [primary unit, base unit], [multiply, add, divide].
 pub(super) static ENTRIES: &[Entry] = &[
     // RFC 8428, section 12.1, and RFC 8798, section 2.
-    same("m", "meter", "length"),
-    same("kg", "kilogram", "mass"),
+    base("m", "meter", "length"),
+    base("kg", "kilogram", "mass"),
     primary("g", "gram", "mass", ["g", "kg"], [1.0, 0.0, 1_000.0]),
-    same("s", "second", "duration"),
-    same("A", "ampere", "current"),
+    base("s", "second", "duration"),
+    base("A", "ampere", "current"),
     primary("K", "kelvin", "temperature", ["K", "Cel"], [1.0, -273.15, 1.0]),
-    same("cd", "candela", "luminous_intensity"),
-    same("mol", "mole", "amount"),
-    same("Hz", "hertz", "frequency"),
-    same("rad", "radian", "angle"),
-    same("sr", "steradian", "solid_angle"),
-    same("N", "newton", "force"),
-    same("Pa", "pascal", "pressure"),
-    same("J", "joule", "energy"),
-    same("W", "watt", "power"),
-    same("C", "coulomb", "charge"),
-    same("V", "volt", "voltage"),
-    same("F", "farad", "capacitance"),
-    same("Ohm", "ohm", "resistance"),
-    same("S", "siemens", "conductance"),
-    same("Wb", "weber", "magnetic_flux"),
-    same("T", "tesla", "magnetic_flux_density"),
-    same("H", "henry", "inductance"),
-    same("Cel", "degrees Celsius", "temperature"),
-    same("lm", "lumen", "luminous_flux"),
-    same("lx", "lux", "illuminance"),
-    same("Bq", "becquerel", "radioactivity"),
-    same("Gy", "gray", "absorbed_dose"),
-    same("Sv", "sievert", "equivalent_dose"),
-    same("kat", "katal", "catalytic_activity"),
-    same("m2", "square meter (area)", "area"),
-    same("m3", "cubic meter (volume)", "volume"),
+    base("cd", "candela", "luminous_intensity"),
+    base("mol", "mole", "amount"),
+    base("Hz", "hertz", "frequency"),
+    base("rad", "radian", "angle"),
+    base("sr", "steradian", "solid_angle"),
+    base("N", "newton", "force"),
+    base("Pa", "pascal", "pressure"),
+    base("J", "joule", "energy"),
+    base("W", "watt", "power"),
+    base("C", "coulomb", "charge"),
+    base("V", "volt", "voltage"),
+    base("F", "farad", "capacitance"),
+    base("Ohm", "ohm", "resistance"),
+    base("S", "siemens", "conductance"),
+    base("Wb", "weber", "magnetic_flux"),
+    base("T", "tesla", "magnetic_flux_density"),
+    base("H", "henry", "inductance"),
+    base("Cel", "degrees Celsius", "temperature"),
+    base("lm", "lumen", "luminous_flux"),
+    base("lx", "lux", "illuminance"),
+    base("Bq", "becquerel", "radioactivity"),
+    base("Gy", "gray", "absorbed_dose"),
+    base("Sv", "sievert", "equivalent_dose"),
+    base("kat", "katal", "catalytic_activity"),
+    base("m2", "square meter (area)", "area"),
+    base("m3", "cubic meter (volume)", "volume"),
     primary("l", "liter (volume)", "volume", ["l", "m3"], [1.0, 0.0, 1_000.0]),
-    same("m/s", "meter per second (velocity)", "speed"),
-    same("m/s2", "meter per square second (acceleration)", "acceleration"),
-    same("m3/s", "cubic meter per second (flow rate)", "flow"),
+    base("m/s", "meter per second (velocity)", "speed"),
+    base("m/s2", "meter per square second (acceleration)", "acceleration"),
+    base("m3/s", "cubic meter per second (flow rate)", "flow"),
     primary("l/s", "liter per second (flow rate)", "flow", ["l/s", "m3/s"], [1.0, 0.0, 1_000.0]),
-    same("W/m2", "watt per square meter (irradiance)", "irradiance"),
-    same("cd/m2", "candela per square meter (luminance)", "luminance"),
-    same("bit", "bit (information content)", "information"),
-    same("bit/s", "bit per second (data rate)", "data_rate"),
-    same("lat", "degrees latitude (WGS84)", "latitude"),
-    same("lon", "degrees longitude (WGS84)", "longitude"),
-    same("pH", "pH value (acidity)", "acidity"),
-    same("dB", "decibel (logarithmic quantity)", "level"),
-    same("dBW", "decibel relative to 1 W (power level)", "power_level"),
-    same("Bspl", "bel (sound pressure level)", "sound_pressure_level"),
-    same("count", "1 (counter value)", "count"),
-    same("/", "1 (ratio, e.g. the value of a switch)", "ratio"),
+    base("W/m2", "watt per square meter (irradiance)", "irradiance"),
+    base("cd/m2", "candela per square meter (luminance)", "luminance"),
+    base("bit", "bit (information content)", "information"),
+    base("bit/s", "bit per second (data rate)", "data_rate"),
+    base("lat", "degrees latitude (WGS84)", "latitude"),
+    base("lon", "degrees longitude (WGS84)", "longitude"),
+    base("pH", "pH value (acidity)", "acidity"),
+    base("dB", "decibel (logarithmic quantity)", "level"),
+    base("dBW", "decibel relative to 1 W (power level)", "power_level"),
+    base("Bspl", "bel (sound pressure level)", "sound_pressure_level"),
+    base("count", "1 (counter value)", "count"),
+    base("/", "1 (ratio, e.g. the value of a switch)", "ratio"),
     primary("%", "1 (ratio, not a percentage; use / instead)", "ratio", ["%", "/"], [1.0, 0.0, 1.0]),
-    same("%RH", "percentage (relative humidity)", "humidity"),
-    same("%EL", "percentage (remaining battery energy level)", "battery_level"),
-    same("EL", "seconds (remaining battery energy level)", "battery_time"),
-    same("1/s", "1 per second (event rate)", "rate"),
+    base("%RH", "percentage (relative humidity)", "humidity"),
+    base("%EL", "percentage (remaining battery energy level)", "battery_level"),
+    base("EL", "seconds (remaining battery energy level)", "battery_time"),
+    base("1/s", "1 per second (event rate)", "rate"),
     primary("1/min", "1 per minute (event rate, rpm)", "rate", ["1/min", "1/s"], [1.0, 0.0, 60.0]),
     primary("beat/min", "1 per minute (heart rate)", "heart_rate", ["beat/min", "1/s"], [1.0, 0.0, 60.0]),
-    same("beats", "1 (cumulative number of heart beats)", "heart_beats"),
-    same("S/m", "siemens per meter (conductivity)", "conductivity"),
+    base("beats", "1 (cumulative number of heart beats)", "heart_beats"),
+    base("S/m", "siemens per meter (conductivity)", "conductivity"),
     primary("B", "byte (information content)", "information", ["B", "bit"], [8.0, 0.0, 1.0]),
-    same("VA", "volt-ampere (apparent power)", "apparent_power"),
-    same("VAs", "volt-ampere second (apparent energy)", "apparent_energy"),
-    same("var", "volt-ampere reactive (reactive power)", "reactive_power"),
-    same("vars", "volt-ampere reactive second (reactive energy)", "reactive_energy"),
-    same("J/m", "joule per meter (energy per distance)", "energy_per_distance"),
-    same("kg/m3", "kilogram per cubic meter (mass concentration)", "concentration"),
+    base("VA", "volt-ampere (apparent power)", "apparent_power"),
+    base("VAs", "volt-ampere second (apparent energy)", "apparent_energy"),
+    base("var", "volt-ampere reactive (reactive power)", "reactive_power"),
+    base("vars", "volt-ampere reactive second (reactive energy)", "reactive_energy"),
+    base("J/m", "joule per meter (energy per distance)", "energy_per_distance"),
+    base("kg/m3", "kilogram per cubic meter (mass concentration)", "concentration"),
     primary("deg", "degree (angle)", "angle", ["deg", "rad"], [std::f64::consts::PI, 0.0, 180.0]),
     // RFC 8798, section 3.
     secondary("ms", "millisecond", "duration", ["s", "s"], [1.0, 0.0, 1_000.0]),

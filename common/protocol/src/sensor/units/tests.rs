@@ -18,7 +18,7 @@ fn the_registry_is_complete_and_consistent() {
 }
 
 #[test]
-fn values_of_the_standard() {
+fn conversions_give_exact_values() {
     for (value, from, to, expected) in [
         (100.0, "ms", "s", 0.1),     // RFC 8798's own example
         (10.0, "dBm", "dBW", -20.0), // RFC 8798's own example
@@ -42,7 +42,7 @@ fn values_of_the_standard() {
 }
 
 #[test]
-fn fahrenheit_is_exact_at_its_fixed_points() {
+fn fahrenheit_conversions_are_exact_at_reference_points() {
     for (fahrenheit, celsius) in [(32.0, 0.0), (212.0, 100.0), (-40.0, -40.0), (98.6, 37.0), (68.0, 20.0)] {
         assert_eq!(unit("degF").convert(fahrenheit, unit("Cel")), Ok(celsius));
         assert_eq!(unit("°F").convert(fahrenheit, unit("degF")), Ok(fahrenheit));
@@ -50,18 +50,18 @@ fn fahrenheit_is_exact_at_its_fixed_points() {
 }
 
 #[test]
-fn every_conversion_comes_back() {
+fn every_conversion_round_trips() {
     for from in Unit::all() {
         for to in Unit::all().filter(|to| from.converts_to(*to)) {
-            let there = from.convert(12.345, to).unwrap();
-            let back = to.convert(there, from).unwrap();
+            let converted = from.convert(12.345, to).unwrap();
+            let back = to.convert(converted, from).unwrap();
             assert!((back - 12.345).abs() < 1e-9, "{from} -> {to}: {back}");
         }
     }
 }
 
 #[test]
-fn errors_read_well() {
+fn errors_suggest_the_nearest_unit() {
     for (given, message) in [
         ("cel", r#""cel" is not a SenML unit; the nearest is "Cel" (degrees Celsius)"#),
         ("Celsius", r#""Celsius" is not a SenML unit; the nearest is "Cel" (degrees Celsius)"#),

@@ -10,7 +10,7 @@ use crate::task::{
 };
 
 #[test]
-fn a_copy_drops_what_would_lose_or_double_it_and_keeps_the_rest() {
+fn a_copy_drops_properties_that_lose_or_duplicate_it_and_keeps_the_rest() {
     let now = UNIX_EPOCH + Duration::from_secs(1000);
     let mut table = FieldTable::default();
     for name in ["x-death", "x-first-death-reason", "x-delivery-count", "CC", "BCC", "mine"] {
@@ -41,56 +41,57 @@ fn a_copy_drops_what_would_lose_or_double_it_and_keeps_the_rest() {
 }
 
 #[test]
-fn a_record_of_a_pack_leaves_as_the_message_its_sender_could_have_published() {
+fn a_copy_of_a_batch_record_has_the_records_id_content_type_and_trace() {
     let mut table = FieldTable::default();
     table.insert("mine".into(), long("v"));
-    table.insert(header::TRACEPARENT.into(), long("the pack's"));
-    let pack = BasicProperties::default()
-        .with_message_id("pack".into())
+    table.insert(header::TRACEPARENT.into(), long("the batch's"));
+    let batch = BasicProperties::default()
+        .with_message_id("batch".into())
         .with_content_type(BATCH.into())
         .with_headers(table);
-    let whole = Envelope::read("k", &pack, None, |_| true, UNIX_EPOCH).unwrap();
-    let shown = |task: &Envelope| {
-        let copy = Copied::of(&pack, task, UNIX_EPOCH).into_properties();
+    let whole = Envelope::read("k", &batch, None, |_| true, UNIX_EPOCH).unwrap();
+    let fields = |task: &Envelope| {
+        let copy = Copied::of(&batch, task, UNIX_EPOCH).into_properties();
         let text = |name| header::get(copy.headers(), name).and_then(header::text);
-        let written = copy.content_type().as_ref().unwrap().to_string();
-        (copy.message_id().as_ref().unwrap().to_string(), written, text("mine"), text(header::TRACEPARENT))
+        let content_type = copy.content_type().as_ref().unwrap().to_string();
+        let id = copy.message_id().as_ref().unwrap().to_string();
+        (id, content_type, text("mine"), text(header::TRACEPARENT))
     };
-    let record = |id: &str, written: &str, trace: Option<&str>| {
-        (id.to_owned(), written.to_owned(), Some("v".to_owned()), trace.map(str::to_owned))
+    let expected = |id: &str, content_type: &str, trace: Option<&str>| {
+        (id.to_owned(), content_type.to_owned(), Some("v".to_owned()), trace.map(str::to_owned))
     };
-    assert_eq!(shown(&whole), record("pack", BATCH, Some("the pack's")));
-    let theirs = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    assert_eq!(fields(&whole), expected("batch", BATCH, Some("the batch's")));
+    let traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let body = format!(
-        r#"[{{"id":"a","senml":true,"payload":[]}},{{"id":"b","traceparent":"{theirs}","payload":{{}}}}]"#
+        r#"[{{"id":"a","senml":true,"payload":[]}},{{"id":"b","traceparent":"{traceparent}","payload":{{}}}}]"#
     );
     let records: Vec<_> =
-        read_batch(body.as_bytes()).unwrap().iter().map(|it| shown(&it.envelope(&whole))).collect();
+        read_batch(body.as_bytes()).unwrap().iter().map(|it| fields(&it.envelope(&whole))).collect();
     let expected =
-        [record("a", "application/senml+json", None), record("b", "application/json", Some(theirs))];
+        [expected("a", "application/senml+json", None), expected("b", "application/json", Some(traceparent))];
     assert_eq!(records, expected);
 }
 
 #[test]
-fn a_copy_belongs_to_the_trace_that_its_task_came_with_or_was_given() {
-    let given = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+fn a_copy_keeps_the_tasks_trace_or_takes_the_one_its_worker_started() {
+    let started = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let copied_from = |parent: &str| {
         let mut table = FieldTable::default();
         table.insert(header::TRACEPARENT.into(), long(parent));
         let original = BasicProperties::default().with_headers(table);
         let mut task = Envelope::read("k", &original, None, |_| true, UNIX_EPOCH).unwrap();
-        task.trace = task.trace.or_else(|| TraceContext::parse(given, Some("v=1")));
+        task.trace = task.trace.or_else(|| TraceContext::parse(started, Some("v=1")));
         let copy = Copied::of(&original, &task, UNIX_EPOCH).into_properties();
         let text = |name| header::get(copy.headers(), name).and_then(header::text);
         (text(header::TRACEPARENT).unwrap(), text(header::TRACESTATE))
     };
-    assert_eq!(copied_from("unreadable"), (given.to_owned(), Some("v=1".to_owned())));
-    let later = given.replace("00-", "cc-");
-    assert_eq!(copied_from(&later), (later, None));
+    assert_eq!(copied_from("unreadable"), (started.to_owned(), Some("v=1".to_owned())));
+    let later_version = started.replace("00-", "cc-");
+    assert_eq!(copied_from(&later_version), (later_version, None));
 }
 
 #[test]
-fn a_dead_letters_error_is_one_line() {
+fn the_error_of_a_dead_letter_is_one_line() {
     let copy = Copied::verbatim(&BasicProperties::default(), "some.key", UNIX_EPOCH)
         .dead(DeadReason::Rejected, "first\nsecond", "w", "fast", UNIX_EPOCH)
         .into_properties();
@@ -98,17 +99,17 @@ fn a_dead_letters_error_is_one_line() {
     assert_eq!(error.as_deref(), Some("first second"));
 }
 
-/// The bytes of the headers of these properties that are not ours, and the notes about those left out.
+/// The encoded size of the foreign headers, and the count and bytes of dropped ones if the headers say so.
 fn foreign(properties: &BasicProperties) -> (usize, Option<(i64, i64)>) {
     let headers = properties.headers().as_ref().unwrap().inner();
     let foreign = headers.iter().filter(|(name, _)| !is_internal(name.as_str()));
     let number = |name| header::get(properties.headers(), name).and_then(header::integer);
-    let note = number(header::DROPPED).zip(number(header::DROPPED_BYTES));
-    (foreign.map(|(name, value)| entry_bytes(name, value)).sum(), note)
+    let dropped = number(header::DROPPED).zip(number(header::DROPPED_BYTES));
+    (foreign.map(|(name, value)| entry_bytes(name, value)).sum(), dropped)
 }
 
 #[test]
-fn foreign_headers_are_left_out_the_largest_first_and_counted_over_all_copies() {
+fn foreign_headers_are_dropped_largest_first_and_counted_over_all_copies() {
     let mut table = FieldTable::default();
     table.insert("large".into(), long(&"x".repeat(100_000)));
     table.insert("medium".into(), long(&"x".repeat(20_000)));
@@ -130,7 +131,7 @@ fn foreign_headers_are_left_out_the_largest_first_and_counted_over_all_copies() 
 }
 
 #[test]
-fn a_bare_copy_names_the_task_and_says_what_became_of_it() {
+fn a_bare_copy_keeps_the_id_and_the_dead_letter_headers() {
     let mut table = FieldTable::default();
     for n in 0..100 {
         table.insert(format!("h{n:02}").as_str().into(), long(&"x".repeat(90)));
@@ -157,13 +158,13 @@ fn a_bare_copy_names_the_task_and_says_what_became_of_it() {
 }
 
 #[test]
-fn a_kind_that_does_not_fit_a_short_string_is_left_out() {
+fn a_routing_key_over_255_bytes_does_not_become_the_type() {
     let copy = Copied::verbatim(&BasicProperties::default(), &"k".repeat(256), UNIX_EPOCH);
     assert_eq!(copy.into_properties().kind(), &None);
 }
 
 #[test]
-fn a_forged_time_of_the_first_failure_is_replaced() {
+fn an_invalid_first_seen_header_is_replaced() {
     let mut table = FieldTable::default();
     table.insert(header::FIRST_SEEN.into(), long("yesterday"));
     let original = BasicProperties::default().with_headers(table);
@@ -174,7 +175,7 @@ fn a_forged_time_of_the_first_failure_is_replaced() {
 }
 
 proptest! {
-    /// Header names are ours half of the time, so that hostile values of them are common.
+    /// Half of the cases use Garenne's header names, so that invalid values of them are common.
     #[test]
     fn any_copy_fits_a_frame_and_reads_back_as_the_same_task(
         original in prop_oneof![
@@ -204,7 +205,7 @@ proptest! {
                 let copy = retry.into_properties();
                 prop_assert!(foreign(&copy).0 <= Copied::FOREIGN_BYTES);
                 let again = read(&copy).unwrap();
-                // What a copy gets, the original may have had none of.
+                // A copy always has an id and never a delivery count.
                 let expected = Envelope { id_given: true, delivery_count: 0, ..task };
                 prop_assert_eq!(again, expected);
             }
@@ -213,7 +214,7 @@ proptest! {
 }
 
 #[test]
-fn the_marks_of_the_quarantine_come_and_go_together() {
+fn quarantine_headers_are_set_and_removed_together() {
     let worker = WorkerIncarnation::new("w", "0195f0c2-7a10-7000-8000-00000000002a");
     let original = BasicProperties::default();
     let task = Envelope::read("k", &original, None, |_| true, UNIX_EPOCH).unwrap();
