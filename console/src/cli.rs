@@ -185,7 +185,7 @@ pub struct WhichArgs {
 /// `garenne topology …`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum TopologyVerb {
-    /// Create what is missing (needs the configure right)
+    /// Create what is missing (needs the configure permission)
     #[command(after_help = "Example:\n  garenne topology apply --amqp-url amqp://admin:…@broker:5672/%2f")]
     Apply,
     /// Compare the broker's exchanges, queues and bindings with what the settings want; 1 if they differ

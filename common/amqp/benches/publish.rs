@@ -1,5 +1,5 @@
-//! What it costs to publish 200 B with a confirm, a thousand in flight: with Garenne's publisher, which
-//! tells unroutable and refused messages from stored ones, and with the client library's own calls.
+//! Cost of publishing 200 B messages with confirms, 1,000 in flight: Garenne's publisher, which reports unroutable
+//! and refused messages, against raw lapin calls.
 //!
 //! `./dev bench publish [--rounds N] [--messages N] [--json FILE]`
 
@@ -18,9 +18,9 @@ use lapin::{
 };
 use tokio::process::Command;
 
-/// Unconfirmed at most.
+/// Most unconfirmed messages.
 const IN_FLIGHT: usize = 1000;
-/// Bytes of a body.
+/// Size of a body, in bytes.
 const BODY: usize = 200;
 const QUEUE: &str = "garenne-bench-publish";
 const WAYS: [&str; 2] = ["raw-lapin", "garenne"];
@@ -32,7 +32,7 @@ async fn main() -> Result<()> {
     }
     let rounds = number("--rounds", 5).map_err(anyhow::Error::msg)?;
     let messages = number("--messages", 100_000).map_err(anyhow::Error::msg)?;
-    let url = option("--amqp-url").context("--amqp-url is missing; ./dev bench gives it")?;
+    let url = option("--amqp-url").context("--amqp-url is missing; ./dev bench sets it")?;
     let mut rows = Rows::default();
     let broker = Broker::new(&url, "publish bench")?;
     rows.version("rabbitmq", broker.version().await?.to_string());
@@ -41,7 +41,7 @@ async fn main() -> Result<()> {
     for round in 0..rounds {
         for way in WAYS {
             empty_queue(&channel).await?;
-            // A process of its own: what it spends is its own.
+            // A process of its own, so that its CPU time is measured alone.
             let child = Command::new(std::env::current_exe()?)
                 .args(["--child", way, "--amqp-url", &url, "--messages", &messages.to_string()])
                 .stderr(Stdio::inherit())
@@ -64,7 +64,7 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// A quorum queue with nothing in it.
+/// Replaces the quorum queue with an empty one.
 async fn empty_queue(channel: &Channel) -> Result<()> {
     channel.queue_delete(QUEUE.into(), QueueDeleteOptions::default()).await?;
     let options = QueueDeclareOptions { durable: true, ..Default::default() };
@@ -82,7 +82,7 @@ fn task() -> (BasicProperties, Vec<u8>) {
     (task.properties(std::time::SystemTime::UNIX_EPOCH), task.body)
 }
 
-/// The process that publishes, and prints messages per second and microseconds of its own processor time.
+/// Publishes, and prints messages per second and microseconds of CPU time per message.
 async fn child() -> Result<()> {
     let url = option("--amqp-url").context("--amqp-url")?;
     let messages = number("--messages", 0).map_err(anyhow::Error::msg)?;
@@ -118,7 +118,7 @@ async fn child() -> Result<()> {
     Ok(())
 }
 
-/// Seconds, and seconds of processor time.
+/// Elapsed seconds, and seconds of CPU time.
 async fn measured(
     messages: usize,
     publish: impl AsyncFn((BasicProperties, Vec<u8>)) -> Result<()>,

@@ -1,4 +1,4 @@
-//! One broker, as a process knows it: where it is, who we are, how long to try.
+//! Opens connections to one broker: URL, certificates, a timeout per attempt, and retries with backoff.
 
 use std::{
     fmt,
@@ -24,22 +24,22 @@ use super::{error::BrokerError, frames};
 /// Opens connections to one broker.
 #[derive(Clone)]
 pub struct Broker {
-    /// Shared by its clones: what one reads again is news to all.
+    /// Shared by all clones: when one of them reads a new URL from the file, all use it.
     uri: Arc<RwLock<AMQPUri>>,
-    /// Where the URL came from, if that may change.
+    /// Set if the URL came from a file, which is read again for each connection.
     source: Option<SecretUrl>,
     tls: Certificates,
     program: String,
     attempt_timeout: Duration,
-    /// Told by the broker at the start of the last connection of any clone.
+    /// From `connection.start` of the last connection of any clone; `None` after a failed attempt.
     version: Arc<RwLock<Option<BrokerVersion>>>,
 }
 
-/// RabbitMQ's own default.
+/// Largest frame offered to the broker, in bytes: RabbitMQ's own default.
 const FRAME_MAX: u32 = 131_072;
 
 impl Broker {
-    /// A broker at `url`; `program` names the connections in the broker's own listings.
+    /// A broker at `url`. Its connections are named `<program> <role>`, as the management UI shows them.
     ///
     /// # Errors
     /// [`BrokerError::Url`].
@@ -56,8 +56,8 @@ impl Broker {
         })
     }
 
-    /// A broker as the settings name it. A URL that came from a file is read again for each connection, so
-    /// that a password that is rotated there needs no restart.
+    /// The broker of the settings `amqp_url` and `amqp_tls`. A URL that came from a file is read again for each
+    /// connection, so that a rotated password needs no restart.
     ///
     /// # Errors
     /// [`BrokerError::Url`].
@@ -71,7 +71,7 @@ impl Broker {
         self.uri.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The URL as its file has it now; the last one that could be read while it has none.
+    /// The URL that the file holds now, or the last valid one if it cannot be read.
     async fn current(&self) -> AMQPUri {
         if let Some(source) = &self.source {
             let read =
@@ -80,14 +80,14 @@ impl Broker {
                 Ok(uri) => *self.uri.write().unwrap_or_else(PoisonError::into_inner) = uri,
                 Err(problem) => {
                     let file = source.file().unwrap_or("".as_ref()).display();
-                    tracing::warn!(%file, problem, "amqp_url cannot be read again: the last one is used");
+                    tracing::warn!(%file, problem, "cannot read amqp_url again, using the last valid one");
                 }
             }
         }
         self.uri()
     }
 
-    /// Host and port, for messages.
+    /// `host:port`, for messages.
     pub fn address(&self) -> String {
         let authority = self.uri().authority;
         format!("{}:{}", authority.host, authority.port)
@@ -98,16 +98,16 @@ impl Broker {
         self.uri().vhost
     }
 
-    /// An error of a connection to this broker, in words that say what to do.
+    /// Converts an error of a connection to this broker into one that says what to do.
     pub fn explain(&self, error: &lapin::Error) -> BrokerError {
         BrokerError::from_lapin(error, &self.uri())
     }
 
-    /// One attempt, with a timeout of its own: a proxy in front of the broker may accept and stay
-    /// silent.
+    /// Makes one connection attempt, within 5 s: a proxy in front of the broker may accept the connection and
+    /// never answer.
     ///
     /// # Errors
-    /// [`BrokerError`].
+    /// The broker is unreachable or refuses the connection, or a certificate file cannot be read.
     pub async fn connect(&self, role: Role) -> Result<Connection, BrokerError> {
         let name = format!("{} {}", self.program, role.as_str());
         let properties = ConnectionProperties::default().with_connection_name(name.into());
@@ -123,14 +123,14 @@ impl Broker {
                 detail: format!("no AMQP answer within {} s", self.attempt_timeout.as_secs()),
             }),
         };
-        // A broker that was away may come back as another version.
-        let told = connected.as_ref().ok().and_then(|_| version.get().copied());
-        *self.version.write().unwrap_or_else(PoisonError::into_inner) = told;
+        // A broker that restarted may have another version.
+        let reported = connected.as_ref().ok().and_then(|_| version.get().copied());
+        *self.version.write().unwrap_or_else(PoisonError::into_inner) = reported;
         connected
     }
 
-    /// Tries until it works or `budget` is spent, backing off from 100 ms to 5 s with jitter. A
-    /// refusal ends it at once.
+    /// Repeats [`Broker::connect`] until it succeeds or `budget` is spent, with backoff from 100 ms to 5 s and
+    /// jitter. A final error ([`BrokerError::is_final`]) is returned at once.
     ///
     /// # Errors
     /// The last attempt's [`BrokerError`].
@@ -146,36 +146,36 @@ impl Broker {
                     if tokio::time::Instant::now() + wait >= give_up {
                         return Err(error);
                     }
-                    tracing::info!(%error, ?wait, "no connection yet");
+                    tracing::info!(%error, ?wait, "cannot connect to the broker, retrying");
                     tokio::time::sleep(wait).await;
                 }
             }
         }
     }
 
-    /// The broker's version, as it told at the start of the last connection that any clone of this made. Where
-    /// there was none, or the last attempt failed, connects for it.
+    /// The broker's version, from the last connection of any clone. If there was none, or the last attempt
+    /// failed, opens a connection to ask for it.
     ///
     /// # Errors
-    /// [`BrokerError`].
+    /// As [`Broker::connect`], and [`BrokerError::NoVersion`].
     pub async fn version(&self) -> Result<BrokerVersion, BrokerError> {
-        if let Some(version) = self.told_version() {
+        if let Some(version) = self.last_version() {
             return Ok(version);
         }
         let connection = self.connect(Role::Operate).await?;
-        let told = self.told_version();
+        let reported = self.last_version();
         if let Err(error) = connection.close(200, "done".into()).await {
-            tracing::debug!(%error, "the connection was gone before it was closed");
+            tracing::debug!(%error, "the connection ended before it was closed");
         }
-        told.ok_or_else(|| BrokerError::NoVersion { address: self.address() })
+        reported.ok_or_else(|| BrokerError::NoVersion { address: self.address() })
     }
 
-    fn told_version(&self) -> Option<BrokerVersion> {
+    fn last_version(&self) -> Option<BrokerVersion> {
         *self.version.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The files as they are now.
+/// Reads the certificate files.
 async fn certificates(tls: &Certificates) -> Result<OwnedTLSConfig, BrokerError> {
     let read = async |setting: &'static str, file: &Path| {
         tokio::fs::read(file).await.map_err(|error| BrokerError::Certificate {
@@ -197,23 +197,22 @@ async fn certificates(tls: &Certificates) -> Result<OwnedTLSConfig, BrokerError>
 
 fn parse(url: &str) -> Result<AMQPUri, BrokerError> {
     let mut uri: AMQPUri = url.parse().map_err(BrokerError::Url)?;
-    // A half-open connection is noticed after two silent heartbeats.
+    // Seconds. Two missed heartbeats end a half-open connection.
     uri.query.heartbeat.get_or_insert(10);
-    // Said beforehand, the client's buffers are not grown (and so touched) after the handshake:
-    // 8 MB less resident memory a connection.
+    // Without it, lapin grows its buffers after the handshake: 8 MB more resident memory per connection.
     uri.query.frame_max.get_or_insert(FRAME_MAX);
     Ok(uri)
 }
 
-/// Shown without the password.
+/// Without the password.
 impl fmt::Debug for Broker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Broker").field("address", &self.address()).field("vhost", &self.vhost()).finish()
     }
 }
 
-/// Capped exponential waits with full jitter over the upper half, so that a fleet does not return in
-/// step.
+/// Capped exponential backoff. Each wait is random between half of its value and all of it, so that a fleet does
+/// not reconnect in step.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     next: Duration,
@@ -227,20 +226,19 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The next wait: doubles from 100 ms to the cap, 5 s by default.
+    /// The next wait. Its upper bound doubles from 100 ms to the cap, 5 s by default.
     pub fn next_wait(&mut self) -> Duration {
         let wait = self.next.mul_f64(rand::rng().random_range(0.5..1.0));
         self.next = (self.next * 2).min(self.cap);
         wait
     }
 
-    /// For who had a connection and lost it: at most a second apart, so that a broker that is back is
-    /// found at once.
+    /// Backoff after a lost connection: capped at 1 s, so that a broker that is back is found soon.
     pub fn reconnect() -> Self {
         Self { cap: Duration::from_secs(1), ..Self::default() }
     }
 
-    /// Starts over, after a success.
+    /// Starts again at 100 ms, after a success.
     pub fn reset(&mut self) {
         self.next = Self::default().next;
     }
@@ -251,7 +249,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn nobody_there_is_one_line_with_what_to_do() {
+    async fn an_unreachable_broker_is_a_one_line_error_with_advice() {
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let broker = Broker::new(&format!("amqp://guest:secret@127.0.0.1:{port}/%2f"), "test").unwrap();
         let error = broker.connect(Role::Operate).await.unwrap_err();
@@ -263,13 +261,13 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_url_says_how_one_looks() {
+    fn the_error_for_a_bad_url_shows_a_valid_one() {
         let error = Broker::new("http://x", "test").unwrap_err();
         assert!(error.to_string().contains("amqp://user:password@host:5672/%2f"), "{error}");
     }
 
     #[test]
-    fn waits_double_to_a_cap_and_vary() {
+    fn backoff_doubles_up_to_the_cap_with_jitter() {
         let mut backoff = Backoff::default();
         let waits: Vec<_> = (0..12).map(|_| backoff.next_wait()).collect();
         assert!(waits[0] >= Duration::from_millis(50) && waits[0] < Duration::from_millis(100));

@@ -1,4 +1,4 @@
-//! Putting the topology on a broker, or finding out that it is there.
+//! Declares the topology on a broker, or verifies by passive declares that it exists.
 
 use lapin::{
     Channel, Connection, ErrorKind,
@@ -16,12 +16,12 @@ use garenne_protocol::{
     topology::{Arg, Binding, Destination, Exchange, ExchangeKind, Queue, Route, Topology},
 };
 
-/// Why the topology is not there.
+/// Why the topology could not be declared or verified.
 #[derive(Debug, Error)]
 pub enum TopologyError {
-    /// The user may not create what is missing.
+    /// It is missing, and the user may not create it.
     #[error(
-        "{what} {name:?} is missing and this user may not create it: run `garenne topology apply` as a user with the configure right"
+        "{what} {name:?} is missing and this user may not create it: run `garenne topology apply` as a user with the configure permission"
     )]
     Denied {
         /// `exchange` or `queue`.
@@ -29,7 +29,7 @@ pub enum TopologyError {
         /// Its name.
         name: String,
     },
-    /// It is there with other arguments.
+    /// It exists with other arguments.
     #[error(
         "{what} {name:?} exists with other arguments ({detail}): `garenne topology check` lists them; delete it or choose another --prefix"
     )]
@@ -38,10 +38,10 @@ pub enum TopologyError {
         what: &'static str,
         /// Its name.
         name: String,
-        /// The broker's words.
+        /// The broker's reply text.
         detail: String,
     },
-    /// The broker knows no such type of exchange.
+    /// The broker does not support consistent-hash exchanges.
     #[error(
         "lanes.{lane}.shards is over 1, which needs the broker's plugin rabbitmq_consistent_hash_exchange: run `rabbitmq-plugins enable rabbitmq_consistent_hash_exchange` on every node, or leave lanes.{lane}.shards at 1"
     )]
@@ -49,7 +49,7 @@ pub enum TopologyError {
         /// The lane with several shards.
         lane: String,
     },
-    /// The connection failed on the way.
+    /// The connection failed.
     #[error("cannot declare the topology: {0}")]
     Broker(#[from] lapin::Error),
 }
@@ -64,10 +64,10 @@ impl HasExit for TopologyError {
     }
 }
 
-/// Declares everything, whether it is there or not. Needs the configure right.
+/// Declares all exchanges, queues and bindings, existing ones included. Needs the configure permission.
 ///
 /// # Errors
-/// [`TopologyError`]: what is denied or differs is named.
+/// [`TopologyError`] names the exchange or queue that is denied or differs.
 pub async fn apply(connection: &Connection, topology: &Topology) -> Result<(), TopologyError> {
     let channel = connection.create_channel().await?;
     for exchange in &topology.exchanges {
@@ -76,12 +76,12 @@ pub async fn apply(connection: &Connection, topology: &Topology) -> Result<(), T
     for queue in &topology.queues {
         declare_queue(&channel, queue, false).await.map_err(|e| explain("queue", &queue.name, e))?;
     }
-    let gone = former_dividers(connection, topology).await?;
+    let absent = absent_hash_exchanges(connection, topology).await?;
     for route in &topology.routes {
         match route {
             Route::Bind(binding) => bind(&channel, binding).await,
             Route::Unbind(Binding { exchange, to, .. })
-                if gone.contains(&exchange.as_str()) || gone.contains(&to.name()) =>
+                if absent.contains(&exchange.as_str()) || absent.contains(&to.name()) =>
             {
                 Ok(())
             }
@@ -96,9 +96,9 @@ pub async fn apply(connection: &Connection, topology: &Topology) -> Result<(), T
     Ok(())
 }
 
-/// The dividers that nobody declares now and that are not there either: nothing is bound to them, and lanes
-/// that never had several queues need not be asked for each.
-async fn former_dividers<'a>(
+/// The consistent-hash exchanges in the topology's unbinds that it does not declare and the broker does not have.
+/// Their unbinds can be skipped, which saves one request per binding of each lane that never had several queues.
+async fn absent_hash_exchanges<'a>(
     connection: &Connection,
     topology: &'a Topology,
 ) -> Result<Vec<&'a str>, TopologyError> {
@@ -106,57 +106,57 @@ async fn former_dividers<'a>(
     let mut names: Vec<_> = topology.unbound().map(|it| it.exchange.as_str()).collect();
     names.retain(|name| !declared(name));
     names.dedup();
-    let mut gone = Vec::new();
+    let mut absent = Vec::new();
     for name in names {
         let channel = connection.create_channel().await?;
         let options = ExchangeDeclareOptions { passive: true, ..Default::default() };
         let kind = lapin::ExchangeKind::Custom(ExchangeKind::ConsistentHash.as_str().into());
         let found = channel.exchange_declare(name.into(), kind, options, FieldTable::default()).await;
-        match look(found)? {
-            Look::Exists => channel.close(200, "looked".into()).await?,
-            Look::Missing => gone.push(name),
-            // Unbinding says what is denied.
-            Look::Denied => {}
+        match existence(found)? {
+            Existence::Exists => channel.close(200, "done".into()).await?,
+            Existence::Missing => absent.push(name),
+            // The unbind fails later, with the binding's name.
+            Existence::Denied => {}
         }
     }
-    Ok(gone)
+    Ok(absent)
 }
 
-/// Makes sure that everything exists: looks first, which needs no right to declare, and creates it all where
-/// something is missing.
+/// Makes sure that the topology exists: checks with passive declares, which need no configure permission, and
+/// declares everything if something is missing.
 ///
-/// From 4.3 the broker lets a user look only at what it has some right on. What this user has no right on is
-/// taken to exist: this user can neither use nor create it.
+/// Since 4.3 the broker refuses a passive declare to a user without any permission on the name. Such an exchange
+/// or queue counts as existing: this user could neither use nor create it.
 ///
 /// # Errors
-/// [`TopologyError::Denied`] names what is missing and may not be created.
+/// [`TopologyError::Denied`] names the first one that is missing, if the user may not create it.
 pub async fn ensure(connection: &Connection, topology: &Topology) -> Result<(), TopologyError> {
     let Some((what, name)) = missing(connection, topology).await? else { return Ok(()) };
     apply(connection, topology).await.map_err(|error| match error {
-        // What is denied is the first of all, there or not.
+        // `apply` is denied at the first name it declares, which may exist: report the missing one.
         TopologyError::Denied { .. } => TopologyError::Denied { what, name },
         error => error,
     })
 }
 
-/// The first that is not there.
+/// Kind and name of the first exchange or queue that does not exist.
 async fn missing(
     connection: &Connection,
     topology: &Topology,
 ) -> Result<Option<(&'static str, String)>, TopologyError> {
     let mut channel = connection.create_channel().await?;
     for exchange in &topology.exchanges {
-        match look(declare_exchange(&channel, exchange, true).await)? {
-            Look::Exists => {}
-            Look::Missing => return Ok(Some(("exchange", exchange.name.clone()))),
-            Look::Denied => channel = connection.create_channel().await?,
+        match existence(declare_exchange(&channel, exchange, true).await)? {
+            Existence::Exists => {}
+            Existence::Missing => return Ok(Some(("exchange", exchange.name.clone()))),
+            Existence::Denied => channel = connection.create_channel().await?,
         }
     }
     for queue in &topology.queues {
-        match look(declare_queue(&channel, queue, true).await)? {
-            Look::Exists => {}
-            Look::Missing => return Ok(Some(("queue", queue.name.clone()))),
-            Look::Denied => channel = connection.create_channel().await?,
+        match existence(declare_queue(&channel, queue, true).await)? {
+            Existence::Exists => {}
+            Existence::Missing => return Ok(Some(("queue", queue.name.clone()))),
+            Existence::Denied => channel = connection.create_channel().await?,
         }
     }
     channel.close(200, "done".into()).await?;
@@ -164,7 +164,7 @@ async fn missing(
 }
 
 /// What a passive declare found.
-enum Look {
+enum Existence {
     Exists,
     /// The broker closed the channel.
     Missing,
@@ -172,12 +172,12 @@ enum Look {
     Denied,
 }
 
-fn look(looked: Result<(), lapin::Error>) -> Result<Look, TopologyError> {
-    match looked {
-        Ok(()) => Ok(Look::Exists),
+fn existence(declared: Result<(), lapin::Error>) -> Result<Existence, TopologyError> {
+    match declared {
+        Ok(()) => Ok(Existence::Exists),
         Err(error) => match reply_code(&error) {
-            Some(404) => Ok(Look::Missing),
-            Some(403) => Ok(Look::Denied),
+            Some(404) => Ok(Existence::Missing),
+            Some(403) => Ok(Existence::Denied),
             _ => Err(error.into()),
         },
     }
@@ -207,7 +207,7 @@ async fn bind(channel: &Channel, binding: &Binding) -> Result<(), lapin::Error> 
     }
 }
 
-/// Nothing happens where there is no such binding, queue or exchange.
+/// Does nothing if the binding, queue or exchange does not exist.
 async fn unbind(channel: &Channel, binding: &Binding) -> Result<(), lapin::Error> {
     let Binding { exchange, to, key } = binding;
     let (from, key, none) = (exchange.as_str().into(), key.as_str().into(), FieldTable::default());
@@ -232,7 +232,7 @@ fn table<'a>(arguments: impl IntoIterator<Item = (&'a &'static str, &'a Arg)>) -
     table
 }
 
-/// AMQP's reply code, where the broker gave one.
+/// AMQP's reply code, if the broker sent one.
 pub(crate) fn reply_code(error: &lapin::Error) -> Option<u16> {
     match error.kind() {
         ErrorKind::ProtocolError(error) => Some(error.get_id()),
@@ -240,7 +240,7 @@ pub(crate) fn reply_code(error: &lapin::Error) -> Option<u16> {
     }
 }
 
-/// Brokers before 4.0 end the connection over an unknown type (503), later ones the channel (406).
+/// For an unknown exchange type, brokers before 4.0 close the connection (503), later ones the channel (406).
 fn unknown_type(exchange: &Exchange, error: lapin::Error) -> TopologyError {
     let unknown = match error.kind() {
         ErrorKind::ProtocolError(broker) => broker.get_message().as_str().contains("unknown exchange type"),

@@ -1,4 +1,4 @@
-//! Why there is no connection, in words that say what to do.
+//! Errors of connections, each with advice for the operator.
 
 use std::path::PathBuf;
 
@@ -8,15 +8,15 @@ use thiserror::Error;
 
 use crate::declare::reply_code;
 
-/// A connection that could not be had, or was lost.
+/// Why a connection could not be opened, or was lost.
 #[derive(Clone, Debug, Error)]
 pub enum BrokerError {
-    /// Nobody answered, or the connection broke.
+    /// The broker did not answer, or the connection ended.
     #[error("no broker at {address}: {detail}; is RabbitMQ running there? (--amqp-url)")]
     Unavailable {
         /// Host and port.
         address: String,
-        /// What the network said.
+        /// The underlying error, on one line.
         detail: String,
     },
     /// The broker answered and refused.
@@ -30,11 +30,11 @@ pub enum BrokerError {
         user: String,
         /// The virtual host that was tried.
         vhost: String,
-        /// The broker's words.
+        /// The broker's reply text.
         detail: String,
     },
     /// The broker's server properties hold no version, so its queues cannot be declared.
-    #[error("the broker at {address} does not tell its version; is it RabbitMQ? (--amqp-url)")]
+    #[error("the broker at {address} does not report its version; is it RabbitMQ? (--amqp-url)")]
     NoVersion {
         /// Host and port.
         address: String,
@@ -42,15 +42,15 @@ pub enum BrokerError {
     /// A file of `amqp_tls` cannot be read.
     #[error("amqp_tls.{setting}: {} cannot be read: {detail}", file.display())]
     Certificate {
-        /// Which of them.
+        /// `ca`, `cert` or `key`.
         setting: &'static str,
-        /// Where it should be.
+        /// The configured path.
         file: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         detail: String,
     },
-    /// The URL cannot be read.
-    #[error("amqp_url cannot be read: {0}; it looks like amqp://user:password@host:5672/%2f")]
+    /// The URL cannot be parsed.
+    #[error("amqp_url cannot be parsed: {0}; expected a URL such as amqp://user:password@host:5672/%2f")]
     Url(String),
 }
 
@@ -65,7 +65,7 @@ impl HasExit for BrokerError {
 }
 
 impl BrokerError {
-    /// Whether trying again with the same settings is pointless.
+    /// True if another attempt with the same settings cannot succeed.
     pub fn is_final(&self) -> bool {
         !matches!(self, Self::Unavailable { .. })
     }

@@ -7,13 +7,13 @@ mod connect;
 pub mod declare;
 mod error;
 pub mod frames;
-mod heart;
+mod heartbeat_publisher;
 mod publisher;
 mod wire;
 
 pub use connect::{Backoff, Broker};
 pub use error::BrokerError;
 pub use frames::{take_unreadable, unreadable};
-pub use heart::Heart;
+pub use heartbeat_publisher::HeartbeatPublisher;
 pub use publisher::{Pending, PublishError, Publisher, PublisherConfig};
 pub use wire::{Message, Target};

@@ -1,9 +1,8 @@
 //! Confirmed, mandatory publishing with many messages in flight.
 //!
-//! Members of a deadpool are connections with one confirm channel each. A member is held only while
-//! frames are written, those of many messages together; confirms are awaited outside, so a thousand messages
-//! can be in flight on one member. A member whose channel died is dropped at its next turn and a new one is
-//! made.
+//! Each member of a deadpool is a connection with one confirm channel. A member is held only while the frames of
+//! a round of messages are written. Confirms are awaited without it, so that a thousand messages can be in flight
+//! on one member. A member whose channel closed is replaced when it is next taken from the pool.
 
 use std::{
     sync::{
@@ -41,21 +40,21 @@ use pending_publish::{Answer, Claim, PendingPublish};
 use publish_queue::PublishQueue;
 use writing::fits;
 
-/// Sizes and patience of a [`Publisher`].
+/// Limits and timeouts of a [`Publisher`].
 #[derive(Clone, Debug)]
 pub struct PublisherConfig {
-    /// Connections at most, 1 or more.
+    /// Most connections; 0 counts as 1.
     pub connections: usize,
-    /// Unconfirmed messages at most, over all connections.
+    /// Most unconfirmed messages over all connections; 0 counts as 1.
     pub in_flight: usize,
-    /// How long to wait for a free member or a free place in flight.
+    /// How long to wait for a free connection, and for an in-flight permit.
     pub acquire_timeout: Duration,
-    /// How long to wait for a confirm, from when the message was handed over; after it the message may or may
-    /// not be stored. One that waited for a connection longer than this has no more time once it is under way.
+    /// How long to wait for a confirm; after it the message is in doubt. Counts from [`Publisher::send`], the wait
+    /// for a connection included: a message that waited longer than this is in doubt as soon as it is written.
     pub confirm_timeout: Duration,
-    /// Whether a confirm is waited for as long as the connection lives, however long that is: the broker may have
-    /// the message already, and a caller that sends it again stores it twice. Heartbeats end the connection to a
-    /// broker that hangs.
+    /// If true, a confirm is awaited as long as the connection lives, without `confirm_timeout`: a caller that
+    /// gives up and sends the message again may store it twice. AMQP heartbeats end the connection to a broker
+    /// that hangs.
     pub while_connected: bool,
 }
 
@@ -80,25 +79,24 @@ pub struct Publisher {
     config: PublisherConfig,
     metrics: Option<ConnectionMetrics>,
     blocked: Arc<AtomicBool>,
-    side: Arc<Mutex<Option<Side>>>,
+    announcing: Arc<Mutex<Option<AnnounceChannel>>>,
 }
 
-/// The channel of announcements, and the connection that it is on.
-struct Side {
+/// The channel of [`Publisher::announce`], and its connection.
+struct AnnounceChannel {
     connection: Weak<Connection>,
     channel: Channel,
     header_limit: usize,
 }
 
-/// A message on its way.
+/// A message that was handed to a writer and is not confirmed yet.
 #[must_use = "a message is safe only once its confirm arrived"]
 pub struct Pending {
     answer: oneshot::Receiver<Answer>,
     claim: Claim,
-    /// How long to wait for a connection.
-    connection: Duration,
-    /// How long to wait for a confirm; without a limit, as long as the connection lives.
-    confirm: Option<Duration>,
+    acquire_timeout: Duration,
+    /// `None` waits as long as the connection lives.
+    confirm_timeout: Option<Duration>,
 }
 
 impl Publisher {
@@ -107,7 +105,7 @@ impl Publisher {
         Self::build(broker, config, None)
     }
 
-    /// The same, counting every message and showing its connection in `metrics`.
+    /// As [`Publisher::new`], and counts messages and shows the connection's state in `metrics`.
     pub fn observed(broker: Broker, config: PublisherConfig, metrics: ConnectionMetrics) -> Self {
         Self::build(broker, config, Some(metrics))
     }
@@ -124,13 +122,13 @@ impl Publisher {
                 recycle: None,
             })
             .build()
-            .expect("a runtime is given, which is all that build asks for");
+            .expect("the only requirement, a runtime for the timeouts, is set");
         let in_flight = Arc::new(Semaphore::new(config.in_flight.max(1)));
         let queue = PublishQueue::new(pool.clone(), config.connections.max(1));
-        Self { pool, queue, in_flight, config, metrics, blocked, side: Arc::default() }
+        Self { pool, queue, in_flight, config, metrics, blocked, announcing: Arc::default() }
     }
 
-    /// Connects now, so that a wrong password is known before work starts.
+    /// Opens a connection now, so that a wrong password is reported before work starts.
     ///
     /// # Errors
     /// As [`Publisher::publish`].
@@ -138,10 +136,10 @@ impl Publisher {
         self.member().await.map(drop)
     }
 
-    /// Sends a message and waits for the broker to confirm that a queue has it.
+    /// Publishes a message and waits for the broker to confirm that a queue has stored it.
     ///
     /// # Errors
-    /// [`PublishError`]; only [`PublishError::in_doubt`] ones may have been stored.
+    /// The message was not stored, unless [`PublishError::in_doubt`] is true: then it may have been.
     pub async fn publish(&self, message: Message) -> Result<(), PublishError> {
         let began = Instant::now();
         let outcome = match self.send(message).await {
@@ -164,48 +162,51 @@ impl Publisher {
     /// Hands a message to a writer; its confirm can be awaited later. Not counted in the metrics.
     ///
     /// # Errors
-    /// [`PublishError::Blocked`], [`PublishError::Busy`] where too much is in flight, and
-    /// [`PublishError::TooLarge`] where a name is too long. What else there is, [`Pending::confirmed`] says.
+    /// [`PublishError::Blocked`]; [`PublishError::Busy`] if no in-flight permit became free in time;
+    /// [`PublishError::TooLarge`] if the exchange or routing key is too long. [`Pending::confirmed`] returns all
+    /// other errors.
     pub async fn send(&self, message: Message) -> Result<Pending, PublishError> {
         if self.is_blocked() {
             return Err(PublishError::Blocked);
         }
         let (publish, claim, answer) = PendingPublish::new(message, self.permit().await?)?;
         self.queue.push(publish);
-        let PublisherConfig { acquire_timeout: connection, confirm_timeout, while_connected, .. } =
-            self.config;
-        let confirm = (!while_connected).then_some(confirm_timeout);
-        Ok(Pending { answer, claim, connection, confirm })
+        let PublisherConfig { acquire_timeout, confirm_timeout, while_connected, .. } = self.config;
+        let confirm_timeout = (!while_connected).then_some(confirm_timeout);
+        Ok(Pending { answer, claim, acquire_timeout, confirm_timeout })
     }
 
-    /// Sends a message that nobody waits for: unconfirmed, not counted, whether a queue takes it or not, on
-    /// a channel of its own. The broker's refusal closes that channel and nothing else.
+    /// Publishes a message without a confirm, on a channel of its own: not mandatory, and not counted in the
+    /// metrics. If the broker refuses it, only that channel closes.
     ///
     /// # Errors
-    /// Without a connection, while publishers are blocked, or with [`PublishError::Unheard`] where the
-    /// broker refused the announcement before.
+    /// There is no connection, publishers are blocked, or the message is too large;
+    /// [`PublishError::AnnounceRefused`] if the broker refused an earlier announcement.
     pub async fn announce(&self, message: Message) -> Result<(), PublishError> {
         if self.is_blocked() {
             return Err(PublishError::Blocked);
         }
         let Message { target, properties, body } = message;
         let address = Address::of(target)?;
-        let mut side = self.side.lock().await;
-        if let Some(used) = side.take_if(|side| !side.channel.status().connected())
-            && used.connection.upgrade().is_some_and(|connection| connection.status().connected())
+        let mut announcing = self.announcing.lock().await;
+        if let Some(closed) = announcing.take_if(|it| !it.channel.status().connected())
+            && closed.connection.upgrade().is_some_and(|connection| connection.status().connected())
         {
             let exchange = address.exchange.as_str();
-            let problem = format!("the broker refused a message to {exchange:?}: may this user write to it?");
-            return Err(PublishError::Unheard(problem));
+            let problem = format!(
+                "the broker refused a message to {exchange:?}: does this user have the write permission?"
+            );
+            return Err(PublishError::AnnounceRefused(problem));
         }
         let lost = |error: lapin::Error| PublishError::lost(&error);
-        let Side { channel, header_limit, .. } = match &*side {
-            Some(side) => side,
+        let AnnounceChannel { channel, header_limit, .. } = match &*announcing {
+            Some(open) => open,
             None => {
                 let connection = Arc::clone(&self.member().await?.connection);
                 let channel = connection.create_channel().await.map_err(lost)?;
                 let header_limit = header_limit(&connection);
-                side.insert(Side { connection: Arc::downgrade(&connection), channel, header_limit })
+                let connection = Arc::downgrade(&connection);
+                announcing.insert(AnnounceChannel { connection, channel, header_limit })
             }
         };
         fits(&properties, *header_limit)?;
@@ -214,24 +215,24 @@ impl Publisher {
         channel.basic_publish(exchange, key, options, &body, properties).await.map(drop).map_err(lost)
     }
 
-    /// Waits for what is in flight, at most a confirm's timeout, then closes every connection.
+    /// Waits for the messages in flight, at most `confirm_timeout`, then closes every connection.
     pub async fn close(&self) {
         let all = self.config.in_flight.max(1).try_into().unwrap_or(u32::MAX);
         let _ = timeout(self.config.confirm_timeout, self.in_flight.acquire_many(all)).await;
-        *self.side.lock().await = None;
+        *self.announcing.lock().await = None;
         self.pool.close();
     }
 
-    /// A permit for one message in flight.
+    /// Waits for the in-flight permit of one message.
     async fn permit(&self) -> Result<OwnedSemaphorePermit, PublishError> {
-        // There nearly always is one, and then no timer is needed.
+        // Fast path without a timer: a permit is nearly always free.
         if let Ok(permit) = Arc::clone(&self.in_flight).try_acquire_owned() {
             return Ok(permit);
         }
         let waited = self.config.acquire_timeout;
         Box::pin(timeout(waited, Arc::clone(&self.in_flight).acquire_owned()))
             .await
-            .map_err(|_| PublishError::Busy { what: "place in flight", waited })
+            .map_err(|_| PublishError::Busy { what: "in-flight permit", waited })
             .map(|permit| permit.expect("the semaphore is never closed"))
     }
 
@@ -241,48 +242,48 @@ impl Publisher {
 }
 
 impl Pending {
-    /// Whether a writer has taken it up: from then on it may be stored, whatever happens.
+    /// Whether a writer has claimed the message. From then on the broker may store it, also if the caller gives up.
     pub fn is_under_way(&self) -> bool {
         self.claim.is_taken()
     }
 
-    /// Waits for the broker's word: for a connection and, once the message is under way, for its confirm.
+    /// Waits for a connection and then for the broker's confirm.
     ///
     /// # Errors
-    /// [`PublishError::Busy`] or [`PublishError::Connect`], and nothing was sent; [`PublishError::TooLarge`], and
-    /// it never can be; or [`PublishError::Unroutable`], [`PublishError::Refused`], [`PublishError::InDoubt`] or
-    /// [`PublishError::Denied`].
+    /// [`PublishError::Busy`] or [`PublishError::Connect`]: nothing was sent. [`PublishError::TooLarge`]: it can
+    /// never be sent. [`PublishError::Unroutable`], [`PublishError::Refused`], [`PublishError::InDoubt`] or
+    /// [`PublishError::Denied`]: it was sent and is not confirmed.
     pub async fn confirmed(mut self) -> Result<(), PublishError> {
-        let early = self.confirm.map_or(self.connection, |confirm| self.connection.min(confirm));
-        // One timer for both: nearly every confirm comes before either would ring.
-        match timeout(early, &mut self.answer).await {
-            Ok(answer) => told(answer),
-            // Boxed, as what is rare: every message has such a future, which should be small.
-            Err(_) => Box::pin(self.late(early)).await,
+        let first = self.confirm_timeout.map_or(self.acquire_timeout, |it| it.min(self.acquire_timeout));
+        // One timer for the shorter of both timeouts: nearly every confirm arrives before it.
+        match timeout(first, &mut self.answer).await {
+            Ok(answer) => outcome(answer),
+            // Boxed, because it is rare and every message holds a future of this function.
+            Err(_) => Box::pin(self.confirmed_late(first)).await,
         }
     }
 
-    /// Goes on waiting after so long.
-    async fn late(mut self, waited: Duration) -> Result<(), PublishError> {
-        let Self { connection, confirm, .. } = self;
+    /// Continues after the first timeout, `waited`.
+    async fn confirmed_late(mut self, waited: Duration) -> Result<(), PublishError> {
+        let Self { acquire_timeout, confirm_timeout, .. } = self;
         if !self.is_under_way() {
-            match timeout(connection - waited, &mut self.answer).await {
-                Ok(answer) => return told(answer),
+            match timeout(acquire_timeout - waited, &mut self.answer).await {
+                Ok(answer) => return outcome(answer),
                 Err(_) if self.claim.take() => {
-                    return Err(PublishError::Busy { what: "connection", waited: connection });
+                    return Err(PublishError::Busy { what: "connection", waited: acquire_timeout });
                 }
                 Err(_) => {}
             }
         }
-        let Some(confirm) = confirm else { return told(self.answer.await) };
-        match timeout(confirm - waited, &mut self.answer).await {
-            Ok(answer) => told(answer),
-            Err(_) => Err(PublishError::InDoubt(format!("no confirm within {confirm:?}"))),
+        let Some(confirm_timeout) = confirm_timeout else { return outcome(self.answer.await) };
+        match timeout(confirm_timeout - waited, &mut self.answer).await {
+            Ok(answer) => outcome(answer),
+            Err(_) => Err(PublishError::InDoubt(format!("no confirm within {confirm_timeout:?}"))),
         }
     }
 }
 
-fn told(answer: Result<Answer, RecvError>) -> Result<(), PublishError> {
+fn outcome(answer: Result<Answer, RecvError>) -> Result<(), PublishError> {
     answer.unwrap_or_else(|_| Err(PublishError::InDoubt("the connection ended".into())))
 }
 

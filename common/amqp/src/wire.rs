@@ -1,51 +1,50 @@
 //! A message ready to be published.
 
 use bytes::Bytes;
+use garenne_protocol::topology::LaneQueues;
 use lapin::BasicProperties;
 
-use garenne_protocol::topology::LaneQueues;
-
-/// Where to.
+/// The destination of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The exchange; empty for the default one.
     pub exchange: String,
     /// The routing key; a queue's name through the default exchange.
     pub routing_key: String,
-    /// Whether a message that reaches no queue is an error.
+    /// AMQP's `mandatory`: a message that reaches no queue is returned, and publishing it fails.
     pub mandatory: bool,
 }
 
 impl Target {
-    /// Straight to a queue, which must exist.
+    /// A queue, through the default exchange. The queue must exist.
     pub fn queue(name: String) -> Self {
         Self { exchange: String::new(), routing_key: name, mandatory: true }
     }
 
-    /// Straight to a lane's queue, or to one of them, past the lane's bindings.
-    pub fn lane(place: LaneQueues<'_>) -> Self {
-        let (exchange, routing_key) = place.entry();
+    /// A lane's queue, or one of its shards, without the lane's bindings.
+    pub fn lane(queues: LaneQueues<'_>) -> Self {
+        let (exchange, routing_key) = queues.entry();
         Self { exchange, routing_key, mandatory: true }
     }
 
-    /// To an exchange; a queue must take it.
+    /// An exchange. At least one queue must be bound to it for the routing key.
     pub fn exchange(exchange: String, routing_key: String) -> Self {
         Self { exchange, routing_key, mandatory: true }
     }
 
-    /// To an exchange, whether anybody listens or not.
+    /// An exchange, not mandatory: without a bound queue the broker drops the message.
     pub fn announce(exchange: String, routing_key: String) -> Self {
         Self { exchange, routing_key, mandatory: false }
     }
 }
 
-/// What is sent there.
+/// A message and its destination.
 #[derive(Clone, Debug)]
 pub struct Message {
-    /// Where to.
+    /// Where it is published to.
     pub target: Target,
-    /// Properties; `message_id` tells returned messages apart.
+    /// The properties. `message_id` identifies the message if the broker returns it.
     pub properties: BasicProperties,
-    /// The body, shared with whoever may have to send it again.
+    /// The body. A clone shares it, so that keeping a copy to send again is cheap.
     pub body: Bytes,
 }

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use garenne_amqp::{Heart, Publisher, PublisherConfig};
+use garenne_amqp::{HeartbeatPublisher, Publisher, PublisherConfig};
 use garenne_common::{
     config::{ConfigError, host_name},
     exit::{Exit, Failure},
@@ -142,7 +142,7 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
         orders,
         server: settings.server.as_str(),
     });
-    let heart = Heart::start(
+    let heartbeats = HeartbeatPublisher::start(
         publisher.clone(),
         settings.names().events(),
         settings.common.events.heartbeat,
@@ -176,7 +176,7 @@ pub async fn run(settings: ProducerSettings) -> Result<Exit, Failure> {
     };
     watching.abort();
     connecting.abort();
-    heart.stop().await;
+    heartbeats.stop().await;
     publisher.close().await;
     traces.close(if interrupted { Duration::ZERO } else { LAST_EXPORT }).await;
     admin.close().await;

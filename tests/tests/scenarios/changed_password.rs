@@ -131,7 +131,7 @@ async fn changed_password_is_read_again_from_its_file() -> Result<()> {
     worker.until_not_ready_for("refused user").await?;
     let ids = scene.publish("bench.noop", &json!({}), "meanwhile", 10).await?;
     fs::write(&file, "")?;
-    worker.until_logged("amqp_url cannot be read again").await?;
+    worker.until_logged("cannot read amqp_url again").await?;
     fs::write(&file, user.url_with("second") + "\n")?;
     works_again(&scene, &mut worker, ids, "after").await?;
 

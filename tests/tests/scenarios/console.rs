@@ -65,7 +65,7 @@ async fn console_says_who_may_not_and_ends_with_77() -> Result<()> {
     assert_eq!(
         denied.stderr,
         [
-            "garenne: exchange \"garenne.unroutable\" is missing and this user may not create it: run `garenne topology apply` as a user with the configure right"
+            "garenne: exchange \"garenne.unroutable\" is missing and this user may not create it: run `garenne topology apply` as a user with the configure permission"
         ]
     );
     Ok(())

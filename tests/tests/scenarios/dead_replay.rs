@@ -165,7 +165,10 @@ async fn letters_that_cannot_be_published_stay_and_are_named() -> Result<()> {
     ends_with(&replayed, 1, "replayed 41 of 44 dead letters looked at");
     let said = replayed.stderr.join("\n");
     assert!(
-        said.contains("3 not replayed: no queue takes exchange \"\", routing key \"garenne.tasks.slow\": lost-0, lost-1, lost-2"),
+        said.contains(
+            "3 not replayed: no queue is bound to exchange \"\" for routing key \"garenne.tasks.slow\": \
+             lost-0, lost-1, lost-2"
+        ),
         "{said}"
     );
     assert_eq!(replayed.stderr.len(), 1, "{said}");

@@ -44,7 +44,7 @@ async fn returns_are_of_the_message_that_came_back() -> Result<()> {
     for (n, answer) in answers.iter().enumerate() {
         if n % 10 == 3 {
             let error = answer.as_ref().unwrap_err().to_string();
-            assert_eq!(error, format!("no queue takes exchange \"\", routing key \"missing-{n}\""));
+            assert_eq!(error, format!("no queue is bound to exchange \"\" for routing key \"missing-{n}\""));
         } else {
             assert!(answer.is_ok(), "{n}: {answer:?}");
         }
@@ -75,7 +75,7 @@ async fn exhausted_pool_waits_with_a_timeout() -> Result<()> {
     let began = Instant::now();
     let busy = publisher.publish(message(&queue, b"third".to_vec())?).await.unwrap_err();
     assert!(matches!(busy, PublishError::Busy { .. }), "{busy:?}");
-    assert_eq!(busy.to_string(), "publisher is busy: no place in flight within 1.5s");
+    assert_eq!(busy.to_string(), "publisher is busy: no in-flight permit within 1.5s");
     assert!(!busy.in_doubt(), "nothing was sent");
     assert!(began.elapsed().as_secs_f64() >= 1.5, "{:?}", began.elapsed());
 

@@ -96,7 +96,7 @@ async fn start_interrupted_by_a_signal_while_the_broker_is_unreachable() -> Resu
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let url = format!("amqp://guest:guest@127.0.0.1:{port}/%2f");
     let worker = starting(scene.worker_at("unreachable", &url)?).await?;
-    worker.until_logged("no connection yet").await?;
+    worker.until_logged("cannot connect to the broker, retrying").await?;
     leaves_at_once(worker).await
 }
 
@@ -140,7 +140,7 @@ async fn start_interrupted_by_quiet_begins_quiet() -> Result<()> {
     let (proxy, url) = Proxy::for_url(&scene.vhost().amqp_url()).await?;
     proxy.cut();
     let worker = starting(scene.worker_at("quiet", &url)?.stdout()).await?;
-    worker.until_logged("no connection yet").await?;
+    worker.until_logged("cannot connect to the broker, retrying").await?;
     worker.signal(Signal::TSTP)?;
     scene.publish("bench.noop", &json!({}), "task", 3).await?;
     proxy.heal();

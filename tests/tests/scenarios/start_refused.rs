@@ -53,7 +53,7 @@ async fn missing_topology_and_no_configure_right() -> Result<()> {
     assert_eq!(
         words,
         "exchange \"garenne.unroutable\" is missing and this user may not create it: \
-         run `garenne topology apply` as a user with the configure right"
+         run `garenne topology apply` as a user with the configure permission"
     );
     Ok(())
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use garenne_amqp::{BrokerError, Heart, Publisher};
+use garenne_amqp::{BrokerError, HeartbeatPublisher, Publisher};
 use garenne_common::{
     shutdown::{Command, Mode},
     telemetry::{Traces, admin::AdminPort, traces::LAST_EXPORT},
@@ -33,7 +33,7 @@ const CLOSING: Duration = Duration::from_secs(5);
 pub(super) struct Running {
     pub(super) lanes: Vec<Lane>,
     pub(super) membership: Membership,
-    pub(super) heart: Heart,
+    pub(super) heartbeats: HeartbeatPublisher,
     pub(super) intake: watch::Sender<Intake>,
     /// Lanes that the broker denied from the start.
     pub(super) denials: mpsc::Receiver<BrokerError>,
@@ -147,8 +147,19 @@ impl Running {
     }
 
     async fn close(self) {
-        let Self { lanes, membership, heart, clerk, publisher, link, hurry, handlers, traces, admin, .. } =
-            self;
+        let Self {
+            lanes,
+            membership,
+            heartbeats,
+            clerk,
+            publisher,
+            link,
+            hurry,
+            handlers,
+            traces,
+            admin,
+            ..
+        } = self;
         let settlers: Vec<_> = lanes.iter().map(|lane| lane.settlers.clone()).collect();
         let mut consumers: Vec<_> = lanes.into_iter().flat_map(|lane| lane.consumers).collect();
         if timeout(CLOSING, join_all(&mut consumers)).await.is_err() {
@@ -165,7 +176,7 @@ impl Running {
         let _ = timeout(CLOSING, clerk.idle()).await;
         let closing = async {
             let _ = timeout(CLOSING, membership.leave()).await;
-            heart.stop().await;
+            heartbeats.stop().await;
             let _ = timeout(CLOSING, publisher.close()).await;
             let _ = timeout(CLOSING, link.close()).await;
         };

@@ -6,7 +6,7 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use garenne_amqp::{Backoff, Broker, Heart, Publisher, PublisherConfig};
+use garenne_amqp::{Backoff, Broker, HeartbeatPublisher, Publisher, PublisherConfig};
 use garenne_common::{
     config::{Concurrency, Lane},
     exit::{Exit, HasExit},
@@ -215,12 +215,12 @@ pub(super) async fn start(
     };
     let (shown, every) = (Arc::clone(&status), vitals.every);
     let look = move || shown.beat(&vitals);
-    let heart = Heart::start(publisher.clone(), names.events(), every, asked, look);
+    let heartbeats = HeartbeatPublisher::start(publisher.clone(), names.events(), every, asked, look);
     admin.begin(status);
     Ok(Some(Running {
         lanes,
         membership,
-        heart,
+        heartbeats,
         intake,
         denials,
         clerk,

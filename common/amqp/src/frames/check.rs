@@ -1,10 +1,10 @@
-//! Whether lapin can parse a content header, decided without an allocation.
+//! Checks without allocating whether lapin can parse a content header.
 
 use std::fmt;
 
 use super::{MAX_DEPTH, cursor::Cursor};
 
-/// Why lapin cannot parse it.
+/// Why lapin cannot parse a content header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Problem {
     /// A short string is not UTF-8.
@@ -13,9 +13,9 @@ pub(super) enum Problem {
     TooDeep,
     /// A value's type octet is unknown.
     UnknownType(u8),
-    /// Something is longer or shorter than its length says.
+    /// A part is longer or shorter than its encoded length.
     Length(&'static str),
-    /// The frame is larger than was negotiated.
+    /// The frame is larger than the negotiated frame_max, both in bytes.
     TooLarge { bytes: usize, limit: usize },
 }
 
@@ -139,7 +139,7 @@ fn check_value(rest: &mut Cursor<'_>, depth: usize) -> Result<(), Problem> {
     }
 }
 
-/// The size of a value whose type has only one.
+/// Size in bytes of a value of a fixed-size type.
 fn fixed_size(octet: u8) -> Option<usize> {
     match octet {
         b'V' => Some(0),

@@ -1,6 +1,6 @@
 //! Reads AMQP's basic types from a slice, without a copy.
 
-/// What is left to read.
+/// The part of the slice that was not read yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor<'a>(&'a [u8]);
 
@@ -17,14 +17,14 @@ impl<'a> Cursor<'a> {
         self.0.len()
     }
 
-    /// The next `count` bytes, if there are as many.
+    /// The next `count` bytes; `None` if fewer are left.
     pub(super) fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
         Some(taken)
     }
 
-    /// The next `count` bytes, or fewer where the slice ends.
+    /// The next `count` bytes, or fewer at the end of the slice.
     pub(super) fn take_up_to(&mut self, count: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(count.min(self.0.len()));
         self.0 = rest;

@@ -1,4 +1,4 @@
-//! The filter itself, without input or output.
+//! The filter, independent of I/O.
 
 use std::{
     collections::HashMap,
@@ -13,15 +13,15 @@ use super::{
     repair::repaired,
 };
 
-/// What is read at once. Larger only while a larger header frame arrives.
+/// Size of the read buffer, in bytes. It grows only while a larger header frame arrives.
 const BUFFER: usize = 64 * 1024;
-/// Room that a read must find.
-const LEAST_READ: usize = 16 * 1024;
-/// Most bytes of one frame that are kept. A broker's frames are not larger than 131,072 bytes by default and
-/// what it added for dead-lettering; of a larger one the rest is dropped, and the first part is recovered.
-const KEPT: usize = 256 * 1024;
-/// A negotiated frame is not smaller.
-const LEAST_FRAME_MAX: usize = 4096;
+/// Least free space for a read, in bytes.
+const MIN_READ: usize = 16 * 1024;
+/// Most bytes buffered of one frame. By default, a broker's frames have at most 131,072 bytes plus the headers that
+/// dead-lettering adds. Of a larger header frame, the first part is repaired and the rest dropped.
+const MAX_KEPT: usize = 256 * 1024;
+/// Smallest frame_max that AMQP allows, in bytes.
+const MIN_FRAME_MAX: usize = 4096;
 
 const FRAME_METHOD: u8 = 1;
 const FRAME_HEADER: u8 = 2;
@@ -33,26 +33,26 @@ const PREFIX: usize = 7;
 /// The prefix and the end octet.
 const OVERHEAD: usize = PREFIX + 1;
 
-/// Passes the frames of a broker on, with those replaced that lapin cannot parse. Bytes go in by
-/// [`FrameFilter::space`] and [`FrameFilter::filled`], and come out by [`FrameFilter::output`] and
+/// Passes on a broker's frames and replaces those that lapin cannot parse. Bytes enter through
+/// [`FrameFilter::space`] and [`FrameFilter::filled`], and leave through [`FrameFilter::output`] and
 /// [`FrameFilter::consume`].
 #[derive(Debug)]
 pub struct FrameFilter {
     buffer: Vec<u8>,
-    /// What was read and not handed out is `buffer[start..end]`.
+    /// `buffer[start..end]` was read and not handed out.
     start: usize,
-    /// What may be handed out is `buffer[start..passed]`.
+    /// `buffer[start..passed]` was checked and may be handed out.
     passed: usize,
     end: usize,
-    /// Bytes of the current frame that follow `passed` and need no look.
+    /// Number of bytes after `passed` that belong to the current frame and need no check.
     skip: u64,
-    /// Bytes that follow `passed` and belong to a frame that was replaced.
+    /// Number of bytes after `passed` that belong to a replaced frame and are dropped.
     discard: u64,
-    /// A replaced frame, to be handed out before anything else.
+    /// The replacement of a frame, handed out before anything else.
     replacement: Vec<u8>,
-    /// How much of it was handed out.
+    /// How many bytes of the replacement were handed out.
     replaced: usize,
-    /// The framing is lost, or was never there: everything is passed on for lapin to refuse.
+    /// The stream has no AMQP framing (any more): everything is passed on, and lapin refuses it.
     raw: bool,
     frame_max: usize,
     /// Channels whose next content header belongs to a method that was replaced, and why it was.
@@ -65,7 +65,7 @@ pub struct FrameFilter {
 struct Prefix {
     kind: u8,
     channel: u16,
-    /// The whole frame.
+    /// Size of the whole frame, in bytes.
     total: u64,
 }
 
@@ -78,8 +78,8 @@ impl Prefix {
 }
 
 impl FrameFilter {
-    /// A filter for a client that offers `frame_max` (0 is no limit). `version` is set when the broker has
-    /// told its version.
+    /// A filter for a client that offers `frame_max` bytes (0: no limit). `version` is set when the broker's
+    /// `connection.start` has passed.
     pub fn new(frame_max: u32, version: Arc<OnceLock<BrokerVersion>>) -> Self {
         let mut filter = Self {
             buffer: Vec::new(),
@@ -91,7 +91,7 @@ impl FrameFilter {
             replacement: Vec::new(),
             replaced: 0,
             raw: false,
-            frame_max: KEPT,
+            frame_max: MAX_KEPT,
             replaced_methods: HashMap::new(),
             version,
         };
@@ -99,38 +99,38 @@ impl FrameFilter {
         filter
     }
 
-    /// The smaller limit holds, as in lapin's negotiation.
+    /// Lowers `frame_max`: the smaller limit holds, as in lapin's negotiation.
     fn limit(&mut self, frame_max: u32) {
         let limit = usize::try_from(frame_max).unwrap_or(usize::MAX);
         if limit > 0 {
-            self.frame_max = self.frame_max.min(limit.max(LEAST_FRAME_MAX));
+            self.frame_max = self.frame_max.min(limit.max(MIN_FRAME_MAX));
         }
     }
 
-    /// Room to read into; never empty. Call [`FrameFilter::filled`] with what was read.
+    /// Space to read into, never empty. Call [`FrameFilter::filled`] with the number of bytes read.
     pub fn space(&mut self) -> &mut [u8] {
         if self.start == self.end {
             (self.start, self.passed, self.end) = (0, 0, 0);
             if self.buffer.len() != BUFFER {
                 self.buffer = vec![0; BUFFER];
             }
-        } else if self.buffer.len() - self.end < LEAST_READ {
+        } else if self.buffer.len() - self.end < MIN_READ {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.passed, self.end) = (self.passed - self.start, self.end - self.start);
             self.start = 0;
-            if self.buffer.len() - self.end < LEAST_READ {
+            if self.buffer.len() - self.end < MIN_READ {
                 self.buffer.resize(self.buffer.len() * 2, 0);
             }
         }
         &mut self.buffer[self.end..]
     }
 
-    /// So many bytes were read into [`FrameFilter::space`].
+    /// Reports that `count` bytes were read into [`FrameFilter::space`].
     pub fn filled(&mut self, count: usize) {
         self.end += count;
     }
 
-    /// What may be handed on now; empty if more must be read first.
+    /// The bytes to hand out now; empty if more must be read first.
     pub fn output(&mut self) -> &[u8] {
         if self.replacement.is_empty() && self.passed == self.start {
             self.scan();
@@ -142,7 +142,7 @@ impl FrameFilter {
         }
     }
 
-    /// So many bytes of [`FrameFilter::output`] were handed on.
+    /// Reports that `count` bytes of [`FrameFilter::output`] were handed out.
     pub fn consume(&mut self, count: usize) {
         if self.replacement.is_empty() {
             self.start += count;
@@ -154,8 +154,8 @@ impl FrameFilter {
         }
     }
 
-    /// How many of the broker's next bytes need no look, so that they can be read past this filter. Call
-    /// [`FrameFilter::read_past`] with what was.
+    /// How many of the broker's next bytes need no check and can be read directly, without the buffer. Call
+    /// [`FrameFilter::read_past`] with the number of bytes that were.
     pub fn may_read_past(&self) -> usize {
         if self.start < self.end || !self.replacement.is_empty() {
             0
@@ -166,13 +166,13 @@ impl FrameFilter {
         }
     }
 
-    /// So many bytes were read past this filter.
+    /// Reports that `count` bytes were read without the buffer.
     pub fn read_past(&mut self, count: usize) {
         self.skip = self.skip.saturating_sub(count as u64);
     }
 
-    /// Moves `passed` as far as possible, up to a frame that must be replaced; replaces it if nothing is to
-    /// be handed out before it.
+    /// Advances `passed` up to the end or to a frame that must be replaced, and replaces that frame if nothing is
+    /// to be handed out before it.
     fn scan(&mut self) {
         self.discard();
         while self.passed < self.end {
@@ -186,7 +186,7 @@ impl FrameFilter {
                 self.passed += usize::try_from(count).unwrap_or(usize::MAX);
                 continue;
             }
-            // The answer to a protocol version that the broker does not speak, or no AMQP at all.
+            // A broker's answer to an unsupported protocol version, or no AMQP at all.
             if !matches!(self.buffer[self.passed], FRAME_METHOD | FRAME_HEADER | FRAME_BODY | FRAME_HEARTBEAT)
             {
                 self.raw = true;
@@ -217,7 +217,7 @@ impl FrameFilter {
         }
     }
 
-    /// The current frame's payload, if all of the frame is there. Without an end octet the framing is lost.
+    /// The current frame's payload, if the frame is complete. A wrong end octet sets `raw`.
     fn whole(&mut self, prefix: Prefix) -> Option<&[u8]> {
         let total = usize::try_from(prefix.total).ok()?;
         let frame = self.buffer[self.passed..self.end].get(..total)?;
@@ -227,10 +227,10 @@ impl FrameFilter {
         Some(&frame[PREFIX..total - 1])
     }
 
-    /// Looks at a method frame; whether the scan goes on.
+    /// Checks a method frame; true if the scan continues.
     fn method(&mut self, prefix: Prefix) -> bool {
-        if prefix.total > KEPT as u64 {
-            // No broker sends such a method.
+        if prefix.total > MAX_KEPT as u64 {
+            // No broker sends a method of this size.
             self.raw = true;
             return true;
         }
@@ -253,7 +253,7 @@ impl FrameFilter {
         match id {
             method::START => {
                 if let Some(version) = method::version(payload) {
-                    // A connection has one start.
+                    // Fails if set before: a connection has one `connection.start`.
                     let _ = self.version.set(version);
                 }
             }
@@ -268,13 +268,13 @@ impl FrameFilter {
         true
     }
 
-    /// Looks at a content header frame; whether the scan goes on.
+    /// Checks a content header frame; true if the scan continues.
     fn header(&mut self, prefix: Prefix) -> bool {
         let limit = self.frame_max;
         let (channel, too_large) = (prefix.channel, prefix.total > limit as u64);
         let problem = if too_large {
             let bytes = usize::try_from(prefix.total).unwrap_or(usize::MAX);
-            if self.end - self.passed < bytes.min(KEPT) {
+            if self.end - self.passed < bytes.min(MAX_KEPT) {
                 return false;
             }
             Some(Problem::TooLarge { bytes, limit })
@@ -296,7 +296,7 @@ impl FrameFilter {
         })
     }
 
-    /// Replaces the current frame, once nothing is to be handed out before it. The scan ends with it.
+    /// Replaces the current frame if nothing is to be handed out before it. False: the scan ends here.
     fn replace(&mut self, prefix: Prefix, with: impl FnOnce(&mut Self) -> Vec<u8>) -> bool {
         if self.raw {
             return true;
@@ -314,7 +314,7 @@ fn method_frame(channel: u16, payload: &[u8]) -> Vec<u8> {
     let mut frame = Vec::with_capacity(payload.len() + OVERHEAD);
     frame.push(FRAME_METHOD);
     frame.extend_from_slice(&channel.to_be_bytes());
-    // The payload is at most three times as large as one of KEPT bytes.
+    // At most three times MAX_KEPT: U+FFFD has three bytes.
     frame.extend_from_slice(&u32::try_from(payload.len()).unwrap_or(u32::MAX).to_be_bytes());
     frame.extend_from_slice(payload);
     frame.push(FRAME_END);

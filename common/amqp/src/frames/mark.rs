@@ -1,8 +1,8 @@
 //! The mark of a message whose content header was replaced.
 //!
-//! The mark is a header, because lapin hands on nothing else. Its value begins with random bytes that only
-//! this process knows, so that a publisher cannot forge it. It must not leave the process: a consumer takes it
-//! off ([`take_unreadable`]) before it publishes a copy.
+//! The mark is a header, because lapin passes nothing else on with a message. Its value starts with random bytes
+//! that only this process knows, so that a publisher cannot forge it. It must not leave the process: a consumer
+//! removes it ([`take_unreadable`]) before it publishes a copy.
 
 use std::{collections::BTreeMap, fmt::Display, sync::LazyLock};
 
@@ -14,7 +14,7 @@ use lapin::{
 /// The header that holds the mark.
 pub const UNREADABLE: &str = "garenne-unreadable";
 
-/// What every mark of this process begins with.
+/// The random prefix of all marks of this process.
 static SECRET: LazyLock<String> = LazyLock::new(|| format!("{:032x} ", rand::random::<u128>()));
 
 pub(super) fn mark(problem: &dyn Display) -> (ShortString, AMQPValue) {
@@ -30,13 +30,13 @@ fn problem(value: &AMQPValue) -> Option<&str> {
     }
 }
 
-/// Why the message could not be read as it was published: its properties are what could be recovered.
-/// Nothing for an ordinary message; a mark that a publisher wrote is an ordinary header.
+/// Why the message's content header was replaced; its properties are those that could be recovered. `None` for
+/// any other message, also if a publisher wrote a header of this name.
 pub fn unreadable(properties: &BasicProperties) -> Option<&str> {
     problem(properties.headers().as_ref()?.inner().get(UNREADABLE)?)
 }
 
-/// The same, and takes the mark off.
+/// As [`unreadable`], and removes the mark.
 pub fn take_unreadable(properties: &mut BasicProperties) -> Option<String> {
     let problem = unreadable(properties)?.to_owned();
     let headers = properties.headers().iter().flat_map(FieldTable::inner);

@@ -7,7 +7,7 @@ use garenne_protocol::topology::BrokerVersion;
 
 use super::{cursor::Cursor, repair::lossy};
 
-/// A part of a method's arguments.
+/// An argument of a method, or several of fixed size in a row.
 enum Field {
     Octets(usize),
     Short(&'static str),
@@ -76,7 +76,7 @@ pub(super) fn not_utf8(id: MethodId, payload: &[u8]) -> Option<&'static str> {
     None
 }
 
-/// The payload with every short string made UTF-8; nothing where its lengths are wrong.
+/// The payload with invalid UTF-8 in short strings replaced by U+FFFD; `None` if a length is wrong.
 pub(super) fn rewritten(id: MethodId, payload: &[u8]) -> Option<Vec<u8>> {
     let mut rest = Cursor::new(payload);
     let mut written = rest.take(4)?.to_vec();

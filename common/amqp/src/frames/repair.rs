@@ -1,4 +1,4 @@
-//! A well-formed content header with as much of a bad one as can be read.
+//! Builds a well-formed content header from the readable parts of a bad one.
 
 use amq_protocol::frame::{AMQPContentHeader, AMQPFrame, gen_frame};
 use lapin::{
@@ -13,7 +13,7 @@ use super::{
     mark::mark,
 };
 
-/// Most bytes of headers that are kept. A copy of the message needs room for headers of its own.
+/// Most bytes of headers that are kept: a copy of the message adds headers of its own.
 const MAX_HEADERS: usize = 32 * 1024;
 /// Most bytes of a short string.
 const MAX_SHORT: usize = 255;
@@ -26,8 +26,8 @@ const OF_BROKER: [&str; 5] = [
     "x-first-death-exchange",
 ];
 
-/// Replaces a content header frame by one that lapin can parse, marked with `problem`. `payload` may be cut
-/// short. The new frame is not larger than `frame_max`, which is 4,096 at least.
+/// Replaces a content header frame by one that lapin can parse, marked with `problem`. `payload` may be
+/// truncated. The new frame is not larger than `frame_max`, which is at least 4,096.
 pub(super) fn repaired(channel: u16, payload: &[u8], problem: &str, frame_max: usize) -> Vec<u8> {
     let mut rest = Cursor::new(payload);
     let class_id = rest.u16().unwrap_or_default();
@@ -51,7 +51,7 @@ pub(super) fn repaired(channel: u16, payload: &[u8], problem: &str, frame_max: u
         encode(&AMQPFrame::Header(channel, AMQPContentHeader { class_id, body_size, properties }))
     };
     let marked = frame(headers);
-    // Text that is not UTF-8 may take three times its room.
+    // U+FFFD in place of invalid bytes can triple the size of text.
     if marked.len() <= frame_max { marked } else { frame(Vec::new()) }
 }
 
@@ -60,7 +60,7 @@ fn encode(frame: &AMQPFrame) -> Vec<u8> {
     written.expect("writing to memory does not fail").into_inner().0
 }
 
-/// A header and the bytes that it took.
+/// A header and its encoded size in bytes.
 struct Header {
     name: ShortString,
     value: AMQPValue,
@@ -75,7 +75,7 @@ fn table(headers: Vec<Header>) -> FieldTable {
     table
 }
 
-/// Leaves out the largest headers until the others fit into `room`.
+/// Drops the largest headers until the others fit into `room` bytes.
 fn keep_smallest(headers: &mut Vec<Header>, room: usize) {
     if headers.iter().map(|header| header.size).sum::<usize>() <= room {
         return;
@@ -165,8 +165,8 @@ fn read_array(bytes: &[u8], depth: usize) -> FieldArray {
     values
 }
 
-/// The next value; where a string, table or array is shorter than its length says, what there is of it. What
-/// is nested too deep becomes void.
+/// The next value. Of a truncated string, table or array, the part that is there. A value nested deeper than
+/// [`MAX_DEPTH`] becomes void.
 fn read_value(rest: &mut Cursor<'_>, depth: usize) -> Option<AMQPValue> {
     let octet = rest.u8()?;
     if matches!(octet, b'F' | b'A' | b'S' | b'x') {
@@ -198,7 +198,7 @@ fn read_value(rest: &mut Cursor<'_>, depth: usize) -> Option<AMQPValue> {
     })
 }
 
-/// A text of a table.
+/// The long string `name` of an encoded table.
 pub(super) fn text(bytes: &[u8], name: &str) -> Option<String> {
     let headers = read_table(bytes, 1);
     match headers.into_iter().find(|header| header.name.as_str() == name)?.value {

@@ -24,18 +24,18 @@ use lapin::{
 
 use super::{filter::FrameFilter, stream::FrameStream};
 
-/// Tokio, but for the type of its TCP streams.
+/// Tokio with filtered TCP streams.
 #[derive(Clone, Debug)]
 struct FilteringTokio(Tokio);
 
 /// The filter reads what TLS has decrypted.
 type Filtered = FrameStream<AsyncTcpStream<<Tokio as Reactor>::TcpStream>>;
 
-/// Connects as lapin does, with a filter between its parser and the stream; TLS, where the URI asks for it,
-/// lies below the filter. `version` is set when the broker has told its version.
+/// Connects as lapin does, with a filter between its parser and the stream. With an `amqps` URI, TLS lies below the
+/// filter. `version` is set when the broker's `connection.start` has passed.
 ///
 /// # Errors
-/// lapin's.
+/// Those of lapin.
 pub(crate) async fn connect(
     uri: AMQPUri,
     properties: ConnectionProperties,

@@ -1,4 +1,4 @@
-//! A stream whose reader sees filtered frames.
+//! A stream whose reads pass the filter.
 
 use std::{
     io::{self, IoSlice},
@@ -10,10 +10,10 @@ use futures_io::{AsyncRead, AsyncWrite};
 
 use super::filter::FrameFilter;
 
-/// From so many bytes on a read past the filter's buffer is worth a call of its own.
-const LEAST_PAST: usize = 4096;
+/// Fewest bytes for which a read without the filter's buffer pays for its system call.
+const MIN_DIRECT_READ: usize = 4096;
 
-/// Filters what is read; what is written goes through.
+/// Filters reads; writes pass unchanged.
 #[derive(Debug)]
 pub(super) struct FrameStream<S> {
     inner: S,
@@ -41,14 +41,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for FrameStream<S> {
                 return Poll::Ready(Ok(count));
             }
             let past = filter.may_read_past().min(into.len());
-            if past >= LEAST_PAST {
+            if past >= MIN_DIRECT_READ {
                 let count = ready!(Pin::new(inner).poll_read(cx, &mut into[..past]))?;
                 filter.read_past(count);
                 return Poll::Ready(Ok(count));
             }
             let count = ready!(Pin::new(&mut *inner).poll_read(cx, filter.space()))?;
             if count == 0 {
-                // What is left of a frame is of no use to a parser.
+                // End of stream: an incomplete frame is dropped.
                 return Poll::Ready(Ok(0));
             }
             filter.filled(count);

@@ -17,7 +17,7 @@ fn filter() -> FrameFilter {
     FrameFilter::new(FRAME_MAX, Arc::new(OnceLock::new()))
 }
 
-/// What comes out of a filter that is given these chunks.
+/// The filter's output for these chunks.
 fn filtered<'a>(filter: &mut FrameFilter, chunks: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut out = Vec::new();
     for mut chunk in chunks {
@@ -32,7 +32,7 @@ fn filtered<'a>(filter: &mut FrameFilter, chunks: impl IntoIterator<Item = &'a [
                 if output.is_empty() {
                     break;
                 }
-                // Less than there is, as a reader with a small buffer takes it.
+                // Takes a part only, as a reader with a small buffer does.
                 let count = output.len().div_ceil(2);
                 out.extend_from_slice(&output[..count]);
                 filter.consume(count);
@@ -42,7 +42,7 @@ fn filtered<'a>(filter: &mut FrameFilter, chunks: impl IntoIterator<Item = &'a [
     out
 }
 
-/// The frames of some bytes, which must be nothing but whole frames.
+/// Parses bytes that consist of whole frames.
 fn parsed(mut bytes: &[u8]) -> Vec<AMQPFrame> {
     let mut frames = Vec::new();
     while !bytes.is_empty() {
@@ -81,7 +81,7 @@ fn header_payload(body_size: u64, flags: u16, properties: &[u8]) -> Vec<u8> {
     [&[0, 60, 0, 0][..], &body_size.to_be_bytes(), &flags.to_be_bytes(), properties].concat()
 }
 
-/// A content header on channel 1 with nothing but these encoded headers.
+/// A content header on channel 1 whose only property is this encoded header table.
 fn headers(table: &[u8]) -> Vec<u8> {
     raw(2, 1, &header_payload(2, 1 << 13, &long(table)))
 }
@@ -100,12 +100,12 @@ fn header_of(frames: &[AMQPFrame]) -> &AMQPContentHeader {
     found.expect("a content header")
 }
 
-/// The properties of a message whose content header frame is this, as lapin gets them.
+/// The properties that lapin gets of a message with this content header frame.
 fn received(header: &[u8]) -> BasicProperties {
     let stream = [&deliver(b"garenne.tasks", b"bench.noop"), header, &raw(3, 1, b"{}")].concat();
     let frames = parsed(&filtered(&mut filter(), [&stream[..]]));
     assert_eq!(frames.len(), 3);
-    assert_eq!(frames[2], AMQPFrame::Body(1, b"{}".to_vec()), "the body is as it was");
+    assert_eq!(frames[2], AMQPFrame::Body(1, b"{}".to_vec()), "the body is unchanged");
     header_of(&frames).properties.clone()
 }
 

@@ -1,14 +1,14 @@
-//! Where a message goes, in AMQP's own terms.
+//! Exchange and routing key as AMQP's short strings.
 
 use lapin::types::ShortString;
 
 use super::PublishError;
 use crate::wire::Target;
 
-/// The longest exchange name and routing key, bytes.
+/// Longest exchange name and routing key, in bytes.
 const MAX_NAME: usize = 255;
 
-/// A target whose names fit AMQP's short strings.
+/// A target's exchange and routing key, each at most [`MAX_NAME`] bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Address {
     pub(super) exchange: ShortString,
@@ -17,7 +17,7 @@ pub(super) struct Address {
 
 impl Address {
     /// # Errors
-    /// [`PublishError::TooLarge`] names what does not fit.
+    /// [`PublishError::TooLarge`] if the exchange or the routing key is too long.
     pub(super) fn of(target: Target) -> Result<Self, PublishError> {
         let fit = |what, name: String| {
             let bytes = name.len();
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_do_not_fit_are_an_error() {
+    fn names_over_255_bytes_are_an_error() {
         assert!(Address::of(Target::exchange("e".repeat(255), "k".repeat(255))).is_ok());
         let error = Address::of(Target::queue("q".repeat(256))).unwrap_err().to_string();
         assert_eq!(error, "the message's routing key has 256 bytes, 255 are allowed");

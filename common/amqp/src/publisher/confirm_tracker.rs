@@ -1,9 +1,8 @@
-//! A channel's task: it writes publishes and hears what the broker says of each.
+//! One task per channel, which writes publishes and tracks their confirms.
 //!
-//! The client library hands a returned message to whichever confirm it completes next, which with
-//! many in flight may be another message's. So one task per channel gathers every confirm that is
-//! ready before it speaks for any of them, and matches returns by exchange, routing key and `message_id`
-//! together. The same task writes.
+//! lapin attaches a returned message (`basic.return`) to the confirm that it completes next. With many messages in
+//! flight that may be another message's. So the task collects all confirms that are ready before it answers any of
+//! them, and matches returns by exchange, routing key and `message_id`.
 
 use std::{collections::HashMap, future::poll_fn, mem, sync::Arc, time::Duration};
 
@@ -22,11 +21,11 @@ use super::{
     writing::{Round, Sent, Writing, Written},
 };
 
-/// How often it is checked that the channel of unconfirmed messages lives. The client library ends their confirms
-/// with the channel; one that it forgot would be waited for without end.
+/// How often the task checks, while messages are unconfirmed, that the channel is open. lapin fails their confirms
+/// when the channel closes; this check ends the wait for a confirm that lapin has lost.
 const CHANNEL_CHECK: Duration = Duration::from_secs(2);
 
-/// The channel's task, seen from outside. It ends when this is dropped and nothing is in flight.
+/// Handle of a channel's task. The task ends when the handle is dropped and no message is in flight.
 pub(super) struct ConfirmTracker {
     rounds: mpsc::UnboundedSender<Round>,
     pub(super) task: JoinHandle<()>,
@@ -39,32 +38,32 @@ impl ConfirmTracker {
         Self { rounds, task }
     }
 
-    /// Whether its task runs. Without it nothing that is handed over is sent.
+    /// Whether the task runs. After its end, publishes that are handed over are not sent.
     pub(super) fn is_running(&self) -> bool {
         !self.task.is_finished() && !self.rounds.is_closed()
     }
 
-    /// Hands over publishes and waits until all of them are on the socket; their number is bounded by the
-    /// places in flight. The list comes back empty, for the next ones.
-    pub(super) async fn carry(&self, publishes: Vec<PendingPublish>) -> Vec<PendingPublish> {
+    /// Hands over publishes and waits until all of them are on the socket. The in-flight permits bound their
+    /// number. Returns the emptied list for reuse.
+    pub(super) async fn write(&self, publishes: Vec<PendingPublish>) -> Vec<PendingPublish> {
         let (written, all) = oneshot::channel();
-        // A task that is gone drops each publish's answer, which the waiting side reads as in doubt.
+        // If the task has ended, each publish's `answer` is dropped, which its sender reads as in doubt.
         let _ = self.rounds.send(Round { publishes, written });
         all.await.unwrap_or_default()
     }
 }
 
-/// What became of a publish.
+/// A confirm that arrived, before returns are matched.
 struct Settled {
-    /// Whether the broker says that it has it.
+    /// True for an ack, false for a nack.
     stored: Result<bool, PublishError>,
-    /// The message that came back with the confirm, which may be another one.
-    came_back: Option<Identity>,
+    /// The returned message that lapin attached to this confirm; it may be another message.
+    returned: Option<Identity>,
     identity: Identity,
     answer: oneshot::Sender<Answer>,
 }
 
-/// What a returned message is known by: where it was sent, and its id.
+/// Identifies a returned message.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Identity {
     address: Address,
@@ -85,7 +84,7 @@ async fn settle(Written { confirm, sent }: Written) -> Settled {
         Err(error) => Err(error),
     };
     drop(permit);
-    // What the library tells is large; what is kept of it is not.
+    // Keeps only the identity: lapin's value holds the whole returned message.
     let (stored, returned) = match confirmation {
         Ok(Confirmation::Ack(returned)) => (Ok(true), returned),
         Ok(Confirmation::Nack(returned)) => (Ok(false), returned),
@@ -94,20 +93,20 @@ async fn settle(Written { confirm, sent }: Written) -> Settled {
         }
         Err(error) => (Err(PublishError::lost_with(&error, bytes)), None),
     };
-    let came_back = returned.map(Identity::of_return);
-    Settled { stored, came_back, identity: Identity { address, id }, answer }
+    let returned = returned.map(Identity::of_return);
+    Settled { stored, returned, identity: Identity { address, id }, answer }
 }
 
 async fn run(channel: Arc<Channel>, header_limit: usize, mut rounds: mpsc::UnboundedReceiver<Round>) {
     let mut writing = Writing::new(Arc::clone(&channel), header_limit);
-    let mut flying = FuturesUnordered::new();
+    let mut unconfirmed = FuturesUnordered::new();
     let mut returned = Returned::default();
     let mut ready = Vec::new();
     let mut open = true;
     let mut check = interval(CHANNEL_CHECK);
     check.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut seen_dead = false;
-    while open || !writing.is_done() || !flying.is_empty() {
+    let mut seen_closed = false;
+    while open || !writing.is_done() || !unconfirmed.is_empty() {
         let first = tokio::select! {
             round = rounds.recv(), if open && writing.is_done() => {
                 match round {
@@ -117,42 +116,46 @@ async fn run(channel: Arc<Channel>, header_limit: usize, mut rounds: mpsc::Unbou
                 continue;
             }
             written = poll_fn(|cx| writing.poll_next(cx)), if !writing.is_done() => {
-                flying.extend(written.map(settle));
-                fly(&mut writing, &flying, settle);
+                unconfirmed.extend(written.map(settle));
+                collect_written(&mut writing, &unconfirmed, settle);
                 continue;
             }
-            Some(settled) = flying.next() => settled,
-            _ = check.tick(), if !writing.is_done() || !flying.is_empty() => {
-                if !channel.status().connected() && mem::replace(&mut seen_dead, true) {
-                    // What is still unanswered is in doubt.
+            Some(settled) = unconfirmed.next() => settled,
+            _ = check.tick(), if !writing.is_done() || !unconfirmed.is_empty() => {
+                if !channel.status().connected() && mem::replace(&mut seen_closed, true) {
+                    // Dropping the unanswered publishes reports them as in doubt.
                     return;
                 }
                 continue;
             }
         };
-        // A block of confirms is completed under a lock of the channel. Polling this once takes the
-        // same lock, so that after it the whole block is visible, returns included; what is confirmed
-        // was written before.
+        // lapin completes a block of confirms under a lock of the channel. Polling `wait_for_confirms` takes the
+        // same lock: after it the whole block is visible, returns included. Confirmed messages were written
+        // before, so `collect_written` makes all of them part of `unconfirmed`.
         let _ = channel.wait_for_confirms().now_or_never();
-        fly(&mut writing, &flying, settle);
+        collect_written(&mut writing, &unconfirmed, settle);
         ready.push(first);
-        while let Some(Some(settled)) = flying.next().now_or_never() {
+        while let Some(Some(settled)) = unconfirmed.next().now_or_never() {
             ready.push(settled);
         }
         answer(&mut ready, &mut returned);
     }
 }
 
-/// Has whatever is on the socket by now wait for its confirm. The next look at it wakes the task again.
-fn fly<F: Future>(writing: &mut Writing, flying: &FuturesUnordered<F>, settle: impl Fn(Written) -> F) {
+/// Moves the messages that are on the socket by now to `unconfirmed`. The waker is registered by the next poll.
+fn collect_written<F: Future>(
+    writing: &mut Writing,
+    unconfirmed: &FuturesUnordered<F>,
+    settle: impl Fn(Written) -> F,
+) {
     while let Some(Some(written)) = poll_fn(|cx| writing.poll_next(cx)).now_or_never() {
-        flying.push(settle(written));
+        unconfirmed.push(settle(written));
     }
 }
 
 fn answer(ready: &mut Vec<Settled>, returned: &mut Returned) {
     for settled in &mut *ready {
-        if let Some(message) = settled.came_back.take() {
+        if let Some(message) = settled.returned.take() {
             returned.note(message);
         }
     }
@@ -166,12 +169,12 @@ fn answer(ready: &mut Vec<Settled>, returned: &mut Returned) {
             Ok(false) => Err(PublishError::Refused { routing_key }),
             Err(error) => Err(error),
         };
-        // A sender that is gone wants no word.
+        // Fails if the sender has stopped waiting.
         let _ = answer.send(outcome);
     }
 }
 
-/// How many returned messages have no answer to their own confirm yet.
+/// Number of returned messages, by identity, whose own confirm was not answered yet.
 #[derive(Default)]
 struct Returned(HashMap<Identity, usize>);
 

@@ -1,4 +1,4 @@
-//! Why a message is not known to be safe.
+//! Errors of publishing.
 
 use std::time::Duration;
 
@@ -11,62 +11,62 @@ use thiserror::Error;
 
 use crate::{declare::reply_code, error::BrokerError};
 
-/// Why a message is not known to be safe.
+/// Why a message is not known to be stored.
 #[derive(Clone, Debug, Error)]
 pub enum PublishError {
-    /// Nothing was sent: every member was busy, or too much was in flight.
+    /// Nothing was sent: no connection or in-flight permit became free in time.
     #[error("publisher is busy: no {what} within {waited:?}")]
     Busy {
-        /// `connection` or `place in flight`.
+        /// `connection` or `in-flight permit`.
         what: &'static str,
-        /// How long was waited.
+        /// How long the caller waited.
         waited: Duration,
     },
-    /// Nothing was sent: no connection.
+    /// Nothing was sent: the connection could not be opened.
     #[error(transparent)]
     Connect(BrokerError),
-    /// Nothing was sent: the broker takes nothing from publishers, for lack of memory or disk.
+    /// Nothing was sent: the broker blocks publishers because of a memory or disk alarm.
     #[error("the broker blocks publishers: a resource alarm is on (memory or disk)")]
     Blocked,
-    /// Nothing was sent, or nothing was stored: the message is over a limit, now and whenever it is sent again.
+    /// Nothing was stored: the message is over a limit. Sending it again fails again.
     #[error("the message's {what} has {bytes} bytes, {limit} are allowed")]
     TooLarge {
         /// `exchange`, `routing key`, `header frame` or `body`.
         what: &'static str,
-        /// How large it is.
+        /// Its size, in bytes.
         bytes: usize,
-        /// How large it may be.
+        /// The limit, in bytes.
         limit: usize,
     },
-    /// The broker has no queue for it; it was not stored.
-    #[error("no queue takes exchange {exchange:?}, routing key {routing_key:?}")]
+    /// The broker returned it, because no queue is bound for it. It was not stored.
+    #[error("no queue is bound to exchange {exchange:?} for routing key {routing_key:?}")]
     Unroutable {
         /// The exchange.
         exchange: String,
         /// The routing key.
         routing_key: String,
     },
-    /// The broker refused to store it (queue full or unavailable); it may be sent again.
+    /// The broker refused to store it (`basic.nack`): a queue is full or unavailable. It may be sent again.
     #[error("the broker refused the message (queue {routing_key:?} full or unavailable)")]
     Refused {
         /// The routing key.
         routing_key: String,
     },
-    /// The broker closed the channel of announcements, in all likelihood over the one before.
+    /// The broker closed the channel of announcements, most likely because of the previous announcement.
     #[error("{0}")]
-    Unheard(String),
-    /// In doubt: sent, and the connection ended or the confirm did not come in time. Sending it again
-    /// with the same id is safe.
+    AnnounceRefused(String),
+    /// It was sent, but the connection ended or no confirm arrived in time: the broker may have stored it. Sending
+    /// it again with the same id is safe.
     #[error("unconfirmed: {0}")]
     InDoubt(String),
-    /// The broker closed the channel because this user may not do what was asked. In doubt as well: every
-    /// message in flight on the channel shares its end, and only one of them was denied.
-    #[error("the broker denied it: {0}; may this user write there?")]
+    /// The broker closed the channel because the user lacks a permission. In doubt as well: every message in
+    /// flight on the channel gets this error, and only one of them was denied.
+    #[error("the broker denied the message: {0}; does this user have the write permission?")]
     Denied(String),
 }
 
 impl PublishError {
-    /// What it counts as among the publishes.
+    /// The result that the metrics count it under.
     pub fn counted_as(&self) -> PublishResult {
         match self {
             Self::Unroutable { .. } => PublishResult::Returned,
@@ -76,7 +76,7 @@ impl PublishError {
             | Self::Connect(_)
             | Self::Blocked
             | Self::TooLarge { .. }
-            | Self::Unheard(_) => PublishResult::NotSent,
+            | Self::AnnounceRefused(_) => PublishResult::NotSent,
         }
     }
 }
@@ -85,7 +85,6 @@ impl HasExit for PublishError {
     fn exit(&self) -> Exit {
         match self {
             Self::Connect(error) => error.exit(),
-            // Nobody gave us a connection, or leave to publish, for as long as we were to wait.
             Self::Busy { .. } | Self::Blocked => Exit::BrokerUnavailable,
             Self::Denied(_) => Exit::Denied,
             _ => Exit::Failed,
@@ -101,7 +100,7 @@ impl PublishError {
         }
     }
 
-    /// A message that was sent, and what ended its channel.
+    /// The error of a message whose channel ended with `error` after the message was sent.
     pub(super) fn lost(error: &lapin::Error) -> Self {
         match reply_code(error) {
             Some(403) => Self::Denied(error.to_string()),
@@ -109,8 +108,8 @@ impl PublishError {
         }
     }
 
-    /// The same for a message whose body has so many bytes. The broker closes the channel over a body that is too
-    /// large and names the limit; smaller ones on the same channel only share its end.
+    /// As [`Self::lost`], for a message with a body of `bytes`. The broker closes the channel because of a body over
+    /// its limit and names the limit. Smaller messages on the same channel are only in doubt.
     pub(super) fn lost_with(error: &lapin::Error, bytes: usize) -> Self {
         match (reply_code(error), body_limit(&error.to_string())) {
             (Some(PRECONDITION_FAILED), Some(limit)) if bytes > limit => {
@@ -120,16 +119,16 @@ impl PublishError {
         }
     }
 
-    /// Whether the message may have been stored all the same.
+    /// Whether the broker may have stored the message despite the error.
     pub fn in_doubt(&self) -> bool {
         matches!(self, Self::InDoubt(_) | Self::Denied(_) | Self::Refused { .. })
     }
 }
 
-/// What the broker closes a channel with over a body that is larger than its `max_message_size`.
+/// Reply code of a channel that was closed because of a body over the broker's `max_message_size`.
 const PRECONDITION_FAILED: u16 = 406;
 
-/// The limit in `message size 17 is larger than configured max size 16`.
+/// Parses the limit in `message size 17 is larger than configured max size 16`.
 fn body_limit(text: &str) -> Option<usize> {
     let (_, rest) = text.split_once("larger than configured max size ")?;
     let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
@@ -141,10 +140,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limit_of_a_body_is_read_from_the_brokers_words() {
-        let says = "PRECONDITION_FAILED - message size 17 is larger than configured max size 16";
-        assert_eq!(body_limit(says), Some(16));
-        assert_eq!(body_limit(&format!("{says} (406)")), Some(16));
+    fn the_body_limit_is_parsed_from_the_reply_text() {
+        let reply = "PRECONDITION_FAILED - message size 17 is larger than configured max size 16";
+        assert_eq!(body_limit(reply), Some(16));
+        assert_eq!(body_limit(&format!("{reply} (406)")), Some(16));
         assert_eq!(body_limit("PRECONDITION_FAILED - unknown delivery tag 16"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The publisher's connections, made and checked.
+//! Creates and checks the publisher's connections, the members of its pool.
 
 use std::sync::{
     Arc,
@@ -13,7 +13,7 @@ use lapin::{Channel, Connection, Event, options::ConfirmSelectOptions};
 use super::confirm_tracker::ConfirmTracker;
 use crate::{connect::Broker, error::BrokerError};
 
-/// Makes and checks members.
+/// The pool's manager.
 pub(super) struct Members {
     pub(super) broker: Broker,
     pub(super) metrics: Option<ConnectionMetrics>,
@@ -21,42 +21,42 @@ pub(super) struct Members {
 }
 
 impl Members {
-    /// Keeps the gauges of a connection true until it ends.
+    /// Spawns a task that updates the gauges and the `blocked` flag until the connection ends.
     fn observe(&self, connection: &Connection) {
         let gauges = self.metrics.as_ref().map(|metrics| {
-            // Shown from the first connection on, at zero.
+            // Exports the counter at zero from the first connection on.
             metrics.reconnects(Role::Publish);
             (metrics.up(Role::Publish), metrics.blocked.clone())
         });
         let flag = Arc::clone(&self.blocked);
         let mut events = Box::pin(connection.events_listener());
         let status = connection.status().clone();
-        let show = move |up: bool, blocked: bool| {
+        let set = move |up: bool, blocked: bool| {
             flag.store(blocked, Ordering::Relaxed);
             if let Some((is_up, is_blocked)) = &gauges {
                 is_up.set(up.into());
                 is_blocked.set(blocked.into());
             }
         };
-        show(true, false);
+        set(true, false);
         tokio::spawn(async move {
             while let Some(event) = events.next().await {
                 match event {
                     Event::ConnectionBlocked(reason) => {
                         tracing::warn!(reason, "the broker blocks publishers");
-                        show(true, true);
+                        set(true, true);
                     }
-                    Event::ConnectionUnblocked => show(true, false),
+                    Event::ConnectionUnblocked => set(true, false),
                     Event::Error(_) if !status.connected() => break,
                     _ => {}
                 }
             }
-            show(false, false);
+            set(false, false);
         });
     }
 }
 
-/// A connection with its confirm channel. The connection is kept for as long as the channel is used.
+/// A connection with its confirm channel. Dropping the connection would close the channel.
 pub(super) struct Member {
     pub(super) connection: Arc<Connection>,
     pub(super) channel: Arc<Channel>,
@@ -87,8 +87,8 @@ impl Manager for Members {
         let problem = if !member.connection.status().connected() || !member.channel.status().connected() {
             "the connection ended"
         } else if !member.confirm_tracker.is_running() {
-            tracing::error!("the task that tracks confirms ended: its connection is replaced");
-            "its task ended"
+            tracing::error!("confirm tracker ended, replacing its connection");
+            "the confirm tracker ended"
         } else {
             return Ok(());
         };
@@ -99,11 +99,11 @@ impl Manager for Members {
     }
 }
 
-/// Left free in each header frame for what the broker adds when it dead-publishes a message (`x-death` and its like): it
-/// sends the message on in a frame over the limit, and the consumer's connection ends.
+/// Bytes left free in each header frame for the headers that the broker adds to a dead-lettered message, such as
+/// `x-death`. The broker delivers a header frame over frame_max, at which clients end their connection.
 const BROKER_HEADERS: usize = 2048;
 
-/// The largest header frame that may be sent: the largest frame that both sides agreed on, less what the broker adds.
+/// Largest header frame to publish, in bytes: the negotiated frame_max less [`BROKER_HEADERS`].
 pub(super) fn header_limit(connection: &Connection) -> usize {
     let frame_max = usize::try_from(connection.configuration().frame_max()).unwrap_or(usize::MAX);
     frame_max.saturating_sub(BROKER_HEADERS)

@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::{address::Address, error::PublishError};
 use crate::wire::Message;
 
-/// What the broker said of a message: that a queue has it, or why none is known to.
+/// The broker's answer to a publish: stored by a queue, or the reason why that is not known.
 pub(super) type Answer = Result<(), PublishError>;
 
 /// A message that waits to be written.
@@ -26,11 +26,12 @@ pub(super) struct PendingPublish {
     pub(super) answer: oneshot::Sender<Answer>,
 }
 
-/// Decided once: the first claim wins. A writer claims a message to write it, its sender to give up waiting.
+/// First claim wins: a writer claims a message to write it, its sender claims it to give up waiting.
 #[derive(Clone, Default)]
 pub(super) struct Claim(Arc<AtomicBool>);
 
 impl Claim {
+    /// True for the first claim only.
     pub(super) fn take(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }
@@ -42,7 +43,7 @@ impl Claim {
 
 impl PendingPublish {
     /// # Errors
-    /// [`PublishError::TooLarge`] where a name of the target does not fit.
+    /// [`PublishError::TooLarge`] if the exchange or the routing key is too long.
     pub(super) fn new(
         message: Message,
         permit: OwnedSemaphorePermit,
@@ -56,7 +57,7 @@ impl PendingPublish {
         Ok((publish, claim, answered))
     }
 
-    /// Claims it for a writer; false where its sender no longer waits.
+    /// Claims the message for a writer; false if its sender has given up.
     pub(super) fn claim(&self) -> bool {
         !self.answer.is_closed() && self.claim.take()
     }

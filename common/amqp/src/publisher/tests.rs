@@ -1,4 +1,4 @@
-//! The publisher against a broker whose every word the test says.
+//! The publisher against a fake broker whose answers the test sends.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ mod fake_broker;
 
 use fake_broker::FakeBroker;
 
-/// Longer than anything here takes, on a busy machine too.
+/// Longer than any step takes, also on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn publisher(broker: &FakeBroker, config: PublisherConfig) -> Publisher {
@@ -26,7 +26,7 @@ fn message(key: &str, id: &str) -> Message {
     Message { target: Target::exchange("e".into(), key.into()), properties, body: "{}".into() }
 }
 
-/// A message with a header of so many bytes.
+/// A message with one header value of `bytes`.
 fn with_header(bytes: usize) -> Message {
     let mut headers = FieldTable::default();
     headers.insert("h".into(), long(&"x".repeat(bytes)));
@@ -38,8 +38,8 @@ fn with_header(bytes: usize) -> Message {
 async fn no_header_frame_over_the_limit_is_sent() {
     let mut broker = FakeBroker::start(8192).await;
     let publisher = publisher(&broker, PublisherConfig::default());
-    // 2,048 bytes are left to the broker. Then name, type and length of the header, the table's length, the id, and
-    // what every frame has.
+    // 2,048 bytes stay free for the broker. Less: the header's name, type and length, the table's length, the id,
+    // and the fixed part of each header frame.
     let largest = 6144 - (2 + 1 + 4 + 4 + 6 + 22);
     let (sent, answered) = tokio::join!(publisher.publish(with_header(largest)), async {
         let published = broker.next().await;
@@ -61,7 +61,7 @@ async fn no_header_frame_over_the_limit_is_sent() {
 }
 
 #[tokio::test]
-async fn names_over_255_bytes_are_an_error_and_no_panic() {
+async fn names_over_255_bytes_are_an_error_and_do_not_panic() {
     let mut broker = FakeBroker::start(131_072).await;
     let publisher = publisher(&broker, PublisherConfig::default());
     let long = |key: usize| Message { target: Target::queue("q".repeat(key)), ..message("k", "long") };
@@ -73,38 +73,38 @@ async fn names_over_255_bytes_are_an_error_and_no_panic() {
     sent.unwrap();
 }
 
-/// The client library attaches a return to the next confirm, whichever that is.
+/// lapin attaches a returned message to the next confirm, also if that is another message's.
 #[tokio::test]
-async fn a_return_is_of_the_message_that_was_sent_there_under_that_id() {
+async fn a_return_fails_the_message_with_the_same_address_and_id() {
     let mut broker = FakeBroker::start(131_072).await;
     let publisher = publisher(&broker, PublisherConfig::default());
     let stored = publisher.send(message("stored", "same")).await.unwrap();
     let first = broker.next().await;
     let lost = publisher.send(message("lost", "same")).await.unwrap();
     let second = broker.next().await;
-    second.send_back();
+    second.return_unroutable();
     first.ack();
     second.ack();
     timeout(TIMEOUT, stored.confirmed()).await.unwrap().unwrap();
     let error = timeout(TIMEOUT, lost.confirmed()).await.unwrap().unwrap_err();
-    assert_eq!(error.to_string(), "no queue takes exchange \"e\", routing key \"lost\"");
+    assert_eq!(error.to_string(), "no queue is bound to exchange \"e\" for routing key \"lost\"");
 }
 
 #[tokio::test]
-async fn a_slow_confirm_is_waited_for_while_the_connection_lives() {
+async fn while_connected_awaits_a_slow_confirm_until_the_connection_ends() {
     let mut broker = FakeBroker::start(131_072).await;
     let brief = Duration::from_millis(100);
     let config =
         PublisherConfig { confirm_timeout: brief, acquire_timeout: brief, ..PublisherConfig::default() };
     let patient = publisher(&broker, PublisherConfig { while_connected: true, ..config.clone() });
-    // A connection may take longer than that, and then nothing is sent.
+    // Connecting may take longer than the brief timeout.
     while patient.connect().await.is_err() {}
     let mut publishing = Box::pin(patient.publish(message("k", "1")));
     let published = tokio::select! {
         answer = &mut publishing => panic!("answered before the confirm: {answer:?}"),
         published = broker.next() => published,
     };
-    timeout(brief * 5, &mut publishing).await.expect_err("it waits for the confirm");
+    timeout(brief * 5, &mut publishing).await.expect_err("still waiting for the confirm");
     published.ack();
     timeout(TIMEOUT, publishing).await.unwrap().unwrap();
 
@@ -123,9 +123,9 @@ async fn a_slow_confirm_is_waited_for_while_the_connection_lives() {
     assert_eq!(error.unwrap_err().to_string(), "unconfirmed: no confirm within 100ms");
 }
 
-/// Over a body that is too large the broker closes the channel that all messages share.
+/// The broker closes the shared channel because of a body over its limit.
 #[tokio::test]
-async fn a_body_that_the_broker_refuses_is_told_from_those_that_share_its_channel() {
+async fn a_body_over_the_limit_is_too_large_and_others_on_its_channel_are_in_doubt() {
     let mut broker = FakeBroker::start(131_072).await;
     let publisher = publisher(&broker, PublisherConfig::default());
     let small = publisher.send(message("k", "small")).await.unwrap();

@@ -1,8 +1,7 @@
-//! The publishes of a round on their way to the socket.
+//! Writes the publishes of a round to the socket.
 //!
-//! The client library's future of a write is more than a kilobyte, and a message has one for as long as its
-//! frames wait for the socket. So the futures of a round lie in places that the next round uses again, and
-//! what waits for a confirm is small.
+//! lapin's future of one publish is larger than a kilobyte and lives until its frames are on the socket. So each
+//! round reuses the boxed futures of the round before, and the state that waits for a confirm is small.
 
 use std::{
     sync::Arc,
@@ -23,21 +22,21 @@ use super::{
 /// Publishes that are written together.
 pub(super) struct Round {
     pub(super) publishes: Vec<PendingPublish>,
-    /// Hears when all of them are on the socket, or never will be, and gets the list back.
+    /// Receives the emptied list when every publish was written or has failed.
     pub(super) written: oneshot::Sender<Vec<PendingPublish>>,
 }
 
-/// What is kept of a publish whose frames were handed to the client library.
+/// The state kept of a publish whose frames were handed to lapin.
 pub(super) struct Sent {
     pub(super) id: Option<ShortString>,
     pub(super) address: Address,
-    /// The size of the body.
+    /// Size of the body, in bytes.
     pub(super) bytes: usize,
     pub(super) permit: OwnedSemaphorePermit,
     pub(super) answer: oneshot::Sender<Answer>,
 }
 
-/// A publish on the socket.
+/// A publish that was written, or failed to be.
 pub(super) struct Written {
     pub(super) confirm: lapin::Result<PublisherConfirm>,
     pub(super) sent: Sent,
@@ -45,19 +44,19 @@ pub(super) struct Written {
 
 type Write = ReusableBoxFuture<'static, lapin::Result<PublisherConfirm>>;
 
-/// A round that is being written; most of the time none.
+/// The round that is being written, if any, and the storage that rounds reuse.
 pub(super) struct Writing {
     channel: Arc<Channel>,
-    /// The largest header frame of the connection. The client library does not check; the broker ends the
-    /// connection over a larger one.
+    /// Largest header frame, in bytes. lapin does not check it, and the broker closes the connection because of a
+    /// larger one.
     header_limit: usize,
     writes: Vec<Write>,
     sent: Vec<Option<Sent>>,
-    /// How many of the round were handed to the client library, and how many of them are on the socket.
-    /// Its frames go out in the order they came in.
+    /// How many publishes of the round were handed to lapin.
     begun: usize,
+    /// How many of them were written or failed. lapin writes frames in order.
     done: usize,
-    /// For when the round is done.
+    /// Sent when the round is done.
     written: Option<(oneshot::Sender<Vec<PendingPublish>>, Vec<PendingPublish>)>,
 }
 
@@ -71,7 +70,7 @@ impl Writing {
         self.done == self.sent.len()
     }
 
-    /// Takes up a round, whose frames are handed over with the next poll. What no frame holds is answered at once.
+    /// Starts a round. The next poll hands its frames to lapin. A publish with too large properties fails at once.
     pub(super) fn begin(&mut self, Round { mut publishes, written }: Round) {
         debug_assert!(self.is_done(), "a round is still under way");
         self.sent.clear();
@@ -83,13 +82,13 @@ impl Writing {
             }
             let (sent, write) = self.write(publish);
             match self.writes.get_mut(self.sent.len()) {
-                Some(place) => place.set(write),
+                Some(slot) => slot.set(write),
                 None => self.writes.push(ReusableBoxFuture::new(write)),
             }
             self.sent.push(Some(sent));
         }
         if self.sent.is_empty() {
-            // Nothing of it will be polled.
+            // An empty round is not polled.
             let _ = written.send(publishes);
         } else {
             self.written = Some((written, publishes));
@@ -109,8 +108,7 @@ impl Writing {
         (Sent { id, address, bytes, permit, answer }, write)
     }
 
-    /// The next publish that is on the socket, or never will be, with its confirm to come; nothing when the
-    /// round is done.
+    /// The next publish that was written or has failed; `None` when the round is done.
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Written>> {
         while self.begun < self.sent.len() {
             let at = self.begun;
@@ -134,7 +132,7 @@ impl Writing {
     }
 }
 
-/// Whether the properties fit one frame.
+/// Checks that the properties fit one header frame.
 pub(super) fn fits(properties: &BasicProperties, header_limit: usize) -> Result<(), PublishError> {
     let bytes = header_frame_bytes(properties);
     if bytes <= header_limit {

@@ -1,4 +1,4 @@
-//! Any traffic, in any chunks.
+//! Property tests: any traffic, in any chunks.
 
 use amq_protocol::frame::parsing::parse_content_header;
 use lapin::types::{AMQPValue, DecimalValue, FieldArray, ShortString};
@@ -76,7 +76,7 @@ fn properties() -> impl Strategy<Value = BasicProperties> {
     )
 }
 
-/// Changes, cuts and additions of single bytes.
+/// Changes, removals and insertions of single bytes.
 fn mutations() -> impl Strategy<Value = Vec<(prop::sample::Index, u8, u8)>> {
     vec((any::<prop::sample::Index>(), 0..4_u8, any::<u8>()), 0..4)
 }
@@ -97,7 +97,7 @@ fn mutated(mut bytes: Vec<u8>, mutations: &[(prop::sample::Index, u8, u8)]) -> V
     bytes
 }
 
-/// A message's frames, each with whether lapin can parse it.
+/// The frames of a message, of which some may be unparseable.
 fn message() -> impl Strategy<Value = Vec<Vec<u8>>> {
     let key = prop_oneof![3 => "[a-z.]{0,30}".prop_map(String::into_bytes), 1 => vec(any::<u8>(), 0..60)];
     let body = vec(any::<u8>(), 0..300);
@@ -136,10 +136,9 @@ proptest! {
         prop_assert_eq!(check::check(&payload).is_ok(), parses);
     }
 
-    /// Whatever a publisher wrote: every frame that comes out can be parsed, one comes out for each that
-    /// went in, and what could be parsed is the same to the byte.
+    /// Each frame yields exactly one frame that can be parsed; a frame that could be parsed is unchanged.
     #[test]
-    fn whatever_comes_out_can_be_parsed(messages in vec(message(), 1..6), sizes in vec(1..400_usize, 1..20)) {
+    fn every_output_frame_can_be_parsed(messages in vec(message(), 1..6), sizes in vec(1..400_usize, 1..20)) {
         let frames: Vec<Vec<u8>> = messages.concat();
         let stream = frames.concat();
         let mut rest = &stream[..];

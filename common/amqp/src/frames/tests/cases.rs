@@ -1,4 +1,4 @@
-//! One case each.
+//! Examples of frames that are replaced or passed on.
 
 use lapin::types::AMQPValue;
 
@@ -26,7 +26,7 @@ fn short_strings_that_are_not_utf8_are_replaced_and_named() {
 }
 
 #[test]
-fn the_rest_of_a_bad_header_is_kept() {
+fn readable_properties_of_a_bad_header_are_kept() {
     let table = [&short(b"good")[..], b"I\0\0\0\x05", &short(b"b\xfed"), b"S", &long(b"\xff\xff")].concat();
     let encoded = [&long(&table)[..], &[2], &short(b"id"), &7_u64.to_be_bytes()].concat();
     let flags = 1 << 13 | 1 << 12 | 1 << 7 | 1 << 6;
@@ -39,7 +39,7 @@ fn the_rest_of_a_bad_header_is_kept() {
     assert_eq!(table.inner()["good"], AMQPValue::LongInt(5));
     // A long string is bytes.
     assert_eq!(table.inner()["b\u{fffd}d"], AMQPValue::LongString(b"\xff\xff".as_slice().into()));
-    assert_eq!(table.inner().len(), 2, "the mark is off: {table:?}");
+    assert_eq!(table.inner().len(), 2, "the mark is removed: {table:?}");
 }
 
 /// A table that holds a table, and so on; `depth` tables in all.
@@ -103,7 +103,7 @@ fn a_header_frame_over_frame_max_keeps_its_small_headers() {
     let names: Vec<_> = table_of(&properties).inner().keys().map(|name| name.as_str()).collect();
     assert_eq!(names, [UNREADABLE, "small", "x-stream-offset"]);
 
-    // However small the others are, what the broker wrote for its consumer stays.
+    // Headers that the broker writes for consumers stay, even if all others are smaller.
     let many: Vec<u8> =
         (0..30_000_u32).flat_map(|n| [&short(&n.to_be_bytes()[1..])[..], b"V"].concat()).collect();
     let properties = received(&headers(&[&many[..], &offset].concat()));
@@ -111,7 +111,7 @@ fn a_header_frame_over_frame_max_keeps_its_small_headers() {
 }
 
 #[test]
-fn a_frame_larger_than_what_is_kept_is_dropped_to_its_end() {
+fn the_rest_of_a_frame_over_the_buffer_limit_is_dropped() {
     let large = headers(&[&text(b"small", 10)[..], &text(b"big", 3 << 20)].concat());
     let properties = received(&large);
     assert!(unreadable(&properties).unwrap().contains("the header frame has"));
@@ -148,7 +148,7 @@ fn a_replaced_header_fits_the_smallest_frame() {
 }
 
 #[test]
-fn a_routing_key_that_is_not_utf8_marks_its_message_and_no_other() {
+fn a_routing_key_that_is_not_utf8_marks_only_its_message() {
     let good = good_header(BasicProperties::default().with_message_id("7".into()), 0);
     for (exchange, key, name) in
         [(&b"x"[..], &b"k\xff"[..], "the routing key"), (b"\xff", b"k", "the exchange name")]
@@ -166,12 +166,12 @@ fn a_routing_key_that_is_not_utf8_marks_its_message_and_no_other() {
         assert_eq!(problems, [Some(format!("{name} is not UTF-8").as_str()), None]);
         let (first, second) = (format!("{:?}", frames[0]), format!("{:?}", frames[2]));
         assert!(first.contains('\u{fffd}') && !second.contains('\u{fffd}'), "{first} {second}");
-        assert!(out.ends_with(&[&deliver(b"x", b"k")[..], &good].concat()), "the good one is as it was");
+        assert!(out.ends_with(&[&deliver(b"x", b"k")[..], &good].concat()), "the good message is unchanged");
     }
 }
 
 #[test]
-fn a_reply_text_that_was_cut_within_a_character_does_not_end_the_connection() {
+fn a_reply_text_truncated_within_a_character_does_not_end_the_connection() {
     let text = [&[b'a'; 251][..], b"\xc3..."].concat();
     let close = raw(1, 1, &[&[0, 20, 0, 40, 1, 0x94][..], &short(&text), &[0, 60, 0, 40]].concat());
     let frames = parsed(&filtered(&mut filter(), [&close[..]]));
@@ -180,7 +180,7 @@ fn a_reply_text_that_was_cut_within_a_character_does_not_end_the_connection() {
 }
 
 #[test]
-fn a_short_string_stays_short() {
+fn a_lossy_short_string_has_at_most_255_bytes() {
     assert_eq!(lossy(&[0xff; 255]).as_str().len(), 255);
     assert_eq!(lossy(&[&[b'a'; 254][..], b"\xff"].concat()).as_str(), "a".repeat(254));
     assert_eq!(lossy("é".as_bytes()).as_str(), "é");
@@ -191,14 +191,14 @@ fn a_forged_mark_is_an_ordinary_header() {
     let forged = text(UNREADABLE.as_bytes(), 40);
     let mut properties = received(&headers(&forged));
     assert_eq!(take_unreadable(&mut properties), None);
-    assert!(table_of(&properties).contains_key(UNREADABLE), "kept as any foreign header is");
-    // In a message that is bad all the same, the true one takes its place.
+    assert!(table_of(&properties).contains_key(UNREADABLE), "kept like any other header");
+    // In a message that is replaced, the real mark takes its place.
     let properties = received(&headers(&[&forged[..], &short(b"\xff"), b"V"].concat()));
     assert_eq!(unreadable(&properties), Some("a header name is not UTF-8"));
 }
 
 #[test]
-fn the_version_is_read_from_the_start_of_the_connection() {
+fn the_version_is_read_from_connection_start() {
     let capabilities = [&short(b"basic.nack")[..], b"t\x01"].concat();
     let server = [
         &short(b"capabilities")[..],
@@ -223,7 +223,7 @@ fn the_version_is_read_from_the_start_of_the_connection() {
 }
 
 #[test]
-fn what_is_no_amqp_goes_through_for_lapin_to_refuse() {
+fn bytes_that_are_not_amqp_pass_unchanged() {
     let no_end = raw(2, 1, &header_payload(2, 0, b"")).iter().map(|byte| byte & 0x7f).collect::<Vec<_>>();
     for bytes in [
         &b"AMQP\0\0\x09\x01"[..],

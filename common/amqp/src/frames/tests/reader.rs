@@ -1,4 +1,4 @@
-//! The filter as a stream.
+//! The filter behind `AsyncRead`.
 
 use std::{
     io,
@@ -10,7 +10,7 @@ use futures_io::AsyncRead;
 
 use super::{super::stream::FrameStream, *};
 
-/// Gives at most so many bytes a read.
+/// Yields at most `most` bytes per read.
 struct Source {
     bytes: Vec<u8>,
     at: usize,
@@ -44,7 +44,7 @@ fn read_all(bytes: &[u8], most: usize, room: usize) -> Vec<u8> {
 }
 
 #[test]
-fn large_bodies_and_bad_headers_come_through_any_buffers() {
+fn large_bodies_and_bad_headers_pass_buffers_of_any_size() {
     let body = vec![7; 200_000];
     let (good, bad) = (good_header(BasicProperties::default(), 200_000), headers(b"\x01\xffV"));
     let message = |header: &[u8]| {
@@ -63,7 +63,7 @@ fn large_bodies_and_bad_headers_come_through_any_buffers() {
 }
 
 #[test]
-fn the_end_of_the_stream_is_an_end_in_the_middle_of_a_frame_too() {
+fn the_stream_may_end_within_a_frame() {
     let frame = headers(b"\x01\xffV");
     assert_eq!(read_all(&frame[..frame.len() - 1], usize::MAX, 100), b"");
     let body = raw(3, 1, b"half a body");

@@ -1,4 +1,4 @@
-//! As much of a broker as a publisher needs. It answers nothing about a message by itself.
+//! A minimal broker for publishers. It accepts connections and channels; the test answers each message.
 
 use std::sync::{
     Arc,
@@ -25,15 +25,15 @@ pub(super) struct FakeBroker {
     published: mpsc::UnboundedReceiver<Published>,
 }
 
-/// A message that came, until its header: bodies are not looked at.
+/// A message that was received up to its content header. Bodies are ignored.
 pub(super) struct Published {
     exchange: Vec<u8>,
     key: Vec<u8>,
     channel: u16,
     tag: u64,
-    /// The size of the whole content header frame.
+    /// Size of the whole content header frame, in bytes.
     pub(super) header_frame: usize,
-    /// The frame's payload.
+    /// Payload of the content header frame.
     header: Vec<u8>,
     answers: mpsc::UnboundedSender<Answer>,
 }
@@ -44,7 +44,7 @@ enum Answer {
 }
 
 impl FakeBroker {
-    /// A broker whose frames have at most so many bytes.
+    /// Starts a broker that offers `frame_max`, in bytes.
     pub(super) async fn start(frame_max: u32) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -64,7 +64,7 @@ impl FakeBroker {
         format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.port)
     }
 
-    /// How many connections there were.
+    /// Number of connections accepted so far.
     pub(super) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
@@ -83,12 +83,12 @@ impl Published {
     }
 
     /// Returns it as unroutable.
-    pub(super) fn send_back(&self) {
+    pub(super) fn return_unroutable(&self) {
         let short = |text: &[u8]| [&[u8::try_from(text.len()).unwrap()], text].concat();
         let fields =
             [&312_u16.to_be_bytes()[..], &short(b"NO_ROUTE"), &short(&self.exchange), &short(&self.key)];
         self.answer(Answer::Frame(method(self.channel, (60, 50), &fields.concat())));
-        // Without its body.
+        // With an empty body.
         let mut header = self.header.clone();
         header[4..12].fill(0);
         self.answer(Answer::Frame(frame(HEADER, self.channel, &header)));
@@ -120,7 +120,7 @@ fn method(channel: u16, (class, method): (u16, u16), fields: &[u8]) -> Vec<u8> {
     frame(METHOD, channel, &[&class.to_be_bytes()[..], &method.to_be_bytes(), fields].concat())
 }
 
-/// A short string at the beginning, and the rest.
+/// The short string at the start, and the rest.
 fn short(bytes: &[u8]) -> (Vec<u8>, &[u8]) {
     let (text, rest) = bytes[1..].split_at(bytes[0].into());
     (text.to_vec(), rest)

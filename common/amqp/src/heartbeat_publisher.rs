@@ -1,0 +1,118 @@
+//! Publishes heartbeats: the state of a process, at intervals and on request, until it stops.
+//!
+//! Heartbeats have their own task, so that no other work waits for them, and their own channel, so that a
+//! broker that denies the events exchange closes nothing else. A heartbeat that finds no connection is dropped:
+//! the next one replaces it.
+
+use std::{sync::Arc, time::Duration};
+
+use garenne_protocol::heartbeat::{Heartbeat, Stance};
+use lapin::BasicProperties;
+use rand::Rng;
+use tokio::{
+    sync::Notify,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use super::{
+    publisher::{PublishError, Publisher},
+    wire::{Message, Target},
+};
+
+/// Limit for sending one heartbeat; a slower one is dropped.
+const SEND_TIMEOUT: Duration = Duration::from_secs(2);
+/// Pause after the broker refused a heartbeat: a missing permission is not granted within seconds.
+const REFUSED_PAUSE: Duration = Duration::from_secs(60);
+/// Shortest time between two heartbeats, also if more are requested.
+const MIN_PAUSE: Duration = Duration::from_millis(100);
+
+/// Publishes heartbeats until [`HeartbeatPublisher::stop`]. Dropping it ends them without the final heartbeat.
+pub struct HeartbeatPublisher {
+    tasks: JoinSet<()>,
+    sender: Arc<HeartbeatSender>,
+}
+
+struct HeartbeatSender {
+    publisher: Publisher,
+    exchange: String,
+    snapshot: Box<dyn Fn() -> Heartbeat + Send + Sync>,
+}
+
+impl HeartbeatPublisher {
+    /// Starts to publish `snapshot()` to `exchange`: every `interval`, varied by a tenth, and whenever `requested`
+    /// is notified. With an interval of zero nothing is ever published.
+    pub fn start(
+        publisher: Publisher,
+        exchange: String,
+        interval: Duration,
+        requested: Arc<Notify>,
+        snapshot: impl Fn() -> Heartbeat + Send + Sync + 'static,
+    ) -> Self {
+        let sender = Arc::new(HeartbeatSender { publisher, exchange, snapshot: Box::new(snapshot) });
+        let mut tasks = JoinSet::new();
+        if !interval.is_zero() {
+            tasks.spawn(run(Arc::clone(&sender), interval, requested));
+        }
+        Self { tasks, sender }
+    }
+
+    /// Ends the heartbeats and publishes a final one with [`Stance::Stopped`]. Call it once everything is settled.
+    pub async fn stop(self) {
+        let Self { mut tasks, sender } = self;
+        if tasks.is_empty() {
+            return;
+        }
+        tasks.shutdown().await;
+        let last = Heartbeat { stance: Stance::Stopped, ..(sender.snapshot)() };
+        // With a confirm: the connection closes next, and an unconfirmed message may be lost with it.
+        match timeout(SEND_TIMEOUT, sender.publisher.publish(sender.message(&last))).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "final heartbeat not confirmed"),
+            Err(_) => tracing::debug!("final heartbeat not confirmed in time"),
+        }
+    }
+}
+
+impl HeartbeatSender {
+    fn message(&self, heartbeat: &Heartbeat) -> Message {
+        let body = serde_json::to_vec(heartbeat).expect("text and numbers");
+        // Transient: a heartbeat is worthless after a broker restart.
+        let properties = BasicProperties::default()
+            .with_content_type("application/json".into())
+            .with_type("heartbeat".into())
+            .with_delivery_mode(1);
+        let target = Target::announce(self.exchange.clone(), heartbeat.routing_key());
+        Message { target, properties, body: body.into() }
+    }
+
+    async fn send(&self) -> Result<(), PublishError> {
+        let message = self.message(&(self.snapshot)());
+        match timeout(SEND_TIMEOUT, self.publisher.announce(message)).await {
+            Ok(sent) => sent,
+            Err(_) => Err(PublishError::Blocked),
+        }
+    }
+}
+
+async fn run(sender: Arc<HeartbeatSender>, interval: Duration, requested: Arc<Notify>) {
+    let mut warned = false;
+    loop {
+        let mut wait = interval.mul_f64(rand::rng().random_range(0.9..1.1));
+        match sender.send().await {
+            Ok(()) => {}
+            Err(PublishError::AnnounceRefused(problem)) => {
+                if !std::mem::replace(&mut warned, true) {
+                    tracing::warn!(problem, "heartbeats refused: the console does not see this process");
+                }
+                wait = REFUSED_PAUSE.max(interval);
+            }
+            Err(error) => tracing::trace!(%error, "heartbeat dropped"),
+        }
+        sleep(MIN_PAUSE.min(wait)).await;
+        tokio::select! {
+            () = sleep(wait.saturating_sub(MIN_PAUSE)) => {}
+            () = requested.notified() => {}
+        }
+    }
+}
