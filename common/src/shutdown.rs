@@ -11,4 +11,4 @@ pub mod tally;
 pub use mode::Mode;
 pub use receipt::Receipt;
 pub use signal::Command;
-pub use tally::{Fate, Tally};
+pub use tally::{Settlement, Tally};

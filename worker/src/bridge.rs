@@ -8,7 +8,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use garenne_common::shutdown::Fate;
+use garenne_common::shutdown::Settlement;
 use garenne_pool::{Completion, Ending, Refusal, Spec, panic_message};
 use garenne_protocol::task::{ContentType, DeadReason, Envelope, Origin};
 use tokio::{
@@ -244,7 +244,7 @@ impl Bridge {
         }
         let delivery = if delivery.redelivered {
             if self.clerk.loans.is_done(&envelope.id) {
-                delivery.settle(Fate::Acked);
+                delivery.settle(Settlement::Acked);
                 return None;
             }
             self.clerk.loans.renew(&envelope.id, delivery)?

@@ -13,7 +13,7 @@ use std::{
 
 use garenne_amqp::{PublishError, Publisher, Target};
 use garenne_common::{
-    shutdown::Fate,
+    shutdown::Settlement,
     telemetry::{Metrics, Traces},
 };
 use garenne_protocol::{
@@ -104,16 +104,16 @@ impl Clerk {
                 self.dead(lane, delivery, Some(envelope), reason, error, &span);
             }
             Outcome::PutOff { wait } => {
-                span.settled(Fate::Retried, None);
+                span.settled(Settlement::Retried, None);
                 self.put_off(lane, delivery, &envelope, wait);
             }
             Outcome::HandBack => {
-                span.settled(Fate::Requeued, None);
+                span.settled(Settlement::Requeued, None);
                 drop(delivery);
             }
             Outcome::Abandon => {
-                span.settled(Fate::Abandoned, None);
-                delivery.settle(Fate::Abandoned);
+                span.settled(Settlement::Abandoned, None);
+                delivery.settle(Settlement::Abandoned);
             }
         }
     }
@@ -158,7 +158,7 @@ impl Clerk {
                     this.dead(&lane, delivery, Some(envelope), DeadReason::Rejected, detail, &attempt);
                 }
                 None => {
-                    attempt.settled(Fate::Requeued, None);
+                    attempt.settled(Settlement::Requeued, None);
                     drop(delivery);
                 }
             }
@@ -212,11 +212,11 @@ impl Clerk {
     /// must not run again. A message that came back once may do so again before its ack arrives: the
     /// broker's consumer timeout takes deliveries away while their channel is open.
     fn acked(&self, delivery: Delivery, envelope: &Envelope, span: &AttemptSpan) {
-        span.settled(Fate::Acked, None);
+        span.settled(Settlement::Acked, None);
         if (!delivery.alive() || delivery.redelivered) && envelope.id_given {
             self.loans.note_done(&envelope.id);
         }
-        delivery.settle(Fate::Acked);
+        delivery.settle(Settlement::Acked);
     }
 
     /// Sends the result to whoever asked for it. It never holds up the ack.
@@ -258,7 +258,7 @@ impl Clerk {
             let error = format!("{error} (attempt {spent} of {most})");
             return self.dead(lane, delivery, Some(envelope), DeadReason::AttemptsExhausted, error, span);
         }
-        span.settled(Fate::Retried, Some(&error));
+        span.settled(Settlement::Retried, Some(&error));
         let trace_id = envelope.trace_id();
         tracing::info!(task = %envelope.id, kind = %envelope.kind, trace_id, attempt = spent, error, "will be tried again");
         let now = SystemTime::now();
@@ -330,7 +330,8 @@ impl Clerk {
         let copied = Copied::of(&delivery.properties, envelope, SystemTime::now())
             .unmarked()
             .with(header::LANE, header::long(self.lane_of(lane, envelope).unwrap_or(lane)));
-        self.copy(lane, delivery, copied, Target::queue(self.names.quarantine_retry()), Fate::Quarantined);
+        let target = Target::queue(self.names.quarantine_retry());
+        self.copy(lane, delivery, copied, target, Settlement::Quarantined);
     }
 
     /// Back to the quarantine, after a run there that crashed its worker, the `runs`-th such one. The copy
@@ -346,7 +347,8 @@ impl Clerk {
         tracing::warn!(task = %envelope.id, kind = %envelope.kind, trace_id, runs, %worker, "its worker crashed");
         let copied = Copied::of(&delivery.properties, envelope, SystemTime::now()).crashed(runs, crashed);
         let lane = self.recorded(envelope);
-        self.copy(lane, delivery, copied, Target::queue(self.names.quarantine_retry()), Fate::Quarantined);
+        let target = Target::queue(self.names.quarantine_retry());
+        self.copy(lane, delivery, copied, target, Settlement::Quarantined);
     }
 
     /// The lane that a quarantined task came from; empty where none is known.
@@ -358,13 +360,8 @@ impl Clerk {
     /// has a handler since then, milliseconds since 1970.
     pub(crate) fn hand_on(self: &Arc<Self>, delivery: Delivery, envelope: &Envelope, since: i64) {
         let copied = Copied::of(&delivery.properties, envelope, SystemTime::now()).handed_on(since);
-        self.copy(
-            self.recorded(envelope),
-            delivery,
-            copied,
-            Target::queue(self.names.quarantine_retry()),
-            Fate::Retried,
-        );
+        let target = Target::queue(self.names.quarantine_retry());
+        self.copy(self.recorded(envelope), delivery, copied, target, Settlement::Retried);
     }
 
     /// Makes it a dead letter. Without an envelope it could not even be read.
@@ -392,6 +389,6 @@ impl Clerk {
         };
         let recorded = envelope.as_ref().and_then(|envelope| self.lane_of(lane, envelope)).unwrap_or(lane);
         let copied = copied.dead(reason, &error, &self.worker, recorded, now);
-        self.copy(recorded, delivery, copied, Target::queue(self.names.dead()), Fate::Dead);
+        self.copy(recorded, delivery, copied, Target::queue(self.names.dead()), Settlement::Dead);
     }
 }

@@ -87,7 +87,7 @@ impl Loans {
 
 #[cfg(test)]
 mod tests {
-    use garenne_common::{shutdown::Fate, telemetry::Metrics};
+    use garenne_common::{shutdown::Settlement, telemetry::Metrics};
 
     use super::*;
     use crate::consumer::{Epoch, Meter};
@@ -114,7 +114,7 @@ mod tests {
         let delivery = loans.end(&id("t"), &loan).expect("the delivery");
         assert!(loans.end(&id("t"), &loan).is_none(), "only once");
         assert!(loans.running().is_empty());
-        delivery.settle(Fate::Acked);
+        delivery.settle(Settlement::Acked);
         assert_eq!(settled(&epoch, 1), 1);
     }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use garenne_common::{
-    shutdown::Fate,
+    shutdown::Settlement,
     telemetry::{
         Traces,
         metrics::TaskOutcome,
@@ -107,23 +107,23 @@ impl AttemptSpan {
     }
 
     /// What became of the task after the attempt, and what was wrong where something was.
-    pub(crate) fn settled(&self, fate: Fate, error: Option<&str>) {
-        self.end(fate, None, error);
+    pub(crate) fn settled(&self, settlement: Settlement, error: Option<&str>) {
+        self.end(settlement, None, error);
     }
 
     /// The task is a dead letter, with or without an attempt.
     pub(crate) fn dead(&self, reason: DeadReason, error: &str) {
         self.start();
-        self.end(Fate::Dead, Some(reason), Some(error));
+        self.end(Settlement::Dead, Some(reason), Some(error));
     }
 
-    fn end(&self, fate: Fate, reason: Option<DeadReason>, error: Option<&str>) {
+    fn end(&self, settlement: Settlement, reason: Option<DeadReason>, error: Option<&str>) {
         let Some(attempted) = &self.0 else { return };
         let State::Running(running) = mem::replace(&mut *attempted.state(), State::Settled) else {
             return;
         };
         let mut span = running.span;
-        span.set("garenne.settlement", fate.as_str());
+        span.set("garenne.settlement", settlement.as_str());
         if let Some(reason) = reason {
             span.set("garenne.reason", reason.as_str());
         }

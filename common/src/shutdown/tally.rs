@@ -9,7 +9,7 @@ use super::{Mode, Receipt};
 /// metrics can be compared by eye.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(usize)]
-pub enum Fate {
+pub enum Settlement {
     /// Success, acknowledged.
     Acked,
     /// Handed back without spending an attempt.
@@ -26,28 +26,28 @@ pub enum Fate {
     Abandoned,
 }
 
-impl Fate {
-    /// All fates, in the receipt's order.
-    pub const ALL: [Fate; 7] = [
-        Fate::Acked,
-        Fate::Requeued,
-        Fate::Retried,
-        Fate::Dead,
-        Fate::Quarantined,
-        Fate::LostSettlement,
-        Fate::Abandoned,
+impl Settlement {
+    /// All settlements, in the receipt's order.
+    pub const ALL: [Settlement; 7] = [
+        Settlement::Acked,
+        Settlement::Requeued,
+        Settlement::Retried,
+        Settlement::Dead,
+        Settlement::Quarantined,
+        Settlement::LostSettlement,
+        Settlement::Abandoned,
     ];
 
     /// The receipt's field name.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Fate::Acked => "acked",
-            Fate::Requeued => "requeued",
-            Fate::Retried => "retried",
-            Fate::Dead => "dead",
-            Fate::Quarantined => "quarantined",
-            Fate::LostSettlement => "lost_settlements",
-            Fate::Abandoned => "abandoned",
+            Settlement::Acked => "acked",
+            Settlement::Requeued => "requeued",
+            Settlement::Retried => "retried",
+            Settlement::Dead => "dead",
+            Settlement::Quarantined => "quarantined",
+            Settlement::LostSettlement => "lost_settlements",
+            Settlement::Abandoned => "abandoned",
         }
     }
 }
@@ -59,7 +59,7 @@ impl Fate {
 #[derive(Debug, Default)]
 pub struct Tally {
     delivered: AtomicU64,
-    fates: [AtomicU64; Fate::ALL.len()],
+    settlements: [AtomicU64; Settlement::ALL.len()],
 }
 
 impl Tally {
@@ -74,19 +74,19 @@ impl Tally {
     }
 
     /// One delivery came to its end.
-    pub fn settled(&self, fate: Fate) {
-        self.settled_many(fate, 1);
+    pub fn settled(&self, settlement: Settlement) {
+        self.settled_many(settlement, 1);
     }
 
     /// `count` deliveries came to the same end.
-    pub fn settled_many(&self, fate: Fate, count: u64) {
-        self.fates[fate as usize].fetch_add(count, Relaxed);
+    pub fn settled_many(&self, settlement: Settlement, count: u64) {
+        self.settlements[settlement as usize].fetch_add(count, Relaxed);
     }
 
     /// `count` deliveries that were counted as `from` came to the end `to` instead: what seemed settled was not.
-    pub fn correct(&self, from: Fate, to: Fate, count: u64) {
-        self.fates[to as usize].fetch_add(count, Relaxed);
-        self.fates[from as usize].fetch_sub(count, Relaxed);
+    pub fn correct(&self, from: Settlement, to: Settlement, count: u64) {
+        self.settlements[to as usize].fetch_add(count, Relaxed);
+        self.settlements[from as usize].fetch_sub(count, Relaxed);
     }
 
     /// Messages delivered so far.
@@ -95,14 +95,14 @@ impl Tally {
     }
 
     /// Deliveries that came to this end so far.
-    pub fn count(&self, fate: Fate) -> u64 {
-        self.fates[fate as usize].load(Relaxed)
+    pub fn count(&self, settlement: Settlement) -> u64 {
+        self.settlements[settlement as usize].load(Relaxed)
     }
 
     /// Deliveries without an end yet.
     pub fn outstanding(&self) -> u64 {
         // Ends are read first: a delivery that comes in meanwhile must not make the difference negative.
-        let settled: u64 = Fate::ALL.into_iter().map(|fate| self.count(fate)).sum();
+        let settled: u64 = Settlement::ALL.into_iter().map(|settlement| self.count(settlement)).sum();
         self.deliveries().saturating_sub(settled)
     }
 
@@ -113,13 +113,13 @@ impl Tally {
             mode,
             escalated,
             delivered: self.deliveries(),
-            acked: self.count(Fate::Acked),
-            requeued: self.count(Fate::Requeued),
-            retried: self.count(Fate::Retried),
-            dead: self.count(Fate::Dead),
-            quarantined: self.count(Fate::Quarantined),
-            lost_settlements: self.count(Fate::LostSettlement),
-            abandoned: self.count(Fate::Abandoned),
+            acked: self.count(Settlement::Acked),
+            requeued: self.count(Settlement::Requeued),
+            retried: self.count(Settlement::Retried),
+            dead: self.count(Settlement::Dead),
+            quarantined: self.count(Settlement::Quarantined),
+            lost_settlements: self.count(Settlement::LostSettlement),
+            abandoned: self.count(Settlement::Abandoned),
             // Milliseconds are as exact as anything a person compares them with.
             seconds: (took.as_secs_f64() * 1000.0).round() / 1000.0,
         }
@@ -131,17 +131,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_fate_lands_in_the_field_of_its_name() {
+    fn each_settlement_lands_in_the_field_of_its_name() {
         let tally = Tally::new();
-        for (index, fate) in Fate::ALL.into_iter().enumerate() {
+        for (index, settlement) in Settlement::ALL.into_iter().enumerate() {
             let count = 1 << index;
-            tally.settled_many(fate, count);
+            tally.settled_many(settlement, count);
             (0..count).for_each(|_| tally.delivered());
         }
         let receipt = tally.receipt("w", Mode::Hard, true, Duration::from_micros(1_234_567));
         let json = serde_json::to_value(&receipt).unwrap();
-        for (index, fate) in Fate::ALL.into_iter().enumerate() {
-            assert_eq!(json[fate.as_str()], 1 << index, "{fate:?}");
+        for (index, settlement) in Settlement::ALL.into_iter().enumerate() {
+            assert_eq!(json[settlement.as_str()], 1 << index, "{settlement:?}");
         }
         assert_eq!(json["delivered"], 127);
         assert_eq!(json["seconds"], 1.235);
@@ -152,9 +152,9 @@ mod tests {
     fn a_correction_moves_deliveries_from_one_end_to_another() {
         let tally = Tally::new();
         (0..5).for_each(|_| tally.delivered());
-        tally.settled_many(Fate::Requeued, 5);
-        tally.correct(Fate::Requeued, Fate::LostSettlement, 3);
-        assert_eq!((tally.count(Fate::Requeued), tally.count(Fate::LostSettlement)), (2, 3));
+        tally.settled_many(Settlement::Requeued, 5);
+        tally.correct(Settlement::Requeued, Settlement::LostSettlement, 3);
+        assert_eq!((tally.count(Settlement::Requeued), tally.count(Settlement::LostSettlement)), (2, 3));
         assert!(tally.receipt("w", Mode::Soft, false, Duration::ZERO).balances());
     }
 
@@ -163,7 +163,7 @@ mod tests {
         let tally = Tally::new();
         tally.delivered();
         tally.delivered();
-        tally.settled(Fate::Acked);
+        tally.settled(Settlement::Acked);
         assert_eq!(tally.outstanding(), 1);
         assert!(!tally.receipt("w", Mode::Soft, false, Duration::ZERO).balances());
     }

@@ -75,8 +75,8 @@ async fn metrics_agree_with_what_happened_under_load() -> Result<()> {
     let delivered = DONE + RETRIED + EXHAUSTED + INVALID + UNKNOWN + retried;
     assert_eq!(sum(&workers, "garenne_deliveries_total", &["lane=\"fast\""]).await?, delivered as f64);
     assert_eq!(sum(&workers, "garenne_redeliveries_total", &[]).await?, 0.0);
-    let settled = async |fate: &str| {
-        let label = format!("settlement=\"{fate}\"");
+    let settled = async |settlement: &str| {
+        let label = format!("settlement=\"{settlement}\"");
         sum(&workers, "garenne_settlements_total", &["lane=\"fast\"", &label]).await
     };
     assert_eq!(settled("acked").await?, acked);

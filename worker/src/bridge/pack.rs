@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use garenne_common::{shutdown::Fate, telemetry::metrics::TaskOutcome};
+use garenne_common::{shutdown::Settlement, telemetry::metrics::TaskOutcome};
 use garenne_pool::{Ending, Spec};
 use garenne_protocol::task::{DeadReason, Envelope};
 
@@ -57,8 +57,8 @@ impl PackJob {
             PackEnd::Back { ran } => self.hand_back(ran),
             PackEnd::Abandon => {
                 self.entry.metrics.counted(TaskOutcome::Interrupted);
-                self.records.iter().for_each(|record| record.span.settled(Fate::Abandoned, None));
-                self.delivery.settle(Fate::Abandoned);
+                self.records.iter().for_each(|record| record.span.settled(Settlement::Abandoned, None));
+                self.delivery.settle(Settlement::Abandoned);
             }
         }
     }
@@ -71,7 +71,7 @@ impl PackJob {
     /// Gives all of it back, and with it the results of those that ran.
     pub(super) fn hand_back(mut self, ran: usize) {
         (0..ran).for_each(|_| self.entry.metrics.counted(TaskOutcome::Interrupted));
-        self.records.iter().for_each(|record| record.span.settled(Fate::Requeued, None));
+        self.records.iter().for_each(|record| record.span.settled(Settlement::Requeued, None));
         let (bridge, run) = (Arc::clone(&self.bridge), self.run.take());
         bridge.end_run(run, move || drop(self.delivery));
     }
@@ -104,7 +104,7 @@ impl Bridge {
         if delivery.redelivered {
             records.retain(|record| !self.clerk.loans.is_done(&record.envelope.id));
             if records.is_empty() {
-                delivery.settle(Fate::Acked);
+                delivery.settle(Settlement::Acked);
                 return None;
             }
         }

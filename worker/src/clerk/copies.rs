@@ -7,7 +7,7 @@ use std::{
 
 use futures_util::future::join_all;
 use garenne_amqp::{Backoff, Message, PublishError, Target};
-use garenne_common::shutdown::Fate;
+use garenne_common::shutdown::Settlement;
 use garenne_protocol::task::{Copied, DeadReason};
 use lapin::types::ShortString;
 
@@ -41,20 +41,27 @@ impl Clerk {
         delivery: Delivery,
         copied: Copied,
         target: Target,
-        fate: Fate,
+        settlement: Settlement,
     ) {
         let (this, lane) = (Arc::clone(self), lane.to_owned());
-        let copying = async move { this.copied(&lane, delivery, copied, target, fate).await };
+        let copying = async move { this.copied(&lane, delivery, copied, target, settlement).await };
         self.tracker.spawn_on(copying, &self.runtime);
     }
 
-    async fn copied(&self, lane: &str, delivery: Delivery, copied: Copied, target: Target, fate: Fate) {
+    async fn copied(
+        &self,
+        lane: &str,
+        delivery: Delivery,
+        copied: Copied,
+        target: Target,
+        settlement: Settlement,
+    ) {
         let message = |copied: Copied, target| {
             let (properties, body) = (copied.into_properties(), delivery.body.clone());
             Message { target, properties, body }
         };
         let error = match self.publish_while(&delivery, vec![message(copied.clone(), target)]).await {
-            Published::All => return delivery.settle(fate),
+            Published::All => return delivery.settle(settlement),
             Published::GivenUp => return,
             Published::Never(error) => error,
         };
@@ -75,10 +82,10 @@ impl Clerk {
         };
         match again {
             Published::All => {
-                if fate != Fate::Dead {
+                if settlement != Settlement::Dead {
                     self.metrics.kind(&kind).dead(DeadReason::TooLarge);
                 }
-                delivery.settle(Fate::Dead);
+                delivery.settle(Settlement::Dead);
             }
             Published::GivenUp => {}
             Published::Never(error) => {

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::SystemTime};
 
 use garenne_amqp::{Message, Target};
-use garenne_common::{shutdown::Fate, telemetry::traces::Span};
+use garenne_common::{shutdown::Settlement, telemetry::traces::Span};
 use garenne_protocol::{
     task::{Copied, Envelope, NewTask},
     topology::{Delay, LaneQueues},
@@ -39,6 +39,6 @@ impl Clerk {
     ) {
         let place = self.place(lane);
         let copied = if place.is_sharded() { copied.keyed(envelope.id.as_str()) } else { copied };
-        self.copy(lane, delivery, copied, Target::queue(place.rung(rung)), Fate::Retried);
+        self.copy(lane, delivery, copied, Target::queue(place.rung(rung)), Settlement::Retried);
     }
 }

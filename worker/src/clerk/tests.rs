@@ -112,7 +112,7 @@ impl Bench {
         self.settle(success());
     }
 
-    async fn fate(&self) -> Vec<(u64, Fate)> {
+    async fn settlement(&self) -> Vec<(u64, Settlement)> {
         sleep(Duration::from_millis(500)).await;
         self.epoch.decided()
     }
@@ -122,7 +122,7 @@ impl Bench {
 async fn without_a_sink_success_is_acked_at_once() {
     let bench = bench(Vec::new());
     bench.done();
-    assert_eq!(bench.epoch.decided(), [(1, Fate::Acked)]);
+    assert_eq!(bench.epoch.decided(), [(1, Settlement::Acked)]);
     assert!(!bench.clerk.loans.is_done(&bench.envelope.id), "the ack will be heard");
 }
 
@@ -131,10 +131,10 @@ async fn a_result_is_stored_before_its_task_is_acked() {
     let sink = Arc::new(Says(Mutex::default()));
     let bench = bench(vec![sink.clone()]);
     bench.done();
-    assert_eq!(bench.fate().await, [], "the sink is away");
+    assert_eq!(bench.settlement().await, [], "the sink is away");
     *sink.0.lock().unwrap() = Some(Accepted::Stored);
     sleep(Duration::from_secs(5)).await;
-    assert_eq!(bench.fate().await, [(1, Fate::Acked)]);
+    assert_eq!(bench.settlement().await, [(1, Settlement::Acked)]);
     bench.clerk.idle().await;
 }
 
@@ -143,7 +143,7 @@ async fn a_result_that_no_sink_took_in_time_goes_back() {
     let bench = bench(vec![Arc::new(Says(Mutex::default()))]);
     bench.done();
     bench.clerk.hurry.cancel();
-    assert_eq!(bench.fate().await, [(1, Fate::Requeued)]);
+    assert_eq!(bench.settlement().await, [(1, Settlement::Requeued)]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -151,7 +151,7 @@ async fn a_task_whose_channel_died_before_its_ack_does_not_run_again() {
     let bench = bench(says(Accepted::Stored));
     bench.epoch.end();
     bench.done();
-    assert_eq!(bench.fate().await, [(1, Fate::Acked)]);
+    assert_eq!(bench.settlement().await, [(1, Settlement::Acked)]);
     assert!(bench.clerk.loans.is_done(&bench.envelope.id));
 }
 
@@ -162,7 +162,7 @@ async fn a_task_that_came_back_does_not_run_again_when_it_comes_back_once_more()
     let mut delivery = Delivery::mock(&bench.epoch, 1, b"{}");
     delivery.redelivered = true;
     bench.settle_delivery(delivery, success());
-    assert_eq!(bench.fate().await, [(1, Fate::Acked)]);
+    assert_eq!(bench.settlement().await, [(1, Settlement::Acked)]);
     assert!(bench.clerk.loans.is_done(&bench.envelope.id));
 }
 
@@ -181,12 +181,12 @@ async fn a_refused_or_contradicting_result_is_a_dead_letter_whose_copy_comes_fir
         let bench = bench(says(word));
         bench.metrics.register_kinds(["any.thing"]);
         bench.done();
-        assert_eq!(bench.fate().await, [], "no copy is confirmed");
+        assert_eq!(bench.settlement().await, [], "no copy is confirmed");
         let dead = bench.metrics.kind_counts()["any.thing"].dead.clone();
         assert_eq!(dead.values().sum::<u64>(), 1, "{dead:?}");
         bench.clerk.hurry.cancel();
         sleep(Duration::from_secs(2)).await;
-        assert_eq!(bench.fate().await, [(1, Fate::Requeued)], "the original is still there");
+        assert_eq!(bench.settlement().await, [(1, Settlement::Requeued)], "the original is still there");
     }
 }
 
@@ -194,19 +194,21 @@ async fn a_refused_or_contradicting_result_is_a_dead_letter_whose_copy_comes_fir
 async fn a_copy_is_given_up_when_the_deliverys_channel_dies() {
     let bench = bench(Vec::new());
     bench.settle(Outcome::PutOff { wait: Duration::from_secs(1) });
-    assert_eq!(bench.fate().await, []);
+    assert_eq!(bench.settlement().await, []);
     bench.epoch.end();
     sleep(Duration::from_secs(30)).await;
-    assert_eq!(bench.fate().await, [(1, Fate::Requeued)]);
+    assert_eq!(bench.settlement().await, [(1, Settlement::Requeued)]);
     bench.clerk.idle().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_handed_back_or_left_is_decided_at_once() {
-    for (outcome, fate) in [(Outcome::HandBack, Fate::Requeued), (Outcome::Abandon, Fate::Abandoned)] {
+    for (outcome, settlement) in
+        [(Outcome::HandBack, Settlement::Requeued), (Outcome::Abandon, Settlement::Abandoned)]
+    {
         let bench = bench(Vec::new());
         bench.settle(outcome);
-        assert_eq!(bench.epoch.decided(), [(1, fate)]);
+        assert_eq!(bench.epoch.decided(), [(1, settlement)]);
     }
 }
 
@@ -217,7 +219,7 @@ async fn attempts_that_are_spent_make_a_dead_letter_and_others_a_retry() {
         bench.metrics.register_kinds(["any.thing"]);
         bench.envelope = Arc::new(Envelope { attempt: spent, ..Envelope::clone(&bench.envelope) });
         bench.settle(Outcome::Retry { error: "io".into(), after: None });
-        assert_eq!(bench.fate().await, [], "the copy comes first");
+        assert_eq!(bench.settlement().await, [], "the copy comes first");
         let counts = bench.metrics.kind_counts();
         let counted = counts.get("any.thing").map_or(0, |kind| kind.dead.values().sum::<u64>());
         assert_eq!(counted, dead, "attempt {} of 3", spent + 1);

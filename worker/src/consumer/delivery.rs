@@ -7,7 +7,7 @@ use std::sync::{
 
 use bytes::Bytes;
 use garenne_amqp::take_unreadable;
-use garenne_common::shutdown::Fate;
+use garenne_common::shutdown::Settlement;
 use lapin::{BasicProperties, types::ShortString};
 
 use super::epoch::{Epoch, Order};
@@ -35,20 +35,20 @@ enum Loan {
 struct Whole {
     epoch: Arc<Epoch>,
     tag: u64,
-    fate: Fate,
+    settlement: Settlement,
 }
 
 struct Share {
     of: Arc<Divided>,
-    fate: Fate,
+    settlement: Settlement,
 }
 
 /// A message that several hold shares of. The broker is told of it when the last share is settled or
 /// dropped.
 struct Divided {
     whole: Whole,
-    /// The fates of the shares so far, a bit for each.
-    fates: AtomicU8,
+    /// The settlements of the shares so far, a bit for each.
+    settlements: AtomicU8,
 }
 
 impl Delivery {
@@ -56,7 +56,7 @@ impl Delivery {
         epoch.count_delivery(message.redelivered);
         let unreadable = take_unreadable(&mut message.properties).map(Into::into);
         Self {
-            loan: Loan::Whole(Whole { epoch, tag: message.delivery_tag, fate: Fate::Requeued }),
+            loan: Loan::Whole(Whole { epoch, tag: message.delivery_tag, settlement: Settlement::Requeued }),
             routing_key: message.routing_key.as_str().into(),
             exchange: message.exchange,
             redelivered: message.redelivered,
@@ -70,7 +70,7 @@ impl Delivery {
     #[cfg(test)]
     pub(crate) fn for_test(epoch: &Arc<Epoch>, tag: u64) -> Self {
         Self {
-            loan: Loan::Whole(Whole { epoch: Arc::clone(epoch), tag, fate: Fate::Requeued }),
+            loan: Loan::Whole(Whole { epoch: Arc::clone(epoch), tag, settlement: Settlement::Requeued }),
             routing_key: "k".into(),
             exchange: ShortString::default(),
             redelivered: false,
@@ -98,26 +98,26 @@ impl Delivery {
         Arc::clone(&self.whole().epoch)
     }
 
-    /// Settles it. Everything but [`Fate::Requeued`] and [`Fate::Abandoned`] takes it off the queue,
+    /// Settles it. Everything but [`Settlement::Requeued`] and [`Settlement::Abandoned`] takes it off the queue,
     /// so the effect or the copy must be safe by now.
-    pub(crate) fn settle(mut self, fate: Fate) {
+    pub(crate) fn settle(mut self, settlement: Settlement) {
         match &mut self.loan {
-            Loan::Whole(whole) => whole.fate = fate,
-            Loan::Share(share) => share.fate = fate,
+            Loan::Whole(whole) => whole.settlement = settlement,
+            Loan::Share(share) => share.settlement = settlement,
         }
     }
 
     /// Divides it into a share for each of these bodies, to be settled each by itself. The message goes
-    /// back whole if one of them does; otherwise its own fate is theirs where they agree, and
-    /// [`Fate::Acked`] where they do not.
+    /// back whole if one of them does; otherwise its own settlement is theirs where they agree, and
+    /// [`Settlement::Acked`] where they do not.
     pub(crate) fn divide(self, bodies: impl IntoIterator<Item = Bytes>) -> impl Iterator<Item = Self> {
         let Self { loan, routing_key, exchange, redelivered, properties, .. } = self;
         let of = match loan {
-            Loan::Whole(whole) => Arc::new(Divided { whole, fates: AtomicU8::new(0) }),
+            Loan::Whole(whole) => Arc::new(Divided { whole, settlements: AtomicU8::new(0) }),
             Loan::Share(_) => unreachable!("a record holds no pack"),
         };
         bodies.into_iter().map(move |body| Self {
-            loan: Loan::Share(Share { of: Arc::clone(&of), fate: Fate::Requeued }),
+            loan: Loan::Share(Share { of: Arc::clone(&of), settlement: Settlement::Requeued }),
             routing_key: Arc::clone(&routing_key),
             exchange: exchange.clone(),
             redelivered,
@@ -138,7 +138,7 @@ impl Delivery {
 
 impl Drop for Whole {
     fn drop(&mut self) {
-        let order = Order { tag: self.tag, fate: self.fate };
+        let order = Order { tag: self.tag, settlement: self.settlement };
         self.epoch.order(order);
     }
 }
@@ -146,30 +146,32 @@ impl Drop for Whole {
 impl Drop for Share {
     fn drop(&mut self) {
         // The count of shares orders this before the drop of what is divided.
-        self.of.fates.fetch_or(bit(self.fate), Ordering::Relaxed);
+        self.of.settlements.fetch_or(bit(self.settlement), Ordering::Relaxed);
     }
 }
 
 impl Drop for Divided {
     fn drop(&mut self) {
-        self.whole.fate = together(*self.fates.get_mut());
+        self.whole.settlement = together(*self.settlements.get_mut());
     }
 }
 
-const fn bit(fate: Fate) -> u8 {
-    1 << fate as u8
+const fn bit(settlement: Settlement) -> u8 {
+    1 << settlement as u8
 }
 
-/// What becomes of a message whose shares had these fates.
-fn together(fates: u8) -> Fate {
-    let back = [Fate::Abandoned, Fate::LostSettlement, Fate::Requeued];
-    if let Some(back) = back.into_iter().find(|fate| fates & bit(*fate) != 0) {
+/// What becomes of a message whose shares had these settlements.
+fn together(settlements: u8) -> Settlement {
+    let back = [Settlement::Abandoned, Settlement::LostSettlement, Settlement::Requeued];
+    if let Some(back) = back.into_iter().find(|settlement| settlements & bit(*settlement) != 0) {
         return back;
     }
-    Fate::ALL.into_iter().find(|fate| fates == bit(*fate)).unwrap_or(match fates {
-        0 => Fate::Requeued,
-        _ => Fate::Acked,
-    })
+    Settlement::ALL.into_iter().find(|settlement| settlements == bit(*settlement)).unwrap_or(
+        match settlements {
+            0 => Settlement::Requeued,
+            _ => Settlement::Acked,
+        },
+    )
 }
 
 #[cfg(test)]
@@ -186,33 +188,33 @@ mod tests {
         (whole.divide((0..shares).map(|_| Bytes::new())).collect(), epoch)
     }
 
-    fn fate(fates: &[Option<Fate>]) -> Fate {
-        let (shares, epoch) = divided(fates.len());
-        for (share, fate) in shares.into_iter().zip(fates) {
+    fn settlement(settlements: &[Option<Settlement>]) -> Settlement {
+        let (shares, epoch) = divided(settlements.len());
+        for (share, settlement) in shares.into_iter().zip(settlements) {
             assert_eq!(epoch.waiting(), 0, "told before the last share was settled");
-            if let Some(fate) = fate {
-                share.settle(*fate);
+            if let Some(settlement) = settlement {
+                share.settle(*settlement);
             }
         }
         only_order(&epoch)
     }
 
-    fn only_order(epoch: &Epoch) -> Fate {
+    fn only_order(epoch: &Epoch) -> Settlement {
         let mut orders = Vec::new();
         epoch.take(&mut orders);
-        let [Order { tag: 7, fate }] = orders[..] else { panic!("settled once: {orders:?}") };
-        fate
+        let [Order { tag: 7, settlement }] = orders[..] else { panic!("settled once: {orders:?}") };
+        settlement
     }
 
     #[test]
     fn a_divided_message_is_settled_once_and_goes_back_if_any_share_does() {
-        use Fate::*;
-        assert_eq!(fate(&[Some(Acked), Some(Acked)]), Acked);
-        assert_eq!(fate(&[Some(Acked), Some(Retried), Some(Dead)]), Acked);
-        assert_eq!(fate(&[Some(Dead), Some(Dead)]), Dead);
-        assert_eq!(fate(&[Some(Quarantined)]), Quarantined);
-        assert_eq!(fate(&[Some(Acked), None, Some(Dead)]), Requeued);
-        assert_eq!(fate(&[Some(Abandoned), None]), Abandoned);
+        use Settlement::*;
+        assert_eq!(settlement(&[Some(Acked), Some(Acked)]), Acked);
+        assert_eq!(settlement(&[Some(Acked), Some(Retried), Some(Dead)]), Acked);
+        assert_eq!(settlement(&[Some(Dead), Some(Dead)]), Dead);
+        assert_eq!(settlement(&[Some(Quarantined)]), Quarantined);
+        assert_eq!(settlement(&[Some(Acked), None, Some(Dead)]), Requeued);
+        assert_eq!(settlement(&[Some(Abandoned), None]), Abandoned);
     }
 
     fn delivered(tag: u64) -> (Delivery, Arc<Epoch>) {
@@ -229,7 +231,7 @@ mod tests {
         let (delivery, epoch) = delivered(7);
         assert_eq!((epoch.deliveries(), epoch.outstanding()), (1, 1));
         drop(delivery);
-        assert_eq!(only_order(&epoch), Fate::Requeued);
+        assert_eq!(only_order(&epoch), Settlement::Requeued);
         assert_eq!(epoch.outstanding(), 0);
     }
 
@@ -244,8 +246,8 @@ mod tests {
         assert!(Arc::ptr_eq(&delivery.epoch(), &epoch) && delivery.alive());
         epoch.end();
         assert!(!delivery.alive());
-        delivery.settle(Fate::Dead);
-        assert_eq!(only_order(&epoch), Fate::Dead);
+        delivery.settle(Settlement::Dead);
+        assert_eq!(only_order(&epoch), Settlement::Dead);
     }
 
     #[test]
@@ -261,6 +263,6 @@ mod tests {
         let (shares, epoch) = divided(0);
         drop(shares);
         // The iterator held the only share.
-        assert_eq!(only_order(&epoch), Fate::Requeued);
+        assert_eq!(only_order(&epoch), Settlement::Requeued);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use garenne_common::shutdown::Fate;
+use garenne_common::shutdown::Settlement;
 use tokio::sync::Notify;
 
 use super::meter::Meter;
@@ -14,7 +14,7 @@ use super::meter::Meter;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Order {
     pub(crate) tag: u64,
-    pub(crate) fate: Fate,
+    pub(crate) settlement: Settlement,
 }
 
 /// Shared by a channel's deliveries and its settler.
@@ -125,7 +125,7 @@ impl Epoch {
         let mut orders = self.orders();
         if orders.closed {
             drop(orders);
-            return self.meter.settled(Fate::LostSettlement, 1);
+            return self.meter.settled(Settlement::LostSettlement, 1);
         }
         orders.waiting.push(order);
         let (waiting, watched) = (orders.waiting.len(), orders.watched);
@@ -154,10 +154,10 @@ impl Epoch {
         orders.watched = !into.is_empty();
     }
 
-    /// The fates that were decided and not taken, by their tags.
+    /// The settlements that were decided and not taken, by their tags.
     #[cfg(test)]
-    pub(crate) fn decided(&self) -> Vec<(u64, Fate)> {
-        self.orders().waiting.iter().map(|order| (order.tag, order.fate)).collect()
+    pub(crate) fn decided(&self) -> Vec<(u64, Settlement)> {
+        self.orders().waiting.iter().map(|order| (order.tag, order.settlement)).collect()
     }
 
     /// Takes no order any more; answers those that came too late to be taken.
@@ -185,7 +185,7 @@ mod tests {
     }
 
     fn ack(tag: u64) -> Order {
-        Order { tag, fate: Fate::Acked }
+        Order { tag, settlement: Settlement::Acked }
     }
 
     /// Which of so many orders wakes the settler.
@@ -255,6 +255,6 @@ mod tests {
         epoch.order(ack(1));
         assert_eq!(epoch.close(), [ack(1)]);
         epoch.order(ack(2));
-        assert_eq!((epoch.waiting(), epoch.meter.tally.count(Fate::LostSettlement)), (0, 1));
+        assert_eq!((epoch.waiting(), epoch.meter.tally.count(Settlement::LostSettlement)), (0, 1));
     }
 }

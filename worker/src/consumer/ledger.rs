@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use garenne_common::shutdown::Fate;
+use garenne_common::shutdown::Settlement;
 
 /// What the broker is told of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,14 +17,14 @@ pub(crate) enum Verdict {
     Requeue,
 }
 
-/// A frame to send, and how many deliveries of each fate it settles (in the order of [`Fate::ALL`]).
+/// A frame to send, and how many deliveries of each settlement it settles (in the order of [`Settlement::ALL`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub(crate) verdict: Verdict,
     pub(crate) tag: u64,
     /// Everything outstanding up to and with the tag.
     pub(crate) multiple: bool,
-    pub(crate) fates: [u32; Fate::ALL.len()],
+    pub(crate) settlements: [u32; Settlement::ALL.len()],
 }
 
 /// The book of one channel.
@@ -39,7 +39,7 @@ pub(crate) struct Ledger {
     /// delivery is outstanding or left to the broker, so the prefetch bounds their number.
     sent: BTreeMap<u64, u64>,
     /// Decided and not yet sent, in the order of the decisions.
-    decided: Vec<(u64, Verdict, Fate)>,
+    decided: Vec<(u64, Verdict, Settlement)>,
     /// Entries looked at so far, for tests of what settling costs.
     #[cfg(test)]
     visited: usize,
@@ -57,14 +57,16 @@ impl Ledger {
     }
 
     /// A delivery is decided, once. One that is left to the broker stays outstanding, so that no frame covers it.
-    pub(crate) fn decide(&mut self, tag: u64, fate: Fate) {
+    pub(crate) fn decide(&mut self, tag: u64, settlement: Settlement) {
         assert!(tag >= self.first, "a delivery is decided once");
-        let verdict = match fate {
-            Fate::Requeued => Verdict::Requeue,
-            Fate::Abandoned | Fate::LostSettlement => return,
-            Fate::Acked | Fate::Retried | Fate::Dead | Fate::Quarantined => Verdict::Ack,
+        let verdict = match settlement {
+            Settlement::Requeued => Verdict::Requeue,
+            Settlement::Abandoned | Settlement::LostSettlement => return,
+            Settlement::Acked | Settlement::Retried | Settlement::Dead | Settlement::Quarantined => {
+                Verdict::Ack
+            }
         };
-        self.decided.push((tag, verdict, fate));
+        self.decided.push((tag, verdict, settlement));
     }
 
     /// Decided and not yet sent.
@@ -82,10 +84,10 @@ impl Ledger {
         while let Some(covered) = self.head_run(rest, &mut frames) {
             rest = &rest[covered..];
         }
-        for &(tag, verdict, fate) in rest {
-            let mut fates = [0; Fate::ALL.len()];
-            fates[fate as usize] = 1;
-            frames.push(Frame { verdict, tag, multiple: false, fates });
+        for &(tag, verdict, settlement) in rest {
+            let mut settlements = [0; Settlement::ALL.len()];
+            settlements[settlement as usize] = 1;
+            frames.push(Frame { verdict, tag, multiple: false, settlements });
             self.note_sent(tag);
         }
         // Its memory is used again.
@@ -96,14 +98,14 @@ impl Ledger {
 
     /// Takes the run of equal verdicts at the lowest outstanding tag, over tags that were sent singly before.
     /// Answers how many of `decided`, which is in the order of the tags, it covers.
-    fn head_run(&mut self, decided: &[(u64, Verdict, Fate)], frames: &mut Vec<Frame>) -> Option<usize> {
+    fn head_run(&mut self, decided: &[(u64, Verdict, Settlement)], frames: &mut Vec<Frame>) -> Option<usize> {
         let &(tag, verdict, _) = decided.first()?;
         if tag != self.first {
             return None;
         }
-        let mut frame = Frame { verdict, tag, multiple: false, fates: [0; Fate::ALL.len()] };
+        let mut frame = Frame { verdict, tag, multiple: false, settlements: [0; Settlement::ALL.len()] };
         let mut covered = 0;
-        for &(tag, same, fate) in decided {
+        for &(tag, same, settlement) in decided {
             #[cfg(test)]
             {
                 self.visited += 1;
@@ -112,7 +114,7 @@ impl Ledger {
                 break;
             }
             frame.tag = tag;
-            frame.fates[fate as usize] += 1;
+            frame.settlements[settlement as usize] += 1;
             covered += 1;
             self.first = match self.sent.remove(&(tag + 1)) {
                 Some(last) => last + 1,
@@ -145,9 +147,9 @@ mod tests {
     use super::{Verdict::*, *};
     use proptest::prelude::*;
 
-    fn ledger(decided: &[(u64, Fate)]) -> Ledger {
+    fn ledger(decided: &[(u64, Settlement)]) -> Ledger {
         let mut ledger = Ledger::new();
-        decided.iter().for_each(|&(tag, fate)| ledger.decide(tag, fate));
+        decided.iter().for_each(|&(tag, settlement)| ledger.decide(tag, settlement));
         ledger
     }
 
@@ -156,39 +158,40 @@ mod tests {
     }
 
     #[test]
-    fn a_run_from_the_lowest_tag_is_one_frame_and_counts_its_fates() {
-        let mut ledger = ledger(&[(2, Fate::Retried), (1, Fate::Acked), (3, Fate::Acked)]);
+    fn a_run_from_the_lowest_tag_is_one_frame_and_counts_its_settlements() {
+        let mut ledger = ledger(&[(2, Settlement::Retried), (1, Settlement::Acked), (3, Settlement::Acked)]);
         let frames = ledger.frames();
         assert_eq!(shown(&frames), [(Ack, 3, true)]);
-        assert_eq!(frames[0].fates[Fate::Acked as usize], 2);
-        assert_eq!(frames[0].fates[Fate::Retried as usize], 1);
+        assert_eq!(frames[0].settlements[Settlement::Acked as usize], 2);
+        assert_eq!(frames[0].settlements[Settlement::Retried as usize], 1);
         assert_eq!(ledger.decided(), 0);
     }
 
     #[test]
     fn beyond_a_gap_each_is_settled_singly_and_the_gap_closes_alone() {
-        let mut ledger = ledger(&[(2, Fate::Acked), (4, Fate::Requeued)]);
+        let mut ledger = ledger(&[(2, Settlement::Acked), (4, Settlement::Requeued)]);
         assert_eq!(shown(&ledger.frames()), [(Ack, 2, false), (Requeue, 4, false)]);
-        ledger.decide(1, Fate::Acked);
-        ledger.decide(3, Fate::Acked);
+        ledger.decide(1, Settlement::Acked);
+        ledger.decide(3, Settlement::Acked);
         assert_eq!(shown(&ledger.frames()), [(Ack, 3, true)]);
     }
 
     #[test]
     fn runs_of_either_verdict_alternate() {
         let mut ledger = ledger(&[
-            (1, Fate::Acked),
-            (2, Fate::Acked),
-            (3, Fate::Requeued),
-            (4, Fate::Requeued),
-            (5, Fate::Dead),
+            (1, Settlement::Acked),
+            (2, Settlement::Acked),
+            (3, Settlement::Requeued),
+            (4, Settlement::Requeued),
+            (5, Settlement::Dead),
         ]);
         assert_eq!(shown(&ledger.frames()), [(Ack, 2, true), (Requeue, 4, true), (Ack, 5, false)]);
     }
 
     #[test]
     fn nothing_covers_what_is_left_to_the_broker() {
-        let mut ledger = ledger(&[(1, Fate::Abandoned), (2, Fate::Acked), (3, Fate::Acked)]);
+        let mut ledger =
+            ledger(&[(1, Settlement::Abandoned), (2, Settlement::Acked), (3, Settlement::Acked)]);
         assert_eq!(shown(&ledger.frames()), [(Ack, 2, false), (Ack, 3, false)]);
         assert_eq!(ledger.decided(), 0);
     }
@@ -196,16 +199,16 @@ mod tests {
     #[test]
     #[should_panic = "a delivery is decided once"]
     fn a_settled_delivery_cannot_be_decided_again() {
-        let mut ledger = ledger(&[(1, Fate::Acked)]);
+        let mut ledger = ledger(&[(1, Settlement::Acked)]);
         ledger.frames();
-        ledger.decide(1, Fate::Acked);
+        ledger.decide(1, Settlement::Acked);
     }
 
     #[test]
     fn behind_a_long_task_settling_costs_what_was_decided_and_memory_stays_small() {
         let mut ledger = Ledger::new();
         for tag in 2..=100_001 {
-            ledger.decide(tag, Fate::Acked);
+            ledger.decide(tag, Settlement::Acked);
             if tag % 50 == 0 {
                 ledger.frames();
             }
@@ -214,22 +217,26 @@ mod tests {
         assert_eq!(ledger.visited, 100_000, "each decision is looked at once");
         assert_eq!(ledger.sent.len(), 1);
         assert!(ledger.decided.capacity() <= 128, "{}", ledger.decided.capacity());
-        ledger.decide(1, Fate::Acked);
+        ledger.decide(1, Settlement::Acked);
         assert_eq!(shown(&ledger.frames()), [(Ack, 1, false)]);
         assert_eq!((ledger.visited, ledger.sent.len(), ledger.first), (100_001, 0, 100_002));
     }
 
     #[test]
     fn ranges_are_as_many_as_there_are_gaps() {
-        let mut ledger =
-            ledger(&[(2, Fate::Acked), (4, Fate::Acked), (6, Fate::Abandoned), (7, Fate::Acked)]);
+        let mut ledger = ledger(&[
+            (2, Settlement::Acked),
+            (4, Settlement::Acked),
+            (6, Settlement::Abandoned),
+            (7, Settlement::Acked),
+        ]);
         ledger.frames();
         assert_eq!(ledger.sent, BTreeMap::from([(2, 2), (4, 4), (7, 7)]));
-        ledger.decide(3, Fate::Requeued);
+        ledger.decide(3, Settlement::Requeued);
         assert_eq!(shown(&ledger.frames()), [(Requeue, 3, false)]);
         assert_eq!(ledger.sent, BTreeMap::from([(2, 4), (7, 7)]));
-        ledger.decide(5, Fate::Acked);
-        ledger.decide(1, Fate::Acked);
+        ledger.decide(5, Settlement::Acked);
+        ledger.decide(1, Settlement::Acked);
         assert_eq!(shown(&ledger.frames()), [(Ack, 5, true)]);
         assert_eq!((ledger.first, ledger.sent.len()), (6, 1), "what is left to the broker stays in the way");
     }
@@ -238,12 +245,12 @@ mod tests {
     mod reference {
         use std::collections::VecDeque;
 
-        use super::{Fate, Frame, Verdict};
+        use super::{Frame, Settlement, Verdict};
 
         #[derive(Clone, Copy, PartialEq)]
         enum Slot {
             Outstanding,
-            Decided(Verdict, Fate),
+            Decided(Verdict, Settlement),
             Sent,
             Left,
         }
@@ -258,25 +265,25 @@ mod tests {
                 Self { first: 1, slots: VecDeque::new() }
             }
 
-            pub(super) fn decide(&mut self, tag: u64, fate: Fate) {
+            pub(super) fn decide(&mut self, tag: u64, settlement: Settlement) {
                 let at = (tag - self.first) as usize;
                 if at >= self.slots.len() {
                     self.slots.resize(at + 1, Slot::Outstanding);
                 }
-                self.slots[at] = match fate {
-                    Fate::Requeued => Slot::Decided(Verdict::Requeue, fate),
-                    Fate::Abandoned | Fate::LostSettlement => Slot::Left,
-                    _ => Slot::Decided(Verdict::Ack, fate),
+                self.slots[at] = match settlement {
+                    Settlement::Requeued => Slot::Decided(Verdict::Requeue, settlement),
+                    Settlement::Abandoned | Settlement::LostSettlement => Slot::Left,
+                    _ => Slot::Decided(Verdict::Ack, settlement),
                 };
             }
 
             pub(super) fn frames(&mut self) -> Vec<Frame> {
                 let mut frames: Vec<_> = std::iter::from_fn(|| self.head_run()).collect();
                 for (at, slot) in self.slots.iter_mut().enumerate() {
-                    let Slot::Decided(verdict, fate) = *slot else { continue };
-                    let mut fates = [0; Fate::ALL.len()];
-                    fates[fate as usize] = 1;
-                    frames.push(Frame { verdict, tag: self.first + at as u64, multiple: false, fates });
+                    let Slot::Decided(verdict, settlement) = *slot else { continue };
+                    let mut settlements = [0; Settlement::ALL.len()];
+                    settlements[settlement as usize] = 1;
+                    frames.push(Frame { verdict, tag: self.first + at as u64, multiple: false, settlements });
                     *slot = Slot::Sent;
                 }
                 frames
@@ -288,13 +295,13 @@ mod tests {
                     self.first += 1;
                 }
                 let Some(&Slot::Decided(verdict, _)) = self.slots.front() else { return None };
-                let (mut last, mut covered, mut fates) = (self.first, 0, [0; Fate::ALL.len()]);
+                let (mut last, mut covered, mut settlements) = (self.first, 0, [0; Settlement::ALL.len()]);
                 loop {
                     match self.slots.front() {
-                        Some(Slot::Decided(same, fate)) if *same == verdict => {
+                        Some(Slot::Decided(same, settlement)) if *same == verdict => {
                             last = self.first;
                             covered += 1;
-                            fates[*fate as usize] += 1;
+                            settlements[*settlement as usize] += 1;
                         }
                         Some(Slot::Sent) => {}
                         _ => break,
@@ -302,7 +309,7 @@ mod tests {
                     self.slots.pop_front();
                     self.first += 1;
                 }
-                Some(Frame { verdict, tag: last, multiple: covered > 1, fates })
+                Some(Frame { verdict, tag: last, multiple: covered > 1, settlements })
             }
         }
     }
@@ -320,29 +327,34 @@ mod tests {
                     assert!(frame.multiple, "tag {} is settled twice", frame.tag);
                 }
             }
-            assert_eq!(covered, frame.fates.iter().sum::<u32>(), "counted is not what was settled");
+            assert_eq!(covered, frame.settlements.iter().sum::<u32>(), "counted is not what was settled");
         }
     }
 
-    fn fate() -> impl Strategy<Value = Fate> {
-        prop_oneof![5 => Just(Fate::Acked), 2 => Just(Fate::Requeued), 1 => Just(Fate::Dead), 1 => Just(Fate::Abandoned)]
+    fn settlement() -> impl Strategy<Value = Settlement> {
+        prop_oneof![
+            5 => Just(Settlement::Acked),
+            2 => Just(Settlement::Requeued),
+            1 => Just(Settlement::Dead),
+            1 => Just(Settlement::Abandoned),
+        ]
     }
 
     proptest! {
         #[test]
         fn every_delivery_is_settled_once_and_as_decided(
-            fates in prop::collection::vec(fate(), 1..60),
+            settlements in prop::collection::vec(settlement(), 1..60),
             order in prop::collection::vec(0usize..1000, 60),
             flush_every in 1usize..20,
         ) {
-            let n = fates.len();
+            let n = settlements.len();
             let mut left: Vec<usize> = (0..n).collect();
             let (mut ledger, mut former) = (Ledger::new(), reference::Ledger::new());
             let mut broker = vec![None; n];
             for (step, pick) in order.iter().enumerate().take(n) {
                 let i = left.remove(pick % left.len());
-                ledger.decide(i as u64 + 1, fates[i]);
-                former.decide(i as u64 + 1, fates[i]);
+                ledger.decide(i as u64 + 1, settlements[i]);
+                former.decide(i as u64 + 1, settlements[i]);
                 if step % flush_every == 0 {
                     let frames = ledger.frames();
                     prop_assert_eq!(&frames, &former.frames());
@@ -351,10 +363,10 @@ mod tests {
             }
             apply(&ledger.frames(), &mut broker);
             prop_assert_eq!(ledger.decided(), 0);
-            for (settled, fate) in broker.iter().zip(&fates) {
-                let expected = match fate {
-                    Fate::Requeued => Some(Requeue),
-                    Fate::Abandoned => None,
+            for (settled, settlement) in broker.iter().zip(&settlements) {
+                let expected = match settlement {
+                    Settlement::Requeued => Some(Requeue),
+                    Settlement::Abandoned => None,
                     _ => Some(Ack),
                 };
                 prop_assert_eq!(*settled, expected);

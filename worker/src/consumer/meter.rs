@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use garenne_common::{
-    shutdown::{Fate, Tally},
+    shutdown::{Settlement, Tally},
     telemetry::metrics::LaneMetrics,
 };
 
@@ -20,7 +20,7 @@ impl Meter {
         self.lane.delivered(redelivered);
     }
 
-    pub(super) fn settled(&self, settlement: Fate, count: u64) {
+    pub(super) fn settled(&self, settlement: Settlement, count: u64) {
         if count > 0 {
             self.tally.settled_many(settlement, count);
             self.lane.settled_many(settlement, count);

@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, future::Future, sync::Arc};
 
 use futures_util::future::join_all;
-use garenne_common::shutdown::Fate;
+use garenne_common::shutdown::Settlement;
 use lapin::{
     Channel,
     options::{BasicAckOptions, BasicGetOptions, BasicNackOptions},
@@ -153,10 +153,10 @@ impl<C: SettleChannel> Settler<C> {
             self.due = Some(self.clock.next(Instant::now()));
         }
         self.received += self.taken.len() as u64;
-        for Order { tag, fate } in self.taken.drain(..) {
-            self.books.ledger.decide(tag, fate);
-            if fate == Fate::Abandoned {
-                self.books.meter.settled(fate, 1);
+        for Order { tag, settlement } in self.taken.drain(..) {
+            self.books.ledger.decide(tag, settlement);
+            if settlement == Settlement::Abandoned {
+                self.books.meter.settled(settlement, 1);
             }
         }
     }
@@ -211,7 +211,7 @@ impl Books {
     }
 
     fn sending(&mut self, frames: &[Frame]) -> Sending<'_> {
-        let left = frames.iter().map(|frame| u64::from(frame.fates.iter().sum::<u32>())).sum();
+        let left = frames.iter().map(|frame| u64::from(frame.settlements.iter().sum::<u32>())).sum();
         let heard = self.epoch.heard();
         let unheard = self.unheard();
         unheard.prove(heard);
@@ -223,7 +223,7 @@ impl Drop for Books {
     fn drop(&mut self) {
         self.epoch.end();
         let lost = self.ledger.decided() + self.epoch.close().len();
-        self.meter.settled(Fate::LostSettlement, lost as u64);
+        self.meter.settled(Settlement::LostSettlement, lost as u64);
     }
 }
 
@@ -236,20 +236,20 @@ struct Sending<'a> {
 impl Sending<'_> {
     /// Counts what a frame settled, or what was lost with it.
     fn told(&mut self, frame: &Frame, sent: bool) {
-        for (fate, count) in Fate::ALL.into_iter().zip(frame.fates) {
-            let fate = if sent { fate } else { Fate::LostSettlement };
-            self.unheard.meter.settled(fate, count.into());
+        for (settlement, count) in Settlement::ALL.into_iter().zip(frame.settlements) {
+            let settlement = if sent { settlement } else { Settlement::LostSettlement };
+            self.unheard.meter.settled(settlement, count.into());
             self.left -= u64::from(count);
         }
         if sent {
-            self.unheard.sent(frame.fates);
+            self.unheard.sent(frame.settlements);
         }
     }
 }
 
 impl Drop for Sending<'_> {
     fn drop(&mut self) {
-        self.unheard.meter.settled(Fate::LostSettlement, self.left);
+        self.unheard.meter.settled(Settlement::LostSettlement, self.left);
     }
 }
 
@@ -259,22 +259,22 @@ impl Drop for Sending<'_> {
 pub(super) struct Unheard {
     meter: Meter,
     /// What the frames settled, the oldest first; the prefetch bounds their number.
-    frames: VecDeque<[u32; Fate::ALL.len()]>,
+    frames: VecDeque<[u32; Settlement::ALL.len()]>,
     /// Deliveries settled in all on the channel, and by the frames that are forgotten.
     settled: u64,
     before: u64,
 }
 
 impl Unheard {
-    fn sent(&mut self, fates: [u32; Fate::ALL.len()]) {
-        self.settled += u64::from(fates.iter().sum::<u32>());
-        self.frames.push_back(fates);
+    fn sent(&mut self, settlements: [u32; Settlement::ALL.len()]) {
+        self.settled += u64::from(settlements.iter().sum::<u32>());
+        self.frames.push_back(settlements);
     }
 
     /// The broker has heard so many settlements at least, which come in the order in which they were sent.
     fn prove(&mut self, heard: u64) {
-        while let Some(fates) = self.frames.front() {
-            let first = u64::from(fates.iter().sum::<u32>());
+        while let Some(settlements) = self.frames.front() {
+            let first = u64::from(settlements.iter().sum::<u32>());
             if self.before + first > heard {
                 break;
             }
@@ -292,9 +292,9 @@ impl Unheard {
 
 impl Drop for Unheard {
     fn drop(&mut self) {
-        for fates in self.frames.drain(..) {
-            for (fate, count) in Fate::ALL.into_iter().zip(fates) {
-                self.meter.tally.correct(fate, Fate::LostSettlement, count.into());
+        for settlements in self.frames.drain(..) {
+            for (settlement, count) in Settlement::ALL.into_iter().zip(settlements) {
+                self.meter.tally.correct(settlement, Settlement::LostSettlement, count.into());
             }
         }
     }

@@ -84,7 +84,7 @@ impl Suspicion {
 mod tests {
     use std::cell::Cell;
 
-    use garenne_common::{shutdown::Fate, telemetry::Metrics};
+    use garenne_common::{shutdown::Settlement, telemetry::Metrics};
 
     use super::*;
     use crate::consumer::{Meter, epoch::Order};
@@ -109,7 +109,7 @@ mod tests {
         tokio::time::sleep_until(watchdog.due()).await;
         assert!(!watchdog.barks().await && !watchdog.barks().await, "no credit");
         assert_eq!((looks.get(), watchdog.due()), (0, begun + Duration::from_secs(20)));
-        epoch.order(Order { tag: 1, fate: Fate::Acked });
+        epoch.order(Order { tag: 1, settlement: Settlement::Acked });
         assert!(!watchdog.barks().await, "the first look in vain");
         assert!(watchdog.barks().await, "the second");
         assert_eq!(looks.get(), 2);

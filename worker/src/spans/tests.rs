@@ -24,8 +24,8 @@ fn an_attempt_is_a_span_from_its_start_to_its_settlement() {
     let context = span.context(&envelope).unwrap();
     span.outcome(TaskOutcome::Success);
     span.wrote("postgres", 7, SystemTime::now(), &Accepted::Stored);
-    span.settled(Fate::Acked, None);
-    span.settled(Fate::Requeued, None);
+    span.settled(Settlement::Acked, None);
+    span.settled(Settlement::Requeued, None);
     let (process, write) = (recorder.only("process garenne.tasks.fast"), recorder.only("write postgres"));
     assert_eq!((process.trace_id.as_str(), process.parent_id.as_str()), (&PARENT[3..35], &PARENT[36..52]));
     assert_eq!((process.span_id.as_str(), process.kind), (context.span_id(), SpanKind::Consumer));
@@ -50,7 +50,7 @@ fn an_attempt_is_a_span_from_its_start_to_its_settlement() {
 fn what_had_no_attempt_has_a_span_only_where_that_is_its_end() {
     let (spans, recorder) = spans(Traces::recorded());
     let envelope = Arc::new(envelope(Some(PARENT)));
-    spans.attempt(&envelope).settled(Fate::Requeued, None);
+    spans.attempt(&envelope).settled(Settlement::Requeued, None);
     assert!(recorder.spans().is_empty());
     spans.attempt(&envelope).dead(DeadReason::Expired, "expired before it started");
     let span = recorder.only("process garenne.tasks.fast");
@@ -88,7 +88,7 @@ fn nothing_is_made_where_nobody_keeps_it() {
     span.start();
     assert!(!span.is_kept());
     assert_eq!(span.context(&task), task.trace, "whoever is next is told not to keep it either");
-    span.settled(Fate::Acked, None);
+    span.settled(Settlement::Acked, None);
     assert!(recorder.spans().is_empty());
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
 use super::register::{self, WAITS};
-use crate::shutdown::Fate;
+use crate::shutdown::Settlement;
 
 /// The families that a lane's metrics belong to.
 pub(super) struct Lanes {
@@ -80,7 +80,7 @@ impl Lanes {
         LaneMetrics {
             deliveries: self.deliveries.with_label_values(&[lane]),
             redeliveries: self.redeliveries.with_label_values(&[lane]),
-            settlements: Fate::ALL.map(|one| self.settlements.with_label_values(&[lane, one.as_str()])),
+            settlements: Settlement::ALL.map(|one| self.settlements.with_label_values(&[lane, one.as_str()])),
             wait: self.wait.with_label_values(&[lane]),
             queue_length: self.queue_length.with_label_values(&[lane]),
             queue_capacity: self.queue_capacity.with_label_values(&[lane]),
@@ -99,7 +99,7 @@ pub struct LaneMetrics {
     pub deliveries: IntCounter,
     /// `garenne_redeliveries_total`; these are deliveries too.
     pub redeliveries: IntCounter,
-    settlements: [IntCounter; Fate::ALL.len()],
+    settlements: [IntCounter; Settlement::ALL.len()],
     /// `garenne_task_wait_seconds`
     pub wait: Histogram,
     /// `garenne_pool_queue_length`
@@ -126,13 +126,13 @@ impl LaneMetrics {
     }
 
     /// Counts into `garenne_settlements_total`.
-    pub fn settled(&self, fate: Fate) {
-        self.settlements[fate as usize].inc();
+    pub fn settled(&self, settlement: Settlement) {
+        self.settlements[settlement as usize].inc();
     }
 
     /// Counts `count` deliveries that came to the same end.
-    pub fn settled_many(&self, fate: Fate, count: u64) {
-        self.settlements[fate as usize].inc_by(count);
+    pub fn settled_many(&self, settlement: Settlement, count: u64) {
+        self.settlements[settlement as usize].inc_by(count);
     }
 
     /// Deliveries that are not settled yet.
@@ -140,15 +140,15 @@ impl LaneMetrics {
         self.deliveries.get().saturating_sub(self.settled_total())
     }
 
-    /// Deliveries settled so far, of whichever fate.
+    /// Deliveries settled so far, of whichever settlement.
     pub fn settled_total(&self) -> u64 {
         self.settlements.iter().map(IntCounter::get).sum()
     }
 
     /// Deliveries taken off the queue so far: done, or copied to where they go next.
     pub fn removed_total(&self) -> u64 {
-        let fates = [Fate::Acked, Fate::Retried, Fate::Dead, Fate::Quarantined];
-        fates.into_iter().map(|fate| self.settlements[fate as usize].get()).sum()
+        let settlements = [Settlement::Acked, Settlement::Retried, Settlement::Dead, Settlement::Quarantined];
+        settlements.into_iter().map(|settlement| self.settlements[settlement as usize].get()).sum()
     }
 
     /// The time from delivery to the start of the task.

@@ -4,7 +4,7 @@ use std::time::Duration;
 use garenne_protocol::task::DeadReason;
 
 use super::*;
-use crate::shutdown::Fate;
+use crate::shutdown::Settlement;
 use crate::telemetry::metrics::Role;
 
 /// Every series with its value, as a scraper reads them.
@@ -81,8 +81,8 @@ fn handles_count_where_they_say() {
     let lane = metrics.lane("fast");
     lane.delivered(false);
     lane.delivered(true);
-    lane.settled(Fate::Acked);
-    lane.settled_many(Fate::LostSettlement, 3);
+    lane.settled(Settlement::Acked);
+    lane.settled_many(Settlement::LostSettlement, 3);
     lane.waited(Duration::from_millis(20));
     metrics.register_kinds(["reading.process"]);
     let kind = metrics.kind("reading.process");

@@ -1,4 +1,4 @@
-use garenne_common::{shutdown::Fate, telemetry::Traces};
+use garenne_common::{shutdown::Settlement, telemetry::Traces};
 use garenne_pool::{Pool, PoolConfig};
 use garenne_protocol::{
     task::{ContentType, Kind, NewTask, header},
@@ -134,7 +134,7 @@ impl Scene {
         WorkerIncarnation::new(worker, before)
     }
 
-    async fn fate(&self) -> Fate {
+    async fn settlement(&self) -> Settlement {
         let settling = async {
             while self.bench.epoch.decided().is_empty() {
                 yield_now().await;
@@ -150,7 +150,7 @@ async fn a_run_is_on_record_from_its_start_to_its_end_and_then_settled() {
     let mut scene = scene().await;
     let (task, entry) = (scene.task(), scene.entry());
     scene.take(false, task, entry).await;
-    assert_eq!(scene.fate().await, Fate::Acked);
+    assert_eq!(scene.settlement().await, Settlement::Acked);
     assert_eq!((scene.fleet.events("run-started"), scene.fleet.events("run-ended")), (1, 1));
     assert_eq!(scene.bridge.alone.available_permits(), 1, "the next run may start");
 }
@@ -165,7 +165,7 @@ async fn a_task_that_crashed_its_worker_waits_for_another_run_and_then_is_poison
     assert_eq!(copy.key, "garenne.retry.quarantine.1s");
     assert_eq!(copy.number(header::QUARANTINE_RUNS), Some(1));
     copy.ack();
-    assert_eq!(scene.fate().await, Fate::Quarantined);
+    assert_eq!(scene.settlement().await, Settlement::Quarantined);
 
     let mut again = self::scene().await;
     again.crash("w");
@@ -175,7 +175,7 @@ async fn a_task_that_crashed_its_worker_waits_for_another_run_and_then_is_poison
     let copy = again.broker.next().await;
     assert_eq!((copy.key.as_str(), copy.text(header::REASON).unwrap().as_str()), ("garenne.dead", "poison"));
     copy.ack();
-    assert_eq!(again.fate().await, Fate::Dead);
+    assert_eq!(again.settlement().await, Settlement::Dead);
     assert_eq!(again.fleet.events("run-started"), 0);
 }
 
@@ -184,7 +184,7 @@ async fn a_task_that_came_back_without_a_crash_runs() {
     let mut scene = scene().await;
     let (task, entry) = (scene.task(), scene.entry());
     scene.take(true, task, entry).await;
-    assert_eq!(scene.fate().await, Fate::Acked);
+    assert_eq!(scene.settlement().await, Settlement::Acked);
 }
 
 /// What another worker crashed over is another delivery's matter.
@@ -194,7 +194,7 @@ async fn a_task_that_did_not_come_back_is_not_judged() {
     scene.crash("w");
     let (task, entry) = (scene.task(), scene.entry());
     scene.take(false, task, entry).await;
-    assert_eq!(scene.fate().await, Fate::Acked);
+    assert_eq!(scene.settlement().await, Settlement::Acked);
 }
 
 #[tokio::test]
@@ -206,7 +206,7 @@ async fn a_task_without_an_id_gets_one_before_it_runs() {
     assert_eq!(copy.key, "garenne.retry.quarantine.1s");
     assert!(copy.properties.message_id().is_some());
     copy.ack();
-    assert_eq!(scene.fate().await, Fate::Quarantined);
+    assert_eq!(scene.settlement().await, Settlement::Quarantined);
 }
 
 #[tokio::test]
@@ -229,6 +229,6 @@ async fn a_task_whose_last_run_is_not_decided_yet_goes_back_when_its_channel_die
     scene.bench.epoch.end();
     let (task, entry) = (scene.task(), scene.entry());
     scene.take(true, task, entry).await;
-    assert_eq!(scene.fate().await, Fate::Requeued);
+    assert_eq!(scene.settlement().await, Settlement::Requeued);
     assert_eq!(scene.fleet.events("run-started"), 0);
 }

@@ -50,12 +50,12 @@ impl Scene {
         copy
     }
 
-    /// The fate of the original once nothing is on its way any more.
-    pub(super) async fn fate(&mut self) -> Fate {
+    /// The settlement of the original once nothing is on its way any more.
+    pub(super) async fn settlement(&mut self) -> Settlement {
         self.bench.clerk.idle().await;
         assert!(!self.broker.has_more(), "another message was published");
-        let [(1, fate)] = self.bench.epoch.decided()[..] else { panic!("settled once") };
-        fate
+        let [(1, settlement)] = self.bench.epoch.decided()[..] else { panic!("settled once") };
+        settlement
     }
 
     /// The dead letters that were counted, by their reasons.
@@ -79,7 +79,7 @@ async fn a_failed_task_waits_on_the_rung_of_its_wait_with_the_attempt_counted() 
     assert!(copy.number(header::FIRST_SEEN).is_some());
     assert_eq!((copy.number(header::NOT_BEFORE), copy.text(header::LANE)), (None, None));
     copy.ack();
-    assert_eq!(scene.fate().await, Fate::Retried);
+    assert_eq!(scene.settlement().await, Settlement::Retried);
 }
 
 #[tokio::test]
@@ -93,7 +93,7 @@ async fn a_retry_after_a_given_wait_has_a_due_time_and_takes_the_longest_rung_th
         let due = copy.number(header::NOT_BEFORE).unwrap();
         assert!((before..=epoch_ms(SystemTime::now() + waits)).contains(&due), "due {}", due - before);
         copy.ack();
-        assert_eq!(scene.fate().await, Fate::Retried);
+        assert_eq!(scene.settlement().await, Settlement::Retried);
     }
 }
 
@@ -108,7 +108,7 @@ async fn a_task_that_is_put_off_has_a_due_time_and_spends_no_attempt() {
     assert!((before..=epoch_ms(SystemTime::now() + 70 * SECOND)).contains(&due), "due {}", due - before);
     assert_eq!(copy.number(header::ATTEMPT), None);
     copy.ack();
-    assert_eq!(scene.fate().await, Fate::Retried);
+    assert_eq!(scene.settlement().await, Settlement::Retried);
 }
 
 #[tokio::test]
@@ -121,7 +121,10 @@ async fn a_dead_letter_says_why_where_and_by_whom_it_was_given_up() {
         [header::REASON, header::ERROR, header::WORKER, header::LANE].map(|name| copy.text(name).unwrap());
     assert_eq!(told, ["rejected", "no such device", "test", "fast"]);
     copy.ack();
-    assert_eq!((scene.fate().await, scene.dead()), (Fate::Dead, vec![("rejected".to_owned(), 1)]));
+    assert_eq!(
+        (scene.settlement().await, scene.dead()),
+        (Settlement::Dead, vec![("rejected".to_owned(), 1)])
+    );
 }
 
 #[tokio::test]
@@ -133,7 +136,7 @@ async fn the_last_attempt_is_named_in_the_dead_letter() {
     assert_eq!(copy.text(header::ERROR).unwrap(), "io (attempt 3 of 3)");
     assert_eq!(copy.text(header::REASON).unwrap(), "attempts-exhausted");
     copy.ack();
-    assert_eq!(scene.fate().await, Fate::Dead);
+    assert_eq!(scene.settlement().await, Settlement::Dead);
 }
 
 #[tokio::test]
@@ -146,7 +149,7 @@ async fn a_message_that_could_not_be_read_is_dead_under_its_routing_key() {
     assert_eq!(copy.properties.kind().as_ref().unwrap().as_str(), "some.kind");
     assert_eq!(copy.text(header::LANE).unwrap(), "fast");
     copy.ack();
-    assert_eq!(scene.fate().await, Fate::Dead);
+    assert_eq!(scene.settlement().await, Settlement::Dead);
 }
 
 #[tokio::test]
@@ -158,7 +161,7 @@ async fn a_task_enters_the_quarantine_after_a_wait_and_remembers_its_lane() {
     assert_eq!(copy.key, "garenne.retry.quarantine.1s");
     assert_eq!(copy.text(header::LANE).unwrap(), "fast");
     copy.ack();
-    assert_eq!(scene.fate().await, Fate::Quarantined);
+    assert_eq!(scene.settlement().await, Settlement::Quarantined);
 }
 
 #[tokio::test]
@@ -172,7 +175,7 @@ async fn a_crash_in_the_quarantine_is_written_on_the_copy() {
     assert_eq!(copy.number(header::QUARANTINE_RUNS), Some(1));
     assert_eq!(copy.text(header::QUARANTINE_WORKER), Some(worker.to_string()));
     copy.ack();
-    assert_eq!(scene.fate().await, Fate::Quarantined);
+    assert_eq!(scene.settlement().await, Settlement::Quarantined);
 }
 
 #[tokio::test]
@@ -184,7 +187,7 @@ async fn a_task_without_a_handler_here_is_handed_on_with_the_time_since_when() {
     assert_eq!(copy.key, "garenne.retry.quarantine.1s");
     assert_eq!(copy.number(header::QUARANTINE_SINCE), Some(1234));
     copy.ack();
-    assert_eq!(scene.fate().await, Fate::Retried);
+    assert_eq!(scene.settlement().await, Settlement::Retried);
 }
 
 #[tokio::test]
@@ -219,7 +222,7 @@ async fn out_of_the_quarantine_a_task_of_no_lane_is_malformed() {
         );
         assert!(copy.text(header::ERROR).unwrap().contains("\"gone\""));
         copy.ack();
-        assert_eq!(scene.fate().await, Fate::Dead);
+        assert_eq!(scene.settlement().await, Settlement::Dead);
     }
 }
 
@@ -234,7 +237,7 @@ async fn a_copy_for_a_lane_of_several_queues_has_a_key() {
     assert_eq!(copy.key, "garenne.retry.fast.shards.1s");
     assert_eq!(copy.text(header::KEY), Some(scene.bench.envelope.id.to_string()));
     copy.ack();
-    assert_eq!(scene.fate().await, Fate::Retried);
+    assert_eq!(scene.settlement().await, Settlement::Retried);
 }
 
 #[tokio::test]
@@ -246,7 +249,7 @@ async fn a_returned_copy_is_published_again_and_its_queue_is_named_as_missing() 
     let problems = scene.bench.clerk.missing.problems();
     assert!(problems.concat().starts_with("queue \"garenne.retry.fast.1s\" is missing"), "{problems:?}");
     again.ack();
-    assert_eq!(scene.fate().await, Fate::Retried);
+    assert_eq!(scene.settlement().await, Settlement::Retried);
 }
 
 #[tokio::test]
@@ -260,7 +263,7 @@ async fn a_queue_that_refuses_three_times_in_a_row_is_looked_for() {
     let last = scene.copy().await;
     assert_eq!(scene.bench.clerk.missing.problems().len(), 1);
     last.ack();
-    assert_eq!(scene.fate().await, Fate::Retried);
+    assert_eq!(scene.settlement().await, Settlement::Retried);
 }
 
 /// The delivery of a message with a header of so many bytes.
@@ -285,7 +288,10 @@ async fn a_copy_that_fits_no_frame_is_a_dead_letter_without_what_is_too_large() 
     assert!(copy.text("large").is_none() && copy.number(header::DROPPED).is_some());
     assert_eq!(copy.text(header::LANE).unwrap(), "fast");
     copy.ack();
-    assert_eq!((scene.fate().await, scene.dead()), (Fate::Dead, vec![("too-large".to_owned(), 1)]));
+    assert_eq!(
+        (scene.settlement().await, scene.dead()),
+        (Settlement::Dead, vec![("too-large".to_owned(), 1)])
+    );
 }
 
 #[tokio::test]
@@ -297,7 +303,7 @@ async fn a_dead_letter_out_of_the_quarantine_names_the_lane_it_came_from() {
     let copy = scene.copy().await;
     assert_eq!((copy.key.as_str(), copy.text(header::LANE).unwrap().as_str()), ("garenne.dead", "slow"));
     copy.ack();
-    assert_eq!(scene.fate().await, Fate::Dead);
+    assert_eq!(scene.settlement().await, Settlement::Dead);
 }
 
 #[tokio::test]
@@ -309,7 +315,10 @@ async fn a_dead_letter_that_fits_no_frame_keeps_its_reason_and_is_counted_once()
     let copy = scene.copy().await;
     assert_eq!((copy.text("large"), copy.text(header::REASON).unwrap().as_str()), (None, "rejected"));
     copy.ack();
-    assert_eq!((scene.fate().await, scene.dead()), (Fate::Dead, vec![("rejected".to_owned(), 1)]));
+    assert_eq!(
+        (scene.settlement().await, scene.dead()),
+        (Settlement::Dead, vec![("rejected".to_owned(), 1)])
+    );
 }
 
 #[tokio::test]
@@ -319,7 +328,7 @@ async fn a_body_that_the_broker_does_not_take_goes_back_and_is_not_published_aga
     let text = "PRECONDITION_FAILED - message size 2 is larger than configured max size 1";
     scene.copy().await.close_channel(406, text);
     scene.bench.clerk.hurry.cancel();
-    assert_eq!(scene.fate().await, Fate::Requeued);
+    assert_eq!(scene.settlement().await, Settlement::Requeued);
 }
 
 #[tokio::test]

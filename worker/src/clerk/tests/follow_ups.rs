@@ -37,7 +37,7 @@ async fn follow_ups_are_confirmed_before_their_parent_is_acked() {
     let again = scene.copy().await;
     assert_eq!(again.key, second.key);
     again.ack();
-    assert_eq!(scene.fate().await, Fate::Acked);
+    assert_eq!(scene.settlement().await, Settlement::Acked);
 }
 
 #[tokio::test]
@@ -50,7 +50,7 @@ async fn what_a_sink_asks_for_is_started_before_the_ack() {
     assert_eq!(copy.key, "garenne.tasks.slow");
     assert_eq!(copy.properties.message_id().as_ref().unwrap().as_str(), "started");
     copy.ack();
-    assert_eq!(scene.fate().await, Fate::Acked);
+    assert_eq!(scene.settlement().await, Settlement::Acked);
 }
 
 #[tokio::test]
@@ -59,12 +59,12 @@ async fn a_reply_follows_the_ack_and_one_that_no_queue_takes_is_counted() {
     scene.envelope(|task| task.reply_to = Some("answers".into()));
     scene.bench.done();
     let reply = scene.broker.next().await;
-    assert_eq!(scene.bench.epoch.decided(), [(1, Fate::Acked)]);
+    assert_eq!(scene.bench.epoch.decided(), [(1, Settlement::Acked)]);
     assert_eq!((reply.exchange.as_str(), reply.key.as_str()), ("", "answers"));
     let correlation = reply.properties.correlation_id().as_ref().unwrap().as_str();
     assert_eq!(correlation, scene.bench.envelope.id.as_str());
     reply.send_back();
-    assert_eq!(scene.fate().await, Fate::Acked);
+    assert_eq!(scene.settlement().await, Settlement::Acked);
     assert_eq!(scene.bench.clerk.unroutable_replies.load(Ordering::Relaxed), 1);
 }
 
@@ -72,7 +72,7 @@ async fn a_reply_follows_the_ack_and_one_that_no_queue_takes_is_counted() {
 async fn success_without_anything_to_publish_needs_no_connection() {
     let mut scene = scene().await;
     scene.bench.done();
-    assert_eq!(scene.fate().await, Fate::Acked);
+    assert_eq!(scene.settlement().await, Settlement::Acked);
     assert_eq!(scene.broker.connections(), 0);
 }
 
@@ -91,7 +91,7 @@ async fn a_follow_up_belongs_to_the_attempt_that_asked_for_it() {
     let copy = scene.copy().await;
     let given = copy.text(header::TRACEPARENT).unwrap();
     copy.ack();
-    assert_eq!(scene.fate().await, Fate::Acked);
+    assert_eq!(scene.settlement().await, Settlement::Acked);
     let attempt = recorder.only("process garenne.tasks.fast");
     assert_eq!((&given[3..35], &given[36..52]), (attempt.trace_id.as_str(), attempt.span_id.as_str()));
 }

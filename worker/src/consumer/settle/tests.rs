@@ -84,14 +84,14 @@ impl Bench {
         (0..count).for_each(|_| self.epoch.count_delivery(false));
     }
 
-    fn decide(&self, tags: impl IntoIterator<Item = u64>, fate: Fate) {
-        tags.into_iter().for_each(|tag| self.epoch.order(Order { tag, fate }));
+    fn decide(&self, tags: impl IntoIterator<Item = u64>, settlement: Settlement) {
+        tags.into_iter().for_each(|tag| self.epoch.order(Order { tag, settlement }));
     }
 
     /// The counts of acked, requeued and lost.
     fn counts(&self) -> (u64, u64, u64) {
-        let of = |fate| self.meter.tally.count(fate);
-        (of(Fate::Acked), of(Fate::Requeued), of(Fate::LostSettlement))
+        let of = |settlement| self.meter.tally.count(settlement);
+        (of(Settlement::Acked), of(Settlement::Requeued), of(Settlement::LostSettlement))
     }
 }
 
@@ -109,19 +109,19 @@ async fn a_full_batch_is_sent_at_once_and_a_lone_decision_at_the_next_tick() {
     bench.deliver(6);
     sleep(MOMENT).await;
     let begun = Instant::now();
-    bench.decide(1..=4, Fate::Acked);
+    bench.decide(1..=4, Settlement::Acked);
     while bench.channel.sent().is_empty() {
         tokio::task::yield_now().await;
     }
     assert_eq!(begun.elapsed(), Duration::ZERO);
     assert_eq!(bench.channel.sent(), [(Verdict::Ack, 4, true)]);
-    bench.decide([5], Fate::Requeued);
+    bench.decide([5], Settlement::Requeued);
     sleep(MOMENT).await;
     assert_eq!(bench.channel.sent()[1..], [(Verdict::Requeue, 5, false)]);
     assert_eq!(bench.counts(), (4, 1, 0));
-    bench.decide([6], Fate::Dead);
+    bench.decide([6], Settlement::Dead);
     sleep(MOMENT).await;
-    assert_eq!(bench.meter.tally.count(Fate::Dead), 1);
+    assert_eq!(bench.meter.tally.count(Settlement::Dead), 1);
     assert!(bench.epoch.alive() && !bench.running.is_finished());
 }
 
@@ -130,11 +130,11 @@ async fn a_decision_waits_for_others_until_the_tick() {
     let bench = bench();
     bench.deliver(2);
     sleep(MOMENT).await;
-    bench.decide([1], Fate::Acked);
+    bench.decide([1], Settlement::Acked);
     tokio::task::yield_now().await;
     tokio::task::yield_now().await;
     assert!(bench.channel.sent().is_empty(), "it waits for company");
-    bench.decide([2], Fate::Acked);
+    bench.decide([2], Settlement::Acked);
     sleep(MOMENT).await;
     assert_eq!(bench.channel.sent(), [(Verdict::Ack, 2, true)]);
 }
@@ -143,20 +143,23 @@ async fn a_decision_waits_for_others_until_the_tick() {
 async fn a_drain_ends_when_everything_delivered_is_settled() {
     let bench = bench();
     bench.deliver(3);
-    bench.decide([1], Fate::Acked);
+    bench.decide([1], Settlement::Acked);
     bench.drain.send_replace(true);
     sleep(MOMENT).await;
     assert!(!bench.running.is_finished(), "two are out");
-    bench.decide([2], Fate::Requeued);
-    bench.decide([3], Fate::Abandoned);
+    bench.decide([2], Settlement::Requeued);
+    bench.decide([3], Settlement::Abandoned);
     let mut unheard = timeout(MOMENT, bench.running).await.unwrap().unwrap();
     assert!(!bench.epoch.alive(), "nothing can be settled any more");
     assert_eq!(bench.channel.sent(), [(Verdict::Ack, 1, false), (Verdict::Requeue, 2, false)]);
     assert!(bench.channel.0.unstashed.lock().unwrap().is_empty(), "so few frames are never stashed");
-    assert_eq!(bench.meter.tally.count(Fate::Abandoned), 1);
+    assert_eq!(bench.meter.tally.count(Settlement::Abandoned), 1);
     unheard.arrived();
     drop(unheard);
-    assert_eq!((bench.meter.tally.count(Fate::Acked), bench.meter.tally.count(Fate::Requeued)), (1, 1));
+    assert_eq!(
+        (bench.meter.tally.count(Settlement::Acked), bench.meter.tally.count(Settlement::Requeued)),
+        (1, 1)
+    );
     assert_eq!(bench.meter.tally.outstanding(), 0);
 }
 
@@ -166,18 +169,18 @@ async fn what_may_be_stashed_is_passed_on_before_the_end_which_proves_that_it_wa
         let bench = bench();
         bench.deliver(frames + 1);
         // Behind a gap each is a frame.
-        bench.decide(2..=frames as u64 + 1, Fate::Acked);
+        bench.decide(2..=frames as u64 + 1, Settlement::Acked);
         sleep(MOMENT).await;
-        bench.decide([1], Fate::Abandoned);
+        bench.decide([1], Settlement::Abandoned);
         bench.drain.send_replace(true);
         let (tally, channel) = (Arc::clone(&bench.meter.tally), bench.channel.clone());
         drop(timeout(MOMENT, bench.running).await.unwrap().unwrap());
         assert_eq!(channel.sent().len(), frames);
         assert_eq!(*channel.0.unstashed.lock().unwrap(), vec!["queue"; unstashed]);
-        let acked = tally.count(Fate::Acked);
+        let acked = tally.count(Settlement::Acked);
         // Dropped unproven: all that a prefetch of 16 does not prove is lost.
         let expected = if unstashed == 1 { frames as u64 } else { 1 };
-        assert_eq!((acked, tally.count(Fate::LostSettlement)), (expected, frames as u64 - expected));
+        assert_eq!((acked, tally.count(Settlement::LostSettlement)), (expected, frames as u64 - expected));
         assert_eq!(tally.outstanding(), 0);
     }
 }
@@ -187,14 +190,15 @@ async fn a_channel_that_dies_makes_what_it_does_not_take_lost() {
     let bench = bench();
     bench.deliver(4);
     bench.channel.0.dead.store(true, Ordering::Relaxed);
-    bench.decide([1, 2], Fate::Acked);
+    bench.decide([1, 2], Settlement::Acked);
     let unheard = timeout(MOMENT, bench.running).await.unwrap().unwrap();
     assert!(!bench.epoch.alive());
     assert_eq!(bench.channel.sent(), [(Verdict::Ack, 2, true)]);
     drop(unheard);
-    bench.epoch.order(Order { tag: 3, fate: Fate::Acked });
-    bench.epoch.order(Order { tag: 4, fate: Fate::Requeued });
-    let lost = (bench.meter.tally.count(Fate::Acked), bench.meter.tally.count(Fate::LostSettlement));
+    bench.epoch.order(Order { tag: 3, settlement: Settlement::Acked });
+    bench.epoch.order(Order { tag: 4, settlement: Settlement::Requeued });
+    let lost =
+        (bench.meter.tally.count(Settlement::Acked), bench.meter.tally.count(Settlement::LostSettlement));
     assert_eq!(lost, (0, 4));
 }
 
@@ -203,12 +207,12 @@ async fn a_consumer_that_is_gone_ends_it_without_spinning() {
     let Bench { channel, epoch, meter, drain, running } = bench();
     epoch.count_delivery(false);
     epoch.count_delivery(false);
-    epoch.order(Order { tag: 1, fate: Fate::Acked });
+    epoch.order(Order { tag: 1, settlement: Settlement::Acked });
     drop(drain);
     drop(timeout(MOMENT, running).await.expect("it ends").unwrap());
     assert!(!epoch.alive() && channel.sent().is_empty());
-    epoch.order(Order { tag: 2, fate: Fate::Requeued });
-    assert_eq!(meter.tally.count(Fate::LostSettlement), 2);
+    epoch.order(Order { tag: 2, settlement: Settlement::Requeued });
+    assert_eq!(meter.tally.count(Settlement::LostSettlement), 2);
     assert_eq!(meter.tally.outstanding(), 0);
 }
 
@@ -217,15 +221,18 @@ async fn a_consumer_that_is_gone_ends_it_without_spinning() {
 async fn what_was_sent_to_a_silent_broker_is_a_lost_settlement_on_the_receipt() {
     let bench = bench();
     bench.deliver(6);
-    bench.decide([1, 2, 3], Fate::Acked);
-    bench.decide([4, 5], Fate::Requeued);
+    bench.decide([1, 2, 3], Settlement::Acked);
+    bench.decide([4, 5], Settlement::Requeued);
     sleep(MOMENT).await;
     assert_eq!(bench.counts(), (3, 2, 0));
     bench.running.abort();
     assert!(bench.running.await.is_err());
-    assert_eq!(bench.meter.tally.count(Fate::LostSettlement), 5);
-    bench.epoch.order(Order { tag: 6, fate: Fate::Acked });
-    assert_eq!((bench.meter.tally.count(Fate::LostSettlement), bench.meter.tally.outstanding()), (6, 0));
+    assert_eq!(bench.meter.tally.count(Settlement::LostSettlement), 5);
+    bench.epoch.order(Order { tag: 6, settlement: Settlement::Acked });
+    assert_eq!(
+        (bench.meter.tally.count(Settlement::LostSettlement), bench.meter.tally.outstanding()),
+        (6, 0)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -233,13 +240,13 @@ async fn what_is_half_sent_when_it_is_aborted_is_lost() {
     let bench = bench();
     bench.deliver(5);
     bench.channel.0.frozen.store(true, Ordering::Relaxed);
-    bench.decide(1..=4, Fate::Acked);
+    bench.decide(1..=4, Settlement::Acked);
     sleep(MOMENT).await;
-    bench.decide([5], Fate::Acked);
+    bench.decide([5], Settlement::Acked);
     assert_eq!(bench.counts(), (0, 0, 0));
     bench.running.abort();
     assert!(bench.running.await.is_err());
-    assert_eq!(bench.meter.tally.count(Fate::LostSettlement), 5);
+    assert_eq!(bench.meter.tally.count(Settlement::LostSettlement), 5);
     assert_eq!(bench.meter.tally.outstanding(), 0);
 }
 
@@ -248,18 +255,22 @@ async fn deliveries_beyond_the_prefetch_prove_what_was_heard() {
     let bench = bench();
     bench.deliver(16);
     for tags in [1..=4, 5..=8] {
-        bench.decide(tags, Fate::Acked);
+        bench.decide(tags, Settlement::Acked);
         sleep(MOMENT).await;
     }
     // Eight more than the prefetch: the broker settled eight. One more frame looks at that.
     bench.deliver(8);
-    bench.decide(9..=12, Fate::Requeued);
+    bench.decide(9..=12, Settlement::Requeued);
     sleep(MOMENT).await;
     bench.running.abort();
     assert!(bench.running.await.is_err());
     let tally = &bench.meter.tally;
     assert_eq!(
-        (tally.count(Fate::Acked), tally.count(Fate::Requeued), tally.count(Fate::LostSettlement)),
+        (
+            tally.count(Settlement::Acked),
+            tally.count(Settlement::Requeued),
+            tally.count(Settlement::LostSettlement)
+        ),
         (8, 0, 4)
     );
 }
@@ -268,12 +279,12 @@ async fn deliveries_beyond_the_prefetch_prove_what_was_heard() {
 async fn part_of_a_frame_proves_nothing() {
     let bench = bench();
     bench.deliver(16);
-    bench.decide(1..=4, Fate::Acked);
+    bench.decide(1..=4, Settlement::Acked);
     sleep(MOMENT).await;
     bench.deliver(3);
-    bench.decide([5], Fate::Acked);
+    bench.decide([5], Settlement::Acked);
     sleep(MOMENT).await;
     bench.running.abort();
     assert!(bench.running.await.is_err());
-    assert_eq!(bench.meter.tally.count(Fate::LostSettlement), 5);
+    assert_eq!(bench.meter.tally.count(Settlement::LostSettlement), 5);
 }
