@@ -1,9 +1,9 @@
-//! What a task's spans cost: off, in a trace that nobody keeps, and kept and exported.
+//! Cost of a task's spans: traces off, an unsampled trace, and a sampled one that is exported.
 //!
 //! `./dev bench traces [--json FILE] [--rounds N]`
 //!
-//! A task is what a worker does for it: its context is read, and where it is kept there are two spans, the
-//! attempt and the sink's write, with what they say. `kept` is exported to a collector in the same process.
+//! One task is what a worker does for it: parse the context and, if the trace is sampled, make two spans with
+//! attributes, the attempt and the sink's write. `kept` is exported to a collector in the same process.
 
 #[path = "../pool/benches/pool/harness.rs"]
 mod harness;
@@ -23,7 +23,7 @@ use garenne_protocol::task::TraceContext;
 use harness::{Contestant, Watch, compete};
 use tokio::{net::TcpListener, runtime::Runtime};
 
-/// Tasks of one run: their spans find room even if none is exported meanwhile.
+/// Tasks of one run. Their spans fit the export queue even if none is exported meanwhile.
 const TASKS: u64 = 2_000;
 
 const SAMPLED: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -67,7 +67,7 @@ fn contestant(name: &str, parent: Option<&'static str>, traces: impl Fn() -> Tra
     Contestant::new(&format!("traces/{name}"), TASKS, run)
 }
 
-/// A collector that takes everything.
+/// Starts a collector that accepts everything, and returns its URL.
 fn collector(runtime: &Runtime) -> String {
     let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));

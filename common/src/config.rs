@@ -1,7 +1,7 @@
-//! Settings: flag over environment over file over default, refused before any connection.
+//! Settings from flags, environment, file and defaults, in this order of precedence, validated before any connection.
 //!
-//! A binary's settings are one serde type with a default for every field; [`load`] fills it and
-//! names what is wrong with a setting, its value, where it came from and what is allowed.
+//! A binary's settings are one serde type with a default for every field. [`load`] fills it. Its errors name the
+//! setting, the value, where the value came from, and what is allowed.
 //!
 //! ```
 //! use crate::config::{self, Common, Invalid, Lanes, Settings, Sources};

@@ -1,4 +1,4 @@
-//! How a process ends: one clear line on stderr and a code that scripts can tell apart.
+//! How a process ends: one line on stderr, and an exit code that scripts can distinguish.
 
 use std::fmt;
 use std::io::Write;
@@ -6,23 +6,23 @@ use std::process::{ExitCode, Termination};
 
 use crate::text::printable;
 
-/// The exit codes of every Garenne binary; the numbers are those of `sysexits.h` where it has one.
+/// The exit codes of all Garenne binaries, with the numbers of `sysexits.h` where it defines one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Exit {
-    /// What was asked for is done.
+    /// Success.
     Done = 0,
-    /// It failed, or a receipt counts abandoned tasks.
+    /// Failure, or a receipt with abandoned tasks.
     Failed = 1,
-    /// The command line makes no sense; clap ends with the same code.
+    /// The command line is invalid; clap exits with the same code.
     Usage = 2,
     /// The broker could not be reached within the retry budget.
     BrokerUnavailable = 69,
-    /// The broker denied: wrong password, or a right is missing.
+    /// The broker denied access: wrong password or missing permission.
     Denied = 77,
-    /// A setting is wrong.
+    /// A setting is invalid.
     Config = 78,
-    /// Interrupted once more while stopping hard.
+    /// Interrupted again during a hard stop.
     Interrupted = 130,
 }
 
@@ -45,25 +45,25 @@ impl Termination for Exit {
     }
 }
 
-/// An error that knows how its process should end.
+/// An error that determines the exit code of its process.
 pub trait HasExit: std::error::Error {
-    /// The code to end with.
+    /// The exit code.
     fn exit(&self) -> Exit;
 }
 
-/// Why a `main` cannot go on: the line its user reads, and the code its caller gets.
+/// Why `main` fails: the line for the user and the exit code for the caller.
 ///
-/// Made by `?` from every error that [`HasExit`], and with [`Exit::Failed`] from [`anyhow::Error`].
+/// `?` converts every [`HasExit`] error, and [`anyhow::Error`] with [`Exit::Failed`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// The code to end with.
+    /// The exit code.
     pub exit: Exit,
     /// What happened and what to do, on one line.
     pub line: String,
 }
 
 impl Failure {
-    /// A failure told by `message`: line ends become spaces, hidden characters are escaped.
+    /// A failure with `message` on one line: line breaks become spaces, hidden characters are escaped.
     pub fn new(exit: Exit, message: impl fmt::Display) -> Self {
         let line = printable(&one_line(&message.to_string())).into_owned();
         Self { exit, line }
@@ -88,7 +88,7 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
-/// Runs a binary's work and turns its failure into `program: line` on stderr.
+/// Runs a binary's work and prints its failure as `program: line` to stderr.
 ///
 /// ```no_run
 /// use crate::exit::{self, Exit};
@@ -105,13 +105,13 @@ pub async fn run_main(program: &str, work: impl Future<Output = Result<Exit, Fai
 /// As [`run_main`], for a `main` that builds its own runtime.
 pub fn report(program: &str, ended: Result<Exit, Failure>) -> Exit {
     ended.unwrap_or_else(|failure| {
-        // Nobody is left to tell when stderr itself is gone.
+        // If stderr is closed, there is nowhere to report that.
         let _ = writeln!(std::io::stderr().lock(), "{program}: {failure}");
         failure.exit
     })
 }
 
-/// Logs and terminals take a failure as one line, whatever a library put into its message.
+/// Joins the lines of a message, which may be a library's, with spaces.
 fn one_line(text: &str) -> String {
     text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
 }
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_codes_are_the_contracts() {
+    fn exit_codes_are_the_documented_ones() {
         let all = [
             Exit::Done,
             Exit::Failed,
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[derive(Debug, thiserror::Error)]
-    #[error("no right to\n  write")]
+    #[error("no permission to\n  write")]
     struct Refused;
 
     impl HasExit for Refused {
@@ -145,21 +145,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_typed_error_ends_with_its_code_on_one_line() {
+    async fn a_typed_error_exits_with_its_code_and_one_line() {
         let refused: Result<Exit, Refused> = Err(Refused);
         let work = async { Ok(refused?) };
         assert_eq!(run_main("test", work).await, Exit::Denied);
-        assert_eq!(Failure::from(Refused).line, "no right to write");
+        assert_eq!(Failure::from(Refused).line, "no permission to write");
     }
 
     #[test]
-    fn foreign_text_in_an_error_cannot_command_the_terminal() {
+    fn control_characters_in_an_error_are_escaped() {
         let failure = Failure::new(Exit::Failed, "no dead letter a\u{1b}]0;owned\u{7}\u{202e}\nb");
         assert_eq!(failure.line, r"no dead letter a\u{1b}]0;owned\u{7}\u{202e} b");
     }
 
     #[test]
-    fn an_untyped_error_fails_with_its_causes() {
+    fn an_untyped_error_exits_as_failed_and_shows_its_causes() {
         let error = anyhow::anyhow!("port 80 is taken").context("gateway not started");
         let failure = Failure::from(error);
         assert_eq!(failure.exit, Exit::Failed);

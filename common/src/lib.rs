@@ -1,7 +1,7 @@
-//! What every program of Garenne needs besides its own work: configuration, logs, metrics, traces, the admin
-//! port, shutdown and exit codes.
+//! The parts that every Garenne program needs: configuration, logs, metrics, traces, the admin port, shutdown and
+//! exit codes.
 //!
-//! What is on the wire is in `garenne-protocol`, the broker's side in `garenne-amqp`, the local worker pool in
+//! Wire formats are in `garenne-protocol`, broker connections in `garenne-amqp`, the local worker pool in
 //! `garenne-pool`.
 
 pub mod config;

@@ -1,9 +1,9 @@
-//! What handlers and sinks lean on when others are slow or fail: a deadline, a semaphore whose wait
-//! ends, retries, a breaker, batches.
+//! Helpers for handlers and sinks whose dependencies are slow or fail: a deadline, a semaphore with a timeout,
+//! retries, a circuit breaker, and batches.
 //!
-//! Each takes a future and answers with a typed error of its own, so they can be put around each
-//! other: `breaker.run(|| retry.run(|| deadline(LIMIT, call())))`. None of them spawns what it was
-//! given: a future that is given up is dropped, and nothing of it is left running.
+//! Each takes a future and returns its own error type, so that they can be nested:
+//! `breaker.run(|| retry.run(|| deadline(LIMIT, call())))`. Except for the batcher, none spawns a task: a future that
+//! is given up is dropped, and nothing of it keeps running.
 
 mod batch;
 mod breaker;

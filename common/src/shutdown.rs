@@ -1,7 +1,7 @@
 //! How a process stops: modes, signals, the receipt.
 //!
-//! Libraries never catch signals. A binary's `main` turns signals into [`signal::Command`]s, the
-//! admin port feeds the same channel, and whoever runs the work reads them.
+//! Libraries never catch signals. A binary's `main` converts signals into [`signal::Command`]s, the admin port sends
+//! into the same channel, and the code that runs the work receives them.
 
 pub mod mode;
 pub mod receipt;

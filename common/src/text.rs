@@ -1,9 +1,9 @@
-//! Foreign text, made safe to show.
+//! Escapes untrusted text before it is shown.
 //!
-//! Any AMQP client chooses ids, kinds and headers; any file may be replayed. Control characters in them move
-//! the cursor, clear the screen or set the title of the operator's terminal; bidirectional and invisible
-//! characters make one text look like another. Everything that is printed or logged passes one of these
-//! functions. Text without such characters is not copied.
+//! Any AMQP client can choose ids, kinds and headers, and any file can be replayed. Control characters in them could
+//! move the cursor, clear the screen or set the title of the operator's terminal; bidirectional and invisible
+//! characters could make one text look like another. Everything that is printed or logged passes through one of
+//! these functions. Text without such characters is not copied.
 
 use std::{
     borrow::Cow,
@@ -12,19 +12,19 @@ use std::{
 
 /// The text on one line: each hidden character becomes an escape as in Rust source, such as `\u{1b}` or `\n`.
 ///
-/// Backslashes stay as they are, so the result is for reading. JSON output has the exact text.
+/// Backslashes are not escaped, so the original cannot be restored. JSON output has the exact text.
 pub fn printable(text: &str) -> Cow<'_, str> {
     escaped(text, is_hidden, |out, hidden| out.extend(hidden.escape_default()))
 }
 
-/// The same for text of several lines: line feeds stay.
+/// As [`printable`] for text of several lines: line feeds stay.
 pub fn printable_lines(text: &str) -> Cow<'_, str> {
     let hidden = |it: char| it != '\n' && is_hidden(it);
     escaped(text, hidden, |out, hidden| out.extend(hidden.escape_default()))
 }
 
-/// Serialized JSON with every hidden character as a JSON escape. It stays valid and means the same: outside
-/// its strings JSON has no hidden characters but line feeds, tabs and carriage returns, which stay.
+/// Serialized JSON with every hidden character as a JSON escape. The value stays the same: outside of strings, JSON
+/// has no hidden characters except line feeds, tabs and carriage returns, which stay.
 pub fn printable_json(json: &str) -> Cow<'_, str> {
     let hidden = |it: char| !matches!(it, '\n' | '\t' | '\r') && is_hidden(it);
     escaped(json, hidden, |out, hidden| {
@@ -35,7 +35,7 @@ pub fn printable_json(json: &str) -> Cow<'_, str> {
     })
 }
 
-/// Passes on what is written to it as [`printable`] has it.
+/// A writer that escapes text as [`printable`] does.
 pub struct PrintableWriter<'w>(&'w mut dyn Write);
 
 impl<'w> PrintableWriter<'w> {
@@ -57,9 +57,9 @@ impl Write for PrintableWriter<'_> {
     }
 }
 
-/// Whether a terminal acts on the character, or shows nothing for it, or reorders others because of it:
-/// control characters, line and paragraph separators, bidirectional marks, and what Unicode calls
-/// default-ignorable. Variation selectors are left out: emoji carry them.
+/// Whether a terminal interprets the character, shows nothing for it, or reorders others because of it: control
+/// characters, line and paragraph separators, bidirectional marks, and Unicode's default-ignorable characters.
+/// Variation selectors are not hidden, because emoji contain them.
 pub fn is_hidden(it: char) -> bool {
     if it.is_ascii() {
         return it.is_ascii_control();
@@ -100,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    /// Named apart from the code under test.
+    /// Listed independently of the code under test.
     const DANGEROUS: [char; 20] = [
         '\0', '\x07', '\x08', '\t', '\r', '\x1b', '\x7f', '\u{85}', '\u{9b}', '\u{61c}', '\u{200b}',
         '\u{200e}', '\u{200f}', '\u{2028}', '\u{2029}', '\u{202a}', '\u{202e}', '\u{2066}', '\u{2069}',
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_can_be_read_is_not_copied() {
+    fn text_without_hidden_characters_is_not_copied() {
         for plain in
             ["", "reading.process", r"C:\temp [1] {x} 'y' \u{1b}", "Größe 温度 حرارة 🌡\u{fe0f}", "0198c5c2-…"]
         {
@@ -139,7 +139,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_dangerous_survives(text in foreign()) {
+        fn output_has_no_dangerous_characters(text in foreign()) {
             let shown = printable(&text);
             prop_assert!(is_harmless(&shown), "{shown:?}");
             prop_assert!(is_harmless(&printable_lines(&text).replace('\n', "")));
@@ -147,12 +147,12 @@ mod tests {
         }
 
         #[test]
-        fn what_is_harmless_stays(text in "[ -~äß€漢]{0,40}") {
+        fn harmless_text_is_unchanged(text in "[ -~äß€漢]{0,40}") {
             prop_assert_eq!(printable(&text), text.as_str());
         }
 
         #[test]
-        fn written_in_pieces_it_is_the_same(text in foreign(), cut in 0_usize..40) {
+        fn the_writer_escapes_text_in_pieces_like_whole_text(text in foreign(), cut in 0_usize..40) {
             let cut = text.char_indices().nth(cut).map_or(text.len(), |(at, _)| at);
             let mut out = String::new();
             let mut writer = PrintableWriter::new(&mut out);
@@ -162,7 +162,7 @@ mod tests {
         }
 
         #[test]
-        fn json_stays_json_and_means_the_same(text in foreign(), pretty in any::<bool>()) {
+        fn escaped_json_has_the_same_value(text in foreign(), pretty in any::<bool>()) {
             let value = serde_json::json!({ "id": text, text.clone(): [text] });
             let json = if pretty { format!("{value:#}") } else { value.to_string() };
             let shown = printable_json(&json);

@@ -1,4 +1,4 @@
-//! Imports run one way: the resilience helpers could be a crate of their own, and the pool is one.
+//! Dependencies between modules and crates point in one direction.
 
 use std::{fs, path::Path};
 
@@ -13,7 +13,7 @@ fn sources(path: &Path, found: &mut Vec<(String, String)>) {
 }
 
 #[test]
-fn resilience_imports_nothing_of_this_crate_and_knows_nothing_of_amqp() {
+fn resilience_imports_neither_this_crate_nor_lapin() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut found = Vec::new();
     for part in ["resilience.rs", "resilience"] {
@@ -29,7 +29,7 @@ fn resilience_imports_nothing_of_this_crate_and_knows_nothing_of_amqp() {
     }
 }
 
-/// The pool is a crate of its own: worker, producer and the telemetry may use it, it uses none of them.
+/// The pool can be published alone.
 #[test]
 fn the_pool_depends_on_no_other_crate_of_the_workspace() {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("pool/Cargo.toml");
@@ -40,8 +40,8 @@ fn the_pool_depends_on_no_other_crate_of_the_workspace() {
     assert!(!names.iter().any(|name| ours(name)), "{names:?}");
 }
 
-/// Spans are kept or not in one place: whoever else made them by OpenTelemetry's own API would make them
-/// whether somebody keeps them or not.
+/// The traces module decides whether a span is recorded. A span made with OpenTelemetry's API elsewhere would bypass
+/// that decision.
 #[test]
 fn only_the_traces_module_names_opentelemetry() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

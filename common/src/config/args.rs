@@ -1,19 +1,19 @@
-//! The flags that every Garenne program has.
+//! The flags of all Garenne programs.
 
 use std::fmt::{self, Display};
 use std::path::PathBuf;
 
 use super::{Sources, secret};
 
-/// Flags of every program: `#[command(flatten)]` them, then [`CommonArgs::sources`].
+/// Flags of all programs. Flatten them with `#[command(flatten)]`, then call [`CommonArgs::sources`].
 ///
-/// Values are checked by [`super::load`] and not by clap, so that a bad value reads the same
-/// wherever it came from, and ends with the code for configuration.
+/// [`super::load`] checks the values, not clap, so that an invalid value has the same error and exit code from every
+/// source.
 #[derive(Clone, Default, clap::Args)]
 #[command(next_help_heading = "Common options")]
 pub struct CommonArgs {
     /// Broker with user, password and virtual host.
-    // Not in the comment: rustdoc reads the brackets around a URL as a link.
+    // Not in the doc comment: rustdoc would parse the brackets around the URL as a link.
     #[arg(
         long,
         value_name = "URL",
@@ -48,7 +48,7 @@ pub struct CommonArgs {
 }
 
 impl CommonArgs {
-    /// These flags and the program's `own` as sources for [`super::load`].
+    /// These flags and the program's `own` flags, as sources for [`super::load`].
     pub fn sources(&self, mut own: toml::Table) -> Sources {
         flag(&mut own, "amqp_url", self.amqp_url.as_ref());
         flag(&mut own, "management_url", self.management_url.as_ref());
@@ -64,7 +64,7 @@ impl CommonArgs {
     }
 }
 
-/// The URLs may hold passwords, and may be too broken to be [`super::SecretUrl`]s.
+/// Masks URLs, which may contain passwords and need not be valid [`super::SecretUrl`]s.
 impl fmt::Debug for CommonArgs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let masked = |url: &Option<String>| url.as_deref().map(|url| secret::mask("url", url));
@@ -82,7 +82,7 @@ impl fmt::Debug for CommonArgs {
     }
 }
 
-/// Puts a flag's value, if it was given, under the name of its setting.
+/// Inserts a flag's value, if it was given, under the name of its setting.
 pub fn flag(flags: &mut toml::Table, setting: &str, value: Option<impl Display>) {
     if let Some(value) = value {
         flags.insert(setting.to_owned(), toml::Value::String(value.to_string()));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flag_reaches_its_setting() {
+    fn every_flag_sets_its_setting() {
         let common = resolve(&[
             "--amqp-url=amqps://u:p@broker/v",
             "--management-url=https://broker:15671",
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_collector_is_named_by_its_flag() {
+    fn an_invalid_collector_url_names_its_flag() {
         assert_eq!(
             resolve(&["--otlp=collector:4317"]).unwrap_err().to_string(),
             "setting otlp.endpoint = \"collector:4317\" (flag --otlp) is refused: expected a URL such as \
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_flag_is_named_as_such() {
+    fn an_invalid_value_of_a_flag_names_the_flag() {
         assert_eq!(
             resolve(&["--log-format", "xml"]).unwrap_err().to_string(),
             "setting log_format = \"xml\" (flag --log-format) is refused: expected human or json"

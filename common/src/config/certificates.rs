@@ -1,4 +1,4 @@
-//! Certificates for a server that is reached over TLS.
+//! Certificates for TLS connections to a server.
 
 use std::path::PathBuf;
 
@@ -6,24 +6,25 @@ use serde::{Deserialize, Serialize};
 
 use super::Invalid;
 
-/// The settings `amqp_tls.*` and `postgres_tls.*`: PEM files, read for each connection, so that renewed ones need
-/// no restart.
+/// The settings `amqp_tls.*` and `postgres_tls.*`: PEM files, read again for each connection, so that renewed files
+/// need no restart.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Certificates {
-    /// Authorities to trust besides those of the system.
+    /// Certificate authorities to trust in addition to the system's.
     pub ca: Option<PathBuf>,
-    /// What this process shows of itself, with `key`.
+    /// The client certificate; needs `key`.
     pub cert: Option<PathBuf>,
-    /// The certificate's key, not encrypted.
+    /// The client certificate's private key, unencrypted.
     pub key: Option<PathBuf>,
 }
 
 impl Certificates {
-    /// Checks them as the settings `table.*`; `plain` says why nothing is encrypted, where that is so.
+    /// Validates the settings `table.*`. `plain` is set if the connection does not use TLS, and is then the problem
+    /// that the error reports.
     ///
     /// # Errors
-    /// Certificates for a plain connection, or half of a pair.
+    /// Certificates for a connection without TLS, or only one of `cert` and `key`.
     pub fn validate(&self, table: &str, plain: Option<&str>) -> Result<(), Invalid> {
         let settings = [("ca", &self.ca), ("cert", &self.cert), ("key", &self.key)];
         let mut given = settings.into_iter().filter_map(|(name, file)| Some((name, file.as_ref()?)));
@@ -50,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn certificates_come_in_pairs_and_need_a_connection_that_is_encrypted() {
+    fn certificates_need_tls_and_a_cert_needs_a_key() {
         let check = |plain: Option<&str>, files: &Certificates| {
             files.validate("amqp_tls", plain).map_err(|refused| (refused.setting, refused.problem))
         };

@@ -1,4 +1,4 @@
-//! The settings that every Garenne program has.
+//! The settings of all Garenne programs.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -8,45 +8,45 @@ use serde::{Deserialize, Serialize};
 
 use super::{Certificates, Events, Invalid, Otlp, SecretUrl};
 
-/// Where the admin port is when nobody says otherwise.
+/// The default address of the admin port.
 pub const DEFAULT_ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9464);
 
-/// Longest prefix: leaves room for the longest queue name within AMQP's 255 bytes.
-const LONGEST_PREFIX: usize = 64;
+/// Longest prefix, in bytes: the longest queue name must fit AMQP's 255 bytes.
+const MAX_PREFIX_LEN: usize = 64;
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people: one line an event.
+    /// For people: one line per event.
     #[default]
     Human,
-    /// For collectors: one JSON object a line.
+    /// For log collectors: one JSON object per line.
     Json,
 }
 
-/// Settings of every program; flatten it into the program's own.
+/// Settings of all programs; flatten them into the program's own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Common {
-    /// The broker, with user, password and virtual host: `amqp` or `amqps`.
+    /// The broker's URL with user, password and virtual host; `amqp` or `amqps`.
     pub amqp_url: SecretUrl,
-    /// For `amqps`.
+    /// Certificates for `amqps`.
     pub amqp_tls: Certificates,
-    /// The broker's management API, for what AMQP cannot tell: `http` or `https`.
+    /// The URL of the broker's management API; `http` or `https`.
     pub management_url: Option<SecretUrl>,
-    /// First part of every exchange's and queue's name; two fleets on one virtual host differ in it.
+    /// Prefix of all exchange and queue names; fleets that share a virtual host need different ones.
     pub prefix: String,
-    /// How log lines look on stderr.
+    /// The format of log lines on stderr.
     pub log_format: LogFormat,
-    /// Where the admin port listens; unset, [`DEFAULT_ADMIN`] or, if that is taken, a free port.
+    /// Address of the admin port; unset, [`DEFAULT_ADMIN`] or, if that is in use, a free port.
     #[serde(deserialize_with = "socket_address")]
     pub admin: Option<SocketAddr>,
-    /// The file with the admin token; unset, the admin port only answers questions.
+    /// File with the admin token; unset, the admin port refuses commands.
     pub admin_token_file: Option<PathBuf>,
-    /// What this process says of itself.
+    /// Events and heartbeats of this process.
     pub events: Events,
-    /// Where its spans go.
+    /// Export of spans.
     pub otlp: Otlp,
 }
 
@@ -68,10 +68,10 @@ impl Default for Common {
 
 impl Common {
     /// # Errors
-    /// The first setting that is refused: a URL's scheme, or the prefix.
+    /// The first invalid setting.
     pub fn validate(&self) -> Result<(), Invalid> {
         scheme("amqp_url", &self.amqp_url, ["amqp", "amqps"])?;
-        let plain = (self.amqp_url.scheme() != "amqps").then_some("is for amqps:// and amqp_url has none");
+        let plain = (self.amqp_url.scheme() != "amqps").then_some("needs an amqp_url with amqps://");
         self.amqp_tls.validate("amqp_tls", plain)?;
         if let Some(url) = &self.management_url {
             scheme("management_url", url, ["http", "https"])?;
@@ -79,13 +79,13 @@ impl Common {
         self.events.validate()?;
         self.otlp.validate()?;
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-        let fits = (1..=LONGEST_PREFIX).contains(&self.prefix.len());
+        let fits = (1..=MAX_PREFIX_LEN).contains(&self.prefix.len());
         if !fits || !self.prefix.bytes().all(allowed) || self.prefix.starts_with("amq.") {
             return Err(Invalid::new(
                 "prefix",
                 format_args!("{:?}", self.prefix),
                 format!(
-                    "expected 1 to {LONGEST_PREFIX} of A-Z a-z 0-9 - _ . and not the broker's own amq. in front"
+                    "expected 1 to {MAX_PREFIX_LEN} of A-Z a-z 0-9 - _ . without the reserved prefix amq."
                 ),
             ));
         }
@@ -94,7 +94,7 @@ impl Common {
 }
 
 impl Common {
-    /// Notes where a setting of these was read from; see [`Settings::read_from`](super::Settings::read_from).
+    /// Records the file that a setting was read from; see [`Settings::read_from`](super::Settings::read_from).
     pub fn read_from(&mut self, setting: &str, file: &Path) {
         if setting == "amqp_url" {
             self.amqp_url.read_from(file);
@@ -102,8 +102,10 @@ impl Common {
     }
 }
 
+/// Checks a URL's scheme. `allowed` is the plain scheme and the one with TLS.
+///
 /// # Errors
-/// A URL with another scheme than these: the plain one, and the one with TLS.
+/// Any other scheme.
 pub fn scheme(setting: &str, url: &SecretUrl, allowed: [&str; 2]) -> Result<(), Invalid> {
     if allowed.contains(&url.scheme()) {
         return Ok(());
@@ -115,6 +117,8 @@ pub fn scheme(setting: &str, url: &SecretUrl, allowed: [&str; 2]) -> Result<(), 
 fn socket_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
     let text = Option::<String>::deserialize(deserializer)?;
     text.map(|text| text.trim().parse()).transpose().map_err(|_| {
-        D::Error::custom("no address, expected an IP address and a port such as 127.0.0.1:9464 or [::1]:9464")
+        D::Error::custom(
+            "not an address, expected an IP address and a port such as 127.0.0.1:9464 or [::1]:9464",
+        )
     })
 }

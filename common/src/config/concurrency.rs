@@ -1,4 +1,4 @@
-//! How many tasks of a lane run at once.
+//! How many tasks of a lane run concurrently.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,13 +6,13 @@ use std::str::FromStr;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::{Serialize, Serializer};
 
-/// A range of pool workers: `min` always wait for work, up to `max` run when there is enough.
+/// The size range of a pool: `min` workers always run, up to `max` under load.
 /// Written `MIN..MAX`, or `N` for `N..N`; `1 <= min <= max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Concurrency {
-    /// Workers that stay when nothing is to be done.
+    /// Workers that stay when the lane is idle.
     pub min: usize,
-    /// Workers under load; a lane's prefetch is at least this.
+    /// Most workers; a lane's prefetch is at least this.
     pub max: usize,
 }
 
@@ -28,9 +28,9 @@ impl fmt::Display for Concurrency {
     }
 }
 
-/// Text that is no range of workers.
+/// Text that is not a valid range of workers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("concurrency {0:?} is no range, expected MIN..MAX with 1 <= MIN <= MAX, such as 1..4")]
+#[error("concurrency {0:?} is not a range, expected MIN..MAX with 1 <= MIN <= MAX, such as 1..4")]
 pub struct BadConcurrency(String);
 
 impl FromStr for Concurrency {
@@ -62,7 +62,7 @@ impl<'de> Deserialize<'de> for Concurrency {
     }
 }
 
-/// In TOML, `concurrency = 4` is a number.
+/// Accepts text and, as in `concurrency = 4`, a number.
 struct RangeOrNumber;
 
 impl Visitor<'_> for RangeOrNumber {
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_and_single_numbers_are_understood() {
+    fn ranges_and_single_numbers_are_parsed() {
         assert_eq!("2..8".parse(), Ok(Concurrency { min: 2, max: 8 }));
         assert_eq!("3".parse(), Ok(Concurrency { min: 3, max: 3 }));
         assert_eq!(serde_json::from_str::<Concurrency>("5").unwrap(), Concurrency { min: 5, max: 5 });
@@ -98,12 +98,12 @@ mod tests {
     }
 
     #[test]
-    fn a_range_that_is_none_is_refused() {
+    fn an_invalid_range_is_refused() {
         for text in ["0..4", "5..4", "..4", "1..", "1...4", "many", "-1..4", ""] {
             assert_eq!(
                 text.parse::<Concurrency>().unwrap_err().to_string(),
                 format!(
-                    "concurrency {text:?} is no range, expected MIN..MAX with 1 <= MIN <= MAX, such as 1..4"
+                    "concurrency {text:?} is not a range, expected MIN..MAX with 1 <= MIN <= MAX, such as 1..4"
                 )
             );
         }

@@ -1,13 +1,13 @@
-//! What is wrong with the settings, each on one line.
+//! Errors of settings, each on one line.
 
 use std::path::PathBuf;
 
 use crate::exit::{Exit, HasExit};
 
-/// A setting that cannot be used.
+/// Why the settings cannot be loaded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// A known setting has a value that is not allowed.
+    /// A known setting has an invalid value.
     #[error("setting {setting} = {value} ({origin}) is refused: {problem}")]
     Invalid {
         /// The setting's path, as in the configuration file.
@@ -19,7 +19,7 @@ pub enum ConfigError {
         /// What is wrong or what is allowed.
         problem: String,
     },
-    /// Nothing is called that.
+    /// No setting has this name.
     #[error("setting {setting} ({origin}) is unknown: {advice}")]
     Unknown {
         /// The setting's path, as written.
@@ -29,19 +29,19 @@ pub enum ConfigError {
         /// The nearest known name, or all of them.
         advice: String,
     },
-    /// A file that the settings name cannot be used.
+    /// A file that a setting refers to cannot be used.
     #[error("{what} {} ({origin}) cannot be used: {problem}", path.display())]
     File {
-        /// What the file is for.
+        /// The purpose of the file.
         what: &'static str,
-        /// Which file.
+        /// The file's path.
         path: PathBuf,
-        /// Which setting names it.
+        /// The setting or flag that refers to it.
         origin: String,
-        /// What is wrong with it.
+        /// The cause.
         problem: String,
     },
-    /// The settings are wrong together in a way that no single one shows.
+    /// Each setting is valid, but not in this combination.
     #[error("the settings cannot be used together: {0}")]
     Together(String),
 }
@@ -52,7 +52,7 @@ impl HasExit for ConfigError {
     }
 }
 
-/// A setting that its own type accepts and the whole does not; [`super::load`] adds where it came from.
+/// A value that its type accepts and validation refuses. [`super::load`] adds where it came from.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("setting {setting} = {value} is refused: {problem}")]
 pub struct Invalid {
@@ -71,7 +71,7 @@ impl HasExit for Invalid {
 }
 
 impl Invalid {
-    /// `setting` has the value `value`, and that is refused because of `problem`.
+    /// `setting` has the value `value`, which is refused because of `problem`.
     pub fn new(
         setting: impl Into<String>,
         value: impl std::fmt::Display,

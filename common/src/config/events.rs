@@ -1,4 +1,4 @@
-//! What processes say about themselves on the events exchange.
+//! The settings of events and heartbeats.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::Invalid;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Events {
-    /// Time between two heartbeats, varied by a tenth: 100 ms to 1 min, or 0 for none.
+    /// Interval of heartbeats, varied by a tenth: 100 ms to 1 min, or 0 for none.
     #[serde(with = "humantime_serde")]
     pub heartbeat: Duration,
 }
@@ -23,7 +23,7 @@ impl Default for Events {
 
 impl Events {
     /// # Errors
-    /// A heartbeat out of its bounds.
+    /// The heartbeat interval is out of bounds.
     pub fn validate(&self) -> Result<(), Invalid> {
         let bounds = Duration::from_millis(100)..=Duration::from_secs(60);
         if self.heartbeat.is_zero() || bounds.contains(&self.heartbeat) {

@@ -1,10 +1,10 @@
-//! Serde's and the `config` crate's errors in words that say what is allowed.
+//! Converts errors of serde and the `config` crate into texts that say what is allowed.
 
 use config::ConfigError as Source;
 
 use super::known::nearest;
 
-/// What a value's own type has to say about it.
+/// Why a value was refused by its type.
 pub(super) enum Explained {
     /// The value is not allowed.
     Problem(String),
@@ -21,13 +21,13 @@ pub(super) fn explain(error: &Source) -> Explained {
     }
 }
 
-/// Serde's texts all end in `, expected …`, and so do those of our own types: the rest repeats the
-/// value, which is shown anyway and may be a secret.
+/// Error texts of serde and of our own types end in `, expected …`. The part before it repeats the value, which may
+/// be a secret and is shown (masked) anyway.
 fn explain_text(text: &str) -> Explained {
-    let Some((told, expected)) = text.split_once(", expected ") else {
+    let Some((problem, expected)) = text.split_once(", expected ") else {
         return Explained::Problem(text.to_owned());
     };
-    if let Some(field) = told.strip_prefix("unknown field ") {
+    if let Some(field) = problem.strip_prefix("unknown field ") {
         let field = bounded(field.trim_matches('`'));
         let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
         let advice = nearest(&field, known.iter().copied());
@@ -36,7 +36,7 @@ fn explain_text(text: &str) -> Explained {
     Explained::Problem(format!("expected {}", in_words(&expected.replace('`', ""))))
 }
 
-/// A name that is somebody else's text, with at most 64 characters of it.
+/// An untrusted name, truncated to 64 characters.
 fn bounded(name: &str) -> String {
     match name.char_indices().nth(64) {
         Some((end, _)) => format!("{}…", &name[..end]),

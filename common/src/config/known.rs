@@ -1,4 +1,4 @@
-//! Which settings there are.
+//! The names of the settings.
 
 use std::path::Path;
 
@@ -10,30 +10,30 @@ use super::Invalid;
 
 /// The settings of one program: a serde type with a default for every field (`#[serde(default)]`).
 ///
-/// The names of its top-level settings are learned from its serialized default, so no field is
-/// skipped there. Nested tables say `#[serde(deny_unknown_fields)]`; a flattened one must not.
+/// The names of the top-level settings are taken from the serialized default, so no field may be skipped there.
+/// Nested tables need `#[serde(deny_unknown_fields)]`; a flattened one must not have it.
 pub trait Settings: Default + Serialize + DeserializeOwned {
-    /// Settings that hold for each lane unless the lane has its own at the same or a higher rank
-    /// (flag over environment over file). They need no field: [`super::load`] puts them on the
-    /// lanes of the field `lanes`.
+    /// Settings that apply to each lane, unless the lane has its own from the same source or one of higher precedence
+    /// (flag, environment, file). They need no field: [`super::load`] inserts them into the lanes of the field
+    /// `lanes`.
     const PER_LANE: &'static [&'static str] = &[];
 
-    /// What no single value shows, such as one limit below another.
+    /// Validates what a single value's type cannot, such as one limit that must be below another.
     ///
     /// # Errors
-    /// The first setting that is refused.
+    /// The first invalid setting.
     fn validate(&self) -> Result<(), Invalid> {
         Ok(())
     }
 
-    /// Told of each setting whose value in force was read from a file that its `…_FILE` names: a secret
-    /// that is rotated there can be read again.
+    /// Called for each setting whose effective value was read from the file of its `…_FILE` variable, so that a
+    /// rotated secret can be read again.
     fn read_from(&mut self, _setting: &str, _file: &Path) {}
 }
 
-/// Top-level settings that some Garenne program knows. A fleet shares one environment or file, so
-/// that a program passes over what is another's; what is nobody's is refused.
-const ELSEWHERE: &[&str] = &[
+/// Top-level settings of all Garenne programs, besides the common ones. A fleet can share one environment or file: a
+/// program ignores settings of other programs and refuses unknown ones.
+const ALL_PROGRAMS: &[&str] = &[
     "alert",
     "calibration",
     "connect_timeout",
@@ -99,18 +99,18 @@ impl Known {
         self.defaults.contains_key(root) || self.per_lane.contains(&root)
     }
 
-    /// Whether another program of the fleet has this setting.
-    pub(super) fn elsewhere(root: &str) -> bool {
-        ELSEWHERE.contains(&root)
+    /// Whether another Garenne program may have this setting.
+    pub(super) fn of_other_program(root: &str) -> bool {
+        ALL_PROGRAMS.contains(&root)
     }
 
-    /// The default at a path; `None` if nothing is there, null where an optional setting is unset.
+    /// The default at a path; `None` if there is no such setting, null if it is optional and unset by default.
     pub(super) fn default_at(&self, path: &[String]) -> Option<&Value> {
         let (root, rest) = path.split_first()?;
         rest.iter().try_fold(self.defaults.get(root)?, |value, key| value.get(key))
     }
 
-    /// The lanes that exist without anybody naming them.
+    /// The lanes that exist by default.
     pub(super) fn default_lanes(&self) -> impl Iterator<Item = String> {
         self.defaults
             .get("lanes")
@@ -124,18 +124,18 @@ impl Known {
     }
 }
 
-/// The longest name that is compared with the known ones: the edit distance costs the product of the lengths.
-const LONGEST_COMPARED: usize = 64;
+/// Longest name that is compared with the known ones: the edit distance takes time in the product of the lengths.
+const MAX_COMPARED_LEN: usize = 64;
 
-/// `did you mean …?`, or all that is known.
+/// `did you mean …?`, or the list of known names.
 pub(super) fn nearest<'a>(unknown: &str, known: impl Iterator<Item = &'a str>) -> String {
     let mut known: Vec<&str> = known.collect();
     known.sort_unstable();
     known.dedup();
-    let compared = known.iter().filter(|_| unknown.len() <= LONGEST_COMPARED);
+    let compared = known.iter().filter(|_| unknown.len() <= MAX_COMPARED_LEN);
     let best = compared.map(|name| (strsim::damerau_levenshtein(unknown, name), *name)).min();
     match best {
-        // A third of the letters wrong is a slip; more is another word.
+        // Up to a third of the letters wrong counts as a typo.
         Some((distance, name)) if distance * 3 <= name.len().max(3) => format!("did you mean {name}?"),
         _ => format!("expected one of {}", known.join(", ")),
     }

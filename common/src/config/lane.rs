@@ -1,5 +1,4 @@
-//! A lane: a queue on the broker, or several that share its tasks, and one local pool whose size is the
-//! prefetch of all of them together.
+//! A lane: one queue on the broker, or several shards, and one local pool whose capacity is their total prefetch.
 
 mod args;
 mod partial;
@@ -18,36 +17,37 @@ use super::{Concurrency, Invalid, list};
 
 pub use args::LaneArgs;
 
-/// Quorum queues refuse more.
+/// Largest prefetch that quorum queues accept.
 pub const MOST_PREFETCH: u16 = 2000;
 
-/// Longest lane name: `<prefix>.retry.<lane>.<delay>` stays well within AMQP's 255 bytes.
+/// Longest lane name, in bytes: `<prefix>.retry.<lane>.<delay>` must fit AMQP's 255 bytes.
 pub const LONGEST_NAME: usize = 32;
 
-/// What the quarantine is called where lanes are listed.
+/// The quarantine's name in lists of lanes.
 const RESERVED: &str = "quarantine";
 
-/// The word beside the lanes' names that says which of them this process works on.
+/// The key beside the lanes' names that selects the lanes this process works on.
 const ONLY: &str = "only";
 
 /// One lane's settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Lane {
-    /// Messages delivered and not yet settled, 1 to [`MOST_PREFETCH`]: AMQP prefetch and pool size in one.
+    /// Most messages delivered and not yet settled, 1 to [`MOST_PREFETCH`]: AMQP prefetch and pool capacity.
     pub prefetch: u16,
-    /// Tasks that run at once; `max` is at most `prefetch`.
+    /// Tasks that run concurrently; `max` is at most `prefetch`.
     pub concurrency: Concurrency,
-    /// Queues that share the lane's tasks by their keys, 1 to [`MOST_SHARDS`] and at most `prefetch`, which is
-    /// divided among them.
+    /// Number of queues that share the lane's tasks by task key, 1 to [`MOST_SHARDS`] and at most `prefetch`, which
+    /// is divided among them.
     pub shards: u16,
-    /// Routing keys this lane takes, as topic patterns; none is right for a lane that is only
-    /// published to directly.
+    /// Topic patterns of the routing keys that this lane receives; empty if tasks are only published to it
+    /// directly.
     #[serde(with = "list")]
     pub bindings: Vec<String>,
-    /// The kind of a message whose routing key and `type` name none.
+    /// The kind of messages whose routing key and `type` property contain none.
     pub default_kind: Option<String>,
-    /// How long the broker waits for a delivery's settlement; unset, the broker's own (30 minutes).
+    /// The queue's consumer timeout: how long the broker waits for a settlement; unset, the broker's default (30
+    /// min).
     #[serde(with = "humantime_serde")]
     pub consumer_timeout: Option<Duration>,
 }
@@ -66,21 +66,21 @@ impl Default for Lane {
 }
 
 impl Lane {
-    /// A lane with these bindings and the defaults for the rest.
+    /// A lane with these bindings and default settings.
     pub fn bound_to(bindings: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { bindings: bindings.into_iter().map(Into::into).collect(), ..Self::default() }
     }
 }
 
-/// The lanes by name, in order of their names: `fast` and `slow` by default.
+/// The lanes, sorted by name: `fast` and `slow` by default.
 ///
-/// A setting of a lane leaves its others as they are. `only` (the flag `--lane`) picks those that
-/// this process works on; the others stay defined, for whoever declares or checks the topology.
+/// Setting one field of a lane keeps its other fields. `only` (the flag `--lane`) selects the lanes that this process
+/// works on; the others stay defined, because the topology contains all lanes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lanes {
     defined: BTreeMap<String, Lane>,
     only: Option<Vec<String>>,
-    /// Lanes that nobody gave bindings, in all likelihood a slip of the keyboard.
+    /// New lanes without a `bindings` setting, most likely typos of existing lanes.
     unbound: Vec<String>,
 }
 
@@ -104,16 +104,19 @@ impl FromIterator<(String, Lane)> for Lanes {
 impl Lanes {
     /// The lanes this process works on.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Lane)> {
-        self.defined.iter().map(|(name, lane)| (name.as_str(), lane)).filter(|(name, _)| self.picked(name))
+        self.defined
+            .iter()
+            .map(|(name, lane)| (name.as_str(), lane))
+            .filter(|(name, _)| self.is_selected(name))
     }
 
-    /// All lanes there are settings for, picked or not.
+    /// All lanes, selected or not.
     pub fn defined(&self) -> impl Iterator<Item = (&str, &Lane)> {
         self.defined.iter().map(|(name, lane)| (name.as_str(), lane))
     }
 
-    /// The same for the topology: a process that works on some lanes still declares all, so that what it may
-    /// put off or hand on has somewhere to go.
+    /// All lanes for the topology. A process that works on some lanes declares all of them, because it may publish to
+    /// the others.
     pub fn specs(&self) -> Vec<LaneSpec> {
         self.defined()
             .map(|(name, lane)| LaneSpec {
@@ -132,7 +135,7 @@ impl Lanes {
 
     /// A lane this process works on.
     pub fn get(&self, name: &str) -> Option<&Lane> {
-        self.defined.get(name).filter(|_| self.picked(name))
+        self.defined.get(name).filter(|_| self.is_selected(name))
     }
 
     /// How many lanes this process works on.
@@ -145,35 +148,35 @@ impl Lanes {
         self.len() == 0
     }
 
-    /// The lane that takes a kind by its bindings, picked or not; the first by name.
+    /// The first lane, selected or not, whose bindings match a kind.
     pub fn taking(&self, kind: &str) -> Option<&str> {
         let takes = |lane: &Lane| lane.bindings.iter().any(|binding| matches_binding(binding, kind));
         self.defined().find(|(_, lane)| takes(lane)).map(|(name, _)| name)
     }
 
-    /// How many queues share a lane's tasks, picked or not; 1 for one that is not defined.
+    /// The number of a lane's queues, selected or not; 1 for an undefined lane.
     pub fn shards(&self, name: &str) -> u16 {
         self.defined.get(name).map_or(1, |lane| lane.shards)
     }
 
-    /// Whether several queues share the tasks of a kind, so that each wants a key.
+    /// Whether tasks of a kind are distributed over several queues, so that each should have a key.
     pub fn spread(&self, kind: &str) -> bool {
-        // Most fleets have no such lane, and every publisher asks for each task.
+        // Fast path: called for each published task, and most fleets have no sharded lane.
         self.defined.values().any(|lane| lane.shards > 1)
             && self.taking(kind).is_some_and(|lane| self.shards(lane) > 1)
     }
 
-    fn picked(&self, name: &str) -> bool {
+    fn is_selected(&self, name: &str) -> bool {
         self.only.as_ref().is_none_or(|only| only.iter().any(|one| one == name))
     }
 
     /// # Errors
-    /// The first lane's field that is refused: name, prefetch, concurrency, or bindings.
+    /// The first invalid field of a lane.
     pub fn validate(&self) -> Result<(), Invalid> {
         if let Some(only) = &self.only {
             self.validate_only(only)?;
         }
-        let mut takers: BTreeMap<&str, &str> = BTreeMap::new();
+        let mut lane_of_binding: BTreeMap<&str, &str> = BTreeMap::new();
         for (name, lane) in self.defined() {
             validate_name(name)?;
             validate_lane(name, lane)?;
@@ -189,7 +192,7 @@ impl Lanes {
                 ));
             }
             for binding in &lane.bindings {
-                if let Some(other) = takers.insert(binding, name) {
+                if let Some(other) = lane_of_binding.insert(binding, name) {
                     return Err(Invalid::new(
                         format!("lanes.{name}.bindings"),
                         format_args!("{binding:?}"),
@@ -213,7 +216,7 @@ impl Lanes {
                 "lanes.only",
                 format_args!("{name:?}"),
                 format!(
-                    "no lane is called that, expected some of {}; a new one needs lanes.{name}.bindings",
+                    "no such lane, expected some of {}; a new one needs lanes.{name}.bindings",
                     self.bound_names()
                 ),
             )),
@@ -232,7 +235,7 @@ impl Lanes {
 
 fn validate_name(name: &str) -> Result<(), Invalid> {
     if name == RESERVED {
-        let problem = "every worker has a lane of that name, expected another one";
+        let problem = "the name is reserved, expected another one";
         return Err(Invalid::new(format!("lanes.{name}"), format_args!("{name:?}"), problem));
     }
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
@@ -259,7 +262,7 @@ fn validate_lane(name: &str, lane: &Lane) -> Result<(), Invalid> {
             format!("lanes.{name}.prefetch"),
             lane.prefetch,
             format!(
-                "expected at least {}, the most workers of lanes.{name}.concurrency = {}",
+                "expected at least {}, the maximum of lanes.{name}.concurrency = {}",
                 lane.concurrency.max, lane.concurrency
             ),
         ));

@@ -1,4 +1,4 @@
-//! One source of settings, every value marked with where it came from.
+//! One source of settings: a file, the environment or the flags. Each value carries its origin.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -11,22 +11,22 @@ use super::known::Known;
 use super::standard::{self, Given};
 use super::toml_text::parse_toml;
 
-/// Variables under the prefix that are no settings: the log filter, the file's own name, and what
-/// the `dev` script reads.
+/// Variables with the prefix that are not settings: the log filter, the configuration file's path, and a variable of
+/// the `dev` script.
 const RESERVED: [&str; 3] = ["log", "config", "no_docker"];
 
-/// Variables of the `dev` script and the test suite, which the programs they start inherit.
+/// Prefixes of variables of the `dev` script and the test suite, which the programs that they start inherit.
 const RESERVED_PREFIXES: [&str; 2] = ["dev_", "test_"];
 
-/// One source's settings.
+/// The settings of one source.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Layer {
     pub(super) table: Map<String, Value>,
-    /// What was read from a file of its own.
+    /// The settings whose values were read from the files of `…_FILE` variables.
     pub(super) files: Vec<FromFile>,
 }
 
-/// A setting whose `…_FILE` was given.
+/// A setting given by a `…_FILE` variable.
 #[derive(Debug, Clone)]
 pub(super) struct FromFile {
     pub(super) setting: String,
@@ -60,7 +60,7 @@ impl Layer {
     }
 
     /// # Errors
-    /// The file cannot be read or is no TOML. `named_by` says which setting named it.
+    /// The file cannot be read or is not TOML. `named_by` is the flag or variable that names it.
     pub(super) fn file(path: &Path, named_by: &str) -> Result<Self, ConfigError> {
         let refused = |problem: String| ConfigError::File {
             what: "configuration file",
@@ -76,7 +76,7 @@ impl Layer {
     }
 
     /// # Errors
-    /// A variable is not UTF-8, a `…_FILE` cannot be read, or a setting is given both ways.
+    /// A variable is not UTF-8, the file of a `…_FILE` cannot be read, or a setting is given directly and by file.
     pub(super) fn environment(vars: &Variables, known: &Known) -> Result<Self, ConfigError> {
         let mut layer = Self::default();
         let mut seen: BTreeMap<Vec<String>, &str> = BTreeMap::new();
@@ -110,7 +110,7 @@ impl Layer {
             let kind = coerce(text, known.default_at(&path));
             insert(&mut layer.table, &path, Value::new(Some(&origin), kind));
         }
-        // What is said in our own names is meant for us, the standard's for every program around.
+        // Our own variables take precedence: the standard's are for all programs in this environment.
         let standard = vars.standard.iter().filter(|it| !seen.contains_key(&it.setting));
         for Given { setting, variable, value } in standard.filter(|it| known.has(&it.setting[0])) {
             let kind = coerce(value.to_string_lossy().into_owned(), known.default_at(setting));
@@ -121,16 +121,16 @@ impl Layer {
     }
 
     /// # Errors
-    /// The first name that is no setting of this program. Settings of the fleet's other programs
-    /// are passed over, except as flags.
+    /// The first name that is not a setting of this program. Settings of other Garenne programs are ignored, unless
+    /// they are flags.
     pub(super) fn keep_known(&mut self, known: &Known) -> Result<(), ConfigError> {
         let mut unknown: Vec<_> = self.table.keys().filter(|key| !known.has(key)).cloned().collect();
         unknown.sort_unstable();
         for key in unknown {
             let value = self.table.remove(&key).expect("the key was just listed");
             let origin = first_origin(&value);
-            if Known::elsewhere(&key) && !origin.starts_with("flag ") {
-                tracing::debug!(setting = key, origin, "a setting of another program is passed over");
+            if Known::of_other_program(&key) && !origin.starts_with("flag ") {
+                tracing::debug!(setting = key, origin, "ignoring a setting of another program");
                 continue;
             }
             return Err(ConfigError::Unknown { advice: known.advice(&key), setting: key, origin });
@@ -138,8 +138,8 @@ impl Layer {
         Ok(())
     }
 
-    /// Moves the settings that hold for every lane onto `lanes`, where a lane of this source has
-    /// none of its own.
+    /// Moves the settings that apply to every lane into `lanes`, except where this source has one for the lane
+    /// itself.
     pub(super) fn spread_per_lane(&mut self, known: &Known, lanes: &[String]) {
         for setting in known.per_lane {
             let Some(value) = self.table.remove(*setting) else { continue };
@@ -152,7 +152,7 @@ impl Layer {
         }
     }
 
-    /// The lanes this source has settings for.
+    /// The lanes that this source has settings for.
     pub(super) fn lanes(&self) -> impl Iterator<Item = String> {
         let lanes = self.table.get("lanes").and_then(|lanes| match &lanes.kind {
             ValueKind::Table(table) => Some(table),
@@ -165,7 +165,7 @@ impl Layer {
     }
 }
 
-/// The environment variables under one prefix, by what follows it in lower case, and the standard's.
+/// The environment variables with one prefix, by their rest in lower case, and OpenTelemetry's.
 pub(super) struct Variables {
     by_rest: BTreeMap<String, (String, OsString)>,
     standard: Vec<Given>,
@@ -183,7 +183,7 @@ impl Variables {
         Self { by_rest: by_rest.collect(), standard }
     }
 
-    /// The configuration file that the environment names, and the variable that does.
+    /// The path of the configuration file in the environment, and its variable.
     pub(super) fn config_file(&self) -> Option<(PathBuf, String)> {
         let (name, value) = self.by_rest.get("config").filter(|(_, value)| !value.is_empty())?;
         Some((PathBuf::from(value), format!("environment {name}")))
@@ -194,7 +194,7 @@ fn is_reserved(rest: &str) -> bool {
     RESERVED.contains(&rest) || RESERVED_PREFIXES.iter().any(|prefix| rest.starts_with(prefix))
 }
 
-/// A repeatable flag has the singular name of its list or table.
+/// The flag of a setting; the flag of a list or table is repeatable and in the singular.
 fn flag_name(key: &str, default: Option<&serde_json::Value>) -> String {
     let many = default.is_some_and(|default| default.is_array() || default.is_object());
     let name = if many { key.strip_suffix('s').unwrap_or(key) } else { key };
@@ -206,7 +206,7 @@ fn from_toml(value: toml::Value, origin: &String) -> Value {
         toml::Value::String(text) => ValueKind::String(text),
         toml::Value::Integer(number) => ValueKind::I64(number),
         toml::Value::Float(number) => ValueKind::Float(number),
-        toml::Value::Boolean(truth) => ValueKind::Boolean(truth),
+        toml::Value::Boolean(boolean) => ValueKind::Boolean(boolean),
         toml::Value::Datetime(time) => ValueKind::String(time.to_string()),
         toml::Value::Array(items) => {
             ValueKind::Array(items.into_iter().map(|item| from_toml(item, origin)).collect())
@@ -218,7 +218,7 @@ fn from_toml(value: toml::Value, origin: &String) -> Value {
     Value::new(Some(origin), kind)
 }
 
-/// `x_file` stands for `x` where `x` is a setting and `x_file` is none.
+/// The setting `x` for a path `x_file`, if `x` is a setting and `x_file` is not.
 fn setting_read_from_file(path: &[String], known: &Known) -> Option<Vec<String>> {
     if known.default_at(path).is_some() {
         return None;
@@ -229,8 +229,8 @@ fn setting_read_from_file(path: &[String], known: &Known) -> Option<Vec<String>>
     known.default_at(&named).is_some().then_some(named)
 }
 
-/// Kubernetes gives every pod variables about the services beside it; one called `garenne-…` makes
-/// them look like settings.
+/// Whether it is a Kubernetes service link. Every pod has such variables for each service of its namespace, and those
+/// of a service named `garenne-…` look like settings.
 fn is_service_link(rest: &str, value: &OsString) -> bool {
     let address = value.to_str().is_some_and(|text| text.contains("://"));
     rest.ends_with("_service_host")
@@ -242,7 +242,8 @@ fn is_service_link(rest: &str, value: &OsString) -> bool {
         || rest.starts_with("port_")
 }
 
-/// A flattened struct is filled from buffered values, where text no longer turns into a number.
+/// Converts text to the type of the default: serde buffers the values of a flattened struct and does not convert
+/// them.
 fn coerce(text: String, default: Option<&serde_json::Value>) -> ValueKind {
     match default {
         Some(serde_json::Value::Bool(_)) => text.parse().map(ValueKind::Boolean).ok(),
@@ -262,7 +263,7 @@ fn has(table: &Map<String, Value>, path: &[String]) -> bool {
     }
 }
 
-/// Puts `value` at `path`; a plain value in the way is kept, and refused later for what it is.
+/// Inserts `value` at `path`. A plain value in place of a table is kept, and refused later by its type.
 pub(super) fn insert(table: &mut Map<String, Value>, path: &[String], value: Value) {
     let Some((key, rest)) = path.split_first() else { return };
     if rest.is_empty() {
@@ -275,7 +276,7 @@ pub(super) fn insert(table: &mut Map<String, Value>, path: &[String], value: Val
     }
 }
 
-/// Where a value, or the first value in a table, came from.
+/// The origin of a value, or of the first value in a table.
 pub(super) fn first_origin(value: &Value) -> String {
     if let Some(origin) = value.origin() {
         return origin.to_owned();

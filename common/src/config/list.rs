@@ -1,4 +1,4 @@
-//! Lists that a single environment variable can carry: `a,b` besides `["a", "b"]`.
+//! Lists that fit a single environment variable: `a,b` as well as `["a", "b"]`.
 //! For `#[serde(with = "crate::config::list")]` on a `Vec`.
 
 use std::fmt;
@@ -8,7 +8,7 @@ use serde::de::value::StrDeserializer;
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 use serde::{Serialize, Serializer};
 
-/// Writes a list.
+/// Serializes a list.
 ///
 /// # Errors
 /// Those of the serializer.
@@ -16,10 +16,10 @@ pub fn serialize<T: Serialize, S: Serializer>(items: &[T], serializer: S) -> Res
     items.serialize(serializer)
 }
 
-/// Reads a list, or text whose items are parted by commas.
+/// Deserializes a list, or text with items separated by commas.
 ///
 /// # Errors
-/// An item is none of `T`.
+/// An item is not a valid `T`.
 pub fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {

@@ -1,4 +1,4 @@
-//! Layers of settings made into one value, or one clear line.
+//! Merges the sources of settings into one value, or one line of error.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,18 +10,18 @@ use super::known::{Known, Settings};
 use super::layer::{FromFile, Layer, Variables, first_origin, insert};
 use super::{ConfigError, Invalid, secret};
 
-/// Where a program's settings come from, weakest first: file, environment, flags.
+/// The sources of a program's settings, weakest first: file, environment, flags.
 #[derive(Clone)]
 pub struct Sources {
-    /// A TOML file; without one, that which `PREFIX_CONFIG` names, if any.
+    /// A TOML file; `None` uses the file named by the variable `<env_prefix>_CONFIG`, if any.
     pub file: Option<PathBuf>,
-    /// Environment variables that begin with this and `_` are settings; `__` goes one table down.
+    /// Environment variables that start with this and `_` are settings; `__` separates the levels of nested tables.
     pub env_prefix: &'static str,
-    /// What the command line says, by setting name.
+    /// Values of flags, by setting name.
     pub flags: toml::Table,
 }
 
-/// Flags may hold passwords.
+/// Shows only the names of flags: their values may contain passwords.
 impl std::fmt::Debug for Sources {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let flags: Vec<&String> = self.flags.keys().collect();
@@ -35,18 +35,18 @@ impl Default for Sources {
     }
 }
 
-/// Resolves the settings from this process's environment and `sources`.
+/// Resolves the settings from `sources` and this process's environment.
 ///
 /// # Errors
-/// The first setting that is unknown or refused.
+/// The first unknown or invalid setting.
 pub fn load<T: Settings>(sources: Sources) -> Result<T, ConfigError> {
     load_with(sources, std::env::vars_os())
 }
 
-/// As [`load`], with another environment.
+/// As [`load`], with the given environment.
 ///
 /// # Errors
-/// The first setting that is unknown or refused.
+/// The first unknown or invalid setting.
 pub fn load_with<T: Settings>(
     sources: Sources,
     environment: impl IntoIterator<Item = (OsString, OsString)>,
@@ -79,7 +79,7 @@ pub fn load_with<T: Settings>(
     let mut settings: T = deserialize(resolved.clone()).map_err(|error| blame::<T>(&resolved, &error))?;
     settings.validate().map_err(|invalid| with_origin(invalid, &resolved))?;
     for FromFile { setting, origin, file } in files {
-        // Something stronger may have won.
+        // A stronger source may have overridden it.
         if found(&resolved, &setting).and_then(Value::origin) == Some(origin.as_str()) {
             settings.read_from(&setting, &file);
         }
@@ -91,8 +91,8 @@ fn deserialize<T: Settings>(table: Map<String, Value>) -> Result<T, config::Conf
     T::deserialize(Value::new(None, ValueKind::Table(table)))
 }
 
-/// Finds the setting behind an error by trying each alone: every setting has a default, and serde
-/// loses the path of a flattened one.
+/// Finds the setting that caused an error by deserializing each alone, which works because every setting has a
+/// default. Serde's error does not contain the path of a flattened setting.
 fn blame<T: Settings>(resolved: &Map<String, Value>, error: &config::ConfigError) -> ConfigError {
     let mut leaves = Vec::new();
     collect_leaves(resolved, &mut Vec::new(), &mut leaves);
@@ -138,7 +138,7 @@ fn collect_leaves(
     }
 }
 
-/// A value as its user wrote it, secrets masked.
+/// A value as the user wrote it, secrets masked.
 fn shown(setting: &str, value: &Value) -> String {
     match &value.kind {
         ValueKind::String(text) => format!("{:?}", secret::mask(setting, text)),
@@ -160,7 +160,7 @@ fn with_origin(invalid: Invalid, resolved: &Map<String, Value>) -> ConfigError {
     }
 }
 
-/// The value of a setting, or the plain value in its way.
+/// The value of a setting, or the plain value in place of one of its parent tables.
 fn found<'a>(resolved: &'a Map<String, Value>, setting: &str) -> Option<&'a Value> {
     let mut parts = setting.split('.');
     let root = parts.next().and_then(|root| resolved.get(root));

@@ -1,4 +1,4 @@
-//! Where spans go, and which are kept.
+//! The settings of traces: collector, sampler and ratio.
 
 use std::time::Duration;
 
@@ -6,27 +6,27 @@ use serde::{Deserialize, Serialize};
 
 use super::{Invalid, SecretUrl};
 
-/// The settings `otlp.*`, and the standard variables that mean the same (`OTEL_EXPORTER_OTLP_ENDPOINT` and so
-/// on), which everything of Garenne's own overrules.
+/// The settings `otlp.*`. OpenTelemetry's standard variables, such as `OTEL_EXPORTER_OTLP_ENDPOINT`, set them as
+/// well; every source of Garenne's own takes precedence.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Otlp {
-    /// The collector, `http` or `https`; `/v1/traces` is added where it is missing. Unset, there are no spans.
+    /// The collector's URL, `http` or `https`; `/v1/traces` is appended if missing. Unset, traces are off.
     pub endpoint: Option<SecretUrl>,
-    /// How it is spoken to.
+    /// The protocol of the export.
     pub protocol: OtlpProtocol,
-    /// Which traces are kept.
+    /// Which traces are sampled.
     pub sampler: OtlpSampler,
-    /// The share of the traces that begin here that is kept, 0 to 1, where the sampler asks for one.
+    /// The fraction of traces that are sampled, 0 to 1, for the samplers that use one.
     pub ratio: f64,
-    /// What traces call this program; unset, its own name.
+    /// `service.name` of the spans, 1 to 255 bytes; unset, the program's name.
     pub service_name: Option<String>,
-    /// How long the collector may take with a batch, 100 ms to 60 s.
+    /// Time limit for the export of a batch, 100 ms to 60 s.
     #[serde(with = "humantime_serde")]
     pub timeout: Duration,
 }
 
-/// How a collector is spoken to.
+/// The protocol of the export.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OtlpProtocol {
     /// Protobuf over HTTP/1.1.
@@ -35,26 +35,27 @@ pub enum OtlpProtocol {
     HttpProtobuf,
 }
 
-/// Which traces are kept, by OpenTelemetry's names. `parentbased`: whoever began the trace decided.
+/// Which traces are sampled, by OpenTelemetry's names. `parentbased` samplers follow the parent's decision; the rest
+/// of the name applies to traces that begin here.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OtlpSampler {
-    /// Of traces that begin here `otlp.ratio`.
+    /// Samples `otlp.ratio` of the traces that begin here.
     #[default]
     #[serde(rename = "parentbased_traceidratio")]
     ParentBasedRatio,
-    /// Traces that begin here are all kept.
+    /// Samples all traces that begin here.
     #[serde(rename = "parentbased_always_on")]
     ParentBasedAlways,
-    /// Traces that begin here are not kept.
+    /// Samples no trace that begins here.
     #[serde(rename = "parentbased_always_off")]
     ParentBasedNever,
-    /// `otlp.ratio` of all traces.
+    /// Samples `otlp.ratio` of all traces.
     #[serde(rename = "traceidratio")]
     Ratio,
-    /// Everything, whoever decided otherwise.
+    /// Samples all traces, also those whose parent is not sampled.
     #[serde(rename = "always_on")]
     Always,
-    /// Nothing.
+    /// Samples nothing.
     #[serde(rename = "always_off")]
     Never,
 }
@@ -74,7 +75,7 @@ impl Default for Otlp {
 
 impl Otlp {
     /// # Errors
-    /// The first setting that is refused.
+    /// The first invalid setting.
     pub fn validate(&self) -> Result<(), Invalid> {
         if let Some(endpoint) = &self.endpoint {
             let url = url::Url::parse(endpoint.expose()).ok();
@@ -84,12 +85,16 @@ impl Otlp {
             }
             if endpoint.expose().contains('@') {
                 let problem =
-                    "expected no user: OTEL_EXPORTER_OTLP_HEADERS carries what the collector asks for";
+                    "expected no user: set the collector's credentials in OTEL_EXPORTER_OTLP_HEADERS";
                 return Err(Invalid::new("otlp.endpoint", format_args!("{:?}", endpoint.masked()), problem));
             }
         }
         if !(0.0..=1.0).contains(&self.ratio) {
-            return Err(Invalid::new("otlp.ratio", self.ratio, "expected a share from 0 to 1, such as 0.05"));
+            return Err(Invalid::new(
+                "otlp.ratio",
+                self.ratio,
+                "expected a fraction from 0 to 1, such as 0.05",
+            ));
         }
         if let Some(name) = &self.service_name
             && (name.trim().is_empty() || name.len() > 255)
@@ -105,7 +110,7 @@ impl Otlp {
         Ok(())
     }
 
-    /// Where spans are posted to.
+    /// The URL that spans are posted to; `None` with traces off.
     pub fn traces_url(&self) -> Option<String> {
         let url = self.endpoint.as_ref()?.expose().trim_end_matches('/');
         Some(if url.ends_with("/v1/traces") { url.to_owned() } else { format!("{url}/v1/traces") })
@@ -121,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_path_is_added_where_it_is_missing() {
+    fn a_missing_path_is_appended() {
         let posted_to = |url| at(url).traces_url().unwrap();
         assert_eq!(posted_to("http://c:4318"), "http://c:4318/v1/traces");
         assert_eq!(posted_to("http://c:4318/"), "http://c:4318/v1/traces");
@@ -131,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_settings_are_refused() {
         let refused = |otlp: Otlp| {
             let Invalid { setting, value, problem, .. } = otlp.validate().unwrap_err();
             format!("{setting} = {value}: {problem}")
@@ -139,7 +144,7 @@ mod tests {
         assert!(Otlp::default().validate().is_ok() && at("https://c").validate().is_ok());
         assert_eq!(
             refused(at("https://u:p@c")),
-            "otlp.endpoint = \"https://u:***@c/\": expected no user: OTEL_EXPORTER_OTLP_HEADERS carries what the collector asks for"
+            "otlp.endpoint = \"https://u:***@c/\": expected no user: set the collector's credentials in OTEL_EXPORTER_OTLP_HEADERS"
         );
         assert_eq!(
             refused(at("grpc://c:4317")),
@@ -147,7 +152,10 @@ mod tests {
         );
         for ratio in [-0.1, 1.5, f64::NAN] {
             let refused = refused(Otlp { ratio, ..Otlp::default() });
-            assert_eq!(refused, format!("otlp.ratio = {ratio}: expected a share from 0 to 1, such as 0.05"));
+            assert_eq!(
+                refused,
+                format!("otlp.ratio = {ratio}: expected a fraction from 0 to 1, such as 0.05")
+            );
         }
         let nameless = Otlp { service_name: Some(" ".into()), ..Otlp::default() };
         assert_eq!(refused(nameless), "otlp.service_name = \" \": expected 1 to 255 bytes");

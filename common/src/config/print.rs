@@ -1,10 +1,10 @@
-//! The resolved settings as the configuration file that would bring them about.
+//! Renders the resolved settings as a configuration file.
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// Renders settings as TOML, secrets masked by their own types; what is optional and unset is named
-/// in a comment. Ends with a line end.
+/// Renders settings as TOML that ends with a line break. Secrets are masked by their types; unset optional settings
+/// are listed in comments.
 ///
 /// # Panics
 /// `settings` does not serialize to a table.
@@ -19,11 +19,11 @@ pub fn print_config<T: Serialize>(settings: &T) -> String {
     comments + &toml::to_string(&table).expect("a table of plain values is TOML")
 }
 
-/// TOML has no null: what is unset is left out.
+/// `None` for null, which TOML does not have.
 fn to_toml(value: &Value) -> Option<toml::Value> {
     Some(match value {
         Value::Null => return None,
-        Value::Bool(truth) => toml::Value::Boolean(*truth),
+        Value::Bool(boolean) => toml::Value::Boolean(*boolean),
         Value::Number(number) => match number.as_i64() {
             Some(whole) => toml::Value::Integer(whole),
             None => toml::Value::Float(number.as_f64()?),

@@ -1,4 +1,4 @@
-//! The retry ladder's settings: whoever declares or checks the topology needs them.
+//! The settings of the retry ladder, for all programs that declare or verify the topology.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::Invalid;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retry {
-    /// One queue per lane and delay: 1 to 16 of them, ascending, each from 100 ms to 24 h.
+    /// Delays of the retry queues, one queue per lane and delay: 1 to 16, ascending, each from 100 ms to 24 h.
     #[serde(with = "super::list")]
     pub delays: Vec<Span>,
 }
@@ -29,10 +29,10 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// The ladder of these delays.
+    /// The ladder with these delays.
     ///
     /// # Errors
-    /// What is wrong with `retry.delays`.
+    /// `retry.delays` is invalid.
     pub fn ladder(&self) -> Result<Ladder, Invalid> {
         let delays = self.delays.iter().map(|span| Delay::from(span.0)).collect();
         Ladder::new(delays).map_err(|problem| {

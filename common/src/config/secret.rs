@@ -1,4 +1,4 @@
-//! Values that no log, error or printed configuration may show.
+//! Secrets, which logs, errors and the printed configuration must not show.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use url::Url;
 
 use super::ConfigError;
 
-/// What stands where a secret was.
+/// Shown in place of a secret.
 const MASK: &str = "***";
 
-/// A URL that may carry a password; text, debug and serialized forms show `***` in its place.
+/// A URL that may contain a password. Its text, debug and serialized forms show `***` instead.
 #[derive(Clone)]
 pub struct SecretUrl {
     whole: SecretString,
@@ -23,30 +23,30 @@ pub struct SecretUrl {
 }
 
 impl SecretUrl {
-    /// The URL with its password, for the one call that connects.
+    /// The URL with its password, for connecting only.
     pub fn expose(&self) -> &str {
         self.whole.expose_secret()
     }
 
-    /// The URL with `***` for its password.
+    /// The URL with `***` in place of its password.
     pub fn masked(&self) -> &str {
         &self.masked
     }
 
-    /// The file it was read from, where it was: that may say something else by now.
+    /// The file that it was read from, if any. The file's content may have changed since.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
 
-    /// Notes the file that it was read from.
+    /// Records the file that it was read from.
     pub fn read_from(&mut self, file: &Path) {
         self.file = Some(file.to_owned());
     }
 
-    /// What its file says now; the same URL where it came from no file.
+    /// Reads its file again. Returns the same URL if it was not read from a file.
     ///
     /// # Errors
-    /// In words: the file cannot be read, or holds no URL. It is not repeated.
+    /// The file cannot be read or does not contain a URL. The text does not repeat the content.
     pub async fn read_again(&self) -> Result<Self, String> {
         let Some(file) = &self.file else { return Ok(self.clone()) };
         let text = tokio::fs::read_to_string(file).await.map_err(|error| error.to_string())?;
@@ -61,14 +61,14 @@ impl SecretUrl {
     }
 }
 
-/// Text that is no URL; it is not repeated, for it may be a secret.
+/// Text that is not a URL. It is not repeated, because it may be a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no URL, expected a URL such as scheme://user:password@host:port/path ({0})")]
+#[error("not a URL, expected a URL such as scheme://user:password@host:port/path ({0})")]
 pub struct NotAUrl(String);
 
 impl NotAUrl {
     fn new(text: &str, why: impl fmt::Display) -> Self {
-        // The usual reason for `invalid port number` and the like in a URL that works elsewhere.
+        // An unencoded password is the usual cause of errors such as `invalid port number`.
         let hint =
             if text.contains('@') { "; in a password, # / ? @ : and % are percent-encoded" } else { "" };
         Self(format!("{why}{hint}"))
@@ -122,10 +122,10 @@ impl<'de> Deserialize<'de> for SecretUrl {
     }
 }
 
-/// Reads a secret that a setting names by file, such as the admin token.
+/// Reads a secret from the file that `setting` names, such as the admin token.
 ///
 /// # Errors
-/// The file cannot be read, is empty, or is not UTF-8; `setting` names the culprit.
+/// The file cannot be read, is empty, or is not UTF-8.
 pub fn read_secret_file(setting: &str, path: &Path) -> Result<SecretString, ConfigError> {
     let refused = |problem| ConfigError::File {
         what: "secret file",
@@ -140,14 +140,14 @@ pub fn read_secret_file(setting: &str, path: &Path) -> Result<SecretString, Conf
     Ok(text.into())
 }
 
-/// Editors and `echo` end a file with a line end that is no part of the secret.
+/// Reads a file without the line break at its end, which editors and `echo` add.
 pub(super) fn read_trimmed(path: &Path) -> Result<String, String> {
     let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-/// `text` as the value of `setting`, with whatever may be secret in it masked. Errs on the side of
-/// hiding: it also sees values that are too broken to tell.
+/// `text`, the value of `setting`, with everything masked that may be secret. Masks too much rather than too little,
+/// because it is also called for invalid values.
 pub(super) fn mask(setting: &str, text: &str) -> String {
     let last = setting.rsplit('.').next().unwrap_or(setting);
     let names_secret = ["password", "secret", "token"].iter().any(|word| last.ends_with(word));
@@ -169,7 +169,7 @@ pub(super) fn mask(setting: &str, text: &str) -> String {
 
 fn mask_url(mut url: Url) -> String {
     if url.password().is_some() {
-        // Fails only for URLs without a host, which have no password either.
+        // Fails only for URLs without a host, and those have no password.
         let _ = url.set_password(Some(MASK));
     }
     if url.query().is_some() {
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_shows_nowhere_but_where_it_is_asked_for() {
+    fn a_password_is_shown_only_by_expose() {
         let url: SecretUrl = "amqp://user:s3cret@host:5672/%2f".parse().unwrap();
         assert_eq!(url.expose(), "amqp://user:s3cret@host:5672/%2f");
         assert_eq!(url.to_string(), "amqp://user:***@host:5672/%2f");
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_read_from_a_file_is_what_the_file_says() {
+    async fn read_again_returns_the_current_content_of_the_file() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let mut url: SecretUrl = "amqp://u:old@host".parse().unwrap();
         assert_eq!(url.read_again().await.unwrap(), url);
@@ -210,23 +210,23 @@ mod tests {
         assert_eq!((again.expose(), again.file()), ("amqp://u:new@host", Some(file.path())));
         std::fs::write(file.path(), "s3cret").unwrap();
         let refusal = url.read_again().await.unwrap_err();
-        assert!(refusal.starts_with("no URL, expected") && !refusal.contains("s3cret"), "{refusal}");
+        assert!(refusal.starts_with("not a URL, expected") && !refusal.contains("s3cret"), "{refusal}");
     }
 
     #[test]
-    fn a_url_without_a_password_is_shown_as_it_is() {
+    fn a_url_without_a_password_is_shown_unmasked() {
         let url: SecretUrl = "http://localhost:15672".parse().unwrap();
         assert_eq!(url.masked(), "http://localhost:15672/");
     }
 
     #[test]
-    fn a_password_in_the_query_is_masked_too() {
+    fn a_password_in_the_query_is_masked() {
         let url: SecretUrl = "postgres://host/db?user=u&password=p&sslmode=require".parse().unwrap();
         assert_eq!(url.masked(), "postgres://host/db?user=u&password=***&sslmode=require");
     }
 
     #[test]
-    fn broken_urls_are_masked_by_guess() {
+    fn invalid_urls_are_masked_before_the_host() {
         assert_eq!(mask("amqp_url", "amqp//user:s3cret@host"), "***@host");
         assert_eq!(mask("amqp_url", "amqp://user:s3c@ret@host:port"), "amqp://***@host:port");
         assert_eq!(mask("amqp_url", "user:s3cret@host"), "***@host");
@@ -235,9 +235,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_url_is_not_repeated() {
+    fn the_error_for_text_that_is_not_a_url_does_not_repeat_it() {
         let refusal = |text: &str| text.parse::<SecretUrl>().unwrap_err().to_string();
-        let expected = "no URL, expected a URL such as scheme://user:password@host:port/path";
+        let expected = "not a URL, expected a URL such as scheme://user:password@host:port/path";
         assert_eq!(refusal("localhost:5672"), format!("{expected} (the scheme is missing)"));
         assert_eq!(refusal("localhost"), format!("{expected} (the scheme is missing)"));
         assert_eq!(
@@ -247,13 +247,13 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_folder_is_a_host_too() {
+    fn the_host_can_be_a_socket_folder_in_the_query() {
         let url: SecretUrl = "postgres:///garenne?host=/run/postgresql".parse().unwrap();
         assert_eq!(url.expose(), "postgres:///garenne?host=/run/postgresql");
     }
 
     #[test]
-    fn an_empty_secret_file_is_refused_by_name() {
+    fn the_error_for_an_empty_secret_file_names_it() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "\n").unwrap();
         let error = read_secret_file("admin_token_file", file.path()).unwrap_err();

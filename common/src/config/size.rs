@@ -1,4 +1,4 @@
-//! Amounts of bytes.
+//! Sizes in bytes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,8 +7,8 @@ use bytesize::ByteSize;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::{Serialize, Serializer};
 
-/// Bytes, written `4MiB`, `500kB` or as a plain number. Shown exactly, in the largest binary unit
-/// that divides it.
+/// A size in bytes, written as `4MiB`, `500kB` or a plain number. Displayed exactly, in the largest binary unit that
+/// divides it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Size(pub u64);
 
@@ -23,7 +23,7 @@ impl Size {
         Self(count << 20)
     }
 
-    /// The number of bytes; sizes beyond the address space are cut to it.
+    /// The number of bytes, saturated at [`usize::MAX`].
     pub fn bytes(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }
@@ -40,9 +40,9 @@ impl fmt::Display for Size {
     }
 }
 
-/// Text that is no amount of bytes.
+/// Text that is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("size {0:?} is unclear, expected a size such as 4MiB, 500kB or 1048576")]
+#[error("{0:?} is not a size, expected a size such as 4MiB, 500kB or 1048576")]
 pub struct BadSize(String);
 
 impl FromStr for Size {
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_as_written_and_shown_exactly() {
+    fn sizes_are_parsed_and_displayed_exactly() {
         for (text, bytes, shown) in [
             ("4MiB", 4 << 20, "4MiB"),
             ("4 MiB", 4 << 20, "4MiB"),
@@ -109,11 +109,11 @@ mod tests {
     }
 
     #[test]
-    fn an_unclear_size_says_what_is_meant() {
+    fn the_error_for_an_invalid_size_shows_valid_ones() {
         for text in ["4XiB", "big", "-1", ""] {
             assert_eq!(
                 text.parse::<Size>().unwrap_err().to_string(),
-                format!("size {text:?} is unclear, expected a size such as 4MiB, 500kB or 1048576")
+                format!("{text:?} is not a size, expected a size such as 4MiB, 500kB or 1048576")
             );
         }
     }

@@ -1,8 +1,8 @@
-//! OpenTelemetry's own environment variables, where they mean what a setting means.
+//! OpenTelemetry's standard environment variables that correspond to settings `otlp.*`.
 
 use std::{collections::BTreeMap, ffi::OsString};
 
-/// Fields of `otlp`, and the variables that give them, the first that is set wins.
+/// Fields of `otlp` and their variables; the first that is set wins.
 const FIELDS: [(&str, &[&str]); 6] = [
     ("endpoint", &["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"]),
     ("protocol", &["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"]),
@@ -12,17 +12,17 @@ const FIELDS: [(&str, &[&str]); 6] = [
     ("service_name", &["OTEL_SERVICE_NAME"]),
 ];
 
-/// Variables that turn traces off, and the value that does.
+/// Variables that turn traces off, with the value that does so.
 const OFF: [(&str, &str); 2] = [("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_EXPORTER", "none")];
 
-/// A setting that a standard variable gives.
+/// A setting given by a standard variable.
 pub(super) struct Given {
     pub(super) setting: Vec<String>,
     pub(super) variable: &'static str,
     pub(super) value: OsString,
 }
 
-/// What the environment says in the standard's names; nothing where it turns traces off.
+/// The settings given by standard variables; none if one of them turns traces off.
 pub(super) fn given(environment: &[(OsString, OsString)]) -> Vec<Given> {
     let otel: BTreeMap<&str, &OsString> = environment
         .iter()
@@ -39,7 +39,7 @@ pub(super) fn given(environment: &[(OsString, OsString)]) -> Vec<Given> {
     let found = FIELDS.iter().filter_map(|(field, variables)| {
         let (variable, value) = variables.iter().find_map(|name| Some((*name, *otel.get(name)?)))?;
         let mut value = value.clone();
-        // The standard counts milliseconds and names no unit.
+        // The standard's value is a number of milliseconds without a unit.
         if *field == "timeout" && value.to_str().is_some_and(|it| it.trim().parse::<u64>().is_ok()) {
             value.push("ms");
         }
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn the_standards_variables_are_settings() {
+    fn standard_variables_are_settings() {
         let all = [
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318"),
             ("OTEL_EXPORTER_OTLP_TIMEOUT", "2500"),
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn the_standards_switches_turn_it_off() {
+    fn standard_switches_turn_traces_off() {
         let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318");
         assert!(given_by(&[endpoint, ("OTEL_SDK_DISABLED", "True")]).is_empty());
         assert!(given_by(&[endpoint, ("OTEL_TRACES_EXPORTER", "none")]).is_empty());

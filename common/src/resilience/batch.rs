@@ -1,4 +1,4 @@
-//! Doing for many at once what is dear to do for each.
+//! Collects items into batches, for work that costs less per batch than per item.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,40 +8,40 @@ use tokio::{
 };
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 
-/// How a batch is bounded.
+/// Bounds of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchConfig {
-    /// Most items in a batch.
+    /// Most items in a batch; 0 counts as 1.
     pub size: usize,
-    /// How long the first item of a batch waits for others.
+    /// How long a batch waits for more items, from its first one.
     pub wait: Duration,
 }
 
-/// Why an item was not worked on.
+/// Why an item was not processed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError<E> {
-    /// The filter refused it; it never came into a batch.
+    /// The filter refused it before it was put into a batch.
     #[error("{0}")]
     Filtered(String),
-    /// The work on its batch failed.
+    /// Processing its batch failed.
     #[error("batch failed: {0}")]
     Failed(E),
-    /// The batcher was shut down before the item came in, or the work panicked.
+    /// The batcher was shut down before the item was added, or the work panicked.
     #[error("batcher closed")]
     Closed,
 }
 
-/// Why the filter refuses an item.
+/// The filter's refusal of an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filtered(
-    /// One line for whoever added the item.
+    /// The reason, on one line, for the caller of [`Batcher::add`].
     pub String,
 );
 
 type Answer<E> = oneshot::Sender<Result<(), Arc<E>>>;
 type Filter<T> = Arc<dyn Fn(&T) -> Result<(), Filtered> + Send + Sync>;
 
-/// Gathers items into batches and works on one batch after the other.
+/// Collects items into batches and processes them one batch at a time.
 pub struct Batcher<T, E> {
     items: mpsc::Sender<(T, Answer<E>)>,
     filter: Filter<T>,
@@ -49,8 +49,11 @@ pub struct Batcher<T, E> {
 }
 
 impl<T: Send + 'static, E: Send + Sync + 'static> Batcher<T, E> {
-    /// Starts a task that calls `work` for each batch. Batches never overlap: while `work` is busy, up
-    /// to one more batch of items waits, and who adds beyond that waits too. To be called on a runtime.
+    /// Spawns a task that calls `work` for each batch, never for two at once. While `work` runs, up to one more batch
+    /// of items is queued; beyond that, [`Batcher::add`] waits.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
     #[must_use]
     pub fn start<F>(config: BatchConfig, mut work: impl FnMut(Vec<T>) -> F + Send + 'static) -> Self
     where
@@ -65,7 +68,7 @@ impl<T: Send + 'static, E: Send + Sync + 'static> Batcher<T, E> {
                 let (items, answers): (Vec<T>, Vec<Answer<E>>) = batch.into_iter().unzip();
                 let result = work(items).await.map_err(Arc::new);
                 for answer in answers {
-                    // Who added the item may have gone; the work is done all the same.
+                    // Fails if the caller stopped waiting; the item was processed anyway.
                     let _ = answer.send(result.clone());
                 }
             }
@@ -73,8 +76,8 @@ impl<T: Send + 'static, E: Send + Sync + 'static> Batcher<T, E> {
         Self { items, filter: Arc::new(|_| Ok(())), worker }
     }
 
-    /// Refuses items of which this is an error before they come into a batch, so that one bad item
-    /// cannot spoil a batch of good ones.
+    /// Refuses the items for which `filter` returns an error, so that a bad item does not fail a batch of good
+    /// ones.
     #[must_use]
     pub fn with_filter(
         mut self,
@@ -84,8 +87,8 @@ impl<T: Send + 'static, E: Send + Sync + 'static> Batcher<T, E> {
         self
     }
 
-    /// Adds an item and waits until its batch has been worked on. If the caller stops waiting, the item
-    /// stays in its batch.
+    /// Adds an item and waits until its batch was processed. If the caller stops waiting, the item stays in its
+    /// batch.
     ///
     /// # Errors
     /// The item was refused, its batch failed, or the batcher is closed.
@@ -96,10 +99,10 @@ impl<T: Send + 'static, E: Send + Sync + 'static> Batcher<T, E> {
         answered.await.map_err(|_| BatchError::Closed)?.map_err(BatchError::Failed)
     }
 
-    /// Works on what was added, without waiting for more, and ends.
+    /// Processes the items added so far, without waiting for more, and ends the task.
     pub async fn shutdown(self) {
         drop(self.items);
-        // A panic of the work has been told to those who waited, as closed.
+        // If the work panicked, the waiting callers got `BatchError::Closed`.
         let _ = self.worker.await;
     }
 }
@@ -118,7 +121,7 @@ mod tests {
 
     type Log = Arc<Mutex<Vec<Vec<u32>>>>;
 
-    /// Logs each batch; work takes this long. A batch with a 13 in it fails.
+    /// Logs each batch and takes `takes` for it. A batch that contains 13 fails.
     fn batcher(takes: Duration) -> (Arc<Batcher<u32, &'static str>>, Log) {
         let log = Log::default();
         let batches = Arc::clone(&log);
@@ -140,7 +143,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_full_batch_is_worked_on_at_once_and_a_part_of_one_after_the_wait() {
+    async fn a_full_batch_runs_at_once_and_a_partial_one_after_the_wait() {
         let (batcher, log) = batcher(Duration::ZERO);
         let begun = Instant::now();
         join_all((0..3).map(|item| batcher.add(item))).await;
@@ -150,9 +153,9 @@ mod tests {
         assert_eq!(*log.lock().unwrap(), [vec![0, 1, 2], vec![3]]);
     }
 
-    /// In the library this one learned from, a batch could be worked on while the one before still was.
+    /// Batches must not overlap, even if the work is slower than the items arrive.
     #[tokio::test(start_paused = true)]
-    async fn slow_work_holds_up_the_next_batch_and_those_who_add() {
+    async fn slow_work_delays_the_next_batch_and_further_adds() {
         let (batcher, log) = batcher(10 * SECOND);
         let begun = Instant::now();
         join_all((0..9).map(|item| batcher.add(item))).await;
@@ -163,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn everybody_of_a_batch_hears_how_it_went() {
+    async fn every_item_of_a_failed_batch_gets_the_error() {
         let (batcher, _log) = batcher(Duration::ZERO);
         let answers = join_all([12, 13, 14].map(|item| batcher.add(item))).await;
         for answer in answers {
@@ -173,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_the_filter_refuses_never_comes_into_a_batch() {
+    async fn an_item_that_the_filter_refuses_is_in_no_batch() {
         let (batcher, log) = batcher(Duration::ZERO);
         assert_eq!(batcher.add(99).await.unwrap_err().to_string(), "no such item: 99");
         batcher.add(1).await.unwrap();
@@ -181,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn shutdown_flushes_without_waiting_for_more() {
+    async fn shutdown_processes_queued_items_at_once() {
         let (batcher, log) = batcher(Duration::ZERO);
         let begun = Instant::now();
         let adding = tokio::spawn({
@@ -196,10 +199,9 @@ mod tests {
         assert_eq!(begun.elapsed(), Duration::ZERO);
     }
 
-    /// In the library this one learned from, a full batch left its timer behind, which then cut the
-    /// next batch short.
+    /// The timer of a batch that became full must not end the next batch early.
     #[tokio::test(start_paused = true)]
-    async fn a_full_batch_takes_its_timer_with_it() {
+    async fn the_timer_of_a_full_batch_does_not_affect_the_next_one() {
         let (batcher, log) = batcher(Duration::ZERO);
         join_all((0..3).map(|item| batcher.add(item))).await;
         tokio::time::sleep(SECOND / 2).await;

@@ -1,7 +1,7 @@
-//! Leaving something alone that keeps failing.
+//! A circuit breaker.
 //!
-//! Own code: the breakers there are open by the rate of failures in a window; this one counts, forgets
-//! after a time without failures, and wants several successes before it trusts again.
+//! Not a library's: available breakers open by the failure rate in a window. This one counts failures, forgets them
+//! after a time without any, and closes after several successes in a row.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -13,42 +13,42 @@ use tokio::time::Instant;
 /// When a breaker opens and closes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BreakerConfig {
-    /// Failures that open it, when no two of them are `error_free` apart.
+    /// Number of failures that opens it, each less than `error_free` after the one before; 0 counts as 1.
     pub failures: u32,
-    /// Successes in a row that close it again; also the most that are tried at once to find out.
+    /// Successes in a row that close it again, and most concurrent calls while it is half-open; 0 counts as 1.
     pub successes: u32,
     /// Time without failures after which earlier ones are forgotten.
     pub error_free: Duration,
-    /// How long it stays open before it lets something through again.
+    /// How long it stays open before it becomes half-open.
     pub open_for: Duration,
 }
 
-/// What a breaker does with the next call.
+/// The state of a breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BreakerState {
-    /// Lets everything through.
+    /// All calls are made.
     Closed,
-    /// Refuses everything.
+    /// All calls are refused.
     Open,
-    /// Lets a few through to see.
+    /// A few calls are made, as trials.
     HalfOpen,
 }
 
 /// Why a call through a breaker failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BreakerError<E> {
-    /// It was not made.
+    /// The call was not made.
     #[error("breaker open for another {left:?}")]
     Open {
-        /// Until the next call may be let through; zero while others are being tried.
+        /// Time until it becomes half-open; zero if the trial calls are running.
         left: Duration,
     },
-    /// It was made, and failed.
+    /// The call was made and failed.
     #[error(transparent)]
     Failed(E),
 }
 
-/// Counts failures of calls to one thing. Clones are the same breaker.
+/// A circuit breaker for calls to one dependency. Clones share its state.
 #[derive(Debug, Clone)]
 pub struct Breaker {
     config: BreakerConfig,
@@ -62,7 +62,7 @@ enum State {
     HalfOpen { successes: u32, trying: u32 },
 }
 
-/// Gives a trial's place back when the call is dropped before it has an answer.
+/// Frees the slot of a half-open trial if the call is dropped before it completes.
 struct Trial<'a> {
     breaker: &'a Breaker,
     answered: bool,
@@ -79,7 +79,7 @@ impl Drop for Trial<'_> {
 }
 
 impl Breaker {
-    /// Closed. A threshold of 0 counts as 1.
+    /// A closed breaker.
     #[must_use]
     pub fn new(config: BreakerConfig) -> Self {
         let config =
@@ -87,7 +87,7 @@ impl Breaker {
         Self { config, state: Arc::new(Mutex::new(State::Closed { failures: 0, last: None })) }
     }
 
-    /// What it does with the next call.
+    /// The state that the next call meets.
     #[must_use]
     pub fn state(&self) -> BreakerState {
         match *self.lock() {
@@ -97,7 +97,7 @@ impl Breaker {
         }
     }
 
-    /// Makes the call, unless the breaker is open. A call that is dropped counts as nothing.
+    /// Makes the call unless the breaker is open. A call that is dropped before it completes is not counted.
     ///
     /// # Errors
     /// The breaker is open, or the call failed.
@@ -152,7 +152,7 @@ impl Breaker {
                 State::HalfOpen { successes: successes + 1, trying: trying.saturating_sub(1) }
             }
             (State::HalfOpen { .. }, false) => State::Open { until: now + self.config.open_for },
-            // A call from before it opened; what it says is old.
+            // The call began before the breaker opened: its result is outdated.
             (State::Open { .. }, _) => return,
         };
     }
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_opens_at_the_threshold_and_refuses_without_calling() {
+    async fn it_opens_at_the_threshold_and_refuses_calls() {
         let breaker = breaker();
         open(&breaker).await;
         tokio::time::sleep(2 * SECOND).await;
@@ -201,13 +201,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn failures_are_forgotten_after_a_time_without_any() {
+    async fn failures_are_forgotten_after_the_error_free_time() {
         let breaker = breaker();
         for _ in 0..5 {
             for _ in 0..2 {
                 call(&breaker, false).await.unwrap_err();
             }
-            // Successes do not forgive, only time does.
+            // A success does not reset the count of failures, only time does.
             call(&breaker, true).await.unwrap();
             tokio::time::sleep(10 * SECOND).await;
         }
@@ -232,12 +232,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_is_tried_by_a_few_and_a_dropped_try_makes_room() {
+    async fn half_open_bounds_concurrent_calls_and_a_dropped_call_frees_its_slot() {
         let breaker = breaker();
         open(&breaker).await;
         tokio::time::sleep(5 * SECOND).await;
         for _ in 0..10 {
-            // Given up before there was an answer.
+            // Dropped before it completes.
             let hanging = breaker.run(std::future::pending::<Result<(), &str>>);
             tokio::time::timeout(SECOND, hanging).await.unwrap_err();
         }
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_from_before_it_opened_changes_nothing() {
+    async fn a_result_of_a_call_from_before_it_opened_is_ignored() {
         let breaker = breaker();
         let slow = breaker.clone();
         let late = tokio::spawn(async move { slow.run(|| slowly(2 * SECOND)).await });

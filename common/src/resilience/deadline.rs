@@ -1,19 +1,19 @@
-//! A bound on how long something may take.
+//! A time limit for a future.
 
 use std::time::Duration;
 
-/// The time was up.
+/// The work was not done within its limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not done within {limit:?}")]
 pub struct DeadlineExceeded {
-    /// How long it was given.
+    /// The limit.
     pub limit: Duration,
 }
 
-/// Runs `work` for at most `limit`. At the deadline `work` is dropped, with all it holds.
+/// Runs `work` for at most `limit`. At the deadline `work` is dropped.
 ///
 /// # Errors
-/// The time was up.
+/// `work` was not done within `limit`.
 pub async fn deadline<F: Future>(limit: Duration, work: F) -> Result<F::Output, DeadlineExceeded> {
     tokio::time::timeout(limit, work).await.map_err(|_| DeadlineExceeded { limit })
 }
@@ -25,14 +25,12 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_done_in_time_is_answered() {
+    async fn work_done_in_time_returns_its_output() {
         assert_eq!(deadline(Duration::from_secs(1), async { 7 }).await, Ok(7));
     }
 
-    /// The library this one learned from left the work running, and its result in a channel that
-    /// nobody read.
     #[tokio::test(start_paused = true)]
-    async fn nothing_is_left_of_work_that_was_given_up() {
+    async fn work_is_dropped_at_the_deadline() {
         let held = Arc::new(());
         let inside = Arc::clone(&held);
         let work = async move {

@@ -1,4 +1,4 @@
-//! Trying again, with pauses by backon.
+//! Retries with pauses, on top of backon.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,38 +7,38 @@ use backon::{BackoffBuilder, ConstantBuilder, ExponentialBuilder, Retryable};
 /// The pauses between attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backoff {
-    /// Always the same.
+    /// All pauses are equal.
     Constant {
         /// The pause.
         pause: Duration,
     },
-    /// Each twice the one before.
+    /// Each pause is twice the one before.
     Exponential {
         /// The first pause.
         first: Duration,
     },
-    /// Each twice the one before, up to a limit.
+    /// Each pause is twice the one before, up to a limit.
     LimitedExponential {
         /// The first pause.
         first: Duration,
-        /// The longest.
+        /// The longest pause.
         limit: Duration,
     },
 }
 
 type Classifier<E> = Arc<dyn Fn(&E) -> bool + Send + Sync>;
 
-/// Tries something again after errors that may pass.
+/// Repeats an operation after transient errors.
 pub struct Retry<E> {
     backoff: Backoff,
     retries: usize,
     jitter: bool,
-    passing: Classifier<E>,
+    is_transient: Classifier<E>,
 }
 
 impl<E> Clone for Retry<E> {
     fn clone(&self) -> Self {
-        Self { passing: Arc::clone(&self.passing), ..*self }
+        Self { is_transient: Arc::clone(&self.is_transient), ..*self }
     }
 }
 
@@ -46,25 +46,25 @@ impl<E> Retry<E> {
     /// Up to `retries` attempts after the first, whatever the error.
     #[must_use]
     pub fn new(backoff: Backoff, retries: usize) -> Self {
-        Self { backoff, retries, jitter: false, passing: Arc::new(|_| true) }
+        Self { backoff, retries, jitter: false, is_transient: Arc::new(|_| true) }
     }
 
-    /// Lengthens each pause by a random part of itself, at most all of it, so that those who failed
-    /// together do not come back together.
+    /// Lengthens each pause by a random fraction of itself, so that clients that failed together do not retry
+    /// together.
     #[must_use]
     pub fn with_jitter(mut self) -> Self {
         self.jitter = true;
         self
     }
 
-    /// Only errors of which this is true are retried; any other is answered at once.
+    /// Retries only the errors for which `is_transient` is true; any other is returned at once.
     #[must_use]
-    pub fn when(mut self, passing: impl Fn(&E) -> bool + Send + Sync + 'static) -> Self {
-        self.passing = Arc::new(passing);
+    pub fn when(mut self, is_transient: impl Fn(&E) -> bool + Send + Sync + 'static) -> Self {
+        self.is_transient = Arc::new(is_transient);
         self
     }
 
-    /// Only these errors are retried.
+    /// Retries only these errors.
     #[must_use]
     pub fn only(self, allowed: Vec<E>) -> Self
     where
@@ -73,7 +73,7 @@ impl<E> Retry<E> {
         self.when(move |error| allowed.contains(error))
     }
 
-    /// Makes attempts until one succeeds, fails for good, or was the last.
+    /// Makes attempts until one succeeds, fails with an error that is not retried, or was the last.
     ///
     /// # Errors
     /// That of the last attempt.
@@ -104,7 +104,7 @@ impl<E> Retry<E> {
         attempt: impl FnMut() -> F,
         pauses: impl BackoffBuilder,
     ) -> Result<T, E> {
-        attempt.retry(pauses).sleep(tokio::time::sleep).when(|error| (self.passing)(error)).await
+        attempt.retry(pauses).sleep(tokio::time::sleep).when(|error| (self.is_transient)(error)).await
     }
 }
 
@@ -116,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    /// Fails always; answers the whole seconds after which each attempt was made, and the last error.
+    /// Always fails; returns the start of each attempt in whole seconds, and the last error.
     async fn attempts(retry: &Retry<u32>) -> (Vec<u64>, Result<(), u32>) {
         let begun = Instant::now();
         let made = RefCell::new(Vec::new());
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_will_not_pass_is_not_retried() {
+    async fn only_selected_errors_are_retried() {
         let pauses = Backoff::Constant { pause: SECOND };
         let classified = Retry::new(pauses, 9).when(|error| *error < 3);
         assert_eq!(attempts(&classified).await, (vec![0, 1, 2], Err(3)));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_success_ends_it() {
+    async fn the_first_success_ends_the_attempts() {
         let retry: Retry<u32> = Retry::new(Backoff::Constant { pause: SECOND }, 9).clone();
         let tries = RefCell::new(0);
         let result = retry

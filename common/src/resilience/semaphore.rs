@@ -1,10 +1,10 @@
-//! A bound on how many do something at once, with a bound on how long the others wait.
+//! A semaphore with a limit on the waiting time.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore as Inner};
 
-/// Hands out at most so many permits at once. Clones share them.
+/// A fixed number of permits. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Semaphore {
     inner: Arc<Inner>,
@@ -12,7 +12,7 @@ pub struct Semaphore {
     wait: Duration,
 }
 
-/// Leave to go on; given back when dropped.
+/// A permit; dropping it returns it.
 #[derive(Debug)]
 pub struct Permit {
     _inner: OwnedSemaphorePermit,
@@ -22,33 +22,33 @@ pub struct Permit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("none of {permits} permits became free within {wait:?}")]
 pub struct NoPermit {
-    /// How many there are.
+    /// Number of permits in total.
     pub permits: usize,
-    /// How long was waited.
+    /// The waiting time.
     pub wait: Duration,
 }
 
 impl Semaphore {
-    /// `permits` at once; who asks for one more waits for at most `wait`.
+    /// A semaphore with `permits` permits, for which a caller waits at most `wait`.
     #[must_use]
     pub fn new(permits: usize, wait: Duration) -> Self {
         Self { inner: Arc::new(Inner::new(permits)), permits, wait }
     }
 
-    /// Waits for a permit. Those who wait are served in the order in which they came.
+    /// Waits for a permit. Waiting callers are served in order.
     ///
     /// # Errors
-    /// None was free in time.
+    /// No permit became free in time.
     pub async fn acquire(&self) -> Result<Permit, NoPermit> {
         let waiting = Arc::clone(&self.inner).acquire_owned();
         match tokio::time::timeout(self.wait, waiting).await {
-            // The inner one is never closed.
+            // The inner semaphore is never closed.
             Ok(Ok(permit)) => Ok(Permit { _inner: permit }),
             Ok(Err(_)) | Err(_) => Err(NoPermit { permits: self.permits, wait: self.wait }),
         }
     }
 
-    /// How many permits are free now.
+    /// Number of free permits.
     #[must_use]
     pub fn free(&self) -> usize {
         self.inner.available_permits()
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_too_long_is_told_and_takes_nothing() {
+    async fn a_wait_that_times_out_takes_no_permit() {
         let semaphore = Semaphore::new(1, Duration::from_secs(2));
         let held = semaphore.acquire().await.unwrap();
         let error = semaphore.acquire().await.unwrap_err();
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_permit_that_comes_free_in_time_is_had() {
+    async fn a_permit_that_becomes_free_in_time_is_acquired() {
         let semaphore = Semaphore::new(1, Duration::from_secs(2));
         let held = semaphore.acquire().await.unwrap();
         let other = semaphore.clone();

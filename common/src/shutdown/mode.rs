@@ -1,4 +1,4 @@
-//! How thoroughly a process finishes what it holds before it stops.
+//! Shutdown modes: which of its tasks a process finishes before it stops.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,19 +6,19 @@ use std::str::FromStr;
 use serde::de::{Deserialize, Deserializer, Error as _};
 use serde::{Serialize, Serializer};
 
-/// What a stopping worker does with the tasks it holds; intake stops in each of them.
+/// What a stopping worker does with the tasks it holds. Intake stops in every mode.
 ///
-/// Ordered by severity: a stop that is under way can only become stricter.
+/// Ordered from mild to strict: a running shutdown can only become stricter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Mode {
-    /// Running and locally queued tasks finish, however long they take.
+    /// Running and locally queued tasks finish, without a time limit.
     Light,
-    /// Running tasks finish, however long they take; queued ones are requeued.
+    /// Running tasks finish, without a time limit; queued ones are requeued.
     Soft,
-    /// As [`Mode::Soft`] within the shutdown timeout, then as [`Mode::Hard`].
+    /// [`Mode::Soft`] until the shutdown timeout, then [`Mode::Hard`].
     #[default]
     SoftTimeout,
-    /// Long tasks are interrupted and everything is handed back; short ones get the hard grace.
+    /// Long tasks are cancelled, queued ones are requeued. Tasks that run beyond the hard grace are given up.
     Hard,
 }
 
@@ -36,13 +36,13 @@ impl Mode {
         }
     }
 
-    /// Whether a stop under way in this mode is made stricter by `asked`; a milder request changes
-    /// nothing, so that a late `light` cannot hold up a process told to stop hard.
+    /// Whether a request for mode `asked` makes a shutdown in this mode stricter. A milder request changes nothing:
+    /// a late `light` cannot delay a hard stop.
     pub fn escalates_to(self, asked: Mode) -> bool {
         asked > self
     }
 
-    /// The mode that holds after `asked` came in during this one.
+    /// The mode after a request for `asked` during a shutdown in this mode.
     #[must_use]
     pub fn stricter(self, asked: Mode) -> Mode {
         self.max(asked)
@@ -55,7 +55,7 @@ impl fmt::Display for Mode {
     }
 }
 
-/// A word that names no shutdown mode.
+/// Text that is not the name of a shutdown mode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("shutdown mode {0:?} is unknown, expected light, soft, soft-timeout or hard")]
 pub struct UnknownMode(pub String);
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_mode_survives_text_and_json() {
+    fn every_mode_round_trips_through_text_and_json() {
         for mode in Mode::ALL {
             assert_eq!(mode.to_string().parse(), Ok(mode));
             let json = serde_json::to_string(&mode).unwrap();
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_mode_says_what_is_allowed() {
+    fn an_unknown_mode_error_lists_the_modes() {
         assert_eq!(
             "softly".parse::<Mode>().unwrap_err().to_string(),
             "shutdown mode \"softly\" is unknown, expected light, soft, soft-timeout or hard"
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_only_becomes_stricter() {
+    fn a_shutdown_only_becomes_stricter() {
         assert!(Mode::Light.escalates_to(Mode::Soft));
         assert!(Mode::SoftTimeout.escalates_to(Mode::Hard));
         assert!(!Mode::Hard.escalates_to(Mode::Light));

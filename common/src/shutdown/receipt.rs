@@ -1,4 +1,4 @@
-//! What became of every delivery a process took: its last line.
+//! The shutdown receipt: how many deliveries a process had, by settlement. It is the last line on stderr.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -10,39 +10,39 @@ use super::Mode;
 use crate::exit::{Exit, HasExit};
 use crate::text::printable_json;
 
-/// The account a worker gives when it has stopped. Counts are messages since its start.
+/// A worker's report after it has stopped. Counts are messages since its start.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename = "shutdown_receipt")]
 pub struct Receipt {
     /// The worker's name, as on its heartbeats.
     pub worker: String,
-    /// The mode the stop ended in; `escalated` tells whether it began milder.
+    /// The mode the shutdown ended in; `escalated` tells whether it began in a milder one.
     pub mode: Mode,
-    /// Whether the stop was made stricter on the way, by an operator or by the shutdown timeout.
+    /// Whether an operator or the shutdown timeout made the mode stricter.
     pub escalated: bool,
-    /// Messages the broker delivered.
+    /// Messages delivered by the broker.
     pub delivered: u64,
-    /// Successes, acknowledged.
+    /// Succeeded and acknowledged.
     pub acked: u64,
-    /// Handed back without spending an attempt.
+    /// Requeued; this is not an attempt.
     pub requeued: u64,
-    /// Copied to the retry ladder; put-offs included.
+    /// Copied to the retry ladder, snoozed ones included.
     pub retried: u64,
     /// Copied to the dead-letter queue.
     pub dead: u64,
     /// Copied to the quarantine.
     pub quarantined: u64,
-    /// Settled here, but the connection died, or the broker fell silent during the stop, before it can be
-    /// known to have heard; what it has not heard it redelivers.
+    /// Settled here, but the connection was lost, or the broker stopped answering during the shutdown, before the
+    /// broker is known to have received the settlement. What it did not receive, it redelivers.
     pub lost_settlements: u64,
-    /// Still running when the process left; the broker redelivers.
+    /// Still running when the process ended; the broker redelivers.
     pub abandoned: u64,
-    /// From the start of the stop to its end.
+    /// Duration of the shutdown, in seconds.
     pub seconds: f64,
 }
 
 impl Receipt {
-    /// Everything that has an end on this receipt.
+    /// Sum of all settlements; equals `delivered` on a complete receipt.
     pub fn accounted(&self) -> u64 {
         self.acked
             + self.requeued
@@ -53,44 +53,44 @@ impl Receipt {
             + self.abandoned
     }
 
-    /// Whether every delivery has exactly one end.
+    /// Whether every delivery was settled exactly once.
     pub fn balances(&self) -> bool {
         self.delivered == self.accounted()
     }
 
-    /// How the process should end: abandoned work is a failure even if the stop was orderly.
+    /// The exit code: abandoned tasks are a failure.
     pub fn exit(&self) -> Exit {
         if self.abandoned > 0 { Exit::Failed } else { Exit::Done }
     }
 
-    /// The receipt as one line of JSON, without a line end.
+    /// The receipt as one line of JSON, without a line break.
     pub fn to_line(&self) -> String {
         serde_json::to_string(self).expect("a receipt holds only strings and finite numbers")
     }
 
     /// Writes the receipt to `path` and then as one line to stderr.
     ///
-    /// The line is written even if the file cannot be: it is the account of last resort.
+    /// The line is printed even if the file cannot be written.
     ///
     /// # Errors
-    /// The file cannot be written; `path` then holds what it held before.
+    /// The file cannot be written; the old content of `path` is then unchanged.
     pub fn write_to(&self, path: &Path) -> Result<(), ReceiptError> {
         let written = self.save(path);
         self.print();
         written
     }
 
-    /// Writes the receipt as one line to stderr; a closed stderr is no reason to fail a clean stop.
+    /// Prints the receipt as one line to stderr. A closed stderr is ignored.
     pub fn print(&self) {
         let line = format!("{}\n", printable_json(&self.to_line()));
         let _ = io::stderr().lock().write_all(line.as_bytes());
     }
 
-    /// Replaces `path` as a whole, so that a reader never sees half a receipt.
+    /// Replaces `path` atomically, so that a reader never sees a partial receipt.
     fn save(&self, path: &Path) -> Result<(), ReceiptError> {
         let failed = |source| ReceiptError { path: path.to_owned(), source };
         let mut name = path.file_name().ok_or_else(|| failed(io::ErrorKind::IsADirectory.into()))?.to_owned();
-        // A fleet may share the folder: the process id keeps two writers apart.
+        // Several workers may share the folder: the process id makes the temporary name unique.
         name.push(format!(".{}.part", std::process::id()));
         let part = path.with_file_name(name);
         let write = || -> io::Result<()> {
@@ -106,13 +106,13 @@ impl Receipt {
     }
 }
 
-/// The receipt could not be put where it was asked for.
+/// The receipt file could not be written.
 #[derive(Debug, thiserror::Error)]
 #[error("receipt file {} cannot be written: {source}", path.display())]
 pub struct ReceiptError {
-    /// Where it should have gone.
+    /// The configured path.
     pub path: PathBuf,
-    /// Why it did not.
+    /// The cause.
     pub source: io::Error,
 }
 
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_json_is_the_contracts() {
+    fn the_json_has_the_documented_fields() {
         assert_eq!(
             receipt().to_line(),
             concat!(
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn it_balances_only_when_every_delivery_has_an_end() {
+    fn it_balances_only_if_every_delivery_is_settled() {
         assert!(receipt().balances());
         assert!(!Receipt { acked: 5, ..receipt() }.balances());
         assert!(Receipt { acked: 5, abandoned: 1, ..receipt() }.balances());
@@ -165,13 +165,13 @@ mod tests {
     }
 
     #[test]
-    fn abandoned_work_fails_the_process() {
+    fn abandoned_tasks_fail_the_process() {
         assert_eq!(receipt().exit(), Exit::Done);
         assert_eq!(Receipt { abandoned: 1, ..receipt() }.exit(), Exit::Failed);
     }
 
     #[test]
-    fn the_file_is_replaced_whole_and_nothing_else_stays() {
+    fn the_file_is_replaced_and_no_temporary_file_stays() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("receipt.json");
         std::fs::write(&path, "an older and much longer receipt".repeat(100)).unwrap();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_written_is_named() {
+    fn the_error_names_the_file_that_cannot_be_written() {
         let error = receipt().write_to(Path::new("/nonexistent-folder/receipt.json")).unwrap_err();
         assert_eq!(
             error.to_string(),

@@ -1,4 +1,4 @@
-//! OS signals as commands. For `main` only: a library that catches signals takes them from its host.
+//! Converts OS signals into commands. For `main` only: a library that catches signals takes them from its host.
 
 use std::io;
 
@@ -8,23 +8,23 @@ use tokio::task::JoinHandle;
 
 use super::Mode;
 
-/// What an operator wants of a running process, by signal or through the admin port.
+/// An operator's command to a running process, by signal or through the admin port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
-    /// Stop in this mode; during a stop, the stricter of the two modes holds.
+    /// Stop in this mode. During a shutdown, the stricter of the two modes applies.
     Shutdown(Mode),
-    /// Stop hard now, whatever mode is under way.
+    /// Stop hard now, in place of the current mode.
     Escalate,
-    /// Intake stops, the process stays.
+    /// Stop the intake and keep running.
     Quiet,
-    /// Intake goes on.
+    /// Resume the intake.
     Resume,
 }
 
-/// Commands that can wait; an operator never has more in hand, and signals coalesce anyway.
-const WAITING_COMMANDS: usize = 16;
+/// Capacity of the command channel: more than an operator sends at once, and signals coalesce.
+const COMMAND_CAPACITY: usize = 16;
 
-/// The signals a process answers to.
+/// The signals that are caught.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Caught {
     Terminate,
@@ -34,7 +34,7 @@ enum Caught {
     Continue,
 }
 
-/// Remembers whether a stop was asked for: the same signal means more the second time.
+/// Maps signals to commands. The second stop signal escalates.
 #[derive(Debug)]
 struct Interpreter {
     mode: Mode,
@@ -59,12 +59,12 @@ impl Interpreter {
     }
 }
 
-/// Catches SIGTERM, SIGINT, SIGQUIT, SIGTSTP and SIGCONT from now on and answers the channel their
-/// commands arrive on; give clones of the sender to the admin port.
+/// Catches SIGTERM, SIGINT, SIGQUIT, SIGTSTP and SIGCONT from now on, and returns the channel that receives their
+/// commands. Give clones of the sender to the admin port.
 ///
 /// The first SIGTERM or SIGINT is [`Command::Shutdown`] in `mode`, SIGQUIT the same in
 /// [`Mode::Hard`]; each later one is [`Command::Escalate`]. SIGTSTP is [`Command::Quiet`], SIGCONT
-/// [`Command::Resume`]. What an `Escalate` after a hard stop means is the binary's decision.
+/// [`Command::Resume`]. The binary decides what an `Escalate` during a hard stop does.
 ///
 /// # Errors
 /// The OS refuses a handler.
@@ -72,13 +72,13 @@ impl Interpreter {
 /// # Panics
 /// Outside a tokio runtime with I/O enabled.
 pub fn commands(mode: Mode) -> io::Result<(mpsc::Sender<Command>, mpsc::Receiver<Command>)> {
-    let (sender, receiver) = mpsc::channel(WAITING_COMMANDS);
+    let (sender, receiver) = mpsc::channel(COMMAND_CAPACITY);
     forward(mode, sender.clone())?;
     Ok((sender, receiver))
 }
 
-/// As [`commands`], into a channel that exists already. The task ends when the receiver is dropped
-/// and another signal comes; aborting it leaves the signals caught and unanswered.
+/// As [`commands`], into an existing channel. The task ends at the first signal after the receiver was dropped. If it
+/// is aborted, the signals stay caught and are ignored.
 ///
 /// # Errors
 /// The OS refuses a handler.
@@ -86,7 +86,7 @@ pub fn commands(mode: Mode) -> io::Result<(mpsc::Sender<Command>, mpsc::Receiver
 /// # Panics
 /// Outside a tokio runtime with I/O enabled.
 pub fn forward(mode: Mode, commands: mpsc::Sender<Command>) -> io::Result<JoinHandle<()>> {
-    // Handlers are installed here and not in the task: a signal that comes right after must count.
+    // Handlers are installed before the task runs, so that a signal right after this call is not missed.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut quit = signal(SignalKind::quit())?;
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_stop_signal_escalates_whichever_it_is() {
+    fn any_second_stop_signal_escalates() {
         assert_eq!(
             read(Mode::Light, &[Caught::Terminate, Caught::Interrupt, Caught::Interrupt]),
             [Command::Shutdown(Mode::Light), Command::Escalate, Command::Escalate]
@@ -140,15 +140,14 @@ mod tests {
     }
 
     #[test]
-    fn quiet_and_resume_spend_no_stop() {
+    fn quiet_and_resume_do_not_count_as_stop_signals() {
         assert_eq!(
             read(Mode::Soft, &[Caught::Stop, Caught::Continue, Caught::Terminate]),
             [Command::Quiet, Command::Resume, Command::Shutdown(Mode::Soft)]
         );
     }
 
-    /// One test for all real signals: they go to the whole process, so two such tests would hear
-    /// each other.
+    /// One test for all real signals: they go to the whole process, so two such tests would disturb each other.
     #[tokio::test]
     async fn the_signals_of_the_os_arrive_as_commands() {
         let (_sender, mut receiver) = commands(Mode::Soft).unwrap();

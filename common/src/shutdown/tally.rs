@@ -1,18 +1,18 @@
-//! The running count behind a receipt.
+//! Counts deliveries and settlements for the receipt.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::{Mode, Receipt};
 
-/// The one end a delivery can come to. The names are the receipt's fields, so that receipt and
-/// metrics can be compared by eye.
+/// How a delivery ended. Each delivery has exactly one settlement. Receipt fields and metric labels use the same
+/// names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Settlement {
-    /// Success, acknowledged.
+    /// Succeeded and acknowledged.
     Acked,
-    /// Handed back without spending an attempt.
+    /// Requeued; this is not an attempt.
     Requeued,
     /// Copied to the retry ladder, then acknowledged.
     Retried,
@@ -20,14 +20,14 @@ pub enum Settlement {
     Dead,
     /// Copied to the quarantine, then acknowledged.
     Quarantined,
-    /// The connection died before the answer; the broker redelivers.
+    /// The connection was lost before the broker is known to have the settlement; the broker may redeliver.
     LostSettlement,
-    /// Left running when the process ended; the broker redelivers.
+    /// Still running when the process ended; the broker redelivers.
     Abandoned,
 }
 
 impl Settlement {
-    /// All settlements, in the receipt's order.
+    /// All settlements, in the order of the receipt's fields.
     pub const ALL: [Settlement; 7] = [
         Settlement::Acked,
         Settlement::Requeued,
@@ -38,7 +38,7 @@ impl Settlement {
         Settlement::Abandoned,
     ];
 
-    /// The receipt's field name.
+    /// The name of the receipt's field and the value of the metric label.
     pub const fn as_str(self) -> &'static str {
         match self {
             Settlement::Acked => "acked",
@@ -52,10 +52,10 @@ impl Settlement {
     }
 }
 
-/// Counts deliveries and their ends from any thread.
+/// Counts deliveries and their settlements, from any thread.
 ///
-/// The counts are independent of each other; they are exact once the threads that bump them are
-/// done, which is when a receipt is made.
+/// The counters are updated independently of each other. They are consistent once the counting threads are done, as
+/// they are when a receipt is made.
 #[derive(Debug, Default)]
 pub struct Tally {
     delivered: AtomicU64,
@@ -63,50 +63,50 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// A tally of nothing.
+    /// A tally with all counts at zero.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One message came in.
+    /// Counts one delivery.
     pub fn delivered(&self) {
         self.delivered.fetch_add(1, Relaxed);
     }
 
-    /// One delivery came to its end.
+    /// Counts one settled delivery.
     pub fn settled(&self, settlement: Settlement) {
         self.settled_many(settlement, 1);
     }
 
-    /// `count` deliveries came to the same end.
+    /// Counts `count` deliveries with the same settlement.
     pub fn settled_many(&self, settlement: Settlement, count: u64) {
         self.settlements[settlement as usize].fetch_add(count, Relaxed);
     }
 
-    /// `count` deliveries that were counted as `from` came to the end `to` instead: what seemed settled was not.
+    /// Moves `count` deliveries that were counted as `from` to `to`, such as acks that turn out to be lost.
     pub fn correct(&self, from: Settlement, to: Settlement, count: u64) {
         self.settlements[to as usize].fetch_add(count, Relaxed);
         self.settlements[from as usize].fetch_sub(count, Relaxed);
     }
 
-    /// Messages delivered so far.
+    /// Number of deliveries so far.
     pub fn deliveries(&self) -> u64 {
         self.delivered.load(Relaxed)
     }
 
-    /// Deliveries that came to this end so far.
+    /// Number of deliveries with this settlement so far.
     pub fn count(&self, settlement: Settlement) -> u64 {
         self.settlements[settlement as usize].load(Relaxed)
     }
 
-    /// Deliveries without an end yet.
+    /// Number of deliveries not settled yet.
     pub fn outstanding(&self) -> u64 {
-        // Ends are read first: a delivery that comes in meanwhile must not make the difference negative.
+        // Reads settlements first, so that a concurrent delivery cannot make the difference negative.
         let settled: u64 = Settlement::ALL.into_iter().map(|settlement| self.count(settlement)).sum();
         self.deliveries().saturating_sub(settled)
     }
 
-    /// The receipt of a stop that took `took`.
+    /// The receipt of a shutdown that took `took`, rounded to milliseconds.
     pub fn receipt(&self, worker: &str, mode: Mode, escalated: bool, took: Duration) -> Receipt {
         Receipt {
             worker: worker.to_owned(),
@@ -120,7 +120,6 @@ impl Tally {
             quarantined: self.count(Settlement::Quarantined),
             lost_settlements: self.count(Settlement::LostSettlement),
             abandoned: self.count(Settlement::Abandoned),
-            // Milliseconds are as exact as anything a person compares them with.
             seconds: (took.as_secs_f64() * 1000.0).round() / 1000.0,
         }
     }
@@ -131,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_settlement_lands_in_the_field_of_its_name() {
+    fn each_settlement_is_counted_in_the_field_of_its_name() {
         let tally = Tally::new();
         for (index, settlement) in Settlement::ALL.into_iter().enumerate() {
             let count = 1 << index;
@@ -149,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_correction_moves_deliveries_from_one_end_to_another() {
+    fn a_correction_moves_deliveries_between_settlements() {
         let tally = Tally::new();
         (0..5).for_each(|_| tally.delivered());
         tally.settled_many(Settlement::Requeued, 5);
@@ -159,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn outstanding_is_what_has_no_end_yet() {
+    fn outstanding_deliveries_are_those_not_settled() {
         let tally = Tally::new();
         tally.delivered();
         tally.delivered();

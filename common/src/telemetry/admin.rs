@@ -1,10 +1,10 @@
-//! The admin port: how a running process is watched and steered over HTTP.
+//! The admin port: HTTP endpoints to observe and control a running process.
 //!
-//! Questions are free to ask; commands need the admin token, and are refused where none is set. The
-//! port is bound before work starts and closed last, so that a stop can be watched to its end.
+//! Queries need no token. Commands need the admin token and are refused if none is configured. The port is bound
+//! before work starts and closed last, so that a shutdown can be observed until its end.
 
 mod bind;
-mod late;
+mod pending_process;
 mod port;
 mod problem;
 mod routes;
@@ -19,44 +19,44 @@ pub use port::AdminPort;
 pub use routes::router;
 pub use serve::{serve, serve_router};
 
-use self::late::Late;
+use self::pending_process::PendingProcess;
 use super::Metrics;
 use crate::shutdown::{Command, Mode};
 
-/// Whether a process can do its work now.
+/// Whether a process is ready to work.
 pub trait Readiness: Send + Sync {
     /// # Errors
-    /// What it waits for, each in words for an operator.
+    /// The reasons why it is not ready, each as one line for an operator.
     fn ready(&self) -> Result<(), Vec<String>>;
 }
 
-/// What an operator can do with a group of tasks.
+/// An operator's command for a group of tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupCommand {
-    /// Its tasks do not start.
+    /// Its tasks no longer start.
     Pause,
     /// Its tasks start again.
     Resume,
-    /// Its tasks are stopped, running and waiting ones.
+    /// Its running and waiting tasks are stopped.
     Stop,
 }
 
-/// The process as the admin port sees it. Calls must not block.
+/// The process that the admin port controls. Calls must not block.
 pub trait Control: Send + Sync {
-    /// Passes a command on to whoever runs the work.
+    /// Passes a command to the code that runs the work.
     fn command(&self, command: Command);
 
-    /// The local pools, for people and for the operator's tool.
+    /// The state of the local pools, as `/pool` returns it.
     fn pool(&self) -> Value;
 
     /// Stops a task; false if this process does not hold it.
     fn stop_task(&self, id: &str) -> bool;
 
-    /// Commands a group of tasks; false if this process holds none of it.
+    /// Applies a command to a group of tasks; false if this process holds no task of it.
     fn group(&self, group: &str, command: GroupCommand) -> bool;
 }
 
-/// What the admin port shows and steers.
+/// What the admin port serves.
 #[derive(Clone)]
 pub struct AdminParts {
     /// Behind `/metrics`.

@@ -1,9 +1,8 @@
-//! Prometheus metrics of workers and gateway: names, labels and units as documented, in one registry
-//! of their own.
+//! Prometheus metrics of workers and gateway, in one registry per process.
 //!
-//! Label values are bounded: lanes, roles and states by configuration, outcomes, settlements and
-//! reasons by their types, kinds by registration ([`Metrics::register_kinds`]); any other kind is
-//! counted as `unknown`, so that a foreign publisher cannot grow the process.
+//! Label values are bounded: lanes, roles and states by configuration, outcomes, settlements and reasons by their
+//! types, kinds by registration ([`Metrics::register_kinds`]). Any other kind is counted as `unknown`, so that a
+//! publisher cannot make the process grow.
 
 mod connection;
 mod gateway;
@@ -29,7 +28,7 @@ pub use register::DURATIONS;
 use kind::Kinds;
 use lane::Lanes;
 
-/// All metrics of one process; a clone is another handle to the same.
+/// All metrics of one process. Clones share them.
 #[derive(Clone)]
 pub struct Metrics {
     inner: Arc<Inner>,
@@ -49,8 +48,7 @@ struct Inner {
 }
 
 impl Metrics {
-    /// The metrics of a process that does the job `role`, such as `worker` or `gateway`, at this
-    /// crate's version.
+    /// The metrics of a process with this `role`, such as `worker` or `gateway`, at this crate's version.
     pub fn new(role: &str) -> Self {
         let registry = Registry::new();
         register::build_info(&registry, role);
@@ -63,7 +61,7 @@ impl Metrics {
             stuck: register::gauge(
                 &registry,
                 "garenne_tasks_stuck",
-                "Tasks that ignore being told to stop and hold their worker.",
+                "Tasks that ignore cancellation and block their worker.",
             ),
             unreadable: register::counters(
                 &registry,
@@ -74,13 +72,13 @@ impl Metrics {
             spans: register::counters(
                 &registry,
                 "garenne_spans_total",
-                "Spans of traces, by what became of them.",
+                "Spans, by result of their export.",
                 &["result"],
             ),
             headers_ignored: register::counters(
                 &registry,
                 "garenne_headers_ignored_total",
-                "Headers of deliveries that only workers write, from publishers.",
+                "Headers reserved for workers that were ignored because a publisher set them.",
                 &["header"],
             ),
             before_encode: RwLock::default(),
@@ -89,18 +87,17 @@ impl Metrics {
         Self { inner: Arc::new(inner) }
     }
 
-    /// A lane's metrics, resolved for the hot path; keep them. Lanes are those of the settings.
+    /// The metrics of a configured lane. The handles are resolved: keep them for the hot path.
     pub fn lane(&self, lane: &str) -> LaneMetrics {
         self.inner.lanes.get(lane)
     }
 
-    /// Makes these kinds known: their metrics appear at once, at zero.
+    /// Registers kinds: their metrics are exported from now on, at zero.
     pub fn register_kinds<'a>(&self, kinds: impl IntoIterator<Item = &'a str>) {
         self.inner.kinds.know(kinds);
     }
 
-    /// A kind's metrics, resolved for the hot path; a kind that was not registered answers those of
-    /// [`UNKNOWN_KIND`].
+    /// A kind's metrics, resolved for the hot path; those of [`UNKNOWN_KIND`] if the kind is not registered.
     pub fn kind(&self, kind: &str) -> KindMetrics {
         self.inner.kinds.get(kind)
     }
@@ -110,38 +107,38 @@ impl Metrics {
         &self.inner.connection
     }
 
-    /// The gateway's requests and connections; absent from the output while nothing is counted.
+    /// The gateway's requests and connections; not exported before the first one is counted.
     pub fn gateway(&self) -> &GatewayMetrics {
         &self.inner.gateway
     }
 
-    /// Tasks that ignore being told to stop.
+    /// `garenne_tasks_stuck`: tasks that ignore cancellation.
     pub fn tasks_stuck(&self) -> &IntGauge {
         &self.inner.stuck
     }
 
-    /// `garenne_unreadable_total` of a queue, which the settings name.
+    /// `garenne_unreadable_total` of a configured queue.
     pub fn unreadable(&self, queue: &str) -> IntCounter {
         self.inner.unreadable.with_label_values(&[queue])
     }
 
-    /// `garenne_spans_total`: `exported`, `failed` or `dropped`; absent from the output without traces.
+    /// `garenne_spans_total` of `exported`, `failed` or `dropped`; not exported with traces off.
     pub(super) fn spans(&self, result: &str) -> IntCounter {
         self.inner.spans.with_label_values(&[result])
     }
 
-    /// `garenne_headers_ignored_total`, for one of a fixed set of labels; absent from the output of programs that
-    /// consume nothing.
+    /// `garenne_headers_ignored_total` of one of a fixed set of headers; not exported by programs that do not
+    /// consume.
     pub fn headers_ignored(&self, header: &'static str) -> IntCounter {
         self.inner.headers_ignored.with_label_values(&[header])
     }
 
-    /// What happened to tasks so far, by kind; kinds of which nothing is known yet are left out.
+    /// Counts of tasks so far, by kind, without the kinds that had none.
     pub fn kind_counts(&self) -> BTreeMap<String, KindBeat> {
         self.inner.kinds.counts()
     }
 
-    /// The broker connections that there were, by role.
+    /// The state of broker connections, by role; roles that never connected are left out.
     pub fn connection_counts(&self) -> BTreeMap<String, ConnectionBeat> {
         self.inner.connection.counts()
     }
@@ -151,14 +148,14 @@ impl Metrics {
         self.inner.gateway.counts()
     }
 
-    /// The registry, for what only one program has to say.
+    /// The registry, for metrics that only one program has.
     pub fn registry(&self) -> &Registry {
         &self.inner.registry
     }
 
-    /// Runs `refresh` before each [`Metrics::encode`]: for gauges that are cheaper to look at than to
-    /// keep. It must not block, nor hold a [`Metrics`] (a clone of its handles is fine): the hook
-    /// lives as long as the metrics do.
+    /// Runs `refresh` before each [`Metrics::encode`], for gauges that are cheaper to compute on demand than to keep
+    /// up to date. It must not block, and must not hold a [`Metrics`], which would be a reference cycle; clones of
+    /// single handles are fine.
     pub fn before_encode(&self, refresh: impl Fn() + Send + Sync + 'static) {
         self.inner.before_encode.write().unwrap_or_else(PoisonError::into_inner).push(Box::new(refresh));
     }

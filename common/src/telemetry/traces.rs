@@ -1,11 +1,11 @@
-//! Spans: what a task went through, over processes, for an OpenTelemetry collector.
+//! Traces: spans of tasks across processes, exported to an OpenTelemetry collector.
 //!
-//! Made by hand in the few places where a task passes from one to the next, and only where somebody keeps
-//! them: off, or in a trace that is not sampled, [`Traces::begin`] looks at one flag. Export is in the
-//! background and never anybody's trouble: what cannot be exported is dropped and counted.
+//! Spans are made explicitly, in the few places where a task passes from one part to the next, and only if they are
+//! recorded: with traces off, or in an unsampled trace, [`Traces::begin`] checks one flag. Export runs in the
+//! background and delays no task: spans that cannot be exported are dropped and counted.
 
+mod collector_client;
 mod export;
-mod post;
 mod recorded;
 mod span;
 
@@ -35,62 +35,62 @@ pub use opentelemetry::trace::SpanKind;
 pub use recorded::{Recorded, Recorder};
 pub use span::Span;
 
-/// What may be exported at a stop: by then everything else is done, and the rest of the spans is worth no more.
+/// Time limit of the last export at shutdown. Everything else is done by then, and spans are not worth more delay.
 pub const LAST_EXPORT: Duration = Duration::from_secs(2);
 
-/// Starts spans; a clone starts them in the same place. The default is off.
+/// Starts spans. Clones share the exporter. The default is off.
 #[derive(Clone, Default)]
 pub struct Traces(Option<Arc<Inner>>);
 
 struct Inner {
     tracer: SdkTracer,
     provider: SdkTracerProvider,
-    /// Whether a trace that is not sampled elsewhere is not sampled here.
-    obeys: bool,
+    /// Whether the sampler follows the parent's sampling decision.
+    parent_based: bool,
 }
 
-/// Who makes the spans.
+/// The program that makes the spans, as resource attributes.
 #[derive(Clone, Debug)]
 pub struct Service {
-    /// Its name, where the settings and `OTEL_RESOURCE_ATTRIBUTES` give none.
+    /// `service.name`, unless `otlp.service_name` or `OTEL_RESOURCE_ATTRIBUTES` set one.
     pub name: &'static str,
-    /// Which of them it is, such as a worker's id.
+    /// `service.instance.id`, such as a worker's id.
     pub instance: String,
-    /// Its version.
+    /// `service.version`.
     pub version: &'static str,
 }
 
-/// Where things go on: under a new span, or, where none is kept, where they were.
+/// The result of [`Traces::begin`].
 #[derive(Debug)]
 pub struct Begun {
-    /// What whoever is asked next should be told; nothing where traces are off and none was begun before.
+    /// The trace context to pass on: the new span's, or the parent's if traces are off. `None` without both.
     pub context: Option<TraceContext>,
-    /// The span, where it is kept.
+    /// The span, if it is recorded.
     pub span: Option<Span>,
 }
 
 impl Traces {
-    /// Starts exporting as the settings say; off where they name no collector. Inside a tokio runtime, which
-    /// has to last until [`close`](Self::close).
+    /// Starts the export that `otlp` configures; without an endpoint, traces are off. Call it inside a tokio runtime
+    /// that lives until [`close`](Self::close).
     ///
     /// # Errors
-    /// The endpoint is no address that can be posted to.
+    /// The exporter cannot be built for the endpoint.
     pub fn start(otlp: &Otlp, service: &Service, metrics: &Metrics) -> Result<Self, Invalid> {
         let Some(url) = otlp.traces_url() else { return Ok(Self::default()) };
         let masked = otlp.endpoint.as_ref().map(|endpoint| endpoint.masked().to_owned()).unwrap_or_default();
         let refused = |why: String| Invalid::new("otlp.endpoint", format_args!("{masked:?}"), why);
         let processor = export::start(url, otlp.timeout, metrics, Handle::current()).map_err(refused)?;
         let name = otlp.service_name.as_deref();
-        tracing::info!(collector = masked, ratio = otlp.ratio, "spans are exported");
+        tracing::info!(collector = masked, ratio = otlp.ratio, "exporting spans");
         Ok(Self::built(processor, otlp, resource(name, service)))
     }
 
-    /// Keeps every span of every trace where the recorder shows it: for tests.
+    /// Records every span in the returned recorder, for tests.
     pub fn recorded() -> (Self, Recorder) {
         Self::recorded_as(&Otlp::default())
     }
 
-    /// The same, sampled as the settings say.
+    /// As [`Traces::recorded`], with the sampler and ratio of `otlp`.
     pub fn recorded_as(otlp: &Otlp) -> (Self, Recorder) {
         let recorder = Recorder::default();
         (Self::built(recorder.clone(), otlp, Resource::builder_empty().build()), recorder)
@@ -98,7 +98,7 @@ impl Traces {
 
     fn built(processor: impl SpanProcessor + 'static, otlp: &Otlp, resource: Resource) -> Self {
         let ratio = Sampler::TraceIdRatioBased(otlp.ratio);
-        let (sampler, obeys) = match otlp.sampler {
+        let (sampler, parent_based) = match otlp.sampler {
             OtlpSampler::ParentBasedRatio => (Sampler::ParentBased(ratio.into()), true),
             OtlpSampler::ParentBasedAlways => (Sampler::ParentBased(Sampler::AlwaysOn.into()), true),
             OtlpSampler::ParentBasedNever => (Sampler::ParentBased(Sampler::AlwaysOff.into()), true),
@@ -112,32 +112,32 @@ impl Traces {
             .with_resource(resource)
             .build();
         let tracer = provider.tracer("garenne");
-        Self(Some(Arc::new(Inner { tracer, provider, obeys })))
+        Self(Some(Arc::new(Inner { tracer, provider, parent_based })))
     }
 
-    /// Whether there are spans at all.
+    /// Whether traces are on.
     pub fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Whether a span under `parent` may be kept: for whoever has to make ready for it.
+    /// Whether a span under `parent` may be recorded; if not, callers can skip preparing its attributes.
     pub fn may_keep(&self, parent: Option<&TraceContext>) -> bool {
         let Some(inner) = &self.0 else { return false };
-        !inner.obeys || parent.is_none_or(TraceContext::is_sampled)
+        !inner.parent_based || parent.is_none_or(TraceContext::is_sampled)
     }
 
-    /// Starts a span under `parent`, in a new trace without one. `describe` names it and is asked only where
-    /// the span is kept.
+    /// Starts a span under `parent`, or in a new trace if there is none. `describe` sets its name and attributes;
+    /// it is called only if the span is recorded.
     pub fn begin(
         &self,
         parent: Option<&TraceContext>,
         kind: SpanKind,
         describe: impl FnOnce(&mut Span),
     ) -> Begun {
-        self.begun(None, parent, kind, describe)
+        self.begin_span(None, parent, kind, describe)
     }
 
-    /// The same, of what began a while ago.
+    /// As [`Traces::begin`], for a span that began at `since`.
     pub fn begin_at(
         &self,
         since: SystemTime,
@@ -145,10 +145,10 @@ impl Traces {
         kind: SpanKind,
         describe: impl FnOnce(&mut Span),
     ) -> Begun {
-        self.begun(Some(since), parent, kind, describe)
+        self.begin_span(Some(since), parent, kind, describe)
     }
 
-    fn begun(
+    fn begin_span(
         &self,
         since: Option<SystemTime>,
         parent: Option<&TraceContext>,
@@ -159,12 +159,13 @@ impl Traces {
         if !self.may_keep(parent) {
             return Begun { context: parent.cloned(), span: None };
         }
-        let under =
-            parent.map_or_else(Context::new, |parent| Context::new().with_remote_span_context(read(parent)));
+        let under = parent.map_or_else(Context::new, |parent| {
+            Context::new().with_remote_span_context(to_span_context(parent))
+        });
         let mut builder = SpanBuilder::from_name("").with_kind(kind);
         builder.start_time = since;
         let span = inner.tracer.build_with_context(builder, &under);
-        let context = written(span.span_context()).or_else(|| parent.cloned());
+        let context = from_span_context(span.span_context()).or_else(|| parent.cloned());
         if !span.is_recording() {
             return Begun { context, span: None };
         }
@@ -173,12 +174,12 @@ impl Traces {
         Begun { context, span: Some(span) }
     }
 
-    /// Exports what is still here, for as long as that may take, and turns spans off.
-    pub async fn close(&self, patience: Duration) {
+    /// Exports the remaining spans within `limit`, and turns traces off.
+    pub async fn close(&self, limit: Duration) {
         let Some(inner) = self.0.clone() else { return };
-        let closing = tokio::task::spawn_blocking(move || inner.provider.shutdown_with_timeout(patience));
+        let closing = tokio::task::spawn_blocking(move || inner.provider.shutdown_with_timeout(limit));
         if !matches!(closing.await, Ok(Ok(()))) {
-            tracing::warn!(?patience, "the last spans are lost: the collector did not take them in time");
+            tracing::warn!(?limit, "last spans lost: the collector did not accept them in time");
         }
     }
 }
@@ -189,12 +190,12 @@ impl std::fmt::Debug for Traces {
     }
 }
 
-/// What every span says of its program, `OTEL_RESOURCE_ATTRIBUTES` included.
+/// The resource attributes of all spans, those of `OTEL_RESOURCE_ATTRIBUTES` included.
 fn resource(name: Option<&str>, service: &Service) -> Resource {
     let found = Resource::builder().build();
-    let theirs = found.get(&"service.name".into()).map(|name| name.to_string());
-    let theirs = theirs.filter(|name| !name.starts_with("unknown_service"));
-    let name = name.map(str::to_owned).or(theirs).unwrap_or_else(|| service.name.to_owned());
+    let from_environment = found.get(&"service.name".into()).map(|name| name.to_string());
+    let from_environment = from_environment.filter(|name| !name.starts_with("unknown_service"));
+    let name = name.map(str::to_owned).or(from_environment).unwrap_or_else(|| service.name.to_owned());
     Resource::builder()
         .with_attribute(KeyValue::new("service.version", service.version))
         .with_attribute(KeyValue::new("service.instance.id", service.instance.clone()))
@@ -202,14 +203,14 @@ fn resource(name: Option<&str>, service: &Service) -> Resource {
         .build()
 }
 
-fn read(context: &TraceContext) -> SpanContext {
+fn to_span_context(context: &TraceContext) -> SpanContext {
     let ids = (TraceId::from_hex(context.trace_id()), SpanId::from_hex(context.span_id()));
     let (trace, span) = (ids.0.unwrap_or(TraceId::INVALID), ids.1.unwrap_or(SpanId::INVALID));
     let state = context.state().and_then(|state| state.parse::<TraceState>().ok()).unwrap_or_default();
     SpanContext::new(trace, span, TraceFlags::new(context.flags()), true, state)
 }
 
-fn written(context: &SpanContext) -> Option<TraceContext> {
+fn from_span_context(context: &SpanContext) -> Option<TraceContext> {
     let (trace, span, flags) = (context.trace_id(), context.span_id(), context.trace_flags());
     let state = context.trace_state().header();
     TraceContext::parse(&format!("00-{trace}-{span}-{:02x}", flags.to_u8()), Some(&state))

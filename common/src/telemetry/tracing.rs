@@ -1,4 +1,4 @@
-//! Log lines on stderr; stdout is for results only.
+//! Logging to stderr; stdout is for results only.
 
 mod printable;
 
@@ -12,17 +12,17 @@ use tracing_subscriber::fmt::MakeWriter;
 use self::printable::{PrintableFields, PrintableLines};
 use crate::config::{ConfigError, LogFormat};
 
-/// The variables that may hold the filter, the first that is set wins.
+/// Variables for the filter; the first that is set wins.
 const FILTERS: [&str; 2] = ["GARENNE_LOG", "RUST_LOG"];
 
-/// Our own events from info on, other crates' from warnings on. A target's prefix is enough.
+/// Info and above from our own crates, warnings and above from others. Directives match a target's prefix.
 const DEFAULT_FILTER: &str = "warn,garenne=info,lapin=off";
 
 /// Starts logging to stderr in `format`, filtered by `GARENNE_LOG`, else `RUST_LOG`, else
 /// `warn,garenne=info`. Called once, from `main`; a second call changes nothing.
 ///
 /// # Errors
-/// The filter cannot be understood.
+/// The filter cannot be parsed.
 pub fn init(format: LogFormat) -> Result<(), ConfigError> {
     let set = FILTERS.into_iter().find_map(|name| {
         let value = std::env::var(name).ok().filter(|value| !value.trim().is_empty())?;
@@ -33,12 +33,12 @@ pub fn init(format: LogFormat) -> Result<(), ConfigError> {
         Some((name, value)) => filter(name, value)?,
         None => EnvFilter::new(DEFAULT_FILTER),
     };
-    // Losing to a logger that the host set up is no error: its choice holds.
+    // Fails if the host program has set a subscriber, which then stays.
     let _ = ::tracing::subscriber::set_global_default(subscriber(format, filter, colours, io::stderr));
     Ok(())
 }
 
-/// Drops every event on this thread until the guard is dropped: for tests that provoke warnings.
+/// Drops all events on this thread until the guard is dropped, for tests that cause warnings.
 pub fn quiet() -> DefaultGuard {
     ::tracing::subscriber::set_default(NoSubscriber::new())
 }
@@ -63,7 +63,7 @@ fn subscriber<W>(
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    // A closed stderr must not turn each event into a panic of its own.
+    // With a closed stderr, the default is to report each failed write to stderr, which panics.
     let builder =
         tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).log_internal_errors(false);
     match format {
@@ -120,7 +120,7 @@ mod tests {
 
     const FOREIGN: &str = "\x1b]0;owned\x07\x1b[2J\u{9b}1m\u{202e}\u{2028}\n";
 
-    /// Logs foreign text in every place that an event has.
+    /// Logs untrusted text in every part of an event.
     fn log_foreign() {
         let error = io::Error::other(FOREIGN);
         let span = ::tracing::info_span!("request", from = FOREIGN, shown = %FOREIGN);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn by_default_we_inform_and_others_warn() {
+    fn by_default_we_log_info_and_others_only_warnings() {
         let text = logged(LogFormat::Human, DEFAULT_FILTER);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 2, "{text}");

@@ -1,14 +1,14 @@
-//! Lanes on the command line.
+//! The flags of lanes.
 
 use toml::{Table, Value};
 
 use super::ONLY;
 use crate::config::{ConfigError, flag};
 
-/// What a `--lane` may set besides its name.
+/// The settings that `--lane` accepts after the name.
 const FIELDS: [&str; 4] = ["prefetch", "concurrency", "default_kind", "consumer_timeout"];
 
-/// Flags of whoever consumes: `#[command(flatten)]` them, then [`LaneArgs::add_to`].
+/// Flags of programs that consume. Flatten them with `#[command(flatten)]`, then call [`LaneArgs::add_to`].
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct LaneArgs {
     /// Work on this lane and no other not named, with these settings; repeatable [default: all lanes]
@@ -23,11 +23,11 @@ pub struct LaneArgs {
 }
 
 impl LaneArgs {
-    /// Puts these flags among a program's own. The program's settings name `prefetch` and
-    /// `concurrency` in [`crate::config::Settings::PER_LANE`].
+    /// Adds these flags to a program's own. The program's settings list `prefetch` and `concurrency` in
+    /// [`crate::config::Settings::PER_LANE`].
     ///
     /// # Errors
-    /// A `--lane` cannot be understood.
+    /// A `--lane` cannot be parsed.
     pub fn add_to(&self, flags: &mut Table) -> Result<(), ConfigError> {
         flag(flags, "prefetch", self.prefetch.as_ref());
         flag(flags, "concurrency", self.concurrency.as_ref());

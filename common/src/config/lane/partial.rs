@@ -1,4 +1,4 @@
-//! Lanes as they are written: each with only the settings that differ.
+//! Deserializes lanes that contain only some settings.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use super::{Lane, Lanes, ONLY};
 use crate::config::{Concurrency, list};
 
-/// A lane's settings, those given.
+/// The given settings of a lane.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct PartialLane {
@@ -39,7 +39,7 @@ fn shards<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::
     number(deserializer, "shards", garenne_protocol::topology::MOST_SHARDS)
 }
 
-/// A number beyond 65535 is refused in the same words as one that is only beyond what is allowed.
+/// Numbers over 65535 get the same error as those over `most`.
 fn number<'de, D: Deserializer<'de>>(
     deserializer: D,
     name: &str,

@@ -41,7 +41,7 @@ fn refusal(flags: &[&str], env: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn the_default_lanes_are_the_contracts() {
+fn the_default_lanes_are_the_documented_ones() {
     let lanes = resolve(&[], &[], "").unwrap();
     assert_eq!(lanes, Lanes::default());
     assert_eq!(lanes.names().collect::<Vec<_>>(), ["fast", "slow"]);
@@ -51,7 +51,7 @@ fn the_default_lanes_are_the_contracts() {
 }
 
 #[test]
-fn a_lane_given_partly_keeps_the_rest() {
+fn a_partial_lane_keeps_its_other_settings() {
     let lanes = resolve(&[], &[("GARENNE_LANES__FAST__PREFETCH", "7")], "").unwrap();
     let expected = Lane { prefetch: 7, ..Lanes::default().get("fast").unwrap().clone() };
     assert_eq!(lanes.get("fast"), Some(&expected));
@@ -71,7 +71,7 @@ fn one_variable_can_carry_a_list_and_a_duration() {
 }
 
 #[test]
-fn the_lane_flag_picks_lanes_and_leaves_the_others_defined() {
+fn the_lane_flag_selects_lanes_and_keeps_the_others_defined() {
     let lanes = resolve(&["--lane", "slow:prefetch=9,concurrency=2..3"], &[], "").unwrap();
     assert_eq!(lanes.names().collect::<Vec<_>>(), ["slow"]);
     assert_eq!(lanes.len(), 1);
@@ -84,7 +84,7 @@ fn the_lane_flag_picks_lanes_and_leaves_the_others_defined() {
 }
 
 #[test]
-fn a_setting_for_all_lanes_yields_to_a_lanes_own_of_the_same_rank() {
+fn a_lanes_own_setting_overrides_one_for_all_lanes_of_the_same_source() {
     let flags = ["--prefetch", "50", "--lane", "fast:prefetch=60", "--lane", "slow"];
     let lanes = resolve(&flags, &[], "").unwrap();
     assert_eq!(lanes.get("fast").unwrap().prefetch, 60);
@@ -92,7 +92,7 @@ fn a_setting_for_all_lanes_yields_to_a_lanes_own_of_the_same_rank() {
 }
 
 #[test]
-fn a_setting_for_all_lanes_outranks_a_lanes_own_of_a_lower_rank() {
+fn a_setting_for_all_lanes_overrides_a_lanes_own_of_a_weaker_source() {
     let file = "prefetch = 10\n[lanes.slow]\nprefetch = 20\n[lanes.gpu]\nbindings = []\n";
     let lanes = resolve(&[], &[], file).unwrap();
     let prefetches = |lanes: &Lanes| lanes.iter().map(|(_, lane)| lane.prefetch).collect::<Vec<_>>();
@@ -132,21 +132,21 @@ fn prefetch_has_bounds() {
 }
 
 #[test]
-fn prefetch_holds_what_the_workers_run() {
+fn prefetch_is_at_least_the_number_of_workers() {
     assert_eq!(
         refusal(&["--lane", "slow:prefetch=3,concurrency=1..4"], &[]),
         "setting lanes.slow.prefetch = 3 (flag --lane) is refused: \
-         expected at least 4, the most workers of lanes.slow.concurrency = 1..4"
+         expected at least 4, the maximum of lanes.slow.concurrency = 1..4"
     );
     assert_eq!(
         refusal(&["--concurrency", "1..300"], &[]),
         "setting lanes.fast.prefetch = 200 (the default) is refused: \
-         expected at least 300, the most workers of lanes.fast.concurrency = 1..300"
+         expected at least 300, the maximum of lanes.fast.concurrency = 1..300"
     );
 }
 
 #[test]
-fn shards_have_bounds_and_each_gets_a_place() {
+fn shards_have_bounds_and_need_a_prefetch_of_one_each() {
     let fast = |value| refusal(&[], &[("GARENNE_LANES__FAST__SHARDS", value)]);
     for value in ["0", "17", "70000"] {
         assert_eq!(
@@ -171,7 +171,7 @@ fn shards_have_bounds_and_each_gets_a_place() {
 }
 
 #[test]
-fn a_range_that_is_none_names_the_lane() {
+fn an_invalid_range_names_the_lane() {
     assert_eq!(
         refusal(&["--lane", "fast:concurrency=4..1"], &[]),
         "setting lanes.fast.concurrency = \"4..1\" (flag --lane) is refused: \
@@ -183,7 +183,7 @@ fn a_range_that_is_none_names_the_lane() {
 fn a_misspelt_lane_is_not_a_new_one() {
     assert_eq!(
         refusal(&["--lane", "fsat"], &[]),
-        "setting lanes.only = \"fsat\" (flag --lane) is refused: no lane is called that, \
+        "setting lanes.only = \"fsat\" (flag --lane) is refused: no such lane, \
          expected some of fast, slow; a new one needs lanes.fsat.bindings"
     );
     assert_eq!(
@@ -195,12 +195,12 @@ fn a_misspelt_lane_is_not_a_new_one() {
     assert_eq!(
         refusal(&[], &[("GARENNE_LANES__ONLY", "fast,sloww")]),
         "setting lanes.only = \"sloww\" (environment GARENNE_LANES__ONLY) is refused: \
-         no lane is called that, expected some of fast, slow; a new one needs lanes.sloww.bindings"
+         no such lane, expected some of fast, slow; a new one needs lanes.sloww.bindings"
     );
 }
 
 #[test]
-fn a_misspelt_field_names_the_nearest() {
+fn the_error_for_a_misspelt_field_suggests_the_nearest() {
     assert_eq!(
         refusal(&[], &[("GARENNE_LANES__FAST__PREFECTH", "7")]),
         "setting lanes.fast.prefecth (environment GARENNE_LANES__FAST__PREFECTH) is unknown: \
@@ -223,13 +223,13 @@ fn a_misspelt_field_names_the_nearest() {
 }
 
 #[test]
-fn names_and_bindings_that_cannot_work_are_refused() {
+fn invalid_names_and_duplicate_bindings_are_refused() {
     let refused = |file| resolve(&[], &[], file).unwrap_err().to_string().replace(char::is_whitespace, " ");
     let name = refused("[lanes.\"a b\"]\nbindings = []\n");
     assert!(name.starts_with("setting lanes.a b = \"a b\" (file "), "{name}");
     assert!(name.ends_with(") is refused: expected a lane name of 1 to 32 of a-z 0-9 - _"), "{name}");
     let reserved = refused("[lanes.quarantine]\nbindings = []\n");
-    assert!(reserved.ends_with("every worker has a lane of that name, expected another one"), "{reserved}");
+    assert!(reserved.ends_with("the name is reserved, expected another one"), "{reserved}");
     let twice = refused("[lanes.gpu]\nbindings = [\"reading.#\"]\n");
     assert!(twice.starts_with("setting lanes.gpu.bindings = \"reading.#\" (file "), "{twice}");
     assert!(

@@ -79,7 +79,7 @@ fn with_file(path: &Path) -> Result<Config, ConfigError> {
 }
 
 #[test]
-fn nothing_given_is_the_default() {
+fn without_sources_all_settings_have_their_defaults() {
     assert_eq!(with_env(&[]).unwrap(), Config::default());
     let common = Config::default().common;
     assert_eq!(common.amqp_url.expose(), "amqp://guest:guest@127.0.0.1:5672/%2f");
@@ -87,7 +87,7 @@ fn nothing_given_is_the_default() {
 }
 
 #[test]
-fn flag_outranks_environment_outranks_file() {
+fn flags_override_the_environment_which_overrides_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = written(&folder, "a.toml", "prefix = 'file'\nmax_attempts = 1\nenable_bench = true\n");
     let env = [("GARENNE_PREFIX", "env"), ("GARENNE_MAX_ATTEMPTS", "2")];
@@ -100,7 +100,7 @@ fn flag_outranks_environment_outranks_file() {
 }
 
 #[test]
-fn the_environment_names_the_file_too() {
+fn the_environment_can_name_the_configuration_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = written(&folder, "a.toml", "log_format = 'json'\n[breaker]\nerrors = 9\n");
     let config = with_env(&[("GARENNE_CONFIG", file.to_str().unwrap())]).unwrap();
@@ -114,7 +114,7 @@ fn the_environment_names_the_file_too() {
 }
 
 #[test]
-fn a_file_that_is_no_toml_names_its_line() {
+fn a_toml_error_names_its_line() {
     let folder = tempfile::tempdir().unwrap();
     let file = written(&folder, "a.toml", "prefix = 'a'\nmax_attempts = = 3\n");
     let error = with_file(&file).unwrap_err();
@@ -129,7 +129,7 @@ fn a_file_that_is_no_toml_names_its_line() {
 }
 
 #[test]
-fn a_secret_can_come_from_a_file() {
+fn a_secret_can_be_read_from_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let secret = written(&folder, "url", "amqps://u:s3cret@broker/%2f\n");
     let name = secret.to_str().unwrap();
@@ -154,7 +154,7 @@ fn a_secret_can_come_from_a_file() {
 }
 
 #[test]
-fn a_secrets_file_is_forgotten_where_a_flag_outranks_it() {
+fn a_secret_that_a_flag_overrides_has_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let secret = written(&folder, "url", "amqp://u:s3cret@broker/%2f\n");
     let mut sources = Sources::default();
@@ -166,13 +166,13 @@ fn a_secrets_file_is_forgotten_where_a_flag_outranks_it() {
 }
 
 #[test]
-fn a_setting_whose_own_name_ends_in_file_is_not_read() {
+fn a_setting_whose_name_ends_in_file_keeps_its_path() {
     let config = with_env(&[("GARENNE_ADMIN_TOKEN_FILE", "/run/token")]).unwrap();
     assert_eq!(config.common.admin_token_file, Some("/run/token".into()));
 }
 
 #[test]
-fn bad_values_name_setting_value_origin_and_what_is_allowed() {
+fn invalid_values_name_setting_value_origin_and_what_is_allowed() {
     for (name, value, line) in [
         (
             "GARENNE_SHUTDOWN_MODE",
@@ -232,7 +232,7 @@ fn bad_values_name_setting_value_origin_and_what_is_allowed() {
             "GARENNE_PREFIX",
             "my fleet",
             "setting prefix = \"my fleet\" (environment GARENNE_PREFIX) is refused: \
-             expected 1 to 64 of A-Z a-z 0-9 - _ . and not the broker's own amq. in front",
+             expected 1 to 64 of A-Z a-z 0-9 - _ . without the reserved prefix amq.",
         ),
     ] {
         assert_eq!(refusal(name, value), line);
@@ -240,7 +240,7 @@ fn bad_values_name_setting_value_origin_and_what_is_allowed() {
 }
 
 #[test]
-fn a_refused_url_keeps_its_password() {
+fn the_error_for_an_invalid_url_masks_its_password() {
     assert_eq!(
         refusal("GARENNE_AMQP_URL", "http://user:s3cret@host/"),
         "setting amqp_url = \"http://user:***@host/\" (environment GARENNE_AMQP_URL) is refused: \
@@ -255,7 +255,7 @@ fn a_refused_url_keeps_its_password() {
 }
 
 #[test]
-fn unknown_settings_name_the_nearest_known() {
+fn the_error_for_an_unknown_setting_suggests_the_nearest() {
     assert_eq!(
         refusal("GARENNE_AMQP_ULR", "amqp://host"),
         "setting amqp_ulr (environment GARENNE_AMQP_ULR) is unknown: did you mean amqp_url?"
@@ -273,7 +273,7 @@ fn unknown_settings_name_the_nearest_known() {
 }
 
 #[test]
-fn what_is_no_setting_of_this_program_but_of_the_fleet_is_passed_over() {
+fn settings_of_other_programs_and_reserved_variables_are_ignored() {
     let folder = tempfile::tempdir().unwrap();
     let file = written(&folder, "a.toml", "listen = '0.0.0.0:8080'\nprefix = 'a'\n");
     assert_eq!(with_file(&file).unwrap().common.prefix, "a");
@@ -294,7 +294,7 @@ fn what_is_no_setting_of_this_program_but_of_the_fleet_is_passed_over() {
 }
 
 #[test]
-fn the_standards_variables_are_settings_that_our_own_overrule() {
+fn standard_variables_are_settings_that_our_own_override() {
     let standard = [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://theirs:4318"),
         ("OTEL_TRACES_SAMPLER_ARG", "0.25"),
@@ -308,7 +308,7 @@ fn the_standards_variables_are_settings_that_our_own_overrule() {
     assert_eq!((otlp.endpoint.unwrap().masked(), otlp.ratio), ("http://ours:4318/", 0.25));
     assert_eq!(
         refusal("OTEL_TRACES_SAMPLER_ARG", "2"),
-        "setting otlp.ratio = 2 (environment OTEL_TRACES_SAMPLER_ARG) is refused: expected a share from 0 to 1, \
+        "setting otlp.ratio = 2 (environment OTEL_TRACES_SAMPLER_ARG) is refused: expected a fraction from 0 to 1, \
          such as 0.05"
     );
     assert_eq!(
@@ -328,7 +328,7 @@ fn the_standards_variables_are_settings_that_our_own_overrule() {
 }
 
 #[test]
-fn printed_settings_mask_secrets_and_load_again() {
+fn printed_settings_mask_secrets_and_can_be_loaded() {
     let config = with_env(&[
         ("GARENNE_AMQP_URL", "amqp://user:s3cret@host/vhost"),
         ("GARENNE_PREFIX", "test"),

@@ -1,4 +1,4 @@
-//! Where the admin port listens, settled before work starts.
+//! Binds the admin port before work starts.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -9,10 +9,10 @@ use tokio::net::TcpListener;
 
 use crate::config::{Common, ConfigError, DEFAULT_ADMIN, read_secret_file};
 
-/// How long a client may take over a request's head, and idle between two requests.
+/// Time limit for a client to send a request's head, and for an idle connection.
 pub(super) const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A bound admin port: connections wait from now on, and are answered by [`super::serve`].
+/// A bound admin port. Connections queue in the backlog until [`super::serve`] accepts them.
 pub struct AdminConfig {
     pub(super) listener: TcpListener,
     pub(super) token: Option<SecretString>,
@@ -21,15 +21,15 @@ pub struct AdminConfig {
 }
 
 impl AdminConfig {
-    /// Where the port is, with the number it really got.
+    /// The bound address, with the actual port number.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// As [`bind`], for hosts that have the listener and the token from elsewhere.
+    /// As [`bind`], with an existing listener and token.
     ///
     /// # Errors
-    /// The listener has no address any more.
+    /// The listener's address cannot be read.
     pub fn new(listener: TcpListener, token: Option<SecretString>) -> std::io::Result<Self> {
         Ok(Self { addr: listener.local_addr()?, listener, token, header_timeout: HEADER_TIMEOUT })
     }
@@ -42,11 +42,11 @@ impl AdminConfig {
 
 /// Binds the admin port and reads its token.
 ///
-/// Unless an address was asked for by name, a taken default gives way to a free port, and the log
-/// says which: several workers on one machine need no settings.
+/// If no address is configured and the default port is in use, binds a free port and logs it, so that several workers
+/// on one host need no settings.
 ///
 /// # Errors
-/// The address asked for cannot be had, or the token file cannot be used.
+/// The address cannot be bound, or the token file cannot be used.
 pub async fn bind(common: &Common) -> Result<AdminConfig, ConfigError> {
     let token = common
         .admin_token_file
@@ -66,7 +66,7 @@ pub(super) async fn listen(
     let wanted = asked.unwrap_or(default);
     match TcpListener::bind(wanted).await {
         Err(error) if asked.is_none() && error.kind() == ErrorKind::AddrInUse => {
-            ::tracing::info!(taken = %default, "admin port is taken, a free one is used instead");
+            ::tracing::info!(taken = %default, "default admin port is in use, binding a free one");
             let free = SocketAddr::new(default.ip(), 0);
             TcpListener::bind(free).await.map_err(|error| refused(free, &error))
         }
@@ -77,11 +77,13 @@ pub(super) async fn listen(
 fn refused(addr: SocketAddr, error: &std::io::Error) -> ConfigError {
     let advice = match error.kind() {
         ErrorKind::AddrInUse => {
-            "is already in use: stop what listens there, name another one, or none for a free port"
+            "is already in use: stop the process that listens there, choose another address, or leave the setting out"
         }
-        ErrorKind::AddrNotAvailable => "is none of this machine's: name one it has, such as 127.0.0.1:9464",
-        ErrorKind::PermissionDenied => "needs a right this user lacks: name a port from 1024 on",
-        _ => "cannot be had",
+        ErrorKind::AddrNotAvailable => {
+            "is not assigned to this host: choose one that is, such as 127.0.0.1:9464"
+        }
+        ErrorKind::PermissionDenied => "needs a privilege that this user lacks: choose a port from 1024 on",
+        _ => "cannot be bound",
     };
     ConfigError::Invalid {
         setting: "admin".to_owned(),

@@ -1,52 +1,56 @@
-//! The admin port of a process, from before it has begun until everything else is closed.
+//! The admin port of a process, open from before it is connected until everything else is closed.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::mpsc, time::timeout};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::{AdminConfig, AdminParts, Control, Late, Readiness, serve};
+use super::{AdminConfig, AdminParts, Control, PendingProcess, Readiness, serve};
 use crate::{
     shutdown::{Command, Mode},
     telemetry::Metrics,
 };
 
-/// How long closing may take: more than an answer under way is given.
-const CLOSING: Duration = Duration::from_secs(5);
+/// Time limit of closing; longer than the grace for running requests.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An open admin port. Dropped, it is closed at once, as where the process fails to begin.
+/// An open admin port. Dropping it closes it at once, as when the process fails to start.
 pub struct AdminPort<T> {
-    late: Arc<Late<T>>,
+    process: Arc<PendingProcess<T>>,
     closing: CancellationToken,
     serving: AbortOnDropHandle<()>,
 }
 
 impl<T: Readiness + Control + 'static> AdminPort<T> {
-    /// Answers from now on. Until [`AdminPort::begin`], readiness misses what `awaited` says and `orders` takes
-    /// the commands; `mode` is what a `POST /shutdown` without one means.
+    /// Starts to serve. Until [`AdminPort::begin`], the process is not ready for the reason `awaited`, and commands
+    /// go to `commands`. `mode` is the mode of a `POST /shutdown` that names none.
     pub fn open(
         config: AdminConfig,
         metrics: Metrics,
         mode: Mode,
-        orders: mpsc::Sender<Command>,
+        commands: mpsc::Sender<Command>,
         awaited: &'static str,
     ) -> Self {
-        let late = Late::new(orders, awaited);
-        let parts =
-            AdminParts { metrics, readiness: Arc::clone(&late) as _, control: Arc::clone(&late) as _, mode };
+        let process = PendingProcess::new(commands, awaited);
+        let parts = AdminParts {
+            metrics,
+            readiness: Arc::clone(&process) as _,
+            control: Arc::clone(&process) as _,
+            mode,
+        };
         let closing = CancellationToken::new();
         let serving = tokio::spawn(serve(config, parts, closing.clone().cancelled_owned()));
-        Self { late, closing, serving: AbortOnDropHandle::new(serving) }
+        Self { process, closing, serving: AbortOnDropHandle::new(serving) }
     }
 
-    /// The process has begun, and answers for itself. Only the first one counts.
+    /// From now on `process` answers queries and takes commands. A second call changes nothing.
     pub fn begin(&self, process: Arc<T>) {
-        self.late.begin(process);
+        self.process.begin(process);
     }
 
-    /// Takes no more connections; answers under way get a second to get out.
+    /// Closes the port; running requests get 1 s to finish.
     pub async fn close(self) {
         self.closing.cancel();
-        let _ = timeout(CLOSING, self.serving).await;
+        let _ = timeout(CLOSE_TIMEOUT, self.serving).await;
     }
 }

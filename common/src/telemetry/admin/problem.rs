@@ -4,10 +4,10 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-/// A request that was not done, and why.
+/// Why a request failed.
 #[derive(Debug, Serialize)]
 pub(super) struct Problem {
-    /// There is no page about these problems: the title is the status code's.
+    /// `about:blank`: the problem has no page of its own, and `title` is the status code's phrase.
     r#type: &'static str,
     title: &'static str,
     status: u16,

@@ -1,4 +1,4 @@
-//! What the admin port answers.
+//! The routes of the admin port.
 
 use axum::Json;
 use axum::Router;
@@ -40,7 +40,7 @@ pub fn router(parts: AdminParts, token: Option<SecretString>) -> Router {
         .with_state(parts)
 }
 
-/// Answering at all is the proof: liveness depends on nothing, least of all on the broker.
+/// Liveness depends on nothing else, in particular not on the broker.
 async fn livez() -> &'static str {
     "ok\n"
 }
@@ -136,7 +136,7 @@ async fn authorize(
     };
     let given = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
     let given = given.and_then(bearer).unwrap_or_default();
-    // An empty token cannot be configured, so no credentials never equal it.
+    // A missing header compares as empty and never matches: an empty token cannot be configured.
     if given.ct_eq(token.expose_secret().as_bytes()).into() {
         return next.run(request).await;
     }
@@ -152,7 +152,7 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
 
 async fn not_found(uri: Uri) -> Problem {
     let detail = format!(
-        "nothing is at {}; GET /livez, /readyz, /metrics or /pool, \
+        "no resource at {}; GET /livez, /readyz, /metrics or /pool, \
          POST /shutdown, /quiet, /resume, /tasks/{{id}}/stop or /groups/{{group}}/{{pause|resume|stop}}",
         uri.path()
     );
@@ -160,7 +160,7 @@ async fn not_found(uri: Uri) -> Problem {
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> Problem {
-    let detail = format!("{method} is not for {}; questions are GET, commands are POST", uri.path());
+    let detail = format!("{method} is not allowed for {}; queries are GET, commands are POST", uri.path());
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
 }
 

@@ -1,4 +1,4 @@
-//! Answering on the admin port, whatever its clients do.
+//! Serves the admin port, with bounds against slow and broken clients.
 
 use std::future::Future;
 use std::io;
@@ -17,37 +17,37 @@ use tokio_util::task::TaskTracker;
 
 use super::{AdminConfig, AdminParts, bind::HEADER_TIMEOUT, router};
 
-/// Probes, a scraper and a few people; further clients wait in the backlog.
-const MOST_CONNECTIONS: usize = 64;
+/// Most open connections: enough for probes, a scraper and a few people. Further clients wait in the backlog.
+const MAX_CONNECTIONS: usize = 64;
 
-/// A client that never reads its answer holds a connection no longer than this.
+/// Longest life of a connection, for clients that never read their response.
 const CONNECTION_LIFETIME: Duration = Duration::from_secs(300);
 
-/// What an answer under way gets when the port closes.
+/// Time for running requests to finish when the port closes.
 const CLOSING_GRACE: Duration = Duration::from_secs(1);
 
-/// Wait after a failed accept: out of file descriptors, trying again at once only burns the processor.
+/// Pause after a failed accept: without free file descriptors, an immediate retry would only use CPU time.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Answers on the bound port until `shutdown` completes, then closes it; answers under way get a
-/// second to get out. Never fails: what goes wrong on one connection ends that connection.
+/// Serves the bound port until `shutdown` completes, then closes it and gives running requests 1 s to finish. An
+/// error on a connection ends only that connection.
 pub async fn serve(config: AdminConfig, parts: AdminParts, shutdown: impl Future<Output = ()>) {
     let AdminConfig { listener, token, header_timeout, .. } = config;
-    answer_all(listener, router(parts, token), header_timeout, shutdown).await;
+    serve_connections(listener, router(parts, token), header_timeout, shutdown).await;
 }
 
-/// The same for other routes: the same bounds hold, and streams that never end are cut and come back.
+/// As [`serve`], with another router. Endless streams end with their connection after 5 min; clients must reconnect.
 pub async fn serve_router(listener: TcpListener, router: Router, shutdown: impl Future<Output = ()>) {
-    answer_all(listener, router, HEADER_TIMEOUT, shutdown).await;
+    serve_connections(listener, router, HEADER_TIMEOUT, shutdown).await;
 }
 
-async fn answer_all(
+async fn serve_connections(
     listener: TcpListener,
     router: Router,
     header_timeout: Duration,
     shutdown: impl Future<Output = ()>,
 ) {
-    let slots = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let connections = TaskTracker::new();
     let closing = CancellationToken::new();
     let mut shutdown = pin!(shutdown);
@@ -62,15 +62,15 @@ async fn answer_all(
         };
         match accepted {
             Ok((stream, _)) => {
-                let answering = answer(stream, router.clone(), header_timeout, closing.clone());
+                let serving = serve_connection(stream, router.clone(), header_timeout, closing.clone());
                 connections.spawn(async move {
                     let _slot = slot;
-                    // Late and broken clients are their own loss; nobody here could act on it.
-                    let _ = tokio::time::timeout(CONNECTION_LIFETIME, answering).await;
+                    // Errors and timeouts of a client are ignored: nothing here depends on its response.
+                    let _ = tokio::time::timeout(CONNECTION_LIFETIME, serving).await;
                 });
             }
             Err(error) => {
-                ::tracing::warn!(%error, "admin port cannot accept a connection");
+                ::tracing::warn!(%error, "admin port cannot accept connections, retrying");
                 tokio::select! {
                     () = &mut shutdown => break,
                     () = tokio::time::sleep(ACCEPT_PAUSE) => {}
@@ -84,7 +84,7 @@ async fn answer_all(
     let _ = tokio::time::timeout(CLOSING_GRACE, connections.wait()).await;
 }
 
-async fn answer(
+async fn serve_connection(
     stream: TcpStream,
     router: Router,
     header_timeout: Duration,

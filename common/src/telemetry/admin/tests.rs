@@ -14,16 +14,16 @@ use super::*;
 use crate::config::Common;
 use crate::exit::{Exit, HasExit};
 
-/// Remembers what it was told; holds task `a/b` and group `g`; is ready when it has no reasons.
+/// Records its calls, holds task `a/b` and group `g`, and is ready if `waits_for` is empty.
 #[derive(Default)]
 struct Process {
-    told: Mutex<Vec<String>>,
+    calls: Mutex<Vec<String>>,
     waits_for: Vec<String>,
 }
 
 impl Process {
-    fn tell(&self, what: String) {
-        self.told.lock().unwrap().push(what);
+    fn record(&self, what: String) {
+        self.calls.lock().unwrap().push(what);
     }
 }
 
@@ -35,7 +35,7 @@ impl Readiness for Process {
 
 impl Control for Process {
     fn command(&self, command: Command) {
-        self.tell(format!("{command:?}"));
+        self.record(format!("{command:?}"));
     }
 
     fn pool(&self) -> Value {
@@ -43,12 +43,12 @@ impl Control for Process {
     }
 
     fn stop_task(&self, id: &str) -> bool {
-        self.tell(format!("stop {id}"));
+        self.record(format!("stop {id}"));
         id == "a/b"
     }
 
     fn group(&self, group: &str, command: GroupCommand) -> bool {
-        self.tell(format!("{command:?} {group}"));
+        self.record(format!("{command:?} {group}"));
         group == "g"
     }
 }
@@ -101,7 +101,7 @@ async fn liveness_depends_on_nothing() {
 }
 
 #[tokio::test]
-async fn readiness_names_what_is_waited_for() {
+async fn readiness_lists_the_missing_conditions() {
     let answer = question(Process::default(), "/readyz").await;
     assert_eq!((answer.status, answer.body.as_str()), (200, r#"{"ready":true}"#));
     let process = Process { waits_for: vec!["no broker connection".into()], ..Process::default() };
@@ -111,7 +111,7 @@ async fn readiness_names_what_is_waited_for() {
 }
 
 #[tokio::test]
-async fn metrics_and_pool_are_shown_to_all() {
+async fn metrics_and_pool_need_no_token() {
     let answer = question(Process::default(), "/metrics").await;
     assert_eq!(
         (answer.status, answer.content_type.as_str()),
@@ -131,15 +131,15 @@ async fn commands_need_the_token() {
         assert_eq!(answer.status, 401, "{sent:?}");
         assert_eq!(detail(&answer), "the admin token is missing or wrong: send it as Authorization: Bearer");
     }
-    assert!(process.told.lock().unwrap().is_empty());
+    assert!(process.calls.lock().unwrap().is_empty());
     for sent in ["Bearer secret", "bearer secret"] {
         assert_eq!(ask(&process, Some("secret"), "POST", "/quiet", sent).await.status, 202);
     }
-    assert_eq!(*process.told.lock().unwrap(), ["Quiet", "Quiet"]);
+    assert_eq!(*process.calls.lock().unwrap(), ["Quiet", "Quiet"]);
 }
 
 #[tokio::test]
-async fn without_a_token_commands_say_how_to_enable_them() {
+async fn without_a_configured_token_commands_explain_how_to_enable_them() {
     let process = Arc::new(Process::default());
     for uri in ["/shutdown?mode=hard", "/quiet", "/resume", "/tasks/a/stop", "/groups/g/pause"] {
         let answer = ask(&process, None, "POST", uri, "Bearer ").await;
@@ -150,7 +150,7 @@ async fn without_a_token_commands_say_how_to_enable_them() {
              with a token, and send it as Authorization: Bearer"
         );
     }
-    assert!(process.told.lock().unwrap().is_empty());
+    assert!(process.calls.lock().unwrap().is_empty());
 }
 
 #[tokio::test]
@@ -169,13 +169,13 @@ async fn commands_reach_the_process() {
         let answer = ask(&process, Some("t"), "POST", uri, "Bearer t").await;
         assert_eq!((answer.status, answer.body.as_str()), (202, body), "{uri}");
     }
-    let told =
+    let calls =
         ["Shutdown(Light)", "Shutdown(Soft)", "Quiet", "Resume", "stop a/b", "Pause g", "Stop g", "Resume g"];
-    assert_eq!(*process.told.lock().unwrap(), told);
+    assert_eq!(*process.calls.lock().unwrap(), calls);
 }
 
 #[tokio::test]
-async fn what_cannot_be_done_says_why() {
+async fn a_failed_request_explains_why() {
     let process = Arc::new(Process::default());
     for (method, uri, status, expected) in [
         (
@@ -187,13 +187,13 @@ async fn what_cannot_be_done_says_why() {
         ("POST", "/tasks/x/stop", 404, "task \"x\" is not held by this process"),
         ("POST", "/groups/x/stop", 404, "group \"x\" has no tasks in this process"),
         ("POST", "/groups/g/jump", 404, "group command \"jump\" is unknown, expected pause, resume or stop"),
-        ("GET", "/shutdown", 405, "GET is not for /shutdown; questions are GET, commands are POST"),
-        ("POST", "/metrics", 405, "POST is not for /metrics; questions are GET, commands are POST"),
+        ("GET", "/shutdown", 405, "GET is not allowed for /shutdown; queries are GET, commands are POST"),
+        ("POST", "/metrics", 405, "POST is not allowed for /metrics; queries are GET, commands are POST"),
         (
             "GET",
             "/",
             404,
-            "nothing is at /; GET /livez, /readyz, /metrics or /pool, \
+            "no resource at /; GET /livez, /readyz, /metrics or /pool, \
              POST /shutdown, /quiet, /resume, /tasks/{id}/stop or /groups/{group}/{pause|resume|stop}",
         ),
     ] {
@@ -209,7 +209,7 @@ async fn free_port() -> (TcpListener, SocketAddr) {
 }
 
 #[tokio::test]
-async fn a_taken_default_gives_way_to_a_free_port() {
+async fn a_free_port_replaces_a_default_in_use() {
     let (_taken, addr) = free_port().await;
     let got = bind::listen(None, addr).await.unwrap().local_addr().unwrap();
     assert_eq!(got.ip(), addr.ip());
@@ -217,20 +217,20 @@ async fn a_taken_default_gives_way_to_a_free_port() {
 }
 
 #[tokio::test]
-async fn a_taken_address_asked_for_by_name_is_refused() {
+async fn a_configured_address_in_use_is_refused() {
     let (_taken, addr) = free_port().await;
     let error = bind(&Common { admin: Some(addr), ..Common::default() }).await.err().unwrap();
     assert_eq!(
         error.to_string(),
         format!(
             "setting admin = {addr} (--admin or GARENNE_ADMIN) is refused: the address is already in use: \
-             stop what listens there, name another one, or none for a free port"
+             stop the process that listens there, choose another address, or leave the setting out"
         )
     );
     assert_eq!(error.exit(), Exit::Config);
 }
 
-/// A served port, the way to stop it, and the end of serving.
+/// A served port, the sender that stops it, and the serving task.
 async fn served(header_timeout: Duration) -> (SocketAddr, oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
     let (listener, addr) = free_port().await;
     let config = AdminConfig::new(listener, None).unwrap().with_header_timeout(header_timeout);
@@ -244,19 +244,19 @@ async fn served(header_timeout: Duration) -> (SocketAddr, oneshot::Sender<()>, t
 }
 
 #[tokio::test]
-async fn the_port_answers_until_it_is_told_to_stop() {
+async fn the_port_serves_until_shutdown() {
     let (addr, stop, serving) = served(Duration::from_secs(10)).await;
     let mut idle = TcpStream::connect(addr).await.unwrap();
     let answer = answered(addr, "GET /livez HTTP/1.1\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("ok\n"), "{answer}");
     stop.send(()).unwrap();
     serving.await.unwrap();
-    // An idle client neither holds up the stop nor is left hanging.
+    // An idle client does not delay the shutdown, and its connection is closed.
     assert_eq!(idle.read(&mut [0; 64]).await.unwrap_or(0), 0);
     assert!(TcpStream::connect(addr).await.is_err());
 }
 
-/// The whole answer to a request of these lines.
+/// The whole response to a request with these lines.
 async fn answered(addr: SocketAddr, lines: &str) -> String {
     let mut client = TcpStream::connect(addr).await.unwrap();
     client.write_all(format!("{lines}host: x\r\nconnection: close\r\n\r\n").as_bytes()).await.unwrap();
@@ -266,36 +266,36 @@ async fn answered(addr: SocketAddr, lines: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_process_is_watched_and_stopped_before_it_has_begun() {
+async fn a_process_can_be_observed_and_stopped_before_it_has_started() {
     let (listener, addr) = free_port().await;
     let config = AdminConfig::new(listener, Some("t".to_owned().into())).unwrap();
-    let (orders, mut ordered) = mpsc::channel(1);
-    let port = AdminPort::open(config, Metrics::new("test"), Mode::Hard, orders, "not begun");
+    let (commands, mut received) = mpsc::channel(1);
+    let port = AdminPort::open(config, Metrics::new("test"), Mode::Hard, commands, "not started");
     let ready = "GET /readyz HTTP/1.1\r\n";
     let answer = answered(addr, ready).await;
-    assert!(answer.ends_with(r#"{"ready":false,"reasons":["not begun"]}"#), "{answer}");
+    assert!(answer.ends_with(r#"{"ready":false,"reasons":["not started"]}"#), "{answer}");
     let stop = "POST /shutdown HTTP/1.1\r\nauthorization: Bearer t\r\n";
     let answer = answered(addr, stop).await;
     assert!(answer.starts_with("HTTP/1.1 202 "), "{answer}");
-    assert_eq!(ordered.recv().await, Some(Command::Shutdown(Mode::Hard)));
+    assert_eq!(received.recv().await, Some(Command::Shutdown(Mode::Hard)));
 
     let process = Arc::new(Process::default());
     port.begin(Arc::clone(&process));
     assert!(answered(addr, ready).await.ends_with(r#"{"ready":true}"#));
     answered(addr, stop).await;
-    assert_eq!(*process.told.lock().unwrap(), ["Shutdown(Hard)"]);
+    assert_eq!(*process.calls.lock().unwrap(), ["Shutdown(Hard)"]);
 
     port.close().await;
     assert!(TcpStream::connect(addr).await.is_err());
 }
 
 #[tokio::test]
-async fn a_head_that_never_ends_is_cut_off() {
+async fn a_request_head_that_never_ends_times_out() {
     let (addr, _stop, _serving) = served(Duration::from_millis(20)).await;
     let mut client = TcpStream::connect(addr).await.unwrap();
     client.write_all(b"GET /livez HTTP/1.1\r\nhost: ").await.unwrap();
     let mut answer = Vec::new();
-    // Ends when the server closes, however it words that.
+    // Ends when the server closes the connection, with an error or without.
     let _ = client.read_to_end(&mut answer).await;
     assert!(!answer.starts_with(b"HTTP/1.1 200"));
 }

@@ -1,4 +1,4 @@
-//! The broker connections, and what is published on them.
+//! Metrics of broker connections and publishes.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -7,19 +7,19 @@ use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Re
 
 use super::register::{self, CONFIRMS};
 
-/// What a connection is for; the label of `garenne_connection_up` and part of its name.
+/// The purpose of a connection: a metric label, and part of the connection's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// Publishes with confirms.
     Publish,
     /// Consumes and settles.
     Consume,
-    /// An operator's look or a declaration.
+    /// Operator commands and topology declarations.
     Operate,
 }
 
 impl Role {
-    /// The label.
+    /// The role as a metric label.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Publish => "publish",
@@ -29,18 +29,18 @@ impl Role {
     }
 }
 
-/// How a publish ended.
+/// The result of a publish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PublishResult {
-    /// The broker has it.
+    /// The broker confirmed it.
     Confirmed,
-    /// No queue takes it.
+    /// The broker returned it: no queue is bound for it.
     Returned,
     /// The broker refused it: a queue is full or unavailable.
     Refused,
-    /// Sent, and no answer came; it may be there.
+    /// Sent, but no confirm arrived; the broker may have stored it.
     Unconfirmed,
-    /// Not sent: no connection, too much in flight, or over a limit.
+    /// Not sent: no connection, no in-flight permit, or too large.
     NotSent,
 }
 
@@ -61,12 +61,12 @@ impl PublishResult {
     }
 }
 
-/// Connection and publisher metrics; a clone counts into the same.
+/// Metrics of connections and publishers. Clones share the counters.
 #[derive(Debug, Clone)]
 pub struct ConnectionMetrics {
     up: IntGaugeVec,
     reconnects: IntCounterVec,
-    /// `garenne_connection_blocked`: 1 while the broker lets nobody publish.
+    /// `garenne_connection_blocked`: 1 while the broker blocks publishers.
     pub blocked: IntGauge,
     published: [IntCounter; PublishResult::ALL.len()],
     /// `garenne_publish_confirm_seconds`
@@ -78,7 +78,7 @@ impl ConnectionMetrics {
         let published = register::counters(
             registry,
             "garenne_published_total",
-            "Messages published, by how that ended.",
+            "Messages published, by result.",
             &["result"],
         );
         Self {
@@ -91,25 +91,25 @@ impl ConnectionMetrics {
             reconnects: register::counters(
                 registry,
                 "garenne_reconnects_total",
-                "Connections rebuilt after a loss.",
+                "Connections opened again after a loss.",
                 &["role"],
             ),
             blocked: register::gauge(
                 registry,
                 "garenne_connection_blocked",
-                "1 while the broker lets nobody publish.",
+                "1 while the broker blocks publishers.",
             ),
             published: PublishResult::ALL.map(|result| published.with_label_values(&[result.as_str()])),
             confirm: register::histogram(
                 registry,
                 "garenne_publish_confirm_seconds",
-                "From sending a message to the broker's confirm.",
+                "Time from sending a message to the broker's confirm.",
                 CONFIRMS,
             ),
         }
     }
 
-    /// `garenne_connection_up`; set it, for the role appears with its first value.
+    /// `garenne_connection_up`; exported for a role once its value is set.
     pub fn up(&self, role: Role) -> IntGauge {
         self.up.with_label_values(&[role.as_str()])
     }
@@ -119,7 +119,7 @@ impl ConnectionMetrics {
         self.reconnects.with_label_values(&[role.as_str()])
     }
 
-    /// Every role that has a connection or had one.
+    /// The connections of each role that has or had one.
     pub(super) fn counts(&self) -> BTreeMap<String, ConnectionBeat> {
         let mut counts: BTreeMap<String, ConnectionBeat> = BTreeMap::new();
         for (mut labels, up) in register::series(&self.up) {
@@ -131,8 +131,7 @@ impl ConnectionMetrics {
         counts
     }
 
-    /// Counts a publish into `garenne_published_total` and, where the broker confirmed it, the time
-    /// that took.
+    /// Counts a publish in `garenne_published_total` and, if it was confirmed, observes `took`.
     pub fn published(&self, result: PublishResult, took: Duration) {
         self.published[result as usize].inc();
         if result == PublishResult::Confirmed {

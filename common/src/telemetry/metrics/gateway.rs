@@ -5,7 +5,7 @@ use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
 use super::register;
 
-/// Requests and connections of the sensor gateway; a clone counts into the same.
+/// Metrics of the sensor gateway. Clones share the counters.
 #[derive(Debug, Clone)]
 pub struct GatewayMetrics {
     requests: IntCounterVec,
@@ -24,27 +24,27 @@ impl GatewayMetrics {
             connections: register::gauges(
                 registry,
                 "garenne_gateway_connections",
-                "Connections by server and what they do.",
+                "Connections, by server and state.",
                 &["server", "state"],
             ),
         }
     }
 
-    /// `garenne_gateway_requests_total`. Both labels are words of the gateway's own, never of a
-    /// client's: `protocol` such as `http` or `tcp`, `status` an HTTP code or a line's `ok`/error code.
+    /// `garenne_gateway_requests_total`. The gateway chooses both labels, never a client: `protocol`, such as `http`
+    /// or `tcp`, and `status`, an HTTP status or a line protocol's `ok` or error code.
     pub fn requests(&self, protocol: &str, status: &str) -> IntCounter {
         self.requests.with_label_values(&[protocol, status])
     }
 
-    /// `garenne_gateway_connections` of one kind of server in one state.
+    /// `garenne_gateway_connections` of a server model in one state.
     pub fn connections(&self, server: &str, state: &str) -> IntGauge {
         self.connections.with_label_values(&[server, state])
     }
 
-    /// Connections by state and requests by status, over all servers and protocols.
+    /// Connections by state and requests by status, summed over servers and protocols.
     pub(super) fn counts(&self) -> GatewayBeat {
         let mut counts = GatewayBeat::default();
-        // Labels come in the order of their names: server, state; protocol, status.
+        // Label values are sorted by label name: server, state; protocol, status.
         for (labels, connections) in register::series(&self.connections) {
             *counts.connections.entry(labels[1].clone()).or_default() += connections as i64;
         }

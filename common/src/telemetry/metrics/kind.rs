@@ -1,4 +1,4 @@
-//! What happens to tasks of one kind.
+//! Metrics per kind of task.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{PoisonError, RwLock};
@@ -11,27 +11,27 @@ use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, Registry};
 
 use super::register::{self, DURATIONS};
 
-/// The label of every kind that no handler was registered for.
+/// The label of all kinds that are not registered.
 pub const UNKNOWN_KIND: &str = "unknown";
 
-/// How one attempt at a task ended; what became of the message is its settlement.
+/// How one execution of a task ended. How its delivery ended is its [`Settlement`](crate::shutdown::Settlement).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TaskOutcome {
-    /// Done, and the sinks accepted it.
+    /// The handler succeeded and the sinks accepted the result.
     Success,
-    /// The handler failed in a way that may pass.
+    /// The handler failed with a retryable error.
     Error,
     /// The handler panicked.
     Panic,
-    /// The deadline passed.
+    /// The task exceeded its deadline.
     Timeout,
-    /// The handler refused it for good.
+    /// The handler rejected the task; it is not retried.
     Rejected,
-    /// The handler put it off; no attempt spent.
+    /// The handler deferred the task; this is not an attempt.
     Snoozed,
     /// An operator stopped it.
     Stopped,
-    /// Shutdown interrupted it; no attempt spent.
+    /// Shutdown interrupted it; this is not an attempt.
     Interrupted,
 }
 
@@ -63,7 +63,7 @@ impl TaskOutcome {
     }
 }
 
-/// The families that a kind's metrics belong to, and the kinds that have their own.
+/// The metric families labelled by kind, and the handles of the registered kinds.
 pub(super) struct Kinds {
     tasks: IntCounterVec,
     dead: IntCounterVec,
@@ -77,19 +77,19 @@ impl Kinds {
         let tasks = register::counters(
             registry,
             "garenne_tasks_total",
-            "Attempts by how they ended.",
+            "Attempts, by outcome.",
             &["kind", "outcome"],
         );
         let dead = register::counters(
             registry,
             "garenne_dead_total",
-            "Tasks put into the dead-letter queue, by reason.",
+            "Tasks moved to the dead-letter queue, by reason.",
             &["kind", "reason"],
         );
         let duration = register::histograms(
             registry,
             "garenne_task_duration_seconds",
-            "From the start of an attempt to its end.",
+            "Duration of an attempt.",
             &["kind"],
             DURATIONS,
         );
@@ -110,7 +110,7 @@ impl Kinds {
         known.get(kind).unwrap_or(&self.unknown).clone()
     }
 
-    /// What was counted so far; kinds without anything are left out.
+    /// The counts so far, without the kinds that had no task.
     pub(super) fn counts(&self) -> BTreeMap<String, KindBeat> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let mut counts: BTreeMap<String, KindBeat> =
@@ -126,7 +126,7 @@ impl Kinds {
     }
 }
 
-/// One kind's metrics; a clone counts into the same.
+/// The metrics of one kind. Clones share the counters.
 #[derive(Debug, Clone)]
 pub struct KindMetrics {
     label: String,
@@ -146,13 +146,13 @@ impl KindMetrics {
         }
     }
 
-    /// Counts an attempt into `garenne_tasks_total` and `garenne_task_duration_seconds`.
+    /// Counts an attempt in `garenne_tasks_total` and observes `took` in `garenne_task_duration_seconds`.
     pub fn ended(&self, outcome: TaskOutcome, took: Duration) {
         self.outcomes[outcome as usize].inc();
         self.duration.observe(took.as_secs_f64());
     }
 
-    /// Counts an attempt of which no duration is known.
+    /// Counts an attempt without a known duration.
     pub fn counted(&self, outcome: TaskOutcome) {
         self.outcomes[outcome as usize].inc();
     }
@@ -181,7 +181,7 @@ impl KindMetrics {
         KindBeat { started: outcomes.values().sum(), outcomes, dead: BTreeMap::new(), seconds, buckets }
     }
 
-    /// Counts into `garenne_dead_total`; rare, so a reason appears with its first dead letter.
+    /// Counts in `garenne_dead_total`. A reason is exported from its first dead letter on.
     pub fn dead(&self, reason: DeadReason) {
         self.dead.with_label_values(&[self.label.as_str(), reason.as_str()]).inc();
     }

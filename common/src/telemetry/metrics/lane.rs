@@ -1,4 +1,4 @@
-//! What happens on one lane.
+//! Metrics per lane.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, I
 use super::register::{self, WAITS};
 use crate::shutdown::Settlement;
 
-/// The families that a lane's metrics belong to.
+/// The metric families labelled by lane.
 pub(super) struct Lanes {
     deliveries: IntCounterVec,
     redeliveries: IntCounterVec,
@@ -26,44 +26,44 @@ impl Lanes {
             deliveries: register::counters(
                 registry,
                 "garenne_deliveries_total",
-                "Messages the broker delivered.",
+                "Messages delivered by the broker.",
                 lane,
             ),
             redeliveries: register::counters(
                 registry,
                 "garenne_redeliveries_total",
-                "Deliveries that somebody had before.",
+                "Deliveries with the redelivered flag.",
                 lane,
             ),
             settlements: register::counters(
                 registry,
                 "garenne_settlements_total",
-                "Deliveries by what became of them.",
+                "Deliveries, by settlement.",
                 &["lane", "settlement"],
             ),
             wait: register::histograms(
                 registry,
                 "garenne_task_wait_seconds",
-                "From delivery to the start of the task.",
+                "Time from delivery to the start of the task.",
                 lane,
                 WAITS,
             ),
             queue_length: register::gauges(
                 registry,
                 "garenne_pool_queue_length",
-                "Tasks delivered and not settled yet: queued, running and settling.",
+                "Tasks delivered and not yet settled: queued, running and settling.",
                 lane,
             ),
             queue_capacity: register::gauges(
                 registry,
                 "garenne_pool_queue_capacity",
-                "Most tasks delivered and not settled: the lane's prefetch.",
+                "Limit of tasks delivered and not yet settled: the lane's prefetch.",
                 lane,
             ),
             workers: register::gauges(
                 registry,
                 "garenne_pool_workers",
-                "Pool workers by what they do.",
+                "Pool workers, by state.",
                 &["lane", "state"],
             ),
             restarts: register::counters(
@@ -92,12 +92,12 @@ impl Lanes {
     }
 }
 
-/// One lane's metrics; a clone counts into the same.
+/// The metrics of one lane. Clones share the counters.
 #[derive(Debug, Clone)]
 pub struct LaneMetrics {
     /// `garenne_deliveries_total`
     pub deliveries: IntCounter,
-    /// `garenne_redeliveries_total`; these are deliveries too.
+    /// `garenne_redeliveries_total`; redeliveries are counted as deliveries as well.
     pub redeliveries: IntCounter,
     settlements: [IntCounter; Settlement::ALL.len()],
     /// `garenne_task_wait_seconds`
@@ -125,33 +125,33 @@ impl LaneMetrics {
         }
     }
 
-    /// Counts into `garenne_settlements_total`.
+    /// Counts one delivery in `garenne_settlements_total`.
     pub fn settled(&self, settlement: Settlement) {
         self.settlements[settlement as usize].inc();
     }
 
-    /// Counts `count` deliveries that came to the same end.
+    /// Counts `count` deliveries with the same settlement.
     pub fn settled_many(&self, settlement: Settlement, count: u64) {
         self.settlements[settlement as usize].inc_by(count);
     }
 
-    /// Deliveries that are not settled yet.
+    /// Number of deliveries not settled yet.
     pub fn held(&self) -> u64 {
         self.deliveries.get().saturating_sub(self.settled_total())
     }
 
-    /// Deliveries settled so far, of whichever settlement.
+    /// Number of settled deliveries so far.
     pub fn settled_total(&self) -> u64 {
         self.settlements.iter().map(IntCounter::get).sum()
     }
 
-    /// Deliveries taken off the queue so far: done, or copied to where they go next.
+    /// Number of deliveries removed from the queue so far: succeeded, or copied to another queue.
     pub fn removed_total(&self) -> u64 {
         let settlements = [Settlement::Acked, Settlement::Retried, Settlement::Dead, Settlement::Quarantined];
         settlements.into_iter().map(|settlement| self.settlements[settlement as usize].get()).sum()
     }
 
-    /// The time from delivery to the start of the task.
+    /// Observes the time from delivery to the start of the task.
     pub fn waited(&self, wait: Duration) {
         self.wait.observe(wait.as_secs_f64());
     }

@@ -1,24 +1,24 @@
-//! Making metrics. Names are constants of this crate: a bad or double one is a mistake that every
-//! start shows, hence the panics.
+//! Registers metrics. Names are constants of this crate: an invalid or duplicate one fails every start, hence the
+//! panics.
 
 use prometheus::core::Collector;
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
-/// The bounds of a task's duration, from the shortest worth measuring to the longest that a deadline lets
-/// run; in seconds.
+/// Histogram buckets of a task's duration, in seconds, up to the longest usual deadline.
 pub const DURATIONS: &[f64] = &[
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
     30.0, 60.0, 120.0, 300.0, 600.0,
 ];
 
-/// From an idle pool to the broker's default consumer timeout of 30 minutes; in seconds.
+/// Histogram buckets of the wait for a pool worker, in seconds, up to the broker's default consumer timeout of 30
+/// min.
 pub(super) const WAITS: &[f64] = &[
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0,
 ];
 
-/// From a loopback broker to the longest a publisher waits; in seconds.
+/// Histogram buckets of the time until a confirm, in seconds, from a loopback broker to a publisher's timeout.
 pub(super) const CONFIRMS: &[f64] =
     &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
@@ -56,18 +56,18 @@ pub(super) fn histograms(
     registered(registry, HistogramVec::new(opts, labels))
 }
 
-/// `garenne_build_info`, always 1: what runs here is in the labels.
+/// `garenne_build_info`: version and role as labels of a constant 1.
 pub(super) fn build_info(registry: &Registry, role: &str) {
     let info = gauges(
         registry,
         "garenne_build_info",
-        "What runs here, in the labels; the value is always 1.",
+        "Version and role, as labels of a constant 1.",
         &["version", "role"],
     );
     info.with_label_values(&[env!("CARGO_PKG_VERSION"), role]).set(1);
 }
 
-/// The `process_…` metrics, where the platform has them.
+/// The `process_…` metrics, on Linux only.
 pub(super) fn process(registry: &Registry) {
     #[cfg(target_os = "linux")]
     registry
@@ -77,7 +77,7 @@ pub(super) fn process(registry: &Registry) {
     let _ = registry;
 }
 
-/// Every series of a family: its labels' values in the order of their names, and its value.
+/// The series of a family: label values, sorted by label name, and the counter's or gauge's value.
 pub(super) fn series(family: &impl Collector) -> Vec<(Vec<String>, f64)> {
     let mut all = Vec::new();
     for family in family.collect() {

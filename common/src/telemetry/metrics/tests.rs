@@ -7,7 +7,7 @@ use super::*;
 use crate::shutdown::Settlement;
 use crate::telemetry::metrics::Role;
 
-/// Every series with its value, as a scraper reads them.
+/// The encoded series and their values.
 fn scrape(metrics: &Metrics) -> BTreeMap<String, f64> {
     let text = metrics.encode();
     let lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -19,7 +19,7 @@ fn scrape(metrics: &Metrics) -> BTreeMap<String, f64> {
         .collect()
 }
 
-/// Family name to type and label names, `le` left out.
+/// Type and label names, without `le`, by family name.
 fn families(metrics: &Metrics) -> BTreeMap<String, (String, Vec<String>)> {
     let gathered = metrics.registry().gather();
     gathered
@@ -76,7 +76,7 @@ fn names_types_and_labels_are_the_documented_ones() {
 }
 
 #[test]
-fn handles_count_where_they_say() {
+fn handles_count_in_their_series() {
     let metrics = Metrics::new("worker");
     let lane = metrics.lane("fast");
     lane.delivered(false);
@@ -113,7 +113,7 @@ fn handles_count_where_they_say() {
 }
 
 #[test]
-fn kinds_nobody_registered_share_one_label() {
+fn unregistered_kinds_share_one_label() {
     let metrics = Metrics::new("worker");
     for n in 0..1000 {
         metrics.kind(&format!("made.up.{n}")).counted(TaskOutcome::Rejected);
@@ -124,7 +124,7 @@ fn kinds_nobody_registered_share_one_label() {
 }
 
 #[test]
-fn gauges_are_refreshed_when_they_are_read() {
+fn gauges_are_refreshed_before_each_encode() {
     let metrics = Metrics::new("worker");
     let stuck = metrics.tasks_stuck().clone();
     metrics.before_encode(move || stuck.inc());

@@ -1,4 +1,4 @@
-//! Spans on their way to the collector: bounded, counted, and nobody's trouble.
+//! The export of spans to the collector: bounded and counted, in a thread of its own.
 
 use std::{
     fmt,
@@ -19,95 +19,97 @@ use opentelemetry_sdk::{
 use prometheus::IntCounter;
 use tokio::runtime::Handle;
 
-use super::post::{Post, Problem};
+use super::collector_client::{CollectorClient, LastProblem};
 use crate::telemetry::Metrics;
 
-/// Spans that wait at most, about 4 MB of them; what comes beyond is dropped.
-const MOST_WAITING: usize = 4096;
+/// Most spans that wait for export, about 4 MB; further ones are dropped.
+const MAX_WAITING: usize = 4096;
 
-/// Starts what exports to `url`.
+/// Starts the export to `url`, within `timeout` per batch.
 ///
 /// # Errors
-/// In words: why it cannot be posted to.
+/// Why the exporter cannot be built, on one line.
 pub(super) fn start(
     url: String,
     timeout: Duration,
     metrics: &Metrics,
     runtime: Handle,
 ) -> Result<impl SpanProcessor + 'static, String> {
-    let post = Post::new(url.starts_with("https:"), timeout, runtime)?;
-    let flow = Arc::new(Flow::new(metrics));
-    let problem = post.problem();
+    let client = CollectorClient::new(url.starts_with("https:"), timeout, runtime)?;
+    let state = Arc::new(ExportState::new(metrics));
+    let problem = client.problem();
     let otlp = Otlp::builder()
         .with_http()
-        .with_http_client(post)
+        .with_http_client(client)
         .with_endpoint(url)
         .with_timeout(timeout)
         .build()
         .map_err(|error| error.to_string())?;
-    let exporter = Counted { next: otlp, flow: Arc::clone(&flow), problem };
-    Ok(Bounded { next: batches(exporter), flow })
+    let exporter = CountingExporter { next: otlp, state: Arc::clone(&state), problem };
+    Ok(BoundedProcessor { next: batches(exporter), state })
 }
 
-/// Gathers spans and exports them from a thread of its own. How often is `OTEL_BSP_SCHEDULE_DELAY`'s to say.
+/// Collects spans into batches and exports them from its own thread, every `OTEL_BSP_SCHEDULE_DELAY`.
 fn batches(exporter: impl SpanExporter + 'static) -> BatchSpanProcessor {
-    let config = BatchConfigBuilder::default().with_max_queue_size(MOST_WAITING).build();
+    let config = BatchConfigBuilder::default().with_max_queue_size(MAX_WAITING).build();
     BatchSpanProcessor::builder(exporter).with_batch_config(config).build()
 }
 
-/// What became of the spans.
-struct Flow {
+/// State of the export and counts of spans by result.
+struct ExportState {
+    /// Spans that ended and were not handed to the exporter yet.
     waiting: AtomicUsize,
     exported: IntCounter,
     failed: IntCounter,
     dropped: IntCounter,
-    /// Whether somebody was told that spans are dropped.
-    told: AtomicBool,
+    /// Whether the log says that spans are dropped; it says so once.
+    drop_logged: AtomicBool,
     /// Whether the last batch could not be exported.
-    away: AtomicBool,
+    failing: AtomicBool,
 }
 
-impl Flow {
+impl ExportState {
     fn new(metrics: &Metrics) -> Self {
         Self {
             waiting: AtomicUsize::new(0),
             exported: metrics.spans("exported"),
             failed: metrics.spans("failed"),
             dropped: metrics.spans("dropped"),
-            told: AtomicBool::new(false),
-            away: AtomicBool::new(false),
+            drop_logged: AtomicBool::new(false),
+            failing: AtomicBool::new(false),
         }
     }
 }
 
-impl fmt::Debug for Flow {
+impl fmt::Debug for ExportState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Flow").field("waiting", &self.waiting).finish_non_exhaustive()
+        f.debug_struct("ExportState").field("waiting", &self.waiting).finish_non_exhaustive()
     }
 }
 
-/// Lets in what there is room for. The queue behind it has the same bound, and would drop without a count.
+/// Drops and counts spans beyond [`MAX_WAITING`]. The batch processor's queue has the same bound, but drops without a
+/// count.
 #[derive(Debug)]
-struct Bounded<P> {
+struct BoundedProcessor<P> {
     next: P,
-    flow: Arc<Flow>,
+    state: Arc<ExportState>,
 }
 
-impl<P: SpanProcessor> SpanProcessor for Bounded<P> {
+impl<P: SpanProcessor> SpanProcessor for BoundedProcessor<P> {
     fn on_start(&self, span: &mut Span, context: &Context) {
         self.next.on_start(span, context);
     }
 
     fn on_end(&self, span: SpanData) {
-        if self.flow.waiting.fetch_add(1, Relaxed) < MOST_WAITING {
+        if self.state.waiting.fetch_add(1, Relaxed) < MAX_WAITING {
             return self.next.on_end(span);
         }
-        self.flow.waiting.fetch_sub(1, Relaxed);
-        self.flow.dropped.inc();
-        if !self.flow.told.swap(true, Relaxed) {
+        self.state.waiting.fetch_sub(1, Relaxed);
+        self.state.dropped.inc();
+        if !self.state.drop_logged.swap(true, Relaxed) {
             tracing::warn!(
-                waiting = MOST_WAITING,
-                "spans are dropped: the collector is slower than they come; garenne_spans_total counts them, otlp.ratio keeps fewer"
+                waiting = MAX_WAITING,
+                "dropping spans: the collector is too slow; garenne_spans_total counts them, a lower otlp.ratio keeps fewer"
             );
         }
     }
@@ -125,31 +127,31 @@ impl<P: SpanProcessor> SpanProcessor for Bounded<P> {
     }
 }
 
-/// Counts what is exported, and tells once when that fails and once when it works again.
+/// Counts exported and failed spans, and logs the first failure and the recovery.
 #[derive(Debug)]
-struct Counted<E> {
+struct CountingExporter<E> {
     next: E,
-    flow: Arc<Flow>,
-    problem: Problem,
+    state: Arc<ExportState>,
+    problem: LastProblem,
 }
 
-impl<E: SpanExporter> SpanExporter for Counted<E> {
+impl<E: SpanExporter> SpanExporter for CountingExporter<E> {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let count = batch.len();
-        self.flow.waiting.fetch_sub(count, Relaxed);
+        self.state.waiting.fetch_sub(count, Relaxed);
         let outcome = self.next.export(batch).await;
         match &outcome {
             Ok(()) => {
-                self.flow.exported.inc_by(count as u64);
-                if self.flow.away.swap(false, Relaxed) {
-                    tracing::info!("the collector takes spans again");
+                self.state.exported.inc_by(count as u64);
+                if self.state.failing.swap(false, Relaxed) {
+                    tracing::info!("the collector accepts spans again");
                 }
             }
             Err(error) => {
-                self.flow.failed.inc_by(count as u64);
+                self.state.failed.inc_by(count as u64);
                 let problem = self.problem.take().unwrap_or_else(|| error.to_string());
-                if !self.flow.away.swap(true, Relaxed) {
-                    tracing::warn!(problem, "the collector takes no spans: they are dropped until it does");
+                if !self.state.failing.swap(true, Relaxed) {
+                    tracing::warn!(problem, "the collector accepts no spans: they are dropped until it does");
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Spans kept in this process: for tests of whoever makes them.
+//! Records spans in memory, for tests.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ use opentelemetry_sdk::{
     trace::{Span, SpanData, SpanProcessor},
 };
 
-/// Every span that has ended; a clone shows the same.
+/// The spans that have ended. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Recorder(Arc<Mutex<Vec<Recorded>>>);
 
@@ -24,7 +24,7 @@ pub struct Recorder(Arc<Mutex<Vec<Recorded>>>);
 pub struct Recorded {
     /// Its name.
     pub name: String,
-    /// Its side of a call.
+    /// Client, server, producer, consumer or internal.
     pub kind: SpanKind,
     /// The trace's id, hexadecimal.
     pub trace_id: String,
@@ -32,11 +32,11 @@ pub struct Recorded {
     pub span_id: String,
     /// Its parent's id; zeros where it has none.
     pub parent_id: String,
-    /// What was said of it, as text.
+    /// Its attributes, with values as text.
     pub attributes: BTreeMap<String, String>,
     /// The ids of the spans it is linked to.
     pub links: Vec<String>,
-    /// Why it failed, where it did.
+    /// The description of its error status, if it failed.
     pub error: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! One span that is kept.
+//! One recorded span.
 
 use std::{borrow::Cow, time::SystemTime};
 
@@ -9,9 +9,9 @@ use opentelemetry::{
 };
 use opentelemetry_sdk::trace::Span as SdkSpan;
 
-use super::read;
+use super::to_span_context;
 
-/// A span under way. Dropped, it ends.
+/// A running span. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Span(SdkSpan);
 
@@ -20,22 +20,22 @@ impl Span {
         Self(span)
     }
 
-    /// Names it.
+    /// Sets its name.
     pub fn name(&mut self, name: impl Into<Cow<'static, str>>) {
         self.0.update_name(name);
     }
 
-    /// Says something of it, by a name of OpenTelemetry's semantic conventions where there is one.
+    /// Sets an attribute; use the name of OpenTelemetry's semantic conventions if there is one.
     pub fn set(&mut self, name: &'static str, value: impl Into<Value>) {
         self.0.set_attribute(KeyValue::new(name, value));
     }
 
-    /// Notes another trace that it works for.
+    /// Links it to a span of another trace.
     pub fn link(&mut self, context: &TraceContext) {
-        self.0.add_link(read(context), Vec::new());
+        self.0.add_link(to_span_context(context), Vec::new());
     }
 
-    /// Marks it as failed.
+    /// Sets its status to an error.
     pub fn failed(&mut self, why: impl Into<Cow<'static, str>>) {
         self.0.set_status(Status::error(why));
     }
@@ -45,7 +45,7 @@ impl Span {
         self.0.end();
     }
 
-    /// Ends it at another time than now.
+    /// Ends it with the timestamp `at`.
     pub fn end_at(mut self, at: SystemTime) {
         self.0.end_with_timestamp(at);
     }

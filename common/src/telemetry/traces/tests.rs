@@ -7,11 +7,11 @@ fn context(parent: &str) -> TraceContext {
 }
 
 fn never(_: &mut Span) {
-    panic!("nobody keeps this span");
+    panic!("this span is not recorded");
 }
 
 #[test]
-fn off_everything_goes_on_where_it_was() {
+fn with_traces_off_the_context_is_passed_on() {
     let traces = Traces::default();
     assert!(!traces.is_on());
     let Begun { context: next, span } = traces.begin(Some(&context(PARENT)), SpanKind::Server, never);
@@ -20,7 +20,7 @@ fn off_everything_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_span_belongs_to_the_trace_it_was_begun_in_and_the_next_one_to_it() {
+fn a_span_continues_its_parents_trace_and_is_the_parent_of_the_next() {
     let (traces, recorder) = Traces::recorded();
     let outer = traces.begin(Some(&context(PARENT)), SpanKind::Server, |span| {
         span.name("outer");
@@ -42,7 +42,7 @@ fn a_span_belongs_to_the_trace_it_was_begun_in_and_the_next_one_to_it() {
 }
 
 #[test]
-fn without_a_trace_one_begins() {
+fn without_a_parent_a_new_trace_begins() {
     let (traces, recorder) = Traces::recorded();
     let begun = traces.begin(None, SpanKind::Server, |span| span.name("root"));
     let context = begun.context.unwrap();
@@ -53,7 +53,7 @@ fn without_a_trace_one_begins() {
 }
 
 #[test]
-fn what_is_not_sampled_is_passed_on_as_such_and_costs_no_span() {
+fn an_unsampled_context_is_passed_on_and_makes_no_span() {
     let (traces, recorder) = Traces::recorded_as(&Otlp { ratio: 0.0, ..Otlp::default() });
     let begun = traces.begin(None, SpanKind::Server, never).context.unwrap();
     assert!(!begun.is_sampled(), "{begun:?}");
@@ -61,11 +61,11 @@ fn what_is_not_sampled_is_passed_on_as_such_and_costs_no_span() {
     assert_eq!(next, Some(begun));
     let begun_elsewhere = traces.begin(Some(&context(PARENT)), SpanKind::Client, |span| span.name("kept"));
     drop(begun_elsewhere);
-    assert_eq!(recorder.spans().len(), 1, "whoever began the trace decided");
+    assert_eq!(recorder.spans().len(), 1, "the parent decided");
 }
 
 #[test]
-fn samplers_that_do_not_ask_the_parent_decide_themselves() {
+fn only_parent_based_samplers_follow_the_parent() {
     let unsampled = context(&PARENT.replace("-01", "-00"));
     let kept = |sampler, ratio, parent: &TraceContext| {
         let (traces, recorder) = Traces::recorded_as(&Otlp { sampler, ratio, ..Otlp::default() });
@@ -83,7 +83,7 @@ fn samplers_that_do_not_ask_the_parent_decide_themselves() {
 }
 
 #[test]
-fn a_share_of_the_traces_is_kept() {
+fn the_ratio_of_traces_is_kept() {
     let (traces, recorder) = Traces::recorded_as(&Otlp { ratio: 0.1, ..Otlp::default() });
     (0..2000).for_each(|_| drop(traces.begin(None, SpanKind::Server, |_| ())));
     let kept = recorder.spans().len();

@@ -1,4 +1,4 @@
-//! Log lines without hidden characters: field values are foreign text.
+//! Log lines without hidden characters: field values may be untrusted text.
 
 use std::{
     error::Error,
@@ -14,7 +14,7 @@ use tracing_subscriber::{
 
 use crate::text::{PrintableWriter, printable_json};
 
-/// Writes an event's message and fields as the subscriber's own formatter does, and escapes what is hidden in
+/// Formats an event's message and fields as the subscriber's default formatter does, and escapes hidden characters in
 /// them. One event is one line.
 pub(super) struct PrintableFields;
 
@@ -42,7 +42,7 @@ impl FieldVisitor<'_> {
             name => {
                 let name = name.strip_prefix("r#").unwrap_or(name);
                 match self.writer.has_ansi_escapes() {
-                    // The name in italics, the sign dimmed.
+                    // The name in italics, the equals sign dimmed.
                     true => write!(self.writer, "\x1b[3m{name}\x1b[0m\x1b[2m=\x1b[0m")?,
                     false => write!(self.writer, "{name}=")?,
                 }
@@ -54,7 +54,7 @@ impl FieldVisitor<'_> {
 
 impl Visit for FieldVisitor<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        // Fields that `log` records carry for the subscriber.
+        // Skips the fields that the `log` bridge adds for the subscriber.
         if self.written.is_ok() && !field.name().starts_with("log.") {
             self.written = self.write(field, value);
         }
@@ -74,7 +74,7 @@ impl Visit for FieldVisitor<'_> {
     }
 }
 
-/// Makes writers of JSON lines whose strings have no hidden character.
+/// Makes writers that escape hidden characters in JSON lines.
 pub(super) struct PrintableLines<M>(pub(super) M);
 
 impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for PrintableLines<M> {
@@ -85,7 +85,7 @@ impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for PrintableLines<M> {
     }
 }
 
-/// The subscriber writes each event at once.
+/// Relies on the subscriber writing each event with a single call.
 pub(super) struct PrintableLine<W>(W);
 
 impl<W: io::Write> io::Write for PrintableLine<W> {

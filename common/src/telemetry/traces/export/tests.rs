@@ -23,7 +23,7 @@ use crate::{
 
 type Taken = Arc<Mutex<Vec<ExportTraceServiceRequest>>>;
 
-/// A collector that answers with this status; without one, never. Its URL and what it took.
+/// Starts a collector that answers with `status`, or never if it is `None`. Returns its URL and what it received.
 async fn collector(status: Option<StatusCode>) -> (String, Taken) {
     let taken = Taken::default();
     let kept = Arc::clone(&taken);
@@ -59,7 +59,7 @@ fn counts(metrics: &Metrics) -> [u64; 3] {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn spans_reach_the_collector_with_who_made_them() {
+async fn spans_reach_the_collector_with_their_resource_attributes() {
     let (url, taken) = collector(Some(StatusCode::OK)).await;
     let (traces, metrics) = exporting_to(&url, Duration::from_secs(10));
     let begun = traces.begin(None, SpanKind::Producer, |span| span.name("publish"));
@@ -87,12 +87,12 @@ async fn spans_reach_the_collector_with_who_made_them() {
     );
     assert_eq!((span.name.as_str(), span.kind), ("publish", 4));
     assert_eq!(counts(&metrics), [1, 0, 0]);
-    assert!(traces.begin(None, SpanKind::Server, |_| ()).span.is_none(), "after the end there are none");
+    assert!(traces.begin(None, SpanKind::Server, |_| ()).span.is_none(), "traces are off after close");
 }
 
-/// It says that there is more to come, and hangs up.
+/// The response announces nine bytes and ends after four.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_breaks_off_is_one_all_the_same() {
+async fn a_truncated_response_counts_by_its_status() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let answering = tokio::spawn(async move {
@@ -112,11 +112,11 @@ async fn an_answer_that_breaks_off_is_one_all_the_same() {
     spans(&traces, 1);
     traces.close(Duration::from_secs(10)).await;
     answering.await.unwrap();
-    assert_eq!(counts(&metrics), [1, 0, 0], "nobody was there to be sent it again");
+    assert_eq!(counts(&metrics), [1, 0, 0], "the batch was not sent again");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_collector_refuses_is_counted_and_no_more() {
+async fn spans_that_the_collector_refuses_are_counted_and_not_sent_again() {
     let (url, taken) = collector(Some(StatusCode::BAD_REQUEST)).await;
     let (traces, metrics) = exporting_to(&url, Duration::from_secs(10));
     spans(&traces, 3);
@@ -125,24 +125,24 @@ async fn what_a_collector_refuses_is_counted_and_no_more() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_waits_for_a_collector_that_never_answers() {
+async fn a_collector_that_never_answers_delays_nothing() {
     let (url, _) = collector(None).await;
     let (traces, metrics) = exporting_to(&url, Duration::from_secs(60));
-    // A batch is taken out and never answered; the next ones wait, and the rest is dropped.
+    // One batch is sent and never answered; the next ones wait, and the rest is dropped.
     let began = Instant::now();
-    spans(&traces, 3 * MOST_WAITING);
+    spans(&traces, 3 * MAX_WAITING);
     let [exported, failed, dropped] = counts(&metrics);
     assert_eq!((exported, failed), (0, 0));
-    // What the exporting thread takes out meanwhile is one batch.
-    let most = (2 * MOST_WAITING) as u64;
+    // Meanwhile the export thread removes one batch from the queue.
+    let most = (2 * MAX_WAITING) as u64;
     assert!((most - 512..=most).contains(&dropped), "{dropped}");
     traces.close(Duration::from_millis(200)).await;
     assert!(began.elapsed() < LAST_EXPORT + Duration::from_secs(10), "{:?}", began.elapsed());
 }
 
-/// Nothing listens on the port that was just given back.
+/// Nothing listens on a port that was just closed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_that_is_down_costs_its_spans() {
+async fn spans_fail_if_the_collector_is_down() {
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let (traces, metrics) = exporting_to(&format!("http://{gone}"), Duration::from_secs(1));
     spans(&traces, 2);
@@ -151,22 +151,22 @@ async fn a_collector_that_is_down_costs_its_spans() {
 }
 
 #[test]
-fn the_problem_is_told_in_words() {
-    let problem = Problem::default();
+fn the_problem_names_the_cause() {
+    let problem = LastProblem::default();
     assert_eq!(problem.take(), None);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let refused = runtime.block_on(async {
         let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-        let post = Post::new(false, Duration::from_secs(5), Handle::current()).unwrap();
+        let client = CollectorClient::new(false, Duration::from_secs(5), Handle::current()).unwrap();
         let request = hyper::Request::post(format!("http://{gone}/v1/traces")).body(Bytes::new()).unwrap();
-        let answer = opentelemetry_http::HttpClient::send_bytes(&post, request).await;
+        let answer = opentelemetry_http::HttpClient::send_bytes(&client, request).await;
         assert!(answer.is_err());
-        post.problem().take().unwrap()
+        client.problem().take().unwrap()
     });
     assert!(refused.contains("Connection refused"), "{refused}");
 }
 
-/// Takes spans and lets go of none.
+/// Accepts spans and never exports them.
 #[derive(Debug)]
 struct Hole;
 
@@ -187,9 +187,9 @@ impl SpanProcessor for Hole {
 #[test]
 fn beyond_the_bound_spans_are_dropped_and_counted() {
     let metrics = Metrics::new("test");
-    let bounded = Bounded { next: Hole, flow: Arc::new(Flow::new(&metrics)) };
+    let bounded = BoundedProcessor { next: Hole, state: Arc::new(ExportState::new(&metrics)) };
     let provider = SdkTracerProvider::builder().with_span_processor(bounded).build();
     let tracer = provider.tracer("test");
-    (0..MOST_WAITING + 3).for_each(|_| drop(tracer.start("one")));
+    (0..MAX_WAITING + 3).for_each(|_| drop(tracer.start("one")));
     assert_eq!(counts(&metrics), [0, 0, 3]);
 }

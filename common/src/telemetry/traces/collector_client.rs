@@ -1,7 +1,7 @@
-//! What carries batches to the collector: a small HTTP client on a runtime that is there anyway.
+//! The HTTP client of the span exporter, on the program's own tokio runtime.
 //!
-//! Own glue around hyper's client, because the exporter calls from a thread of its own, where no runtime is,
-//! and the clients that come with it bring a second TLS provider or HTTP/2.
+//! The exporter calls it from its own thread, which has no runtime. The clients that opentelemetry-otlp offers add a
+//! second TLS provider or HTTP/2.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -21,26 +21,26 @@ use opentelemetry_http::{HttpClient, HttpError};
 use rustls::crypto::ring;
 use tokio::runtime::Handle;
 
-/// How much of an answer is read: it holds a count and a sentence.
-const LARGEST_ANSWER: usize = 64 * 1024;
+/// Most bytes of a response body that are read; a regular one holds a count and a message.
+const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 
-/// Posts batches.
+/// Posts batches of spans to the collector.
 #[derive(Debug)]
-pub(super) struct Post {
+pub(super) struct CollectorClient {
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     timeout: Duration,
     runtime: Handle,
-    /// What the last failure was, which the exporter does not pass on.
-    problem: Problem,
+    /// The cause of the last failure, which the exporter does not report.
+    problem: LastProblem,
 }
 
-/// Why the collector could not be had, in words.
+/// Why the last request failed; `None` after a success. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Problem(Arc<Mutex<Option<String>>>);
+pub(super) struct LastProblem(Arc<Mutex<Option<String>>>);
 
-impl Problem {
-    fn is(&self, words: Option<String>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = words;
+impl LastProblem {
+    fn set(&self, problem: Option<String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = problem;
     }
 
     pub(super) fn take(&self) -> Option<String> {
@@ -48,31 +48,34 @@ impl Problem {
     }
 }
 
-impl Post {
-    /// Trusts the system's certificate authorities, which are looked for only where `https` is asked for.
+impl CollectorClient {
+    /// A client that trusts the system's certificate authorities, which are loaded only if `secure`.
+    ///
+    /// # Errors
+    /// The system's certificate authorities cannot be loaded.
     pub(super) fn new(secure: bool, timeout: Duration, runtime: Handle) -> Result<Self, String> {
         let provider = ring::default_provider();
         let builder = HttpsConnectorBuilder::new();
         let connector = if secure {
             let builder = builder.with_provider_and_native_roots(provider);
-            builder.map_err(|error| format!("no certificate authorities on this system: {error}"))?
+            builder.map_err(|error| format!("cannot load this system's certificate authorities: {error}"))?
         } else {
             let config = rustls::ClientConfig::builder_with_provider(Arc::new(provider));
             let config = config.with_safe_default_protocol_versions().expect("ring knows them");
-            let nobody = rustls::RootCertStore::empty();
-            builder.with_tls_config(config.with_root_certificates(nobody).with_no_client_auth())
+            let no_roots = rustls::RootCertStore::empty();
+            builder.with_tls_config(config.with_root_certificates(no_roots).with_no_client_auth())
         };
         let connector = connector.https_or_http().enable_http1().build();
         let client = Client::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(connector);
-        Ok(Self { client, timeout, runtime, problem: Problem::default() })
+        Ok(Self { client, timeout, runtime, problem: LastProblem::default() })
     }
 
-    pub(super) fn problem(&self) -> Problem {
+    pub(super) fn problem(&self) -> LastProblem {
         self.problem.clone()
     }
 }
 
-impl HttpClient for Post {
+impl HttpClient for CollectorClient {
     fn send_bytes<'this, 'answer>(
         &'this self,
         request: Request<Bytes>,
@@ -90,10 +93,10 @@ impl HttpClient for Post {
         });
         Box::pin(async move {
             let answer = sending.await.unwrap_or_else(|error| Err(error.into()));
-            problem.is(match &answer {
+            problem.set(match &answer {
                 Ok(answer) if answer.status().is_success() => None,
-                Ok(answer) => Some(format!("it answers {}", answer.status())),
-                Err(error) => Some(explained(error.as_ref())),
+                Ok(answer) => Some(format!("the collector answers {}", answer.status())),
+                Err(error) => Some(with_causes(error.as_ref())),
             });
             answer
         })
@@ -105,14 +108,14 @@ async fn exchange(
     request: Request<Bytes>,
 ) -> Result<Response<Bytes>, HttpError> {
     let (head, body) = client.request(request.map(Full::new)).await?.into_parts();
-    // The status is the answer: a body that is too long or breaks off does not make it send all again.
-    let body = Limited::new(body, LARGEST_ANSWER).collect().await.map(|body| body.to_bytes());
+    // The status decides: a body that is too long or truncated does not make the exporter send the batch again.
+    let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await.map(|body| body.to_bytes());
     let body = body.unwrap_or_default();
     Ok(Response::from_parts(head, body))
 }
 
-/// The cause and not only that there was one.
-fn explained(error: &(dyn std::error::Error + 'static)) -> String {
+/// The error with its causes: hyper's own text does not contain them.
+fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
