@@ -26,7 +26,7 @@ ROUTES = set(re.findall(r'\.route\("(/\w+)"', source("common/src/telemetry/admin
 SETTLING = int(re.search(r"FLUSH: Duration = Duration::from_secs\((\d+)\)", source("worker/src/budget.rs"))[1])
 LAST_SPANS = int(re.search(r"LAST_EXPORT: Duration = Duration::from_secs\((\d+)\)", source("common/src/telemetry/traces.rs"))[1])
 SETTINGS = {"config", "log"}
-SETTINGS |= set(re.findall(r'"(\w+)"', re.search(r"ELSEWHERE: &\[&str\] = &\[(.*?)\];", source("common/src/config/known.rs"), re.S)[1]))
+SETTINGS |= set(re.findall(r'"(\w+)"', re.search(r"ALL_PROGRAMS: &\[&str\] = &\[(.*?)\];", source("common/src/config/known.rs"), re.S)[1]))
 SETTINGS |= set(re.findall(r"^    pub (\w+):", source("common/src/config/common.rs"), re.M))
 
 

@@ -22,7 +22,7 @@ mutants() {
     local modules=(consumer:: clerk:: loans:: budget:: fleet:: bridge:: handler:: execute:: pack::)
     rm -rf "$log_dir/mutants"
     mutate settlement garenne-worker "${settlement[@]}" --cargo-arg=--lib "$@" -- -- "${modules[@]}"
-    mutate settlement garenne-common "${settlement[@]}" --cargo-arg=--lib "$@" -- -- task::
+    mutate settlement garenne-protocol "${settlement[@]}" --cargo-arg=--lib "$@" -- -- task::
     mutate pool garenne-pool "${pool[@]}" --cargo-arg={--lib,--test=behavior,--test=model} "$@"
     mutants_caught settlement || rc=1
     mutants_caught pool || rc=1
