@@ -4,7 +4,7 @@
 //! setting, the value, where the value came from, and what is allowed.
 //!
 //! ```
-//! use crate::config::{self, Common, Invalid, Lanes, Settings, Sources};
+//! use garenne_common::config::{self, Common, Invalid, Lanes, Settings, Sources};
 //! use serde::{Deserialize, Serialize};
 //!
 //! #[derive(Default, Serialize, Deserialize)]

@@ -91,7 +91,7 @@ impl From<anyhow::Error> for Failure {
 /// Runs a binary's work and prints its failure as `program: line` to stderr.
 ///
 /// ```no_run
-/// use crate::exit::{self, Exit};
+/// use garenne_common::exit::{self, Exit};
 ///
 /// #[tokio::main]
 /// async fn main() -> Exit {
