@@ -19,7 +19,7 @@ mutants() {
         cargo install --quiet --locked --debug --target-dir target/tools "cargo-mutants@$mutants_version"
     mutants_copy
     # Tests of other modules cost time and say nothing about these.
-    local modules=(consumer:: clerk:: loans:: budget:: fleet:: bridge:: handler:: execute:: pack::)
+    local modules=(consumer:: settlement:: redelivery:: budget:: fleet:: pipeline:: handler:: execute:: batch::)
     rm -rf "$log_dir/mutants"
     mutate settlement garenne-worker "${settlement[@]}" --cargo-arg=--lib "$@" -- -- "${modules[@]}"
     mutate settlement garenne-protocol "${settlement[@]}" --cargo-arg=--lib "$@" -- -- task::

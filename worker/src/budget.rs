@@ -22,7 +22,7 @@ const MARGIN: Duration = Duration::from_secs(1).saturating_add(FLUSH);
 /// The broker's own consumer timeout.
 const BROKERS_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
-/// The longest a pack keeps its worker of the pool from its other work.
+/// The longest a batch keeps its worker of the pool from its other work.
 const PACK_TIME: Duration = Duration::from_secs(30);
 
 /// Checks the settings against each other and against the deadlines of the kinds.
@@ -114,8 +114,8 @@ pub(crate) fn longest_wait<'a>(
     timeout.saturating_sub(run + MARGIN).max(Duration::from_secs(2))
 }
 
-/// How long the records of a pack may run one after another; those that had no turn by then go on as
-/// tasks of their own. Records are short tasks, so only a pack of slow ones ever gets there.
+/// How long the records of a batch may run one after another; those that had no turn by then go on as
+/// tasks of their own. Records are short tasks, so only a batch of slow ones ever gets there.
 pub(crate) fn pack_time(lane: &Lane) -> Duration {
     let timeout = lane.consumer_timeout.unwrap_or(BROKERS_TIMEOUT);
     PACK_TIME.min(timeout / 4)

@@ -1,23 +1,23 @@
 //! The only AMQP in this crate: deliveries come in, settlements go out.
 
+mod ack_writer;
 mod admission;
-mod company;
+mod channel_generation;
+mod coalescer;
+mod connection;
+pub(crate) mod control_queue;
+mod counters;
 mod delivery;
-mod epoch;
-pub(crate) mod journal;
 mod ledger;
-mod link;
-mod meter;
 mod missing;
-pub(crate) mod presence;
 mod reply;
-mod settle;
+pub(crate) mod stream_reader;
 mod subscribe;
 mod watchdog;
 
+pub(crate) use channel_generation::ChannelGeneration;
+pub(crate) use connection::ConsumerConnection;
+pub(crate) use counters::SettlementCounters;
 pub(crate) use delivery::Delivery;
-pub(crate) use epoch::Epoch;
-pub(crate) use link::Link;
-pub(crate) use meter::Meter;
 pub(crate) use missing::MissingQueues;
 pub(crate) use subscribe::{Intake, Subscriber, Subscription};

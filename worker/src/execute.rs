@@ -11,9 +11,9 @@ use garenne_pool::{self as pool, Cause, Ending};
 use garenne_protocol::task::{DeadReason, Envelope};
 
 use crate::{
-    consumer::Epoch,
-    fleet::{Orders, Word},
-    handler::{Output, Surroundings, TaskContext, TaskError, Wish},
+    consumer::ChannelGeneration,
+    fleet::{DirectiveEffect, Directives},
+    handler::{ErrorAction, Output, TaskContext, TaskError, WorkerContext},
     panics,
     registry::Entry,
     spans::AttemptSpan,
@@ -24,38 +24,38 @@ pub(crate) struct Attempt {
     pub(crate) entry: Arc<Entry>,
     pub(crate) envelope: Arc<Envelope>,
     pub(crate) worker: Arc<str>,
-    pub(crate) surroundings: Surroundings,
+    pub(crate) worker_context: WorkerContext,
     pub(crate) body: Bytes,
-    pub(crate) epoch: Arc<Epoch>,
-    pub(crate) orders: Arc<Orders>,
+    pub(crate) generation: Arc<ChannelGeneration>,
+    pub(crate) directives: Arc<Directives>,
     pub(crate) span: AttemptSpan,
 }
 
 /// What an attempt yields.
-pub(crate) struct Ran {
+pub(crate) struct AttemptOutput {
     pub(crate) result: Result<Output, TaskError>,
     pub(crate) started_at: SystemTime,
     pub(crate) took: Duration,
 }
 
 impl Attempt {
-    pub(crate) async fn run(self, cx: pool::TaskContext) -> Ran {
+    pub(crate) async fn run(self, cx: pool::TaskContext) -> AttemptOutput {
         let (started_at, started) = (SystemTime::now(), Instant::now());
         self.span.start();
-        let result = if !self.epoch.alive() {
+        let result = if !self.generation.alive() {
             // It waited here while its channel died: the broker gives it to somebody else.
             Err(TaskError::interrupted())
         } else if self.envelope.expired(started_at) {
             Err(TaskError::expired())
-        } else if let Some(word) = self.orders.word(&self.envelope, started_at) {
+        } else if let Some(word) = self.directives.word(&self.envelope, started_at) {
             // The order came after the task was delivered.
             Err(match word {
-                Word::Stopped => TaskError::stopped(),
-                Word::PutOff(wait) => TaskError::snooze(wait),
+                DirectiveEffect::Stopped => TaskError::stopped(),
+                DirectiveEffect::PutOff(wait) => TaskError::snooze(wait),
             })
         } else {
             let (content_type, envelope) = (self.envelope.content_type, Arc::clone(&self.envelope));
-            let context = TaskContext::new(self.envelope, self.worker, self.surroundings, self.span, cx);
+            let context = TaskContext::new(self.envelope, self.worker, self.worker_context, self.span, cx);
             let call = async { self.entry.handler.call(context.clone(), content_type, self.body).await };
             let result = panics::told_as(envelope, call).await;
             let follow_ups = context.take_follow_ups();
@@ -63,7 +63,7 @@ impl Attempt {
                 .map(|output| Output { follow_ups, ..output })
                 .map_err(|error| self.entry.options.retry.judge(error))
         };
-        Ran { result, started_at, took: started.elapsed() }
+        AttemptOutput { result, started_at, took: started.elapsed() }
     }
 }
 
@@ -86,22 +86,22 @@ pub(crate) enum Outcome {
 
 /// An outcome, and how the attempt counts where there was one.
 #[derive(Debug)]
-pub(crate) struct End {
+pub(crate) struct AttemptEnd {
     pub(crate) outcome: Outcome,
     pub(crate) attempt: Option<TaskOutcome>,
     pub(crate) took: Option<Duration>,
 }
 
-impl End {
+impl AttemptEnd {
     /// Reads the pool's word.
-    pub(crate) fn of(ending: Ending<Ran>) -> Self {
+    pub(crate) fn of(ending: Ending<AttemptOutput>) -> Self {
         match ending {
-            Ending::Finished { output: Ran { result: Ok(output), started_at, took }, .. } => Self {
+            Ending::Finished { output: AttemptOutput { result: Ok(output), started_at, took }, .. } => Self {
                 outcome: Outcome::Done { output, started_at, took },
                 attempt: Some(TaskOutcome::Success),
                 took: Some(took),
             },
-            Ending::Finished { output: Ran { result: Err(error), took, .. }, told } => {
+            Ending::Finished { output: AttemptOutput { result: Err(error), took, .. }, told } => {
                 let (outcome, attempt) = Self::failed(error, told);
                 Self { outcome, attempt: Some(attempt), took: Some(took) }
             }
@@ -131,13 +131,17 @@ impl End {
 
     fn failed(TaskError { wish, message, .. }: TaskError, told: Option<Cause>) -> (Outcome, TaskOutcome) {
         match (wish, told) {
-            (Wish::Dead(DeadReason::Stopped), _) => Self::told(Cause::Stopped),
-            (Wish::Dead(reason), _) => (Outcome::Dead { reason, error: message }, TaskOutcome::Rejected),
+            (ErrorAction::Dead(DeadReason::Stopped), _) => Self::told(Cause::Stopped),
+            (ErrorAction::Dead(reason), _) => {
+                (Outcome::Dead { reason, error: message }, TaskOutcome::Rejected)
+            }
             // Whatever a task says after it was told to stop, it failed because it was told.
             (_, Some(cause)) => Self::told(cause),
-            (Wish::Retry { after }, None) => (Outcome::Retry { error: message, after }, TaskOutcome::Error),
-            (Wish::Snooze { wait }, None) => (Outcome::PutOff { wait }, TaskOutcome::Snoozed),
-            (Wish::HandBack, None) => (Outcome::HandBack, TaskOutcome::Interrupted),
+            (ErrorAction::Retry { after }, None) => {
+                (Outcome::Retry { error: message, after }, TaskOutcome::Error)
+            }
+            (ErrorAction::Snooze { wait }, None) => (Outcome::PutOff { wait }, TaskOutcome::Snoozed),
+            (ErrorAction::HandBack, None) => (Outcome::HandBack, TaskOutcome::Interrupted),
         }
     }
 
@@ -174,8 +178,9 @@ mod tests {
     json_payload!(Anything, "any.thing");
 
     fn failed(error: TaskError, told: Option<Cause>) -> Outcome {
-        let ran = Ran { result: Err(error), started_at: SystemTime::UNIX_EPOCH, took: Duration::ZERO };
-        End::of(Ending::Finished { output: ran, told }).outcome
+        let ran =
+            AttemptOutput { result: Err(error), started_at: SystemTime::UNIX_EPOCH, took: Duration::ZERO };
+        AttemptEnd::of(Ending::Finished { output: ran, told }).outcome
     }
 
     #[test]
@@ -188,7 +193,7 @@ mod tests {
 
     #[test]
     fn only_what_is_stuck_at_shutdown_is_abandoned() {
-        let gave_up = |cause, stuck| End::of(Ending::GaveUp { cause, stuck }).outcome;
+        let gave_up = |cause, stuck| AttemptEnd::of(Ending::GaveUp { cause, stuck }).outcome;
         assert!(matches!(gave_up(Cause::Shutdown, true), Outcome::Abandon));
         assert!(matches!(gave_up(Cause::Shutdown, false), Outcome::HandBack));
         assert!(matches!(gave_up(Cause::Deadline, true), Outcome::Retry { .. }));
@@ -203,8 +208,8 @@ mod tests {
     #[test]
     fn each_end_has_its_outcome_and_counts_as_one() {
         let told = |error, cause| {
-            let ran = Ran { result: Err(error), started_at: SystemTime::UNIX_EPOCH, took: LONG };
-            End::of(Ending::Finished { output: ran, told: cause })
+            let ran = AttemptOutput { result: Err(error), started_at: SystemTime::UNIX_EPOCH, took: LONG };
+            AttemptEnd::of(Ending::Finished { output: ran, told: cause })
         };
         let wait = Duration::from_secs(7);
         let cases = [
@@ -242,15 +247,15 @@ mod tests {
 
     #[test]
     fn ends_that_nobody_timed_count_all_the_same() {
-        let panicked = End::of(Ending::Panicked { message: "boom".into() });
+        let panicked = AttemptEnd::of(Ending::Panicked { message: "boom".into() });
         assert_eq!((panicked.attempt, panicked.took), (Some(TaskOutcome::Panic), None));
         let Outcome::Retry { error, after: None } = panicked.outcome else { panic!("it is tried again") };
         assert_eq!(error, "the handler panicked: boom");
-        let gave_up = |cause| End::of(Ending::GaveUp { cause, stuck: true });
+        let gave_up = |cause| AttemptEnd::of(Ending::GaveUp { cause, stuck: true });
         assert_eq!(gave_up(Cause::Shutdown).attempt, Some(TaskOutcome::Interrupted));
         assert_eq!(gave_up(Cause::Deadline).attempt, Some(TaskOutcome::Timeout));
         assert_eq!(gave_up(Cause::Stopped).attempt, Some(TaskOutcome::Stopped));
-        let not_started = End::of(Ending::NotStarted { cause: Cause::Shutdown });
+        let not_started = AttemptEnd::of(Ending::NotStarted { cause: Cause::Shutdown });
         assert_eq!((not_started.attempt, not_started.took), (None, None));
         assert!(matches!(not_started.outcome, Outcome::HandBack));
     }
@@ -258,8 +263,8 @@ mod tests {
     #[test]
     fn success_has_its_output_and_its_time() {
         let output = Output::json(&serde_json::json!(7)).unwrap();
-        let ran = Ran { result: Ok(output), started_at: SystemTime::UNIX_EPOCH, took: LONG };
-        let end = End::of(Ending::Finished { output: ran, told: Some(Cause::Shutdown) });
+        let ran = AttemptOutput { result: Ok(output), started_at: SystemTime::UNIX_EPOCH, took: LONG };
+        let end = AttemptEnd::of(Ending::Finished { output: ran, told: Some(Cause::Shutdown) });
         assert_eq!((end.attempt, end.took), (Some(TaskOutcome::Success), Some(LONG)));
         let Outcome::Done { output, started_at, took } = end.outcome else { panic!("it succeeded") };
         assert_eq!((output.json.get(), started_at, took), ("7", SystemTime::UNIX_EPOCH, LONG));
@@ -277,9 +282,9 @@ mod tests {
         let worker = TestWorker::new(builder).unwrap();
         let mut task = NewTask::new(Kind::parse("any.thing").unwrap(), ContentType::Json, b"{}".to_vec());
         task.id = TaskId::parse("unwanted").unwrap();
-        let orders = Arc::new(Orders::default());
-        orders.apply(&StandingOrder::Task { task: "unwanted".into(), at: 0 });
-        let verdict = worker.run_under(&task, orders).await;
+        let directives = Arc::new(Directives::default());
+        directives.apply(&StandingOrder::Task { task: "unwanted".into(), at: 0 });
+        let verdict = worker.run_under(&task, directives).await;
         assert!(matches!(verdict, Verdict::Dead(DeadReason::Stopped, _)), "{verdict:?}");
         assert!(!started.load(Ordering::Relaxed));
         assert!(matches!(worker.run_task(&task).await, Verdict::Done(_)));

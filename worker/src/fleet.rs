@@ -2,16 +2,16 @@
 //! ordered of tasks wherever they turn up.
 
 mod crash;
+mod directives;
 mod grouped;
-mod lives;
+mod lifecycle;
 mod member;
 mod membership;
-mod orders;
 mod wire;
 
+pub(crate) use directives::{DirectiveEffect, Directives};
 pub(crate) use member::{Identity, Member};
 pub(crate) use membership::{Command, FleetError, Membership};
-pub(crate) use orders::{Orders, Word};
 
 #[cfg(test)]
 pub(crate) use member::tests;

@@ -1,6 +1,6 @@
 //! What a handler is: an async function from a context and a payload to an output or a [`TaskError`].
 
-mod companions;
+mod batch_records;
 mod context;
 mod error;
 mod follow_up;
@@ -14,16 +14,16 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use serde::de::DeserializeOwned;
 
-pub(crate) use companions::Companions;
-pub(crate) use context::Surroundings;
+pub(crate) use batch_records::BatchRecords;
 pub use context::TaskContext;
+pub(crate) use context::WorkerContext;
+pub(crate) use error::ErrorAction;
 pub use error::TaskError;
-pub(crate) use error::Wish;
 pub use follow_up::FollowUps;
 pub(crate) use follow_up::Routes;
 pub use garenne_protocol::task::ContentType;
 pub use output::{IntoOutput, Output, ReadingRow};
-pub(crate) use progress::Board;
+pub(crate) use progress::ProgressBoard;
 pub use retry::{Class, RetryPolicy};
 
 /// A payload type. It carries its kind, so that a handler cannot be registered for the wrong one.
@@ -143,15 +143,15 @@ pub(crate) trait ErasedHandler: Send + Sync {
 }
 
 /// Erases `F`; see [`ErasedHandler`].
-pub(crate) struct Erased<F, P>(F, PhantomData<fn(P)>);
+pub(crate) struct TypedHandler<F, P>(F, PhantomData<fn(P)>);
 
-impl<F, P> Erased<F, P> {
+impl<F, P> TypedHandler<F, P> {
     pub(crate) fn new(handler: F) -> Self {
         Self(handler, PhantomData)
     }
 }
 
-impl<F, P, R, O> ErasedHandler for Erased<F, P>
+impl<F, P, R, O> ErasedHandler for TypedHandler<F, P>
 where
     F: Fn(TaskContext, P) -> R + Send + Sync,
     P: Payload,

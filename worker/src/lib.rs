@@ -22,27 +22,27 @@
 //! ```
 
 mod alarm;
-mod bridge;
+mod batch;
 mod budget;
 pub mod builtin;
-mod clerk;
 pub mod cli;
 mod consumer;
 mod execute;
+mod execution;
 mod fleet;
+mod force_close;
 pub mod handler;
-mod hurry;
-mod loans;
-mod pack;
 mod panics;
+mod pipeline;
+mod redelivery;
 mod registry;
 mod settings;
+mod settlement;
 pub mod sink;
 mod spans;
 mod status;
 mod supervise;
 pub mod testing;
-mod work;
 pub mod worker;
 
 pub use alarm::{BadRules, Raised, Rules};

@@ -1,9 +1,9 @@
 //! Where results go. A task is acked only once every sink accepted its result.
 
-mod desk;
 mod health;
 pub mod postgres;
 pub mod results;
+mod sink_buffer;
 pub mod stdout;
 
 use std::{
@@ -20,8 +20,8 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use crate::handler::Output;
 
-pub(crate) use desk::{Desk, Parcel};
 pub(crate) use health::SinkMetrics;
+pub(crate) use sink_buffer::{SinkBuffer, SinkItem};
 
 /// A finished task on its way to the sinks.
 #[derive(Clone, Debug)]

@@ -10,41 +10,41 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::{
-    clerk::Clerk,
+    batch::RunningBatches,
+    execution::LanePool,
     fleet::Member,
-    handler::Board,
-    pack::Packs,
-    work::LanePool,
-    worker::lane::{Lane, Trouble},
+    handler::ProgressBoard,
+    settlement::Settler,
+    worker::lane::{ConsumerProblems, Lane},
 };
 
 mod beat;
 
-pub(crate) use beat::Vitals;
+pub(crate) use beat::HeartbeatSource;
 
 struct LaneStatus {
     name: Arc<str>,
     pool: LanePool,
-    trouble: Trouble,
+    trouble: ConsumerProblems,
 }
 
 /// What the admin port sees.
 pub(crate) struct Status {
     lanes: Vec<LaneStatus>,
-    packs: Arc<Packs>,
+    batches: Arc<RunningBatches>,
     member: Arc<Member>,
-    progress: Arc<Board>,
-    clerk: Arc<Clerk>,
+    progress: Arc<ProgressBoard>,
+    settler: Arc<Settler>,
     commands: mpsc::Sender<Command>,
 }
 
 impl Status {
     pub(crate) fn new(
         lanes: &[Lane],
-        packs: Arc<Packs>,
+        batches: Arc<RunningBatches>,
         member: Arc<Member>,
-        progress: Arc<Board>,
-        clerk: Arc<Clerk>,
+        progress: Arc<ProgressBoard>,
+        settler: Arc<Settler>,
         commands: mpsc::Sender<Command>,
     ) -> Self {
         let lanes = lanes
@@ -55,7 +55,7 @@ impl Status {
                 trouble: lane.trouble.clone(),
             })
             .collect();
-        Self { lanes, packs, member, progress, clerk, commands }
+        Self { lanes, batches, member, progress, settler, commands }
     }
 }
 
@@ -67,8 +67,8 @@ impl Readiness for Status {
         };
         let mut down: Vec<_> = self.lanes.iter().filter_map(down).collect();
         // What is done there cannot be settled.
-        down.extend(self.clerk.desk.problems());
-        down.extend(self.clerk.missing.problems());
+        down.extend(self.settler.sink_buffer.problems());
+        down.extend(self.settler.missing.problems());
         if down.is_empty() { Ok(()) } else { Err(down) }
     }
 }
@@ -96,7 +96,7 @@ impl Control for Status {
     fn stop_task(&self, id: &str) -> bool {
         let task = id.into();
         let found = self.lanes.iter().fold(false, |found, lane| lane.pool.stop(&task) | found);
-        let packed = self.packs.hold(id);
+        let packed = self.batches.hold(id);
         if packed {
             self.member.stop_here(id);
         }

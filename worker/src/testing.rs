@@ -13,14 +13,14 @@ use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
 use crate::{
-    consumer::{Epoch, Meter},
-    execute::{Attempt, End, Outcome},
-    fleet::Orders,
-    handler::{Output, Routes, Surroundings, TaskOptions},
+    consumer::{ChannelGeneration, SettlementCounters},
+    execute::{Attempt, AttemptEnd, Outcome},
+    execution::{Execution, ExecutionOutput},
+    fleet::Directives,
+    handler::{Output, Routes, TaskOptions, WorkerContext},
     registry::Registry,
     sink::Finished,
     spans::AttemptSpan,
-    work::{Work, Yield},
     worker::WorkerBuilder,
 };
 
@@ -42,7 +42,7 @@ pub enum Verdict {
 /// Runs handlers as a worker would, without one.
 pub struct TestWorker {
     registry: Arc<Registry>,
-    surroundings: Surroundings,
+    worker_context: WorkerContext,
 }
 
 impl TestWorker {
@@ -53,8 +53,8 @@ impl TestWorker {
     pub fn new(builder: WorkerBuilder) -> Result<Self, crate::RegistryError> {
         let config = builder.config();
         let routes = Routes { lanes: config.lanes.clone(), max_payload: config.max_payload.bytes() };
-        let surroundings = Surroundings { routes: Arc::new(routes), ..Surroundings::default() };
-        Ok(Self { registry: builder.build()?.into_registry(), surroundings })
+        let worker_context = WorkerContext { routes: Arc::new(routes), ..WorkerContext::default() };
+        Ok(Self { registry: builder.build()?.into_registry(), worker_context })
     }
 
     /// Runs one task of a kind with a JSON body, as its first attempt.
@@ -75,19 +75,19 @@ impl TestWorker {
         self.run_under(task, Arc::default()).await
     }
 
-    /// Runs one task on a worker that has seen these standing orders.
-    pub(crate) async fn run_under(&self, task: &NewTask, orders: Arc<Orders>) -> Verdict {
+    /// Runs one task on a worker that has seen these standing directives.
+    pub(crate) async fn run_under(&self, task: &NewTask, directives: Arc<Directives>) -> Verdict {
         let entry = self.registry.get(task.kind.as_str()).expect("a kind with a handler");
         let envelope = Arc::new(envelope(task));
-        let meter = Meter { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
+        let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
         let attempt = Attempt {
             entry: Arc::clone(entry),
             envelope: Arc::clone(&envelope),
             worker: "test".into(),
-            surroundings: self.surroundings.clone(),
+            worker_context: self.worker_context.clone(),
             body: task.body.clone().into(),
-            epoch: Arc::new(Epoch::new(meter, 1)),
-            orders,
+            generation: Arc::new(ChannelGeneration::new(counters, 1)),
+            directives,
             span: AttemptSpan::default(),
         };
         let TaskOptions { deadline, cpu_bound, .. } = entry.options;
@@ -108,10 +108,11 @@ impl TestWorker {
         };
         let pool = Pool::start(config, tokio::runtime::Handle::current()).expect("a valid pool");
         let (sender, ended) = oneshot::channel();
-        let completion =
-            OnEnd(move |ending: Ending<Yield>| drop(sender.send(End::of(ending.map(Yield::task)))));
+        let completion = OnEnd(move |ending: Ending<ExecutionOutput>| {
+            drop(sender.send(AttemptEnd::of(ending.map(ExecutionOutput::task))))
+        });
         assert!(
-            pool.submit_detached(spec, Work::Task(attempt), completion).is_ok(),
+            pool.submit_detached(spec, Execution::Task(attempt), completion).is_ok(),
             "an empty pool has room"
         );
         match ended.await.expect("each task ends").outcome {

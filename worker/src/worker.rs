@@ -22,7 +22,7 @@ use crate::{
     alarm::Rules,
     consumer::Intake,
     fleet::FleetError,
-    handler::{Erased, ErasedHandler, IntoOutput, Payload, TaskContext, TaskError, TaskOptions},
+    handler::{ErasedHandler, IntoOutput, Payload, TaskContext, TaskError, TaskOptions, TypedHandler},
     registry::{Entry, Registry, RegistryError},
     settings::WorkerConfig,
     sink::{Sink, postgres::PostgresError},
@@ -131,7 +131,7 @@ impl WorkerBuilder {
         R: Future<Output = Result<O, TaskError>> + Send + 'static,
         O: IntoOutput + 'static,
     {
-        self.handlers.push((kind, Arc::new(Erased::new(handler)), options));
+        self.handlers.push((kind, Arc::new(TypedHandler::new(handler)), options));
         self
     }
 

@@ -10,11 +10,11 @@ use garenne_amqp::take_unreadable;
 use garenne_common::shutdown::Settlement;
 use lapin::{BasicProperties, types::ShortString};
 
-use super::epoch::{Epoch, Order};
+use super::channel_generation::{ChannelGeneration, SettleRequest};
 
 /// A message on loan from the broker. Settling consumes it; dropping it hands it back.
 pub(crate) struct Delivery {
-    loan: Loan,
+    loan: Held,
     pub(crate) routing_key: Arc<str>,
     /// What it was published to; empty for the default exchange.
     pub(crate) exchange: ShortString,
@@ -27,13 +27,13 @@ pub(crate) struct Delivery {
 }
 
 /// What of the message is held: all of it, or one of the shares it was divided into.
-enum Loan {
+enum Held {
     Whole(Whole),
     Share(Share),
 }
 
 struct Whole {
-    epoch: Arc<Epoch>,
+    generation: Arc<ChannelGeneration>,
     tag: u64,
     settlement: Settlement,
 }
@@ -52,11 +52,15 @@ struct Divided {
 }
 
 impl Delivery {
-    pub(super) fn new(epoch: Arc<Epoch>, mut message: lapin::message::Delivery) -> Self {
-        epoch.count_delivery(message.redelivered);
+    pub(super) fn new(generation: Arc<ChannelGeneration>, mut message: lapin::message::Delivery) -> Self {
+        generation.count_delivery(message.redelivered);
         let unreadable = take_unreadable(&mut message.properties).map(Into::into);
         Self {
-            loan: Loan::Whole(Whole { epoch, tag: message.delivery_tag, settlement: Settlement::Requeued }),
+            loan: Held::Whole(Whole {
+                generation,
+                tag: message.delivery_tag,
+                settlement: Settlement::Requeued,
+            }),
             routing_key: message.routing_key.as_str().into(),
             exchange: message.exchange,
             redelivered: message.redelivered,
@@ -68,9 +72,13 @@ impl Delivery {
 
     /// One that nobody sent.
     #[cfg(test)]
-    pub(crate) fn for_test(epoch: &Arc<Epoch>, tag: u64) -> Self {
+    pub(crate) fn for_test(generation: &Arc<ChannelGeneration>, tag: u64) -> Self {
         Self {
-            loan: Loan::Whole(Whole { epoch: Arc::clone(epoch), tag, settlement: Settlement::Requeued }),
+            loan: Held::Whole(Whole {
+                generation: Arc::clone(generation),
+                tag,
+                settlement: Settlement::Requeued,
+            }),
             routing_key: "k".into(),
             exchange: ShortString::default(),
             redelivered: false,
@@ -82,28 +90,28 @@ impl Delivery {
 
     /// Whether its channel still lives.
     pub(crate) fn alive(&self) -> bool {
-        self.whole().epoch.alive()
+        self.whole().generation.alive()
     }
 
     /// A delivery without a broker.
     #[cfg(test)]
-    pub(crate) fn mock(epoch: &Arc<Epoch>, tag: u64, body: &[u8]) -> Self {
+    pub(crate) fn mock(generation: &Arc<ChannelGeneration>, tag: u64, body: &[u8]) -> Self {
         let (exchange, key) = ("tasks".into(), "some.kind".into());
         let message = lapin::message::Delivery::mock(tag, exchange, key, false, body.to_vec());
-        Self::new(Arc::clone(epoch), message)
+        Self::new(Arc::clone(generation), message)
     }
 
     /// Its channel, for whoever wants to know that later.
-    pub(crate) fn epoch(&self) -> Arc<Epoch> {
-        Arc::clone(&self.whole().epoch)
+    pub(crate) fn generation(&self) -> Arc<ChannelGeneration> {
+        Arc::clone(&self.whole().generation)
     }
 
     /// Settles it. Everything but [`Settlement::Requeued`] and [`Settlement::Abandoned`] takes it off the queue,
     /// so the effect or the copy must be safe by now.
     pub(crate) fn settle(mut self, settlement: Settlement) {
         match &mut self.loan {
-            Loan::Whole(whole) => whole.settlement = settlement,
-            Loan::Share(share) => share.settlement = settlement,
+            Held::Whole(whole) => whole.settlement = settlement,
+            Held::Share(share) => share.settlement = settlement,
         }
     }
 
@@ -113,11 +121,11 @@ impl Delivery {
     pub(crate) fn divide(self, bodies: impl IntoIterator<Item = Bytes>) -> impl Iterator<Item = Self> {
         let Self { loan, routing_key, exchange, redelivered, properties, .. } = self;
         let of = match loan {
-            Loan::Whole(whole) => Arc::new(Divided { whole, settlements: AtomicU8::new(0) }),
-            Loan::Share(_) => unreachable!("a record holds no pack"),
+            Held::Whole(whole) => Arc::new(Divided { whole, settlements: AtomicU8::new(0) }),
+            Held::Share(_) => unreachable!("a record holds no pack"),
         };
         bodies.into_iter().map(move |body| Self {
-            loan: Loan::Share(Share { of: Arc::clone(&of), settlement: Settlement::Requeued }),
+            loan: Held::Share(Share { of: Arc::clone(&of), settlement: Settlement::Requeued }),
             routing_key: Arc::clone(&routing_key),
             exchange: exchange.clone(),
             redelivered,
@@ -130,16 +138,16 @@ impl Delivery {
 
     fn whole(&self) -> &Whole {
         match &self.loan {
-            Loan::Whole(whole) => whole,
-            Loan::Share(share) => &share.of.whole,
+            Held::Whole(whole) => whole,
+            Held::Share(share) => &share.of.whole,
         }
     }
 }
 
 impl Drop for Whole {
     fn drop(&mut self) {
-        let order = Order { tag: self.tag, settlement: self.settlement };
-        self.epoch.order(order);
+        let order = SettleRequest { tag: self.tag, settlement: self.settlement };
+        self.generation.order(order);
     }
 }
 
@@ -179,30 +187,30 @@ mod tests {
     use garenne_common::telemetry::Metrics;
 
     use super::*;
-    use crate::consumer::Meter;
+    use crate::consumer::SettlementCounters;
 
-    fn divided(shares: usize) -> (Vec<Delivery>, Arc<Epoch>) {
-        let meter = Meter { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
-        let epoch = Arc::new(Epoch::new(meter, 1));
-        let whole = Delivery::for_test(&epoch, 7);
-        (whole.divide((0..shares).map(|_| Bytes::new())).collect(), epoch)
+    fn divided(shares: usize) -> (Vec<Delivery>, Arc<ChannelGeneration>) {
+        let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
+        let generation = Arc::new(ChannelGeneration::new(counters, 1));
+        let whole = Delivery::for_test(&generation, 7);
+        (whole.divide((0..shares).map(|_| Bytes::new())).collect(), generation)
     }
 
     fn settlement(settlements: &[Option<Settlement>]) -> Settlement {
-        let (shares, epoch) = divided(settlements.len());
+        let (shares, generation) = divided(settlements.len());
         for (share, settlement) in shares.into_iter().zip(settlements) {
-            assert_eq!(epoch.waiting(), 0, "told before the last share was settled");
+            assert_eq!(generation.waiting(), 0, "told before the last share was settled");
             if let Some(settlement) = settlement {
                 share.settle(*settlement);
             }
         }
-        only_order(&epoch)
+        only_order(&generation)
     }
 
-    fn only_order(epoch: &Epoch) -> Settlement {
+    fn only_order(generation: &ChannelGeneration) -> Settlement {
         let mut orders = Vec::new();
-        epoch.take(&mut orders);
-        let [Order { tag: 7, settlement }] = orders[..] else { panic!("settled once: {orders:?}") };
+        generation.take(&mut orders);
+        let [SettleRequest { tag: 7, settlement }] = orders[..] else { panic!("settled once: {orders:?}") };
         settlement
     }
 
@@ -217,52 +225,52 @@ mod tests {
         assert_eq!(settlement(&[Some(Abandoned), None]), Abandoned);
     }
 
-    fn delivered(tag: u64) -> (Delivery, Arc<Epoch>) {
-        let meter = Meter { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
-        let epoch = Arc::new(Epoch::new(meter, 1));
+    fn delivered(tag: u64) -> (Delivery, Arc<ChannelGeneration>) {
+        let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
+        let generation = Arc::new(ChannelGeneration::new(counters, 1));
         let (exchange, key) = ("tasks".into(), "some.kind".into());
         let mut message = lapin::message::Delivery::mock(tag, exchange, key, true, b"body".to_vec());
         message.properties = BasicProperties::default().with_message_id("id".into());
-        (Delivery::new(Arc::clone(&epoch), message), epoch)
+        (Delivery::new(Arc::clone(&generation), message), generation)
     }
 
     #[test]
     fn a_delivery_that_nobody_settles_goes_back() {
-        let (delivery, epoch) = delivered(7);
-        assert_eq!((epoch.deliveries(), epoch.outstanding()), (1, 1));
+        let (delivery, generation) = delivered(7);
+        assert_eq!((generation.deliveries(), generation.outstanding()), (1, 1));
         drop(delivery);
-        assert_eq!(only_order(&epoch), Settlement::Requeued);
-        assert_eq!(epoch.outstanding(), 0);
+        assert_eq!(only_order(&generation), Settlement::Requeued);
+        assert_eq!(generation.outstanding(), 0);
     }
 
     #[test]
     fn a_delivery_keeps_what_came_with_it_and_its_channel() {
-        let (delivery, epoch) = delivered(7);
+        let (delivery, generation) = delivered(7);
         assert_eq!(
             (&*delivery.routing_key, delivery.redelivered, &delivery.body[..]),
             ("some.kind", true, &b"body"[..])
         );
         assert_eq!(delivery.properties.message_id().as_ref().map(|id| id.as_str()), Some("id"));
-        assert!(Arc::ptr_eq(&delivery.epoch(), &epoch) && delivery.alive());
-        epoch.end();
+        assert!(Arc::ptr_eq(&delivery.generation(), &generation) && delivery.alive());
+        generation.end();
         assert!(!delivery.alive());
         delivery.settle(Settlement::Dead);
-        assert_eq!(only_order(&epoch), Settlement::Dead);
+        assert_eq!(only_order(&generation), Settlement::Dead);
     }
 
     #[test]
     fn shares_know_their_channel_too() {
-        let (shares, epoch) = divided(2);
+        let (shares, generation) = divided(2);
         assert!(shares.iter().all(Delivery::alive));
-        epoch.end();
+        generation.end();
         assert!(!shares.iter().any(Delivery::alive));
     }
 
     #[test]
     fn a_message_without_shares_is_not_acked() {
-        let (shares, epoch) = divided(0);
+        let (shares, generation) = divided(0);
         drop(shares);
         // The iterator held the only share.
-        assert_eq!(only_order(&epoch), Settlement::Requeued);
+        assert_eq!(only_order(&generation), Settlement::Requeued);
     }
 }

@@ -10,7 +10,7 @@ use garenne_common::shutdown::Settlement;
 
 /// What the broker is told of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Disposition {
     /// Done with.
     Ack,
     /// Back to the queue.
@@ -20,7 +20,7 @@ pub(crate) enum Verdict {
 /// A frame to send, and how many deliveries of each settlement it settles (in the order of [`Settlement::ALL`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
-    pub(crate) verdict: Verdict,
+    pub(crate) verdict: Disposition,
     pub(crate) tag: u64,
     /// Everything outstanding up to and with the tag.
     pub(crate) multiple: bool,
@@ -39,7 +39,7 @@ pub(crate) struct Ledger {
     /// delivery is outstanding or left to the broker, so the prefetch bounds their number.
     sent: BTreeMap<u64, u64>,
     /// Decided and not yet sent, in the order of the decisions.
-    decided: Vec<(u64, Verdict, Settlement)>,
+    decided: Vec<(u64, Disposition, Settlement)>,
     /// Entries looked at so far, for tests of what settling costs.
     #[cfg(test)]
     visited: usize,
@@ -60,10 +60,10 @@ impl Ledger {
     pub(crate) fn decide(&mut self, tag: u64, settlement: Settlement) {
         assert!(tag >= self.first, "a delivery is decided once");
         let verdict = match settlement {
-            Settlement::Requeued => Verdict::Requeue,
+            Settlement::Requeued => Disposition::Requeue,
             Settlement::Abandoned | Settlement::LostSettlement => return,
             Settlement::Acked | Settlement::Retried | Settlement::Dead | Settlement::Quarantined => {
-                Verdict::Ack
+                Disposition::Ack
             }
         };
         self.decided.push((tag, verdict, settlement));
@@ -98,7 +98,11 @@ impl Ledger {
 
     /// Takes the run of equal verdicts at the lowest outstanding tag, over tags that were sent singly before.
     /// Answers how many of `decided`, which is in the order of the tags, it covers.
-    fn head_run(&mut self, decided: &[(u64, Verdict, Settlement)], frames: &mut Vec<Frame>) -> Option<usize> {
+    fn head_run(
+        &mut self,
+        decided: &[(u64, Disposition, Settlement)],
+        frames: &mut Vec<Frame>,
+    ) -> Option<usize> {
         let &(tag, verdict, _) = decided.first()?;
         if tag != self.first {
             return None;
@@ -144,7 +148,7 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
-    use super::{Verdict::*, *};
+    use super::{Disposition::*, *};
     use proptest::prelude::*;
 
     fn ledger(decided: &[(u64, Settlement)]) -> Ledger {
@@ -153,7 +157,7 @@ mod tests {
         ledger
     }
 
-    fn shown(frames: &[Frame]) -> Vec<(Verdict, u64, bool)> {
+    fn shown(frames: &[Frame]) -> Vec<(Disposition, u64, bool)> {
         frames.iter().map(|frame| (frame.verdict, frame.tag, frame.multiple)).collect()
     }
 
@@ -245,12 +249,12 @@ mod tests {
     mod reference {
         use std::collections::VecDeque;
 
-        use super::{Frame, Settlement, Verdict};
+        use super::{Disposition, Frame, Settlement};
 
         #[derive(Clone, Copy, PartialEq)]
         enum Slot {
             Outstanding,
-            Decided(Verdict, Settlement),
+            Decided(Disposition, Settlement),
             Sent,
             Left,
         }
@@ -271,9 +275,9 @@ mod tests {
                     self.slots.resize(at + 1, Slot::Outstanding);
                 }
                 self.slots[at] = match settlement {
-                    Settlement::Requeued => Slot::Decided(Verdict::Requeue, settlement),
+                    Settlement::Requeued => Slot::Decided(Disposition::Requeue, settlement),
                     Settlement::Abandoned | Settlement::LostSettlement => Slot::Left,
-                    _ => Slot::Decided(Verdict::Ack, settlement),
+                    _ => Slot::Decided(Disposition::Ack, settlement),
                 };
             }
 
@@ -315,7 +319,7 @@ mod tests {
     }
 
     /// What a broker makes of the frames.
-    fn apply(frames: &[Frame], broker: &mut [Option<Verdict>]) {
+    fn apply(frames: &[Frame], broker: &mut [Option<Disposition>]) {
         for frame in frames {
             let from = if frame.multiple { 0 } else { frame.tag as usize - 1 };
             let mut covered = 0;

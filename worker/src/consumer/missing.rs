@@ -17,7 +17,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::link::{Link, Unrestored};
+use super::connection::{ConsumerConnection, RestoreError};
 
 /// Between two looks whether a missing queue is back.
 const PROBE: Duration = Duration::from_secs(2);
@@ -27,47 +27,47 @@ const MOST: usize = 64;
 /// What is asked of a broker about its queues.
 pub(crate) trait Queues: Send + Sync + 'static {
     /// Declares what is missing of the worker's topology; says why it cannot.
-    fn restore(&self) -> impl Future<Output = Result<(), Unrestored>> + Send;
+    fn restore(&self) -> impl Future<Output = Result<(), RestoreError>> + Send;
 
     /// Whether a queue is there; nothing when the broker cannot be asked.
     fn exists(&self, queue: &str) -> impl Future<Output = Option<bool>> + Send;
 }
 
-impl Queues for Link {
-    async fn restore(&self) -> Result<(), Unrestored> {
-        Link::restore(self).await
+impl Queues for ConsumerConnection {
+    async fn restore(&self) -> Result<(), RestoreError> {
+        ConsumerConnection::restore(self).await
     }
 
     async fn exists(&self, queue: &str) -> Option<bool> {
-        Link::exists(self, queue).await
+        ConsumerConnection::exists(self, queue).await
     }
 }
 
 /// The queues and exchanges that copies could not reach.
-pub(crate) struct MissingQueues<Q = Link> {
+pub(crate) struct MissingQueues<Q = ConsumerConnection> {
     queues: Q,
     gauge: IntGaugeVec,
     state: Mutex<State>,
     /// When what was last looked for, by the begin of the look: one serves all that waited for it.
-    looked: AsyncMutex<HashMap<Entrance, Instant>>,
+    looked: AsyncMutex<HashMap<PublishTarget, Instant>>,
 }
 
 #[derive(Default)]
 struct State {
     /// Why each is not back.
-    missing: BTreeMap<Entrance, String>,
+    missing: BTreeMap<PublishTarget, String>,
     /// Whether they are looked for at intervals.
     probing: bool,
 }
 
 /// What a message is published to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Entrance {
+enum PublishTarget {
     Queue(String),
     Exchange(String),
 }
 
-impl Entrance {
+impl PublishTarget {
     fn of(target: &Target) -> Self {
         match target.exchange.as_str() {
             "" => Self::Queue(target.routing_key.clone()),
@@ -105,19 +105,19 @@ impl<Q: Queues> MissingQueues<Q> {
     pub(crate) fn problems(&self) -> Vec<String> {
         let state = self.state();
         let problem =
-            |(it, why): (&Entrance, &String)| format!("{} {:?} is missing: {why}", it.kind(), it.name());
+            |(it, why): (&PublishTarget, &String)| format!("{} {:?} is missing: {why}", it.kind(), it.name());
         state.missing.iter().map(problem).collect()
     }
 
     /// Makes sure that these can be published to again, as far as this user may.
     pub(crate) async fn restore(self: &Arc<Self>, targets: impl IntoIterator<Item = &Target>) {
-        let entrances: BTreeSet<_> = targets.into_iter().map(Entrance::of).collect();
+        let entrances: BTreeSet<_> = targets.into_iter().map(PublishTarget::of).collect();
         for entrance in entrances {
             self.restore_one(entrance).await;
         }
     }
 
-    async fn restore_one(self: &Arc<Self>, entrance: Entrance) {
+    async fn restore_one(self: &Arc<Self>, entrance: PublishTarget) {
         let asked = Instant::now();
         let mut looked = self.looked.lock().await;
         if looked.get(&entrance).is_some_and(|begun| *begun >= asked) {
@@ -126,21 +126,21 @@ impl<Q: Queues> MissingQueues<Q> {
         let begun = Instant::now();
         let restored = self.queues.restore().await;
         let there = match &entrance {
-            Entrance::Queue(queue) => self.queues.exists(queue).await,
+            PublishTarget::Queue(queue) => self.queues.exists(queue).await,
             // A look at it says nothing of the bindings that it needs.
-            Entrance::Exchange(_) => match restored {
+            PublishTarget::Exchange(_) => match restored {
                 Ok(()) => Some(true),
-                Err(Unrestored::Refused(_)) => Some(false),
-                Err(Unrestored::Unasked) => None,
+                Err(RestoreError::Refused(_)) => Some(false),
+                Err(RestoreError::Unasked) => None,
             },
         };
         match there {
             Some(true) => self.found(&entrance),
             Some(false) => {
                 let why = match restored {
-                    Err(Unrestored::Refused(why)) => why,
+                    Err(RestoreError::Refused(why)) => why,
                     Ok(()) => "this worker's settings have no such queue".to_owned(),
-                    Err(Unrestored::Unasked) => "it cannot be declared now".to_owned(),
+                    Err(RestoreError::Unasked) => "it cannot be declared now".to_owned(),
                 };
                 self.note(&entrance, why);
             }
@@ -152,14 +152,14 @@ impl<Q: Queues> MissingQueues<Q> {
         looked.insert(entrance, begun);
     }
 
-    fn found(&self, entrance: &Entrance) {
+    fn found(&self, entrance: &PublishTarget) {
         if self.state().missing.remove(entrance).is_some() {
             self.show(entrance, 0);
             tracing::info!(queue = entrance.name(), "the missing {} is there again", entrance.kind());
         }
     }
 
-    fn note(self: &Arc<Self>, entrance: &Entrance, why: String) {
+    fn note(self: &Arc<Self>, entrance: &PublishTarget, why: String) {
         let mut state = self.state();
         if state.missing.len() >= MOST && !state.missing.contains_key(entrance) {
             tracing::warn!(queue = entrance.name(), why, "missing, and too many others are to show it");
@@ -174,7 +174,7 @@ impl<Q: Queues> MissingQueues<Q> {
         }
     }
 
-    fn show(&self, entrance: &Entrance, missing: i64) {
+    fn show(&self, entrance: &PublishTarget, missing: i64) {
         self.gauge.with_label_values(&[entrance.name()]).set(missing);
     }
 
@@ -183,8 +183,8 @@ impl<Q: Queues> MissingQueues<Q> {
         let missing: Vec<_> = self.state().missing.keys().cloned().collect();
         for entrance in missing {
             let there = match &entrance {
-                Entrance::Queue(queue) => self.queues.exists(queue).await == Some(true),
-                Entrance::Exchange(_) => self.queues.restore().await.is_ok(),
+                PublishTarget::Queue(queue) => self.queues.exists(queue).await == Some(true),
+                PublishTarget::Exchange(_) => self.queues.restore().await.is_ok(),
             };
             if there {
                 self.found(&entrance);
@@ -228,14 +228,14 @@ mod tests {
     }
 
     impl Queues for Arc<Fake> {
-        async fn restore(&self) -> Result<(), Unrestored> {
+        async fn restore(&self) -> Result<(), RestoreError> {
             tokio::task::yield_now().await;
             self.declared.fetch_add(1, Ordering::Relaxed);
             if self.silent.load(Ordering::Relaxed) {
-                return Err(Unrestored::Unasked);
+                return Err(RestoreError::Unasked);
             }
             if !self.may_declare {
-                return Err(Unrestored::Refused("this user may not create it".into()));
+                return Err(RestoreError::Refused("this user may not create it".into()));
             }
             self.there.store(true, Ordering::Relaxed);
             Ok(())

@@ -16,14 +16,14 @@ use tokio::{
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::{
+    ack_writer::{self, AckWriter},
     admission::Admission,
-    company::{Clock, Company},
+    channel_generation::ChannelGeneration,
+    coalescer::{DeliveryCoalescer, TickClock},
+    connection::ConsumerConnection,
+    counters::SettlementCounters,
     delivery::Delivery,
-    epoch::Epoch,
-    link::Link,
-    meter::Meter,
     reply::{self, ACCESS_REFUSED, NOT_FOUND},
-    settle::{self, Settler},
     watchdog::Watchdog,
 };
 use crate::supervise::{Panics, caught};
@@ -48,14 +48,14 @@ pub(crate) struct Subscription {
     /// Shown in the broker's listings.
     pub(crate) tag: String,
     /// When deliveries and decisions that wait for company are looked at.
-    pub(crate) clock: Clock,
+    pub(crate) clock: TickClock,
 }
 
 impl Subscription {
     /// One for each of a lane's queues. They share its prefetch as evenly as it can be divided, so that no
     /// queue takes another's places; there must be one for each at least.
     pub(crate) fn shares(queues: Vec<String>, prefetch: u16, tag: &str) -> Vec<Self> {
-        let (count, clock) = (queues.len(), Clock::new(queues.len()));
+        let (count, clock) = (queues.len(), TickClock::new(queues.len()));
         let share = |shard: usize| {
             let whole = usize::from(prefetch);
             u16::try_from(whole / count + usize::from(shard < whole % count)).expect("a part of a u16")
@@ -71,7 +71,7 @@ impl Subscription {
 }
 
 /// How a channel came to its end.
-enum End {
+enum ChannelEnd {
     /// Everything is settled, the channel is closed, nothing more is wanted.
     Drained,
     /// The channel or its connection died.
@@ -80,9 +80,9 @@ enum End {
 
 /// Consumes one queue until the intake is closed and everything delivered is settled.
 pub(crate) struct Subscriber<F> {
-    pub(crate) link: Link,
+    pub(crate) link: ConsumerConnection,
     pub(crate) subscription: Subscription,
-    pub(crate) meter: Meter,
+    pub(crate) counters: SettlementCounters,
     pub(crate) intake: watch::Receiver<Intake>,
     /// Told why the queue is not being consumed; nothing while it is.
     pub(crate) trouble: watch::Sender<Option<String>>,
@@ -92,8 +92,8 @@ pub(crate) struct Subscriber<F> {
     /// Takes what was delivered, in order; while it waits nothing more is taken, and the prefetch bounds what
     /// piles up. Answers the message of a panic, where one of the deliveries made it panic.
     pub(crate) accept: F,
-    /// The settlers of its channels.
-    pub(crate) settlers: TaskTracker,
+    /// The ack_writers of its channels.
+    pub(crate) ack_writers: TaskTracker,
     pub(crate) panics: Panics,
 }
 
@@ -108,8 +108,8 @@ where
         while wanted(&self.intake) != Intake::Closed {
             let problem = match self.link.channel(self.subscription.prefetch).await {
                 Ok((_connection, channel)) => match self.one_epoch(channel, &mut backoff).await {
-                    End::Drained => return,
-                    End::Broken(problem) => problem,
+                    ChannelEnd::Drained => return,
+                    ChannelEnd::Broken(problem) => problem,
                 },
                 Err(error) => error.to_string(),
             };
@@ -123,25 +123,25 @@ where
         }
     }
 
-    async fn one_epoch(&mut self, channel: Channel, backoff: &mut Backoff) -> End {
-        let batch = settle::batch(&self.subscription);
-        let epoch = Arc::new(Epoch::new(self.meter.clone(), batch));
+    async fn one_epoch(&mut self, channel: Channel, backoff: &mut Backoff) -> ChannelEnd {
+        let batch = ack_writer::batch(&self.subscription);
+        let generation = Arc::new(ChannelGeneration::new(self.counters.clone(), batch));
         let (drain, draining) = watch::channel(false);
-        let (ours, meter) = (Arc::clone(&epoch), self.meter.clone());
-        let settler = Settler::new(channel.clone(), ours, meter, &self.subscription, draining);
-        // An abort of this consumer, or a panic in it, is its settler's end as well.
-        let settling = AbortOnDropHandle::new(self.settlers.spawn(settler.run(batch)));
+        let (ours, counters) = (Arc::clone(&generation), self.counters.clone());
+        let ack_writer = AckWriter::new(channel.clone(), ours, counters, &self.subscription, draining);
+        // An abort of this consumer, or a panic in it, is its ack_writer's end as well.
+        let settling = AbortOnDropHandle::new(self.ack_writers.spawn(ack_writer.run(batch)));
 
         let ended = loop {
             let ended = match wanted(&self.intake) {
                 Intake::Closed => break Ok(()),
-                Intake::Quiet => self.idle(&channel, &epoch).await,
+                Intake::Quiet => self.idle(&channel, &generation).await,
                 Intake::Open => match self.start(&channel).await {
                     Ok(consumer) => {
                         self.trouble.send_replace(None);
                         self.denied = None;
-                        epoch.grant(self.subscription.prefetch);
-                        self.consume(&channel, consumer, &epoch).await
+                        generation.grant(self.subscription.prefetch);
+                        self.consume(&channel, consumer, &generation).await
                     }
                     Err(error) => {
                         match reply::code(&error) {
@@ -163,33 +163,33 @@ where
             }
         };
         if ended.is_err() {
-            epoch.end();
+            generation.end();
         }
         drain.send_replace(true);
-        // The settler ends by itself; a panic in it is a bug worth seeing.
+        // The ack_writer ends by itself; a panic in it is a bug worth seeing.
         let settled = settling.await;
         // A consumer that the broker accepts may end before it settles anything, again and again.
-        if epoch.has_settled() {
+        if generation.has_settled() {
             backoff.reset();
         }
         match (ended, settled) {
             (Ok(()), Ok(mut unheard)) => match channel.close(200, "drained".into()).await {
                 Ok(()) => {
                     unheard.arrived();
-                    End::Drained
+                    ChannelEnd::Drained
                 }
-                Err(error) => End::Broken(error.to_string()),
+                Err(error) => ChannelEnd::Broken(error.to_string()),
             },
             (Err(problem), Ok(mut unheard)) => {
                 // In the middle of its work a lost connection may or may not have brought the last of them.
                 if wanted(&self.intake) != Intake::Closed {
                     unheard.arrived();
                 }
-                End::Broken(problem)
+                ChannelEnd::Broken(problem)
             }
             (_, Err(panic)) => {
                 self.panics.count("settlements");
-                End::Broken(format!("the settlement writer ended: {panic}"))
+                ChannelEnd::Broken(format!("the settlement writer ended: {panic}"))
             }
         }
     }
@@ -207,24 +207,24 @@ where
         &mut self,
         channel: &Channel,
         consumer: Consumer,
-        epoch: &Arc<Epoch>,
+        generation: &Arc<ChannelGeneration>,
     ) -> Result<(), String> {
         let Self { link, subscription, intake, accept, trouble, panics, .. } = self;
         let look = || link.ready(&subscription.queue);
-        let mut watchdog = Watchdog::new(subscription.prefetch, Arc::clone(epoch), look);
+        let mut watchdog = Watchdog::new(subscription.prefetch, Arc::clone(generation), look);
         let mut admission = Admission::new();
         let tag = consumer.tag();
         // Made ours one by one: a burst of the client's own would be moved about once more.
         let unreadable = link.unreadable(&subscription.queue);
         let ours = consumer.map_ok(|message| {
-            let delivery = Delivery::new(Arc::clone(epoch), message);
+            let delivery = Delivery::new(Arc::clone(generation), message);
             if delivery.unreadable.is_some() {
                 unreadable.inc();
             }
             delivery
         });
         let mut bursts = ours.try_ready_chunks(BURST);
-        let mut company = Company::new(subscription.prefetch, subscription.clock);
+        let mut company = DeliveryCoalescer::new(subscription.prefetch, subscription.clock);
         let mut cancelled = false;
         loop {
             let event = tokio::select! {
@@ -232,7 +232,7 @@ where
                 () = until(intake, |intake| intake != Intake::Open), if !cancelled => Event::Enough,
                 burst = in_company(&company, bursts.next()) => Event::Burst(burst),
                 () = sleep_until(watchdog.due()), if !cancelled => Event::Look,
-                () = epoch.over() => return Err("no settlement can be sent any more".into()),
+                () = generation.over() => return Err("no settlement can be sent any more".into()),
                 () = sleep_until(admission.calm().unwrap_or_else(Instant::now)), if admission.calm().is_some() => {
                     admission.calmed();
                     trouble.send_replace(None);
@@ -283,12 +283,12 @@ where
     }
 
     /// Waits for another intake, or for the channel to die.
-    async fn idle(&mut self, channel: &Channel, epoch: &Epoch) -> Result<(), String> {
+    async fn idle(&mut self, channel: &Channel, generation: &ChannelGeneration) -> Result<(), String> {
         let mut pulse = tokio::time::interval(PULSE);
         loop {
             tokio::select! {
                 () = until(&mut self.intake, |intake| intake != Intake::Quiet) => return Ok(()),
-                () = epoch.over() => return Err("no settlement can be sent any more".into()),
+                () = generation.over() => return Err("no settlement can be sent any more".into()),
                 _ = pulse.tick() => if !channel.status().connected() {
                     return Err("the channel ended while quiet".into());
                 }
@@ -302,7 +302,7 @@ where
 const BURST: usize = 64;
 
 /// The next burst, not before its time.
-async fn in_company<B>(company: &Company, next: impl Future<Output = B>) -> B {
+async fn in_company<B>(company: &DeliveryCoalescer, next: impl Future<Output = B>) -> B {
     if let Some(time) = company.wait() {
         sleep_until(time).await;
     }

@@ -5,7 +5,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::epoch::Epoch;
+use super::channel_generation::ChannelGeneration;
 
 /// How long nothing may come before the queue is looked at, and between two looks.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -17,9 +17,9 @@ pub(super) struct Watchdog<L> {
     /// Answers how many messages are ready in the queue, where that can be told.
     look: L,
     prefetch: u64,
-    epoch: Arc<Epoch>,
+    generation: Arc<ChannelGeneration>,
     since: Instant,
-    suspicion: Suspicion,
+    suspicion: MissedChecks,
 }
 
 impl<L, R> Watchdog<L>
@@ -27,9 +27,9 @@ where
     L: Fn() -> R,
     R: Future<Output = Option<u32>>,
 {
-    pub(super) fn new(prefetch: u16, epoch: Arc<Epoch>, look: L) -> Self {
-        let suspicion = Suspicion::default();
-        Self { look, prefetch: prefetch.into(), epoch, since: Instant::now(), suspicion }
+    pub(super) fn new(prefetch: u16, generation: Arc<ChannelGeneration>, look: L) -> Self {
+        let suspicion = MissedChecks::default();
+        Self { look, prefetch: prefetch.into(), generation, since: Instant::now(), suspicion }
     }
 
     /// When it wants to look next.
@@ -39,13 +39,13 @@ where
 
     /// Looks. True when the consumer must be given up.
     pub(super) async fn barks(&mut self) -> bool {
-        let deliveries = self.epoch.deliveries();
+        let deliveries = self.generation.deliveries();
         self.since = Instant::now();
-        if !self.suspicion.wants_to_look(deliveries, self.epoch.outstanding() < self.prefetch) {
+        if !self.suspicion.wants_to_look(deliveries, self.generation.outstanding() < self.prefetch) {
             return false;
         }
         let waiting = self.waiting().await;
-        self.suspicion.saw(waiting, self.epoch.deliveries())
+        self.suspicion.saw(waiting, self.generation.deliveries())
     }
 
     /// Whether ready messages are there; unknown counts as no, other errors are noticed elsewhere.
@@ -56,13 +56,13 @@ where
 
 /// What speaks against a consumer so far.
 #[derive(Debug, Default)]
-struct Suspicion {
+struct MissedChecks {
     /// Deliveries when it was last looked at.
     seen: u64,
     looks: u32,
 }
 
-impl Suspicion {
+impl MissedChecks {
     /// Whether it is worth looking at the queue: nothing came since the last time, and there is credit for it.
     fn wants_to_look(&mut self, deliveries: u64, credit: bool) -> bool {
         let came = deliveries != std::mem::replace(&mut self.seen, deliveries);
@@ -87,29 +87,29 @@ mod tests {
     use garenne_common::{shutdown::Settlement, telemetry::Metrics};
 
     use super::*;
-    use crate::consumer::{Meter, epoch::Order};
+    use crate::consumer::{SettlementCounters, channel_generation::SettleRequest};
 
-    fn epoch() -> Arc<Epoch> {
-        let meter = Meter { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
-        Arc::new(Epoch::new(meter, 1))
+    fn generation() -> Arc<ChannelGeneration> {
+        let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
+        Arc::new(ChannelGeneration::new(counters, 1))
     }
 
     #[tokio::test(start_paused = true)]
     async fn it_looks_every_ten_seconds_and_only_where_there_is_credit() {
-        let (epoch, looks) = (epoch(), Cell::new(0));
+        let (generation, looks) = (generation(), Cell::new(0));
         let look = || {
             looks.set(looks.get() + 1);
             std::future::ready(Some(1))
         };
-        let mut watchdog = Watchdog::new(2, Arc::clone(&epoch), look);
+        let mut watchdog = Watchdog::new(2, Arc::clone(&generation), look);
         let begun = Instant::now();
         assert_eq!(watchdog.due(), begun + Duration::from_secs(10));
-        (0..2).for_each(|_| epoch.count_delivery(false));
+        (0..2).for_each(|_| generation.count_delivery(false));
         assert!(!watchdog.barks().await, "two came");
         tokio::time::sleep_until(watchdog.due()).await;
         assert!(!watchdog.barks().await && !watchdog.barks().await, "no credit");
         assert_eq!((looks.get(), watchdog.due()), (0, begun + Duration::from_secs(20)));
-        epoch.order(Order { tag: 1, settlement: Settlement::Acked });
+        generation.order(SettleRequest { tag: 1, settlement: Settlement::Acked });
         assert!(!watchdog.barks().await, "the first look in vain");
         assert!(watchdog.barks().await, "the second");
         assert_eq!(looks.get(), 2);
@@ -119,26 +119,26 @@ mod tests {
     async fn a_look_without_an_answer_or_at_an_empty_queue_says_nothing() {
         let answers = [None, Some(0)];
         for answer in answers {
-            let mut watchdog = Watchdog::new(2, epoch(), || std::future::ready(answer));
+            let mut watchdog = Watchdog::new(2, generation(), || std::future::ready(answer));
             for _ in 0..3 {
                 assert!(!watchdog.barks().await, "{answer:?}");
             }
         }
-        let mut watchdog = Watchdog::new(2, epoch(), std::future::pending);
+        let mut watchdog = Watchdog::new(2, generation(), std::future::pending);
         let begun = Instant::now();
         assert!(!watchdog.barks().await);
         assert_eq!(begun.elapsed(), Duration::from_secs(10));
     }
 
     /// A look at so many deliveries in all, at messages that wait, and with so many deliveries afterwards.
-    fn look(suspicion: &mut Suspicion, deliveries: u64, waiting: bool, after: u64) -> bool {
+    fn look(suspicion: &mut MissedChecks, deliveries: u64, waiting: bool, after: u64) -> bool {
         assert!(suspicion.wants_to_look(deliveries, true));
         suspicion.saw(waiting, after)
     }
 
     #[test]
     fn messages_that_wait_in_vain_at_two_looks_in_a_row_are_enough() {
-        let mut suspicion = Suspicion::default();
+        let mut suspicion = MissedChecks::default();
         assert!(!suspicion.wants_to_look(7, true), "seven have just come");
         assert!(!look(&mut suspicion, 7, true, 7));
         assert!(look(&mut suspicion, 7, true, 7));
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn an_empty_queue_a_delivery_and_a_lack_of_credit_each_clear_it() {
         for cleared in 0..4 {
-            let mut suspicion = Suspicion::default();
+            let mut suspicion = MissedChecks::default();
             assert!(!look(&mut suspicion, 0, true, 0));
             let mut seen = 0;
             match cleared {

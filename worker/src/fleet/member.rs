@@ -22,9 +22,9 @@ use tokio::{
 
 use super::{
     crash::{Finding, Observation},
+    directives::{DirectiveEffect, Directives},
     grouped::GroupedTasks,
-    lives::{Life, Lives},
-    orders::{Orders, Word},
+    lifecycle::{LifecycleEvent, LifecycleLog},
     wire::Wire,
 };
 
@@ -53,8 +53,8 @@ pub(crate) struct Member {
     incarnation: String,
     names: Names,
     wire: Box<dyn Wire>,
-    lives: Mutex<Lives>,
-    orders: Arc<Orders>,
+    lifecycle: Mutex<LifecycleLog>,
+    directives: Arc<Directives>,
     grouped: GroupedTasks,
     /// When the others were last looked at, begun.
     looked: AsyncMutex<Option<Instant>>,
@@ -89,8 +89,8 @@ impl Member {
             incarnation: uuid::Uuid::now_v7().to_string(),
             names,
             wire,
-            lives: Mutex::default(),
-            orders: Arc::default(),
+            lifecycle: Mutex::default(),
+            directives: Arc::default(),
             grouped: GroupedTasks::default(),
             looked: AsyncMutex::default(),
             marks_set: AtomicU64::new(0),
@@ -113,8 +113,8 @@ impl Member {
     }
 
     /// What an operator ordered.
-    pub(crate) fn orders(&self) -> &Arc<Orders> {
-        &self.orders
+    pub(crate) fn directives(&self) -> &Arc<Directives> {
+        &self.directives
     }
 
     /// Notes a task before it enters a pool, so that a stop of its group finds it there.
@@ -122,16 +122,16 @@ impl Member {
         self.grouped.note(task);
     }
 
-    /// Stops a record of a pack that is here, as an order to the whole fleet would.
+    /// Stops a record of a batch that is here, as an order to the whole fleet would.
     pub(crate) fn stop_here(&self, task: &str) {
         let order = StandingOrder::Task { task: task.to_owned(), at: epoch_ms(SystemTime::now()) };
-        self.orders.apply(&order);
+        self.directives.apply(&order);
     }
 
     /// Pauses or resumes a group on this worker alone; a later order to the fleet overrules it.
     pub(crate) fn pause_here(&self, group: &str, pause: bool) {
         let (group, at) = (group.to_owned(), epoch_ms(SystemTime::now()));
-        self.orders.apply(&match pause {
+        self.directives.apply(&match pause {
             true => StandingOrder::Pause { pause: group, at },
             false => StandingOrder::Resume { resume: group, at },
         });
@@ -144,7 +144,7 @@ impl Member {
             Read::Begun => true,
             Read::Record(order) => {
                 // An old order that is read again must not stop what was published since.
-                if self.orders.apply(&order) {
+                if self.directives.apply(&order) {
                     self.enforce(&order, stop);
                 }
                 false
@@ -160,7 +160,8 @@ impl Member {
             StandingOrder::Group { group, .. } => {
                 let now = SystemTime::now();
                 let tasks = self.grouped.of(group);
-                let covered = tasks.iter().filter(|it| self.orders.word(it, now) == Some(Word::Stopped));
+                let covered =
+                    tasks.iter().filter(|it| self.directives.word(it, now) == Some(DirectiveEffect::Stopped));
                 covered.for_each(|task| stop(task.id.as_str()));
             }
             StandingOrder::Pause { .. } | StandingOrder::Resume { .. } => {}
@@ -169,12 +170,11 @@ impl Member {
 
     /// Takes a record of the lifecycle stream. Answers whether it is this worker's first mark.
     pub(super) fn read_life(&self, record: &[u8]) -> bool {
-        match self.read::<Life>(record, "lifecycle event") {
+        match self.read::<LifecycleEvent>(record, "lifecycle event") {
             Read::Begun => true,
             Read::Record(life) => {
-                let disputed =
-                    matches!(&life, Life::Died { incarnation, .. } if *incarnation == self.incarnation);
-                self.lives().apply(life, Instant::now());
+                let disputed = matches!(&life, LifecycleEvent::Died { incarnation, .. } if *incarnation == self.incarnation);
+                self.lifecycle().apply(life, Instant::now());
                 if disputed {
                     self.disputed.notify_one();
                 }
@@ -216,11 +216,11 @@ impl Member {
             self.look_for_crashes().await;
         }
         drop(looked);
-        self.lives().deaths(epoch_ms(SystemTime::now()))
+        self.lifecycle().deaths(epoch_ms(SystemTime::now()))
     }
 
     async fn look_for_crashes(&self) {
-        let open = self.lives().open();
+        let open = self.lifecycle().open();
         for who in open.into_iter().filter(|who| who.incarnation() != self.incarnation) {
             if self.wire.has_queue(who.worker()).await == Some(false) {
                 self.note_crash(&who).await;
@@ -230,9 +230,9 @@ impl Member {
 
     async fn note_crash(&self, who: &WorkerIncarnation) {
         let (worker, incarnation) = (who.worker().to_owned(), who.incarnation().to_owned());
-        let died = Life::Died { worker, incarnation, at: epoch_ms(SystemTime::now()) };
+        let died = LifecycleEvent::Died { worker, incarnation, at: epoch_ms(SystemTime::now()) };
         tracing::warn!(worker = %who, "a worker's queue is gone without a clean end");
-        self.lives().apply(died.clone(), Instant::now());
+        self.lifecycle().apply(died.clone(), Instant::now());
         self.announce(&died).await;
     }
 
@@ -245,7 +245,7 @@ impl Member {
         counted: Option<&WorkerIncarnation>,
     ) -> Option<WorkerIncarnation> {
         self.catch_up().await;
-        let run = self.lives().run_of(task).cloned()?;
+        let run = self.lifecycle().run_of(task).cloned()?;
         if run.incarnation() == self.incarnation || counted == Some(&run) {
             return None;
         }
@@ -257,7 +257,7 @@ impl Member {
         let mut observation = Observation::begin(Instant::now());
         loop {
             let queue = self.wire.has_queue(who.worker()).await;
-            let recorded = self.lives().recorded(who);
+            let recorded = self.lifecycle().recorded(who);
             match observation.observe(recorded, queue, Instant::now()) {
                 Finding::Crashed => return true,
                 Finding::NotCrashed => return false,
@@ -293,7 +293,7 @@ impl Member {
         let mut backoff = Backoff::default();
         loop {
             let (worker, incarnation, at) = self.signature();
-            let started = Life::RunStarted { worker, incarnation, at, task: task.to_owned() };
+            let started = LifecycleEvent::RunStarted { worker, incarnation, at, task: task.to_owned() };
             match self.append(&self.names.lifecycle(), &started).await {
                 Ok(()) => return,
                 Err(error) => tracing::debug!(%error, task, "cannot note the start of a run"),
@@ -306,7 +306,7 @@ impl Member {
     /// only if this worker crashes.
     pub(crate) async fn run_ended(&self, task: &str) {
         let (worker, incarnation, at) = self.signature();
-        let ended = Life::RunEnded { worker, incarnation, at, task: task.to_owned() };
+        let ended = LifecycleEvent::RunEnded { worker, incarnation, at, task: task.to_owned() };
         if let Err(error) = self.append(&self.names.lifecycle(), &ended).await {
             tracing::debug!(%error, task, "cannot note the end of a run");
         }
@@ -314,7 +314,7 @@ impl Member {
 
     /// Whether another worker that is on record has a handler for this kind.
     pub(crate) fn has_handler(&self, kind: &str) -> bool {
-        self.lives().has_handler(kind)
+        self.lifecycle().has_handler(kind)
     }
 
     /// Repeats the start record, also when another worker says that this one crashed, and removes what
@@ -334,20 +334,21 @@ impl Member {
 
     fn forget(&self) {
         let now = SystemTime::now();
-        self.lives().forget(epoch_ms(now));
-        self.orders.forget(now);
+        self.lifecycle().forget(epoch_ms(now));
+        self.directives.forget(now);
     }
 
     /// Says that this worker is there.
     pub(super) async fn hello(&self) {
         let (worker, incarnation, at) = self.signature();
-        self.announce(&Life::Hello { worker, incarnation, at, kinds: self.identity.kinds.clone() }).await;
+        self.announce(&LifecycleEvent::Hello { worker, incarnation, at, kinds: self.identity.kinds.clone() })
+            .await;
     }
 
     /// Says that it has settled everything and ends.
     pub(super) async fn goodbye(&self) {
         let (worker, incarnation, at) = self.signature();
-        self.announce(&Life::Goodbye { worker, incarnation, at }).await;
+        self.announce(&LifecycleEvent::Goodbye { worker, incarnation, at }).await;
     }
 
     fn signature(&self) -> (String, String, i64) {
@@ -365,7 +366,7 @@ impl Member {
     }
 
     /// Best effort: without the record a crash goes unnoticed, which costs one more worker at most.
-    async fn announce(&self, life: &Life) {
+    async fn announce(&self, life: &LifecycleEvent) {
         let target = Target::announce(self.names.events(), format!("life.{}", self.identity.worker));
         if let Err(error) = self.publish(target, life).await {
             tracing::warn!(%error, "failed to publish lifecycle event");
@@ -381,8 +382,8 @@ impl Member {
         self.wire.publish(Message { target, properties, body: body.into() }).await
     }
 
-    fn lives(&self) -> std::sync::MutexGuard<'_, Lives> {
-        self.lives.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lifecycle(&self) -> std::sync::MutexGuard<'_, LifecycleLog> {
+        self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

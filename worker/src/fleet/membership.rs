@@ -23,9 +23,8 @@ use super::{
     wire::BrokerWire,
 };
 use crate::consumer::{
-    Link,
-    journal::{self, Progress},
-    presence,
+    ConsumerConnection, control_queue,
+    stream_reader::{self, Progress},
 };
 
 /// How long the worker's own queue may take before work starts without it.
@@ -44,8 +43,8 @@ pub(crate) enum Command {
     Beat,
 }
 
-/// Why a worker cannot become a member. Without the stop orders it would start what an operator
-/// stopped; without the lives it could not tell a crash from a hand-back.
+/// Why a worker cannot become a member. Without the stop directives it would start what an operator
+/// stopped; without the lifecycle it could not tell a crash from a hand-back.
 #[derive(Debug, Error)]
 pub enum FleetError {
     /// The broker does not let it read a stream.
@@ -87,7 +86,7 @@ impl Membership {
     pub(crate) async fn join(
         identity: Identity,
         names: Names,
-        link: Link,
+        link: ConsumerConnection,
         publisher: Publisher,
         patience: Duration,
         obey: impl Fn(Command) + Send + Sync + 'static,
@@ -101,9 +100,9 @@ impl Membership {
         let directives = read(&mut tasks, &link, member.names().directives(), directive);
         let this = Arc::clone(&member);
         let life = move |record: &[u8]| this.read_life(record);
-        let lives = read(&mut tasks, &link, member.names().lifecycle(), life);
+        let lifecycle = read(&mut tasks, &link, member.names().lifecycle(), life);
         let both = async {
-            tokio::try_join!(directives.caught_up(&member, patience), lives.caught_up(&member, patience))
+            tokio::try_join!(directives.caught_up(&member, patience), lifecycle.caught_up(&member, patience))
         };
         both.await?;
         let this = Arc::clone(&member);
@@ -117,7 +116,7 @@ impl Membership {
             Err(error) => tracing::warn!(%error, "unreadable command"),
         };
         let (names, worker) = (member.names().clone(), member.worker().to_owned());
-        tasks.spawn(presence::keep(link, names, worker, hello, command));
+        tasks.spawn(control_queue::keep(link, names, worker, hello, command));
         let this = Arc::clone(&member);
         tasks.spawn(async move { this.keep_record().await });
         if timeout(APPEARANCE, is_present.wait_for(|present| *present)).await.is_err() {
@@ -139,12 +138,12 @@ impl Membership {
 /// Begins to read a stream.
 fn read(
     tasks: &mut JoinSet<()>,
-    link: &Link,
+    link: &ConsumerConnection,
     stream: String,
     take: impl FnMut(&[u8]) -> bool + Send + 'static,
 ) -> Reading {
     let (sender, progress) = watch::channel(Progress::default());
-    tasks.spawn(journal::follow(link.clone(), stream.clone(), sender, take));
+    tasks.spawn(stream_reader::follow(link.clone(), stream.clone(), sender, take));
     Reading { stream, progress }
 }
 

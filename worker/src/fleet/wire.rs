@@ -7,7 +7,7 @@ use garenne_amqp::{Message, PublishError, Publisher};
 use garenne_protocol::topology::Names;
 use tokio::time::timeout;
 
-use crate::consumer::{Link, presence};
+use crate::consumer::{ConsumerConnection, control_queue};
 
 /// How long the confirm of a record is waited for.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
@@ -23,7 +23,7 @@ pub(crate) trait Wire: Send + Sync {
 
 /// The connections of this worker.
 pub(crate) struct BrokerWire {
-    pub(crate) link: Link,
+    pub(crate) link: ConsumerConnection,
     pub(crate) publisher: Publisher,
     pub(crate) names: Names,
 }
@@ -42,6 +42,6 @@ impl Wire for BrokerWire {
     }
 
     fn has_queue<'a>(&'a self, worker: &'a str) -> BoxFuture<'a, Option<bool>> {
-        presence::is_alive(&self.link, &self.names, worker).boxed()
+        control_queue::is_alive(&self.link, &self.names, worker).boxed()
     }
 }

@@ -10,9 +10,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     TaskError,
-    companions::Companions,
+    batch_records::BatchRecords,
     follow_up::{FollowUps, Routes},
-    progress::{Board, Reporter},
+    progress::{ProgressBoard, ProgressReporter},
 };
 use crate::spans::AttemptSpan;
 
@@ -25,33 +25,33 @@ struct Inner {
     worker: Arc<str>,
     pool: pool::TaskContext,
     follow_ups: FollowUps,
-    progress: Reporter,
-    pack: Option<(Arc<Companions>, usize)>,
+    progress: ProgressReporter,
+    batch: Option<(Arc<BatchRecords>, usize)>,
     span: AttemptSpan,
     traces: Traces,
 }
 
-/// What contexts of one worker share, and those of one pack.
+/// What contexts of one worker share, and those of one batch.
 #[derive(Clone, Default)]
-pub(crate) struct Surroundings {
+pub(crate) struct WorkerContext {
     pub(crate) routes: Arc<Routes>,
-    pub(crate) progress: Arc<Board>,
+    pub(crate) progress: Arc<ProgressBoard>,
     pub(crate) traces: Traces,
-    /// The pack that the task is a record of, and its place in it.
-    pub(crate) pack: Option<(Arc<Companions>, usize)>,
+    /// The batch that the task is a record of, and its place in it.
+    pub(crate) batch: Option<(Arc<BatchRecords>, usize)>,
 }
 
 impl TaskContext {
     pub(crate) fn new(
         envelope: Arc<Envelope>,
         worker: Arc<str>,
-        Surroundings { routes, progress, traces, pack }: Surroundings,
+        WorkerContext { routes, progress, traces, batch }: WorkerContext,
         span: AttemptSpan,
         pool: pool::TaskContext,
     ) -> Self {
         let follow_ups = FollowUps::new(routes);
-        let progress = Reporter::new(progress, envelope.id.shared());
-        Self(Arc::new(Inner { envelope, worker, pool, follow_ups, progress, pack, span, traces }))
+        let progress = ProgressReporter::new(progress, envelope.id.shared());
+        Self(Arc::new(Inner { envelope, worker, pool, follow_ups, progress, batch, span, traces }))
     }
 
     /// The task's id: stable over retries and redeliveries.
@@ -142,9 +142,9 @@ impl TaskContext {
         self.0.progress.report(done);
     }
 
-    /// The records that came in one pack with it, and its own place among them.
-    pub(crate) fn companions(&self) -> Option<(&Companions, usize)> {
-        self.0.pack.as_ref().map(|(companions, place)| (&**companions, *place))
+    /// The records that came in one batch with it, and its own place among them.
+    pub(crate) fn batch_records(&self) -> Option<(&BatchRecords, usize)> {
+        self.0.batch.as_ref().map(|(batch_records, place)| (&**batch_records, *place))
     }
 
     /// The follow-ups; none can be added afterwards.

@@ -10,7 +10,7 @@ use super::Unreadable;
 /// passing fault needs.
 #[derive(Clone, Debug)]
 pub struct TaskError {
-    pub(crate) wish: Wish,
+    pub(crate) wish: ErrorAction,
     pub(crate) message: String,
     /// What a handler passed on with `?`, for the kind's classifier.
     pub(crate) source: Option<Arc<dyn Error + Send + Sync>>,
@@ -18,7 +18,7 @@ pub struct TaskError {
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Wish {
+pub(crate) enum ErrorAction {
     /// Another attempt, by the kind's back-off or after a given wait.
     Retry { after: Option<Duration> },
     /// No further attempt.
@@ -32,43 +32,43 @@ pub(crate) enum Wish {
 impl TaskError {
     /// A passing fault: try again by the kind's back-off.
     pub fn retry(message: impl std::fmt::Display) -> Self {
-        Self::new(Wish::Retry { after: None }, message)
+        Self::new(ErrorAction::Retry { after: None }, message)
     }
 
     /// A passing fault of known length: try again, not before `after`.
     pub fn retry_after(message: impl std::fmt::Display, after: Duration) -> Self {
-        Self::new(Wish::Retry { after: Some(after) }, message)
+        Self::new(ErrorAction::Retry { after: Some(after) }, message)
     }
 
     /// It will never work: a dead letter with reason `rejected`.
     pub fn reject(message: impl std::fmt::Display) -> Self {
-        Self::new(Wish::Dead(DeadReason::Rejected), message)
+        Self::new(ErrorAction::Dead(DeadReason::Rejected), message)
     }
 
     /// The payload makes no sense: a dead letter with reason `invalid-payload`.
     pub fn invalid(message: impl std::fmt::Display) -> Self {
-        Self::new(Wish::Dead(DeadReason::InvalidPayload), message)
+        Self::new(ErrorAction::Dead(DeadReason::InvalidPayload), message)
     }
 
     /// Not now: put off for `wait`, no attempt spent.
     pub fn snooze(wait: Duration) -> Self {
-        Self::new(Wish::Snooze { wait }, "snoozed")
+        Self::new(ErrorAction::Snooze { wait }, "snoozed")
     }
 
     /// Told to stop, and stopped: what becomes of the task follows from who told it. Shutdown hands
     /// it back without spending an attempt; a deadline spends one; an operator's stop is final.
     pub fn interrupted() -> Self {
-        Self::new(Wish::HandBack, "interrupted")
+        Self::new(ErrorAction::HandBack, "interrupted")
     }
 
     /// Its time was up before it started.
     pub(crate) fn expired() -> Self {
-        Self::new(Wish::Dead(DeadReason::Expired), "expired before it started")
+        Self::new(ErrorAction::Dead(DeadReason::Expired), "expired before it started")
     }
 
     /// An operator stopped it before it started.
     pub(crate) fn stopped() -> Self {
-        Self::new(Wish::Dead(DeadReason::Stopped), "stopped by an operator")
+        Self::new(ErrorAction::Dead(DeadReason::Stopped), "stopped by an operator")
     }
 
     /// The error's text.
@@ -80,7 +80,7 @@ impl TaskError {
         Self { source: Some(Arc::new(error)), ..self }
     }
 
-    fn new(wish: Wish, message: impl std::fmt::Display) -> Self {
+    fn new(wish: ErrorAction, message: impl std::fmt::Display) -> Self {
         Self { wish, message: message.to_string(), source: None }
     }
 }
@@ -88,7 +88,7 @@ impl TaskError {
 impl From<Unreadable> for TaskError {
     fn from(unreadable: Unreadable) -> Self {
         match unreadable {
-            Unreadable::Malformed(message) => Self::new(Wish::Dead(DeadReason::Malformed), message),
+            Unreadable::Malformed(message) => Self::new(ErrorAction::Dead(DeadReason::Malformed), message),
             Unreadable::Invalid(message) => Self::invalid(message),
         }
     }

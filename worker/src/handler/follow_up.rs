@@ -1,4 +1,4 @@
-//! Tasks that a task starts: gathered while it runs, published by the clerk when it succeeded.
+//! Tasks that a task starts: gathered while it runs, published by the settler when it succeeded.
 
 use std::{
     collections::HashMap,

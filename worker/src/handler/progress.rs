@@ -10,9 +10,9 @@ use std::{
 
 /// Reports of running tasks, by id.
 #[derive(Default)]
-pub(crate) struct Board(Mutex<HashMap<Arc<str>, Arc<AtomicU64>>>);
+pub(crate) struct ProgressBoard(Mutex<HashMap<Arc<str>, Arc<AtomicU64>>>);
 
-impl Board {
+impl ProgressBoard {
     /// How much of a task is done, from 0 to 1; none where it has not said.
     pub(crate) fn done(&self, id: &str) -> Option<f64> {
         self.tasks().get(id).map(|done| f64::from_bits(done.load(Ordering::Relaxed)))
@@ -24,14 +24,14 @@ impl Board {
 }
 
 /// One task's way to the board; its report goes with it. Takes no lock after the first report.
-pub(crate) struct Reporter {
-    board: Arc<Board>,
+pub(crate) struct ProgressReporter {
+    board: Arc<ProgressBoard>,
     id: Arc<str>,
     done: OnceLock<Arc<AtomicU64>>,
 }
 
-impl Reporter {
-    pub(crate) fn new(board: Arc<Board>, id: Arc<str>) -> Self {
+impl ProgressReporter {
+    pub(crate) fn new(board: Arc<ProgressBoard>, id: Arc<str>) -> Self {
         Self { board, id, done: OnceLock::new() }
     }
 
@@ -47,7 +47,7 @@ impl Reporter {
     }
 }
 
-impl Drop for Reporter {
+impl Drop for ProgressReporter {
     fn drop(&mut self) {
         let Some(place) = self.done.get() else { return };
         let mut tasks = self.board.tasks();
@@ -64,15 +64,15 @@ mod tests {
 
     #[test]
     fn a_report_goes_with_its_task_and_no_other() {
-        let board = Arc::new(Board::default());
-        let first = Reporter::new(Arc::clone(&board), "t".into());
+        let board = Arc::new(ProgressBoard::default());
+        let first = ProgressReporter::new(Arc::clone(&board), "t".into());
         assert_eq!(board.done("t"), None);
         first.report(0.25);
         first.report(7.0);
         assert_eq!(board.done("t"), Some(1.0));
         first.report(f64::NAN);
         assert_eq!(board.done("t"), Some(0.0));
-        let again = Reporter::new(Arc::clone(&board), "t".into());
+        let again = ProgressReporter::new(Arc::clone(&board), "t".into());
         again.report(0.5);
         drop(first);
         assert_eq!(board.done("t"), Some(0.5));

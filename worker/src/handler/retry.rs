@@ -67,7 +67,7 @@ mod tests {
     use std::io;
 
     use super::*;
-    use crate::handler::Wish;
+    use crate::handler::ErrorAction;
 
     #[test]
     fn waits_grow_to_the_cap_and_no_further() {
@@ -86,8 +86,8 @@ mod tests {
         }
         let policy = RetryPolicy { classify: Some(classify), ..RetryPolicy::default() };
         let wish = |error: TaskError| policy.judge(error).wish;
-        assert!(matches!(wish(io::Error::from(io::ErrorKind::NotFound).into()), Wish::Dead(_)));
-        assert!(matches!(wish(io::Error::from(io::ErrorKind::TimedOut).into()), Wish::Retry { .. }));
-        assert!(matches!(wish(TaskError::retry("not found")), Wish::Retry { .. }));
+        assert!(matches!(wish(io::Error::from(io::ErrorKind::NotFound).into()), ErrorAction::Dead(_)));
+        assert!(matches!(wish(io::Error::from(io::ErrorKind::TimedOut).into()), ErrorAction::Retry { .. }));
+        assert!(matches!(wish(TaskError::retry("not found")), ErrorAction::Retry { .. }));
     }
 }

@@ -17,7 +17,7 @@ use super::Status;
 use crate::consumer::Intake;
 
 /// What a heartbeat says besides the pools.
-pub(crate) struct Vitals {
+pub(crate) struct HeartbeatSource {
     pub(crate) worker: Arc<str>,
     pub(crate) incarnation: String,
     pub(crate) started: SystemTime,
@@ -28,7 +28,7 @@ pub(crate) struct Vitals {
 
 impl Status {
     /// One look at everything; takes each pool's lock for a moment.
-    pub(crate) fn beat(&self, vitals: &Vitals) -> Heartbeat {
+    pub(crate) fn beat(&self, vitals: &HeartbeatSource) -> Heartbeat {
         let metrics = &vitals.metrics;
         let mut beat = Heartbeat {
             program: Program::Worker,
@@ -45,7 +45,7 @@ impl Status {
                 Intake::Closed => Stance::Stopping,
             },
             lanes: Default::default(),
-            paused: self.member.orders().paused(),
+            paused: self.member.directives().paused(),
             running: 0,
             tasks: Vec::new(),
             kinds: metrics.kind_counts(),

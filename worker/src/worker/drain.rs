@@ -19,10 +19,10 @@ use tokio_util::sync::CancellationToken;
 use super::{lane::Lane, pool_stop, start::HandlerRuntime};
 use crate::{
     budget::FLUSH,
-    clerk::Clerk,
-    consumer::{Intake, Link},
+    consumer::{ConsumerConnection, Intake},
     fleet::Membership,
     settings::WorkerConfig,
+    settlement::Settler,
     status::Status,
 };
 
@@ -37,10 +37,10 @@ pub(super) struct Running {
     pub(super) intake: watch::Sender<Intake>,
     /// Lanes that the broker denied from the start.
     pub(super) denials: mpsc::Receiver<BrokerError>,
-    pub(super) clerk: std::sync::Arc<Clerk>,
+    pub(super) settler: std::sync::Arc<Settler>,
     pub(super) publisher: Publisher,
-    pub(super) link: Link,
-    pub(super) hurry: CancellationToken,
+    pub(super) link: ConsumerConnection,
+    pub(super) force_close: CancellationToken,
     pub(super) handlers: HandlerRuntime,
     pub(super) traces: Traces,
     pub(super) admin: AdminPort<Status>,
@@ -116,8 +116,8 @@ impl Running {
                 Mode::SoftTimeout => (patience + grace).saturating_sub(began.elapsed()).max(FLUSH / 2),
                 Mode::Hard => grace.saturating_sub(began.elapsed()).max(FLUSH / 2),
             };
-            if timeout(rest, self.clerk.idle()).await.is_err() {
-                self.hurry.cancel();
+            if timeout(rest, self.settler.idle()).await.is_err() {
+                self.force_close.cancel();
             }
         };
         let mut settled = std::pin::pin!(settled);
@@ -137,7 +137,7 @@ impl Running {
                 self.stop_pools(asked, patience, grace);
             }
             if asked == Mode::Hard {
-                self.hurry.cancel();
+                self.force_close.cancel();
             }
         }
     }
@@ -151,29 +151,29 @@ impl Running {
             lanes,
             membership,
             heartbeats,
-            clerk,
+            settler,
             publisher,
             link,
-            hurry,
+            force_close,
             handlers,
             traces,
             admin,
             ..
         } = self;
-        let settlers: Vec<_> = lanes.iter().map(|lane| lane.settlers.clone()).collect();
+        let ack_writers: Vec<_> = lanes.iter().map(|lane| lane.ack_writers.clone()).collect();
         let mut consumers: Vec<_> = lanes.into_iter().flat_map(|lane| lane.consumers).collect();
         if timeout(CLOSING, join_all(&mut consumers)).await.is_err() {
-            hurry.cancel();
+            force_close.cancel();
             tracing::warn!("the broker does not answer: what is unsettled comes back by itself");
             consumers.iter().for_each(JoinHandle::abort);
         }
-        // An aborted consumer's settler ends with it, and counts what nobody heard of as lost.
-        let counted = settlers.iter().map(async |settlers| {
-            settlers.close();
-            settlers.wait().await;
+        // An aborted consumer's ack_writer ends with it, and counts what nobody heard of as lost.
+        let counted = ack_writers.iter().map(async |ack_writers| {
+            ack_writers.close();
+            ack_writers.wait().await;
         });
         let _ = timeout(FLUSH, join_all(counted)).await;
-        let _ = timeout(CLOSING, clerk.idle()).await;
+        let _ = timeout(CLOSING, settler.idle()).await;
         let closing = async {
             let _ = timeout(CLOSING, membership.leave()).await;
             heartbeats.stop().await;

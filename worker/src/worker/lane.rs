@@ -16,10 +16,10 @@ use tokio_util::task::TaskTracker;
 
 use super::WorkerError;
 use crate::{
-    bridge::Bridge,
-    consumer::{Intake, Link, Meter, Subscriber, Subscription},
+    consumer::{ConsumerConnection, Intake, SettlementCounters, Subscriber, Subscription},
+    execution::LanePool,
+    pipeline::LanePipeline,
     supervise::{Panics, restarting},
-    work::LanePool,
 };
 
 /// A lane at work.
@@ -28,16 +28,16 @@ pub(crate) struct Lane {
     pub(crate) pool: LanePool,
     /// One for each of its queues.
     pub(crate) consumers: Vec<JoinHandle<()>>,
-    /// The settlers of their channels.
-    pub(crate) settlers: TaskTracker,
-    pub(crate) trouble: Trouble,
+    /// The ack_writers of their channels.
+    pub(crate) ack_writers: TaskTracker,
+    pub(crate) trouble: ConsumerProblems,
 }
 
 /// Why queues of a lane are not being consumed: queue by queue, nothing while it is.
 #[derive(Clone, Debug)]
-pub(crate) struct Trouble(Vec<(String, watch::Receiver<Option<String>>)>);
+pub(crate) struct ConsumerProblems(Vec<(String, watch::Receiver<Option<String>>)>);
 
-impl Trouble {
+impl ConsumerProblems {
     /// The first queue's that has any; where the lane has several, with its name.
     pub(crate) fn now(&self) -> Option<String> {
         let of = |(queue, trouble): &(String, watch::Receiver<Option<String>>)| {
@@ -83,47 +83,56 @@ pub(super) fn start_pool(
         .map_err(|problem| WorkerError::Pool { lane: name.to_owned(), problem })
 }
 
-/// Starts consuming a lane's queues into its bridge. Each has a channel and a ledger of its own, so that one
+/// Starts consuming a lane's queues into its pipeline. Each has a channel and a ledger of its own, so that one
 /// that is away, or whose deliveries come back, leaves the others alone. `denied` is told when the broker does
 /// not let it.
 pub(super) fn start_lane(
-    bridge: Arc<Bridge>,
+    pipeline: Arc<LanePipeline>,
     subscriptions: Vec<Subscription>,
-    link: Link,
-    meter: Meter,
+    link: ConsumerConnection,
+    counters: SettlementCounters,
     intake: watch::Receiver<Intake>,
     denied: mpsc::Sender<BrokerError>,
     panics: &Panics,
 ) -> Lane {
-    let (name, pool) = (Arc::clone(&bridge.lane), bridge.pool.clone());
+    let (name, pool) = (Arc::clone(&pipeline.lane), pipeline.pool.clone());
     let (mut consumers, mut troubles) = (Vec::new(), Vec::new());
-    let settlers = TaskTracker::new();
+    let ack_writers = TaskTracker::new();
     for subscription in subscriptions {
         let (trouble, is_in_trouble) = watch::channel(Some("it has not begun".to_owned()));
         troubles.push((subscription.queue.clone(), is_in_trouble));
-        let (bridge, link, meter) = (Arc::clone(&bridge), link.clone(), meter.clone());
+        let (pipeline, link, counters) = (Arc::clone(&pipeline), link.clone(), counters.clone());
         let (intake, denied) = (intake.clone(), Some(denied.clone()));
-        let (settlers, panics) = (settlers.clone(), panics.clone());
+        let (ack_writers, panics) = (ack_writers.clone(), panics.clone());
         consumers.push(tokio::spawn(async move {
             let accept = |deliveries| {
-                let bridge = Arc::clone(&bridge);
-                async move { bridge.accept(deliveries).await }
+                let pipeline = Arc::clone(&pipeline);
+                async move { pipeline.accept(deliveries).await }
             };
             let (told, counted) = (trouble.clone(), panics.clone());
-            let subscriber =
-                Subscriber { link, subscription, meter, intake, trouble, denied, accept, settlers, panics };
+            let subscriber = Subscriber {
+                link,
+                subscription,
+                counters,
+                intake,
+                trouble,
+                denied,
+                accept,
+                ack_writers,
+                panics,
+            };
             let problem = |panic| drop(told.send_replace(Some(format!("the consumer panicked: {panic}"))));
             restarting("consumer", counted, subscriber, |it| it.run().boxed(), problem).await;
         }));
     }
-    Lane { name, pool, consumers, settlers, trouble: Trouble(troubles) }
+    Lane { name, pool, consumers, ack_writers, trouble: ConsumerProblems(troubles) }
 }
 
 /// How often a lane is searched for tasks that waited too long.
 const SWEEP: Duration = Duration::from_secs(1);
 
 /// Hands back what has waited here so long that the broker would take it away in the middle of its
-/// run; another worker, or this one later, has the whole time again. Ends with its lane.
+/// run; another worker, or this one later, has the whole time again. AttemptEnds with its lane.
 pub(super) async fn hand_back_in_time(pool: LanePool, longest_wait: Duration) {
     let mut sweep = tokio::time::interval(SWEEP);
     while pool.snapshot().phase == Phase::Open {

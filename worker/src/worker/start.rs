@@ -34,18 +34,18 @@ use super::{
     lane::{hand_back_in_time, show, show_stuck, start_lane, start_pool},
 };
 use crate::{
-    bridge::Bridge,
+    batch::RunningBatches,
     budget,
-    clerk::Clerk,
-    consumer::{Intake, Link, Meter, MissingQueues, Subscription},
+    consumer::{ConsumerConnection, Intake, MissingQueues, SettlementCounters, Subscription},
     fleet::{Command as FleetCommand, Identity, Membership},
-    handler::{Routes, Surroundings},
-    loans::Loans,
-    pack::Packs,
+    handler::{Routes, WorkerContext},
+    pipeline::LanePipeline,
+    redelivery::RedeliveryTracker,
     settings::{SinkName, WorkerConfig},
-    sink::{Desk, Sink, SinkMetrics, postgres::PostgresSink, results::ResultsSink, stdout::StdoutSink},
+    settlement::Settler,
+    sink::{Sink, SinkBuffer, SinkMetrics, postgres::PostgresSink, results::ResultsSink, stdout::StdoutSink},
     spans::Spans,
-    status::{Status, Vitals},
+    status::{HeartbeatSource, Status},
     supervise::{Panics, restarting},
 };
 
@@ -72,7 +72,7 @@ pub(super) async fn start(
     let names = Names::new(&config.common.prefix);
 
     let broker = Broker::configured(&config.common, &format!("garenne-worker {}", worker.name))?;
-    let link = Link::new(broker.clone(), worker.metrics.clone());
+    let link = ConsumerConnection::new(broker.clone(), worker.metrics.clone());
     let metrics = worker.metrics.connection().clone();
     let publisher = Publisher::observed(
         broker.clone(),
@@ -93,28 +93,28 @@ pub(super) async fn start(
     };
 
     let routes = Routes { lanes: config.lanes.clone(), max_payload: config.max_payload.bytes() };
-    let surroundings =
-        Surroundings { routes: Arc::new(routes), traces: traces.clone(), ..Surroundings::default() };
-    let hurry = CancellationToken::new();
+    let worker_context =
+        WorkerContext { routes: Arc::new(routes), traces: traces.clone(), ..WorkerContext::default() };
+    let force_close = CancellationToken::new();
     let registry = worker.metrics.registry();
     let panics = Panics::register(registry);
-    let desk = Desk::open(sinks, &hurry, &SinkMetrics::register(registry), &panics);
-    let clerk = Arc::new(Clerk {
+    let sink_buffer = SinkBuffer::open(sinks, &force_close, &SinkMetrics::register(registry), &panics);
+    let settler = Arc::new(Settler {
         worker: Arc::clone(&worker.name),
         names: names.clone(),
         ladder,
         max_attempts: config.max_attempts,
-        routes: Arc::clone(&surroundings.routes),
+        routes: Arc::clone(&worker_context.routes),
         replies: config.replies,
         publisher: publisher.clone(),
         missing,
-        desk,
-        loans: Loans::default(),
+        sink_buffer,
+        redeliveries: RedeliveryTracker::default(),
         metrics: worker.metrics.clone(),
         traces: traces.clone(),
         runtime: tokio::runtime::Handle::current(),
         tracker: TaskTracker::new(),
-        hurry: hurry.clone(),
+        force_close: force_close.clone(),
         unroutable_replies: 0.into(),
     });
 
@@ -157,7 +157,7 @@ pub(super) async fn start(
         return Ok(None);
     }
 
-    let packs = Arc::new(Packs::default());
+    let batches = Arc::new(RunningBatches::default());
     let wanted = intake.subscribe();
     let (denied, denials) = mpsc::channel(1);
     let mut lanes = Vec::new();
@@ -171,17 +171,17 @@ pub(super) async fn start(
         };
         let queue = queues[0].clone();
         let spans = Spans { traces: traces.clone(), lane: Arc::clone(&lane_name), queue };
-        let bridge = Arc::new(Bridge {
+        let pipeline = Arc::new(LanePipeline {
             lane: lane_name,
             default_kind: lane.default_kind.clone(),
             max_payload: config.max_payload.bytes(),
             worker: Arc::clone(&worker.name),
-            surroundings: surroundings.clone(),
+            worker_context: worker_context.clone(),
             registry: Arc::clone(&worker.registry),
             pool: pool.clone(),
-            clerk: Arc::clone(&clerk),
+            settler: Arc::clone(&settler),
             member: Arc::clone(&membership.member),
-            packs: Arc::clone(&packs),
+            batches: Arc::clone(&batches),
             spans: Arc::new(spans),
             pack_time: budget::pack_time(&lane),
             quarantine,
@@ -196,16 +196,22 @@ pub(super) async fn start(
             restarting("sweep", counted, swept, |it| hand_back_in_time(it.clone(), wait).boxed(), |_| {})
                 .await;
         });
-        let meter = Meter { tally: Arc::clone(&worker.tally), lane: metrics.clone() };
+        let counters = SettlementCounters { tally: Arc::clone(&worker.tally), lane: metrics.clone() };
         let (link, wanted, denied) = (link.clone(), wanted.clone(), denied.clone());
-        lanes.push(start_lane(bridge, subscriptions, link, meter, wanted, denied, &panics));
+        lanes.push(start_lane(pipeline, subscriptions, link, counters, wanted, denied, &panics));
         worker.metrics.before_encode(move || show(&pool, &metrics));
     }
 
     let member = Arc::clone(&membership.member);
-    let status =
-        Arc::new(Status::new(&lanes, packs, member, surroundings.progress, Arc::clone(&clerk), commands));
-    let vitals = Vitals {
+    let status = Arc::new(Status::new(
+        &lanes,
+        batches,
+        member,
+        worker_context.progress,
+        Arc::clone(&settler),
+        commands,
+    ));
+    let vitals = HeartbeatSource {
         worker: Arc::clone(&worker.name),
         incarnation: membership.member.incarnation().to_owned(),
         started: SystemTime::now(),
@@ -223,10 +229,10 @@ pub(super) async fn start(
         heartbeats,
         intake,
         denials,
-        clerk,
+        settler,
         publisher,
         link,
-        hurry,
+        force_close,
         handlers,
         traces,
         admin,
@@ -265,7 +271,7 @@ fn obey(
 /// that is waited for as one that was away before, until the budget is spent.
 async fn reach(
     broker: &Broker,
-    link: &Link,
+    link: &ConsumerConnection,
     publisher: &Publisher,
     topology: impl Fn(BrokerVersion) -> Topology,
     budget: Duration,
@@ -297,7 +303,7 @@ async fn reach(
 }
 
 /// Says where a lane has more queues than these settings know: what is in them is for others to do.
-async fn tell_of_leftovers(config: &WorkerConfig, names: &Names, link: &Link) {
+async fn tell_of_leftovers(config: &WorkerConfig, names: &Names, link: &ConsumerConnection) {
     for (lane, Lane { shards, .. }) in config.lanes.iter() {
         let next = names.shard(lane, *shards);
         if let Some(ready) = link.ready(&next).await {

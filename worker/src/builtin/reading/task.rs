@@ -66,9 +66,9 @@ pub fn register(builder: WorkerBuilder, calibration: Calibration) -> WorkerBuild
             let own = processed.readings.iter().chain(&processed.derived);
             let mut rows = own.map(|stored| row(stored, None)).collect::<Result<Vec<_>, _>>()?;
             if processed.readings.iter().any(derive::takes_part)
-                && let Some((companions, place)) = cx.companions()
+                && let Some((records, place)) = cx.batch_records()
             {
-                let together = companions.known(|bodies| Together::read(bodies, &calibration));
+                let together = records.known(|bodies| Together::read(bodies, &calibration));
                 for Joint { value, partner } in together.of(place) {
                     rows.push(row(value, Some(partner.clone()))?);
                     processed.derived.push(value.clone());

@@ -186,11 +186,11 @@ async fn a_member_that_is_said_to_have_crashed_says_that_it_has_not() {
         &member,
         &json!({"event": "died", "worker": "me", "incarnation": member.incarnation(), "at": now()}),
     );
-    assert_eq!(member.lives().deaths(now()), 2);
+    assert_eq!(member.lifecycle().deaths(now()), 2);
     sleep(Duration::from_secs(1)).await;
     assert_eq!(fake.events("hello"), 2);
     let me = who("me", member.incarnation());
-    assert!(member.lives().open().contains(&me));
+    assert!(member.lifecycle().open().contains(&me));
     keeping.abort();
 }
 
@@ -200,12 +200,12 @@ async fn what_is_out_of_date_is_forgotten_while_a_member_lives() {
     read(&member, &json!({"event": "hello", "worker": "w", "incarnation": "i", "at": 1000}));
     let resume = json!({"resume": "g", "at": 1000}).to_string();
     assert!(!member.read_directive(resume.as_bytes(), &|_| ()));
-    member.orders().apply(&StandingOrder::Pause { pause: "old".into(), at: 1000 });
-    assert_eq!((member.lives().len(), member.orders().paused().len()), (1, 1));
+    member.directives().apply(&StandingOrder::Pause { pause: "old".into(), at: 1000 });
+    assert_eq!((member.lifecycle().len(), member.directives().paused().len()), (1, 1));
     let this = Arc::clone(&member);
     let keeping = tokio::spawn(async move { this.keep_record().await });
     sleep(FORGET + Duration::from_secs(1)).await;
-    assert_eq!((member.lives().len(), member.orders().paused().len()), (0, 0));
+    assert_eq!((member.lifecycle().len(), member.directives().paused().len()), (0, 0));
     keeping.abort();
 }
 
@@ -332,9 +332,9 @@ async fn a_run_is_on_record_from_its_start_to_its_end() {
     fake.failures.store(2, Ordering::Relaxed);
     member.run_started("t").await;
     let me = who("me", member.incarnation());
-    assert_eq!(member.lives().run_of("t"), Some(&me), "tried until it was confirmed");
+    assert_eq!(member.lifecycle().run_of("t"), Some(&me), "tried until it was confirmed");
     member.run_ended("t").await;
-    assert_eq!(member.lives().run_of("t"), None);
+    assert_eq!(member.lifecycle().run_of("t"), None);
     assert_eq!((fake.events("run-started"), fake.events("run-ended")), (1, 1));
     let published = fake.published.lock().unwrap();
     assert!(published.iter().all(|(exchange, key, ..)| exchange.is_empty() && key == "p.lifecycle"));
@@ -375,24 +375,24 @@ fn a_stop_ends_what_it_covers_and_nothing_that_was_published_later() {
     assert!(ordered(&member, &stop).is_empty(), "read again, it says nothing new");
     assert_eq!(ordered(&member, &json!({"task": "t", "at": 1})), ["t"]);
     assert!(ordered(&member, &json!({"pause": "h", "at": 9})).is_empty());
-    assert_eq!(member.orders().paused(), ["h"]);
+    assert_eq!(member.directives().paused(), ["h"]);
     assert!(ordered(&member, &json!({"resume": "h", "at": 10})).is_empty());
-    assert!(member.orders().paused().is_empty());
+    assert!(member.directives().paused().is_empty());
 }
 
 #[test]
 fn orders_to_this_worker_alone_hold_from_now_on() {
     let (member, _fake) = member();
     member.pause_here("g", true);
-    assert_eq!(member.orders().paused(), ["g"]);
+    assert_eq!(member.directives().paused(), ["g"]);
     // The later order counts, by the millisecond.
     let paused_at = now();
     while now() == paused_at {
         std::hint::spin_loop();
     }
     member.pause_here("g", false);
-    assert!(member.orders().paused().is_empty());
+    assert!(member.directives().paused().is_empty());
     member.stop_here("t");
     let task = Envelope { group: None, ..Envelope::clone(&grouped("t", "g", 1)) };
-    assert_eq!(member.orders().word(&task, SystemTime::now()), Some(Word::Stopped));
+    assert_eq!(member.directives().word(&task, SystemTime::now()), Some(DirectiveEffect::Stopped));
 }

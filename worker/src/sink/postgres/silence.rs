@@ -86,7 +86,7 @@ impl Silences {
             return Ok(starts.map_or(Look::Over, Look::Silent));
         };
         let newest = format!(
-            "SELECT time, greatest(0, extract(epoch FROM clock_timestamp() - stored_at))::float8 FROM {readings} {of}
+            "SELECT time, greatest(0, extract(generation FROM clock_timestamp() - stored_at))::float8 FROM {readings} {of}
              ORDER BY time DESC LIMIT 1"
         );
         let newest = transaction.query_opt(&newest, &[&device, &metric]).await?;

@@ -1,0 +1,231 @@
+use std::time::SystemTime;
+
+use garenne_common::telemetry::{Metrics, metrics::TaskOutcome};
+use garenne_pool::{OnEnd, Pool, PoolConfig, Spec, Stop, Task};
+use garenne_protocol::task::{
+    ContentType, DeadReason, Kind, NewTask, StandingOrder, TaskId, batch_properties, write_batch,
+};
+use tokio::sync::{Semaphore, oneshot};
+
+use super::*;
+use crate::{TaskContext, TaskError, Worker, WorkerConfig, consumer::SettlementCounters, json_payload};
+
+#[derive(serde::Deserialize)]
+struct Step {
+    does: String,
+}
+json_payload!(Step, "test.step");
+
+fn shut() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(0))
+}
+
+/// A batch of these records, each named for what it does; `hold` waits for a permit of the gate.
+fn attempt(steps: &[&str], stopped: &[&str], gate: &Arc<Semaphore>) -> BatchAttempt {
+    let gate = Arc::clone(gate);
+    let step = move |cx: TaskContext, step: Step| {
+        let gate = Arc::clone(&gate);
+        async move {
+            assert!(cx.deadline().is_none(), "a record of a batch is a short task");
+            match step.does.as_str() {
+                "succeed" => Ok(cx.id().to_string()),
+                "hold" => {
+                    gate.acquire().await.unwrap().forget();
+                    Ok(cx.id().to_string())
+                }
+                "fail" => Err(TaskError::retry("it failed")),
+                "reject" => Err(TaskError::reject("never")),
+                "panic" => panic!("boom"),
+                other => unreachable!("{other}"),
+            }
+        }
+    };
+    let registry = Worker::builder(WorkerConfig::default()).handle(step).build().unwrap().into_registry();
+    let kind = Kind::parse("test.step").unwrap();
+    let tasks: Vec<_> = steps
+        .iter()
+        .enumerate()
+        .map(|(n, does)| NewTask {
+            id: TaskId::parse(&format!("{n}")).unwrap(),
+            ..NewTask::new(kind.clone(), ContentType::Json, format!(r#"{{"does":"{does}"}}"#).into_bytes())
+        })
+        .collect();
+    let body = Bytes::from(write_batch(&tasks).unwrap());
+    let now = SystemTime::now();
+    let properties = batch_properties(&kind, None, now);
+    let batch = Envelope::read("test.step", &properties, None, |_| true, now).unwrap();
+    let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
+    let directives = Directives::default();
+    for task in stopped {
+        directives.apply(&StandingOrder::Task { task: (*task).to_owned(), at: 0 });
+    }
+    BatchAttempt {
+        entry: Arc::clone(registry.get("test.step").unwrap()),
+        worker: "test".into(),
+        worker_context: WorkerContext::default(),
+        records: Record::read_all(&batch, &body, &Arc::default()).unwrap().into(),
+        generation: Arc::new(ChannelGeneration::new(counters, 1)),
+        directives: Arc::new(directives),
+        ends: AttemptEnds::default(),
+    }
+}
+
+struct QuarantineRun(BatchAttempt);
+
+impl Task for QuarantineRun {
+    type Output = ();
+
+    async fn run(self, cx: pool::TaskContext) {
+        self.0.run(cx).await;
+    }
+}
+
+type Running = (Pool<QuarantineRun, OnEnd<Box<dyn FnOnce(Ending<()>) + Send>>>, oneshot::Receiver<BatchEnd>);
+
+fn start(attempt: BatchAttempt, deadline: Duration) -> Running {
+    let config = PoolConfig {
+        name: "test".into(),
+        queue: 1,
+        workers: 1..=1,
+        idle_timeout: Duration::from_secs(60),
+        default_deadline: Duration::from_secs(60),
+        grace: Duration::from_secs(2),
+    };
+    let pool = Pool::start(config, tokio::runtime::Handle::current()).unwrap();
+    let (sender, ended) = oneshot::channel();
+    let (records, ends) = (attempt.records.len(), attempt.ends.clone());
+    let tell: Box<dyn FnOnce(Ending<()>) + Send> =
+        Box::new(move |ending| drop(sender.send(BatchEnd::of(ending, records, &ends))));
+    assert!(
+        pool.submit_detached(Spec::long("batch").deadline(deadline), QuarantineRun(attempt), OnEnd(tell))
+            .is_ok()
+    );
+    (pool, ended)
+}
+
+fn word(end: &AttemptEnd) -> String {
+    match &end.outcome {
+        Outcome::Done { output, .. } => output.json.get().to_owned(),
+        Outcome::Retry { error, .. } => format!("retry: {error}"),
+        Outcome::Dead { reason, error } => format!("{reason}: {error}"),
+        Outcome::PutOff { .. } => "put off".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+async fn words(ended: oneshot::Receiver<BatchEnd>) -> Vec<String> {
+    match ended.await.unwrap() {
+        BatchEnd::Apart(ends) => ends.iter().map(word).collect(),
+        BatchEnd::Back { ran } => vec![format!("back after {ran}")],
+        BatchEnd::Abandon => vec!["abandoned".to_owned()],
+    }
+}
+
+const LONG: Duration = Duration::from_secs(30);
+
+#[tokio::test(start_paused = true)]
+async fn every_record_comes_to_an_end_of_its_own() {
+    let steps = ["succeed", "fail", "panic", "succeed", "reject", "succeed"];
+    let (_pool, ended) = start(attempt(&steps, &["3"], &shut()), LONG);
+    let stopped = format!("{}: stopped by an operator", DeadReason::Stopped);
+    let expected = [
+        r#""0""#,
+        "retry: it failed",
+        "retry: the handler panicked: boom",
+        stopped.as_str(),
+        "rejected: never",
+        r#""5""#,
+    ];
+    assert_eq!(words(ended).await, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_waits_for_the_record_that_runs_and_gives_the_pack_back_whole() {
+    let gate = shut();
+    let (pool, ended) = start(attempt(&["succeed", "hold", "succeed"], &[], &gate), LONG);
+    tokio::task::yield_now().await;
+    pool.begin_shutdown(Stop::Hard { grace: Duration::from_secs(2) });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    gate.add_permits(1);
+    assert_eq!(words(ended).await, ["back after 2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_outlives_the_grace_leaves_the_pack_to_the_broker() {
+    let (pool, ended) = start(attempt(&["hold", "succeed"], &[], &shut()), LONG);
+    tokio::task::yield_now().await;
+    pool.begin_shutdown(Stop::Hard { grace: Duration::from_secs(2) });
+    assert_eq!(words(ended).await, ["abandoned"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_had_no_turn_in_time_goes_on_alone() {
+    let gate = shut();
+    let (_pool, ended) = start(attempt(&["succeed", "hold", "succeed", "succeed"], &[], &gate), LONG);
+    tokio::time::sleep(LONG + Duration::from_secs(1)).await;
+    gate.add_permits(1);
+    assert_eq!(words(ended).await, [r#""0""#, r#""1""#, "put off", "put off"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_hangs_spends_an_attempt_and_costs_the_others_nothing() {
+    let (_pool, ended) = start(attempt(&["succeed", "fail", "hold", "succeed"], &[], &shut()), LONG);
+    assert_eq!(words(ended).await, [r#""0""#, "retry: it failed", "retry: the deadline passed", "put off"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_hangs_counts_as_timed_out() {
+    let (_pool, ended) = start(attempt(&["hold"], &[], &shut()), LONG);
+    let BatchEnd::Apart(ends) = ended.await.unwrap() else { panic!("each record has an end") };
+    assert_eq!(ends.iter().map(|end| end.attempt).collect::<Vec<_>>(), [Some(TaskOutcome::Timeout)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_of_the_whole_pack_keeps_what_had_ended() {
+    let (pool, ended) = start(attempt(&["succeed", "hold", "succeed"], &[], &shut()), LONG);
+    tokio::task::yield_now().await;
+    assert!(pool.stop(&"batch".into()));
+    let stopped = format!("{}: stopped by an operator", DeadReason::Stopped);
+    assert_eq!(words(ended).await, [r#""0""#, stopped.as_str(), stopped.as_str()]);
+}
+
+#[test]
+fn a_pack_that_was_not_begun_goes_on_as_its_cause_says() {
+    let of = |cause| BatchEnd::of(Ending::NotStarted { cause }, 2, &AttemptEnds::default());
+    assert!(matches!(of(Cause::Shutdown), BatchEnd::Back { ran: 0 }));
+    let BatchEnd::Apart(ends) = of(Cause::Stopped) else { panic!("each record is stopped") };
+    assert!(ends.iter().all(|end| matches!(end.outcome, Outcome::Dead { reason: DeadReason::Stopped, .. })));
+    let BatchEnd::Apart(ends) = of(Cause::Deadline) else { panic!("each record goes on alone") };
+    assert_eq!(ends.iter().map(word).collect::<Vec<_>>(), ["put off"; 2]);
+}
+
+#[test]
+fn a_panic_of_the_pack_itself_is_each_missing_records_own() {
+    let ends = AttemptEnds::default();
+    ends.push(AttemptEnd::untried(Outcome::PutOff { wait: Duration::ZERO }));
+    let ending = Ending::Panicked { message: "boom".into() };
+    let BatchEnd::Apart(ends) = BatchEnd::of(ending, 2, &ends) else { panic!("each record has an end") };
+    assert_eq!(ends.iter().map(word).collect::<Vec<_>>(), ["put off", "retry: the handler panicked: boom"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pack_whose_channel_died_goes_back_between_two_records() {
+    let gate = shut();
+    let attempt = attempt(&["hold", "succeed"], &[], &gate);
+    let generation = Arc::clone(&attempt.generation);
+    let (_pool, ended) = start(attempt, LONG);
+    tokio::task::yield_now().await;
+    generation.end();
+    gate.add_permits(1);
+    assert_eq!(words(ended).await, ["back after 1"]);
+}
+
+#[test]
+fn a_record_is_found_while_its_pack_is_here() {
+    let batches = RunningBatches::default();
+    let attempt = attempt(&["succeed"], &[], &shut());
+    batches.note(&attempt.records);
+    assert!(batches.hold("0") && !batches.hold("1"));
+    drop(attempt);
+    assert!(!batches.hold("0"));
+}

@@ -1,0 +1,29 @@
+//! What is counted of a lane's deliveries.
+
+use std::sync::Arc;
+
+use garenne_common::{
+    shutdown::{Settlement, Tally},
+    telemetry::metrics::LaneMetrics,
+};
+
+/// Counts into the receipt and into the metrics at once, so that the two agree.
+#[derive(Clone)]
+pub(crate) struct SettlementCounters {
+    pub(crate) tally: Arc<Tally>,
+    pub(crate) lane: LaneMetrics,
+}
+
+impl SettlementCounters {
+    pub(super) fn delivered(&self, redelivered: bool) {
+        self.tally.delivered();
+        self.lane.delivered(redelivered);
+    }
+
+    pub(super) fn settled(&self, settlement: Settlement, count: u64) {
+        if count > 0 {
+            self.tally.settled_many(settlement, count);
+            self.lane.settled_many(settlement, count);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+use std::time::UNIX_EPOCH;
+
+use garenne_protocol::task::{ContentType, Kind, NewTask, TaskId};
+
+use super::*;
+
+fn task(id: &str, group: Option<&str>, published_s: u64) -> Envelope {
+    let mut task = NewTask::new(Kind::parse("k").unwrap(), ContentType::Json, Vec::new());
+    task.id = TaskId::parse(id).unwrap();
+    task.group = group.map(str::to_owned);
+    let now = UNIX_EPOCH + Duration::from_secs(published_s);
+    Envelope::read("k", &task.properties(now), None, |_| true, now).unwrap()
+}
+
+fn stopped(directives: &Directives, task: &Envelope) -> bool {
+    directives.word(task, UNIX_EPOCH + Duration::from_secs(1000)) == Some(DirectiveEffect::Stopped)
+}
+
+#[test]
+fn a_task_is_stopped_by_id_and_a_group_up_to_the_order() {
+    let stops = Directives::default();
+    let directives = [
+        StandingOrder::Task { task: "a".into(), at: 0 },
+        StandingOrder::Group { group: "g".into(), at: 100_000 },
+    ];
+    assert!(directives.iter().all(|order| stops.apply(order)));
+    assert!(!directives.iter().any(|order| stops.apply(order)), "read again, it says nothing new");
+    assert!(stopped(&stops, &task("a", None, 500)));
+    assert!(!stopped(&stops, &task("b", None, 500)));
+    assert!(stopped(&stops, &task("b", Some("g"), 100)));
+    assert!(!stopped(&stops, &task("b", Some("g"), 101)));
+    assert!(!stopped(&stops, &task("b", Some("other"), 100)));
+    let silent = Envelope { timestamp: None, published_at: None, ..task("b", Some("g"), 500) };
+    assert!(stopped(&stops, &silent), "it does not say when it was published");
+}
+
+#[test]
+fn a_group_stop_covers_our_tasks_by_the_millisecond_and_foreign_ones_by_the_second() {
+    let stops = Directives::default();
+    assert!(stops.apply(&StandingOrder::Group { group: "g".into(), at: 100_500 }));
+    let ours = |ms: i64| Envelope { published_at: Some(ms), ..task("b", Some("g"), 100) };
+    assert!(stopped(&stops, &ours(100_499)));
+    assert!(stopped(&stops, &ours(100_500)));
+    assert!(!stopped(&stops, &ours(100_501)), "published after it, in the same second");
+    let foreign = Envelope { published_at: None, ..task("b", Some("g"), 100) };
+    assert!(stopped(&stops, &foreign), "its second began before the order");
+    let nanoseconds = Envelope { timestamp: Some(u64::MAX), ..foreign };
+    assert!(!stopped(&stops, &nanoseconds), "no overflow");
+}
+
+#[test]
+fn orders_are_kept_as_long_as_the_stream_keeps_them() {
+    let directives = Directives::default();
+    let kept = i64::try_from(DIRECTIVES_KEPT.as_millis()).unwrap();
+    let at = |ms: i64| UNIX_EPOCH + Duration::from_millis(ms.unsigned_abs());
+    for n in 0..100 {
+        let name = format!("n{n}");
+        directives.apply(&StandingOrder::Task { task: name.clone(), at: 1000 });
+        directives.apply(&StandingOrder::Group { group: name.clone(), at: 2000 });
+        directives.apply(&StandingOrder::Pause { pause: name, at: 3000 });
+    }
+    directives.forget(at(1000 + kept));
+    assert_eq!(directives.len(), 300);
+    directives.forget(at(1001 + kept));
+    assert_eq!(directives.len(), 200);
+    directives.forget(at(2001 + kept));
+    assert_eq!((directives.len(), directives.paused().len()), (100, 100));
+    directives.forget(at(3000 + kept));
+    assert_eq!(directives.paused().len(), 100);
+    directives.forget(at(3001 + kept));
+    assert_eq!((directives.len(), directives.paused().len()), (0, 0));
+}
+
+#[test]
+fn a_resumption_is_remembered_for_as_long_as_clocks_may_differ() {
+    let directives = Directives::default();
+    let kept = u64::try_from(RESUMPTION_KEPT.as_millis()).unwrap();
+    directives.apply(&StandingOrder::Pause { pause: "g".into(), at: 1000 });
+    directives.apply(&StandingOrder::Resume { resume: "g".into(), at: 5000 });
+    directives.apply(&StandingOrder::Pause { pause: "paused".into(), at: 5000 });
+    directives.forget(UNIX_EPOCH + Duration::from_millis(5000 + kept));
+    assert!(!directives.apply(&StandingOrder::Pause { pause: "g".into(), at: 4000 }), "it comes late");
+    directives.forget(UNIX_EPOCH + Duration::from_millis(5001 + kept));
+    assert_eq!((directives.len(), directives.paused()), (1, vec!["paused".to_owned()]));
+}
+
+#[test]
+fn a_pause_from_before_all_time_does_not_overflow() {
+    let directives = Directives::default();
+    directives.apply(&StandingOrder::Pause { pause: "g".into(), at: i64::MIN + 1 });
+    let word = directives.word(&task("a", Some("g"), 1), UNIX_EPOCH + Duration::from_secs(9));
+    assert_eq!(word, Some(DirectiveEffect::PutOff(LONGEST_REST)));
+    directives.forget(UNIX_EPOCH);
+}
+
+#[test]
+fn who_puts_a_task_back_to_work_overrules_the_orders_before() {
+    let stops = Directives::default();
+    let order = |at| StandingOrder::Task { task: "a".into(), at };
+    let group = |at| StandingOrder::Group { group: "g".into(), at };
+    let replayed =
+        |at| Envelope { replayed_at: Some(at), ..task("a", Some("g"), u64::try_from(at).unwrap() / 1000) };
+    assert!(stops.apply(&order(5000)) && stops.apply(&group(7000)));
+    assert!(stopped(&stops, &Envelope { group: None, ..replayed(5000) }), "the order was not before");
+    assert!(!stopped(&stops, &Envelope { group: None, ..replayed(5001) }));
+    assert!(stopped(&stops, &replayed(5001)), "its group was stopped since");
+    assert!(
+        !stopped(&stops, &Envelope { timestamp: Some(1), ..replayed(7001) }),
+        "whenever it was published"
+    );
+    assert!(stops.apply(&order(9000)), "the same task, stopped once more");
+    assert!(stopped(&stops, &replayed(8000)));
+    assert!(!stops.apply(&order(8500)), "an older order says nothing new");
+}
+
+#[test]
+fn a_paused_group_is_put_off_for_as_long_as_its_pause_lasts() {
+    let directives = Directives::default();
+    let pause = |at| StandingOrder::Pause { pause: "g".into(), at };
+    let resume = |at| StandingOrder::Resume { resume: "g".into(), at };
+    let word =
+        |group, now_ms| directives.word(&task("a", group, 1), UNIX_EPOCH + Duration::from_millis(now_ms));
+    assert!(directives.apply(&pause(5000)));
+    assert_eq!(directives.paused(), ["g"]);
+    assert_eq!(word(Some("g"), 5000), Some(DirectiveEffect::PutOff(Duration::ZERO)));
+    assert_eq!(word(Some("g"), 12_500), Some(DirectiveEffect::PutOff(Duration::from_millis(7500))));
+    assert_eq!(word(Some("g"), 9_000_000), Some(DirectiveEffect::PutOff(LONGEST_REST)));
+    assert_eq!(word(Some("g"), 4000), Some(DirectiveEffect::PutOff(Duration::ZERO)), "clocks may differ");
+    assert_eq!((word(Some("other"), 6000), word(None, 6000)), (None, None));
+    assert!(directives.apply(&resume(8000)));
+    assert!(!directives.apply(&pause(5000)), "read again, an old pause says nothing new");
+    assert_eq!((word(Some("g"), 9000), directives.paused().len()), (None, 0));
+    assert!(
+        directives.apply(&StandingOrder::Group { group: "g".into(), at: 9000 })
+            && directives.apply(&pause(9000))
+    );
+    assert_eq!(word(Some("g"), 9000), Some(DirectiveEffect::Stopped), "a stop outweighs a pause");
+}
