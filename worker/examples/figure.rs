@@ -11,7 +11,7 @@ use std::{env, error::Error, fmt::Write as _, fs, path::Path};
 
 use garenne_protocol::sensor::{Timestamp, readings_from};
 use garenne_worker::{
-    Raised, Rules,
+    alarm::{Raised, Rules},
     builtin::{
         reading::{Calibration, Stored, process},
         window,

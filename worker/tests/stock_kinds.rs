@@ -1,14 +1,11 @@
 //! The stock kinds as a worker runs them, without a broker.
 
+use garenne::testing::{TestWorker, Verdict};
 use garenne_protocol::task::DeadReason;
-use garenne_worker::{
-    Worker, WorkerConfig,
-    cli::stock,
-    testing::{TestWorker, Verdict},
-};
+use garenne_worker::{StockConfig, cli::stock};
 
 fn worker() -> TestWorker {
-    TestWorker::new(stock(Worker::builder(WorkerConfig::default())).unwrap()).unwrap()
+    TestWorker::new(stock(StockConfig::default()).unwrap()).unwrap()
 }
 
 async fn done(kind: &str, body: &str) -> serde_json::Value {
@@ -52,8 +49,8 @@ async fn a_reading_too_far_in_the_future_is_a_dead_letter() {
     }
     // What a gateway with a slightly faster clock has receipted is done.
     assert!(matches!(worker().run("reading.process", at(630)).await, Verdict::Done(_)));
-    let any_time = WorkerConfig { max_clock_skew: std::time::Duration::ZERO, ..WorkerConfig::default() };
-    let worker = TestWorker::new(stock(Worker::builder(any_time)).unwrap()).unwrap();
+    let any_time = StockConfig { max_clock_skew: std::time::Duration::ZERO, ..StockConfig::default() };
+    let worker = TestWorker::new(stock(any_time).unwrap()).unwrap();
     assert!(matches!(worker.run("reading.process", at(3600)).await, Verdict::Done(_)));
     // Nanoseconds and milliseconds are no seconds.
     for time in ["1763640000000", "1763640000000000000", "1e300", "-1e300"] {

@@ -1,11 +1,9 @@
 //! A worker of the library with handlers for the kinds in `TEST_KINDS` and for no other; otherwise the
-//! stock worker's command line. Each task takes `ms` milliseconds.
+//! command line of every worker. Each task takes `ms` milliseconds.
 
 use std::{env, time::Duration};
 
-use clap::Parser;
-use garenne_common::exit::{self, Exit};
-use garenne_worker::{TaskContext, TaskError, TaskOptions, WorkerBuilder, cli::Cli, json_payload};
+use garenne::{Exit, TaskContext, TaskError, TaskOptions, WorkerBuilder, cli, json_payload};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -29,10 +27,5 @@ fn register(mut builder: WorkerBuilder) -> WorkerBuilder {
 }
 
 fn main() -> Exit {
-    let cli = Cli::parse();
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads");
-    let exit = exit::report("kind-worker", runtime.block_on(cli.run(|builder| Ok(register(builder)))));
-    runtime.shutdown_background();
-    exit
+    cli::run("kind-worker", |builder| Ok(register(builder)))
 }

@@ -106,8 +106,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{
-        Worker, WorkerConfig,
+    use garenne::{Worker, WorkerConfig};
+    use garenne::{
         handler::{ContentType, Payload},
         testing::{TestWorker, Verdict},
     };

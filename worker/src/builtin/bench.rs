@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::{
+use garenne::{
     handler::{TaskContext, TaskError, TaskOptions},
     json_payload,
     worker::WorkerBuilder,

@@ -11,7 +11,7 @@ use super::{
     Alert, AlertSettings, Delivered,
     courier::{Courier, Item, Setback},
 };
-use crate::{
+use garenne::{
     handler::{RetryPolicy, TaskContext, TaskError, TaskOptions},
     json_payload,
     worker::WorkerBuilder,

@@ -9,7 +9,7 @@ use super::{
     Calibration, Stored, derive, process,
     together::{Joint, Together},
 };
-use crate::{
+use garenne::{
     handler::{ContentType, Output, Payload, ReadingRow, TaskContext, TaskError, Unreadable},
     worker::WorkerBuilder,
 };
@@ -51,12 +51,11 @@ fn now() -> Result<Timestamp, Unreadable> {
     now.ok_or_else(|| Unreadable::Invalid("this machine's clock is out of bounds".into()))
 }
 
-/// Adds the kind, with this calibration. A reading whose time is more than the settings' `max_clock_skew` and a minute
-/// ahead is a dead letter with reason `invalid-payload`.
-pub fn register(builder: WorkerBuilder, calibration: Calibration) -> WorkerBuilder {
+/// Adds the kind, with this calibration. A reading whose time is more than `max_clock_skew` and a minute ahead is a
+/// dead letter with reason `invalid-payload`; a `max_clock_skew` of 0 sets no limit.
+pub fn register(builder: WorkerBuilder, calibration: Calibration, max_clock_skew: Duration) -> WorkerBuilder {
     let calibration = Arc::new(calibration);
-    let skew = builder.config().max_clock_skew;
-    let max_ahead = (!skew.is_zero()).then(|| skew.saturating_add(CLOCK_DIFFERENCE));
+    let max_ahead = (!max_clock_skew.is_zero()).then(|| max_clock_skew.saturating_add(CLOCK_DIFFERENCE));
     let limits = Limits { max_ahead, ..Limits::default() };
     builder.handle(move |cx: TaskContext, Readings(records): Readings| {
         let calibration = Arc::clone(&calibration);

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use garenne_protocol::sensor::Timestamp;
 
 use super::{Calibration, Stored, derive, stored, task::Readings};
-use crate::handler::{ContentType, Payload};
+use garenne::handler::{ContentType, Payload};
 
 /// A derived value, and the reading of another record that it was made from: metric and value.
 #[derive(Clone, Debug, PartialEq)]

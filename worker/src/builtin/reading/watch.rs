@@ -11,10 +11,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::{
+use crate::postgres::{Look, Silences};
+use garenne::{
     handler::{TaskContext, TaskError},
     json_payload,
-    sink::postgres::{Look, Silences},
     worker::WorkerBuilder,
 };
 

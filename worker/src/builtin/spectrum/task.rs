@@ -3,7 +3,7 @@
 use std::{ops::ControlFlow, time::Duration};
 
 use super::{Answer, Payload, Refusal, analyze};
-use crate::{
+use garenne::{
     handler::{TaskContext, TaskError, TaskOptions},
     json_payload,
     worker::WorkerBuilder,

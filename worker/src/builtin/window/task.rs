@@ -3,10 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{Answer, Payload, Series, Source, analyze};
-use crate::{
+use crate::postgres::StoredReadings;
+use garenne::{
     handler::{TaskContext, TaskError, TaskOptions},
     json_payload,
-    sink::postgres::StoredReadings,
     worker::WorkerBuilder,
 };
 

@@ -19,9 +19,9 @@ use garenne_common::resilience::deadline;
 use time::OffsetDateTime;
 use tokio_postgres::types::Json;
 
-use super::{Accepted, Finished, Sink, SinkError, Start};
 use alarms::{Alarms, Touched};
 pub use dial::Database;
+use garenne::sink::{Accepted, Finished, Sink, SinkError, Start};
 use rows::Rows;
 pub use server::PostgresError;
 use server::{Server, explain};
@@ -111,6 +111,9 @@ const WRITE: Duration = Duration::from_secs(30);
 const SCHEMA_LOCK: i64 = 0x0067_6172_656e_6e65;
 
 impl PostgresSink {
+    /// The name in the setting `sinks`, in logs and in metrics.
+    pub const NAME: &'static str = "postgres";
+
     /// Connects and creates the tables where they are missing. Their names begin with `prefix`,
     /// whatever is no letter or digit in it replaced by `_`. A server that is away or still starting is
     /// waited for within `patience`.
@@ -137,7 +140,7 @@ impl PostgresSink {
         Box::pin(async move {
             match self.store(batch).await {
                 Ok(accepted) => Ok(accepted),
-                Err(Trouble::Away(detail)) => Err(SinkError { sink: "postgres", detail }),
+                Err(Trouble::Away(detail)) => Err(SinkError { sink: Self::NAME, detail }),
                 Err(Trouble::Value(detail)) if batch.len() == 1 => Ok(vec![Accepted::Refused(detail)]),
                 Err(Trouble::Value(_)) => {
                     let (first, second) = batch.split_at(batch.len() / 2);
@@ -291,7 +294,7 @@ impl PostgresSink {
 
 impl Sink for PostgresSink {
     fn name(&self) -> &'static str {
-        "postgres"
+        Self::NAME
     }
 
     fn write<'a>(&'a self, batch: &'a [Finished]) -> BoxFuture<'a, Result<Vec<Accepted>, SinkError>> {

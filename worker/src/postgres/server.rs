@@ -6,6 +6,7 @@ use deadpool_postgres::{
     Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, Timeouts,
 };
 use garenne_amqp::Backoff;
+use garenne_common::exit::{Exit, HasExit};
 use thiserror::Error;
 use tokio::time::Instant;
 use tokio_postgres::error::SqlState;
@@ -37,6 +38,15 @@ pub enum PostgresError {
         /// What happened.
         detail: String,
     },
+}
+
+impl HasExit for PostgresError {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Url(_) | Self::Mode(_) => Exit::Config,
+            Self::Away { .. } => Exit::Failed,
+        }
+    }
 }
 
 /// A small pool that connects when it is first used.

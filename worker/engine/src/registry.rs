@@ -22,6 +22,7 @@ pub(crate) struct Registry(HashMap<Kind, Arc<Entry>>);
 
 /// A registration that makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum RegistryError {
     /// Two handlers for one kind.
     #[error("kind {0:?} has two handlers")]
@@ -29,9 +30,17 @@ pub enum RegistryError {
     /// A kind that could not be a routing key.
     #[error(transparent)]
     Kind(#[from] KindError),
-    /// Nothing to do.
+    /// No handler was added.
     #[error("the worker has no handler")]
     Empty,
+    /// The setting `sinks` names a sink that is neither built in nor added to the builder.
+    #[error("setting sinks: unknown sink {name:?}, expected one of {known}")]
+    Sink {
+        /// The unknown name.
+        name: String,
+        /// The names that are possible, separated by commas.
+        known: String,
+    },
 }
 
 impl Registry {

@@ -43,7 +43,7 @@ use crate::{
     redelivery::RedeliveryTracker,
     settings::{SinkName, WorkerConfig},
     settlement::Settler,
-    sink::{Sink, SinkBuffer, SinkMetrics, postgres::PostgresSink, results::ResultsSink, stdout::StdoutSink},
+    sink::{Sink, SinkBuffer, SinkMetrics, results::ResultsSink, stdout::StdoutSink},
     spans::Spans,
     status::{HeartbeatSource, Status},
     supervise::{Panics, restarting},
@@ -322,15 +322,14 @@ async fn sinks(
 ) -> Result<Vec<Arc<dyn Sink>>, WorkerError> {
     let config = &worker.config;
     let mut sinks = worker.sinks.clone();
-    for name in &config.sinks {
-        sinks.push(match name {
-            SinkName::Stdout => StdoutSink::new(),
-            SinkName::Results => ResultsSink::restoring(publisher.clone(), names.results(), missing),
-            SinkName::Postgres => {
-                let database = config.database().expect("validated with the settings")?;
-                let rules = Arc::clone(&worker.rules);
-                let (prefix, patience) = (&config.common.prefix, config.connect_timeout);
-                PostgresSink::connect(database, prefix, config.on_conflict, rules, patience).await?
+    for SinkName(name) in &config.sinks {
+        sinks.push(match name.as_str() {
+            SinkName::STDOUT => StdoutSink::new(),
+            SinkName::RESULTS => ResultsSink::restoring(publisher.clone(), names.results(), missing),
+            name => {
+                let (_, open) =
+                    worker.named_sinks.iter().find(|(known, _)| *known == name).expect("checked by build");
+                open().await.map_err(WorkerError::Sink)?
             }
         });
     }

@@ -6,10 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::{FutureExt, future::BoxFuture};
 use garenne_amqp::{BrokerError, PublishError, declare::TopologyError};
 use garenne_common::{
     config::{ConfigError, Invalid},
-    exit::{Exit, HasExit},
+    exit::{Exit, Failure, HasExit},
     shutdown::{Command, Mode, Receipt, Tally},
     telemetry::Metrics,
 };
@@ -19,13 +20,12 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    alarm::Rules,
     consumer::Intake,
     fleet::FleetError,
     handler::{ErasedHandler, IntoOutput, Payload, TaskContext, TaskError, TaskOptions, TypedHandler},
     registry::{Entry, Registry, RegistryError},
-    settings::WorkerConfig,
-    sink::{Sink, postgres::PostgresError},
+    settings::{SinkName, WorkerConfig},
+    sink::Sink,
 };
 
 mod drain;
@@ -36,6 +36,7 @@ use drain::Running;
 
 /// Why a worker could not start.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum WorkerError {
     /// A handler.
     #[error(transparent)]
@@ -66,9 +67,9 @@ pub enum WorkerError {
     /// The streams that every worker reads before it works.
     #[error(transparent)]
     Fleet(#[from] FleetError),
-    /// Postgres.
-    #[error(transparent)]
-    Postgres(#[from] PostgresError),
+    /// A sink of the settings could not be opened.
+    #[error("{0}")]
+    Sink(Failure),
     /// The operating system.
     #[error("cannot start threads: {0}")]
     Threads(std::io::Error),
@@ -82,18 +83,21 @@ impl HasExit for WorkerError {
             Self::Publish(error) => error.exit(),
             Self::Topology(error) => error.exit(),
             Self::Fleet(error) => error.exit(),
-            Self::Postgres(PostgresError::Url(_) | PostgresError::Mode(_)) => Exit::Config,
-            Self::Postgres(PostgresError::Away { .. }) | Self::Threads(_) => Exit::Failed,
+            Self::Sink(failure) => failure.exit,
+            Self::Threads(_) => Exit::Failed,
         }
     }
 }
+
+/// Opens a sink while the worker starts.
+type OpenSink = Arc<dyn Fn() -> BoxFuture<'static, Result<Arc<dyn Sink>, Failure>> + Send + Sync>;
 
 /// Collects handlers and sinks.
 pub struct WorkerBuilder {
     config: WorkerConfig,
     handlers: Vec<(&'static str, Arc<dyn ErasedHandler>, TaskOptions)>,
     sinks: Vec<Arc<dyn Sink>>,
-    rules: Arc<Rules>,
+    named_sinks: Vec<(&'static str, OpenSink)>,
 }
 
 impl WorkerBuilder {
@@ -142,10 +146,16 @@ impl WorkerBuilder {
         self
     }
 
-    /// What the sink postgres watches stored readings for.
+    /// Adds a sink that the setting `sinks` can name besides `stdout` and `results`.
+    ///
+    /// `open` is called while the worker starts, if the setting contains `name`. An error ends the start.
     #[must_use]
-    pub fn rules(mut self, rules: Arc<Rules>) -> Self {
-        self.rules = rules;
+    pub fn named_sink<F, R>(mut self, name: &'static str, open: F) -> Self
+    where
+        F: Fn() -> R + Send + Sync + 'static,
+        R: Future<Output = Result<Arc<dyn Sink>, Failure>> + Send + 'static,
+    {
+        self.named_sinks.push((name, Arc::new(move || open().boxed())));
         self
     }
 
@@ -157,9 +167,19 @@ impl WorkerBuilder {
     /// The finished worker.
     ///
     /// # Errors
-    /// No handler, two for one kind, or a kind that could not be a routing key.
+    /// No handler, two for one kind, a kind that could not be a routing key, or a sink of the settings that is
+    /// neither built in nor added.
     pub fn build(self) -> Result<Worker, RegistryError> {
-        let Self { config, handlers, sinks, rules } = self;
+        let Self { config, handlers, sinks, named_sinks } = self;
+        for SinkName(name) in &config.sinks {
+            let known = || {
+                [SinkName::STDOUT, SinkName::RESULTS].into_iter().chain(named_sinks.iter().map(|sink| sink.0))
+            };
+            if !known().any(|known| known == name) {
+                let known = known().collect::<Vec<_>>().join(", ");
+                return Err(RegistryError::Sink { name: name.clone(), known });
+            }
+        }
         let metrics = Metrics::new("worker");
         metrics.register_kinds(handlers.iter().map(|(kind, ..)| *kind));
         let mut registry = Registry::default();
@@ -171,7 +191,7 @@ impl WorkerBuilder {
         }
         let name = config.name().into();
         let (registry, tally) = (Arc::new(registry), Arc::default());
-        Ok(Worker { name, config, registry, sinks, rules, metrics, tally })
+        Ok(Worker { name, config, registry, sinks, named_sinks, metrics, tally })
     }
 }
 
@@ -181,7 +201,7 @@ pub struct Worker {
     config: WorkerConfig,
     registry: Arc<Registry>,
     sinks: Vec<Arc<dyn Sink>>,
-    rules: Arc<Rules>,
+    named_sinks: Vec<(&'static str, OpenSink)>,
     metrics: Metrics,
     tally: Arc<Tally>,
 }
@@ -189,7 +209,7 @@ pub struct Worker {
 impl Worker {
     /// Starts building one.
     pub fn builder(config: WorkerConfig) -> WorkerBuilder {
-        WorkerBuilder { config, handlers: Vec::new(), sinks: Vec::new(), rules: Arc::default() }
+        WorkerBuilder { config, handlers: Vec::new(), sinks: Vec::new(), named_sinks: Vec::new() }
     }
 
     pub(crate) fn into_registry(self) -> Arc<Registry> {

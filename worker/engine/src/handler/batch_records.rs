@@ -8,7 +8,7 @@ use super::ContentType;
 
 /// All records of one batch, shared by the attempts at them.
 #[derive(Debug)]
-pub(crate) struct BatchRecords {
+pub struct BatchRecords {
     bodies: Vec<(ContentType, Bytes)>,
     known: OnceLock<Box<dyn Any + Send + Sync>>,
 }
@@ -21,7 +21,7 @@ impl BatchRecords {
 
     /// What `read` makes of all of them, which only the first to ask does. A batch is of one kind, so all who
     /// ask want the same.
-    pub(crate) fn known<T: Any + Send + Sync>(&self, read: impl FnOnce(&[(ContentType, Bytes)]) -> T) -> &T {
+    pub fn known<T: Any + Send + Sync>(&self, read: impl FnOnce(&[(ContentType, Bytes)]) -> T) -> &T {
         let known = self.known.get_or_init(|| Box::new(read(&self.bodies)));
         known.downcast_ref().expect("one handler for one kind")
     }

@@ -11,14 +11,12 @@ use super::{
     notice::{alarm_id, notice},
     server::{Server, explain},
 };
-use crate::{
-    alarm::{
-        Rules,
-        reconcile::{Alarm, News},
-        rules::Condition,
-    },
-    sink::Start,
+use crate::alarm::{
+    Rules,
+    reconcile::{Alarm, News},
+    rules::Condition,
 };
+use garenne::sink::Start;
 
 /// After a fleet was away its backlog must be stored before anybody is called silent.
 const SECOND_LOOK: Duration = Duration::from_secs(60);

@@ -30,9 +30,8 @@ use crate::{
         rules::{Condition, Rule},
     },
     builtin::reading::watch,
-    handler::ReadingRow,
-    sink::Start,
 };
+use garenne::{handler::ReadingRow, sink::Start};
 
 /// Readings around those that are new, whatever the rules.
 const NEIGHBOURS: usize = 64;

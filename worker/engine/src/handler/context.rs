@@ -92,7 +92,7 @@ impl TaskContext {
     }
 
     /// What makes spans.
-    pub(crate) fn traces(&self) -> &Traces {
+    pub fn traces(&self) -> &Traces {
         &self.0.traces
     }
 
@@ -142,8 +142,9 @@ impl TaskContext {
         self.0.progress.report(done);
     }
 
-    /// The records that came in one batch with it, and its own place among them.
-    pub(crate) fn batch_records(&self) -> Option<(&BatchRecords, usize)> {
+    /// All records of the batch message that the task is a record of, and the task's index among them. None if the
+    /// task is a message of its own.
+    pub fn batch_records(&self) -> Option<(&BatchRecords, usize)> {
         self.0.batch.as_ref().map(|(batch_records, place)| (&**batch_records, *place))
     }
 

@@ -3,7 +3,7 @@
 use time::OffsetDateTime;
 
 use super::Finished;
-use crate::handler::ReadingRow;
+use garenne::handler::ReadingRow;
 
 /// A batch's readings by column, and each one's place in the batch.
 #[derive(Default)]

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use serde::de::DeserializeOwned;
 
-pub(crate) use batch_records::BatchRecords;
+pub use batch_records::BatchRecords;
 pub use context::TaskContext;
 pub(crate) use context::WorkerContext;
 pub(crate) use error::ErrorAction;

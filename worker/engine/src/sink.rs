@@ -1,7 +1,6 @@
 //! Where results go. A task is acked only once every sink accepted its result.
 
 mod health;
-pub mod postgres;
 pub mod results;
 mod sink_buffer;
 pub mod stdout;

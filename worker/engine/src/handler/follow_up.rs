@@ -101,13 +101,36 @@ mod tests {
 
     use super::*;
     use crate::{
-        Worker, WorkerConfig, builtin,
+        TaskContext, TaskError, Worker, WorkerConfig, json_payload,
         testing::{TestWorker, Verdict},
     };
 
+    /// Starts `count` follow-ups and then fails if `fail` is set.
+    #[derive(serde::Deserialize)]
+    struct Follow {
+        kind: String,
+        payload: serde_json::Value,
+        #[serde(default = "one")]
+        count: usize,
+        #[serde(default)]
+        fail: bool,
+    }
+    json_payload!(Follow, "bench.follow");
+
+    fn one() -> usize {
+        1
+    }
+
+    async fn follow(cx: TaskContext, task: Follow) -> Result<(), TaskError> {
+        for _ in 0..task.count {
+            cx.follow_up(&task.kind, &task.payload)?;
+        }
+        if task.fail { Err(std::io::Error::other("failed as asked").into()) } else { Ok(()) }
+    }
+
     fn worker(max_payload: Size) -> TestWorker {
         let config = WorkerConfig { max_payload, ..WorkerConfig::default() };
-        TestWorker::new(builtin::bench::register(Worker::builder(config))).unwrap()
+        TestWorker::new(Worker::builder(config).handle(follow)).unwrap()
     }
 
     fn task(id: &str, body: &serde_json::Value) -> NewTask {
@@ -148,7 +171,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_attempt_that_fails_starts_nothing() {
-        let parent = task("p", &json!({"kind": "bench.noop", "payload": {}, "fail_times": 1}));
+        let parent = task("p", &json!({"kind": "bench.noop", "payload": {}, "fail": true}));
         assert!(matches!(worker(Size::mib(4)).run_task(&parent).await, Verdict::Retry(_)));
     }
 

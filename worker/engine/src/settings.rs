@@ -1,0 +1,149 @@
+//! The worker's settings.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use garenne_common::{
+    config::{Common, Invalid, Lanes, Retry, Settings, Size, host_name, list},
+    shutdown::Mode,
+};
+use serde::{Deserialize, Serialize};
+
+/// The name of a sink: `stdout`, `results`, or one that the program adds with
+/// [`WorkerBuilder::named_sink`](crate::WorkerBuilder::named_sink).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SinkName(pub String);
+
+impl SinkName {
+    /// One JSON line for each result on standard output.
+    pub const STDOUT: &'static str = "stdout";
+    /// One message for each result on the results exchange.
+    pub const RESULTS: &'static str = "results";
+}
+
+impl fmt::Display for SinkName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The settings of a worker. Every field has a default.
+///
+/// A program with settings of its own puts this type into its settings type with `#[serde(flatten)]`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WorkerConfig {
+    /// Settings that every Garenne program has: broker, prefix, logs, admin port.
+    #[serde(flatten)]
+    pub common: Common,
+    /// The lanes of the fleet, and which of them this worker consumes.
+    pub lanes: Lanes,
+    /// The delays of the retry queues.
+    pub retry: Retry,
+    /// Sinks that store results before a task is acked. Without one, a task is acked when its handler succeeds.
+    #[serde(with = "list")]
+    pub sinks: Vec<SinkName>,
+    /// How the worker stops if the command names no mode.
+    pub shutdown_mode: Mode,
+    /// How long soft-timeout waits for running tasks before it turns into hard.
+    #[serde(with = "humantime_serde")]
+    pub shutdown_timeout: Duration,
+    /// How long a hard stop waits for short tasks, and how long a cancelled long task may take to return in any mode.
+    #[serde(with = "humantime_serde")]
+    pub hard_grace: Duration,
+    /// The time between SIGTERM and SIGKILL that the orchestrator grants. The start fails if the settings above need
+    /// more.
+    #[serde(with = "humantime_serde")]
+    pub termination_grace: Option<Duration>,
+    /// File for the shutdown receipt, besides stderr.
+    pub receipt: Option<PathBuf>,
+    /// The worker's name, unique in the fleet. Default: the host name and a random part.
+    pub worker_id: Option<String>,
+    /// Maximum number of attempts for kinds that set none, at least 1.
+    pub max_attempts: u32,
+    /// The largest body that is processed, bytes. Larger ones become dead letters.
+    pub max_payload: Size,
+    /// Answers messages that have `reply_to`. Needs write permission on `amq.default`.
+    pub replies: bool,
+    /// How long the worker waits for the broker at its start.
+    #[serde(with = "humantime_serde")]
+    pub connect_timeout: Duration,
+}
+
+impl Default for WorkerConfig {
+    fn default() -> Self {
+        Self {
+            common: Common::default(),
+            lanes: Lanes::default(),
+            retry: Retry::default(),
+            sinks: Vec::new(),
+            shutdown_mode: Mode::default(),
+            shutdown_timeout: Duration::from_secs(25),
+            hard_grace: Duration::from_secs(2),
+            termination_grace: None,
+            receipt: None,
+            worker_id: None,
+            max_attempts: 5,
+            max_payload: Size::mib(4),
+            replies: false,
+            connect_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Maximum length of a worker id; it is part of the name of its control queue.
+const MAX_ID_LENGTH: usize = 64;
+
+impl Settings for WorkerConfig {
+    const PER_LANE: &'static [&'static str] = &["prefetch", "concurrency"];
+
+    fn validate(&self) -> Result<(), Invalid> {
+        self.common.validate()?;
+        self.lanes.validate()?;
+        self.retry.ladder()?;
+        if self.max_attempts == 0 {
+            return Err(Invalid::new("max_attempts", "0", "expected 1 or more"));
+        }
+        if self.max_payload.bytes() == 0 {
+            return Err(Invalid::new("max_payload", "0", "expected 1B or more"));
+        }
+        match &self.worker_id {
+            Some(id) if !is_worker_id(id) => {
+                let problem = format!("expected 1 to {MAX_ID_LENGTH} of a-z A-Z 0-9 . _ -");
+                Err(Invalid::new("worker_id", format_args!("{id:?}"), problem))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn read_from(&mut self, setting: &str, file: &Path) {
+        self.common.read_from(setting, file);
+    }
+}
+
+impl AsRef<WorkerConfig> for WorkerConfig {
+    fn as_ref(&self) -> &WorkerConfig {
+        self
+    }
+}
+
+fn is_worker_id(id: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (1..=MAX_ID_LENGTH).contains(&id.len()) && id.bytes().all(allowed)
+}
+
+impl WorkerConfig {
+    /// The worker's name: `worker_id`, else the host name with a random part, so that two workers on one host have
+    /// different names.
+    pub fn name(&self) -> String {
+        self.worker_id.clone().unwrap_or_else(|| {
+            let host = host_name();
+            let random: u32 = rand::random();
+            format!("{}-{random:08x}", if host.is_empty() { "worker" } else { &host })
+        })
+    }
+}
