@@ -13,7 +13,7 @@ use std::{f64::consts::TAU, fmt::Write as _, hint::black_box, io, ops::ControlFl
 
 use garenne_bench::{Rows, number};
 use garenne_protocol::sensor::{Timestamp, readings_from};
-use garenne_worker::builtin::{
+use garenne_sensors::{
     reading::{Calibration, process},
     spectrum, window,
 };

@@ -10,12 +10,10 @@
 use std::{env, error::Error, fmt::Write as _, fs, path::Path};
 
 use garenne_protocol::sensor::{Timestamp, readings_from};
-use garenne_worker::{
-    alarm::{Raised, Rules},
-    builtin::{
-        reading::{Calibration, Stored, process},
-        window,
-    },
+use garenne_sensors::{
+    alarm::{RaisedAlarm, Rules},
+    reading::{Calibration, StoredReading, process},
+    window,
 };
 use time::{Month, OffsetDateTime};
 
@@ -45,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Each row as the sensor would have sent it, through the worker's own parser and processing.
-fn read(text: &str, calibration: &Calibration) -> Result<Vec<Stored>, Box<dyn Error>> {
+fn read(text: &str, calibration: &Calibration) -> Result<Vec<StoredReading>, Box<dyn Error>> {
     let now = Timestamp::parse("2026-01-01T00:00:00Z")?;
     let mut readings = Vec::new();
     for line in text.lines().skip(1) {
@@ -60,7 +58,7 @@ fn read(text: &str, calibration: &Calibration) -> Result<Vec<Stored>, Box<dyn Er
     Ok(readings)
 }
 
-fn draw(readings: &[Stored], rules: &Rules) -> Result<String, Box<dyn Error>> {
+fn draw(readings: &[StoredReading], rules: &Rules) -> Result<String, Box<dyn Error>> {
     let (Some(first), Some(last)) = (readings.first(), readings.last()) else {
         return Err("the recording is empty".into());
     };
@@ -114,7 +112,7 @@ fn draw(readings: &[Stored], rules: &Rules) -> Result<String, Box<dyn Error>> {
         let (at, value) = (x(stored.time), y(stored.value));
         writeln!(svg, "<circle cx=\"{at:.1}\" cy=\"{value:.1}\" r=\"3\" fill=\"none\" stroke=\"#000000\"/>")?;
     }
-    for Raised { rule, since, upto } in rules.in_recording(DEVICE, METRIC, readings) {
+    for RaisedAlarm { rule, since, upto } in rules.evaluate(DEVICE, METRIC, readings) {
         let value =
             readings.iter().find(|stored| stored.time == since).map_or(RANGE.0, |stored| stored.value);
         let (left, right, at) = (x(since), x(upto).max(x(since) + 2.0), y(value));
@@ -137,7 +135,7 @@ fn draw(readings: &[Stored], rules: &Rules) -> Result<String, Box<dyn Error>> {
     Ok(svg)
 }
 
-fn anomalies(readings: &[Stored]) -> Result<Vec<window::anomaly::Anomaly>, Box<dyn Error>> {
+fn anomalies(readings: &[StoredReading]) -> Result<Vec<window::anomaly::Anomaly>, Box<dyn Error>> {
     let times: Vec<_> = readings.iter().map(|stored| stored.time).collect();
     let values: Vec<_> = readings.iter().map(|stored| Some(stored.value)).collect();
     Ok(window::analyze(window::Series { times: &times, values: &values }, false)?.anomalies)

@@ -8,14 +8,11 @@ use garenne_common::{
     config::{Lanes, flag},
     exit::{Exit, Failure},
 };
+use garenne_postgres::{Database, PostgresReadingStore, PostgresSilenceDetector, PostgresSink};
+use garenne_sensors::{alarm::Rules, alert, reading, spectrum, store::ReadingStore, window};
 use toml::Table;
 
-use crate::{
-    alarm::Rules,
-    builtin,
-    postgres::{PostgresSink, Silences, StoredReadings},
-    settings::StockConfig,
-};
+use crate::{bench, settings::StockConfig};
 
 /// Consumes tasks, runs their handlers and settles them.
 #[derive(Debug, Parser)]
@@ -64,34 +61,35 @@ impl Cli {
 /// A calibration or rules file that cannot be used, or a database URL that cannot be parsed.
 pub fn stock(config: StockConfig) -> Result<WorkerBuilder, Failure> {
     let calibration = match &config.calibration {
-        Some(path) => builtin::reading::Calibration::load(path).map_err(|e| Failure::new(Exit::Config, e))?,
-        None => builtin::reading::Calibration::default(),
+        Some(path) => reading::Calibration::load(path).map_err(|e| Failure::new(Exit::Config, e))?,
+        None => reading::Calibration::default(),
     };
     let prefix = &config.worker.common.prefix;
     let database = config.database().transpose()?;
-    let store = database.clone().map(|database| StoredReadings::new(database, prefix)).transpose()?;
+    let store = database.clone().map(|database| PostgresReadingStore::new(database, prefix)).transpose()?;
+    let store = store.map(|store| Arc::new(store) as Arc<dyn ReadingStore>);
     let rules = rules(&config)?.map(Arc::new);
 
     let mut builder = Worker::builder(config.worker.clone());
-    builder = builtin::reading::task::register(builder, calibration, config.max_clock_skew);
-    builder = builtin::window::task::register(builder, store);
-    builder = builtin::spectrum::task::register(builder);
-    builder = builtin::alert::task::register(builder, config.alert.clone());
+    builder = reading::task::register(builder, calibration, config.max_clock_skew);
+    builder = window::task::register(builder, store);
+    builder = spectrum::task::register(builder);
+    builder = alert::task::register(builder, config.alert.clone());
     if let Some(database) = database {
         if let Some(rules) = &rules {
-            let silences = Silences::new(database.clone(), prefix, Arc::clone(rules))?;
-            builder = builtin::reading::watch::register(builder, silences);
+            let detector = PostgresSilenceDetector::new(database.clone(), prefix, Arc::clone(rules))?;
+            builder = reading::watch::register(builder, Arc::new(detector));
         }
         builder = with_postgres(builder, &config, database, rules.unwrap_or_default());
     }
-    Ok(if config.enable_bench { builtin::bench::register(builder) } else { builder })
+    Ok(if config.enable_bench { bench::register(builder) } else { builder })
 }
 
 /// Adds the sink `postgres`, opened when the worker starts.
 fn with_postgres(
     builder: WorkerBuilder,
     config: &StockConfig,
-    database: crate::postgres::Database,
+    database: Database,
     rules: Arc<Rules>,
 ) -> WorkerBuilder {
     let (prefix, on_conflict) = (config.worker.common.prefix.clone(), config.on_conflict);
@@ -107,14 +105,14 @@ fn rules(config: &StockConfig) -> Result<Option<Rules>, Failure> {
     let Some(path) = &config.rules else { return Ok(None) };
     let lanes: &Lanes = &config.worker.lanes;
     let rules = Rules::load(path).map_err(|e| Failure::new(Exit::Config, e))?;
-    for kind in [builtin::alert::task::KIND, builtin::reading::watch::KIND] {
+    for kind in [alert::task::KIND, reading::watch::KIND] {
         if lanes.taking(kind).is_none() {
             let problem = format!("setting rules: no lane is bound to {kind}, which rules publish");
             return Err(Failure::new(Exit::Config, problem));
         }
     }
     // A worker of another lane may know webhooks that this one does not; one of this lane must.
-    let consumed = lanes.taking(builtin::alert::task::KIND).is_some_and(|lane| lanes.get(lane).is_some());
+    let consumed = lanes.taking(alert::task::KIND).is_some_and(|lane| lanes.get(lane).is_some());
     let mut webhooks = rules.webhooks();
     if let Some((rule, webhook)) =
         webhooks.find(|(_, name)| consumed && !config.alert.webhooks.contains_key(*name))

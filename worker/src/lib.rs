@@ -1,9 +1,7 @@
 //! The stock worker: the library [`garenne`] with the sensor kinds, the `bench.*` kinds and the sink `postgres`.
 
-pub mod alarm;
-pub mod builtin;
+mod bench;
 pub mod cli;
-pub mod postgres;
 mod settings;
 
 pub use settings::StockConfig;

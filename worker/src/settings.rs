@@ -7,12 +7,9 @@ use std::{
 
 use garenne::WorkerConfig;
 use garenne_common::config::{Certificates, Invalid, SecretUrl, Settings};
+use garenne_postgres::{Database, OnConflict, PostgresError, PostgresSink};
+use garenne_sensors::AlertSettings;
 use serde::{Deserialize, Serialize};
-
-use crate::{
-    builtin::AlertSettings,
-    postgres::{Database, OnConflict, PostgresError, PostgresSink},
-};
 
 /// The settings of the stock worker: those of every worker, and those of its kinds and of its sink `postgres`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -30,7 +27,7 @@ pub struct StockConfig {
     /// Whether the `bench.*` kinds are added.
     pub enable_bench: bool,
     /// How far ahead of this machine's clock a reading's time may be; 0 for no limit. Gateways have the same setting; see
-    /// [`reading::task`](crate::builtin::reading::task) for the tolerance that a worker adds.
+    /// [`reading::task`](garenne_sensors::reading::task) for the tolerance that a worker adds.
     #[serde(with = "humantime_serde")]
     pub max_clock_skew: Duration,
     /// Calibration of `reading.process`, TOML.

@@ -1,0 +1,104 @@
+//! The database and its URL.
+
+use garenne_common::config::{Certificates, SecretUrl};
+use tokio_postgres::{Config, config::SslMode};
+
+use super::PostgresError;
+
+/// A Postgres database: its URL and the certificates for a TLS connection.
+#[derive(Clone, Debug)]
+pub struct Database {
+    pub(super) url: SecretUrl,
+    pub(super) certificates: Certificates,
+}
+
+impl Database {
+    /// A database at a URL such as `postgres://user:password@host:5432/database`.
+    ///
+    /// With `sslmode=require` or `sslmode=verify-full` the connection uses TLS. Both check that the server's
+    /// certificate is signed by an authority of the system or of `certificates` and names the host. Without
+    /// `sslmode`, or with `disable` or `prefer`, the connection is not encrypted.
+    ///
+    /// # Errors
+    /// [`PostgresError::Url`] and [`PostgresError::Mode`].
+    pub fn new(url: SecretUrl, certificates: Certificates) -> Result<Self, PostgresError> {
+        ConnectConfig::parse(&url)?;
+        Ok(Self { url, certificates })
+    }
+
+    /// Whether its URL demands TLS.
+    pub fn is_encrypted(&self) -> bool {
+        self.connect_config().is_ok_and(|config| config.encrypted)
+    }
+
+    pub(super) fn connect_config(&self) -> Result<ConnectConfig, PostgresError> {
+        ConnectConfig::parse(&self.url)
+    }
+}
+
+/// A parsed URL.
+#[derive(Clone)]
+pub(super) struct ConnectConfig {
+    pub(super) client: Config,
+    pub(super) encrypted: bool,
+}
+
+impl ConnectConfig {
+    /// Parses a URL. `sslmode=prefer` is not encrypted: an attacker who can intercept the connection can also
+    /// refuse TLS, so trying it protects nothing.
+    pub(super) fn parse(url: &SecretUrl) -> Result<Self, PostgresError> {
+        let (base, query) = url.expose().split_once('?').unwrap_or((url.expose(), ""));
+        let is_mode = |option: &&str| option.starts_with("sslmode=");
+        let mode = query.split('&').rfind(is_mode).map_or("disable", |option| &option["sslmode=".len()..]);
+        let encrypted = match mode {
+            "disable" | "prefer" => false,
+            "require" | "verify-full" => true,
+            other => return Err(PostgresError::Mode(other.to_owned())),
+        };
+        // The client does not know verify-full.
+        let others: Vec<_> =
+            query.split('&').filter(|option| !option.is_empty() && !is_mode(option)).collect();
+        let mut client: Config =
+            format!("{base}?{}", others.join("&")).parse().map_err(PostgresError::Url)?;
+        client.ssl_mode(if encrypted { SslMode::Require } else { SslMode::Disable });
+        Ok(Self { client, encrypted })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_postgres::config::Host;
+
+    use super::*;
+
+    fn parse(url: &str) -> Result<ConnectConfig, String> {
+        ConnectConfig::parse(&url.parse().unwrap()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn only_require_and_verify_full_encrypt() {
+        for (query, encrypted) in [
+            ("", false),
+            ("?sslmode=disable", false),
+            ("?sslmode=prefer", false),
+            ("?sslmode=require", true),
+            ("?connect_timeout=3&sslmode=verify-full", true),
+        ] {
+            let config = parse(&format!("postgres://u:p%3Fw@db.example:5433/x{query}")).unwrap();
+            let mode = if encrypted { SslMode::Require } else { SslMode::Disable };
+            assert_eq!((config.encrypted, config.client.get_ssl_mode()), (encrypted, mode), "{query}");
+            assert_eq!(config.client.get_hosts(), [Host::Tcp("db.example".into())]);
+            assert_eq!(config.client.get_password(), Some(b"p?w".as_slice()));
+            assert_eq!(config.client.get_connect_timeout().is_some(), query.contains("connect_timeout"));
+        }
+    }
+
+    #[test]
+    fn an_unknown_sslmode_is_refused_with_the_allowed_ones() {
+        assert_eq!(
+            parse("postgres://db/x?sslmode=verify-ca").err().unwrap(),
+            "unknown sslmode \"verify-ca\"; expected disable, prefer, require or verify-full (the last two check the \
+             certificate and the host name)"
+        );
+    }
+}

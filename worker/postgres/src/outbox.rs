@@ -1,0 +1,56 @@
+//! The outbox: follow-up tasks that are stored with the alarms that start them.
+//!
+//! A notice is stored in the transaction that changes the alarm, under the task that caused the change. The
+//! task starts its notices before it is acked. A redelivered task reads the same notices again, with the same
+//! ids.
+
+use std::collections::HashMap;
+
+use deadpool_postgres::Transaction;
+use garenne_protocol::task::{Kind, TaskId};
+use serde_json::Value;
+use tokio_postgres::types::Json;
+
+use super::{Tables, notice::Notice};
+use garenne::sink::Start;
+
+pub(super) async fn store(
+    transaction: &Transaction<'_>,
+    tables: &Tables,
+    notices: &[Notice],
+) -> Result<(), tokio_postgres::Error> {
+    if notices.is_empty() {
+        return Ok(());
+    }
+    let insert = format!(
+        "INSERT INTO {} (id, task_id, kind, payload)
+             SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::jsonb[]) ON CONFLICT DO NOTHING",
+        tables.notices
+    );
+    let statement = transaction.prepare_cached(&insert).await?;
+    let text = |pick: fn(&Notice) -> &str| notices.iter().map(pick).collect::<Vec<_>>();
+    let payloads: Vec<_> = notices.iter().map(|notice| Json(&notice.payload)).collect();
+    let (ids, task_ids, kinds) = (text(|n| &n.id), text(|n| &n.task_id), text(|n| n.kind));
+    transaction.execute(&statement, &[&ids, &task_ids, &kinds, &payloads]).await.map(drop)
+}
+
+/// The notices of these tasks by task id, from this transaction and from earlier deliveries.
+pub(super) async fn load(
+    transaction: &Transaction<'_>,
+    tables: &Tables,
+    task_ids: &[&str],
+) -> Result<HashMap<String, Vec<Start>>, tokio_postgres::Error> {
+    let query = format!(
+        "SELECT task_id, id, kind, payload FROM {} WHERE task_id = ANY($1) ORDER BY at, id",
+        tables.notices
+    );
+    let statement = transaction.prepare_cached(&query).await?;
+    let mut starts: HashMap<String, Vec<Start>> = HashMap::new();
+    for row in transaction.query(&statement, &[&task_ids]).await? {
+        let (Ok(id), Ok(kind)) = (TaskId::parse(row.get(1)), Kind::parse(row.get(2))) else { continue };
+        let Json(payload): Json<Value> = row.get(3);
+        let start = Start { id, kind, body: payload.to_string().into_bytes() };
+        starts.entry(row.get(0)).or_default().push(start);
+    }
+    Ok(starts)
+}

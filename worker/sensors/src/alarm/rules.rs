@@ -1,0 +1,265 @@
+//! The file of rules.
+
+use std::{
+    collections::{HashMap, HashSet},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use garenne_common::config::parse_toml;
+use garenne_protocol::sensor::Unit;
+use serde::Deserialize;
+
+use super::{
+    condition::{Condition, ConditionFields},
+    point::{Point, Sample},
+};
+
+/// Most rules in a file.
+const MAX_RULES: usize = 1000;
+
+/// The rules of a file.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Rules {
+    rules: Vec<Rule>,
+    /// Indices into `rules`.
+    by_metric: HashMap<String, Vec<usize>>,
+}
+
+/// One rule.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Rule {
+    /// The name, unique in the file.
+    pub name: String,
+    /// The unit to which readings are converted; none compares them as stored.
+    pub unit: Option<Unit>,
+    /// The condition that raises an alarm.
+    pub condition: Condition,
+    /// The webhook that receives the alert, by its name in the settings; none is the default one.
+    pub webhook: Option<String>,
+    devices: DevicePattern,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum DevicePattern {
+    Any,
+    Exact(String),
+    Prefix(String),
+}
+
+/// A file of rules that cannot be used. The message is one line.
+#[derive(Debug, thiserror::Error)]
+#[error("rules file {}: {message}", .path.display())]
+#[non_exhaustive]
+pub struct RulesError {
+    /// The file.
+    pub path: PathBuf,
+    /// The rule or line, the value, and the allowed values.
+    pub message: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RulesFile {
+    #[serde(default)]
+    rule: Vec<RuleEntry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RuleEntry {
+    name: String,
+    #[serde(default)]
+    device: Option<String>,
+    metric: String,
+    unit: Option<String>,
+    above: Option<f64>,
+    below: Option<f64>,
+    clear: Option<f64>,
+    faster_than: Option<f64>,
+    #[serde(default, with = "humantime_serde")]
+    per: Option<Duration>,
+    #[serde(default, with = "humantime_serde")]
+    stuck_for: Option<Duration>,
+    #[serde(default, with = "humantime_serde")]
+    silent_for: Option<Duration>,
+    webhook: Option<String>,
+}
+
+impl Rules {
+    /// Reads a file of rules.
+    ///
+    /// # Errors
+    /// The file cannot be read, is not TOML, or holds an invalid rule. Names the first problem.
+    pub fn load(path: &Path) -> Result<Self, RulesError> {
+        let error = |message| RulesError { path: path.to_owned(), message };
+        let text = std::fs::read_to_string(path).map_err(|problem| error(problem.to_string()))?;
+        Self::parse(&text).map_err(error)
+    }
+
+    /// Parses rules in TOML.
+    ///
+    /// # Errors
+    /// The text is not TOML, or holds an invalid rule: names the rule, the value, and the allowed values.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let file: RulesFile = parse_toml(text)?;
+        if file.rule.len() > MAX_RULES {
+            return Err(format!("{} rules; at most {MAX_RULES} are allowed", file.rule.len()));
+        }
+        let mut names = HashSet::new();
+        let mut rules = Self::default();
+        for (index, entry) in file.rule.into_iter().enumerate() {
+            let position = format!("rule {} ({:?})", index + 1, entry.name);
+            if !names.insert(entry.name.clone()) {
+                return Err(format!("{position}: duplicate rule name"));
+            }
+            let metric = entry.metric.clone();
+            let rule = Rule::from_entry(entry).map_err(|message| format!("{position}: {message}"))?;
+            rules.by_metric.entry(metric).or_default().push(rules.rules.len());
+            rules.rules.push(rule);
+        }
+        Ok(rules)
+    }
+
+    /// Whether there are no rules.
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// The name and the webhook of each rule that names a webhook.
+    pub fn webhooks(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.rules.iter().filter_map(|rule| Some((rule.name.as_str(), rule.webhook.as_deref()?)))
+    }
+
+    /// The rules that apply to a device's metric, in the order of the file.
+    pub fn matching<'a>(&'a self, device: &'a str, metric: &str) -> impl Iterator<Item = &'a Rule> + 'a {
+        let indices = self.by_metric.get(metric).map(Vec::as_slice).unwrap_or_default();
+        indices.iter().map(|index| &self.rules[*index]).filter(move |rule| rule.devices.matches(device))
+    }
+}
+
+impl DevicePattern {
+    fn parse(text: Option<&str>) -> Result<Self, String> {
+        match text {
+            None | Some("*") => Ok(Self::Any),
+            Some("") => Err("device: must not be empty; \"*\" is every device".to_owned()),
+            Some(text) => match text.strip_suffix('*') {
+                Some(prefix) if !prefix.contains('*') => Ok(Self::Prefix(prefix.to_owned())),
+                None if !text.contains('*') => Ok(Self::Exact(text.to_owned())),
+                _ => Err(format!("device: {text:?} contains \"*\" before its end")),
+            },
+        }
+    }
+
+    fn matches(&self, device: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Exact(name) => name == device,
+            Self::Prefix(prefix) => device.starts_with(prefix),
+        }
+    }
+}
+
+impl Rule {
+    fn from_entry(entry: RuleEntry) -> Result<Self, String> {
+        let RuleEntry { name, device, metric, unit, webhook, .. } = entry;
+        let RuleEntry { above, below, clear, faster_than, per, stuck_for, silent_for, .. } = entry;
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        if !(1..=64).contains(&name.len()) || !name.bytes().all(allowed) {
+            return Err("name: expected 1 to 64 of a-z A-Z 0-9 . _ -".to_owned());
+        }
+        if metric.is_empty() {
+            return Err("metric: must not be empty".to_owned());
+        }
+        let devices = DevicePattern::parse(device.as_deref())?;
+        let unit = unit.as_deref().map(Unit::parse).transpose().map_err(|error| format!("unit: {error}"))?;
+        let fields = ConditionFields { above, below, clear, faster_than, per, stuck_for, silent_for };
+        Ok(Self { name, unit, condition: fields.validate()?, webhook, devices })
+    }
+
+    /// The samples converted to the rule's unit, without those of another quantity. A sample of unknown unit
+    /// is taken as it is.
+    pub fn convert(&self, samples: &[Sample]) -> Vec<Point> {
+        let convert = |sample: &Sample| {
+            let value = match (sample.unit, self.unit) {
+                (Some(from), Some(to)) => from.convert(sample.value, to).ok()?,
+                _ => sample.value,
+            };
+            Some(Point { at: sample.at, value })
+        };
+        samples.iter().filter_map(convert).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_match_by_device_pattern_and_metric() {
+        let rules = Rules::parse(
+            r#"
+            [[rule]]
+            name = "too-hot"
+            device = "greenhouse-*"
+            metric = "temperature"
+            unit = "Cel"
+            above = 35.0
+            clear = 33.0
+            webhook = "ops"
+            [[rule]]
+            name = "frost"
+            metric = "temperature"
+            below = 2
+            [[rule]]
+            name = "window"
+            metric = "temperature"
+            faster_than = 5.0
+            per = "10m"
+            [[rule]]
+            name = "dead"
+            device = "greenhouse-7"
+            metric = "temperature"
+            stuck_for = "30m"
+            "#,
+        )
+        .unwrap();
+        let names = |device: &str, metric: &str| {
+            rules.matching(device, metric).map(|rule| rule.name.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(names("greenhouse-7", "temperature"), ["too-hot", "frost", "window", "dead"]);
+        assert_eq!(names("cellar", "temperature"), ["frost", "window"]);
+        assert!(names("greenhouse-7", "humidity").is_empty());
+    }
+
+    #[test]
+    fn an_invalid_rule_is_refused_with_its_name_and_the_allowed_values() {
+        let refused = |lines: &str| {
+            Rules::parse(&format!("[[rule]]\nname = \"r\"\nmetric = \"m\"\n{lines}")).unwrap_err()
+        };
+        assert_eq!(
+            refused(""),
+            "rule 1 (\"r\"): 0 conditions; expected exactly one of above, below, faster_than, stuck_for and silent_for"
+        );
+        assert_eq!(refused("above = 1\nclear = 2"), "rule 1 (\"r\"): clear: 2 is greater than above (1)");
+        assert_eq!(refused("below = 1\nclear = 0"), "rule 1 (\"r\"): clear: 0 is less than below (1)");
+        assert_eq!(refused("above = nan"), "rule 1 (\"r\"): above: NaN is not a finite number");
+        assert_eq!(
+            refused("faster_than = 1"),
+            "rule 1 (\"r\"): faster_than: per is missing, such as per = \"10m\""
+        );
+        assert_eq!(
+            refused("stuck_for = \"1ms\""),
+            "rule 1 (\"r\"): stuck_for: 1ms; expected 1 second to 30 days"
+        );
+        assert_eq!(refused("above = 1\nper = \"1m\""), "rule 1 (\"r\"): per: only allowed with faster_than");
+        assert_eq!(
+            refused("above = 1\ndevice = \"a*b\""),
+            "rule 1 (\"r\"): device: \"a*b\" contains \"*\" before its end"
+        );
+        assert!(refused("abov = 1").starts_with("line 4: unknown field `abov`"), "{}", refused("abov = 1"));
+        let twice = "[[rule]]\nname = \"r\"\nmetric = \"m\"\nabove = 1\n".repeat(2);
+        assert_eq!(Rules::parse(&twice).unwrap_err(), "rule 2 (\"r\"): duplicate rule name");
+    }
+}

@@ -1,0 +1,173 @@
+//! `alert.notify`: sends an alert to a webhook.
+//!
+//! A long, I/O-bound kind, and an example for [`garenne_common::resilience`]. Alerts to one webhook are batched.
+//! Each request has a deadline and a few immediate retries with jitter, and each host has a circuit breaker.
+//! Failures that last go to the retry ladder, which holds no worker while it waits.
+
+use garenne_protocol::sensor::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+mod address;
+mod batch_sender;
+mod delivery_error;
+mod outgoing_alert;
+pub mod settings;
+mod signature;
+mod span;
+pub mod task;
+mod webhook_client;
+mod webhook_sender;
+
+pub use settings::AlertSettings;
+
+/// The webhook of an alert that names none.
+pub const DEFAULT_WEBHOOK: &str = "default";
+
+/// Limit for the `data` of an alert, in bytes of JSON.
+pub const MAX_DATA_BYTES: usize = 16 * 1024;
+
+/// Limit for the `type` of an alert, in bytes.
+pub const MAX_TYPE_BYTES: usize = 128;
+
+/// The payload.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Alert {
+    /// The name of a webhook in the settings; `default` if neither this nor `url` is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<String>,
+    /// Another URL, http or https. Requests to it are signed only if a webhook in the settings has the same URL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// The type of event, such as `reading.threshold`: 1 to 128 of a-z A-Z 0-9 . _ -
+    #[serde(rename = "type", default = "default_type")]
+    pub kind: String,
+    /// The time of the event; the time of sending if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<Timestamp>,
+    /// Data for the receiver, at most 16 KiB of JSON.
+    #[serde(default)]
+    pub data: Map<String, Value>,
+}
+
+fn default_type() -> String {
+    "alert".to_owned()
+}
+
+/// The result: the alert was delivered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Delivered {
+    /// The `webhook-id` of the request: the alert's id, or one for all alerts of its batch.
+    pub webhook_id: String,
+    /// The status of the response, 200 to 299.
+    pub status: u16,
+    /// The number of alerts in the request.
+    pub batch: usize,
+}
+
+/// An alert is invalid.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AlertError {
+    /// The alert has two destinations.
+    #[error("webhook and url are both given; expected one of them")]
+    TwoDestinations,
+    /// The type is empty, too long or contains other characters. Holds its length in bytes.
+    #[error("type has {0} bytes; expected 1 to {MAX_TYPE_BYTES} of a-z A-Z 0-9 . _ -")]
+    Type(usize),
+    /// The data are too large. Holds their length in bytes of JSON.
+    #[error("data has {0} bytes; at most {MAX_DATA_BYTES} are allowed")]
+    Data(usize),
+}
+
+impl Alert {
+    /// Checks the fields, except for the destination, which depends on the settings.
+    ///
+    /// # Errors
+    /// [`AlertError`] names the field and the allowed values.
+    pub fn check(&self) -> Result<(), AlertError> {
+        if self.webhook.is_some() && self.url.is_some() {
+            return Err(AlertError::TwoDestinations);
+        }
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        if !(1..=MAX_TYPE_BYTES).contains(&self.kind.len()) || !self.kind.bytes().all(allowed) {
+            return Err(AlertError::Type(self.kind.len()));
+        }
+        let size = serde_json::to_vec(&self.data).map_or(usize::MAX, |json| json.len());
+        if size > MAX_DATA_BYTES {
+            return Err(AlertError::Data(size));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use garenne::{
+        Worker, WorkerConfig,
+        handler::{ContentType, Payload},
+        testing::{TestWorker, Verdict},
+    };
+
+    async fn verdict(body: &str) -> String {
+        let builder = Worker::builder(WorkerConfig::default());
+        let worker = TestWorker::new(task::register(builder, AlertSettings::default())).unwrap();
+        match worker.run("alert.notify", body).await {
+            Verdict::Dead(reason, error) => format!("{reason}: {error}"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn an_invalid_alert_is_a_dead_letter_with_the_reason() {
+        let both = verdict(r#"{"webhook":"a","url":"http://b/"}"#).await;
+        assert_eq!(both, "invalid-payload: webhook and url are both given; expected one of them");
+        assert_eq!(
+            verdict("{}").await,
+            "rejected: no webhook \"default\": alert.webhooks.default.url is not set"
+        );
+        let private = verdict(r#"{"url":"http://169.254.169.254/latest/meta-data/"}"#).await;
+        assert_eq!(
+            private,
+            "rejected: 169.254.169.254 resolves to 169.254.169.254, which is not a public address; \
+             alert.allow_networks allows others"
+        );
+        let typed = verdict(r#"{"type":"a b"}"#).await;
+        assert_eq!(typed, "invalid-payload: type has 3 bytes; expected 1 to 128 of a-z A-Z 0-9 . _ -");
+        let large = verdict(&format!(r#"{{"data":{{"x":"{}"}}}}"#, "x".repeat(MAX_DATA_BYTES))).await;
+        assert_eq!(large, "invalid-payload: data has 16392 bytes; at most 16384 are allowed");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+        /// Arbitrary bytes, and JSON that resembles an alert, cause no panic.
+        #[test]
+        fn any_body_is_parsed_or_refused_without_panic(
+            bytes in prop::collection::vec(any::<u8>(), 0..100),
+            url in "(http|https|ftp|file|)(:|://)[a-z0-9.:@\\[\\]/%-]{0,30}",
+            kind in "\\PC{0,200}",
+            time in prop_oneof![any::<f64>().prop_map(Value::from), any::<i64>().prop_map(Value::from), ".{0,30}".prop_map(Value::from)],
+            depth in 0_usize..200,
+        ) {
+            let nested = "[".repeat(depth) + &"]".repeat(depth);
+            let near = format!(r#"{{"url":{},"type":{},"time":{time},"data":{{"x":{}}}}}"#, Value::from(url.as_str()), Value::from(kind), if depth == 0 { "1" } else { &nested });
+            static SENDER: LazyLock<webhook_sender::WebhookSender> =
+                LazyLock::new(|| webhook_sender::WebhookSender::new(AlertSettings::default()));
+            for body in [bytes.as_slice(), near.as_bytes()] {
+                if let Ok(alert) = <Alert as Payload>::read(ContentType::Json, body)
+                    && alert.check().is_ok()
+                {
+                    let _ = SENDER.destination(alert.webhook.as_deref(), alert.url.as_deref());
+                }
+            }
+        }
+    }
+}

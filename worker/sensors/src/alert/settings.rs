@@ -1,0 +1,219 @@
+//! The table `alert` of the settings: webhooks, allowed networks, timeouts and batching.
+//!
+//! ```toml
+//! [alert]
+//! window = "250ms"                  # time that an alert waits for others to the same webhook
+//! allow_networks = ["10.0.0.0/8"]   # networks that are allowed although not public; none by default
+//!
+//! [alert.webhooks.ops]
+//! url = "https://example.com/hooks/garenne"
+//! secret = "whsec_…"                # or GARENNE_ALERT__WEBHOOKS__OPS__SECRET_FILE=/run/secrets/ops
+//! headers = { Authorization = "Bearer …" }
+//! ```
+
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use garenne_common::config::{Invalid, list};
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize, Serializer};
+use url::Url;
+
+pub use super::signature::SigningSecret;
+
+/// The table `alert`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AlertSettings {
+    /// Named destinations.
+    pub webhooks: BTreeMap<String, Webhook>,
+    /// Networks that are allowed although they are not public, such as `10.0.0.0/8`.
+    #[serde(with = "list")]
+    pub allow_networks: Vec<IpNet>,
+    /// Time limit for one request, including the connection; 1 ms to 60 s.
+    #[serde(with = "humantime_serde")]
+    pub timeout: Duration,
+    /// Immediate retries after a transient failure, 0 to 10. Then the retry ladder takes over.
+    pub retries: usize,
+    /// Time that an alert waits for others to the same webhook, at most 10 s.
+    #[serde(with = "humantime_serde")]
+    pub window: Duration,
+    /// Alerts in one request at most, 1 to 100. A batch holds running tasks, so the concurrency of the alerts' lane
+    /// limits it too.
+    pub batch: usize,
+}
+
+impl Default for AlertSettings {
+    fn default() -> Self {
+        Self {
+            webhooks: BTreeMap::new(),
+            allow_networks: Vec::new(),
+            timeout: Duration::from_secs(10),
+            retries: 2,
+            window: Duration::from_millis(250),
+            batch: 50,
+        }
+    }
+}
+
+/// A named destination.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Webhook {
+    /// The URL; required.
+    pub url: Option<WebhookUrl>,
+    /// The signing key; requests are unsigned without it.
+    pub secret: Option<SigningSecret>,
+    /// Additional request headers, at most 16. Their values are masked in output.
+    #[serde(serialize_with = "masked")]
+    pub headers: BTreeMap<String, String>,
+}
+
+fn masked<S: Serializer>(headers: &BTreeMap<String, String>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(headers.keys().map(|name| (name, "***")))
+}
+
+/// Limit for a URL, in bytes.
+const MAX_URL_BYTES: usize = 2048;
+/// Limit for the headers of a webhook.
+const MAX_HEADERS: usize = 16;
+/// Limit for a header's value, in bytes.
+const MAX_HEADER_BYTES: usize = 4096;
+/// Headers that the worker sets.
+const RESERVED: [&str; 7] = [
+    "host",
+    "content-length",
+    "content-type",
+    "transfer-encoding",
+    "connection",
+    "idempotency-key",
+    "user-agent",
+];
+
+/// The URL of a webhook: http or https, with a host, without user or password. Output shows it without its path,
+/// which often contains a secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct WebhookUrl(Url);
+
+impl WebhookUrl {
+    /// Parses a URL.
+    ///
+    /// # Errors
+    /// States the problem, without the URL.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if text.len() > MAX_URL_BYTES {
+            return Err(format!("{} bytes; at most {MAX_URL_BYTES} are allowed", text.len()));
+        }
+        let mut url = Url::parse(text).map_err(|error| format!("invalid URL: {error}"))?;
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(format!("scheme {:?}; expected http or https", url.scheme()));
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err("contains a user or password; use headers instead".into());
+        }
+        url.set_fragment(None);
+        Ok(Self(url))
+    }
+
+    pub(super) fn url(&self) -> &Url {
+        &self.0
+    }
+
+    /// Host and port, the key of the circuit breaker.
+    pub(super) fn authority(&self) -> String {
+        let port = self.0.port_or_known_default().unwrap_or_default();
+        format!("{}:{port}", self.0.host_str().unwrap_or_default())
+    }
+}
+
+impl fmt::Display for WebhookUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}/***", self.0.scheme(), self.authority())
+    }
+}
+
+impl fmt::Debug for WebhookUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for WebhookUrl {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for WebhookUrl {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::parse(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    }
+}
+
+impl AlertSettings {
+    /// Checks the bounds of all values.
+    ///
+    /// # Errors
+    /// The first invalid setting.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        let check = |name: &str, value: Duration, low: u64, high: u64| {
+            let allowed = Duration::from_millis(low)..=Duration::from_millis(high);
+            if allowed.contains(&value) {
+                return Ok(());
+            }
+            let problem = format!("expected {:?} to {:?}", allowed.start(), allowed.end());
+            Err(Invalid::new(format!("alert.{name}"), format!("{value:?}"), problem))
+        };
+        check("timeout", self.timeout, 1, 60_000)?;
+        check("window", self.window, 0, 10_000)?;
+        if self.retries > 10 {
+            return Err(Invalid::new("alert.retries", self.retries, "expected 0 to 10"));
+        }
+        if !(1..=100).contains(&self.batch) {
+            return Err(Invalid::new("alert.batch", self.batch, "expected 1 to 100"));
+        }
+        for (name, webhook) in &self.webhooks {
+            let setting = format!("alert.webhooks.{name}");
+            if webhook.url.is_none() {
+                let problem = "required, such as https://example.com/hook";
+                return Err(Invalid::new(format!("{setting}.url"), "nothing", problem));
+            }
+            webhook
+                .header_map()
+                .map_err(|problem| Invalid::new(format!("{setting}.headers"), "***", problem))?;
+        }
+        Ok(())
+    }
+}
+
+impl Webhook {
+    /// The additional headers.
+    ///
+    /// # Errors
+    /// Names an invalid header, without its value.
+    pub(super) fn header_map(&self) -> Result<HeaderMap, String> {
+        if self.headers.len() > MAX_HEADERS {
+            return Err(format!("{} headers; at most {MAX_HEADERS} are allowed", self.headers.len()));
+        }
+        let mut map = HeaderMap::new();
+        for (name, value) in &self.headers {
+            let invalid = |problem: &str| format!("{name:?}: {problem}");
+            let lower = name.to_ascii_lowercase();
+            if RESERVED.contains(&lower.as_str()) || lower.starts_with("webhook-") {
+                return Err(invalid("reserved, the worker sets it"));
+            }
+            let header =
+                HeaderName::from_bytes(lower.as_bytes()).map_err(|_| invalid("invalid header name"))?;
+            let mut value = HeaderValue::from_str(value).map_err(|_| invalid("invalid header value"))?;
+            if value.len() > MAX_HEADER_BYTES {
+                return Err(invalid(&format!(
+                    "value of {} bytes; at most {MAX_HEADER_BYTES} are allowed",
+                    value.len()
+                )));
+            }
+            value.set_sensitive(true);
+            map.insert(header, value);
+        }
+        Ok(map)
+    }
+}

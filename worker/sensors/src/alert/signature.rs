@@ -1,0 +1,86 @@
+//! Signatures of the Standard Webhooks specification, version 1: HMAC-SHA256 over id, time and body.
+
+use std::fmt;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use hmac::{Hmac, Mac};
+use secrecy::{ExposeSecret, SecretSlice};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use sha2::Sha256;
+
+/// The prefix of a secret.
+const PREFIX: &str = "whsec_";
+
+/// The signing key of a webhook: `whsec_` and base64 of 24 to 64 bytes. Debug output and serialization show
+/// `***`.
+#[derive(Clone)]
+pub struct SigningSecret(SecretSlice<u8>);
+
+impl SigningSecret {
+    /// Parses a secret.
+    ///
+    /// # Errors
+    /// States the expected form, without the secret.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let invalid = |reason: &str| {
+            Err(format!("invalid signing secret ({reason}); expected {PREFIX} and base64 of 24 to 64 bytes"))
+        };
+        let Some(key) = text.trim().strip_prefix(PREFIX) else { return invalid("the prefix is missing") };
+        match STANDARD.decode(key) {
+            Err(_) => invalid("not base64"),
+            Ok(key) if !(24..=64).contains(&key.len()) => invalid(&format!("{} bytes", key.len())),
+            Ok(key) => Ok(Self(key.into())),
+        }
+    }
+
+    /// The value of `webhook-signature`.
+    pub(super) fn sign(&self, id: &str, timestamp: u64, body: &[u8]) -> String {
+        let mut mac =
+            Hmac::<Sha256>::new_from_slice(self.0.expose_secret()).expect("HMAC takes keys of any length");
+        mac.update(format!("{id}.{timestamp}.").as_bytes());
+        mac.update(body);
+        format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()))
+    }
+}
+
+impl fmt::Debug for SigningSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl Serialize for SigningSecret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str("***")
+    }
+}
+
+impl<'de> Deserialize<'de> for SigningSecret {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::parse(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The example of the specification's reference libraries.
+    #[test]
+    fn signatures_match_the_reference_libraries() {
+        let secret = SigningSecret::parse("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
+        let signed = secret.sign("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, br#"{"test": 2432232314}"#);
+        assert_eq!(signed, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
+    }
+
+    #[test]
+    fn errors_do_not_contain_the_secret() {
+        let error = |text: &str| SigningSecret::parse(text).unwrap_err();
+        let expected = "expected whsec_ and base64 of 24 to 64 bytes";
+        assert_eq!(error("hunter2"), format!("invalid signing secret (the prefix is missing); {expected}"));
+        assert_eq!(error("whsec_h?"), format!("invalid signing secret (not base64); {expected}"));
+        assert_eq!(error("whsec_aGVsbG8="), format!("invalid signing secret (5 bytes); {expected}"));
+        let secret = SigningSecret::parse("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
+        assert_eq!(serde_json::to_string(&secret).unwrap(), "\"***\"");
+    }
+}

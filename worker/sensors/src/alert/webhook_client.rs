@@ -1,0 +1,187 @@
+//! Sends one POST request: resolves the host, checks all addresses, connects to a checked one, reads the response.
+//!
+//! Built on hyper's client connection, because the request must go to an address that was checked. A client
+//! with its own resolver, proxies and redirects would resolve the name again and may get another address.
+
+use std::{io, net::SocketAddr, sync::Arc};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::{Request, Response, body::Incoming, client::conn::http1, header};
+use hyper_util::rt::TokioIo;
+use ipnet::IpNet;
+use rustls::{ClientConfig, RootCertStore, crypto::ring, pki_types::ServerName};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, lookup_host},
+};
+use tokio_rustls::TlsConnector;
+use url::{Host, Url};
+
+use super::address::is_allowed;
+
+/// Limit for the head of a response, in bytes.
+const MAX_HEAD_BYTES: usize = 16 * 1024;
+/// Limit for the number of headers of a response.
+const MAX_HEADERS: usize = 64;
+/// Limit for the body of a response, in bytes. The connection is closed beyond it.
+const MAX_BODY_BYTES: usize = 16 * 1024;
+/// Limit for the part of the body that errors quote, in characters.
+const MAX_QUOTED_CHARS: usize = 200;
+
+/// Sends requests to public addresses and those of allowed networks.
+pub(super) struct WebhookClient {
+    allowed_networks: Vec<IpNet>,
+    tls: TlsConnector,
+}
+
+/// A response.
+#[derive(Debug)]
+pub(super) struct WebhookResponse {
+    pub(super) status: u16,
+    /// The value of `Retry-After`.
+    pub(super) retry_after: Option<String>,
+    /// The beginning of the body.
+    pub(super) text: String,
+}
+
+/// A request without a response.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RequestError {
+    /// The host has an address that is not allowed.
+    #[error(
+        "{host} resolves to {address}, which is not a public address; alert.allow_networks allows others"
+    )]
+    Forbidden { host: String, address: std::net::IpAddr },
+    /// The network, TLS or HTTP failed.
+    #[error("{step}: {error}")]
+    Failed { step: &'static str, error: String },
+}
+
+impl RequestError {
+    fn failed(step: &'static str, error: impl std::error::Error) -> Self {
+        let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+        Self::Failed { step, error: format!("{error}{cause}") }
+    }
+}
+
+impl WebhookClient {
+    /// Trusts the system's certificate authorities.
+    pub(super) fn new(allowed_networks: Vec<IpNet>) -> Self {
+        let mut roots = RootCertStore::empty();
+        let found = rustls_native_certs::load_native_certs();
+        let (_, unusable) = roots.add_parsable_certificates(found.certs);
+        if roots.is_empty() {
+            tracing::warn!(
+                unusable,
+                "no certificate authorities found on this system, https webhooks will fail"
+            );
+        }
+        let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("ring supports the default protocol versions")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Self { allowed_networks, tls: TlsConnector::from(Arc::new(config)) }
+    }
+
+    /// Sends one request. Has no deadline; dropping the future closes the connection.
+    pub(super) async fn send(
+        &self,
+        url: &Url,
+        headers: header::HeaderMap,
+        body: Bytes,
+    ) -> Result<WebhookResponse, RequestError> {
+        let stream = self.connect(url).await?;
+        if url.scheme() == "http" {
+            return exchange(stream, url, headers, body).await;
+        }
+        let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        let name = ServerName::try_from(host).map_err(|error| RequestError::failed("TLS", error))?;
+        let stream =
+            self.tls.connect(name, stream).await.map_err(|error| RequestError::failed("TLS", error))?;
+        exchange(stream, url, headers, body).await
+    }
+
+    async fn connect(&self, url: &Url) -> Result<TcpStream, RequestError> {
+        let port = url.port_or_known_default().unwrap_or_default();
+        let resolving = |error| RequestError::failed("resolving", error);
+        let addresses: Vec<SocketAddr> = match url.host() {
+            Some(Host::Ipv4(address)) => vec![(address, port).into()],
+            Some(Host::Ipv6(address)) => vec![(address, port).into()],
+            Some(Host::Domain(name)) => lookup_host((name, port)).await.map_err(resolving)?.collect(),
+            None => Vec::new(),
+        };
+        // One forbidden address refuses the name: an attacker may mix it with public ones.
+        let is_forbidden = |address: &&SocketAddr| !is_allowed(address.ip(), &self.allowed_networks);
+        if let Some(forbidden) = addresses.iter().find(is_forbidden) {
+            let host = url.host_str().unwrap_or_default().to_owned();
+            return Err(RequestError::Forbidden { host, address: forbidden.ip() });
+        }
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+        for address in addresses {
+            match TcpStream::connect(address).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = error,
+            }
+        }
+        Err(RequestError::failed("connecting", last))
+    }
+}
+
+/// Sends one request and closes the connection.
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    url: &Url,
+    mut headers: header::HeaderMap,
+    body: Bytes,
+) -> Result<WebhookResponse, RequestError> {
+    let failed = |error| RequestError::failed("HTTP", error);
+    let (mut sender, connection) = http1::Builder::new()
+        .max_buf_size(MAX_HEAD_BYTES)
+        .max_headers(MAX_HEADERS)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(failed)?;
+    let authority = match url.port() {
+        Some(port) => format!("{}:{port}", url.host_str().unwrap_or_default()),
+        None => url.host_str().unwrap_or_default().to_owned(),
+    };
+    let value = |text: &str| header::HeaderValue::from_str(text).expect("visible ASCII");
+    headers.insert(header::HOST, value(&authority));
+    headers.insert(header::CONNECTION, value("close"));
+    headers.insert(header::USER_AGENT, value(concat!("garenne/", env!("CARGO_PKG_VERSION"))));
+    headers.insert(header::CONTENT_TYPE, value("application/json"));
+    let target = &url[url::Position::BeforePath..url::Position::AfterQuery];
+    let mut request =
+        Request::post(target).body(Full::new(body)).map_err(|error| RequestError::failed("HTTP", error))?;
+    *request.headers_mut() = headers;
+    let response = async {
+        let response = sender.send_request(request).await.map_err(failed)?;
+        Ok(read(response).await)
+    };
+    // The connection runs in this future, so that dropping the future ends it.
+    let mut connection = std::pin::pin!(connection);
+    let mut response = std::pin::pin!(response);
+    tokio::select! {
+        response = &mut response => response,
+        ended = &mut connection => match response.await {
+            Ok(response) => Ok(response),
+            Err(error) => Err(ended.err().map_or(error, failed)),
+        },
+    }
+}
+
+async fn read(response: Response<Incoming>) -> WebhookResponse {
+    let status = response.status().as_u16();
+    let retry_after = response.headers().get(header::RETRY_AFTER);
+    let retry_after = retry_after.and_then(|value| value.to_str().ok()).map(str::to_owned);
+    // The status decides. A body that is too long or incomplete is ignored.
+    let body = Limited::new(response.into_body(), MAX_BODY_BYTES).collect().await;
+    let body = body.map(|body| body.to_bytes()).unwrap_or_default();
+    let text = String::from_utf8_lossy(&body);
+    let text =
+        text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_QUOTED_CHARS).collect::<String>();
+    WebhookResponse { status, retry_after, text: text.trim().to_owned() }
+}

@@ -1,0 +1,164 @@
+//! Delivers alerts to webhooks: one batch queue per webhook, one circuit breaker per host.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use garenne_common::resilience::{
+    Backoff, BatchConfig, BatchError, Batcher, Breaker, BreakerConfig, BreakerState, Retry,
+};
+use hyper::header::HeaderMap;
+
+use super::{
+    DEFAULT_WEBHOOK, Delivered,
+    batch_sender::{BatchSender, Destination},
+    delivery_error::DeliveryError,
+    outgoing_alert::OutgoingAlert,
+    settings::{AlertSettings, WebhookUrl},
+    webhook_client::WebhookClient,
+};
+
+/// Queues and breakers that are kept, at most. Idle ones are removed first.
+const MAX_KEPT: usize = 256;
+
+/// Opens a host's circuit for 30 s after five failures without an error-free minute.
+const BREAKER: BreakerConfig = BreakerConfig {
+    failures: 5,
+    successes: 2,
+    error_free: Duration::from_secs(60),
+    open_for: Duration::from_secs(30),
+};
+
+/// The pauses before immediate retries.
+const RETRY_BACKOFF: Backoff =
+    Backoff::LimitedExponential { first: Duration::from_millis(200), limit: Duration::from_secs(2) };
+
+/// Delivers alerts to webhooks.
+pub(super) struct WebhookSender {
+    settings: AlertSettings,
+    breaker: BreakerConfig,
+    backoff: Backoff,
+    client: Arc<WebhookClient>,
+    /// By URL.
+    queues: Mutex<HashMap<String, Arc<WebhookQueue>>>,
+    /// By host and port.
+    breakers: Mutex<HashMap<String, Breaker>>,
+}
+
+/// The alerts that wait for a batch to one webhook.
+struct WebhookQueue {
+    sender: Arc<BatchSender>,
+    batcher: Batcher<OutgoingAlert, DeliveryError>,
+}
+
+impl WebhookSender {
+    pub(super) fn new(settings: AlertSettings) -> Self {
+        Self::with_resilience(settings, BREAKER, RETRY_BACKOFF)
+    }
+
+    fn with_resilience(settings: AlertSettings, breaker: BreakerConfig, backoff: Backoff) -> Self {
+        let client = Arc::new(WebhookClient::new(settings.allow_networks.clone()));
+        Self { settings, breaker, backoff, client, queues: Mutex::default(), breakers: Mutex::default() }
+    }
+
+    /// Resolves an alert's `webhook` or `url`. A URL is signed if it is that of a webhook in the settings.
+    ///
+    /// # Errors
+    /// [`DeliveryError::InvalidDestination`].
+    pub(super) fn destination(
+        &self,
+        webhook: Option<&str>,
+        url: Option<&str>,
+    ) -> Result<Destination, DeliveryError> {
+        let invalid = DeliveryError::InvalidDestination;
+        let webhooks = &self.settings.webhooks;
+        let configured = match url {
+            Some(url) => {
+                let url = WebhookUrl::parse(url).map_err(|error| invalid(format!("url: {error}")))?;
+                match webhooks.values().find(|webhook| webhook.url.as_ref() == Some(&url)) {
+                    Some(webhook) => webhook,
+                    None => return Ok(Destination { url, secret: None, headers: HeaderMap::new() }),
+                }
+            }
+            None => {
+                let name = webhook.unwrap_or(DEFAULT_WEBHOOK);
+                let unknown =
+                    || invalid(format!("no webhook {name:?}: alert.webhooks.{name}.url is not set"));
+                webhooks.get(name).ok_or_else(unknown)?
+            }
+        };
+        let url = configured.url.clone().expect("validated with the settings");
+        let headers = configured.header_map().expect("validated with the settings");
+        Ok(Destination { url, secret: configured.secret.clone(), headers })
+    }
+
+    /// Delivers an alert, in one batch with others to the same webhook.
+    pub(super) async fn deliver(
+        &self,
+        destination: Destination,
+        alert: OutgoingAlert,
+    ) -> Result<Delivered, Arc<DeliveryError>> {
+        let queue = self.queue(destination);
+        match queue.batcher.add(alert.clone()).await {
+            Ok(()) => {}
+            // One alert may have caused the rejection of the batch, so each is sent alone.
+            Err(BatchError::Failed(error))
+                if matches!(*error, DeliveryError::Rejected { batch_size: 2.., .. }) =>
+            {
+                queue.sender.send(vec![alert.clone()]).await.map_err(Arc::new)?;
+            }
+            Err(BatchError::Failed(error)) => return Err(error),
+            Err(BatchError::Filtered(_) | BatchError::Closed) => return Err(Arc::new(DeliveryError::Closed)),
+        }
+        alert.delivered.get().cloned().ok_or_else(|| Arc::new(DeliveryError::Closed))
+    }
+
+    fn queue(&self, destination: Destination) -> Arc<WebhookQueue> {
+        let mut queues = lock(&self.queues);
+        let key = destination.url.url().as_str().to_owned();
+        if let Some(queue) = queues.get(&key) {
+            return Arc::clone(queue);
+        }
+        if queues.len() >= MAX_KEPT {
+            // Running tasks hold the queues in use, so there are no more of those than running tasks.
+            queues.retain(|_, queue| Arc::strong_count(queue) > 1);
+        }
+        let retry = Retry::new(self.backoff, self.settings.retries);
+        let sender = Arc::new(BatchSender {
+            breaker: self.breaker(destination.url.authority()),
+            destination,
+            client: Arc::clone(&self.client),
+            retry: retry.with_jitter().when(DeliveryError::is_transient),
+            timeout: self.settings.timeout,
+        });
+        let config = BatchConfig { size: self.settings.batch, wait: self.settings.window };
+        let batch_sender = Arc::clone(&sender);
+        let batcher = Batcher::start(config, move |alerts| {
+            let sender = Arc::clone(&batch_sender);
+            async move { sender.send(alerts).await }
+        });
+        let queue = Arc::new(WebhookQueue { sender, batcher });
+        queues.insert(key, Arc::clone(&queue));
+        queue
+    }
+
+    fn breaker(&self, authority: String) -> Breaker {
+        let mut breakers = lock(&self.breakers);
+        if breakers.len() >= MAX_KEPT {
+            breakers.retain(|_, breaker| breaker.state() != BreakerState::Closed);
+        }
+        if breakers.len() >= MAX_KEPT {
+            breakers.clear();
+        }
+        breakers.entry(authority).or_insert_with(|| Breaker::new(self.breaker)).clone()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

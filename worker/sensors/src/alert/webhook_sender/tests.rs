@@ -1,0 +1,364 @@
+//! Against a real server on the loopback interface that follows a script, one step per connection.
+
+use std::collections::VecDeque;
+
+use garenne_common::telemetry::Traces;
+use garenne_protocol::{
+    sensor::Timestamp,
+    task::{TaskId, TraceContext},
+};
+use serde_json::Value;
+use time::OffsetDateTime;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+
+use super::*;
+use crate::alert::{
+    batch_sender::parse_retry_after,
+    settings::{SigningSecret, Webhook},
+};
+
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+/// The server's reaction to a request.
+#[derive(Clone, Copy)]
+enum Reaction {
+    /// Answers with this status and these header lines.
+    Answer(u16, &'static str),
+    /// Reads the request and never answers.
+    Stall,
+    /// Resets the connection.
+    Reset,
+    /// Answers 200, a byte every few milliseconds.
+    Drip,
+    /// Sends headers and body without end.
+    Flood,
+}
+use Reaction::{Answer, Drip, Flood, Reset, Stall};
+
+/// A received request.
+#[derive(Clone, Debug)]
+struct ReceivedRequest {
+    head: String,
+    body: String,
+}
+
+impl ReceivedRequest {
+    fn header(&self, name: &str) -> &str {
+        let line = self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+        line.unwrap_or_default()
+    }
+
+    fn alerts(&self) -> Vec<Value> {
+        let body: Value = serde_json::from_str(&self.body).unwrap();
+        body["data"]["alerts"].as_array().unwrap().clone()
+    }
+}
+
+struct Server {
+    url: String,
+    requests: Arc<Mutex<Vec<ReceivedRequest>>>,
+}
+
+impl Server {
+    /// Follows the script, one reaction per connection, then answers 200.
+    async fn start(script: impl IntoIterator<Item = Reaction>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/hook?token=t", listener.local_addr().unwrap());
+        let requests: Arc<Mutex<Vec<ReceivedRequest>>> = Arc::default();
+        let mut script: VecDeque<_> = script.into_iter().collect();
+        let recorded = Arc::clone(&requests);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let reaction = script.pop_front().unwrap_or(Answer(200, ""));
+                tokio::spawn(serve(stream, reaction, Arc::clone(&recorded)));
+            }
+        });
+        Self { url, requests }
+    }
+
+    fn requests(&self) -> Vec<ReceivedRequest> {
+        lock(&self.requests).clone()
+    }
+}
+
+async fn serve(mut stream: TcpStream, reaction: Reaction, recorded: Arc<Mutex<Vec<ReceivedRequest>>>) {
+    let request = read_request(&mut stream).await;
+    lock(&recorded).push(request);
+    match reaction {
+        Answer(status, headers) => {
+            let answer = format!("HTTP/1.1 {status} X\r\n{headers}content-length: 5\r\n\r\nsorry");
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+        Stall => {
+            // Until the client closes the connection.
+            let _ = stream.read(&mut [0; 1]).await;
+        }
+        Reset => stream.set_zero_linger().unwrap(),
+        Drip => {
+            for byte in b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n" {
+                let _ = stream.write_all(&[*byte]).await;
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        }
+        Flood => {
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n").await;
+            while stream.write_all(&[b'x'; 4096]).await.is_ok() {}
+        }
+    }
+}
+
+async fn read_request(stream: &mut TcpStream) -> ReceivedRequest {
+    let mut bytes = Vec::new();
+    loop {
+        let mut part = [0; 4096];
+        let count = stream.read(&mut part).await.unwrap_or(0);
+        bytes.extend_from_slice(&part[..count]);
+        let text = String::from_utf8_lossy(&bytes);
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let request = ReceivedRequest { head: head.to_owned(), body: body.to_owned() };
+            if count == 0 || request.body.len().to_string() == request.header("content-length") {
+                return request;
+            }
+        } else if count == 0 {
+            return ReceivedRequest { head: text.into_owned(), body: String::new() };
+        }
+    }
+}
+
+fn settings(url: &str) -> AlertSettings {
+    let secret = Some(SigningSecret::parse(SECRET).unwrap());
+    let headers = [("Authorization".to_owned(), "Bearer x".to_owned())].into();
+    let webhook = Webhook { url: Some(WebhookUrl::parse(url).unwrap()), secret, headers };
+    AlertSettings {
+        webhooks: [(DEFAULT_WEBHOOK.to_owned(), webhook)].into(),
+        allow_networks: vec!["127.0.0.0/8".parse().unwrap()],
+        timeout: Duration::from_millis(400),
+        window: Duration::from_millis(20),
+        ..AlertSettings::default()
+    }
+}
+
+fn sender(settings: AlertSettings) -> WebhookSender {
+    let breaker = BreakerConfig { failures: 4, open_for: Duration::from_millis(300), ..BREAKER };
+    WebhookSender::with_resilience(settings, breaker, Backoff::Constant { pause: Duration::from_millis(5) })
+}
+
+fn alert(id: &str) -> OutgoingAlert {
+    let data = [("value".to_owned(), Value::from(7))].into_iter().collect();
+    let time = Timestamp::from_unix_seconds(1_790_000_000.0).unwrap();
+    OutgoingAlert::new(TaskId::parse(id).unwrap(), "reading.threshold".into(), time, data)
+}
+
+async fn deliver(sender: &WebhookSender, id: &str) -> Result<Delivered, Arc<DeliveryError>> {
+    let destination = sender.destination(None, None).unwrap();
+    sender.deliver(destination, alert(id)).await
+}
+
+#[tokio::test]
+async fn a_request_follows_the_standard_webhooks_specification() {
+    let server = Server::start([Answer(204, "")]).await;
+    let sender = sender(settings(&server.url));
+    let delivered = deliver(&sender, "alert-1").await.unwrap();
+    assert_eq!(delivered, Delivered { webhook_id: "alert-1".into(), status: 204, batch: 1 });
+    let request = server.requests().remove(0);
+    assert!(request.head.starts_with("POST /hook?token=t HTTP/1.1\r\n"), "{}", request.head);
+    let (id, at) = (request.header("webhook-id"), request.header("webhook-timestamp"));
+    assert_eq!((id, request.header("idempotency-key")), ("alert-1", "alert-1"));
+    let expected =
+        SigningSecret::parse(SECRET).unwrap().sign(id, at.parse().unwrap(), request.body.as_bytes());
+    assert_eq!(request.header("webhook-signature"), expected);
+    assert_eq!(request.header("authorization"), "Bearer x");
+    assert_eq!(request.header("content-type"), "application/json");
+    assert_eq!(
+        request.body,
+        r#"{"type":"garenne.alerts","timestamp":"2026-09-21T14:13:20Z","data":{"alerts":[{"id":"alert-1","type":"reading.threshold","timestamp":"2026-09-21T14:13:20Z","data":{"value":7}}]}}"#
+    );
+}
+
+const PARENTS: [&str; 2] = [
+    "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    "00-1bf7651916cd43dd8448eb211c80319c-c8ad6b7169203331-01",
+];
+
+fn trace(parent: &str) -> Option<TraceContext> {
+    TraceContext::parse(parent, Some("vendor=1"))
+}
+
+#[tokio::test]
+async fn a_request_continues_the_trace_of_its_alert() {
+    let server = Server::start([Answer(503, ""), Answer(200, "")]).await;
+    let (sender, (traces, recorder)) = (sender(settings(&server.url)), Traces::recorded());
+    let alert = alert("a").with_trace(trace(PARENTS[0]), &traces);
+    sender.deliver(sender.destination(None, None).unwrap(), alert).await.unwrap();
+    let (spans, requests) = (recorder.spans(), server.requests());
+    assert_eq!((spans.len(), requests.len()), (2, 2), "{spans:#?}");
+    for ((span, request), status) in spans.iter().zip(&requests).zip(["503", "200"]) {
+        let sent = format!("00-{}-{}-01", span.trace_id, span.span_id);
+        assert_eq!(
+            (request.header("traceparent"), request.header("tracestate")),
+            (sent.as_str(), "vendor=1")
+        );
+        assert_eq!((span.name.as_str(), span.parent_id.as_str()), ("POST", "b7ad6b7169203331"));
+        assert_eq!(span.attributes["http.response.status_code"], status);
+        assert_eq!(span.error.is_some(), status == "503");
+    }
+}
+
+#[tokio::test]
+async fn a_batch_continues_a_sampled_trace_and_links_the_others() {
+    let server = Server::start([]).await;
+    let (sender, (traces, recorder)) = (sender(settings(&server.url)), Traces::recorded());
+    let unsampled = PARENTS[0].replace("-01", "-00");
+    let alerts = [("a", unsampled.as_str()), ("b", PARENTS[1]), ("c", PARENTS[0])];
+    let send = |(id, parent)| {
+        let alert = alert(id).with_trace(trace(parent), &traces);
+        sender.deliver(sender.destination(None, None).unwrap(), alert)
+    };
+    futures_util::future::try_join_all(alerts.map(send)).await.unwrap();
+    let span = recorder.only("POST");
+    assert_eq!(span.parent_id, "c8ad6b7169203331");
+    assert_eq!(span.links, ["b7ad6b7169203331", "b7ad6b7169203331"]);
+    assert_eq!(span.attributes["garenne.batch"], "3");
+}
+
+#[tokio::test]
+async fn an_unsampled_trace_is_forwarded_unchanged() {
+    let server = Server::start([]).await;
+    let sender = sender(settings(&server.url));
+    let alert = alert("a").with_trace(trace(PARENTS[0]), &Traces::default());
+    sender.deliver(sender.destination(None, None).unwrap(), alert).await.unwrap();
+    assert_eq!(server.requests()[0].header("traceparent"), PARENTS[0]);
+    deliver(&sender, "b").await.unwrap();
+    assert!(!server.requests()[1].head.contains("traceparent"));
+}
+
+#[tokio::test]
+async fn transient_failures_are_retried_with_the_same_request() {
+    for script in
+        [[Stall, Answer(503, "")], [Reset, Answer(500, "")], [Flood, Reset], [Drip, Answer(200, "")]]
+    {
+        let first_succeeds = matches!(script[0], Drip);
+        let server = Server::start(script).await;
+        let sender = sender(settings(&server.url));
+        assert_eq!(deliver(&sender, "a").await.unwrap().status, 200);
+        let requests = server.requests();
+        assert_eq!(requests.len(), if first_succeeds { 1 } else { 3 });
+        assert!(requests.iter().all(|it| it.body == requests[0].body && it.header("webhook-id") == "a"));
+    }
+}
+
+#[tokio::test]
+async fn rejected_alerts_are_not_retried() {
+    for (status, headers, detail) in [
+        (400, "", "400: sorry"),
+        (410, "", "410: sorry"),
+        (302, "location: http://127.0.0.1:1/\r\n", "302: redirects are not followed"),
+    ] {
+        let server = Server::start([Answer(status, headers)]).await;
+        let error = deliver(&sender(settings(&server.url)), "a").await.unwrap_err();
+        let host = WebhookUrl::parse(&server.url).unwrap().authority();
+        assert_eq!(error.to_string(), format!("{host} answered {detail}"));
+        assert!(matches!(*error, DeliveryError::Rejected { .. }));
+        assert_eq!(server.requests().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn retry_after_of_the_receiver_is_returned_without_a_retry() {
+    let server = Server::start([Answer(429, "retry-after: 7\r\n")]).await;
+    let error = deliver(&sender(settings(&server.url)), "a").await.unwrap_err();
+    let DeliveryError::ServerError { retry_after: Some(wait), status: 429, .. } = *error else {
+        panic!("{error:?}")
+    };
+    assert_eq!(wait, Duration::from_secs(7));
+    assert_eq!(server.requests().len(), 1);
+}
+
+#[test]
+fn retry_after_is_seconds_or_a_date_and_at_most_an_hour() {
+    let now = OffsetDateTime::from_unix_timestamp(784_111_777).unwrap();
+    let wait = |text: &str| parse_retry_after(text, now).map(|wait| wait.as_secs());
+    assert_eq!(wait("120"), Some(120));
+    assert_eq!(wait("Sun, 06 Nov 1994 08:50:07 GMT"), Some(30));
+    assert_eq!(wait("Sun, 06 Nov 1994 08:49:00 GMT"), Some(0));
+    assert_eq!(wait("999999999999"), Some(3600));
+    assert_eq!((wait("soon"), wait("-1")), (None, None));
+}
+
+#[tokio::test]
+async fn the_circuit_of_a_failing_host_opens_and_closes_again() {
+    let server = Server::start([Answer(500, ""); 4]).await;
+    let sender = sender(AlertSettings { retries: 0, ..settings(&server.url) });
+    for _ in 0..4 {
+        assert!(matches!(*deliver(&sender, "a").await.unwrap_err(), DeliveryError::ServerError { .. }));
+    }
+    let error = deliver(&sender, "a").await.unwrap_err();
+    let DeliveryError::CircuitOpen { remaining, .. } = *error else { panic!("{error}") };
+    assert!(remaining <= Duration::from_millis(300));
+    assert_eq!(server.requests().len(), 4);
+    while let Err(error) = deliver(&sender, "a").await {
+        assert!(matches!(*error, DeliveryError::CircuitOpen { .. }), "{error}");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn alerts_within_the_window_are_batched_and_a_rejected_batch_is_sent_one_by_one() {
+    let server = Server::start([Answer(200, ""), Answer(413, "")]).await;
+    let sender = sender(settings(&server.url));
+    let (a, b) = tokio::join!(deliver(&sender, "a"), deliver(&sender, "b"));
+    let (a, b) = (a.unwrap(), b.unwrap());
+    assert_eq!((a.batch, &a.webhook_id), (2, &b.webhook_id));
+    assert_eq!(server.requests()[0].alerts().len(), 2);
+    // The second batch is rejected as a whole, and each of its alerts is accepted alone.
+    let (c, d) = tokio::join!(deliver(&sender, "c"), deliver(&sender, "d"));
+    assert_eq!((c.unwrap().webhook_id, d.unwrap().webhook_id), ("c".to_owned(), "d".to_owned()));
+    assert_eq!(
+        server.requests().iter().map(|request| request.alerts().len()).collect::<Vec<_>>(),
+        [2, 2, 1, 1]
+    );
+}
+
+#[tokio::test]
+async fn private_addresses_in_any_notation_get_no_request() {
+    let server = Server::start([]).await;
+    let port = WebhookUrl::parse(&server.url).unwrap().url().port().unwrap();
+    let open = settings(&server.url);
+    let closed = sender(AlertSettings { allow_networks: Vec::new(), ..open });
+    for host in ["127.0.0.1", "localhost", "2130706433", "0x7f.1", "[::1]", "[::ffff:127.0.0.1]", "0"] {
+        let url = format!("http://{host}:{port}/");
+        let destination = closed.destination(None, Some(&url)).unwrap();
+        let error = closed.deliver(destination, alert("a")).await.unwrap_err();
+        assert!(matches!(*error, DeliveryError::InvalidDestination(_)), "{host}: {error}");
+        assert!(error.to_string().contains("not a public address"), "{error}");
+    }
+    assert!(server.requests().is_empty());
+}
+
+#[test]
+fn invalid_destinations_are_refused_with_the_reason() {
+    let sender = WebhookSender::new(AlertSettings::default());
+    let error = sender.destination(Some("ops"), None).err().unwrap().to_string();
+    assert_eq!(error, "no webhook \"ops\": alert.webhooks.ops.url is not set");
+    let error = sender.destination(None, Some("ftp://a/")).err().unwrap().to_string();
+    assert_eq!(error, "url: scheme \"ftp\"; expected http or https");
+    let error = sender.destination(None, Some("http://user:pw@a/")).err().unwrap().to_string();
+    assert_eq!(error, "url: contains a user or password; use headers instead");
+}
+
+#[tokio::test]
+async fn only_urls_of_the_settings_are_signed() {
+    let server = Server::start([]).await;
+    let sender = sender(settings(&server.url));
+    let other = server.url.replace("/hook", "/other");
+    let destination = sender.destination(None, Some(&other)).unwrap();
+    sender.deliver(destination, alert("a")).await.unwrap();
+    let same = sender.destination(None, Some(&server.url)).unwrap();
+    sender.deliver(same, alert("b")).await.unwrap();
+    let signed: Vec<_> =
+        server.requests().iter().map(|request| !request.header("webhook-signature").is_empty()).collect();
+    assert_eq!(signed, [false, true]);
+}

@@ -1,0 +1,13 @@
+//! Sensor kinds for Garenne workers: readings, windows, spectra, alerts, and the alarm rules for stored readings.
+//!
+//! Each kind has a module with a `register` function that adds its handler to a
+//! [`WorkerBuilder`](garenne::WorkerBuilder). Kinds that read stored readings do so through the traits of [`store`].
+
+pub mod alarm;
+pub mod alert;
+pub mod reading;
+pub mod spectrum;
+pub mod store;
+pub mod window;
+
+pub use alert::AlertSettings;

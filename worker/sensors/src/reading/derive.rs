@@ -1,0 +1,248 @@
+//! Derives metrics from temperature and relative humidity.
+//!
+//! | metric | unit | formula |
+//! | --- | --- | --- |
+//! | `dew_point` | Cel | Magnus, Sonntag's 1990 constants over water |
+//! | `absolute_humidity` | kg/m3 | the same vapour pressure, water vapour as an ideal gas |
+//! | `heat_index` | Cel | US National Weather Service: Rothfusz regression with its adjustments |
+//!
+//! A pair is a temperature and a humidity of one device and time, in one task or in the tasks of one batch. The
+//! unit decides which is which: a temperature converts to `Cel`, a humidity is in `%RH`. If a device has several
+//! of a kind, the one whose metric is `temperature` or `humidity` is used. If none has that name, nothing is
+//! derived.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, LazyLock};
+
+use garenne_protocol::sensor::{Timestamp, Unit};
+
+use super::StoredReading;
+
+/// The lowest and highest temperature, in degrees Celsius, for which Sonntag gives the Magnus constants.
+pub const MAGNUS_RANGE: (f64, f64) = (-45.0, 60.0);
+
+/// The lowest temperature with a heat index, in degrees Fahrenheit.
+pub const MIN_HEAT_INDEX_FAHRENHEIT: f64 = 40.0;
+
+/// The Magnus constants over water (Sonntag 1990): 611.2 Pa, 17.62, 243.12 °C.
+const MAGNUS: (f64, f64, f64) = (611.2, 17.62, 243.12);
+
+/// The specific gas constant of water vapour, in J/(kg K).
+const WATER_VAPOUR_GAS_CONSTANT: f64 = 461.5;
+
+/// The dew point in degrees Celsius, of a temperature in degrees Celsius and a relative humidity in percent
+/// (Magnus formula). None if the temperature is outside [`MAGNUS_RANGE`], or unless 0 < humidity <= 100.
+pub fn dew_point(temperature: f64, humidity: f64) -> Option<f64> {
+    let (_, b, c) = MAGNUS;
+    let gamma = humidity_fraction(temperature, humidity)?.ln() + b * temperature / (c + temperature);
+    Some(c * gamma / (b - gamma)).filter(|point| point.is_finite())
+}
+
+/// The mass of water vapour per volume of air, in kg/m³, of a temperature in degrees Celsius and a relative
+/// humidity in percent. None as for [`dew_point`].
+pub fn absolute_humidity(temperature: f64, humidity: f64) -> Option<f64> {
+    let (a, b, c) = MAGNUS;
+    let pressure =
+        humidity_fraction(temperature, humidity)? * a * (b * temperature / (c + temperature)).exp();
+    Some(pressure / (WATER_VAPOUR_GAS_CONSTANT * (temperature + 273.15)))
+}
+
+/// The heat index (perceived temperature) in degrees Celsius, of a temperature in degrees Celsius and a relative
+/// humidity in percent. None below
+/// [`MIN_HEAT_INDEX_FAHRENHEIT`], above 60 °C, or unless 0 <= humidity <= 100.
+///
+/// Computed as the US National Weather Service does: the mean of the temperature and Steadman's simple formula,
+/// or, if that is 80 °F or more, Rothfusz' regression, lowered in dry and raised in humid air. Its web page can be
+/// read as averaging twice; its calculator does not.
+pub fn heat_index(temperature: f64, humidity: f64) -> Option<f64> {
+    let (t, h) = (temperature * 1.8 + 32.0, humidity);
+    if !(MIN_HEAT_INDEX_FAHRENHEIT..=140.0).contains(&t) || !(0.0..=100.0).contains(&h) {
+        return None;
+    }
+    let simple = 0.5 * (t + 61.0 + (t - 68.0) * 1.2 + h * 0.094);
+    let index = if simple < 80.0 { simple } else { rothfusz(t, h) + adjustment(t, h) };
+    Some((index - 32.0) / 1.8)
+}
+
+/// Rothfusz' regression, of degrees Fahrenheit and percent.
+fn rothfusz(t: f64, h: f64) -> f64 {
+    -42.379 + 2.049_015_23 * t + 10.143_331_27 * h
+        - 0.224_755_41 * t * h
+        - 0.006_837_83 * t * t
+        - 0.054_817_17 * h * h
+        + 0.001_228_74 * t * t * h
+        + 0.000_852_82 * t * h * h
+        - 0.000_001_99 * t * t * h * h
+}
+
+/// The adjustment for dry and for humid air.
+fn adjustment(t: f64, h: f64) -> f64 {
+    if h < 13.0 && (80.0..=112.0).contains(&t) {
+        -((13.0 - h) / 4.0) * ((17.0 - (t - 95.0).abs()) / 17.0).sqrt()
+    } else if h > 85.0 && (80.0..=87.0).contains(&t) {
+        (h - 85.0) / 10.0 * ((87.0 - t) / 5.0)
+    } else {
+        0.0
+    }
+}
+
+/// The relative humidity as a fraction, if the Magnus formula applies.
+fn humidity_fraction(temperature: f64, humidity: f64) -> Option<f64> {
+    let (low, high) = MAGNUS_RANGE;
+    let inside = (low..=high).contains(&temperature) && humidity > 0.0 && humidity <= 100.0;
+    inside.then_some(humidity / 100.0)
+}
+
+/// A derived metric.
+struct Derivation {
+    metric: Arc<str>,
+    unit: Unit,
+    formula: fn(f64, f64) -> Option<f64>,
+}
+
+static DERIVATIONS: LazyLock<[Derivation; 3]> = LazyLock::new(|| {
+    let derivation = |metric: &str, symbol, formula| Derivation {
+        metric: metric.into(),
+        unit: Unit::get(symbol).expect("a registered unit"),
+        formula,
+    };
+    [
+        derivation("dew_point", "Cel", dew_point as fn(f64, f64) -> Option<f64>),
+        derivation("absolute_humidity", "kg/m3", absolute_humidity),
+        derivation("heat_index", "Cel", heat_index),
+    ]
+});
+
+static CELSIUS: LazyLock<Unit> = LazyLock::new(|| Unit::get("Cel").expect("a registered unit"));
+static RELATIVE_HUMIDITY: LazyLock<Unit> = LazyLock::new(|| Unit::get("%RH").expect("a registered unit"));
+
+/// The readings of one device and time.
+#[derive(Default)]
+struct PairCandidates<'a> {
+    temperature: Candidates<'a>,
+    humidity: Candidates<'a>,
+    /// Which of [`DERIVATIONS`] the device measured itself. Those are not derived.
+    measured: [bool; 3],
+}
+
+/// The readings of one quantity: those whose metric has its name, and the others.
+#[derive(Default)]
+struct Candidates<'a> {
+    named: Choice<'a>,
+    other: Choice<'a>,
+}
+
+#[derive(Default, Clone, Copy)]
+enum Choice<'a> {
+    #[default]
+    None,
+    /// The index of the reading, and the reading.
+    One(usize, &'a StoredReading),
+    Several,
+}
+
+impl<'a> Choice<'a> {
+    fn add(&mut self, index: usize, reading: &'a StoredReading) {
+        *self = match *self {
+            Self::None => Self::One(index, reading),
+            // A repeated reading is not ambiguous.
+            Self::One(_, first) if first.metric == reading.metric && first.value == reading.value => *self,
+            Self::One(..) | Self::Several => Self::Several,
+        };
+    }
+}
+
+impl<'a> Candidates<'a> {
+    fn add(&mut self, index: usize, reading: &'a StoredReading, name: &str) {
+        if &*reading.metric == name { &mut self.named } else { &mut self.other }.add(index, reading);
+    }
+
+    /// The index of the reading to use, and the reading; none if there is no reading or the choice is ambiguous.
+    fn chosen(&self) -> Option<(usize, &'a StoredReading)> {
+        match (self.named, self.other) {
+            (Choice::One(index, reading), _) | (Choice::None, Choice::One(index, reading)) => {
+                Some((index, reading))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A derived value, and the indices of the readings from which it was derived.
+pub(super) struct Derived {
+    pub(super) value: StoredReading,
+    pub(super) temperature: usize,
+    pub(super) humidity: usize,
+}
+
+/// Whether the reading is a temperature or a humidity.
+pub(super) fn is_input(reading: &StoredReading) -> bool {
+    reading.unit.is_some_and(|unit| unit == *RELATIVE_HUMIDITY || unit.converts_to(*CELSIUS))
+}
+
+/// All values that can be derived from the readings, in their order.
+pub(super) fn values(readings: &[StoredReading]) -> Vec<StoredReading> {
+    values_with_inputs(readings).into_iter().map(|derived| derived.value).collect()
+}
+
+/// The same, with the inputs of each value.
+pub(super) fn values_with_inputs(readings: &[StoredReading]) -> Vec<Derived> {
+    // Most tasks have one reading.
+    if readings.len() < 2 {
+        return Vec::new();
+    }
+    let mut candidates: Vec<PairCandidates<'_>> = Vec::new();
+    let mut by_key: HashMap<(&str, Timestamp), usize> = HashMap::new();
+    for (index, reading) in readings.iter().enumerate() {
+        let Some(unit) = reading.unit else { continue };
+        let derivation = DERIVATIONS.iter().position(|derivation| derivation.metric == reading.metric);
+        let is_humidity = unit == *RELATIVE_HUMIDITY;
+        if derivation.is_none() && !is_humidity && !unit.converts_to(*CELSIUS) {
+            continue;
+        }
+        let at = match by_key.entry((&*reading.device, reading.time)) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(new) => {
+                candidates.push(PairCandidates::default());
+                *new.insert(candidates.len() - 1)
+            }
+        };
+        match derivation {
+            Some(derivation) => candidates[at].measured[derivation] = true,
+            None if !reading.quality.is_usable() => {}
+            None if is_humidity => candidates[at].humidity.add(index, reading, "humidity"),
+            None => candidates[at].temperature.add(index, reading, "temperature"),
+        }
+    }
+    let pairs = candidates
+        .iter()
+        .filter_map(|pair| Some((pair.temperature.chosen()?, pair.humidity.chosen()?, pair.measured)));
+    let mut derived = Vec::new();
+    for ((temperature_index, temperature), (humidity_index, humidity), measured) in pairs {
+        let celsius = temperature.unit.and_then(|unit| unit.convert(temperature.value, *CELSIUS).ok());
+        let Some(celsius) = celsius else { continue };
+        for (derivation, is_measured) in DERIVATIONS.iter().zip(measured) {
+            let value = (derivation.formula)(celsius, humidity.value).filter(|_| !is_measured);
+            let stored = |value| StoredReading {
+                device: temperature.device.clone(),
+                metric: derivation.metric.clone(),
+                time: temperature.time,
+                value,
+                unit: Some(derivation.unit),
+                raw: None,
+                raw_unit: None,
+                quality: temperature.quality.with(humidity.quality),
+            };
+            derived.extend(value.map(|value| Derived {
+                value: stored(value),
+                temperature: temperature_index,
+                humidity: humidity_index,
+            }));
+        }
+    }
+    derived
+}
+
+#[cfg(test)]
+mod tests;
