@@ -25,7 +25,7 @@ async fn a_worker_lives_while_it_waits_for_the_broker_and_for_postgres() -> Resu
     assert!(worker.lives().await?);
     broker.heal();
     worker.until_logged("connected to RabbitMQ").await?;
-    worker.until_logged("no Postgres yet").await?;
+    worker.until_logged("Postgres unavailable, retrying").await?;
     worker.until_not_ready_for("not begun").await?;
     assert!(worker.lives().await?);
     postgres.heal();
@@ -50,8 +50,12 @@ async fn a_worker_does_not_wait_for_a_postgres_that_refuses_it() -> Result<()> {
     let ended = plan.launch().await?.ended().await?;
     let words = ended.stderr.last().context("a last word")?;
     assert_eq!(ended.code, Some(1), "{words}");
-    assert!(words.contains("no Postgres at") && words.contains("does not exist"), "{words}");
-    assert!(!ended.stderr.iter().any(|line| line.contains("no Postgres yet")), "{:?}", ended.stderr);
+    assert!(words.contains("cannot use Postgres at") && words.contains("does not exist"), "{words}");
+    assert!(
+        !ended.stderr.iter().any(|line| line.contains("Postgres unavailable, retrying")),
+        "{:?}",
+        ended.stderr
+    );
     Ok(())
 }
 

@@ -42,7 +42,7 @@ async fn same_reading_is_stored_once_and_another_value_is_a_conflict() -> Result
     let dead = scene.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("contradiction", "conflict"));
     let error = dead.text("garenne-error");
-    assert_eq!(error, "d1 temperature is stored as 20.5, this task says 21");
+    assert_eq!(error, "conflicting value for d1 temperature: stored 20.5, received 21");
 
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.delivered, receipt.acked, receipt.dead), (5, 4, 1));

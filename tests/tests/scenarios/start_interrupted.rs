@@ -128,7 +128,7 @@ async fn start_interrupted_by_a_signal_while_a_database_is_awaited() -> Result<(
     let url = format!("postgres://nobody@127.0.0.1:{port}/nothing");
     let plan = scene.worker("storing")?.option("--sink", "postgres").option("--postgres-url", url);
     let worker = starting(plan).await?;
-    worker.until_logged("no Postgres yet").await?;
+    worker.until_logged("Postgres unavailable, retrying").await?;
     leaves_at_once(worker).await
 }
 

@@ -170,7 +170,10 @@ async fn postgres_away_at_the_start() -> Result<()> {
     let plan = plan.env("GARENNE_CONNECT_TIMEOUT", "1s");
     let (code, words) = last_words(&plan).await?;
     assert_eq!(code, Some(1), "{words}");
-    assert!(words.starts_with(&format!("no Postgres at {nobody}: ")), "{words}");
-    assert!(words.ends_with("is it running, and may this user create tables? (--postgres-url)"), "{words}");
+    assert!(words.starts_with(&format!("cannot use Postgres at {nobody}: ")), "{words}");
+    assert!(
+        words.ends_with("check that it is running and that the user may create tables (--postgres-url)"),
+        "{words}"
+    );
     Ok(())
 }
