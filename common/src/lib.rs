@@ -1,12 +1,14 @@
-//! The parts that every Garenne program needs: configuration, logs, metrics, traces, the admin port, shutdown and
-//! exit codes.
+//! The parts that every Garenne program needs: configuration, logs, metrics, traces, the admin port, shutdown, exit
+//! codes, supervised tasks and backoff.
 //!
 //! Wire formats are in `garenne-protocol`, broker connections in `garenne-amqp`, the local worker pool in
 //! `garenne-pool`.
 
+pub mod backoff;
 pub mod config;
 pub mod exit;
 pub mod resilience;
 pub mod shutdown;
+pub mod supervise;
 pub mod telemetry;
 pub mod text;

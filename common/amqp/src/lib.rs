@@ -11,9 +11,10 @@ mod heartbeat_publisher;
 mod publisher;
 mod wire;
 
-pub use connect::{Backoff, Broker};
+pub use connect::Broker;
 pub use error::BrokerError;
 pub use frames::{take_unreadable, unreadable};
+pub use garenne_common::backoff::Backoff;
 pub use heartbeat_publisher::HeartbeatPublisher;
 pub use publisher::{Pending, PublishError, Publisher, PublisherConfig};
 pub use wire::{Message, Target};

@@ -25,6 +25,8 @@ pub use kind::{KindMetrics, TaskOutcome, UNKNOWN_KIND};
 pub use lane::LaneMetrics;
 pub use register::DURATIONS;
 
+use crate::supervise;
+
 use kind::Kinds;
 use lane::Lanes;
 
@@ -53,6 +55,7 @@ impl Metrics {
         let registry = Registry::new();
         register::build_info(&registry, role);
         register::process(&registry);
+        supervise::export_panics(&registry);
         let inner = Inner {
             lanes: Lanes::register(&registry),
             kinds: Kinds::register(&registry),

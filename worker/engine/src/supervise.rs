@@ -5,32 +5,29 @@ use std::{future::Future, panic::AssertUnwindSafe};
 
 use futures_util::{FutureExt, future::BoxFuture};
 use garenne_amqp::Backoff;
+use garenne_common::supervise;
 use garenne_pool::panic_message;
-use prometheus::{IntCounterVec, Opts, Registry};
+use prometheus::Registry;
 
 /// Counts panics of the worker's own code, by task.
 #[derive(Clone, Debug)]
-pub(crate) struct Panics(IntCounterVec);
+pub(crate) struct Panics;
 
 impl Panics {
-    /// Once for each registry.
-    pub(crate) fn register(registry: &Registry) -> Self {
-        let opts = Opts::new(
-            "garenne_background_panics_total",
-            "Panics of the worker's own code, not of handlers and sinks, by the task that was restarted.",
-        );
-        let panics = IntCounterVec::new(opts, &["task"]).expect("the metric's name and labels are valid");
-        registry.register(Box::new(panics.clone())).expect("each metric is registered once");
-        Self(panics)
+    /// The process has one counter, which [`Metrics`](garenne_common::telemetry::Metrics) exports.
+    pub(crate) fn register(_: &Registry) -> Self {
+        Self
     }
 
+    #[expect(clippy::unused_self, reason = "callers hold the counter as a value")]
     pub(crate) fn count(&self, task: &'static str) {
-        self.0.with_label_values(&[task]).inc();
+        supervise::count_panic(task);
     }
 
     #[cfg(test)]
+    #[expect(clippy::unused_self, reason = "callers hold the counter as a value")]
     pub(crate) fn counted(&self, task: &'static str) -> u64 {
-        self.0.with_label_values(&[task]).get()
+        supervise::panics_of(task)
     }
 }
 
