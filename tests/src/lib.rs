@@ -4,3 +4,5 @@
 pub mod harness;
 #[cfg(test)]
 mod imports;
+#[cfg(test)]
+mod spawns;

@@ -6,12 +6,13 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::FutureExt;
+use garenne_common::supervise::{self, TaskHandle};
 use garenne_protocol::heartbeat::{Heartbeat, Stance};
 use lapin::BasicProperties;
 use rand::Rng;
 use tokio::{
     sync::Notify,
-    task::JoinSet,
     time::{sleep, timeout},
 };
 
@@ -29,7 +30,8 @@ const MIN_PAUSE: Duration = Duration::from_millis(100);
 
 /// Publishes heartbeats until [`HeartbeatPublisher::stop`]. Dropping it ends them without the final heartbeat.
 pub struct HeartbeatPublisher {
-    tasks: JoinSet<()>,
+    /// `None` with an interval of zero.
+    task: Option<TaskHandle<()>>,
     sender: Arc<HeartbeatSender>,
 }
 
@@ -50,20 +52,22 @@ impl HeartbeatPublisher {
         snapshot: impl Fn() -> Heartbeat + Send + Sync + 'static,
     ) -> Self {
         let sender = Arc::new(HeartbeatSender { publisher, exchange, snapshot: Box::new(snapshot) });
-        let mut tasks = JoinSet::new();
-        if !interval.is_zero() {
-            tasks.spawn(run(Arc::clone(&sender), interval, requested));
-        }
-        Self { tasks, sender }
+        let task = (!interval.is_zero()).then(|| {
+            let state = (Arc::clone(&sender), requested);
+            supervise::restarting("heartbeats", state, move |(sender, requested)| {
+                run(sender, interval, requested).boxed()
+            })
+            .spawn()
+        });
+        Self { task, sender }
     }
 
     /// Ends the heartbeats and publishes a final one with [`Stance::Stopped`]. Call it once everything is settled.
     pub async fn stop(self) {
-        let Self { mut tasks, sender } = self;
-        if tasks.is_empty() {
-            return;
-        }
-        tasks.shutdown().await;
+        let Self { task: Some(task), sender } = self else { return };
+        task.abort();
+        // Waits until no heartbeat is being sent: the final one is the last.
+        let _ = task.await;
         let last = Heartbeat { stance: Stance::Stopped, ..(sender.snapshot)() };
         // With a confirm: the connection closes next, and an unconfirmed message may be lost with it.
         match timeout(SEND_TIMEOUT, sender.publisher.publish(sender.message(&last))).await {
@@ -95,7 +99,7 @@ impl HeartbeatSender {
     }
 }
 
-async fn run(sender: Arc<HeartbeatSender>, interval: Duration, requested: Arc<Notify>) {
+async fn run(sender: &HeartbeatSender, interval: Duration, requested: &Notify) {
     let mut warned = false;
     loop {
         let mut wait = interval.mul_f64(rand::rng().random_range(0.9..1.1));

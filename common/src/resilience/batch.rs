@@ -1,12 +1,13 @@
 //! Collects items into batches, for work that costs less per batch than per item.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
-use tokio::{
-    sync::{mpsc, oneshot},
-    task::JoinHandle,
-};
-use tokio_stream::{StreamExt, wrappers::ReceiverStream};
+use futures_util::FutureExt;
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
+use tokio_util::task::TaskTracker;
+
+use crate::supervise;
 
 /// Bounds of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,8 +27,8 @@ pub enum BatchError<E> {
     /// Processing its batch failed.
     #[error("batch failed: {0}")]
     Failed(E),
-    /// The batcher was shut down before the item was added, or the work panicked.
-    #[error("batcher closed")]
+    /// Its batch was not processed: the work panicked, or the runtime shuts down.
+    #[error("batch not processed")]
     Closed,
 }
 
@@ -45,35 +46,31 @@ type Filter<T> = Arc<dyn Fn(&T) -> Result<(), Filtered> + Send + Sync>;
 pub struct Batcher<T, E> {
     items: mpsc::Sender<(T, Answer<E>)>,
     filter: Filter<T>,
-    worker: JoinHandle<()>,
+    /// Waits for the task; unlike its handle, it can be dropped without aborting the task.
+    tracker: TaskTracker,
 }
 
 impl<T: Send + 'static, E: Send + Sync + 'static> Batcher<T, E> {
     /// Spawns a task that calls `work` for each batch, never for two at once. While `work` runs, up to one more batch
-    /// of items is queued; beyond that, [`Batcher::add`] waits.
+    /// of items is queued; beyond that, [`Batcher::add`] waits. After a panic of `work`, the callers of that batch get
+    /// [`BatchError::Closed`], and the next batch is processed after a pause.
     ///
     /// # Panics
     /// Outside a tokio runtime.
     #[must_use]
-    pub fn start<F>(config: BatchConfig, mut work: impl FnMut(Vec<T>) -> F + Send + 'static) -> Self
+    pub fn start<F>(config: BatchConfig, work: impl FnMut(Vec<T>) -> F + Send + 'static) -> Self
     where
         F: Future<Output = Result<(), E>> + Send + 'static,
     {
         let size = config.size.max(1);
         let (items, incoming) = mpsc::channel::<(T, Answer<E>)>(size);
-        let worker = tokio::spawn(async move {
-            let batches = ReceiverStream::new(incoming).chunks_timeout(size, config.wait);
-            tokio::pin!(batches);
-            while let Some(batch) = batches.next().await {
-                let (items, answers): (Vec<T>, Vec<Answer<E>>) = batch.into_iter().unzip();
-                let result = work(items).await.map_err(Arc::new);
-                for answer in answers {
-                    // Fails if the caller stopped waiting; the item was processed anyway.
-                    let _ = answer.send(result.clone());
-                }
-            }
+        let batches = Box::pin(ReceiverStream::new(incoming).chunks_timeout(size, config.wait));
+        let tracker = TaskTracker::new();
+        let processing = supervise::restarting("batcher", (batches, work), |(batches, work)| {
+            process(batches.as_mut(), work).boxed()
         });
-        Self { items, filter: Arc::new(|_| Ok(())), worker }
+        processing.spawn_in(&tracker).detach();
+        Self { items, filter: Arc::new(|_| Ok(())), tracker }
     }
 
     /// Refuses the items for which `filter` returns an error, so that a bad item does not fail a batch of good
@@ -91,7 +88,7 @@ impl<T: Send + 'static, E: Send + Sync + 'static> Batcher<T, E> {
     /// batch.
     ///
     /// # Errors
-    /// The item was refused, its batch failed, or the batcher is closed.
+    /// The item was refused, or its batch failed.
     pub async fn add(&self, item: T) -> Result<(), BatchError<Arc<E>>> {
         (self.filter)(&item).map_err(|Filtered(why)| BatchError::Filtered(why))?;
         let (answer, answered) = oneshot::channel();
@@ -102,14 +99,28 @@ impl<T: Send + 'static, E: Send + Sync + 'static> Batcher<T, E> {
     /// Processes the items added so far, without waiting for more, and ends the task.
     pub async fn shutdown(self) {
         drop(self.items);
-        // If the work panicked, the waiting callers got `BatchError::Closed`.
-        let _ = self.worker.await;
+        self.tracker.close();
+        self.tracker.wait().await;
+    }
+}
+
+async fn process<T, E, F: Future<Output = Result<(), E>>>(
+    mut batches: Pin<&mut impl Stream<Item = Vec<(T, Answer<E>)>>>,
+    work: &mut impl FnMut(Vec<T>) -> F,
+) {
+    while let Some(batch) = batches.next().await {
+        let (items, answers): (Vec<T>, Vec<Answer<E>>) = batch.into_iter().unzip();
+        let result = work(items).await.map_err(Arc::new);
+        for answer in answers {
+            // Fails if the caller stopped waiting; the item was processed anyway.
+            let _ = answer.send(result.clone());
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use std::{panic::resume_unwind, sync::Mutex};
 
     use futures_util::future::join_all;
     use tokio::time::Instant;
@@ -173,6 +184,18 @@ mod tests {
             assert_eq!(answer.unwrap_err().to_string(), "batch failed: unlucky");
         }
         batcher.add(15).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_fails_only_its_batch() {
+        let batcher: Batcher<u32, &str> = Batcher::start(CONFIG, |batch: Vec<u32>| async move {
+            if batch.contains(&13) {
+                resume_unwind(Box::new("unlucky"));
+            }
+            Ok(())
+        });
+        assert_eq!(batcher.add(13).await, Err(BatchError::Closed));
+        assert_eq!(batcher.add(14).await, Ok(()));
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,11 +2,12 @@
 
 use std::io;
 
-use tokio::signal::unix::{SignalKind, signal};
+use futures_util::FutureExt;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 
 use super::Mode;
+use crate::supervise::{self, TaskHandle};
 
 /// An operator's command to a running process, by signal or through the admin port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +74,7 @@ impl Interpreter {
 /// Outside a tokio runtime with I/O enabled.
 pub fn commands(mode: Mode) -> io::Result<(mpsc::Sender<Command>, mpsc::Receiver<Command>)> {
     let (sender, receiver) = mpsc::channel(COMMAND_CAPACITY);
-    forward(mode, sender.clone())?;
+    forward(mode, sender.clone())?.detach();
     Ok((sender, receiver))
 }
 
@@ -85,29 +86,46 @@ pub fn commands(mode: Mode) -> io::Result<(mpsc::Sender<Command>, mpsc::Receiver
 ///
 /// # Panics
 /// Outside a tokio runtime with I/O enabled.
-pub fn forward(mode: Mode, commands: mpsc::Sender<Command>) -> io::Result<JoinHandle<()>> {
+pub fn forward(mode: Mode, commands: mpsc::Sender<Command>) -> io::Result<TaskHandle<()>> {
     // Handlers are installed before the task runs, so that a signal right after this call is not missed.
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut quit = signal(SignalKind::quit())?;
-    let mut stop = signal(SignalKind::from_raw(libc::SIGTSTP))?;
-    let mut resume = signal(SignalKind::from_raw(libc::SIGCONT))?;
-    let mut interpreter = Interpreter { mode, stopping: false };
-    Ok(tokio::spawn(async move {
+    let forwarder = Forwarder {
+        terminate: signal(SignalKind::terminate())?,
+        interrupt: signal(SignalKind::interrupt())?,
+        quit: signal(SignalKind::quit())?,
+        stop: signal(SignalKind::from_raw(libc::SIGTSTP))?,
+        resume: signal(SignalKind::from_raw(libc::SIGCONT))?,
+        interpreter: Interpreter { mode, stopping: false },
+        commands,
+    };
+    Ok(supervise::restarting("signals", forwarder, |forwarder| forwarder.run().boxed()).spawn())
+}
+
+struct Forwarder {
+    terminate: Signal,
+    interrupt: Signal,
+    quit: Signal,
+    stop: Signal,
+    resume: Signal,
+    interpreter: Interpreter,
+    commands: mpsc::Sender<Command>,
+}
+
+impl Forwarder {
+    async fn run(&mut self) {
         loop {
             let caught = tokio::select! {
-                Some(()) = terminate.recv() => Caught::Terminate,
-                Some(()) = interrupt.recv() => Caught::Interrupt,
-                Some(()) = quit.recv() => Caught::Quit,
-                Some(()) = stop.recv() => Caught::Stop,
-                Some(()) = resume.recv() => Caught::Continue,
+                Some(()) = self.terminate.recv() => Caught::Terminate,
+                Some(()) = self.interrupt.recv() => Caught::Interrupt,
+                Some(()) = self.quit.recv() => Caught::Quit,
+                Some(()) = self.stop.recv() => Caught::Stop,
+                Some(()) = self.resume.recv() => Caught::Continue,
                 else => return,
             };
-            if commands.send(interpreter.command(caught)).await.is_err() {
+            if self.commands.send(self.interpreter.command(caught)).await.is_err() {
                 return;
             }
         }
-    }))
+    }
 }
 
 #[cfg(test)]

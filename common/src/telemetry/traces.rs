@@ -29,7 +29,10 @@ use opentelemetry_sdk::{
 use tokio::runtime::Handle;
 
 use super::Metrics;
-use crate::config::{Invalid, Otlp, OtlpSampler};
+use crate::{
+    config::{Invalid, Otlp, OtlpSampler},
+    supervise,
+};
 
 pub use opentelemetry::trace::SpanKind;
 pub use recorded::{Recorded, Recorder};
@@ -177,7 +180,8 @@ impl Traces {
     /// Exports the remaining spans within `limit`, and turns traces off.
     pub async fn close(&self, limit: Duration) {
         let Some(inner) = self.0.clone() else { return };
-        let closing = tokio::task::spawn_blocking(move || inner.provider.shutdown_with_timeout(limit));
+        let close = move || inner.provider.shutdown_with_timeout(limit);
+        let closing = supervise::spawn_blocking("last span export", close);
         if !matches!(closing.await, Ok(Ok(()))) {
             tracing::warn!(?limit, "last spans lost: the collector did not accept them in time");
         }

@@ -7,10 +7,11 @@
 use std::{collections::HashMap, future::poll_fn, mem, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
+use garenne_common::supervise;
 use lapin::{Channel, Confirmation, message::BasicReturnMessage, types::ShortString};
 use tokio::{
     sync::{mpsc, oneshot},
-    task::JoinHandle,
+    task::AbortHandle,
     time::{MissedTickBehavior, interval},
 };
 
@@ -28,13 +29,15 @@ const CHANNEL_CHECK: Duration = Duration::from_secs(2);
 /// Handle of a channel's task. The task ends when the handle is dropped and no message is in flight.
 pub(super) struct ConfirmTracker {
     rounds: mpsc::UnboundedSender<Round>,
-    pub(super) task: JoinHandle<()>,
+    pub(super) task: AbortHandle,
 }
 
 impl ConfirmTracker {
     pub(super) fn start(channel: Arc<Channel>, header_limit: usize) -> Self {
         let (rounds, receiver) = mpsc::unbounded_channel();
-        let task = tokio::spawn(run(channel, header_limit, receiver));
+        // Not restarted: the confirms of its messages are lost. The pool replaces the member instead.
+        let task = supervise::isolated("confirm tracker", run(channel, header_limit, receiver));
+        let task = task.spawn().detach();
         Self { rounds, task }
     }
 

@@ -6,8 +6,11 @@ use std::sync::{
 };
 
 use deadpool::managed::{Manager, Metrics, RecycleError, RecycleResult};
-use futures_util::StreamExt;
-use garenne_common::telemetry::metrics::{ConnectionMetrics, Role};
+use futures_util::{FutureExt, StreamExt};
+use garenne_common::{
+    supervise,
+    telemetry::metrics::{ConnectionMetrics, Role},
+};
 use lapin::{Channel, Connection, Event, options::ConfirmSelectOptions};
 
 use super::confirm_tracker::ConfirmTracker;
@@ -29,7 +32,7 @@ impl Members {
             (metrics.up(Role::Publish), metrics.blocked.clone())
         });
         let flag = Arc::clone(&self.blocked);
-        let mut events = Box::pin(connection.events_listener());
+        let events = Box::pin(connection.events_listener());
         let status = connection.status().clone();
         let set = move |up: bool, blocked: bool| {
             flag.store(blocked, Ordering::Relaxed);
@@ -39,20 +42,25 @@ impl Members {
             }
         };
         set(true, false);
-        tokio::spawn(async move {
-            while let Some(event) = events.next().await {
-                match event {
-                    Event::ConnectionBlocked(reason) => {
-                        tracing::warn!(reason, "the broker blocks publishers");
-                        set(true, true);
+        let observing = supervise::restarting("connection events", (events, status, set), |state| {
+            let (events, status, set) = state;
+            async move {
+                while let Some(event) = events.next().await {
+                    match event {
+                        Event::ConnectionBlocked(reason) => {
+                            tracing::warn!(reason, "the broker blocks publishers");
+                            set(true, true);
+                        }
+                        Event::ConnectionUnblocked => set(true, false),
+                        Event::Error(_) if !status.connected() => break,
+                        _ => {}
                     }
-                    Event::ConnectionUnblocked => set(true, false),
-                    Event::Error(_) if !status.connected() => break,
-                    _ => {}
                 }
+                set(false, false);
             }
-            set(false, false);
+            .boxed()
         });
+        observing.spawn().detach();
     }
 }
 

@@ -11,6 +11,8 @@ use std::{
 };
 
 use deadpool::managed::Pool;
+use futures_util::FutureExt;
+use garenne_common::supervise;
 
 use super::{error::PublishError, member::Members, pending_publish::PendingPublish};
 
@@ -47,9 +49,10 @@ impl PublishQueue {
         state.publishes.push_back(publish);
         if state.writers < self.max_writers {
             state.writers += 1;
-            let writer = Writer(Arc::clone(self));
             drop(state);
-            tokio::spawn(async move { writer.run().await });
+            let writer = Writer { queue: Arc::clone(self), counted: true };
+            let writing = supervise::restarting("publish queue", writer, |writer| writer.run().boxed());
+            writing.spawn().detach();
         }
     }
 
@@ -79,19 +82,23 @@ impl PublishQueue {
 }
 
 /// Writes rounds until the queue is empty.
-struct Writer(Arc<PublishQueue>);
+struct Writer {
+    queue: Arc<PublishQueue>,
+    /// Whether it is one of the queue's running writers.
+    counted: bool,
+}
 
 impl Writer {
-    async fn run(self) {
-        let mut count = WriterCount { queue: &self.0, counted: true };
+    async fn run(&mut self) {
         let mut round = Vec::new();
-        while count.counted {
+        while self.counted {
+            let pool = &self.queue.pool;
             // Gets the connection before the messages: while they are in the queue, their senders can give up.
-            let member = match self.0.pool.get().await {
+            let member = match pool.get().await {
                 Ok(member) => Ok(member),
-                Err(error) => Err(PublishError::of_pool(error, self.0.pool.timeouts().wait)),
+                Err(error) => Err(PublishError::of_pool(error, pool.timeouts().wait)),
             };
-            self.0.next(&mut round, &mut count.counted);
+            self.queue.next(&mut round, &mut self.counted);
             round.retain(PendingPublish::claim);
             match member {
                 _ if round.is_empty() => {}
@@ -105,12 +112,7 @@ impl Writer {
 }
 
 /// Uncounts a writer that is dropped while it runs, as at runtime shutdown, so that another one can start.
-struct WriterCount<'a> {
-    queue: &'a PublishQueue,
-    counted: bool,
-}
-
-impl Drop for WriterCount<'_> {
+impl Drop for Writer {
     fn drop(&mut self) {
         if self.counted {
             self.queue.state().writers -= 1;

@@ -3,11 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::mpsc, time::timeout};
-use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+use tokio_util::sync::CancellationToken;
 
 use super::{AdminConfig, AdminParts, Control, PendingProcess, Readiness, serve};
 use crate::{
     shutdown::{Command, Mode},
+    supervise::{self, TaskHandle},
     telemetry::Metrics,
 };
 
@@ -18,7 +19,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct AdminPort<T> {
     process: Arc<PendingProcess<T>>,
     closing: CancellationToken,
-    serving: AbortOnDropHandle<()>,
+    serving: TaskHandle<()>,
 }
 
 impl<T: Readiness + Control + 'static> AdminPort<T> {
@@ -39,8 +40,9 @@ impl<T: Readiness + Control + 'static> AdminPort<T> {
             mode,
         };
         let closing = CancellationToken::new();
-        let serving = tokio::spawn(serve(config, parts, closing.clone().cancelled_owned()));
-        Self { process, closing, serving: AbortOnDropHandle::new(serving) }
+        let serving = serve(config, parts, closing.clone().cancelled_owned());
+        let serving = supervise::isolated("admin port", serving).spawn();
+        Self { process, closing, serving }
     }
 
     /// From now on `process` answers queries and takes commands. A second call changes nothing.

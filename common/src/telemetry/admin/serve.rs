@@ -1,12 +1,13 @@
 //! Serves the admin port, with bounds against slow and broken clients.
 
-use std::future::Future;
+use std::future::{Future, IntoFuture};
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use futures_util::FutureExt;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -14,6 +15,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+use crate::supervise;
 
 use super::{AdminConfig, AdminParts, bind::HEADER_TIMEOUT, router};
 
@@ -47,41 +50,57 @@ async fn serve_connections(
     header_timeout: Duration,
     shutdown: impl Future<Output = ()>,
 ) {
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let connections = TaskTracker::new();
-    let closing = CancellationToken::new();
-    let mut shutdown = pin!(shutdown);
-    loop {
-        let next = async {
-            let slot = slots.clone().acquire_owned().await.expect("the semaphore is never closed");
-            (slot, listener.accept().await)
-        };
-        let (slot, accepted) = tokio::select! {
-            () = &mut shutdown => break,
-            next = next => next,
-        };
-        match accepted {
-            Ok((stream, _)) => {
-                let serving = serve_connection(stream, router.clone(), header_timeout, closing.clone());
-                connections.spawn(async move {
-                    let _slot = slot;
-                    // Errors and timeouts of a client are ignored: nothing here depends on its response.
-                    let _ = tokio::time::timeout(CONNECTION_LIFETIME, serving).await;
-                });
-            }
-            Err(error) => {
-                ::tracing::warn!(%error, "admin port cannot accept connections, retrying");
-                tokio::select! {
-                    () = &mut shutdown => break,
-                    () = tokio::time::sleep(ACCEPT_PAUSE) => {}
+    let (connections, closing) = (TaskTracker::new(), CancellationToken::new());
+    let server = Server {
+        listener,
+        router,
+        header_timeout,
+        slots: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+        connections: connections.clone(),
+        closing: closing.clone(),
+    };
+    let accepting = supervise::restarting("admin accept", server, |server| server.accept().boxed());
+    tokio::select! {
+        () = shutdown => {}
+        _ = accepting.into_future() => {}
+    }
+    closing.cancel();
+    connections.close();
+    let _ = tokio::time::timeout(CLOSING_GRACE, connections.wait()).await;
+}
+
+/// Accepts connections, each in a task of its own.
+struct Server {
+    listener: TcpListener,
+    router: Router,
+    header_timeout: Duration,
+    slots: Arc<Semaphore>,
+    connections: TaskTracker,
+    closing: CancellationToken,
+}
+
+impl Server {
+    async fn accept(&self) {
+        loop {
+            let slot = Arc::clone(&self.slots).acquire_owned().await.expect("the semaphore is never closed");
+            match self.listener.accept().await {
+                Ok((stream, _)) => {
+                    let (router, closing) = (self.router.clone(), self.closing.clone());
+                    let serving = serve_connection(stream, router, self.header_timeout, closing);
+                    let connection = supervise::isolated("admin connection", async move {
+                        let _slot = slot;
+                        // Errors and timeouts of a client are ignored: nothing here depends on its response.
+                        let _ = tokio::time::timeout(CONNECTION_LIFETIME, serving).await;
+                    });
+                    connection.spawn_in(&self.connections).detach();
+                }
+                Err(error) => {
+                    ::tracing::warn!(%error, "admin port cannot accept connections, retrying");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
         }
     }
-    drop(listener);
-    closing.cancel();
-    connections.close();
-    let _ = tokio::time::timeout(CLOSING_GRACE, connections.wait()).await;
 }
 
 async fn serve_connection(

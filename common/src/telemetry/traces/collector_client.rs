@@ -21,6 +21,8 @@ use opentelemetry_http::{HttpClient, HttpError};
 use rustls::crypto::ring;
 use tokio::runtime::Handle;
 
+use crate::supervise;
+
 /// Most bytes of a response body that are read; a regular one holds a count and a message.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 
@@ -85,14 +87,15 @@ impl HttpClient for CollectorClient {
         Self: 'answer,
     {
         let (client, timeout, problem) = (self.client.clone(), self.timeout, self.problem.clone());
-        let sending = self.runtime.spawn(async move {
+        let sending = supervise::isolated("span export", async move {
             match tokio::time::timeout(timeout, exchange(client, request)).await {
                 Ok(answer) => answer,
                 Err(_) => Err(format!("no answer within {timeout:?}").into()),
             }
         });
+        let sending = sending.spawn_on(&self.runtime);
         Box::pin(async move {
-            let answer = sending.await.unwrap_or_else(|error| Err(error.into()));
+            let answer = sending.await.unwrap_or_else(|failure| Err(failure.into()));
             problem.set(match &answer {
                 Ok(answer) if answer.status().is_success() => None,
                 Ok(answer) => Some(format!("the collector answers {}", answer.status())),
