@@ -1,7 +1,9 @@
 //! Settings from flags, environment, file and defaults, in this order of precedence, validated before any connection.
 //!
 //! A binary's settings are one serde type with a default for every field. [`load`] fills it. Its errors name the
-//! setting, the value, where the value came from, and what is allowed.
+//! setting, the value, where the value came from, and what is allowed. A name that is similar to one of the program's
+//! is refused as a typo; any other unknown name is ignored with a warning, because a fleet can share one file and one
+//! environment.
 //!
 //! ```
 //! use garenne_common::config::{self, Common, Invalid, Lanes, Settings, Sources};
@@ -17,6 +19,10 @@
 //!
 //! impl Settings for WorkerConfig {
 //!     const PER_LANE: &'static [&'static str] = &["prefetch", "concurrency"];
+//!
+//!     fn common_mut(&mut self) -> &mut Common {
+//!         &mut self.common
+//!     }
 //!
 //!     fn validate(&self) -> Result<(), Invalid> {
 //!         self.common.validate()?;
@@ -38,6 +44,7 @@ mod error;
 mod events;
 mod explain;
 mod host;
+mod ignored;
 mod known;
 pub mod lane;
 mod layer;
@@ -47,6 +54,7 @@ mod otlp;
 mod print;
 mod retry;
 mod secret;
+mod settings;
 mod size;
 mod standard;
 mod toml_text;
@@ -58,12 +66,13 @@ pub use concurrency::Concurrency;
 pub use error::{ConfigError, Invalid};
 pub use events::Events;
 pub use host::host_name;
-pub use known::Settings;
+pub use ignored::IgnoredSettings;
 pub use lane::{Lane, LaneArgs, Lanes};
 pub use load::{Sources, load, load_with};
 pub use otlp::{Otlp, OtlpProtocol, OtlpSampler};
 pub use print::print_config;
 pub use retry::{Retry, Span};
 pub use secret::{SecretUrl, read_secret_file};
+pub use settings::Settings;
 pub use size::Size;
 pub use toml_text::parse_toml;

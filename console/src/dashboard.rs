@@ -36,7 +36,7 @@ pub use settings::DashboardConfig;
 /// # Errors
 /// A port that cannot be had, or a token file that cannot be read. A broker that is away is waited for.
 pub async fn run(operator: Operator) -> Result<Exit, Failure> {
-    init(operator.settings.common.log_format)?;
+    init(&operator.settings.common)?;
     let common = operator.settings.common.clone();
     let token = common.admin_token_file.as_deref();
     let token = token.map(|path| read_secret_file("admin_token_file", path)).transpose()?;

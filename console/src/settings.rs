@@ -1,7 +1,5 @@
 //! The console's settings: where the broker is, and what the fleet's lanes are called.
 
-use std::path::Path;
-
 use garenne_common::config::{Common, Invalid, Lanes, Retry, SecretUrl, Settings, scheme};
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +27,10 @@ pub struct ConsoleConfig {
 }
 
 impl Settings for ConsoleConfig {
+    fn common_mut(&mut self) -> &mut Common {
+        &mut self.common
+    }
+
     fn validate(&self) -> Result<(), Invalid> {
         self.common.validate()?;
         if let Some(url) = &self.worker_amqp_url {
@@ -37,9 +39,5 @@ impl Settings for ConsoleConfig {
         self.lanes.validate()?;
         self.scale.validate()?;
         self.retry.ladder().map(drop)
-    }
-
-    fn read_from(&mut self, setting: &str, file: &Path) {
-        self.common.read_from(setting, file);
     }
 }

@@ -22,7 +22,7 @@ async fn run(cli: Cli) -> Result<Exit, Failure> {
         print!("{}", print_config(&settings));
         return Ok(Exit::Done);
     }
-    init(settings.common.log_format)?;
+    init(&settings.common)?;
     match cli.command {
         Command::Serve(_) => gateway::run::run(settings).await,
         Command::Replay(args) => replay::run(settings, args.options()?).await,

@@ -2,7 +2,7 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::Duration,
 };
 
@@ -74,6 +74,10 @@ impl Default for ProducerSettings {
 }
 
 impl Settings for ProducerSettings {
+    fn common_mut(&mut self) -> &mut Common {
+        &mut self.common
+    }
+
     fn validate(&self) -> Result<(), Invalid> {
         self.common.validate()?;
         self.lanes.validate()?;
@@ -89,10 +93,6 @@ impl Settings for ProducerSettings {
             return Err(Invalid::new("tls_cert", "nothing", "tls_client_ca is set and needs it"));
         }
         Ok(())
-    }
-
-    fn read_from(&mut self, setting: &str, file: &Path) {
-        self.common.read_from(setting, file);
     }
 }
 

@@ -5,4 +5,6 @@ pub mod harness;
 #[cfg(test)]
 mod imports;
 #[cfg(test)]
+mod settings;
+#[cfg(test)]
 mod spawns;

@@ -57,6 +57,10 @@ impl Default for StockConfig {
 impl Settings for StockConfig {
     const PER_LANE: &'static [&'static str] = WorkerConfig::PER_LANE;
 
+    fn common_mut(&mut self) -> &mut Common {
+        &mut self.common
+    }
+
     fn validate(&self) -> Result<(), Invalid> {
         self.worker.validate()?;
         self.alert.validate()?;

@@ -117,7 +117,11 @@ mod tests {
         common: Common,
     }
 
-    impl Settings for Config {}
+    impl Settings for Config {
+        fn common_mut(&mut self) -> &mut Common {
+            &mut self.common
+        }
+    }
 
     fn resolve(flags: &[&str]) -> Result<Common, ConfigError> {
         let cli = Cli::parse_from(["test"].iter().chain(flags));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
 
-use super::{Certificates, Events, Invalid, Otlp, SecretUrl};
+use super::{Certificates, Events, IgnoredSettings, Invalid, Otlp, SecretUrl};
 
 /// The default address of the admin port.
 pub const DEFAULT_ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9464);
@@ -48,6 +48,10 @@ pub struct Common {
     pub events: Events,
     /// Export of spans.
     pub otlp: Otlp,
+    /// Not a setting: what the sources have that this program has not. [`init`](crate::telemetry::tracing::init) logs
+    /// it.
+    #[serde(skip)]
+    pub ignored: Vec<IgnoredSettings>,
 }
 
 impl Default for Common {
@@ -62,6 +66,7 @@ impl Default for Common {
             admin_token_file: None,
             events: Events::default(),
             otlp: Otlp::default(),
+            ignored: Vec::new(),
         }
     }
 }

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use config::{Map, Source, Value, ValueKind};
 
-use super::ConfigError;
 use super::known::Known;
 use super::standard::{self, Given};
 use super::toml_text::parse_toml;
+use super::{ConfigError, IgnoredSettings};
 
 /// Variables with the prefix that are not settings: the log filter, the configuration file's path, and a variable of
 /// the `dev` script.
@@ -120,22 +120,26 @@ impl Layer {
         Ok(layer)
     }
 
+    /// Removes the settings that this program does not have, and returns them.
+    ///
     /// # Errors
-    /// The first name that is not a setting of this program. Settings of other Garenne programs are ignored, unless
-    /// they are flags.
-    pub(super) fn keep_known(&mut self, known: &Known) -> Result<(), ConfigError> {
-        let mut unknown: Vec<_> = self.table.keys().filter(|key| !known.has(key)).cloned().collect();
-        unknown.sort_unstable();
-        for key in unknown {
-            let value = self.table.remove(&key).expect("the key was just listed");
+    /// The first of them that is a flag, or probably a typo of one of this program's settings.
+    pub(super) fn keep_known(&mut self, known: &Known) -> Result<Option<IgnoredSettings>, ConfigError> {
+        let mut names: Vec<_> = self.table.keys().filter(|key| !known.has(key)).cloned().collect();
+        names.sort_unstable();
+        let mut source = None;
+        for name in &names {
+            let value = self.table.remove(name).expect("the key was just listed");
             let origin = first_origin(&value);
-            if Known::of_other_program(&key) && !origin.starts_with("flag ") {
-                tracing::debug!(setting = key, origin, "ignoring a setting of another program");
-                continue;
+            let typo = known.typo_of(name).map(|meant| format!("did you mean {meant}?"));
+            let is_flag = origin.starts_with("flag ");
+            if let Some(advice) = typo.or_else(|| is_flag.then(|| known.advice(name))) {
+                return Err(ConfigError::Unknown { setting: name.clone(), origin, advice });
             }
-            return Err(ConfigError::Unknown { advice: known.advice(&key), setting: key, origin });
+            let is_variable = origin.starts_with("environment ");
+            source = Some(if is_variable { "environment".to_owned() } else { origin });
         }
-        Ok(())
+        Ok(source.map(|source| IgnoredSettings { source, names }))
     }
 
     /// Moves the settings that apply to every lane into `lanes`, except where this source has one for the lane

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use config::{Config, Map, Source as _, Value, ValueKind};
 
 use super::explain::{Explained, explain};
-use super::known::{Known, Settings};
+use super::known::Known;
 use super::layer::{FromFile, Layer, Variables, first_origin, insert};
-use super::{ConfigError, Invalid, secret};
+use super::{ConfigError, Invalid, Settings, secret};
 
 /// The sources of a program's settings, weakest first: file, environment, flags.
 #[derive(Clone)]
@@ -37,8 +37,11 @@ impl Default for Sources {
 
 /// Resolves the settings from `sources` and this process's environment.
 ///
+/// Settings that the program does not have are returned in [`Common::ignored`](super::Common::ignored), because a
+/// fleet can share one file and one environment.
+///
 /// # Errors
-/// The first unknown or invalid setting.
+/// The first invalid or probably misspelled setting, or an unknown flag.
 pub fn load<T: Settings>(sources: Sources) -> Result<T, ConfigError> {
     load_with(sources, std::env::vars_os())
 }
@@ -46,7 +49,7 @@ pub fn load<T: Settings>(sources: Sources) -> Result<T, ConfigError> {
 /// As [`load`], with the given environment.
 ///
 /// # Errors
-/// The first unknown or invalid setting.
+/// The first invalid or probably misspelled setting, or an unknown flag.
 pub fn load_with<T: Settings>(
     sources: Sources,
     environment: impl IntoIterator<Item = (OsString, OsString)>,
@@ -66,9 +69,9 @@ pub fn load_with<T: Settings>(
 
     let mut builder = Config::builder();
     let mut lanes: Vec<String> = known.default_lanes().collect();
-    let mut files = Vec::new();
+    let (mut files, mut ignored) = (Vec::new(), Vec::new());
     for mut layer in layers {
-        layer.keep_known(&known)?;
+        ignored.extend(layer.keep_known(&known)?);
         files.append(&mut layer.files);
         lanes.extend(layer.lanes());
         layer.spread_per_lane(&known, &lanes);
@@ -78,6 +81,7 @@ pub fn load_with<T: Settings>(
 
     let mut settings: T = deserialize(resolved.clone()).map_err(|error| blame::<T>(&resolved, &error))?;
     settings.validate().map_err(|invalid| with_origin(invalid, &resolved))?;
+    settings.common_mut().ignored = ignored;
     for FromFile { setting, origin, file } in files {
         // A stronger source may have overridden it.
         if found(&resolved, &setting).and_then(Value::origin) == Some(origin.as_str()) {

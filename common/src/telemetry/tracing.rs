@@ -10,7 +10,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
 use self::printable::{PrintableFields, PrintableLines};
-use crate::config::{ConfigError, LogFormat};
+use crate::config::{Common, ConfigError, IgnoredSettings, LogFormat};
 
 /// Variables for the filter; the first that is set wins.
 const FILTERS: [&str; 2] = ["GARENNE_LOG", "RUST_LOG"];
@@ -18,12 +18,12 @@ const FILTERS: [&str; 2] = ["GARENNE_LOG", "RUST_LOG"];
 /// Info and above from our own crates, warnings and above from others. Directives match a target's prefix.
 const DEFAULT_FILTER: &str = "warn,garenne=info,lapin=off";
 
-/// Starts logging to stderr in `format`, filtered by `GARENNE_LOG`, else `RUST_LOG`, else
-/// `warn,garenne=info`. Called once, from `main`; a second call changes nothing.
+/// Starts logging to stderr in `log_format`, filtered by `GARENNE_LOG`, else `RUST_LOG`, else `warn,garenne=info`, and
+/// logs the ignored settings. Called once, from `main`; a second call changes nothing.
 ///
 /// # Errors
 /// The filter cannot be parsed.
-pub fn init(format: LogFormat) -> Result<(), ConfigError> {
+pub fn init(common: &Common) -> Result<(), ConfigError> {
     let set = FILTERS.into_iter().find_map(|name| {
         let value = std::env::var(name).ok().filter(|value| !value.trim().is_empty())?;
         Some((name, value))
@@ -33,8 +33,11 @@ pub fn init(format: LogFormat) -> Result<(), ConfigError> {
         Some((name, value)) => filter(name, value)?,
         None => EnvFilter::new(DEFAULT_FILTER),
     };
+    let subscriber = subscriber(common.log_format, filter, colours, io::stderr);
     // Fails if the host program has set a subscriber, which then stays.
-    let _ = ::tracing::subscriber::set_global_default(subscriber(format, filter, colours, io::stderr));
+    if ::tracing::subscriber::set_global_default(subscriber).is_ok() {
+        common.ignored.iter().for_each(IgnoredSettings::warn);
+    }
     Ok(())
 }
 

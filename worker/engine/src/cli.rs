@@ -92,7 +92,7 @@ impl WorkerArgs {
             return Ok(Exit::Done);
         }
         let worker = config.as_ref();
-        tracing::init(worker.common.log_format)?;
+        tracing::init(&worker.common)?;
         panics::in_one_line();
         let (sender, commands) = signal::commands(worker.shutdown_mode).map_err(anyhow::Error::from)?;
         let receipt_file = worker.receipt.clone();

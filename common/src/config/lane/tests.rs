@@ -2,16 +2,22 @@ use clap::Parser;
 use serde::{Deserialize, Serialize};
 
 use super::*;
-use crate::config::{ConfigError, Settings, Sources, load_with};
+use crate::config::{Common, ConfigError, Settings, Sources, load_with};
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Config {
+    #[serde(flatten)]
+    common: Common,
     lanes: Lanes,
 }
 
 impl Settings for Config {
     const PER_LANE: &'static [&'static str] = &["prefetch", "concurrency"];
+
+    fn common_mut(&mut self) -> &mut Common {
+        &mut self.common
+    }
 
     fn validate(&self) -> Result<(), Invalid> {
         self.lanes.validate()

@@ -4,7 +4,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::*;
-use crate::config::{Common, LogFormat, SecretUrl, Size, print_config};
+use crate::config::{Common, IgnoredSettings, LogFormat, SecretUrl, Size, print_config};
 use crate::exit::{Exit, HasExit};
 use crate::shutdown::Mode;
 
@@ -55,8 +55,8 @@ impl Settings for Config {
         self.common.validate()
     }
 
-    fn read_from(&mut self, setting: &str, file: &Path) {
-        self.common.read_from(setting, file);
+    fn common_mut(&mut self) -> &mut Common {
+        &mut self.common
     }
 }
 
@@ -255,7 +255,7 @@ fn the_error_for_an_invalid_url_masks_its_password() {
 }
 
 #[test]
-fn the_error_for_an_unknown_setting_suggests_the_nearest() {
+fn a_misspelled_setting_is_refused_with_the_nearest() {
     assert_eq!(
         refusal("GARENNE_AMQP_ULR", "amqp://host"),
         "setting amqp_ulr (environment GARENNE_AMQP_ULR) is unknown: did you mean amqp_url?"
@@ -265,20 +265,60 @@ fn the_error_for_an_unknown_setting_suggests_the_nearest() {
         "setting breaker.erors (environment GARENNE_BREAKER__ERORS) is unknown: did you mean errors?"
     );
     assert_eq!(
-        refusal("GARENNE_COLOUR", "blue"),
-        "setting colour (environment GARENNE_COLOUR) is unknown: expected one of admin, admin_token_file, \
+        refusal("GARENNE_POSTGRES_URI_FILE", "/run/postgres"),
+        "setting postgres_uri_file (environment GARENNE_POSTGRES_URI_FILE) is unknown: \
+         did you mean postgres_url_file?"
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let file = written(&folder, "a.toml", "listen = '0.0.0.0:8080'\nprefx = 'a'\n");
+    assert_eq!(
+        with_file(&file).unwrap_err().to_string(),
+        format!("setting prefx (file {}) is unknown: did you mean prefix?", file.display())
+    );
+}
+
+#[test]
+fn an_unknown_flag_is_refused_with_the_known_names() {
+    let mut sources = Sources::default();
+    sources.flags.insert("colour".into(), "blue".into());
+    assert_eq!(
+        load_with::<Config>(sources, []).unwrap_err().to_string(),
+        "setting colour (flag --colour) is unknown: expected one of admin, admin_token_file, \
          amqp_tls, amqp_url, breaker, enable_bench, events, log_format, management_url, max_attempts, \
          max_payload, otlp, postgres_url, prefix, shutdown_mode, shutdown_timeout"
     );
 }
 
+/// Within a third of the letters, but more than a typo.
 #[test]
-fn settings_of_other_programs_and_reserved_variables_are_ignored() {
+fn a_name_that_three_edits_turn_into_a_known_one_is_no_typo() {
+    let config = with_env(&[("GARENNE_POSTGRES_TLS__CA", "/ca.pem")]).unwrap();
+    assert_eq!(config.common.ignored[0].names, ["postgres_tls"]);
+}
+
+#[test]
+fn ignored_settings_are_listed_by_source() {
     let folder = tempfile::tempdir().unwrap();
-    let file = written(&folder, "a.toml", "listen = '0.0.0.0:8080'\nprefix = 'a'\n");
-    assert_eq!(with_file(&file).unwrap().common.prefix, "a");
+    let file =
+        written(&folder, "a.toml", "tokens = '/t'\nprefix = 'a'\nlisten = '0.0.0.0:8080'\n[gateway]\n");
     let env = [
-        ("GARENNE_LISTEN", "0.0.0.0:8080"),
+        ("GARENNE_CONFIG", file.to_str().unwrap()),
+        ("GARENNE_SCALE__MIN", "2"),
+        ("GARENNE_SCALE__MAX", "4"),
+    ];
+    let config = with_env(&env).unwrap();
+    assert_eq!(config.common.prefix, "a");
+    let ignored = |source: &str, names: &[&str]| IgnoredSettings {
+        source: source.to_owned(),
+        names: names.iter().map(|&name| name.to_owned()).collect(),
+    };
+    let from_file = ignored(&format!("file {}", file.display()), &["gateway", "listen", "tokens"]);
+    assert_eq!(config.common.ignored, [from_file, ignored("environment", &["scale"])]);
+}
+
+#[test]
+fn reserved_variables_are_ignored() {
+    let env = [
         ("GARENNE_LOG", "debug"),
         ("GARENNE_TEST_MODE", "local"),
         ("GARENNE_PREFIX", ""),
@@ -288,9 +328,6 @@ fn settings_of_other_programs_and_reserved_variables_are_ignored() {
         ("OTHER_PREFIX", "b"),
     ];
     assert_eq!(with_env(&env).unwrap(), Config::default());
-    let mut sources = Sources::default();
-    sources.flags.insert("listen".into(), "x".into());
-    assert!(load_with::<Config>(sources, []).is_err(), "a flag is always meant for this program");
 }
 
 #[test]

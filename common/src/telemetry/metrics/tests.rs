@@ -44,6 +44,7 @@ fn names_types_and_labels_are_the_documented_ones() {
     metrics.connection().reconnects(Role::Publish);
     metrics.gateway().requests("http", "202").inc();
     metrics.gateway().connections("worker-pool", "open").set(1);
+    supervise::count_panic("test metrics");
     let families = families(&metrics);
     for (name, kind, labels) in [
         ("garenne_build_info", "gauge", "role version"),
@@ -66,12 +67,13 @@ fn names_types_and_labels_are_the_documented_ones() {
         ("garenne_publish_confirm_seconds", "histogram", ""),
         ("garenne_gateway_requests_total", "counter", "protocol status"),
         ("garenne_gateway_connections", "gauge", "server state"),
+        ("garenne_background_panics_total", "counter", "task"),
     ] {
         let (found_kind, found_labels) = families.get(name).unwrap_or_else(|| panic!("{name} is missing"));
         assert_eq!((found_kind.as_str(), found_labels.join(" ").as_str()), (kind, labels), "{name}");
     }
     let own = families.keys().filter(|name| name.starts_with("garenne_")).count();
-    assert_eq!(own, 20, "an undocumented metric: {:?}", families.keys());
+    assert_eq!(own, 21, "an undocumented metric: {:?}", families.keys());
     assert!(families.contains_key("process_resident_memory_bytes"));
 }
 
