@@ -4,36 +4,80 @@ use std::time::Duration;
 
 use rand::Rng;
 
-/// Capped exponential backoff. Each wait is random between half of its value and all of it, so that a fleet does
-/// not reconnect in step.
-#[derive(Clone, Debug)]
+/// The first pause by default.
+const FIRST: Duration = Duration::from_millis(100);
+
+/// Far beyond any attempt; half of the largest duration, so that jitter cannot overflow.
+const NO_LIMIT: Duration = Duration::from_secs(u64::MAX / 2);
+
+/// The pauses between attempts: constant, or doubled after each attempt up to a limit.
+///
+/// It is an endless iterator of pauses. The default doubles from 100 ms to 5 s with jitter.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backoff {
+    first: Duration,
     next: Duration,
-    cap: Duration,
+    limit: Duration,
+    jitter: bool,
 }
 
 impl Default for Backoff {
     fn default() -> Self {
-        Self { next: Duration::from_millis(100), cap: Duration::from_secs(5) }
+        Self::limited(FIRST, Duration::from_secs(5)).with_jitter()
     }
 }
 
 impl Backoff {
-    /// The next wait. Its upper bound doubles from 100 ms to the cap, 5 s by default.
+    /// All pauses are equal.
+    #[must_use]
+    pub const fn constant(pause: Duration) -> Self {
+        Self::limited(pause, pause)
+    }
+
+    /// Each pause is twice the one before.
+    #[must_use]
+    pub const fn exponential(first: Duration) -> Self {
+        Self::limited(first, NO_LIMIT)
+    }
+
+    /// Each pause is twice the one before, up to `limit`.
+    #[must_use]
+    pub const fn limited(first: Duration, limit: Duration) -> Self {
+        Self { first, next: first, limit, jitter: false }
+    }
+
+    /// For a lost connection: from 100 ms to 1 s with jitter, so that a server that is back is found soon.
+    #[must_use]
+    pub const fn reconnect() -> Self {
+        Self::limited(FIRST, Duration::from_secs(1)).with_jitter()
+    }
+
+    /// Makes each pause random between half of its value and all of it, so that clients that failed together do not
+    /// retry together.
+    #[must_use]
+    pub const fn with_jitter(mut self) -> Self {
+        self.jitter = true;
+        self
+    }
+
+    /// The next pause.
     pub fn next_wait(&mut self) -> Duration {
-        let wait = self.next.mul_f64(rand::rng().random_range(0.5..1.0));
-        self.next = (self.next * 2).min(self.cap);
-        wait
+        let wait = self.next;
+        self.next = wait.saturating_mul(2).min(self.limit);
+        if self.jitter { wait.mul_f64(rand::rng().random_range(0.5..1.0)) } else { wait }
     }
 
-    /// Backoff after a lost connection: capped at 1 s, so that a broker that is back is found soon.
-    pub fn reconnect() -> Self {
-        Self { cap: Duration::from_secs(1), ..Self::default() }
-    }
-
-    /// Starts again at 100 ms, after a success.
+    /// Starts again with the first pause, after a success.
     pub fn reset(&mut self) {
-        self.next = Self::default().next;
+        self.next = self.first;
+    }
+}
+
+impl Iterator for Backoff {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        Some(self.next_wait())
     }
 }
 
@@ -41,11 +85,33 @@ impl Backoff {
 mod tests {
     use super::*;
 
+    fn seconds(backoff: Backoff, count: usize) -> Vec<u64> {
+        backoff.take(count).map(|wait| wait.as_secs()).collect()
+    }
+
     #[test]
-    fn backoff_doubles_up_to_the_cap_with_jitter() {
+    fn pauses_are_constant_or_double_up_to_the_limit() {
+        let second = Duration::from_secs(1);
+        assert_eq!(seconds(Backoff::constant(second), 3), [1, 1, 1]);
+        assert_eq!(seconds(Backoff::exponential(second), 5), [1, 2, 4, 8, 16]);
+        assert_eq!(seconds(Backoff::limited(second, 5 * second), 5), [1, 2, 4, 5, 5]);
+        assert_eq!(Backoff::exponential(second).nth(100), Some(NO_LIMIT));
+    }
+
+    #[test]
+    fn jitter_shortens_a_pause_by_up_to_half() {
         let mut backoff = Backoff::default();
-        let waits: Vec<_> = (0..12).map(|_| backoff.next_wait()).collect();
+        let waits: Vec<_> = backoff.by_ref().take(12).collect();
         assert!(waits[0] >= Duration::from_millis(50) && waits[0] < Duration::from_millis(100));
         assert!(waits[11] >= Duration::from_millis(2500) && waits[11] < Duration::from_secs(5));
+        assert!(waits[8..].windows(2).any(|pair| pair[0] != pair[1]), "{waits:?}");
+    }
+
+    #[test]
+    fn after_a_reset_the_first_pause_comes_again() {
+        let mut backoff = Backoff::exponential(Duration::from_secs(1));
+        assert_eq!(backoff.nth(3), Some(Duration::from_secs(8)));
+        backoff.reset();
+        assert_eq!(seconds(backoff, 2), [1, 2]);
     }
 }

@@ -1,5 +1,5 @@
 //! Helpers for handlers and sinks whose dependencies are slow or fail: a deadline, a semaphore with a timeout,
-//! retries, a circuit breaker, and batches.
+//! retries, a circuit breaker, and batches. The pauses between retries are a [`Backoff`](crate::backoff::Backoff).
 //!
 //! Each takes a future and returns its own error type, so that they can be nested:
 //! `breaker.run(|| retry.run(|| deadline(LIMIT, call())))`. Except for the batcher, none spawns a task: a future that
@@ -15,6 +15,6 @@ pub use self::{
     batch::{BatchConfig, BatchError, Batcher, Filtered},
     breaker::{Breaker, BreakerConfig, BreakerError, BreakerState},
     deadline::{DeadlineExceeded, deadline},
-    retry::{Backoff, Retry},
+    retry::Retry,
     semaphore::{NoPermit, Permit, Semaphore},
 };

@@ -6,7 +6,7 @@ use std::{
 };
 
 use garenne::WorkerConfig;
-use garenne_common::config::{Certificates, Invalid, SecretUrl, Settings};
+use garenne_common::config::{Certificates, Common, Invalid, SecretUrl, Settings};
 use garenne_postgres::{Database, OnConflict, PostgresError, PostgresSink};
 use garenne_sensors::AlertSettings;
 use serde::{Deserialize, Serialize};
@@ -58,7 +58,7 @@ impl Settings for StockConfig {
     const PER_LANE: &'static [&'static str] = WorkerConfig::PER_LANE;
 
     fn common_mut(&mut self) -> &mut Common {
-        &mut self.common
+        &mut self.worker.common
     }
 
     fn validate(&self) -> Result<(), Invalid> {

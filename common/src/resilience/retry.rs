@@ -1,30 +1,10 @@
 //! Retries with pauses, on top of backon.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use backon::{BackoffBuilder, ConstantBuilder, ExponentialBuilder, Retryable};
+use backon::Retryable;
 
-/// The pauses between attempts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Backoff {
-    /// All pauses are equal.
-    Constant {
-        /// The pause.
-        pause: Duration,
-    },
-    /// Each pause is twice the one before.
-    Exponential {
-        /// The first pause.
-        first: Duration,
-    },
-    /// Each pause is twice the one before, up to a limit.
-    LimitedExponential {
-        /// The first pause.
-        first: Duration,
-        /// The longest pause.
-        limit: Duration,
-    },
-}
+use crate::backoff::Backoff;
 
 type Classifier<E> = Arc<dyn Fn(&E) -> bool + Send + Sync>;
 
@@ -32,29 +12,24 @@ type Classifier<E> = Arc<dyn Fn(&E) -> bool + Send + Sync>;
 pub struct Retry<E> {
     backoff: Backoff,
     retries: usize,
-    jitter: bool,
     is_transient: Classifier<E>,
 }
 
+/// Not derived, because that would require `E: Clone`.
 impl<E> Clone for Retry<E> {
     fn clone(&self) -> Self {
-        Self { is_transient: Arc::clone(&self.is_transient), ..*self }
+        let (backoff, is_transient) = (self.backoff.clone(), Arc::clone(&self.is_transient));
+        Self { backoff, retries: self.retries, is_transient }
     }
 }
 
 impl<E> Retry<E> {
-    /// Up to `retries` attempts after the first, whatever the error.
+    /// Up to `retries` attempts after the first, whatever the error. Each [`run`](Self::run) starts with the first pause
+    /// of `backoff`.
     #[must_use]
-    pub fn new(backoff: Backoff, retries: usize) -> Self {
-        Self { backoff, retries, jitter: false, is_transient: Arc::new(|_| true) }
-    }
-
-    /// Lengthens each pause by a random fraction of itself, so that clients that failed together do not retry
-    /// together.
-    #[must_use]
-    pub fn with_jitter(mut self) -> Self {
-        self.jitter = true;
-        self
+    pub fn new(mut backoff: Backoff, retries: usize) -> Self {
+        backoff.reset();
+        Self { backoff, retries, is_transient: Arc::new(|_| true) }
     }
 
     /// Retries only the errors for which `is_transient` is true; any other is returned at once.
@@ -78,39 +53,14 @@ impl<E> Retry<E> {
     /// # Errors
     /// That of the last attempt.
     pub async fn run<T, F: Future<Output = Result<T, E>>>(&self, attempt: impl FnMut() -> F) -> Result<T, E> {
-        match self.backoff {
-            Backoff::Constant { pause } => {
-                let builder = ConstantBuilder::default().with_delay(pause).with_max_times(self.retries);
-                self.attempts(attempt, if self.jitter { builder.with_jitter() } else { builder }).await
-            }
-            Backoff::Exponential { first } => self.attempts(attempt, self.doubling(first, None)).await,
-            Backoff::LimitedExponential { first, limit } => {
-                self.attempts(attempt, self.doubling(first, Some(limit))).await
-            }
-        }
-    }
-
-    fn doubling(&self, first: Duration, limit: Option<Duration>) -> ExponentialBuilder {
-        let builder = ExponentialBuilder::default().with_min_delay(first).with_max_times(self.retries);
-        let builder = match limit {
-            Some(limit) => builder.with_max_delay(limit),
-            None => builder.without_max_delay(),
-        };
-        if self.jitter { builder.with_jitter() } else { builder }
-    }
-
-    async fn attempts<T, F: Future<Output = Result<T, E>>>(
-        &self,
-        attempt: impl FnMut() -> F,
-        pauses: impl BackoffBuilder,
-    ) -> Result<T, E> {
+        let pauses = self.backoff.clone().take(self.retries);
         attempt.retry(pauses).sleep(tokio::time::sleep).when(|error| (self.is_transient)(error)).await
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
+    use std::{cell::RefCell, time::Duration};
 
     use tokio::time::Instant;
 
@@ -133,35 +83,35 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn constant_pauses() {
-        let retry = Retry::new(Backoff::Constant { pause: SECOND }, 3);
+        let retry = Retry::new(Backoff::constant(SECOND), 3);
         assert_eq!(attempts(&retry).await, (vec![0, 1, 2, 3], Err(4)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn exponential_pauses_with_and_without_a_limit() {
-        let free = Retry::new(Backoff::Exponential { first: SECOND }, 8);
+        let free = Retry::new(Backoff::exponential(SECOND), 8);
         assert_eq!(attempts(&free).await.0, [0, 1, 3, 7, 15, 31, 63, 127, 255]);
-        let limited = Retry::new(Backoff::LimitedExponential { first: SECOND, limit: 4 * SECOND }, 5);
+        let limited = Retry::new(Backoff::limited(SECOND, 4 * SECOND), 5);
         assert_eq!(attempts(&limited).await.0, [0, 1, 3, 7, 11, 15]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn jitter_lengthens_a_pause_by_at_most_itself() {
-        let retry = Retry::new(Backoff::Constant { pause: 10 * SECOND }, 1).with_jitter();
+    async fn jitter_shortens_a_pause_by_at_most_half() {
+        let retry = Retry::new(Backoff::constant(10 * SECOND).with_jitter(), 1);
         let mut pauses = Vec::new();
         for _ in 0..20 {
             pauses.push(attempts(&retry).await.0[1]);
         }
-        assert!(pauses.iter().all(|pause| (10..=20).contains(pause)), "{pauses:?}");
+        assert!(pauses.iter().all(|pause| (5..=10).contains(pause)), "{pauses:?}");
         assert!(pauses.iter().any(|pause| *pause != pauses[0]), "{pauses:?}");
     }
 
     #[tokio::test(start_paused = true)]
     async fn only_selected_errors_are_retried() {
-        let pauses = Backoff::Constant { pause: SECOND };
-        let classified = Retry::new(pauses, 9).when(|error| *error < 3);
+        let pauses = Backoff::constant(SECOND);
+        let classified = Retry::new(pauses.clone(), 9).when(|error| *error < 3);
         assert_eq!(attempts(&classified).await, (vec![0, 1, 2], Err(3)));
-        let listed = Retry::new(pauses, 9).only(vec![1]);
+        let listed = Retry::new(pauses.clone(), 9).only(vec![1]);
         assert_eq!(attempts(&listed).await, (vec![0, 1], Err(2)));
         let none = Retry::new(pauses, 0);
         assert_eq!(attempts(&none).await, (vec![0], Err(1)));
@@ -169,7 +119,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_first_success_ends_the_attempts() {
-        let retry: Retry<u32> = Retry::new(Backoff::Constant { pause: SECOND }, 9).clone();
+        let retry: Retry<u32> = Retry::new(Backoff::constant(SECOND), 9).clone();
         let tries = RefCell::new(0);
         let result = retry
             .run(|| async {

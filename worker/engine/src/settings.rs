@@ -101,6 +101,10 @@ const MAX_ID_LENGTH: usize = 64;
 impl Settings for WorkerConfig {
     const PER_LANE: &'static [&'static str] = &["prefetch", "concurrency"];
 
+    fn common_mut(&mut self) -> &mut Common {
+        &mut self.common
+    }
+
     fn validate(&self) -> Result<(), Invalid> {
         self.common.validate()?;
         self.lanes.validate()?;

@@ -5,8 +5,10 @@ use std::time::Duration;
 use deadpool_postgres::{
     Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, Timeouts,
 };
-use garenne_amqp::Backoff;
-use garenne_common::exit::{Exit, HasExit};
+use garenne_common::{
+    backoff::Backoff,
+    exit::{Exit, HasExit},
+};
 use thiserror::Error;
 use tokio::time::Instant;
 use tokio_postgres::error::SqlState;

@@ -6,8 +6,9 @@ use std::{
     time::Duration,
 };
 
-use garenne_common::resilience::{
-    Backoff, BatchConfig, BatchError, Batcher, Breaker, BreakerConfig, BreakerState, Retry,
+use garenne_common::{
+    backoff::Backoff,
+    resilience::{BatchConfig, BatchError, Batcher, Breaker, BreakerConfig, BreakerState, Retry},
 };
 use hyper::header::HeaderMap;
 
@@ -33,7 +34,7 @@ const BREAKER: BreakerConfig = BreakerConfig {
 
 /// The pauses before immediate retries.
 const RETRY_BACKOFF: Backoff =
-    Backoff::LimitedExponential { first: Duration::from_millis(200), limit: Duration::from_secs(2) };
+    Backoff::limited(Duration::from_millis(200), Duration::from_secs(2)).with_jitter();
 
 /// Delivers alerts to webhooks.
 pub(super) struct WebhookSender {
@@ -125,12 +126,12 @@ impl WebhookSender {
             // Running tasks hold the queues in use, so there are no more of those than running tasks.
             queues.retain(|_, queue| Arc::strong_count(queue) > 1);
         }
-        let retry = Retry::new(self.backoff, self.settings.retries);
+        let retry = Retry::new(self.backoff.clone(), self.settings.retries);
         let sender = Arc::new(BatchSender {
             breaker: self.breaker(destination.url.authority()),
             destination,
             client: Arc::clone(&self.client),
-            retry: retry.with_jitter().when(DeliveryError::is_transient),
+            retry: retry.when(DeliveryError::is_transient),
             timeout: self.settings.timeout,
         });
         let config = BatchConfig { size: self.settings.batch, wait: self.settings.window };

@@ -143,7 +143,7 @@ fn settings(url: &str) -> AlertSettings {
 
 fn sender(settings: AlertSettings) -> WebhookSender {
     let breaker = BreakerConfig { failures: 4, open_for: Duration::from_millis(300), ..BREAKER };
-    WebhookSender::with_resilience(settings, breaker, Backoff::Constant { pause: Duration::from_millis(5) })
+    WebhookSender::with_resilience(settings, breaker, Backoff::constant(Duration::from_millis(5)))
 }
 
 fn alert(id: &str) -> OutgoingAlert {
