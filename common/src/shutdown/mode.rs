@@ -1,15 +1,19 @@
 //! Shutdown modes: which of its tasks a process finishes before it stops.
 
-use std::fmt;
 use std::str::FromStr;
 
+use serde::Serialize;
 use serde::de::{Deserialize, Deserializer, Error as _};
-use serde::{Serialize, Serializer};
+use strum::{Display, IntoStaticStr};
 
 /// What a stopping worker does with the tasks it holds. Intake stops in every mode.
 ///
 /// Ordered from mild to strict: a running shutdown can only become stricter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Display, IntoStaticStr, Serialize,
+)]
+#[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum Mode {
     /// Running and locally queued tasks finish, without a time limit.
     Light,
@@ -27,13 +31,8 @@ impl Mode {
     pub const ALL: [Mode; 4] = [Mode::Light, Mode::Soft, Mode::SoftTimeout, Mode::Hard];
 
     /// The name used in settings, on the admin port and in receipts.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Mode::Light => "light",
-            Mode::Soft => "soft",
-            Mode::SoftTimeout => "soft-timeout",
-            Mode::Hard => "hard",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 
     /// Whether a request for mode `asked` makes a shutdown in this mode stricter. A milder request changes nothing:
@@ -46,12 +45,6 @@ impl Mode {
     #[must_use]
     pub fn stricter(self, asked: Mode) -> Mode {
         self.max(asked)
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
     }
 }
 
@@ -68,12 +61,6 @@ impl FromStr for Mode {
             .into_iter()
             .find(|mode| mode.as_str() == word.trim())
             .ok_or_else(|| UnknownMode(word.to_owned()))
-    }
-}
-
-impl Serialize for Mode {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
     }
 }
 

@@ -3,12 +3,15 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use strum::{EnumCount, IntoStaticStr, VariantArray};
+
 use super::{Mode, Receipt};
 
 /// How a delivery ended. Each delivery has exactly one settlement. Receipt fields and metric labels use the same
 /// names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumCount, IntoStaticStr, VariantArray)]
 #[repr(usize)]
+#[strum(serialize_all = "snake_case")]
 pub enum Settlement {
     /// Succeeded and acknowledged.
     Acked,
@@ -21,6 +24,7 @@ pub enum Settlement {
     /// Copied to the quarantine, then acknowledged.
     Quarantined,
     /// The connection was lost before the broker is known to have the settlement; the broker may redeliver.
+    #[strum(serialize = "lost_settlements")]
     LostSettlement,
     /// Still running when the process ended; the broker redelivers.
     Abandoned,
@@ -28,27 +32,11 @@ pub enum Settlement {
 
 impl Settlement {
     /// All settlements, in the order of the receipt's fields.
-    pub const ALL: [Settlement; 7] = [
-        Settlement::Acked,
-        Settlement::Requeued,
-        Settlement::Retried,
-        Settlement::Dead,
-        Settlement::Quarantined,
-        Settlement::LostSettlement,
-        Settlement::Abandoned,
-    ];
+    pub const ALL: [Self; Self::COUNT] = *Self::VARIANTS.as_array().expect("as many as there are");
 
     /// The name of the receipt's field and the value of the metric label.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Settlement::Acked => "acked",
-            Settlement::Requeued => "requeued",
-            Settlement::Retried => "retried",
-            Settlement::Dead => "dead",
-            Settlement::Quarantined => "quarantined",
-            Settlement::LostSettlement => "lost_settlements",
-            Settlement::Abandoned => "abandoned",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 

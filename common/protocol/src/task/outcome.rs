@@ -1,10 +1,15 @@
 //! The reasons for dead letters, as named in metrics, receipts and headers.
 
-use std::{fmt, str::FromStr};
+use std::str::FromStr;
+
+use strum::{Display, EnumCount, IntoStaticStr, VariantArray};
 
 /// Why a task is in the dead-letter queue. The text form is the header `garenne-reason` and the
 /// metric label.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Display, EnumCount, IntoStaticStr, VariantArray,
+)]
+#[strum(serialize_all = "kebab-case")]
 pub enum DeadReason {
     /// The message is not a valid task: an invalid property or header, or a body that is not JSON.
     Malformed,
@@ -30,39 +35,11 @@ pub enum DeadReason {
 
 impl DeadReason {
     /// Every reason.
-    pub const ALL: [Self; 10] = [
-        Self::Malformed,
-        Self::TooLarge,
-        Self::UnknownKind,
-        Self::InvalidPayload,
-        Self::Rejected,
-        Self::AttemptsExhausted,
-        Self::Stopped,
-        Self::Expired,
-        Self::Poison,
-        Self::Conflict,
-    ];
+    pub const ALL: [Self; Self::COUNT] = *Self::VARIANTS.as_array().expect("as many as there are");
 
     /// The reason's name in the header and in metric labels.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Malformed => "malformed",
-            Self::TooLarge => "too-large",
-            Self::UnknownKind => "unknown-kind",
-            Self::InvalidPayload => "invalid-payload",
-            Self::Rejected => "rejected",
-            Self::AttemptsExhausted => "attempts-exhausted",
-            Self::Stopped => "stopped",
-            Self::Expired => "expired",
-            Self::Poison => "poison",
-            Self::Conflict => "conflict",
-        }
-    }
-}
-
-impl fmt::Display for DeadReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+        self.into()
     }
 }
 
@@ -71,7 +48,7 @@ impl FromStr for DeadReason {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Self::ALL.into_iter().find(|reason| reason.as_str() == text).ok_or_else(|| {
-            let all: Vec<_> = Self::ALL.iter().map(|reason| reason.as_str()).collect();
+            let all: Vec<_> = Self::ALL.into_iter().map(Self::as_str).collect();
             format!("unknown reason {text:?}; expected one of {}", all.join(", "))
         })
     }

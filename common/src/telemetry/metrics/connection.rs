@@ -4,11 +4,13 @@ use std::{collections::BTreeMap, time::Duration};
 
 use garenne_protocol::heartbeat::ConnectionBeat;
 use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
+use strum::{EnumCount, IntoStaticStr, VariantArray};
 
 use super::register::{self, CONFIRMS};
 
 /// The purpose of a connection: a metric label, and part of the connection's name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Role {
     /// Publishes with confirms.
     Publish,
@@ -21,16 +23,13 @@ pub enum Role {
 impl Role {
     /// The role as a metric label.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Publish => "publish",
-            Self::Consume => "consume",
-            Self::Operate => "operate",
-        }
+        self.into()
     }
 }
 
 /// The result of a publish.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumCount, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum PublishResult {
     /// The broker confirmed it.
     Confirmed,
@@ -46,18 +45,11 @@ pub enum PublishResult {
 
 impl PublishResult {
     /// Every result.
-    pub const ALL: [Self; 5] =
-        [Self::Confirmed, Self::Returned, Self::Refused, Self::Unconfirmed, Self::NotSent];
+    pub const ALL: [Self; Self::COUNT] = *Self::VARIANTS.as_array().expect("as many as there are");
 
     /// The result as a metric label.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Confirmed => "confirmed",
-            Self::Returned => "returned",
-            Self::Refused => "refused",
-            Self::Unconfirmed => "unconfirmed",
-            Self::NotSent => "not-sent",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 

@@ -8,6 +8,7 @@ use garenne_protocol::heartbeat::KindBeat;
 use garenne_protocol::task::DeadReason;
 use prometheus::core::Metric;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, Registry};
+use strum::{EnumCount, IntoStaticStr, VariantArray};
 
 use super::register::{self, DURATIONS};
 
@@ -15,7 +16,8 @@ use super::register::{self, DURATIONS};
 pub const UNKNOWN_KIND: &str = "unknown";
 
 /// How one execution of a task ended. How its delivery ended is its [`Settlement`](crate::shutdown::Settlement).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumCount, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum TaskOutcome {
     /// The handler succeeded and the sinks accepted the result.
     Success,
@@ -37,29 +39,11 @@ pub enum TaskOutcome {
 
 impl TaskOutcome {
     /// Every outcome.
-    pub const ALL: [Self; 8] = [
-        Self::Success,
-        Self::Error,
-        Self::Panic,
-        Self::Timeout,
-        Self::Rejected,
-        Self::Snoozed,
-        Self::Stopped,
-        Self::Interrupted,
-    ];
+    pub const ALL: [Self; Self::COUNT] = *Self::VARIANTS.as_array().expect("as many as there are");
 
     /// The outcome as a metric label.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Success => "success",
-            Self::Error => "error",
-            Self::Panic => "panic",
-            Self::Timeout => "timeout",
-            Self::Rejected => "rejected",
-            Self::Snoozed => "snoozed",
-            Self::Stopped => "stopped",
-            Self::Interrupted => "interrupted",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
