@@ -43,7 +43,7 @@ impl Record {
         let packed = read_batch(body)?;
         let record = |record: &BatchRecord<'_>| {
             let mut envelope = record.envelope(batch);
-            spans.adopt(&mut envelope);
+            spans.ensure_trace(&mut envelope);
             let envelope = Arc::new(envelope);
             let span = spans.attempt(&envelope);
             Self { envelope, payload: body.slice_ref(record.payload), span }

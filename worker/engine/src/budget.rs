@@ -103,7 +103,7 @@ fn longest<'a>(
 
 /// How long a task may wait in a lane and still be started: one that waited longer could be taken
 /// away by the broker in the middle of its run. At least two seconds, lest everything goes round.
-pub(crate) fn longest_wait<'a>(
+pub(crate) fn max_wait<'a>(
     lane: &Lane,
     grace: Duration,
     kinds: impl IntoIterator<Item = (&'a str, Option<Duration>)>,
@@ -116,7 +116,7 @@ pub(crate) fn longest_wait<'a>(
 
 /// How long the records of a batch may run one after another; those that had no turn by then go on as
 /// tasks of their own. Records are short tasks, so only a batch of slow ones ever gets there.
-pub(crate) fn pack_time(lane: &Lane) -> Duration {
+pub(crate) fn batch_time(lane: &Lane) -> Duration {
     let timeout = lane.consumer_timeout.unwrap_or(BROKERS_TIMEOUT);
     PACK_TIME.min(timeout / 4)
 }
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn packs_run_for_half_a_minute_or_a_quarter_of_the_brokers_patience() {
-        let of = |consumer_timeout| pack_time(&Lane { consumer_timeout, ..Lane::default() });
+        let of = |consumer_timeout| batch_time(&Lane { consumer_timeout, ..Lane::default() });
         assert_eq!(of(None), Duration::from_secs(30));
         assert_eq!(of(Some(2 * MINUTE)), Duration::from_secs(30));
         assert_eq!(of(Some(MINUTE)), Duration::from_secs(15));
@@ -217,13 +217,9 @@ mod tests {
     fn what_waited_too_long_to_finish_in_time_is_known() {
         let lane = Lane { consumer_timeout: Some(10 * MINUTE), ..Lane::bound_to(["a.#"]) };
         let kinds = [("a.long", Some(4 * MINUTE)), ("b.longer", Some(9 * MINUTE)), ("a.short", None)];
-        assert_eq!(longest_wait(&lane, MINUTE, kinds), 5 * MINUTE - MARGIN);
+        assert_eq!(max_wait(&lane, MINUTE, kinds), 5 * MINUTE - MARGIN);
         let short = [("a.short", None)];
-        assert_eq!(
-            longest_wait(&lane, MINUTE, short),
-            10 * MINUTE - MARGIN,
-            "before the broker's patience ends"
-        );
-        assert_eq!(longest_wait(&lane, MINUTE, [("a.long", Some(10 * MINUTE))]), Duration::from_secs(2));
+        assert_eq!(max_wait(&lane, MINUTE, short), 10 * MINUTE - MARGIN, "before the broker's patience ends");
+        assert_eq!(max_wait(&lane, MINUTE, [("a.long", Some(10 * MINUTE))]), Duration::from_secs(2));
     }
 }

@@ -93,7 +93,7 @@ impl WorkerArgs {
         }
         let worker = config.as_ref();
         tracing::init(&worker.common)?;
-        panics::in_one_line();
+        panics::install_hook();
         let (sender, commands) = signal::commands(worker.shutdown_mode).map_err(anyhow::Error::from)?;
         let receipt_file = worker.receipt.clone();
         let worker = build(config)?.build().map_err(WorkerError::from)?;

@@ -47,17 +47,17 @@ impl Attempt {
             Err(TaskError::interrupted())
         } else if self.envelope.expired(started_at) {
             Err(TaskError::expired())
-        } else if let Some(word) = self.directives.word(&self.envelope, started_at) {
+        } else if let Some(word) = self.directives.effect_on(&self.envelope, started_at) {
             // The order came after the task was delivered.
             Err(match word {
                 DirectiveEffect::Stopped => TaskError::stopped(),
-                DirectiveEffect::PutOff(wait) => TaskError::snooze(wait),
+                DirectiveEffect::Deferred(wait) => TaskError::snooze(wait),
             })
         } else {
             let (content_type, envelope) = (self.envelope.content_type, Arc::clone(&self.envelope));
             let context = TaskContext::new(self.envelope, self.worker, self.worker_context, self.span, cx);
             let call = async { self.entry.handler.call(context.clone(), content_type, self.body).await };
-            let result = panics::told_as(envelope, call).await;
+            let result = panics::with_task(envelope, call).await;
             let follow_ups = context.take_follow_ups();
             result
                 .map(|output| Output { follow_ups, ..output })

@@ -13,7 +13,7 @@ tokio::task_local! {
 }
 
 /// Runs a handler so that a panic in it is told as this task's. What it spawns is on its own.
-pub(crate) fn told_as<F: Future>(
+pub(crate) fn with_task<F: Future>(
     envelope: Arc<Envelope>,
     handler: F,
 ) -> impl Future<Output = F::Output> + use<F> {
@@ -22,7 +22,7 @@ pub(crate) fn told_as<F: Future>(
 
 /// A handler's panic is caught and counted, and its task tried again: one log line tells of it, and
 /// a backtrace follows only where somebody asked for one.
-pub(crate) fn in_one_line() {
+pub(crate) fn install_hook() {
     let backtrace = env::var_os("RUST_BACKTRACE").map(|_| panic::take_hook());
     panic::set_hook(Box::new(move |panic| {
         let error = panic.payload_as_str().unwrap_or("no message");

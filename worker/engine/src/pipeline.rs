@@ -94,7 +94,7 @@ impl InFlightTask {
     fn take_delivery(hold: Hold, pipeline: &LanePipeline, envelope: &Envelope) -> Option<Delivery> {
         match hold {
             Hold::Own(delivery) => Some(delivery),
-            Hold::DeliverySlot(slot) => pipeline.settler.redeliveries.end(&envelope.id, &slot),
+            Hold::DeliverySlot(slot) => pipeline.settler.redeliveries.finish(&envelope.id, &slot),
         }
     }
 
@@ -229,7 +229,7 @@ impl LanePipeline {
             Ok(mut envelope) => {
                 // A batch stands for no task; its records have traces of their own.
                 if envelope.content_type != ContentType::Batch {
-                    self.spans.adopt(&mut envelope);
+                    self.spans.ensure_trace(&mut envelope);
                 }
                 // The broker counts returns only; a count on a first delivery is the publisher's.
                 if !delivery.redelivered {
@@ -243,22 +243,22 @@ impl LanePipeline {
             return self.read_pack(delivery, envelope, now);
         }
         let delivery = if delivery.redelivered {
-            if self.settler.redeliveries.is_done(&envelope.id) {
+            if self.settler.redeliveries.has_succeeded(&envelope.id) {
                 delivery.settle(Settlement::Acked);
                 return None;
             }
-            self.settler.redeliveries.renew(&envelope.id, delivery)?
+            self.settler.redeliveries.replace_lost(&envelope.id, delivery)?
         } else {
             delivery
         };
         if envelope.expired(now) {
             return dead(delivery, Some(envelope), DeadReason::Expired, "expired before it started".into());
         }
-        match self.member.directives().word(&envelope, now) {
+        match self.member.directives().effect_on(&envelope, now) {
             Some(DirectiveEffect::Stopped) => {
                 return dead(delivery, Some(envelope), DeadReason::Stopped, "stopped by an operator".into());
             }
-            Some(DirectiveEffect::PutOff(wait)) => {
+            Some(DirectiveEffect::Deferred(wait)) => {
                 self.settler.put_off(&self.lane, delivery, &envelope, wait);
                 return None;
             }
@@ -292,7 +292,7 @@ impl LanePipeline {
     /// Takes a task that may crash its worker: it goes to the quarantine if it came back often enough and
     /// workers crashed.
     async fn examine(self: Arc<Self>, delivery: Delivery, envelope: Arc<Envelope>, entry: Arc<Entry>) {
-        if self.member.unclean_deaths().await >= SUSPICIOUS_DEATHS {
+        if self.member.recent_crashes().await >= SUSPICIOUS_DEATHS {
             return self.settler.quarantine(&self.lane, delivery, &envelope);
         }
         let ready = self.ready(delivery, envelope, entry, None);
@@ -321,7 +321,7 @@ impl LanePipeline {
         if let Some(group) = &envelope.group {
             spec = spec.group(group.as_str());
         }
-        self.member.note_grouped(&envelope);
+        self.member.track_grouped(&envelope);
         let span = self.spans.attempt(&envelope);
         let attempt = Attempt {
             entry: Arc::clone(&entry),
@@ -334,7 +334,7 @@ impl LanePipeline {
             span: span.clone(),
         };
         let hold = match deadline {
-            Some(_) => Hold::DeliverySlot(self.settler.redeliveries.lend(&envelope.id, delivery)),
+            Some(_) => Hold::DeliverySlot(self.settler.redeliveries.track(&envelope.id, delivery)),
             None => Hold::Own(delivery),
         };
         let job =

@@ -34,14 +34,14 @@ struct Done {
 
 impl RedeliveryTracker {
     /// Registers a task that is about to be queued.
-    pub(crate) fn lend(&self, id: &TaskId, delivery: Delivery) -> DeliverySlot {
+    pub(crate) fn track(&self, id: &TaskId, delivery: Delivery) -> DeliverySlot {
         let slot = Arc::new(Mutex::new(Some(delivery)));
         self.running().insert(id.clone(), Arc::clone(&slot));
         slot
     }
 
     /// Gives the delivery back when the task ended.
-    pub(crate) fn end(&self, id: &TaskId, slot: &DeliverySlot) -> Option<Delivery> {
+    pub(crate) fn finish(&self, id: &TaskId, slot: &DeliverySlot) -> Option<Delivery> {
         let mut running = self.running();
         if running.get(id).is_some_and(|known| Arc::ptr_eq(known, slot)) {
             running.remove(id);
@@ -52,7 +52,7 @@ impl RedeliveryTracker {
 
     /// Puts a delivery that came back in the place of the lost one, if its task still runs here;
     /// answers the delivery where it does not.
-    pub(crate) fn renew(&self, id: &TaskId, delivery: Delivery) -> Option<Delivery> {
+    pub(crate) fn replace_lost(&self, id: &TaskId, delivery: Delivery) -> Option<Delivery> {
         let Some(slot) = self.running().get(id).cloned() else { return Some(delivery) };
         let mut held = slot.lock().unwrap_or_else(PoisonError::into_inner);
         if held.as_ref().is_some_and(|old| !old.alive()) {
@@ -63,7 +63,7 @@ impl RedeliveryTracker {
     }
 
     /// Notes a task that succeeded when its settlement may not reach the broker.
-    pub(crate) fn note_done(&self, id: &TaskId) {
+    pub(crate) fn mark_succeeded(&self, id: &TaskId) {
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         if done.ids.insert(id.clone()) {
             done.order.push_back(id.clone());
@@ -76,7 +76,7 @@ impl RedeliveryTracker {
     }
 
     /// Whether such a task is what came back.
-    pub(crate) fn is_done(&self, id: &TaskId) -> bool {
+    pub(crate) fn has_succeeded(&self, id: &TaskId) -> bool {
         self.done.lock().unwrap_or_else(PoisonError::into_inner).ids.contains(id)
     }
 
@@ -110,9 +110,9 @@ mod tests {
     #[test]
     fn a_delivery_is_given_back_once_when_its_task_ends() {
         let (redeliveries, generation) = (RedeliveryTracker::default(), generation());
-        let slot = redeliveries.lend(&id("t"), Delivery::for_test(&generation, 1));
-        let delivery = redeliveries.end(&id("t"), &slot).expect("the delivery");
-        assert!(redeliveries.end(&id("t"), &slot).is_none(), "only once");
+        let slot = redeliveries.track(&id("t"), Delivery::for_test(&generation, 1));
+        let delivery = redeliveries.finish(&id("t"), &slot).expect("the delivery");
+        assert!(redeliveries.finish(&id("t"), &slot).is_none(), "only once");
         assert!(redeliveries.running().is_empty());
         delivery.settle(Settlement::Acked);
         assert_eq!(settled(&generation, 1), 1);
@@ -121,11 +121,11 @@ mod tests {
     #[test]
     fn a_message_that_comes_back_takes_the_place_of_the_lost_delivery() {
         let (redeliveries, old, new) = (RedeliveryTracker::default(), generation(), generation());
-        let slot = redeliveries.lend(&id("t"), Delivery::for_test(&old, 1));
+        let slot = redeliveries.track(&id("t"), Delivery::for_test(&old, 1));
         old.end();
-        assert!(redeliveries.renew(&id("t"), Delivery::for_test(&new, 2)).is_none());
+        assert!(redeliveries.replace_lost(&id("t"), Delivery::for_test(&new, 2)).is_none());
         assert_eq!(settled(&old, 1), 1, "the lost one is let go of");
-        let delivery = redeliveries.end(&id("t"), &slot).expect("the delivery");
+        let delivery = redeliveries.finish(&id("t"), &slot).expect("the delivery");
         assert!(delivery.alive(), "it is the one that came back");
         drop(delivery);
         assert_eq!(settled(&new, 1), 1);
@@ -134,69 +134,70 @@ mod tests {
     #[test]
     fn a_message_is_not_taken_for_another_delivery_that_can_still_be_settled() {
         let (redeliveries, one, other) = (RedeliveryTracker::default(), generation(), generation());
-        let slot = redeliveries.lend(&id("t"), Delivery::for_test(&one, 1));
-        let twin = redeliveries.renew(&id("t"), Delivery::for_test(&other, 2)).expect("it runs beside it");
+        let slot = redeliveries.track(&id("t"), Delivery::for_test(&one, 1));
+        let twin =
+            redeliveries.replace_lost(&id("t"), Delivery::for_test(&other, 2)).expect("it runs beside it");
         assert!(twin.alive());
-        assert!(redeliveries.end(&id("t"), &slot).is_some());
+        assert!(redeliveries.finish(&id("t"), &slot).is_some());
     }
 
     #[test]
     fn a_message_whose_task_does_not_run_here_is_given_back() {
         let (redeliveries, old, new) = (RedeliveryTracker::default(), generation(), generation());
-        assert!(redeliveries.renew(&id("t"), Delivery::for_test(&new, 1)).is_some());
-        let slot = redeliveries.lend(&id("t"), Delivery::for_test(&old, 1));
+        assert!(redeliveries.replace_lost(&id("t"), Delivery::for_test(&new, 1)).is_some());
+        let slot = redeliveries.track(&id("t"), Delivery::for_test(&old, 1));
         old.end();
-        assert!(redeliveries.renew(&id("other"), Delivery::for_test(&new, 2)).is_some());
-        assert!(redeliveries.end(&id("t"), &slot).is_some());
-        assert!(redeliveries.renew(&id("t"), Delivery::for_test(&new, 3)).is_some(), "it ended");
+        assert!(redeliveries.replace_lost(&id("other"), Delivery::for_test(&new, 2)).is_some());
+        assert!(redeliveries.finish(&id("t"), &slot).is_some());
+        assert!(redeliveries.replace_lost(&id("t"), Delivery::for_test(&new, 3)).is_some(), "it ended");
     }
 
     /// The task ends on one thread while its message comes back on another.
     #[test]
     fn a_delivery_that_was_given_back_is_not_renewed() {
         let (redeliveries, old, new) = (RedeliveryTracker::default(), generation(), generation());
-        let slot = redeliveries.lend(&id("t"), Delivery::for_test(&old, 1));
+        let slot = redeliveries.track(&id("t"), Delivery::for_test(&old, 1));
         old.end();
         drop(slot.lock().unwrap().take());
-        assert!(redeliveries.renew(&id("t"), Delivery::for_test(&new, 2)).is_some());
-        assert!(redeliveries.end(&id("t"), &slot).is_none());
+        assert!(redeliveries.replace_lost(&id("t"), Delivery::for_test(&new, 2)).is_some());
+        assert!(redeliveries.finish(&id("t"), &slot).is_none());
     }
 
     #[test]
     fn of_two_runs_under_one_id_the_end_of_the_first_leaves_the_second() {
         let (redeliveries, old, new, newest) =
             (RedeliveryTracker::default(), generation(), generation(), generation());
-        let first = redeliveries.lend(&id("t"), Delivery::for_test(&old, 1));
-        let second = redeliveries.lend(&id("t"), Delivery::for_test(&new, 2));
-        assert!(redeliveries.end(&id("t"), &first).is_some());
+        let first = redeliveries.track(&id("t"), Delivery::for_test(&old, 1));
+        let second = redeliveries.track(&id("t"), Delivery::for_test(&new, 2));
+        assert!(redeliveries.finish(&id("t"), &first).is_some());
         new.end();
         assert!(
-            redeliveries.renew(&id("t"), Delivery::for_test(&newest, 3)).is_none(),
+            redeliveries.replace_lost(&id("t"), Delivery::for_test(&newest, 3)).is_none(),
             "the second still runs"
         );
-        assert!(redeliveries.end(&id("t"), &second).is_some_and(|delivery| delivery.alive()));
+        assert!(redeliveries.finish(&id("t"), &second).is_some_and(|delivery| delivery.alive()));
         assert!(redeliveries.running().is_empty());
     }
 
     #[test]
     fn a_task_that_ended_too_late_to_be_settled_is_remembered() {
         let redeliveries = RedeliveryTracker::default();
-        assert!(!redeliveries.is_done(&id("t")));
-        redeliveries.note_done(&id("t"));
-        assert!(redeliveries.is_done(&id("t")) && !redeliveries.is_done(&id("other")));
+        assert!(!redeliveries.has_succeeded(&id("t")));
+        redeliveries.mark_succeeded(&id("t"));
+        assert!(redeliveries.has_succeeded(&id("t")) && !redeliveries.has_succeeded(&id("other")));
     }
 
     #[test]
     fn so_many_are_remembered_and_the_oldest_are_forgotten_first() {
         let redeliveries = RedeliveryTracker::default();
         let name = |n: usize| id(&format!("t{n}"));
-        (0..REMEMBERED).for_each(|n| redeliveries.note_done(&name(n)));
+        (0..REMEMBERED).for_each(|n| redeliveries.mark_succeeded(&name(n)));
         // Noted again, it takes no second place.
-        redeliveries.note_done(&name(5));
-        assert!((0..REMEMBERED).all(|n| redeliveries.is_done(&name(n))));
-        redeliveries.note_done(&name(REMEMBERED));
-        assert!(!redeliveries.is_done(&name(0)));
-        assert!((1..=REMEMBERED).all(|n| redeliveries.is_done(&name(n))));
+        redeliveries.mark_succeeded(&name(5));
+        assert!((0..REMEMBERED).all(|n| redeliveries.has_succeeded(&name(n))));
+        redeliveries.mark_succeeded(&name(REMEMBERED));
+        assert!(!redeliveries.has_succeeded(&name(0)));
+        assert!((1..=REMEMBERED).all(|n| redeliveries.has_succeeded(&name(n))));
         let done = redeliveries.done.lock().unwrap();
         assert_eq!((done.ids.len(), done.order.len()), (REMEMBERED, REMEMBERED));
     }

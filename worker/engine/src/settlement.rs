@@ -84,7 +84,7 @@ impl Settler {
         span: AttemptSpan,
     ) {
         if let Some(attempt) = attempt {
-            span.outcome(attempt);
+            span.set_outcome(attempt);
         }
         match (attempt, took) {
             (Some(attempt), Some(took)) => entry.metrics.ended(attempt, took),
@@ -104,15 +104,15 @@ impl Settler {
                 self.dead(lane, delivery, Some(envelope), reason, error, &span);
             }
             Outcome::PutOff { wait } => {
-                span.settled(Settlement::Retried, None);
+                span.end(Settlement::Retried, None);
                 self.put_off(lane, delivery, &envelope, wait);
             }
             Outcome::HandBack => {
-                span.settled(Settlement::Requeued, None);
+                span.end(Settlement::Requeued, None);
                 drop(delivery);
             }
             Outcome::Abandon => {
-                span.settled(Settlement::Abandoned, None);
+                span.end(Settlement::Abandoned, None);
                 delivery.settle(Settlement::Abandoned);
             }
         }
@@ -158,7 +158,7 @@ impl Settler {
                     this.dead(&lane, delivery, Some(envelope), DeadReason::Rejected, detail, &attempt);
                 }
                 None => {
-                    attempt.settled(Settlement::Requeued, None);
+                    attempt.end(Settlement::Requeued, None);
                     drop(delivery);
                 }
             }
@@ -212,9 +212,9 @@ impl Settler {
     /// must not run again. A message that came back once may do so again before its ack arrives: the
     /// broker's consumer timeout takes deliveries away while their channel is open.
     fn acked(&self, delivery: Delivery, envelope: &Envelope, span: &AttemptSpan) {
-        span.settled(Settlement::Acked, None);
+        span.end(Settlement::Acked, None);
         if (!delivery.alive() || delivery.redelivered) && envelope.id_given {
-            self.redeliveries.note_done(&envelope.id);
+            self.redeliveries.mark_succeeded(&envelope.id);
         }
         delivery.settle(Settlement::Acked);
     }
@@ -258,7 +258,7 @@ impl Settler {
             let error = format!("{error} (attempt {spent} of {most})");
             return self.dead(lane, delivery, Some(envelope), DeadReason::AttemptsExhausted, error, span);
         }
-        span.settled(Settlement::Retried, Some(&error));
+        span.end(Settlement::Retried, Some(&error));
         let trace_id = envelope.trace_id();
         tracing::info!(task = %envelope.id, kind = %envelope.kind, trace_id, attempt = spent, error, "will be tried again");
         let now = SystemTime::now();
@@ -375,7 +375,7 @@ impl Settler {
         span: &AttemptSpan,
     ) {
         let now = SystemTime::now();
-        span.dead(reason, &error);
+        span.end_dead(reason, &error);
         let (kind, id) = envelope.as_ref().map_or(("unknown", None), |e| (e.kind.as_str(), Some(&e.id)));
         // What could not even be read may say that much.
         let unread = || header::trace(delivery.properties.headers());

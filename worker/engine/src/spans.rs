@@ -30,7 +30,7 @@ pub(crate) struct Spans {
 impl Spans {
     /// Gives a task that came without a trace one of its own, which its copies and what follows from it
     /// go on with. It begins with the task's arrival here, so that each attempt at it is beside the others.
-    pub(crate) fn adopt(&self, envelope: &mut Envelope) {
+    pub(crate) fn ensure_trace(&self, envelope: &mut Envelope) {
         if !self.traces.is_on() || envelope.trace.is_some() {
             return;
         }
@@ -98,7 +98,7 @@ impl AttemptSpan {
     }
 
     /// How the attempt counts.
-    pub(crate) fn outcome(&self, outcome: TaskOutcome) {
+    pub(crate) fn set_outcome(&self, outcome: TaskOutcome) {
         if let Some(attempted) = &self.0
             && let State::Running(running) = &mut *attempted.state()
         {
@@ -107,17 +107,17 @@ impl AttemptSpan {
     }
 
     /// What became of the task after the attempt, and what was wrong where something was.
-    pub(crate) fn settled(&self, settlement: Settlement, error: Option<&str>) {
-        self.end(settlement, None, error);
+    pub(crate) fn end(&self, settlement: Settlement, error: Option<&str>) {
+        self.finish(settlement, None, error);
     }
 
     /// The task is a dead letter, with or without an attempt.
-    pub(crate) fn dead(&self, reason: DeadReason, error: &str) {
+    pub(crate) fn end_dead(&self, reason: DeadReason, error: &str) {
         self.start();
-        self.end(Settlement::Dead, Some(reason), Some(error));
+        self.finish(Settlement::Dead, Some(reason), Some(error));
     }
 
-    fn end(&self, settlement: Settlement, reason: Option<DeadReason>, error: Option<&str>) {
+    fn finish(&self, settlement: Settlement, reason: Option<DeadReason>, error: Option<&str>) {
         let Some(attempted) = &self.0 else { return };
         let State::Running(running) = mem::replace(&mut *attempted.state(), State::Settled) else {
             return;
@@ -139,7 +139,13 @@ impl AttemptSpan {
     }
 
     /// A sink took the result in a batch of so many, in this time.
-    pub(crate) fn wrote(&self, sink: &'static str, batch: usize, since: SystemTime, word: &Accepted) {
+    pub(crate) fn record_sink_write(
+        &self,
+        sink: &'static str,
+        batch: usize,
+        since: SystemTime,
+        word: &Accepted,
+    ) {
         let Some(attempted) = &self.0 else { return };
         let under = self.context(&attempted.envelope);
         let traces = &attempted.spans.traces;
@@ -178,7 +184,7 @@ impl Attempted {
 }
 
 /// The span of a follow-up on its way to `queue`, which it goes on under from there.
-pub(crate) fn publishing(traces: &Traces, task: &mut NewTask, queue: &str) -> Option<Span> {
+pub(crate) fn publish_span(traces: &Traces, task: &mut NewTask, queue: &str) -> Option<Span> {
     let Begun { context, span } = traces.begin(task.trace.as_ref(), SpanKind::Producer, |span| {
         span.name(format!("publish {queue}"));
         of_messaging(span, "send", "publish", queue);

@@ -52,7 +52,7 @@ impl Status {
             .map(|lane| LaneStatus {
                 name: Arc::clone(&lane.name),
                 pool: lane.pool.clone(),
-                trouble: lane.trouble.clone(),
+                trouble: lane.problems.clone(),
             })
             .collect();
         Self { lanes, batches, member, progress, settler, commands }
@@ -62,7 +62,7 @@ impl Status {
 impl Readiness for Status {
     fn ready(&self) -> Result<(), Vec<String>> {
         let down = |lane: &LaneStatus| {
-            let problem = lane.trouble.now()?;
+            let problem = lane.trouble.first()?;
             Some(format!("lane {} is not consuming: {problem}", lane.name))
         };
         let mut down: Vec<_> = self.lanes.iter().filter_map(down).collect();
@@ -98,15 +98,15 @@ impl Control for Status {
         let found = self.lanes.iter().fold(false, |found, lane| lane.pool.stop(&task) | found);
         let packed = self.batches.hold(id);
         if packed {
-            self.member.stop_here(id);
+            self.member.stop_locally(id);
         }
         found || packed
     }
 
     fn group(&self, group: &str, command: GroupCommand) -> bool {
         match command {
-            GroupCommand::Pause => self.member.pause_here(group, true),
-            GroupCommand::Resume => self.member.pause_here(group, false),
+            GroupCommand::Pause => self.member.pause_locally(group, true),
+            GroupCommand::Resume => self.member.pause_locally(group, false),
             GroupCommand::Stop => {
                 for lane in &self.lanes {
                     lane.pool.group(group).stop();

@@ -156,7 +156,7 @@ impl ChannelGeneration {
 
     /// The settlements that were decided and not taken, by their tags.
     #[cfg(test)]
-    pub(crate) fn decided(&self) -> Vec<(u64, Settlement)> {
+    pub(crate) fn requested_settlements(&self) -> Vec<(u64, Settlement)> {
         self.orders().waiting.iter().map(|order| (order.tag, order.settlement)).collect()
     }
 

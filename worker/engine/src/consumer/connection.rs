@@ -109,7 +109,7 @@ impl ConsumerConnection {
 
     /// How many messages are ready in a queue, by a look on a channel of its own; nothing where it is not
     /// there or cannot be looked at.
-    pub(crate) async fn ready(&self, queue: &str) -> Option<u32> {
+    pub(crate) async fn ready_messages(&self, queue: &str) -> Option<u32> {
         let (_connection, channel) = self.channel(1).await.ok()?;
         let options = QueueDeclareOptions { passive: true, ..Default::default() };
         let found = channel.queue_declare(queue.into(), options, FieldTable::default()).await.ok()?;

@@ -118,7 +118,7 @@ impl Delivery {
     /// Divides it into a share for each of these bodies, to be settled each by itself. The message goes
     /// back whole if one of them does; otherwise its own settlement is theirs where they agree, and
     /// [`Settlement::Acked`] where they do not.
-    pub(crate) fn divide(self, bodies: impl IntoIterator<Item = Bytes>) -> impl Iterator<Item = Self> {
+    pub(crate) fn split(self, bodies: impl IntoIterator<Item = Bytes>) -> impl Iterator<Item = Self> {
         let Self { loan, routing_key, exchange, redelivered, properties, .. } = self;
         let of = match loan {
             Held::Whole(whole) => Arc::new(Divided { whole, settlements: AtomicU8::new(0) }),
@@ -193,7 +193,7 @@ mod tests {
         let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
         let generation = Arc::new(ChannelGeneration::new(counters, 1));
         let whole = Delivery::for_test(&generation, 7);
-        (whole.divide((0..shares).map(|_| Bytes::new())).collect(), generation)
+        (whole.split((0..shares).map(|_| Bytes::new())).collect(), generation)
     }
 
     fn settlement(settlements: &[Option<Settlement>]) -> Settlement {

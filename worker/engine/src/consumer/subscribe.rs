@@ -54,7 +54,7 @@ pub(crate) struct Subscription {
 impl Subscription {
     /// One for each of a lane's queues. They share its prefetch as evenly as it can be divided, so that no
     /// queue takes another's places; there must be one for each at least.
-    pub(crate) fn shares(queues: Vec<String>, prefetch: u16, tag: &str) -> Vec<Self> {
+    pub(crate) fn for_queues(queues: Vec<String>, prefetch: u16, tag: &str) -> Vec<Self> {
         let (count, clock) = (queues.len(), TickClock::new(queues.len()));
         let share = |shard: usize| {
             let whole = usize::from(prefetch);
@@ -210,7 +210,7 @@ where
         generation: &Arc<ChannelGeneration>,
     ) -> Result<(), String> {
         let Self { link, subscription, intake, accept, trouble, panics, .. } = self;
-        let look = || link.ready(&subscription.queue);
+        let look = || link.ready_messages(&subscription.queue);
         let mut watchdog = Watchdog::new(subscription.prefetch, Arc::clone(generation), look);
         let mut admission = Admission::new();
         let tag = consumer.tag();
@@ -337,14 +337,14 @@ mod tests {
     fn queues_share_the_prefetch_to_the_last_place() {
         let shares = |queues: usize, prefetch| {
             let names = (0..queues).map(|n| format!("q{n}")).collect();
-            let shares = Subscription::shares(names, prefetch, "w.fast");
+            let shares = Subscription::for_queues(names, prefetch, "w.fast");
             shares.iter().map(|it| it.prefetch).collect::<Vec<_>>()
         };
         assert_eq!(shares(1, 200), [200]);
         assert_eq!(shares(4, 1000), [250; 4]);
         assert_eq!(shares(3, 200), [67, 67, 66]);
         assert_eq!(shares(4, 4), [1; 4]);
-        let tags = Subscription::shares(vec!["a".into(), "b".into()], 2, "w.fast");
+        let tags = Subscription::for_queues(vec!["a".into(), "b".into()], 2, "w.fast");
         assert_eq!([&*tags[0].tag, &*tags[1].tag], ["w.fast", "w.fast.1"]);
     }
 }

@@ -46,7 +46,7 @@ pub(crate) enum DirectiveEffect {
     Stopped,
     /// Its group is paused. It is put off for so long, as long as the pause has lasted: so a resumed
     /// group works again after at most twice its pause, and a long pause costs few copies.
-    PutOff(Duration),
+    Deferred(Duration),
 }
 
 impl Directives {
@@ -82,7 +82,7 @@ impl Directives {
     /// that does not say when it was published counts as before, and one that says the second only
     /// counts from the beginning of that second. No stop covers what an operator put back to work after
     /// it.
-    pub(crate) fn word(&self, task: &Envelope, now: SystemTime) -> Option<DirectiveEffect> {
+    pub(crate) fn effect_on(&self, task: &Envelope, now: SystemTime) -> Option<DirectiveEffect> {
         let DirectiveState { tasks, groups, pauses } =
             &*self.0.read().unwrap_or_else(PoisonError::into_inner);
         if tasks.is_empty() && groups.is_empty() && pauses.is_empty() {
@@ -97,7 +97,7 @@ impl Directives {
         }
         let since = pauses.get(group).filter(|it| it.paused)?.at;
         let lasted = Duration::from_millis(u64::try_from(epoch_ms(now).saturating_sub(since)).unwrap_or(0));
-        Some(DirectiveEffect::PutOff(lasted.min(LONGEST_REST)))
+        Some(DirectiveEffect::Deferred(lasted.min(LONGEST_REST)))
     }
 
     /// The paused groups, in order.

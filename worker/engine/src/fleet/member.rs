@@ -118,18 +118,18 @@ impl Member {
     }
 
     /// Notes a task before it enters a pool, so that a stop of its group finds it there.
-    pub(crate) fn note_grouped(&self, task: &Arc<Envelope>) {
+    pub(crate) fn track_grouped(&self, task: &Arc<Envelope>) {
         self.grouped.note(task);
     }
 
     /// Stops a record of a batch that is here, as an order to the whole fleet would.
-    pub(crate) fn stop_here(&self, task: &str) {
+    pub(crate) fn stop_locally(&self, task: &str) {
         let order = StandingOrder::Task { task: task.to_owned(), at: epoch_ms(SystemTime::now()) };
         self.directives.apply(&order);
     }
 
     /// Pauses or resumes a group on this worker alone; a later order to the fleet overrules it.
-    pub(crate) fn pause_here(&self, group: &str, pause: bool) {
+    pub(crate) fn pause_locally(&self, group: &str, pause: bool) {
         let (group, at) = (group.to_owned(), epoch_ms(SystemTime::now()));
         self.directives.apply(&match pause {
             true => StandingOrder::Pause { pause: group, at },
@@ -160,8 +160,9 @@ impl Member {
             StandingOrder::Group { group, .. } => {
                 let now = SystemTime::now();
                 let tasks = self.grouped.of(group);
-                let covered =
-                    tasks.iter().filter(|it| self.directives.word(it, now) == Some(DirectiveEffect::Stopped));
+                let covered = tasks
+                    .iter()
+                    .filter(|it| self.directives.effect_on(it, now) == Some(DirectiveEffect::Stopped));
                 covered.for_each(|task| stop(task.id.as_str()));
             }
             StandingOrder::Pause { .. } | StandingOrder::Resume { .. } => {}
@@ -207,7 +208,7 @@ impl Member {
     }
 
     /// Crashes that may have to do with a message that just came back.
-    pub(crate) async fn unclean_deaths(&self) -> usize {
+    pub(crate) async fn recent_crashes(&self) -> usize {
         let arrived = Instant::now();
         sleep(SETTLING).await;
         let mut looked = self.looked.lock().await;

@@ -59,7 +59,7 @@ impl InFlightBatch {
             BatchEnd::Back { ran } => self.hand_back(ran),
             BatchEnd::Abandon => {
                 self.entry.metrics.counted(TaskOutcome::Interrupted);
-                self.records.iter().for_each(|record| record.span.settled(Settlement::Abandoned, None));
+                self.records.iter().for_each(|record| record.span.end(Settlement::Abandoned, None));
                 self.delivery.settle(Settlement::Abandoned);
             }
         }
@@ -73,7 +73,7 @@ impl InFlightBatch {
     /// Gives all of it back, and with it the results of those that ran.
     pub(super) fn hand_back(mut self, ran: usize) {
         (0..ran).for_each(|_| self.entry.metrics.counted(TaskOutcome::Interrupted));
-        self.records.iter().for_each(|record| record.span.settled(Settlement::Requeued, None));
+        self.records.iter().for_each(|record| record.span.end(Settlement::Requeued, None));
         let (pipeline, run) = (Arc::clone(&self.pipeline), self.run.take());
         pipeline.end_run(run, move || drop(self.delivery));
     }
@@ -82,7 +82,7 @@ impl InFlightBatch {
 /// A share of the batch's delivery for each of its records.
 fn shares(delivery: Delivery, records: &[Record]) -> impl Iterator<Item = (Delivery, &Record)> {
     let payloads = records.iter().map(|record| record.payload.clone());
-    delivery.divide(payloads).zip(records)
+    delivery.split(payloads).zip(records)
 }
 
 impl LanePipeline {
@@ -104,7 +104,7 @@ impl LanePipeline {
             }
         };
         if delivery.redelivered {
-            records.retain(|record| !self.settler.redeliveries.is_done(&record.envelope.id));
+            records.retain(|record| !self.settler.redeliveries.has_succeeded(&record.envelope.id));
             if records.is_empty() {
                 delivery.settle(Settlement::Acked);
                 return None;
@@ -114,8 +114,8 @@ impl LanePipeline {
             self.all_dead(delivery, &records, DeadReason::Expired, "expired before it started");
             return None;
         }
-        let paused = match self.member.directives().word(&batch, now) {
-            Some(DirectiveEffect::PutOff(wait)) => Some(wait),
+        let paused = match self.member.directives().effect_on(&batch, now) {
+            Some(DirectiveEffect::Deferred(wait)) => Some(wait),
             // A stop is said of each record when its turn comes.
             Some(DirectiveEffect::Stopped) | None => None,
         };
@@ -161,7 +161,7 @@ impl LanePipeline {
         records: Arc<[Record]>,
         entry: Arc<Entry>,
     ) {
-        if self.member.unclean_deaths().await >= SUSPICIOUS_DEATHS {
+        if self.member.recent_crashes().await >= SUSPICIOUS_DEATHS {
             return self.settler.quarantine(&self.lane, delivery, &batch);
         }
         let ready = self.ready_pack(delivery, batch, records, entry, None);
@@ -185,7 +185,7 @@ impl LanePipeline {
             spec = spec.group(group.as_str());
         }
         self.batches.note(&records);
-        self.member.note_grouped(&batch);
+        self.member.track_grouped(&batch);
         let ends = AttemptEnds::default();
         let attempt = BatchAttempt {
             entry: Arc::clone(&entry),

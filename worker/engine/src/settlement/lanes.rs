@@ -10,7 +10,7 @@ use garenne_protocol::{
 };
 
 use super::Settler;
-use crate::{consumer::Delivery, spans::publishing};
+use crate::{consumer::Delivery, spans::publish_span};
 
 impl Settler {
     /// A follow-up, straight to the queue of the lane that takes it, or what divides its tasks among several:
@@ -19,7 +19,7 @@ impl Settler {
         let place = self.place(self.routes.lanes.taking(task.kind.as_str())?);
         let target = Target::lane(place);
         let mut task = if place.is_sharded() { task.keyed() } else { task };
-        let span = publishing(&self.traces, &mut task, &target.routing_key);
+        let span = publish_span(&self.traces, &mut task, &target.routing_key);
         let properties = task.properties(now);
         Some((Message { target, properties, body: task.body.into() }, span))
     }

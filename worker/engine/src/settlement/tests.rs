@@ -115,7 +115,7 @@ impl Bench {
 
     async fn settlement(&self) -> Vec<(u64, Settlement)> {
         sleep(Duration::from_millis(500)).await;
-        self.generation.decided()
+        self.generation.requested_settlements()
     }
 }
 
@@ -123,8 +123,8 @@ impl Bench {
 async fn without_a_sink_success_is_acked_at_once() {
     let bench = bench(Vec::new());
     bench.done();
-    assert_eq!(bench.generation.decided(), [(1, Settlement::Acked)]);
-    assert!(!bench.settler.redeliveries.is_done(&bench.envelope.id), "the ack will be heard");
+    assert_eq!(bench.generation.requested_settlements(), [(1, Settlement::Acked)]);
+    assert!(!bench.settler.redeliveries.has_succeeded(&bench.envelope.id), "the ack will be heard");
 }
 
 #[tokio::test(start_paused = true)]
@@ -153,7 +153,7 @@ async fn a_task_whose_channel_died_before_its_ack_does_not_run_again() {
     bench.generation.end();
     bench.done();
     assert_eq!(bench.settlement().await, [(1, Settlement::Acked)]);
-    assert!(bench.settler.redeliveries.is_done(&bench.envelope.id));
+    assert!(bench.settler.redeliveries.has_succeeded(&bench.envelope.id));
 }
 
 /// The broker's consumer timeout can take a delivery away while its ack is on the way, and the channel stays open.
@@ -164,7 +164,7 @@ async fn a_task_that_came_back_does_not_run_again_when_it_comes_back_once_more()
     delivery.redelivered = true;
     bench.settle_delivery(delivery, success());
     assert_eq!(bench.settlement().await, [(1, Settlement::Acked)]);
-    assert!(bench.settler.redeliveries.is_done(&bench.envelope.id));
+    assert!(bench.settler.redeliveries.has_succeeded(&bench.envelope.id));
 }
 
 #[tokio::test(start_paused = true)]
@@ -173,7 +173,10 @@ async fn an_id_of_our_own_is_not_remembered() {
     bench.envelope = Arc::new(Envelope { id_given: false, ..Envelope::clone(&bench.envelope) });
     bench.generation.end();
     bench.done();
-    assert!(!bench.settler.redeliveries.is_done(&bench.envelope.id), "the next delivery has another one");
+    assert!(
+        !bench.settler.redeliveries.has_succeeded(&bench.envelope.id),
+        "the next delivery has another one"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -209,7 +212,7 @@ async fn what_is_handed_back_or_left_is_decided_at_once() {
     {
         let bench = bench(Vec::new());
         bench.settle(outcome);
-        assert_eq!(bench.generation.decided(), [(1, settlement)]);
+        assert_eq!(bench.generation.requested_settlements(), [(1, settlement)]);
     }
 }
 

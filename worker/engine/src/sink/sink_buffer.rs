@@ -307,7 +307,7 @@ impl Batch {
         let size = self.rest.len();
         for (Rest { span, answer, .. }, word) in self.rest.into_iter().zip(words) {
             if span.is_kept() {
-                span.wrote(sink, size, began, &word);
+                span.record_sink_write(sink, size, began, &word);
             }
             tell(answer, Some(word), panics);
         }

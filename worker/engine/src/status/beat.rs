@@ -57,7 +57,7 @@ impl Status {
             add_lane(&mut beat, &lane.name, &lane.pool.snapshot(), |id| self.progress.done(id));
             let counted = metrics.lane(&lane.name);
             if let Some(shown) = beat.lanes.get_mut(&*lane.name) {
-                shown.trouble = lane.trouble.now();
+                shown.trouble = lane.trouble.first();
                 shown.delivered = counted.deliveries.get();
                 shown.held = shown.delivered.saturating_sub(counted.settled_total());
                 shown.removed = counted.removed_total();

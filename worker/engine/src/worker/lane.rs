@@ -30,7 +30,7 @@ pub(crate) struct Lane {
     pub(crate) consumers: Vec<JoinHandle<()>>,
     /// The ack_writers of their channels.
     pub(crate) ack_writers: TaskTracker,
-    pub(crate) trouble: ConsumerProblems,
+    pub(crate) problems: ConsumerProblems,
 }
 
 /// Why queues of a lane are not being consumed: queue by queue, nothing while it is.
@@ -39,7 +39,7 @@ pub(crate) struct ConsumerProblems(Vec<(String, watch::Receiver<Option<String>>)
 
 impl ConsumerProblems {
     /// The first queue's that has any; where the lane has several, with its name.
-    pub(crate) fn now(&self) -> Option<String> {
+    pub(crate) fn first(&self) -> Option<String> {
         let of = |(queue, trouble): &(String, watch::Receiver<Option<String>>)| {
             let problem = trouble.borrow().clone()?;
             Some(if self.0.len() > 1 { format!("{queue}: {problem}") } else { problem })
@@ -125,7 +125,7 @@ pub(super) fn start_lane(
             restarting("consumer", counted, subscriber, |it| it.run().boxed(), problem).await;
         }));
     }
-    Lane { name, pool, consumers, ack_writers, trouble: ConsumerProblems(troubles) }
+    Lane { name, pool, consumers, ack_writers, problems: ConsumerProblems(troubles) }
 }
 
 /// How often a lane is searched for tasks that waited too long.
@@ -133,7 +133,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 
 /// Hands back what has waited here so long that the broker would take it away in the middle of its
 /// run; another worker, or this one later, has the whole time again. AttemptEnds with its lane.
-pub(super) async fn hand_back_in_time(pool: LanePool, longest_wait: Duration) {
+pub(super) async fn requeue_overdue_tasks(pool: LanePool, longest_wait: Duration) {
     let mut sweep = tokio::time::interval(SWEEP);
     while pool.snapshot().phase == Phase::Open {
         sweep.tick().await;
@@ -145,7 +145,7 @@ pub(super) async fn hand_back_in_time(pool: LanePool, longest_wait: Duration) {
 }
 
 /// Shows a pool in its lane's gauges; called before each scrape.
-pub(super) fn show(pool: &LanePool, metrics: &LaneMetrics) {
+pub(super) fn update_lane_gauges(pool: &LanePool, metrics: &LaneMetrics) {
     let snapshot = pool.snapshot();
     let gauge = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
     metrics.queue_length.set(i64::try_from(metrics.held()).unwrap_or(i64::MAX));
@@ -157,7 +157,7 @@ pub(super) fn show(pool: &LanePool, metrics: &LaneMetrics) {
 }
 
 /// Shows how many tasks of all pools ignore being told to stop; called before each scrape.
-pub(super) fn show_stuck(pools: &[LanePool], stuck: &IntGauge) {
+pub(super) fn update_stuck_gauge(pools: &[LanePool], stuck: &IntGauge) {
     let all: u64 = pools.iter().map(|pool| pool.snapshot().stuck).sum();
     stuck.set(i64::try_from(all).unwrap_or(i64::MAX));
 }

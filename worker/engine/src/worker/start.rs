@@ -31,7 +31,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     Worker, WorkerError,
     drain::Running,
-    lane::{hand_back_in_time, show, show_stuck, start_lane, start_pool},
+    lane::{requeue_overdue_tasks, start_lane, start_pool, update_lane_gauges, update_stuck_gauge},
 };
 use crate::{
     batch::RunningBatches,
@@ -129,7 +129,7 @@ pub(super) async fn start(
         pools.push(start_pool(name, lane, config.hard_grace, &metrics, handlers.handle())?);
     }
     let (shown, stuck) = (pools.clone(), worker.metrics.tasks_stuck().clone());
-    worker.metrics.before_encode(move || show_stuck(&shown, &stuck));
+    worker.metrics.before_encode(move || update_stuck_gauge(&shown, &stuck));
 
     let held = pools.clone();
     let stop = move |task: &str| {
@@ -183,23 +183,23 @@ pub(super) async fn start(
             member: Arc::clone(&membership.member),
             batches: Arc::clone(&batches),
             spans: Arc::new(spans),
-            pack_time: budget::pack_time(&lane),
+            pack_time: budget::batch_time(&lane),
             quarantine,
             alone: Arc::new(Semaphore::new(1)),
             room: Notify::new(),
         });
         let tag = format!("{}.{name}", worker.name);
-        let subscriptions = Subscription::shares(queues, lane.prefetch, &tag);
-        let wait = budget::longest_wait(&lane, config.hard_grace, worker.registry.deadlines());
+        let subscriptions = Subscription::for_queues(queues, lane.prefetch, &tag);
+        let wait = budget::max_wait(&lane, config.hard_grace, worker.registry.deadlines());
         let (swept, counted) = (pool.clone(), panics.clone());
         tokio::spawn(async move {
-            restarting("sweep", counted, swept, |it| hand_back_in_time(it.clone(), wait).boxed(), |_| {})
+            restarting("sweep", counted, swept, |it| requeue_overdue_tasks(it.clone(), wait).boxed(), |_| {})
                 .await;
         });
         let counters = SettlementCounters { tally: Arc::clone(&worker.tally), lane: metrics.clone() };
         let (link, wanted, denied) = (link.clone(), wanted.clone(), denied.clone());
         lanes.push(start_lane(pipeline, subscriptions, link, counters, wanted, denied, &panics));
-        worker.metrics.before_encode(move || show(&pool, &metrics));
+        worker.metrics.before_encode(move || update_lane_gauges(&pool, &metrics));
     }
 
     let member = Arc::clone(&membership.member);
@@ -306,7 +306,7 @@ async fn reach(
 async fn tell_of_leftovers(config: &WorkerConfig, names: &Names, link: &ConsumerConnection) {
     for (lane, Lane { shards, .. }) in config.lanes.iter() {
         let next = names.shard(lane, *shards);
-        if let Some(ready) = link.ready(&next).await {
+        if let Some(ready) = link.ready_messages(&next).await {
             let problem = "there are more queues than shards, and this worker leaves them alone: \
                            give it the lane's number of shards, or delete them once they are empty";
             tracing::warn!(lane, shards, queue = next, ready, problem);

@@ -70,7 +70,7 @@ const BATCH: usize = 4;
 
 fn bench() -> Bench {
     let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
-    let subscription = Subscription::shares(vec!["queue".into()], 16, "tag").remove(0);
+    let subscription = Subscription::for_queues(vec!["queue".into()], 16, "tag").remove(0);
     assert_eq!(batch(&subscription), BATCH);
     let generation = Arc::new(ChannelGeneration::new(counters.clone(), BATCH));
     let (channel, (drain, draining)) = (Fake::default(), watch::channel(false));
@@ -100,7 +100,7 @@ const MOMENT: Duration = Duration::from_millis(20);
 
 #[test]
 fn a_quarter_of_the_prefetch_is_a_batch() {
-    let of = |prefetch| batch(&Subscription::shares(vec!["q".into()], prefetch, "t")[0]);
+    let of = |prefetch| batch(&Subscription::for_queues(vec!["q".into()], prefetch, "t")[0]);
     assert_eq!([1, 3, 4, 8, 200].map(of), [1, 1, 1, 2, 50]);
 }
 

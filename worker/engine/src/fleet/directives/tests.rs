@@ -13,7 +13,7 @@ fn task(id: &str, group: Option<&str>, published_s: u64) -> Envelope {
 }
 
 fn stopped(directives: &Directives, task: &Envelope) -> bool {
-    directives.word(task, UNIX_EPOCH + Duration::from_secs(1000)) == Some(DirectiveEffect::Stopped)
+    directives.effect_on(task, UNIX_EPOCH + Duration::from_secs(1000)) == Some(DirectiveEffect::Stopped)
 }
 
 #[test]
@@ -88,8 +88,8 @@ fn a_resumption_is_remembered_for_as_long_as_clocks_may_differ() {
 fn a_pause_from_before_all_time_does_not_overflow() {
     let directives = Directives::default();
     directives.apply(&StandingOrder::Pause { pause: "g".into(), at: i64::MIN + 1 });
-    let word = directives.word(&task("a", Some("g"), 1), UNIX_EPOCH + Duration::from_secs(9));
-    assert_eq!(word, Some(DirectiveEffect::PutOff(LONGEST_REST)));
+    let word = directives.effect_on(&task("a", Some("g"), 1), UNIX_EPOCH + Duration::from_secs(9));
+    assert_eq!(word, Some(DirectiveEffect::Deferred(LONGEST_REST)));
     directives.forget(UNIX_EPOCH);
 }
 
@@ -118,14 +118,15 @@ fn a_paused_group_is_put_off_for_as_long_as_its_pause_lasts() {
     let directives = Directives::default();
     let pause = |at| StandingOrder::Pause { pause: "g".into(), at };
     let resume = |at| StandingOrder::Resume { resume: "g".into(), at };
-    let word =
-        |group, now_ms| directives.word(&task("a", group, 1), UNIX_EPOCH + Duration::from_millis(now_ms));
+    let word = |group, now_ms| {
+        directives.effect_on(&task("a", group, 1), UNIX_EPOCH + Duration::from_millis(now_ms))
+    };
     assert!(directives.apply(&pause(5000)));
     assert_eq!(directives.paused(), ["g"]);
-    assert_eq!(word(Some("g"), 5000), Some(DirectiveEffect::PutOff(Duration::ZERO)));
-    assert_eq!(word(Some("g"), 12_500), Some(DirectiveEffect::PutOff(Duration::from_millis(7500))));
-    assert_eq!(word(Some("g"), 9_000_000), Some(DirectiveEffect::PutOff(LONGEST_REST)));
-    assert_eq!(word(Some("g"), 4000), Some(DirectiveEffect::PutOff(Duration::ZERO)), "clocks may differ");
+    assert_eq!(word(Some("g"), 5000), Some(DirectiveEffect::Deferred(Duration::ZERO)));
+    assert_eq!(word(Some("g"), 12_500), Some(DirectiveEffect::Deferred(Duration::from_millis(7500))));
+    assert_eq!(word(Some("g"), 9_000_000), Some(DirectiveEffect::Deferred(LONGEST_REST)));
+    assert_eq!(word(Some("g"), 4000), Some(DirectiveEffect::Deferred(Duration::ZERO)), "clocks may differ");
     assert_eq!((word(Some("other"), 6000), word(None, 6000)), (None, None));
     assert!(directives.apply(&resume(8000)));
     assert!(!directives.apply(&pause(5000)), "read again, an old pause says nothing new");

@@ -13,7 +13,7 @@ use crate::fleet::crash::{ALIVE_AFTER, RECONNECT_GRACE};
 
 /// A broker with the lifecycle stream and control queues. What is published is read at once by the member.
 #[derive(Default)]
-pub(crate) struct Fake {
+pub(crate) struct FakeFleet {
     /// Exchange, routing key, record and time of each publication.
     published: Mutex<Vec<(String, String, Value, Instant)>>,
     /// Workers whose queue is there, or cannot be asked for.
@@ -26,7 +26,7 @@ pub(crate) struct Fake {
     reader: Mutex<Weak<Member>>,
 }
 
-impl Fake {
+impl FakeFleet {
     fn take(counter: &AtomicU64) -> bool {
         counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
     }
@@ -44,19 +44,19 @@ impl Fake {
     }
 }
 
-struct FakeWire(Arc<Fake>);
+struct FakeWire(Arc<FakeFleet>);
 
 impl Wire for FakeWire {
     fn publish(&self, message: Message) -> BoxFuture<'_, Result<(), PublishError>> {
         let fake = &self.0;
-        if Fake::take(&fake.failures) {
+        if FakeFleet::take(&fake.failures) {
             return std::future::ready(Err(PublishError::Blocked)).boxed();
         }
         let record: Value = serde_json::from_slice(&message.body).unwrap();
         assert!(message.properties.message_id().is_some(), "a returned message is told by its id");
         let Target { exchange, routing_key, .. } = message.target;
         fake.published.lock().unwrap().push((exchange, routing_key, record.clone(), Instant::now()));
-        let lost = record["mark"].is_string() && Fake::take(&fake.lost_marks);
+        let lost = record["mark"].is_string() && FakeFleet::take(&fake.lost_marks);
         if let Some(member) = fake.reader.lock().unwrap().upgrade()
             && !lost
         {
@@ -72,8 +72,8 @@ impl Wire for FakeWire {
     }
 }
 
-pub(crate) fn member() -> (Arc<Member>, Arc<Fake>) {
-    let fake = Arc::new(Fake::default());
+pub(crate) fn member() -> (Arc<Member>, Arc<FakeFleet>) {
+    let fake = Arc::new(FakeFleet::default());
     let identity = Identity { worker: "me".into(), kinds: vec!["mine".into()] };
     let member = Arc::new(Member::new(identity, Names::new("p"), Box::new(FakeWire(Arc::clone(&fake)))));
     *fake.reader.lock().unwrap() = Arc::downgrade(&member);
@@ -220,12 +220,12 @@ async fn crashes_are_looked_for_once_the_broker_has_had_time_to_show_them() {
     let me = member.incarnation().to_owned();
     hello(&member, "me", &me);
     let begun = Instant::now();
-    assert_eq!(member.unclean_deaths().await, 1);
+    assert_eq!(member.recent_crashes().await, 1);
     assert!(Instant::now() - begun >= SETTLING);
     assert_eq!(fake.looks.load(Ordering::Relaxed), 3, "it does not look for itself");
     let died = fake.records().into_iter().find(|it| it["event"] == "died").unwrap();
     assert_eq!((&died["worker"], &died["incarnation"]), (&json!("dead"), &json!("a")));
-    assert_eq!(member.unclean_deaths().await, 1);
+    assert_eq!(member.recent_crashes().await, 1);
     assert_eq!(fake.looks.load(Ordering::Relaxed), 5, "the dead one is known");
     assert_eq!(fake.events("died"), 1);
 }
@@ -235,7 +235,7 @@ async fn many_that_come_back_together_are_looked_into_once() {
     let (member, fake) = member();
     hello(&member, "alive", "b");
     fake.has_queue("alive", Some(true));
-    let all = futures_util::future::join_all((0..50).map(|_| member.unclean_deaths())).await;
+    let all = futures_util::future::join_all((0..50).map(|_| member.recent_crashes())).await;
     assert!(all.iter().all(|deaths| *deaths == 0));
     assert!(fake.looks.load(Ordering::Relaxed) <= 2, "{:?}", fake.looks);
 }
@@ -369,7 +369,7 @@ fn ordered(member: &Member, order: &Value) -> Vec<String> {
 fn a_stop_ends_what_it_covers_and_nothing_that_was_published_later() {
     let (member, _fake) = member();
     let tasks = [grouped("before", "g", 5000), grouped("after", "g", 5001), grouped("other", "h", 1)];
-    tasks.iter().for_each(|task| member.note_grouped(task));
+    tasks.iter().for_each(|task| member.track_grouped(task));
     let stop = json!({"group": "g", "at": 5000});
     assert_eq!(ordered(&member, &stop), ["before"]);
     assert!(ordered(&member, &stop).is_empty(), "read again, it says nothing new");
@@ -383,16 +383,16 @@ fn a_stop_ends_what_it_covers_and_nothing_that_was_published_later() {
 #[test]
 fn orders_to_this_worker_alone_hold_from_now_on() {
     let (member, _fake) = member();
-    member.pause_here("g", true);
+    member.pause_locally("g", true);
     assert_eq!(member.directives().paused(), ["g"]);
     // The later order counts, by the millisecond.
     let paused_at = now();
     while now() == paused_at {
         std::hint::spin_loop();
     }
-    member.pause_here("g", false);
+    member.pause_locally("g", false);
     assert!(member.directives().paused().is_empty());
-    member.stop_here("t");
+    member.stop_locally("t");
     let task = Envelope { group: None, ..Envelope::clone(&grouped("t", "g", 1)) };
-    assert_eq!(member.directives().word(&task, SystemTime::now()), Some(DirectiveEffect::Stopped));
+    assert_eq!(member.directives().effect_on(&task, SystemTime::now()), Some(DirectiveEffect::Stopped));
 }

@@ -13,7 +13,7 @@ use tokio::{
 
 use super::*;
 use crate::{
-    fleet::tests::{Fake as Fleet, hello, member, run},
+    fleet::tests::{FakeFleet as Fleet, hello, member, run},
     handler::{Routes, WorkerContext},
     settlement::tests::{Bench, FakeBroker, bench_with},
     spans::Spans,
@@ -136,12 +136,12 @@ impl Scene {
 
     async fn settlement(&self) -> Settlement {
         let settling = async {
-            while self.bench.generation.decided().is_empty() {
+            while self.bench.generation.requested_settlements().is_empty() {
                 yield_now().await;
             }
         };
         timeout(TIMEOUT, settling).await.expect("it is settled");
-        self.bench.generation.decided()[0].1
+        self.bench.generation.requested_settlements()[0].1
     }
 }
 

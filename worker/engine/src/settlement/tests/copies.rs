@@ -46,7 +46,11 @@ impl Scene {
     /// The next message. Nothing is settled before it is confirmed.
     pub(super) async fn copy(&mut self) -> Published {
         let copy = self.broker.next().await;
-        assert_eq!(self.bench.generation.decided(), [], "settled before its copy was confirmed");
+        assert_eq!(
+            self.bench.generation.requested_settlements(),
+            [],
+            "settled before its copy was confirmed"
+        );
         copy
     }
 
@@ -54,7 +58,9 @@ impl Scene {
     pub(super) async fn settlement(&mut self) -> Settlement {
         self.bench.settler.idle().await;
         assert!(!self.broker.has_more(), "another message was published");
-        let [(1, settlement)] = self.bench.generation.decided()[..] else { panic!("settled once") };
+        let [(1, settlement)] = self.bench.generation.requested_settlements()[..] else {
+            panic!("settled once")
+        };
         settlement
     }
 

@@ -59,7 +59,7 @@ async fn a_reply_follows_the_ack_and_one_that_no_queue_takes_is_counted() {
     scene.envelope(|task| task.reply_to = Some("answers".into()));
     scene.bench.done();
     let reply = scene.broker.next().await;
-    assert_eq!(scene.bench.generation.decided(), [(1, Settlement::Acked)]);
+    assert_eq!(scene.bench.generation.requested_settlements(), [(1, Settlement::Acked)]);
     assert_eq!((reply.exchange.as_str(), reply.key.as_str()), ("", "answers"));
     let correlation = reply.properties.correlation_id().as_ref().unwrap().as_str();
     assert_eq!(correlation, scene.bench.envelope.id.as_str());
