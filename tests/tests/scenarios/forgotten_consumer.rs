@@ -24,7 +24,7 @@ async fn forgotten_consumer_is_noticed_and_made_anew() -> Result<()> {
     // The broker believes that it delivered what its consumer may hold; the rest waits.
     scene.until_lane("fast", COUNT - 20, 20).await?;
     assert_eq!((meddler.swallowed(), worker.done()?.len()), (20, 10));
-    worker.until_logged("messages wait, there is credit, and none is delivered").await?;
+    worker.until_logged("messages are ready, there is credit, but none is delivered").await?;
     worker.until_done(10 + COUNT).await?;
     worker.until_ready().await?;
     assert_eq!(worker.id(), pid);

@@ -1,4 +1,4 @@
-//! The only AMQP in this crate: deliveries come in, settlements go out.
+//! Consumes task queues and settles deliveries. The engine uses lapin only in this module.
 
 mod ack_writer;
 mod admission;

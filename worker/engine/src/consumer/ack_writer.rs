@@ -1,4 +1,4 @@
-//! Tells the broker, in as few frames as the ledger finds.
+//! Sends settlements to the broker, in as few frames as the [`Ledger`] finds.
 
 use std::{collections::VecDeque, future::Future, sync::Arc};
 
@@ -24,22 +24,24 @@ use super::{
 #[cfg(test)]
 mod tests;
 
-/// The broker's channel stashes settlements beyond 32 that its queue has not applied yet, and forgets
-/// the stash when it is closed. A channel that sent no more than this has no stash.
-const WITHOUT_STASH: u64 = 16;
+/// Frames that a channel may send without leaving settlements in the broker's stash.
+///
+/// The broker's channel stashes settlements beyond 32 that its queue has not applied yet, and drops the stash
+/// when the channel closes.
+const MAX_UNSTASHED_FRAMES: u64 = 16;
 
-/// What a ack_writer needs of a channel.
+/// The channel operations of an [`AckWriter`].
 pub(super) trait SettleChannel: Send + Sync + 'static {
-    /// Queues a frame when it is first polled, and completes when the frame is on the socket.
+    /// Queues a frame when first polled, and completes when the frame is written to the socket.
     fn send(&self, frame: &Frame) -> impl Future<Output = Result<(), lapin::Error>> + Send;
 
-    /// Makes the broker's channel pass its stash on to `queue`; completes when that has applied it.
-    fn unstash(&self, queue: &str) -> impl Future<Output = Result<(), lapin::Error>> + Send;
+    /// Makes the broker's channel pass its stash on to `queue`, and completes when the queue has applied it.
+    fn flush_stash(&self, queue: &str) -> impl Future<Output = Result<(), lapin::Error>> + Send;
 }
 
 impl SettleChannel for Channel {
     async fn send(&self, frame: &Frame) -> Result<(), lapin::Error> {
-        match frame.verdict {
+        match frame.disposition {
             Disposition::Ack => self.basic_ack(frame.tag, BasicAckOptions { multiple: frame.multiple }).await,
             Disposition::Requeue => {
                 let options = BasicNackOptions { multiple: frame.multiple, requeue: true };
@@ -48,37 +50,38 @@ impl SettleChannel for Channel {
         }
     }
 
-    /// The only requests that wait until the queue has applied everything before them are a consume, a cancel
-    /// and a get: a get is asked, and what it may bring goes back.
-    async fn unstash(&self, queue: &str) -> Result<(), lapin::Error> {
+    /// Only consume, cancel and get wait until the queue has applied all settlements before them. This sends a
+    /// get and requeues the message that it may return.
+    async fn flush_stash(&self, queue: &str) -> Result<(), lapin::Error> {
         if let Some(message) = self.basic_get(queue.into(), BasicGetOptions::default()).await? {
-            let back = BasicNackOptions { multiple: false, requeue: true };
-            self.basic_nack(message.delivery.delivery_tag, back).await?;
+            let requeue = BasicNackOptions { multiple: false, requeue: true };
+            self.basic_nack(message.delivery.delivery_tag, requeue).await?;
         }
         Ok(())
     }
 }
 
-/// Settles one channel's deliveries. However it ends, also by an abort or a panic, everything delivered on the
-/// channel is counted once.
+/// Settles the deliveries of one channel.
+///
+/// Every delivery of the channel is counted exactly once, also if the writer is aborted or panics.
 pub(super) struct AckWriter<C> {
     channel: C,
     queue: String,
-    books: ChannelLedger,
-    taken: Vec<SettleRequest>,
-    /// A decided settlement may wait for company until its next tick.
+    ledger: ChannelLedger,
+    /// Reused buffer for requests taken from the generation.
+    requests: Vec<SettleRequest>,
+    /// A settlement may wait until the next tick for others.
     clock: TickClock,
-    /// When to look for orders, where any are known of or may come untold.
-    due: Option<Instant>,
-    received: u64,
-    /// Frames sent.
-    sent: u64,
-    /// Set once the intake is closed: the end comes when all is settled.
+    /// The next time to look for requests. Set while requests wait, or may arrive without a wake-up.
+    next_flush: Option<Instant>,
+    requests_taken: u64,
+    frames_sent: u64,
+    /// True once the intake is closed: the writer ends when every delivery is settled.
     draining: watch::Receiver<bool>,
 }
 
-/// Decisions that make a flush due at once: a quarter of the prefetch.
-pub(super) fn batch(subscription: &Subscription) -> usize {
+/// Waiting settlements that are flushed at once: a quarter of the prefetch.
+pub(super) fn batch_size(subscription: &Subscription) -> usize {
     usize::from(subscription.prefetch / 4).max(1)
 }
 
@@ -90,204 +93,221 @@ impl<C: SettleChannel> AckWriter<C> {
         subscription: &Subscription,
         draining: watch::Receiver<bool>,
     ) -> Self {
-        let unheard =
-            UnconfirmedAcks { counters: counters.clone(), frames: VecDeque::new(), settled: 0, before: 0 };
+        let unconfirmed =
+            UnconfirmedAcks { counters: counters.clone(), frames: VecDeque::new(), settled: 0, confirmed: 0 };
         Self {
             channel,
             queue: subscription.queue.clone(),
-            books: ChannelLedger { generation, counters, ledger: Ledger::new(), unheard: Some(unheard) },
-            taken: Vec::new(),
+            ledger: ChannelLedger {
+                generation,
+                counters,
+                tags: Ledger::new(),
+                unconfirmed: Some(unconfirmed),
+            },
+            requests: Vec::new(),
             clock: subscription.clock,
-            due: None,
-            received: 0,
-            sent: 0,
+            next_flush: None,
+            requests_taken: 0,
+            frames_sent: 0,
             draining,
         }
     }
 
-    /// Runs until everything delivered is settled after the intake closed, or the channel or its consumer ends.
-    /// `batch` is what the generation was made with. The answer is for whoever closes the channel.
-    pub(super) async fn run(mut self, batch: usize) -> UnconfirmedAcks {
+    /// Runs until the channel or its consumer ends, or until every delivery is settled after the intake closed.
+    ///
+    /// `batch_size` must be the one of the generation. The returned settlements are confirmed when the channel
+    /// is closed in order.
+    pub(super) async fn run(mut self, batch_size: usize) -> UnconfirmedAcks {
         loop {
             let draining = *self.draining.borrow();
             if draining {
-                self.take();
-                if self.received == self.books.generation.deliveries() || !self.books.generation.alive() {
+                self.take_requests();
+                let all_settled = self.requests_taken == self.ledger.generation.deliveries();
+                if all_settled || !self.ledger.generation.alive() {
                     break;
                 }
             }
-            let due = self.due;
+            let next_flush = self.next_flush;
             tokio::select! {
                 biased;
-                () = self.books.generation.news() => {}
-                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
+                () = self.ledger.generation.requests_ready() => {}
+                () = sleep_until(next_flush.unwrap_or_else(Instant::now)), if next_flush.is_some() => {}
                 changed = self.draining.changed() => match changed {
                     Ok(()) => continue,
-                    // The consumer is gone without a word: aborted, or it panicked. Nobody closes the channel
-                    // in order, so nothing that is sent now is known to arrive.
+                    // The consumer was aborted or panicked. The channel will not be closed in order, so nothing
+                    // that is sent from now on could be confirmed.
                     Err(_) => {
-                        self.books.generation.end();
+                        self.ledger.generation.end();
                         break;
                     }
                 },
             }
-            let decided = self.books.ledger.decided() + self.books.generation.waiting();
+            let pending = self.ledger.tags.pending() + self.ledger.generation.waiting_requests();
             let now = Instant::now();
-            if decided >= batch || due.is_some_and(|due| due <= now) {
-                self.due = None;
-                self.take();
+            if pending >= batch_size || next_flush.is_some_and(|time| time <= now) {
+                self.next_flush = None;
+                self.take_requests();
                 if self.flush().await.is_err() {
                     break;
                 }
-            } else if decided > 0 {
-                self.due = due.or(Some(self.clock.next(now)));
+            } else if pending > 0 {
+                self.next_flush = next_flush.or(Some(self.clock.next_tick(now)));
             }
         }
         self.finish().await
     }
 
-    /// Enters into the ledger what was decided. Where that was anything, more is looked for at the next tick:
-    /// the generation counts on it.
-    fn take(&mut self) {
-        self.books.generation.take(&mut self.taken);
-        if !self.taken.is_empty() {
-            self.due = Some(self.clock.next(Instant::now()));
+    /// Records the waiting requests in the ledger. If there were any, it schedules another look at the next
+    /// tick, because the generation does not wake the writer for the next request.
+    fn take_requests(&mut self) {
+        self.ledger.generation.take_requests(&mut self.requests);
+        if !self.requests.is_empty() {
+            self.next_flush = Some(self.clock.next_tick(Instant::now()));
         }
-        self.received += self.taken.len() as u64;
-        for SettleRequest { tag, settlement } in self.taken.drain(..) {
-            self.books.ledger.decide(tag, settlement);
+        self.requests_taken += self.requests.len() as u64;
+        for SettleRequest { tag, settlement } in self.requests.drain(..) {
+            self.ledger.tags.record(tag, settlement);
             if settlement == Settlement::Abandoned {
-                self.books.counters.settled(settlement, 1);
+                self.ledger.counters.settled(settlement, 1);
             }
         }
     }
 
-    /// All frames are handed to the client before the first is awaited: it queues them in order.
+    /// Sends the frames of all recorded settlements. It polls all of them before it awaits the first, so that
+    /// the client queues them in order.
     async fn flush(&mut self) -> Result<(), lapin::Error> {
-        let frames = self.books.ledger.frames();
-        self.sent += frames.len() as u64;
-        let generation = Arc::clone(&self.books.generation);
-        // An abort meanwhile leaves them to be counted as lost.
-        let mut unsent = self.books.sending(&frames);
-        let sent = join_all(frames.iter().map(|frame| self.channel.send(frame))).await;
+        let frames = self.ledger.tags.frames();
+        self.frames_sent += frames.len() as u64;
+        let generation = Arc::clone(&self.ledger.generation);
+        // If this future is dropped, the guard counts the rest as lost.
+        let mut guard = self.ledger.start_flush(&frames);
+        let results = join_all(frames.iter().map(|frame| self.channel.send(frame))).await;
         let mut outcome = Ok(());
-        for (frame, sent) in frames.iter().zip(sent) {
-            unsent.told(frame, sent.is_ok());
-            if sent.is_ok() {
-                generation.mark_settled();
+        for (frame, result) in frames.iter().zip(results) {
+            guard.record(frame, result.is_ok());
+            if result.is_ok() {
+                generation.mark_settlement_sent();
             }
-            outcome = outcome.and(sent);
+            outcome = outcome.and(result);
         }
-        drop(unsent);
+        drop(guard);
         if outcome.is_err() {
-            self.books.generation.end();
+            self.ledger.generation.end();
         }
         outcome
     }
 
-    /// Settles what is decided and has the broker apply it, then counts what can no longer be settled.
+    /// Sends the last settlements and makes the broker apply them. Dropping the ledger then counts what can no
+    /// longer be settled.
     async fn finish(mut self) -> UnconfirmedAcks {
-        if self.books.generation.alive() && self.flush().await.is_ok() && self.sent > WITHOUT_STASH {
-            // What an error means for the channel its close will say.
-            if self.channel.unstash(&self.queue).await.is_ok() {
-                self.books.unheard().arrived();
+        if self.ledger.generation.alive()
+            && self.flush().await.is_ok()
+            && self.frames_sent > MAX_UNSTASHED_FRAMES
+        {
+            // An error here also fails the close of the channel, where it is handled.
+            if self.channel.flush_stash(&self.queue).await.is_ok() {
+                self.ledger.unconfirmed().confirm_all();
             }
         }
-        self.books.unheard.take().expect("only this takes it, once")
+        self.ledger.unconfirmed.take().expect("only finish takes it, once")
     }
 }
 
-/// What is known of a channel's deliveries. Dropped, it counts what can no longer be settled.
+/// The state of a channel's deliveries. Dropping it counts those that can no longer be settled as lost.
 struct ChannelLedger {
     generation: Arc<ChannelGeneration>,
     counters: SettlementCounters,
-    ledger: Ledger,
-    /// None once it was handed on.
-    unheard: Option<UnconfirmedAcks>,
+    tags: Ledger,
+    /// `None` once [`AckWriter::finish`] returned it.
+    unconfirmed: Option<UnconfirmedAcks>,
 }
 
 impl ChannelLedger {
-    fn unheard(&mut self) -> &mut UnconfirmedAcks {
-        self.unheard.as_mut().expect("it is handed on at the very end")
+    fn unconfirmed(&mut self) -> &mut UnconfirmedAcks {
+        self.unconfirmed.as_mut().expect("finish takes it last")
     }
 
-    fn sending(&mut self, frames: &[Frame]) -> Sending<'_> {
-        let left = frames.iter().map(|frame| u64::from(frame.settlements.iter().sum::<u32>())).sum();
-        let heard = self.generation.heard();
-        let unheard = self.unheard();
-        unheard.prove(heard);
-        Sending { unheard, left }
+    fn start_flush(&mut self, frames: &[Frame]) -> FlushGuard<'_> {
+        let remaining = frames.iter().map(|frame| u64::from(frame.settlements.iter().sum::<u32>())).sum();
+        let confirmed = self.generation.confirmed_settlements();
+        let unconfirmed = self.unconfirmed();
+        unconfirmed.confirm(confirmed);
+        FlushGuard { unconfirmed, remaining }
     }
 }
 
 impl Drop for ChannelLedger {
     fn drop(&mut self) {
         self.generation.end();
-        let lost = self.ledger.decided() + self.generation.close().len();
+        let lost = self.tags.pending() + self.generation.close().len();
         self.counters.settled(Settlement::LostSettlement, lost as u64);
     }
 }
 
-/// Deliveries whose frames are on their way to the socket. Dropped, it counts the rest as lost.
-struct Sending<'a> {
-    unheard: &'a mut UnconfirmedAcks,
-    left: u64,
+/// Counts the deliveries of frames that are being sent. Dropping it counts the remaining ones as lost.
+struct FlushGuard<'a> {
+    unconfirmed: &'a mut UnconfirmedAcks,
+    remaining: u64,
 }
 
-impl Sending<'_> {
-    /// Counts what a frame settled, or what was lost with it.
-    fn told(&mut self, frame: &Frame, sent: bool) {
+impl FlushGuard<'_> {
+    /// Counts the deliveries of one frame as settled or, if it was not sent, as lost.
+    fn record(&mut self, frame: &Frame, sent: bool) {
         for (settlement, count) in Settlement::ALL.into_iter().zip(frame.settlements) {
             let settlement = if sent { settlement } else { Settlement::LostSettlement };
-            self.unheard.counters.settled(settlement, count.into());
-            self.left -= u64::from(count);
+            self.unconfirmed.counters.settled(settlement, count.into());
+            self.remaining -= u64::from(count);
         }
         if sent {
-            self.unheard.sent(frame.settlements);
+            self.unconfirmed.record_sent(frame.settlements);
         }
     }
 }
 
-impl Drop for Sending<'_> {
+impl Drop for FlushGuard<'_> {
     fn drop(&mut self) {
-        self.unheard.counters.settled(Settlement::LostSettlement, self.left);
+        self.unconfirmed.counters.settled(Settlement::LostSettlement, self.remaining);
     }
 }
 
-/// What was counted as settled and nothing proves that the broker has heard of. Dropped, its deliveries are
-/// lost settlements on the receipt: the broker redelivers them, or may. In the metrics they stay what was sent.
-#[must_use = "dropped, it makes settlements lost ones"]
+/// Settlements that were sent and counted, but that the broker has not provably processed.
+///
+/// Dropping it changes them to lost settlements on the shutdown receipt, because the broker may redeliver them.
+/// The metrics keep counting what was sent.
+#[must_use = "dropping it turns the unconfirmed settlements into lost ones"]
 pub(super) struct UnconfirmedAcks {
     counters: SettlementCounters,
-    /// What the frames settled, the oldest first; the prefetch bounds their number.
+    /// The settlements of each unconfirmed frame, oldest first. The prefetch bounds their number.
     frames: VecDeque<[u32; Settlement::ALL.len()]>,
-    /// Deliveries settled in all on the channel, and by the frames that are forgotten.
+    /// All deliveries settled on the channel.
     settled: u64,
-    before: u64,
+    /// Deliveries settled by frames that are confirmed.
+    confirmed: u64,
 }
 
 impl UnconfirmedAcks {
-    fn sent(&mut self, settlements: [u32; Settlement::ALL.len()]) {
+    fn record_sent(&mut self, settlements: [u32; Settlement::ALL.len()]) {
         self.settled += u64::from(settlements.iter().sum::<u32>());
         self.frames.push_back(settlements);
     }
 
-    /// The broker has heard so many settlements at least, which come in the order in which they were sent.
-    fn prove(&mut self, heard: u64) {
+    /// Confirms the oldest frames, given that the broker has processed at least this number of settlements. It
+    /// processes them in the order in which they were sent.
+    fn confirm(&mut self, processed: u64) {
         while let Some(settlements) = self.frames.front() {
-            let first = u64::from(settlements.iter().sum::<u32>());
-            if self.before + first > heard {
+            let in_frame = u64::from(settlements.iter().sum::<u32>());
+            if self.confirmed + in_frame > processed {
                 break;
             }
-            self.before += first;
+            self.confirmed += in_frame;
             self.frames.pop_front();
         }
     }
 
-    /// The broker answered something that was asked after the last of them, or nobody will ever know.
-    pub(super) fn arrived(&mut self) {
+    /// Confirms all frames: the broker has answered a later request, or their result cannot be known.
+    pub(super) fn confirm_all(&mut self) {
         self.frames.clear();
-        self.before = self.settled;
+        self.confirmed = self.settled;
     }
 }
 

@@ -1,39 +1,39 @@
-//! What a queue's consumer does after its own code panicked over a delivery.
+//! Slows a consumer down after the worker's own code panicked over a delivery.
 
 use std::time::Duration;
 
 use garenne_amqp::Backoff;
 use tokio::time::Instant;
 
-/// How long nothing may panic until the queue counts as consumed in order again.
-const CALM: Duration = Duration::from_secs(10);
+/// Time without a panic after which the backoff is reset and the queue counts as consumed again.
+const RESET_AFTER: Duration = Duration::from_secs(10);
 
-/// Slows a queue's consumer down while the admission of deliveries panics: what was handed back comes again at
-/// once, and must not keep the worker busy with nothing else.
-pub(super) struct Admission {
+/// Backoff of one consumer between panics in the admission of deliveries.
+///
+/// A panic requeues its deliveries, and the broker delivers them again at once. Without the backoff the worker
+/// would do nothing else.
+pub(super) struct AdmissionBackoff {
     backoff: Backoff,
-    /// When the last panic is forgotten.
-    calm: Option<Instant>,
+    reset_at: Option<Instant>,
 }
 
-impl Admission {
+impl AdmissionBackoff {
     pub(super) fn new() -> Self {
-        Self { backoff: Backoff::reconnect(), calm: None }
+        Self { backoff: Backoff::reconnect(), reset_at: None }
     }
 
-    /// Notes a panic; answers how long no delivery should be taken.
-    pub(super) fn panicked(&mut self, now: Instant) -> Duration {
-        self.calm = Some(now + CALM);
+    /// Records a panic. Returns how long the consumer should take no deliveries.
+    pub(super) fn record_panic(&mut self, now: Instant) -> Duration {
+        self.reset_at = Some(now + RESET_AFTER);
         self.backoff.next_wait()
     }
 
-    /// When [`calmed`](Self::calmed) is to be called, if at all.
-    pub(super) fn calm(&self) -> Option<Instant> {
-        self.calm
+    /// When to call [`reset`](Self::reset). `None` if there was no panic since the last reset.
+    pub(super) fn reset_at(&self) -> Option<Instant> {
+        self.reset_at
     }
 
-    /// Nothing panicked for long enough.
-    pub(super) fn calmed(&mut self) {
+    pub(super) fn reset(&mut self) {
         *self = Self::new();
     }
 }
@@ -43,15 +43,15 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn panics_in_a_row_are_waited_for_longer_until_it_is_calm() {
-        let (mut admission, now) = (Admission::new(), Instant::now());
-        assert_eq!(admission.calm(), None);
-        assert!(admission.panicked(now) < Duration::from_millis(100));
-        let waits: Vec<_> = (0..5).map(|_| admission.panicked(now)).collect();
+    async fn the_backoff_grows_with_each_panic_until_it_is_reset() {
+        let (mut backoff, now) = (AdmissionBackoff::new(), Instant::now());
+        assert_eq!(backoff.reset_at(), None);
+        assert!(backoff.record_panic(now) < Duration::from_millis(100));
+        let waits: Vec<_> = (0..5).map(|_| backoff.record_panic(now)).collect();
         assert!(waits[4] >= Duration::from_millis(500) && waits[4] <= Duration::from_secs(1), "{waits:?}");
-        assert_eq!(admission.calm(), Some(now + CALM));
-        admission.calmed();
-        assert_eq!(admission.calm(), None);
-        assert!(admission.panicked(now) < Duration::from_millis(100));
+        assert_eq!(backoff.reset_at(), Some(now + RESET_AFTER));
+        backoff.reset();
+        assert_eq!(backoff.reset_at(), None);
+        assert!(backoff.record_panic(now) < Duration::from_millis(100));
     }
 }

@@ -1,4 +1,4 @@
-//! One life of a channel. Tags mean something only within it.
+//! The lifetime of one AMQP channel. A delivery tag is valid only on the channel that delivered it.
 
 use std::sync::{
     Mutex, MutexGuard, PoisonError,
@@ -10,165 +10,168 @@ use tokio::sync::Notify;
 
 use super::counters::SettlementCounters;
 
-/// What is decided of one delivery.
+/// Asks the channel's [`AckWriter`](super::ack_writer::AckWriter) to settle one delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SettleRequest {
     pub(crate) tag: u64,
     pub(crate) settlement: Settlement,
 }
 
-/// Shared by a channel's deliveries and its ack_writer.
+/// Shared by a channel's deliveries and its [`AckWriter`](super::ack_writer::AckWriter).
 pub(crate) struct ChannelGeneration {
-    orders: Mutex<SettleRequests>,
-    /// Told of the first order of a batch, unless the ack_writer will look for it, and of the one that fills it,
-    /// and of none between: to wake the ack_writer costs more than a task.
-    news: Notify,
-    batch: usize,
+    requests: Mutex<RequestQueue>,
+    /// Wakes the ack writer for the first request of a batch, unless it polls already, and for the request that
+    /// fills the batch. Waking it for each request would cost more than most tasks.
+    requests_ready: Notify,
+    /// Requests that make the ack writer flush at once.
+    batch_size: usize,
     counters: SettlementCounters,
     alive: AtomicBool,
-    /// Told when it ends; for the consumer only.
-    over: Notify,
-    delivered: AtomicU64,
-    ordered: AtomicU64,
-    /// Deliveries that the broker lets its consumers hold unsettled, over all that the channel had.
+    /// Wakes the consumer when the generation ends.
+    ended: Notify,
+    deliveries: AtomicU64,
+    requested: AtomicU64,
+    /// The sum of the prefetch values of all consumers that the channel has had.
     credit: AtomicU64,
-    /// Whether a settlement was sent.
-    settled: AtomicBool,
+    settlement_sent: AtomicBool,
 }
 
 #[derive(Default)]
-struct SettleRequests {
-    /// What the ack_writer has not taken yet. The channel's prefetch bounds it.
+struct RequestQueue {
+    /// Requests that the ack writer has not taken yet. The channel's prefetch bounds their number.
     waiting: Vec<SettleRequest>,
-    /// The ack_writer took some the last time, so it will look again in a moment.
-    watched: bool,
-    /// The ack_writer is gone.
+    /// The ack writer's last take was not empty, so it takes again at the next tick without being woken.
+    polled: bool,
+    /// The ack writer has ended.
     closed: bool,
 }
 
 impl ChannelGeneration {
-    /// An generation whose ack_writer wants to be told when so many orders wait, 1 or more.
-    pub(crate) fn new(counters: SettlementCounters, batch: usize) -> Self {
+    /// Creates the generation of a new channel. `batch_size` requests (1 or more) wake the ack writer at once.
+    pub(crate) fn new(counters: SettlementCounters, batch_size: usize) -> Self {
         Self {
-            orders: Mutex::default(),
-            news: Notify::new(),
-            batch,
+            requests: Mutex::default(),
+            requests_ready: Notify::new(),
+            batch_size,
             counters,
             alive: AtomicBool::new(true),
-            over: Notify::new(),
-            delivered: AtomicU64::new(0),
-            ordered: AtomicU64::new(0),
+            ended: Notify::new(),
+            deliveries: AtomicU64::new(0),
+            requested: AtomicU64::new(0),
             credit: AtomicU64::new(0),
-            settled: AtomicBool::new(false),
+            settlement_sent: AtomicBool::new(false),
         }
     }
 
-    /// Whether a settlement can still reach the broker. A delivery of a dead generation will be
-    /// redelivered: there is no point in starting it.
+    /// Whether a settlement can still reach the broker.
+    ///
+    /// The broker redelivers the deliveries of a dead generation, so their tasks should not be started.
     pub(crate) fn alive(&self) -> bool {
         self.alive.load(Ordering::Acquire)
     }
 
     pub(crate) fn end(&self) {
         self.alive.store(false, Ordering::Release);
-        self.over.notify_one();
+        self.ended.notify_one();
     }
 
-    /// Completes when no settlement can reach the broker any more; for the consumer only.
-    pub(super) async fn over(&self) {
+    /// Completes when the generation has ended. Supports one waiter, the consumer.
+    pub(super) async fn ended(&self) {
         while self.alive() {
-            self.over.notified().await;
+            self.ended.notified().await;
         }
     }
 
-    /// A consumer begins on the channel, with this prefetch.
-    pub(super) fn grant(&self, prefetch: u16) {
+    /// Adds the prefetch of a consumer that starts on this channel.
+    pub(super) fn add_credit(&self, prefetch: u16) {
         self.credit.fetch_add(prefetch.into(), Ordering::Relaxed);
     }
 
-    /// Settlements that the broker must have heard: it sends a delivery beyond the prefetch only after it
-    /// settled another one.
-    pub(super) fn heard(&self) -> u64 {
-        // Deliveries first: a consumer in between must not make them too many.
-        let delivered = self.deliveries();
-        delivered.saturating_sub(self.credit.load(Ordering::Relaxed))
+    /// A lower bound for the settlements that the broker has processed.
+    ///
+    /// The broker sends a delivery beyond the prefetch only after it has processed a settlement.
+    pub(super) fn confirmed_settlements(&self) -> u64 {
+        // The deliveries are loaded first: a consumer that starts in between must not raise the result.
+        let deliveries = self.deliveries();
+        deliveries.saturating_sub(self.credit.load(Ordering::Relaxed))
     }
 
-    pub(super) fn mark_settled(&self) {
-        self.settled.store(true, Ordering::Relaxed);
+    pub(super) fn mark_settlement_sent(&self) {
+        self.settlement_sent.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a settlement was sent on this channel.
-    pub(super) fn has_settled(&self) -> bool {
-        self.settled.load(Ordering::Relaxed)
+    pub(super) fn has_sent_settlement(&self) -> bool {
+        self.settlement_sent.load(Ordering::Relaxed)
     }
 
     pub(crate) fn count_delivery(&self, redelivered: bool) {
-        self.delivered.fetch_add(1, Ordering::Relaxed);
+        self.deliveries.fetch_add(1, Ordering::Relaxed);
         self.counters.delivered(redelivered);
     }
 
     pub(crate) fn deliveries(&self) -> u64 {
-        self.delivered.load(Ordering::Relaxed)
+        self.deliveries.load(Ordering::Relaxed)
     }
 
-    /// Deliveries without an order yet.
+    /// The number of deliveries without a settle request.
     pub(crate) fn outstanding(&self) -> u64 {
-        // SettleRequests first: a delivery in between must not make the difference negative.
-        let ordered = self.ordered.load(Ordering::Relaxed);
-        self.deliveries().saturating_sub(ordered)
+        // The requests are loaded first: a delivery in between must not make the difference negative.
+        let requested = self.requested.load(Ordering::Relaxed);
+        self.deliveries().saturating_sub(requested)
     }
 
-    /// Passes an order to the ack_writer. Where that is gone the channel died: the settlement is lost.
-    pub(crate) fn order(&self, order: SettleRequest) {
-        self.ordered.fetch_add(1, Ordering::Relaxed);
-        let mut orders = self.orders();
-        if orders.closed {
-            drop(orders);
+    /// Passes a request to the ack writer. If that has ended, the settlement is counted as lost.
+    pub(crate) fn request_settlement(&self, request: SettleRequest) {
+        self.requested.fetch_add(1, Ordering::Relaxed);
+        let mut requests = self.requests();
+        if requests.closed {
+            drop(requests);
             return self.counters.settled(Settlement::LostSettlement, 1);
         }
-        orders.waiting.push(order);
-        let (waiting, watched) = (orders.waiting.len(), orders.watched);
-        drop(orders);
-        if (waiting == 1 && !watched) || waiting == self.batch {
-            self.news.notify_one();
+        requests.waiting.push(request);
+        let (waiting, polled) = (requests.waiting.len(), requests.polled);
+        drop(requests);
+        if (waiting == 1 && !polled) || waiting == self.batch_size {
+            self.requests_ready.notify_one();
         }
     }
 
-    /// Completes when orders may wait; for the ack_writer only.
-    pub(super) async fn news(&self) {
-        self.news.notified().await;
+    /// Completes when requests may be waiting. Supports one waiter, the ack writer.
+    pub(super) async fn requests_ready(&self) {
+        self.requests_ready.notified().await;
     }
 
-    /// SettleRequests that wait for the ack_writer.
-    pub(super) fn waiting(&self) -> usize {
-        self.orders().waiting.len()
+    /// The number of requests that the ack writer has not taken.
+    pub(super) fn waiting_requests(&self) -> usize {
+        self.requests().waiting.len()
     }
 
-    /// Takes every waiting order into a buffer, which must be empty. Whoever took some takes again in a moment:
-    /// until a take finds none, the first order of a batch is told to nobody.
-    pub(super) fn take(&self, into: &mut Vec<SettleRequest>) {
-        debug_assert!(into.is_empty(), "orders would be lost");
-        let mut orders = self.orders();
-        std::mem::swap(&mut orders.waiting, into);
-        orders.watched = !into.is_empty();
+    /// Moves all waiting requests into `buffer`, which must be empty.
+    ///
+    /// If there were any, the caller must take again at the next tick: the first request of the next batch does
+    /// not wake it.
+    pub(super) fn take_requests(&self, buffer: &mut Vec<SettleRequest>) {
+        debug_assert!(buffer.is_empty(), "requests in the buffer would be lost");
+        let mut requests = self.requests();
+        std::mem::swap(&mut requests.waiting, buffer);
+        requests.polled = !buffer.is_empty();
     }
 
-    /// The settlements that were decided and not taken, by their tags.
+    /// The requests that the ack writer has not taken, as pairs of tag and settlement.
     #[cfg(test)]
     pub(crate) fn requested_settlements(&self) -> Vec<(u64, Settlement)> {
-        self.orders().waiting.iter().map(|order| (order.tag, order.settlement)).collect()
+        self.requests().waiting.iter().map(|request| (request.tag, request.settlement)).collect()
     }
 
-    /// Takes no order any more; answers those that came too late to be taken.
+    /// Rejects requests from now on and returns those that were not taken.
     pub(super) fn close(&self) -> Vec<SettleRequest> {
-        let mut orders = self.orders();
-        orders.closed = true;
-        std::mem::take(&mut orders.waiting)
+        let mut requests = self.requests();
+        requests.closed = true;
+        std::mem::take(&mut requests.waiting)
     }
 
-    fn orders(&self) -> MutexGuard<'_, SettleRequests> {
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    fn requests(&self) -> MutexGuard<'_, RequestQueue> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -179,85 +182,90 @@ mod tests {
 
     use super::*;
 
-    fn generation(batch: usize) -> ChannelGeneration {
+    fn generation(batch_size: usize) -> ChannelGeneration {
         let counters =
             SettlementCounters { tally: std::sync::Arc::default(), lane: Metrics::new("test").lane("test") };
-        ChannelGeneration::new(counters, batch)
+        ChannelGeneration::new(counters, batch_size)
     }
 
     fn ack(tag: u64) -> SettleRequest {
         SettleRequest { tag, settlement: Settlement::Acked }
     }
 
-    /// Which of so many orders wakes the ack_writer.
-    fn woken(generation: &ChannelGeneration, tags: std::ops::RangeInclusive<u64>) -> Vec<bool> {
-        let mut woken = Vec::new();
+    /// Requests these acks and returns for each whether it woke the ack writer.
+    fn wakes(generation: &ChannelGeneration, tags: std::ops::RangeInclusive<u64>) -> Vec<bool> {
+        let mut wakes = Vec::new();
         for tag in tags {
-            generation.order(ack(tag));
-            woken.push(generation.news().now_or_never().is_some());
+            generation.request_settlement(ack(tag));
+            wakes.push(generation.requests_ready().now_or_never().is_some());
         }
-        woken
+        wakes
     }
 
     #[test]
-    fn the_settler_is_woken_by_the_first_of_a_batch_and_by_the_one_that_fills_it() {
-        assert_eq!(woken(&generation(3), 1..=4), [true, false, true, false]);
+    fn the_first_request_of_a_batch_and_the_one_that_fills_it_wake_the_ack_writer() {
+        assert_eq!(wakes(&generation(3), 1..=4), [true, false, true, false]);
     }
 
     #[test]
-    fn a_settler_that_took_some_looks_again_by_itself_until_it_finds_none() {
+    fn the_first_request_wakes_the_ack_writer_only_after_an_empty_take() {
         let generation = generation(3);
-        assert_eq!(woken(&generation, 1..=2), [true, false]);
+        assert_eq!(wakes(&generation, 1..=2), [true, false]);
         let mut taken = Vec::new();
-        generation.take(&mut taken);
+        generation.take_requests(&mut taken);
         assert_eq!(taken.drain(..).count(), 2);
-        assert_eq!(woken(&generation, 3..=5), [false, false, true], "a full batch is told all the same");
-        generation.take(&mut taken);
+        assert_eq!(wakes(&generation, 3..=5), [false, false, true], "a full batch always wakes it");
+        generation.take_requests(&mut taken);
         assert_eq!(taken.drain(..).count(), 3);
-        generation.take(&mut taken);
+        generation.take_requests(&mut taken);
         assert!(taken.is_empty());
-        assert_eq!(woken(&generation, 6..=6), [true]);
+        assert_eq!(wakes(&generation, 6..=6), [true]);
     }
 
     #[test]
-    fn deliveries_beyond_the_prefetch_prove_that_settlements_were_heard() {
+    fn deliveries_beyond_the_prefetch_confirm_settlements() {
         let generation = generation(1);
-        assert_eq!(generation.heard(), 0);
-        generation.grant(2);
+        assert_eq!(generation.confirmed_settlements(), 0);
+        generation.add_credit(2);
         (0..5).for_each(|_| generation.count_delivery(false));
-        assert_eq!((generation.deliveries(), generation.heard()), (5, 3));
-        generation.grant(2);
-        assert_eq!(generation.heard(), 1, "what the former consumer holds is not in the new one's prefetch");
+        assert_eq!((generation.deliveries(), generation.confirmed_settlements()), (5, 3));
+        generation.add_credit(2);
+        assert_eq!(
+            generation.confirmed_settlements(),
+            1,
+            "deliveries of the previous consumer do not use the new one's prefetch"
+        );
     }
 
     #[test]
-    fn what_is_not_ordered_yet_is_outstanding() {
+    fn a_delivery_without_a_settle_request_is_outstanding() {
         let generation = generation(1);
         (0..3).for_each(|_| generation.count_delivery(true));
-        generation.order(ack(2));
-        assert_eq!((generation.deliveries(), generation.outstanding(), generation.waiting()), (3, 2, 1));
+        generation.request_settlement(ack(2));
+        assert_eq!((generation.deliveries(), generation.outstanding()), (3, 2));
+        assert_eq!(generation.waiting_requests(), 1);
         assert_eq!(generation.counters.tally.deliveries(), 3);
         assert_eq!(generation.counters.lane.redeliveries.get(), 3);
     }
 
     #[tokio::test]
-    async fn its_end_is_told_once_it_came() {
+    async fn the_end_of_a_generation_can_be_awaited_repeatedly() {
         let generation = generation(1);
-        assert!(generation.alive() && generation.over().now_or_never().is_none());
+        assert!(generation.alive() && generation.ended().now_or_never().is_none());
         generation.end();
         assert!(!generation.alive());
-        generation.over().await;
-        generation.over().await;
+        generation.ended().await;
+        generation.ended().await;
     }
 
     #[test]
-    fn what_comes_after_the_end_is_counted_as_lost() {
+    fn a_request_after_the_close_is_a_lost_settlement() {
         let generation = generation(1);
-        generation.order(ack(1));
+        generation.request_settlement(ack(1));
         assert_eq!(generation.close(), [ack(1)]);
-        generation.order(ack(2));
+        generation.request_settlement(ack(2));
         assert_eq!(
-            (generation.waiting(), generation.counters.tally.count(Settlement::LostSettlement)),
+            (generation.waiting_requests(), generation.counters.tally.count(Settlement::LostSettlement)),
             (0, 1)
         );
     }

@@ -1,81 +1,94 @@
-//! When deliveries are taken: at once while few come, once a tick of a clock while many do.
+//! Coalesces deliveries under load, so that one thread wake-up serves many of them.
 //!
-//! To wake the thread that takes a delivery, and then one of the handlers', costs more than most tasks. Where
-//! deliveries come by the thousand a second a tick brings company, and each waking serves all of them.
+//! Waking the receiving thread and then a handler thread costs more than most tasks. Above
+//! [`COALESCE_RATE`] the consumer takes deliveries once per tick; below it, immediately.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long a delivery may wait for company, where its lane has one queue.
+/// Tick length for a lane with one queue.
 const TICK: Duration = Duration::from_millis(2);
-/// The same where it has several, each of which has its part of what comes: fewer acks with more in each are worth
-/// most where a queue's every log entry goes to other nodes.
-const TICK_OF_SEVERAL: Duration = Duration::from_millis(8);
-/// So many in a millisecond are many, over all of a lane's queues: 8,000 a second. With fewer nothing waits.
-const MANY: u128 = 8;
-/// With a smaller prefetch a tick's wait would leave the broker without credit, and this worker without work.
-const LEAST_PREFETCH: u16 = 128;
+/// Tick length for a lane with several queues, each of which receives only a share of the deliveries.
+///
+/// A longer tick puts more deliveries into each ack. That saves most for a replicated queue, because every entry
+/// of its log goes to other nodes.
+const SHARDED_TICK: Duration = Duration::from_millis(8);
+/// Deliveries per millisecond, summed over a lane's queues, above which deliveries are coalesced.
+const COALESCE_RATE: u128 = 8;
+/// Smallest prefetch with which deliveries are coalesced. With less, the broker would run out of credit within
+/// a tick and the worker out of tasks.
+const MIN_PREFETCH: u16 = 128;
 
-/// What a lane's queues look at while they wait: all of them at the same one, so that one waking serves them all.
+/// The ticks of a lane. All queues of the lane share them, so that one wake-up serves all queues.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TickClock {
     start: Instant,
     tick: Duration,
-    /// So many within a tick are worth waiting for more.
-    many: usize,
+    /// Deliveries per queue and tick from which on deliveries are coalesced.
+    threshold: usize,
 }
 
 impl TickClock {
-    /// The clock of a lane with so many queues.
+    /// Creates the clock of a lane with this number of queues.
     pub(super) fn new(queues: usize) -> Self {
-        let tick = if queues > 1 { TICK_OF_SEVERAL } else { TICK };
-        let many = MANY * tick.as_millis() / queues.max(1) as u128;
-        Self { start: Instant::now(), tick, many: usize::try_from(many).unwrap_or(usize::MAX).max(2) }
+        let tick = if queues > 1 { SHARDED_TICK } else { TICK };
+        let threshold = COALESCE_RATE * tick.as_millis() / queues.max(1) as u128;
+        let threshold = usize::try_from(threshold).unwrap_or(usize::MAX).max(2);
+        Self { start: Instant::now(), tick, threshold }
     }
 
-    fn last(&self, now: Instant) -> Instant {
-        let past = now.duration_since(self.start).as_nanos() % self.tick.as_nanos();
-        now - Duration::from_nanos(u64::try_from(past).expect("less than a tick"))
+    /// The start of the tick that contains `now`.
+    fn current_tick(&self, now: Instant) -> Instant {
+        let elapsed = now.duration_since(self.start).as_nanos() % self.tick.as_nanos();
+        now - Duration::from_nanos(u64::try_from(elapsed).expect("less than a tick"))
     }
 
-    /// The first tick after `now`.
-    pub(super) fn next(&self, now: Instant) -> Instant {
-        self.last(now) + self.tick
+    /// The start of the first tick after `now`.
+    pub(super) fn next_tick(&self, now: Instant) -> Instant {
+        self.current_tick(now) + self.tick
     }
 }
 
-/// Knows how many came of late.
+/// Decides how long the consumer waits before it takes the next deliveries.
 pub(super) struct DeliveryCoalescer {
     clock: TickClock,
-    worthwhile: bool,
-    /// The tick that what came is counted from.
-    tick: Instant,
-    came: usize,
-    /// More are at hand.
-    more: bool,
+    /// False if the prefetch is so small that waiting would leave the broker without credit.
+    enabled: bool,
+    /// The tick in which `received_in_tick` deliveries were taken.
+    current_tick: Instant,
+    received_in_tick: usize,
+    more_ready: bool,
 }
 
 impl DeliveryCoalescer {
     pub(super) fn new(prefetch: u16, clock: TickClock) -> Self {
-        Self { clock, worthwhile: prefetch >= LEAST_PREFETCH, tick: clock.start, came: 0, more: false }
-    }
-
-    /// Notes that so many were taken, and whether `more` may be at hand. The burst after a wait is the first
-    /// since a tick, so where that alone brought many the next wait begins at once.
-    pub(super) fn took(&mut self, count: usize, more: bool, now: Instant) {
-        let tick = self.clock.last(now);
-        if tick > self.tick {
-            (self.tick, self.came) = (tick, 0);
+        Self {
+            clock,
+            enabled: prefetch >= MIN_PREFETCH,
+            current_tick: clock.start,
+            received_in_tick: 0,
+            more_ready: false,
         }
-        self.came += count;
-        self.more = more;
     }
 
-    /// Until when the next ones wait; not at all while few come.
-    pub(super) fn wait(&self) -> Option<Instant> {
-        let many = self.came >= self.clock.many;
-        (self.worthwhile && !self.more && many).then(|| self.tick + self.clock.tick)
+    /// Records that `count` deliveries were taken at `now`, and whether more may be ready.
+    ///
+    /// The first chunk after a wait is the first of its tick. If it reaches the threshold alone, the next wait
+    /// begins at once.
+    pub(super) fn record_received(&mut self, count: usize, more_ready: bool, now: Instant) {
+        let tick = self.clock.current_tick(now);
+        if tick > self.current_tick {
+            (self.current_tick, self.received_in_tick) = (tick, 0);
+        }
+        self.received_in_tick += count;
+        self.more_ready = more_ready;
+    }
+
+    /// When to take the next deliveries; `None` means immediately.
+    pub(super) fn wait_until(&self) -> Option<Instant> {
+        let under_load = self.received_in_tick >= self.clock.threshold;
+        (self.enabled && !self.more_ready && under_load).then(|| self.current_tick + self.clock.tick)
     }
 }
 
@@ -85,64 +98,65 @@ mod tests {
 
     const TENTH: Duration = Duration::from_micros(100);
 
-    fn company(prefetch: u16) -> (DeliveryCoalescer, Instant) {
+    fn coalescer(prefetch: u16) -> (DeliveryCoalescer, Instant) {
         let clock = TickClock::new(1);
         (DeliveryCoalescer::new(prefetch, clock), clock.start + TICK)
     }
 
     #[test]
-    fn few_wait_for_nobody() {
-        let (mut company, mut now) = company(1000);
-        let few = company.clock.many - 1;
+    fn below_the_threshold_deliveries_are_taken_immediately() {
+        let (mut coalescer, mut now) = coalescer(1000);
+        let below = coalescer.clock.threshold - 1;
         for _ in 0..100 {
-            company.took(few, false, now);
-            assert_eq!(company.wait(), None);
+            coalescer.record_received(below, false, now);
+            assert_eq!(coalescer.wait_until(), None);
             now += TICK;
         }
     }
 
     #[test]
-    fn many_wait_for_the_next_tick_and_go_on_waiting() {
-        let (mut company, tick) = company(1000);
-        let many = company.clock.many;
-        for nth in 0..many {
-            assert_eq!(company.wait(), None, "{nth} are few");
-            company.took(1, false, tick + TENTH * u32::try_from(nth).unwrap());
+    fn above_the_threshold_deliveries_wait_for_each_next_tick() {
+        let (mut coalescer, tick) = coalescer(1000);
+        let threshold = coalescer.clock.threshold;
+        for nth in 0..threshold {
+            assert_eq!(coalescer.wait_until(), None, "{nth} deliveries are below the threshold");
+            coalescer.record_received(1, false, tick + TENTH * u32::try_from(nth).unwrap());
         }
-        assert_eq!(company.wait(), Some(tick + TICK));
-        company.took(40, false, tick + TICK + TENTH);
-        assert_eq!(company.wait(), Some(tick + TICK * 2), "however late it was");
-        company.took(many - 1, false, tick + TICK * 2);
-        assert_eq!(company.wait(), None, "they have become few");
+        assert_eq!(coalescer.wait_until(), Some(tick + TICK));
+        coalescer.record_received(40, false, tick + TICK + TENTH);
+        assert_eq!(coalescer.wait_until(), Some(tick + TICK * 2), "a late wake-up does not shift the ticks");
+        coalescer.record_received(threshold - 1, false, tick + TICK * 2);
+        assert_eq!(coalescer.wait_until(), None, "below the threshold again");
     }
 
     #[test]
-    fn what_is_at_hand_is_taken_first() {
-        let (mut company, now) = company(1000);
-        company.took(64, true, now);
-        assert_eq!(company.wait(), None);
-        company.took(1, false, now);
-        assert_eq!(company.wait(), Some(now + TICK));
+    fn deliveries_that_are_ready_are_taken_before_waiting() {
+        let (mut coalescer, now) = coalescer(1000);
+        coalescer.record_received(64, true, now);
+        assert_eq!(coalescer.wait_until(), None);
+        coalescer.record_received(1, false, now);
+        assert_eq!(coalescer.wait_until(), Some(now + TICK));
     }
 
     #[test]
-    fn several_queues_look_at_the_same_clock_and_share_what_many_are() {
+    fn queues_of_a_lane_share_the_ticks_and_the_threshold() {
         let (one, four) = (TickClock::new(1), TickClock::new(4));
-        assert_eq!((one.many, four.many, TickClock::new(0).many, TickClock::new(64).many), (16, 16, 16, 2));
+        let thresholds = [one, four, TickClock::new(0), TickClock::new(64)].map(|clock| clock.threshold);
+        assert_eq!(thresholds, [16, 16, 16, 2]);
         let now = four.start + TENTH;
         for queue in 0..4 {
-            let mut company = DeliveryCoalescer::new(250, four);
-            company.took(four.many, false, now + TENTH * queue);
-            assert_eq!(company.wait(), Some(four.next(now)));
+            let mut coalescer = DeliveryCoalescer::new(250, four);
+            coalescer.record_received(four.threshold, false, now + TENTH * queue);
+            assert_eq!(coalescer.wait_until(), Some(four.next_tick(now)));
         }
-        assert_eq!(four.next(now), four.start + TICK_OF_SEVERAL);
-        assert_eq!(four.next(four.next(now)), four.start + TICK_OF_SEVERAL * 2);
+        assert_eq!(four.next_tick(now), four.start + SHARDED_TICK);
+        assert_eq!(four.next_tick(four.next_tick(now)), four.start + SHARDED_TICK * 2);
     }
 
     #[test]
-    fn a_small_prefetch_has_no_credit_to_wait_with() {
-        let (mut company, now) = company(LEAST_PREFETCH - 1);
-        company.took(100, false, now);
-        assert_eq!(company.wait(), None);
+    fn a_small_prefetch_disables_coalescing() {
+        let (mut coalescer, now) = coalescer(MIN_PREFETCH - 1);
+        coalescer.record_received(100, false, now);
+        assert_eq!(coalescer.wait_until(), None);
     }
 }

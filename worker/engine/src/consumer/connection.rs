@@ -1,4 +1,4 @@
-//! The connection that all lanes of a worker consume on.
+//! The AMQP connection on which all lanes of a worker consume.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -21,22 +21,22 @@ use tokio::sync::Mutex;
 
 use super::reply;
 
-/// Shared by the lanes; whoever finds the connection dead makes the next one.
+/// The current connection, shared by the lanes. A lane that finds it closed replaces it.
 #[derive(Clone)]
 pub(crate) struct ConsumerConnection {
     broker: Broker,
     current: Arc<Mutex<Option<Arc<Connection>>>>,
     metrics: Metrics,
-    /// What must exist on the broker, once that is known.
+    /// Declared on the broker by [`ensure`](Self::ensure), and again when a part of it is missing.
     topology: Arc<OnceLock<Topology>>,
 }
 
-/// Why the topology was not restored.
+/// Why the topology could not be declared again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RestoreError {
-    /// The broker could not be asked.
-    Unasked,
-    /// It did not let us.
+    /// The broker cannot be reached, or the topology is not known yet.
+    Unavailable,
+    /// The broker refused a declaration.
     Refused(String),
 }
 
@@ -45,8 +45,9 @@ impl ConsumerConnection {
         Self { broker, current: Arc::default(), metrics, topology: Arc::default() }
     }
 
-    /// A channel with this prefetch, on the living connection or a new one. The connection comes
-    /// along: it lives as long as somebody holds it.
+    /// Opens a channel with this prefetch, on the current connection or a new one.
+    ///
+    /// The caller must hold the returned connection for as long as it uses the channel.
     pub(crate) async fn channel(&self, prefetch: u16) -> Result<(Arc<Connection>, Channel), BrokerError> {
         let connection = self.connection().await?;
         let open = async {
@@ -60,17 +61,17 @@ impl ConsumerConnection {
         }
     }
 
-    /// Counts deliveries of a queue whose properties were not as they were published.
+    /// The counter of deliveries from a queue whose properties lapin could not parse.
     pub(super) fn unreadable(&self, queue: &str) -> IntCounter {
         self.metrics.unreadable(queue)
     }
 
-    /// An error of this connection's channels, in words that say what to do.
+    /// Turns an error of a channel into one that tells the operator what to do.
     pub(crate) fn explain(&self, error: &lapin::Error) -> BrokerError {
         self.broker.explain(error)
     }
 
-    /// Connects for the first time, for as long as `budget` allows.
+    /// Connects for the first time, and retries until `budget` is spent.
     pub(crate) async fn connect_within(&self, budget: Duration) -> Result<(), BrokerError> {
         let connection = self.broker.connect_within(Role::Consume, budget).await?;
         self.metrics.connection().up(Role::Consume).set(1);
@@ -78,7 +79,7 @@ impl ConsumerConnection {
         Ok(())
     }
 
-    /// The living connection, or a new one.
+    /// Returns the current connection, or opens a new one if it is closed.
     pub(crate) async fn connection(&self) -> Result<Arc<Connection>, BrokerError> {
         let mut current = self.current.lock().await;
         if let Some(connection) = current.as_ref().filter(|connection| connection.status().connected()) {
@@ -95,65 +96,69 @@ impl ConsumerConnection {
         Ok(connection)
     }
 
-    /// Makes sure that the topology is there, now and whenever a queue is found missing.
+    /// Declares the topology, and remembers it for [`restore_topology`](Self::restore_topology).
     pub(crate) async fn ensure(
         &self,
         connection: &Connection,
         topology: Topology,
     ) -> Result<(), TopologyError> {
         ensure(connection, &topology).await?;
-        // Only the first call of a process gets here; a later one would bring the same.
+        // Later calls pass the same topology.
         let _ = self.topology.set(topology);
         Ok(())
     }
 
-    /// How many messages are ready in a queue, by a look on a channel of its own; nothing where it is not
-    /// there or cannot be looked at.
+    /// The number of ready messages in a queue. `None` if the queue does not exist or the broker does not answer.
+    ///
+    /// It uses a channel of its own, because a failed passive declaration closes the channel.
     pub(crate) async fn ready_messages(&self, queue: &str) -> Option<u32> {
         let (_connection, channel) = self.channel(1).await.ok()?;
         let options = QueueDeclareOptions { passive: true, ..Default::default() };
-        let found = channel.queue_declare(queue.into(), options, FieldTable::default()).await.ok()?;
-        let _ = channel.close(200, "looked".into()).await;
-        Some(found.message_count())
+        let queue = channel.queue_declare(queue.into(), options, FieldTable::default()).await.ok()?;
+        let _ = channel.close(200, "checked".into()).await;
+        Some(queue.message_count())
     }
 
-    /// Puts back what somebody deleted, where this user may.
-    pub(crate) async fn mend(&self) {
-        if self.restore().await.is_ok() {
-            tracing::warn!("a queue was missing and is there again");
+    /// Declares the topology again after a queue was found missing.
+    pub(crate) async fn redeclare_topology(&self) {
+        if self.restore_topology().await.is_ok() {
+            tracing::warn!("a queue was missing and is declared again");
         }
     }
 
-    /// The same; answers what keeps the topology from being there.
-    pub(crate) async fn restore(&self) -> Result<(), RestoreError> {
-        let Some(topology) = self.topology.get() else { return Err(RestoreError::Unasked) };
-        let Ok(connection) = self.connection().await else { return Err(RestoreError::Unasked) };
+    /// Declares the parts of the topology that are missing, as far as the user's permissions allow.
+    ///
+    /// # Errors
+    /// [`RestoreError`] if a part is still missing.
+    pub(crate) async fn restore_topology(&self) -> Result<(), RestoreError> {
+        let Some(topology) = self.topology.get() else { return Err(RestoreError::Unavailable) };
+        let Ok(connection) = self.connection().await else { return Err(RestoreError::Unavailable) };
         ensure(&connection, topology).await.map_err(|error| {
-            tracing::warn!(%error, "a queue or exchange is missing");
+            tracing::warn!(%error, "cannot declare a missing queue or exchange");
             match error {
-                TopologyError::Broker(_) => RestoreError::Unasked,
+                TopologyError::Broker(_) => RestoreError::Unavailable,
                 error => RestoreError::Refused(error.to_string()),
             }
         })
     }
 
-    /// Whether a queue is there. Nothing, when the broker cannot be asked.
-    pub(crate) async fn exists(&self, queue: &str) -> Option<bool> {
+    /// Whether a queue exists. `None` if the broker does not answer.
+    pub(crate) async fn queue_exists(&self, queue: &str) -> Option<bool> {
         let (_connection, channel) = self.channel(1).await.ok()?;
-        let look = QueueDeclareOptions { passive: true, ..Default::default() };
-        match channel.queue_declare(queue.into(), look, FieldTable::default()).await {
+        let options = QueueDeclareOptions { passive: true, ..Default::default() };
+        match channel.queue_declare(queue.into(), options, FieldTable::default()).await {
             Ok(_) => {
-                let _ = channel.close(200, "looked".into()).await;
+                let _ = channel.close(200, "checked".into()).await;
                 Some(true)
             }
             Err(error) => (reply::code(&error) == Some(reply::NOT_FOUND)).then_some(false),
         }
     }
 
-    /// Closes the connection, once every channel is closed.
+    /// Closes the connection. All channels should be closed before.
     pub(crate) async fn close(&self) {
         if let Some(connection) = self.current.lock().await.take() {
-            // A connection that is gone already is as good as closed.
+            // An error means that the connection is closed already.
             let _ = connection.close(200, "worker stopped".into()).await;
         }
     }

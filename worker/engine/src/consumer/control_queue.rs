@@ -1,5 +1,5 @@
-//! The worker's own queue: exclusive, so that its existence tells that the worker lives, and where
-//! commands to it arrive.
+//! The worker's control queue. It receives commands, and because it is exclusive, its existence shows other
+//! workers that this worker's connection is open.
 
 use std::time::Duration;
 
@@ -18,17 +18,17 @@ use super::{
     reply::{self, NOT_FOUND, RESOURCE_LOCKED},
 };
 
-/// The routing key of commands to every worker.
-const EVERYBODY: &str = "workers";
+/// The routing key of commands to all workers.
+const ALL_WORKERS_KEY: &str = "workers";
 
-/// Whether a worker's queue is there. Nothing, when the broker cannot be asked.
-pub(crate) async fn is_alive(link: &ConsumerConnection, names: &Names, worker: &str) -> Option<bool> {
-    let (_connection, channel) = link.channel(1).await.ok()?;
-    let look = QueueDeclareOptions { passive: true, ..Default::default() };
-    match channel.queue_declare(names.worker(worker).into(), look, FieldTable::default()).await {
+/// Whether a worker's control queue exists. `None` if the broker does not answer.
+pub(crate) async fn exists(connection: &ConsumerConnection, names: &Names, worker: &str) -> Option<bool> {
+    let (_connection, channel) = connection.channel(1).await.ok()?;
+    let options = QueueDeclareOptions { passive: true, ..Default::default() };
+    match channel.queue_declare(names.worker(worker).into(), options, FieldTable::default()).await {
         Ok(_) => {
-            // Our own.
-            let _ = channel.close(200, "looked".into()).await;
+            // This connection holds the queue, so it is this worker's own.
+            let _ = channel.close(200, "checked".into()).await;
             Some(true)
         }
         Err(error) => match reply::code(&error) {
@@ -39,61 +39,63 @@ pub(crate) async fn is_alive(link: &ConsumerConnection, names: &Names, worker: &
     }
 }
 
-/// Keeps the worker's queue for as long as it lives. `present` is called each time the queue is
-/// there anew, and `command` for each message on it.
-pub(crate) async fn keep(
-    link: ConsumerConnection,
+/// Declares and consumes the worker's control queue, across reconnects; never returns.
+///
+/// `on_declared` is called each time the queue was declared, `on_command` for each message.
+pub(crate) async fn run(
+    connection: ConsumerConnection,
     names: Names,
     worker: String,
-    mut present: impl AsyncFnMut(),
-    command: impl Fn(&[u8]),
+    mut on_declared: impl AsyncFnMut(),
+    on_command: impl Fn(&[u8]),
 ) {
     let mut backoff = Backoff::reconnect();
     loop {
-        let problem = match link.channel(100).await {
+        let problem = match connection.channel(100).await {
             Ok((_connection, channel)) => {
-                let skipped = link.unreadable(&names.worker(&worker));
-                let command = |message: &Delivery| match unreadable(&message.properties) {
+                let skipped = connection.unreadable(&names.worker(&worker));
+                let on_message = |message: &Delivery| match unreadable(&message.properties) {
                     Some(problem) => {
                         skipped.inc();
-                        tracing::warn!(worker, problem, "skipped a command that cannot be read");
+                        tracing::warn!(worker, problem, "skipped an unreadable command");
                     }
-                    None => command(&message.data),
+                    None => on_command(&message.data),
                 };
-                let held = hold(&channel, &names, &worker, &mut present, &command, &mut backoff).await;
-                held.err().map_or_else(|| "the queue was deleted".to_owned(), |error| error.to_string())
+                let consumed =
+                    consume(&channel, &names, &worker, &mut on_declared, &on_message, &mut backoff).await;
+                consumed.err().map_or_else(|| "the queue was deleted".to_owned(), |error| error.to_string())
             }
             Err(error) => error.to_string(),
         };
         let wait: Duration = backoff.next_wait();
-        tracing::debug!(worker, problem, ?wait, "the worker's own queue is gone, will declare it again");
+        tracing::debug!(worker, problem, ?wait, "control queue lost, declaring it again");
         tokio::time::sleep(wait).await;
     }
 }
 
-async fn hold(
+async fn consume(
     channel: &Channel,
     names: &Names,
     worker: &str,
-    present: &mut impl AsyncFnMut(),
-    command: &impl Fn(&Delivery),
+    on_declared: &mut impl AsyncFnMut(),
+    on_message: &impl Fn(&Delivery),
     backoff: &mut Backoff,
 ) -> Result<(), lapin::Error> {
     let queue = names.worker(worker);
     let options = QueueDeclareOptions { exclusive: true, auto_delete: true, ..Default::default() };
     channel.queue_declare(queue.as_str().into(), options, FieldTable::default()).await?;
-    for key in [format!("worker.{worker}"), EVERYBODY.to_owned()] {
+    for key in [format!("worker.{worker}"), ALL_WORKERS_KEY.to_owned()] {
         let (queue, exchange) = (queue.as_str().into(), names.control().into());
         let options = QueueBindOptions::default();
         channel.queue_bind(queue, exchange, key.into(), options, FieldTable::default()).await?;
     }
     let options = BasicConsumeOptions { no_ack: true, ..Default::default() };
-    let mut commands =
+    let mut messages =
         channel.basic_consume(queue.as_str().into(), "".into(), options, FieldTable::default()).await?;
     backoff.reset();
-    present().await;
-    while let Some(message) = commands.next().await {
-        command(&message?);
+    on_declared().await;
+    while let Some(message) = messages.next().await {
+        on_message(&message?);
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What is counted of a lane's deliveries.
+//! Counters for the deliveries of a lane.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use garenne_common::{
     telemetry::metrics::LaneMetrics,
 };
 
-/// Counts into the receipt and into the metrics at once, so that the two agree.
+/// Counts deliveries and settlements in the shutdown receipt and in the metrics, so that both agree.
 #[derive(Clone)]
 pub(crate) struct SettlementCounters {
     pub(crate) tally: Arc<Tally>,

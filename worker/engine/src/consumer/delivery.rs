@@ -1,4 +1,4 @@
-//! A delivery that must be settled, and can be only once.
+//! A delivery that is settled exactly once.
 
 use std::sync::{
     Arc,
@@ -12,42 +12,42 @@ use lapin::{BasicProperties, types::ShortString};
 
 use super::channel_generation::{ChannelGeneration, SettleRequest};
 
-/// A message on loan from the broker. Settling consumes it; dropping it hands it back.
+/// An unsettled message. [`settle`](Self::settle) consumes it; dropping it requeues the message.
 pub(crate) struct Delivery {
-    loan: Held,
+    ownership: Ownership,
     pub(crate) routing_key: Arc<str>,
-    /// What it was published to; empty for the default exchange.
+    /// The exchange it was published to; empty for the default exchange.
     pub(crate) exchange: ShortString,
     pub(crate) redelivered: bool,
-    /// Large, and moved from hand to hand.
+    /// Shared, because the struct is large and the delivery is moved often.
     pub(crate) properties: Arc<BasicProperties>,
     pub(crate) body: Bytes,
-    /// Why its properties or its routing key are not what was published, if they are not.
+    /// The reason if its properties or routing key could not be parsed. They were replaced then.
     pub(crate) unreadable: Option<Box<str>>,
 }
 
-/// What of the message is held: all of it, or one of the shares it was divided into.
-enum Held {
-    Whole(Whole),
-    Share(Share),
+/// What a delivery settles: a message, or one part of a message that was split.
+enum Ownership {
+    Message(UnsettledMessage),
+    Part(MessagePart),
 }
 
-struct Whole {
+/// A delivery tag with its settlement. Dropping it requests the settlement.
+struct UnsettledMessage {
     generation: Arc<ChannelGeneration>,
     tag: u64,
     settlement: Settlement,
 }
 
-struct Share {
-    of: Arc<Divided>,
+struct MessagePart {
+    of: Arc<SplitMessage>,
     settlement: Settlement,
 }
 
-/// A message that several hold shares of. The broker is told of it when the last share is settled or
-/// dropped.
-struct Divided {
-    whole: Whole,
-    /// The settlements of the shares so far, a bit for each.
+/// A message that was split. Its settlement is requested when the last part is settled or dropped.
+struct SplitMessage {
+    message: UnsettledMessage,
+    /// The settlements of the parts so far, as a bit set.
     settlements: AtomicU8,
 }
 
@@ -56,7 +56,7 @@ impl Delivery {
         generation.count_delivery(message.redelivered);
         let unreadable = take_unreadable(&mut message.properties).map(Into::into);
         Self {
-            loan: Held::Whole(Whole {
+            ownership: Ownership::Message(UnsettledMessage {
                 generation,
                 tag: message.delivery_tag,
                 settlement: Settlement::Requeued,
@@ -70,11 +70,11 @@ impl Delivery {
         }
     }
 
-    /// One that nobody sent.
+    /// Creates an empty delivery that is not counted as delivered.
     #[cfg(test)]
     pub(crate) fn for_test(generation: &Arc<ChannelGeneration>, tag: u64) -> Self {
         Self {
-            loan: Held::Whole(Whole {
+            ownership: Ownership::Message(UnsettledMessage {
                 generation: Arc::clone(generation),
                 tag,
                 settlement: Settlement::Requeued,
@@ -88,12 +88,12 @@ impl Delivery {
         }
     }
 
-    /// Whether its channel still lives.
+    /// Whether its channel is open, so that it can still be settled.
     pub(crate) fn alive(&self) -> bool {
-        self.whole().generation.alive()
+        self.message().generation.alive()
     }
 
-    /// A delivery without a broker.
+    /// Creates a delivery with a body that is counted as delivered.
     #[cfg(test)]
     pub(crate) fn mock(generation: &Arc<ChannelGeneration>, tag: u64, body: &[u8]) -> Self {
         let (exchange, key) = ("tasks".into(), "some.kind".into());
@@ -101,66 +101,69 @@ impl Delivery {
         Self::new(Arc::clone(generation), message)
     }
 
-    /// Its channel, for whoever wants to know that later.
+    /// The generation of its channel.
     pub(crate) fn generation(&self) -> Arc<ChannelGeneration> {
-        Arc::clone(&self.whole().generation)
+        Arc::clone(&self.message().generation)
     }
 
-    /// Settles it. Everything but [`Settlement::Requeued`] and [`Settlement::Abandoned`] takes it off the queue,
-    /// so the effect or the copy must be safe by now.
+    /// Settles the delivery.
+    ///
+    /// Every settlement except [`Settlement::Requeued`] and [`Settlement::Abandoned`] removes the message from its
+    /// queue, so its result must be stored or its copy confirmed before.
     pub(crate) fn settle(mut self, settlement: Settlement) {
-        match &mut self.loan {
-            Held::Whole(whole) => whole.settlement = settlement,
-            Held::Share(share) => share.settlement = settlement,
+        match &mut self.ownership {
+            Ownership::Message(message) => message.settlement = settlement,
+            Ownership::Part(part) => part.settlement = settlement,
         }
     }
 
-    /// Divides it into a share for each of these bodies, to be settled each by itself. The message goes
-    /// back whole if one of them does; otherwise its own settlement is theirs where they agree, and
-    /// [`Settlement::Acked`] where they do not.
+    /// Splits the message into one part per body. Each part is settled on its own.
+    ///
+    /// If one part is requeued, the whole message is. Otherwise the message gets the settlement of its parts if
+    /// they agree, and [`Settlement::Acked`] if they do not.
     pub(crate) fn split(self, bodies: impl IntoIterator<Item = Bytes>) -> impl Iterator<Item = Self> {
-        let Self { loan, routing_key, exchange, redelivered, properties, .. } = self;
-        let of = match loan {
-            Held::Whole(whole) => Arc::new(Divided { whole, settlements: AtomicU8::new(0) }),
-            Held::Share(_) => unreachable!("a record holds no pack"),
+        let Self { ownership, routing_key, exchange, redelivered, properties, .. } = self;
+        let of = match ownership {
+            Ownership::Message(message) => Arc::new(SplitMessage { message, settlements: AtomicU8::new(0) }),
+            Ownership::Part(_) => unreachable!("a record of a batch contains no batch"),
         };
         bodies.into_iter().map(move |body| Self {
-            loan: Held::Share(Share { of: Arc::clone(&of), settlement: Settlement::Requeued }),
+            ownership: Ownership::Part(MessagePart { of: Arc::clone(&of), settlement: Settlement::Requeued }),
             routing_key: Arc::clone(&routing_key),
             exchange: exchange.clone(),
             redelivered,
             properties: Arc::clone(&properties),
             body,
-            // A message that cannot be read is not divided.
+            // An unreadable message is not split.
             unreadable: None,
         })
     }
 
-    fn whole(&self) -> &Whole {
-        match &self.loan {
-            Held::Whole(whole) => whole,
-            Held::Share(share) => &share.of.whole,
+    fn message(&self) -> &UnsettledMessage {
+        match &self.ownership {
+            Ownership::Message(message) => message,
+            Ownership::Part(part) => &part.of.message,
         }
     }
 }
 
-impl Drop for Whole {
+impl Drop for UnsettledMessage {
     fn drop(&mut self) {
-        let order = SettleRequest { tag: self.tag, settlement: self.settlement };
-        self.generation.order(order);
+        let request = SettleRequest { tag: self.tag, settlement: self.settlement };
+        self.generation.request_settlement(request);
     }
 }
 
-impl Drop for Share {
+impl Drop for MessagePart {
     fn drop(&mut self) {
-        // The count of shares orders this before the drop of what is divided.
+        // The reference count of the `Arc` orders this before the drop of `SplitMessage`.
         self.of.settlements.fetch_or(bit(self.settlement), Ordering::Relaxed);
     }
 }
 
-impl Drop for Divided {
+impl Drop for SplitMessage {
     fn drop(&mut self) {
-        self.whole.settlement = together(*self.settlements.get_mut());
+        self.message.settlement = combine(*self.settlements.get_mut());
     }
 }
 
@@ -168,11 +171,11 @@ const fn bit(settlement: Settlement) -> u8 {
     1 << settlement as u8
 }
 
-/// What becomes of a message whose shares had these settlements.
-fn together(settlements: u8) -> Settlement {
-    let back = [Settlement::Abandoned, Settlement::LostSettlement, Settlement::Requeued];
-    if let Some(back) = back.into_iter().find(|settlement| settlements & bit(*settlement) != 0) {
-        return back;
+/// The settlement of a message whose parts had these settlements.
+fn combine(settlements: u8) -> Settlement {
+    let not_removed = [Settlement::Abandoned, Settlement::LostSettlement, Settlement::Requeued];
+    if let Some(settlement) = not_removed.into_iter().find(|settlement| settlements & bit(*settlement) != 0) {
+        return settlement;
     }
     Settlement::ALL.into_iter().find(|settlement| settlements == bit(*settlement)).unwrap_or(
         match settlements {
@@ -189,40 +192,42 @@ mod tests {
     use super::*;
     use crate::consumer::SettlementCounters;
 
-    fn divided(shares: usize) -> (Vec<Delivery>, Arc<ChannelGeneration>) {
+    fn split(parts: usize) -> (Vec<Delivery>, Arc<ChannelGeneration>) {
         let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
         let generation = Arc::new(ChannelGeneration::new(counters, 1));
-        let whole = Delivery::for_test(&generation, 7);
-        (whole.split((0..shares).map(|_| Bytes::new())).collect(), generation)
+        let message = Delivery::for_test(&generation, 7);
+        (message.split((0..parts).map(|_| Bytes::new())).collect(), generation)
     }
 
-    fn settlement(settlements: &[Option<Settlement>]) -> Settlement {
-        let (shares, generation) = divided(settlements.len());
-        for (share, settlement) in shares.into_iter().zip(settlements) {
-            assert_eq!(generation.waiting(), 0, "told before the last share was settled");
+    fn settle_parts(settlements: &[Option<Settlement>]) -> Settlement {
+        let (parts, generation) = split(settlements.len());
+        for (part, settlement) in parts.into_iter().zip(settlements) {
+            assert_eq!(generation.waiting_requests(), 0, "requested before the last part was settled");
             if let Some(settlement) = settlement {
-                share.settle(*settlement);
+                part.settle(*settlement);
             }
         }
-        only_order(&generation)
+        only_settlement(&generation)
     }
 
-    fn only_order(generation: &ChannelGeneration) -> Settlement {
-        let mut orders = Vec::new();
-        generation.take(&mut orders);
-        let [SettleRequest { tag: 7, settlement }] = orders[..] else { panic!("settled once: {orders:?}") };
+    fn only_settlement(generation: &ChannelGeneration) -> Settlement {
+        let mut requests = Vec::new();
+        generation.take_requests(&mut requests);
+        let [SettleRequest { tag: 7, settlement }] = requests[..] else {
+            panic!("exactly one request expected: {requests:?}")
+        };
         settlement
     }
 
     #[test]
-    fn a_divided_message_is_settled_once_and_goes_back_if_any_share_does() {
+    fn a_split_message_is_settled_once_and_requeued_if_any_part_is() {
         use Settlement::*;
-        assert_eq!(settlement(&[Some(Acked), Some(Acked)]), Acked);
-        assert_eq!(settlement(&[Some(Acked), Some(Retried), Some(Dead)]), Acked);
-        assert_eq!(settlement(&[Some(Dead), Some(Dead)]), Dead);
-        assert_eq!(settlement(&[Some(Quarantined)]), Quarantined);
-        assert_eq!(settlement(&[Some(Acked), None, Some(Dead)]), Requeued);
-        assert_eq!(settlement(&[Some(Abandoned), None]), Abandoned);
+        assert_eq!(settle_parts(&[Some(Acked), Some(Acked)]), Acked);
+        assert_eq!(settle_parts(&[Some(Acked), Some(Retried), Some(Dead)]), Acked);
+        assert_eq!(settle_parts(&[Some(Dead), Some(Dead)]), Dead);
+        assert_eq!(settle_parts(&[Some(Quarantined)]), Quarantined);
+        assert_eq!(settle_parts(&[Some(Acked), None, Some(Dead)]), Requeued);
+        assert_eq!(settle_parts(&[Some(Abandoned), None]), Abandoned);
     }
 
     fn delivered(tag: u64) -> (Delivery, Arc<ChannelGeneration>) {
@@ -235,16 +240,16 @@ mod tests {
     }
 
     #[test]
-    fn a_delivery_that_nobody_settles_goes_back() {
+    fn a_dropped_delivery_is_requeued() {
         let (delivery, generation) = delivered(7);
         assert_eq!((generation.deliveries(), generation.outstanding()), (1, 1));
         drop(delivery);
-        assert_eq!(only_order(&generation), Settlement::Requeued);
+        assert_eq!(only_settlement(&generation), Settlement::Requeued);
         assert_eq!(generation.outstanding(), 0);
     }
 
     #[test]
-    fn a_delivery_keeps_what_came_with_it_and_its_channel() {
+    fn a_delivery_keeps_its_message_and_its_channel() {
         let (delivery, generation) = delivered(7);
         assert_eq!(
             (&*delivery.routing_key, delivery.redelivered, &delivery.body[..]),
@@ -255,22 +260,22 @@ mod tests {
         generation.end();
         assert!(!delivery.alive());
         delivery.settle(Settlement::Dead);
-        assert_eq!(only_order(&generation), Settlement::Dead);
+        assert_eq!(only_settlement(&generation), Settlement::Dead);
     }
 
     #[test]
-    fn shares_know_their_channel_too() {
-        let (shares, generation) = divided(2);
-        assert!(shares.iter().all(Delivery::alive));
+    fn parts_of_a_message_know_its_channel() {
+        let (parts, generation) = split(2);
+        assert!(parts.iter().all(Delivery::alive));
         generation.end();
-        assert!(!shares.iter().any(Delivery::alive));
+        assert!(!parts.iter().any(Delivery::alive));
     }
 
     #[test]
-    fn a_message_without_shares_is_not_acked() {
-        let (shares, generation) = divided(0);
-        drop(shares);
-        // The iterator held the only share.
-        assert_eq!(only_order(&generation), Settlement::Requeued);
+    fn a_message_that_is_split_into_no_parts_is_requeued() {
+        let (parts, generation) = split(0);
+        drop(parts);
+        // The iterator of `split` held the only reference.
+        assert_eq!(only_settlement(&generation), Settlement::Requeued);
     }
 }

@@ -1,46 +1,56 @@
-//! Which deliveries of a channel are settled, and the fewest frames that tell the broker.
+//! Tracks which deliveries of a channel are settled, and finds the fewest frames that tell the broker.
 //!
-//! Pure bookkeeping: tags in, frames out. A completed run that starts at the lowest outstanding tag
-//! becomes one `multiple` frame; what completed beyond a gap is settled singly, because the gap may
-//! be a task that runs for minutes while its neighbours' credit, or they themselves, are wanted.
+//! Pure bookkeeping: tags in, frames out. A completed run that starts at the lowest outstanding tag becomes one
+//! `multiple` frame. Deliveries beyond a gap are settled one by one: the gap may be a task that runs for minutes,
+//! and the broker should get the credit of the others back, or the others themselves, before it ends.
 
 use std::collections::BTreeMap;
 
 use garenne_common::shutdown::Settlement;
 
-/// What the broker is told of a delivery.
+/// What the broker does with a settled delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Disposition {
-    /// Done with.
+    /// Removes it from the queue.
     Ack,
-    /// Back to the queue.
+    /// Puts it back into the queue.
     Requeue,
 }
 
-/// A frame to send, and how many deliveries of each settlement it settles (in the order of [`Settlement::ALL`]).
+/// A frame to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
-    pub(crate) verdict: Disposition,
+    pub(crate) disposition: Disposition,
     pub(crate) tag: u64,
-    /// Everything outstanding up to and with the tag.
+    /// Whether the frame covers all outstanding tags up to and including `tag`.
     pub(crate) multiple: bool,
+    /// How many deliveries it settles with each settlement, in the order of [`Settlement::ALL`].
     pub(crate) settlements: [u32; Settlement::ALL.len()],
 }
 
-/// The book of one channel.
+impl Frame {
+    /// The frame that settles one delivery.
+    fn single(tag: u64, disposition: Disposition, settlement: Settlement) -> Self {
+        let mut settlements = [0; Settlement::ALL.len()];
+        settlements[settlement as usize] = 1;
+        Self { disposition, tag, multiple: false, settlements }
+    }
+}
+
+/// The delivery tags of one channel.
 ///
-/// Its size and the cost of [`frames`](Self::frames) do not grow with what was settled: behind one long task
-/// a hundred thousand settled tags are one range.
+/// Neither its size nor the cost of [`frames`](Self::frames) grows with the number of settled deliveries: a
+/// hundred thousand settled tags behind one long task are one range.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    /// Every tag below it is settled. Tags of a channel are consecutive from 1.
-    first: u64,
-    /// Tags above `first` that were sent singly, as ranges from first to last. Between two ranges at least one
-    /// delivery is outstanding or left to the broker, so the prefetch bounds their number.
-    sent: BTreeMap<u64, u64>,
-    /// Decided and not yet sent, in the order of the decisions.
-    decided: Vec<(u64, Disposition, Settlement)>,
-    /// Entries looked at so far, for tests of what settling costs.
+    /// All lower tags are settled. The tags of a channel are consecutive, from 1.
+    lowest_outstanding: u64,
+    /// Higher tags that were settled one by one, as ranges from first to last tag. Between two ranges lies at least
+    /// one outstanding delivery, so the prefetch bounds their number.
+    settled_ranges: BTreeMap<u64, u64>,
+    /// Recorded settlements without a frame, in the order in which they were recorded.
+    pending: Vec<(u64, Disposition, Settlement)>,
+    /// Counts visited entries, for tests of the cost of settling.
     #[cfg(test)]
     visited: usize,
 }
@@ -48,79 +58,81 @@ pub(crate) struct Ledger {
 impl Ledger {
     pub(crate) fn new() -> Self {
         Self {
-            first: 1,
-            sent: BTreeMap::new(),
-            decided: Vec::new(),
+            lowest_outstanding: 1,
+            settled_ranges: BTreeMap::new(),
+            pending: Vec::new(),
             #[cfg(test)]
             visited: 0,
         }
     }
 
-    /// A delivery is decided, once. One that is left to the broker stays outstanding, so that no frame covers it.
-    pub(crate) fn decide(&mut self, tag: u64, settlement: Settlement) {
-        assert!(tag >= self.first, "a delivery is decided once");
-        let verdict = match settlement {
+    /// Records the settlement of a delivery, once per delivery.
+    ///
+    /// A delivery that is left to the broker stays outstanding, so that no frame covers it.
+    pub(crate) fn record(&mut self, tag: u64, settlement: Settlement) {
+        assert!(tag >= self.lowest_outstanding, "delivery {tag} is settled twice");
+        let disposition = match settlement {
             Settlement::Requeued => Disposition::Requeue,
             Settlement::Abandoned | Settlement::LostSettlement => return,
             Settlement::Acked | Settlement::Retried | Settlement::Dead | Settlement::Quarantined => {
                 Disposition::Ack
             }
         };
-        self.decided.push((tag, verdict, settlement));
+        self.pending.push((tag, disposition, settlement));
     }
 
-    /// Decided and not yet sent.
-    pub(crate) fn decided(&self) -> usize {
-        self.decided.len()
+    /// The number of recorded settlements without a frame.
+    pub(crate) fn pending(&self) -> usize {
+        self.pending.len()
     }
 
-    /// The frames that settle everything decided; runs from the lowest outstanding tag first. What they
-    /// cover counts as sent.
+    /// Returns the frames for all pending settlements, runs from the lowest outstanding tag first. The caller
+    /// must send them: the ledger counts their deliveries as settled.
     pub(crate) fn frames(&mut self) -> Vec<Frame> {
-        let mut decided = std::mem::take(&mut self.decided);
-        decided.sort_unstable_by_key(|(tag, ..)| *tag);
+        let mut pending = std::mem::take(&mut self.pending);
+        pending.sort_unstable_by_key(|(tag, ..)| *tag);
         let mut frames = Vec::new();
-        let mut rest = &decided[..];
-        while let Some(covered) = self.head_run(rest, &mut frames) {
+        let mut rest = &pending[..];
+        while let Some(covered) = self.settle_leading_run(rest, &mut frames) {
             rest = &rest[covered..];
         }
-        for &(tag, verdict, settlement) in rest {
-            let mut settlements = [0; Settlement::ALL.len()];
-            settlements[settlement as usize] = 1;
-            frames.push(Frame { verdict, tag, multiple: false, settlements });
-            self.note_sent(tag);
+        for &(tag, disposition, settlement) in rest {
+            frames.push(Frame::single(tag, disposition, settlement));
+            self.mark_settled(tag);
         }
-        // Its memory is used again.
-        decided.clear();
-        self.decided = decided;
+        // Keeps the allocation for the next call.
+        pending.clear();
+        self.pending = pending;
         frames
     }
 
-    /// Takes the run of equal verdicts at the lowest outstanding tag, over tags that were sent singly before.
-    /// Answers how many of `decided`, which is in the order of the tags, it covers.
-    fn head_run(
+    /// Settles the run of equal dispositions that starts at the lowest outstanding tag, across tags that were
+    /// settled one by one before.
+    ///
+    /// `pending` is sorted by tag. Returns how many of its entries the run covers.
+    fn settle_leading_run(
         &mut self,
-        decided: &[(u64, Disposition, Settlement)],
+        pending: &[(u64, Disposition, Settlement)],
         frames: &mut Vec<Frame>,
     ) -> Option<usize> {
-        let &(tag, verdict, _) = decided.first()?;
-        if tag != self.first {
+        let &(tag, disposition, _) = pending.first()?;
+        if tag != self.lowest_outstanding {
             return None;
         }
-        let mut frame = Frame { verdict, tag, multiple: false, settlements: [0; Settlement::ALL.len()] };
+        let mut frame = Frame { disposition, tag, multiple: false, settlements: [0; Settlement::ALL.len()] };
         let mut covered = 0;
-        for &(tag, same, settlement) in decided {
+        for &(tag, other, settlement) in pending {
             #[cfg(test)]
             {
                 self.visited += 1;
             }
-            if tag != self.first || same != verdict {
+            if tag != self.lowest_outstanding || other != disposition {
                 break;
             }
             frame.tag = tag;
             frame.settlements[settlement as usize] += 1;
             covered += 1;
-            self.first = match self.sent.remove(&(tag + 1)) {
+            self.lowest_outstanding = match self.settled_ranges.remove(&(tag + 1)) {
                 Some(last) => last + 1,
                 None => tag + 1,
             };
@@ -130,17 +142,17 @@ impl Ledger {
         Some(covered)
     }
 
-    /// Notes a tag that was sent singly, joined to the ranges on both sides of it.
-    fn note_sent(&mut self, tag: u64) {
+    /// Adds a tag that was settled alone, and merges it with the ranges on both sides.
+    fn mark_settled(&mut self, tag: u64) {
         #[cfg(test)]
         {
             self.visited += 1;
         }
-        let last = self.sent.remove(&(tag + 1)).unwrap_or(tag);
-        match self.sent.range_mut(..tag).next_back() {
+        let last = self.settled_ranges.remove(&(tag + 1)).unwrap_or(tag);
+        match self.settled_ranges.range_mut(..tag).next_back() {
             Some((_, end)) if *end + 1 == tag => *end = last,
             _ => {
-                self.sent.insert(tag, last);
+                self.settled_ranges.insert(tag, last);
             }
         }
     }
@@ -151,37 +163,37 @@ mod tests {
     use super::{Disposition::*, *};
     use proptest::prelude::*;
 
-    fn ledger(decided: &[(u64, Settlement)]) -> Ledger {
+    fn ledger(settled: &[(u64, Settlement)]) -> Ledger {
         let mut ledger = Ledger::new();
-        decided.iter().for_each(|&(tag, settlement)| ledger.decide(tag, settlement));
+        settled.iter().for_each(|&(tag, settlement)| ledger.record(tag, settlement));
         ledger
     }
 
-    fn shown(frames: &[Frame]) -> Vec<(Disposition, u64, bool)> {
-        frames.iter().map(|frame| (frame.verdict, frame.tag, frame.multiple)).collect()
+    fn summary(frames: &[Frame]) -> Vec<(Disposition, u64, bool)> {
+        frames.iter().map(|frame| (frame.disposition, frame.tag, frame.multiple)).collect()
     }
 
     #[test]
-    fn a_run_from_the_lowest_tag_is_one_frame_and_counts_its_settlements() {
+    fn a_run_from_the_lowest_tag_is_one_multiple_frame() {
         let mut ledger = ledger(&[(2, Settlement::Retried), (1, Settlement::Acked), (3, Settlement::Acked)]);
         let frames = ledger.frames();
-        assert_eq!(shown(&frames), [(Ack, 3, true)]);
+        assert_eq!(summary(&frames), [(Ack, 3, true)]);
         assert_eq!(frames[0].settlements[Settlement::Acked as usize], 2);
         assert_eq!(frames[0].settlements[Settlement::Retried as usize], 1);
-        assert_eq!(ledger.decided(), 0);
+        assert_eq!(ledger.pending(), 0);
     }
 
     #[test]
-    fn beyond_a_gap_each_is_settled_singly_and_the_gap_closes_alone() {
+    fn deliveries_beyond_a_gap_are_settled_one_by_one() {
         let mut ledger = ledger(&[(2, Settlement::Acked), (4, Settlement::Requeued)]);
-        assert_eq!(shown(&ledger.frames()), [(Ack, 2, false), (Requeue, 4, false)]);
-        ledger.decide(1, Settlement::Acked);
-        ledger.decide(3, Settlement::Acked);
-        assert_eq!(shown(&ledger.frames()), [(Ack, 3, true)]);
+        assert_eq!(summary(&ledger.frames()), [(Ack, 2, false), (Requeue, 4, false)]);
+        ledger.record(1, Settlement::Acked);
+        ledger.record(3, Settlement::Acked);
+        assert_eq!(summary(&ledger.frames()), [(Ack, 3, true)]);
     }
 
     #[test]
-    fn runs_of_either_verdict_alternate() {
+    fn acks_and_requeues_get_frames_of_their_own() {
         let mut ledger = ledger(&[
             (1, Settlement::Acked),
             (2, Settlement::Acked),
@@ -189,45 +201,48 @@ mod tests {
             (4, Settlement::Requeued),
             (5, Settlement::Dead),
         ]);
-        assert_eq!(shown(&ledger.frames()), [(Ack, 2, true), (Requeue, 4, true), (Ack, 5, false)]);
+        assert_eq!(summary(&ledger.frames()), [(Ack, 2, true), (Requeue, 4, true), (Ack, 5, false)]);
     }
 
     #[test]
-    fn nothing_covers_what_is_left_to_the_broker() {
+    fn no_frame_covers_an_abandoned_delivery() {
         let mut ledger =
             ledger(&[(1, Settlement::Abandoned), (2, Settlement::Acked), (3, Settlement::Acked)]);
-        assert_eq!(shown(&ledger.frames()), [(Ack, 2, false), (Ack, 3, false)]);
-        assert_eq!(ledger.decided(), 0);
+        assert_eq!(summary(&ledger.frames()), [(Ack, 2, false), (Ack, 3, false)]);
+        assert_eq!(ledger.pending(), 0);
     }
 
     #[test]
-    #[should_panic = "a delivery is decided once"]
-    fn a_settled_delivery_cannot_be_decided_again() {
+    #[should_panic = "delivery 1 is settled twice"]
+    fn recording_a_settled_delivery_again_panics() {
         let mut ledger = ledger(&[(1, Settlement::Acked)]);
         ledger.frames();
-        ledger.decide(1, Settlement::Acked);
+        ledger.record(1, Settlement::Acked);
     }
 
     #[test]
-    fn behind_a_long_task_settling_costs_what_was_decided_and_memory_stays_small() {
+    fn cost_and_memory_do_not_grow_behind_a_long_task() {
         let mut ledger = Ledger::new();
         for tag in 2..=100_001 {
-            ledger.decide(tag, Settlement::Acked);
+            ledger.record(tag, Settlement::Acked);
             if tag % 50 == 0 {
                 ledger.frames();
             }
         }
         assert_eq!(ledger.frames().len(), 1);
-        assert_eq!(ledger.visited, 100_000, "each decision is looked at once");
-        assert_eq!(ledger.sent.len(), 1);
-        assert!(ledger.decided.capacity() <= 128, "{}", ledger.decided.capacity());
-        ledger.decide(1, Settlement::Acked);
-        assert_eq!(shown(&ledger.frames()), [(Ack, 1, false)]);
-        assert_eq!((ledger.visited, ledger.sent.len(), ledger.first), (100_001, 0, 100_002));
+        assert_eq!(ledger.visited, 100_000, "each settlement is visited once");
+        assert_eq!(ledger.settled_ranges.len(), 1);
+        assert!(ledger.pending.capacity() <= 128, "{}", ledger.pending.capacity());
+        ledger.record(1, Settlement::Acked);
+        assert_eq!(summary(&ledger.frames()), [(Ack, 1, false)]);
+        assert_eq!(
+            (ledger.visited, ledger.settled_ranges.len(), ledger.lowest_outstanding),
+            (100_001, 0, 100_002)
+        );
     }
 
     #[test]
-    fn ranges_are_as_many_as_there_are_gaps() {
+    fn settled_ranges_merge_when_the_gap_between_them_closes() {
         let mut ledger = ledger(&[
             (2, Settlement::Acked),
             (4, Settlement::Acked),
@@ -235,17 +250,17 @@ mod tests {
             (7, Settlement::Acked),
         ]);
         ledger.frames();
-        assert_eq!(ledger.sent, BTreeMap::from([(2, 2), (4, 4), (7, 7)]));
-        ledger.decide(3, Settlement::Requeued);
-        assert_eq!(shown(&ledger.frames()), [(Requeue, 3, false)]);
-        assert_eq!(ledger.sent, BTreeMap::from([(2, 4), (7, 7)]));
-        ledger.decide(5, Settlement::Acked);
-        ledger.decide(1, Settlement::Acked);
-        assert_eq!(shown(&ledger.frames()), [(Ack, 5, true)]);
-        assert_eq!((ledger.first, ledger.sent.len()), (6, 1), "what is left to the broker stays in the way");
+        assert_eq!(ledger.settled_ranges, BTreeMap::from([(2, 2), (4, 4), (7, 7)]));
+        ledger.record(3, Settlement::Requeued);
+        assert_eq!(summary(&ledger.frames()), [(Requeue, 3, false)]);
+        assert_eq!(ledger.settled_ranges, BTreeMap::from([(2, 4), (7, 7)]));
+        ledger.record(5, Settlement::Acked);
+        ledger.record(1, Settlement::Acked);
+        assert_eq!(summary(&ledger.frames()), [(Ack, 5, true)]);
+        assert_eq!((ledger.lowest_outstanding, ledger.settled_ranges.len()), (6, 1), "tag 6 is abandoned");
     }
 
-    /// The former ledger, which looked at every tag from the lowest outstanding one: what the frames must be.
+    /// A simpler ledger that visits every tag from the lowest outstanding one. Both must return the same frames.
     mod reference {
         use std::collections::VecDeque;
 
@@ -254,9 +269,9 @@ mod tests {
         #[derive(Clone, Copy, PartialEq)]
         enum Slot {
             Outstanding,
-            Decided(Disposition, Settlement),
+            Recorded(Disposition, Settlement),
             Sent,
-            Left,
+            Abandoned,
         }
 
         pub(super) struct Ledger {
@@ -269,40 +284,38 @@ mod tests {
                 Self { first: 1, slots: VecDeque::new() }
             }
 
-            pub(super) fn decide(&mut self, tag: u64, settlement: Settlement) {
+            pub(super) fn record(&mut self, tag: u64, settlement: Settlement) {
                 let at = (tag - self.first) as usize;
                 if at >= self.slots.len() {
                     self.slots.resize(at + 1, Slot::Outstanding);
                 }
                 self.slots[at] = match settlement {
-                    Settlement::Requeued => Slot::Decided(Disposition::Requeue, settlement),
-                    Settlement::Abandoned | Settlement::LostSettlement => Slot::Left,
-                    _ => Slot::Decided(Disposition::Ack, settlement),
+                    Settlement::Requeued => Slot::Recorded(Disposition::Requeue, settlement),
+                    Settlement::Abandoned | Settlement::LostSettlement => Slot::Abandoned,
+                    _ => Slot::Recorded(Disposition::Ack, settlement),
                 };
             }
 
             pub(super) fn frames(&mut self) -> Vec<Frame> {
-                let mut frames: Vec<_> = std::iter::from_fn(|| self.head_run()).collect();
+                let mut frames: Vec<_> = std::iter::from_fn(|| self.leading_run()).collect();
                 for (at, slot) in self.slots.iter_mut().enumerate() {
-                    let Slot::Decided(verdict, settlement) = *slot else { continue };
-                    let mut settlements = [0; Settlement::ALL.len()];
-                    settlements[settlement as usize] = 1;
-                    frames.push(Frame { verdict, tag: self.first + at as u64, multiple: false, settlements });
+                    let Slot::Recorded(disposition, settlement) = *slot else { continue };
+                    frames.push(Frame::single(self.first + at as u64, disposition, settlement));
                     *slot = Slot::Sent;
                 }
                 frames
             }
 
-            fn head_run(&mut self) -> Option<Frame> {
+            fn leading_run(&mut self) -> Option<Frame> {
                 while self.slots.front() == Some(&Slot::Sent) {
                     self.slots.pop_front();
                     self.first += 1;
                 }
-                let Some(&Slot::Decided(verdict, _)) = self.slots.front() else { return None };
+                let Some(&Slot::Recorded(disposition, _)) = self.slots.front() else { return None };
                 let (mut last, mut covered, mut settlements) = (self.first, 0, [0; Settlement::ALL.len()]);
                 loop {
                     match self.slots.front() {
-                        Some(Slot::Decided(same, settlement)) if *same == verdict => {
+                        Some(Slot::Recorded(other, settlement)) if *other == disposition => {
                             last = self.first;
                             covered += 1;
                             settlements[*settlement as usize] += 1;
@@ -313,25 +326,29 @@ mod tests {
                     self.slots.pop_front();
                     self.first += 1;
                 }
-                Some(Frame { verdict, tag: last, multiple: covered > 1, settlements })
+                Some(Frame { disposition, tag: last, multiple: covered > 1, settlements })
             }
         }
     }
 
-    /// What a broker makes of the frames.
+    /// Settles deliveries as a broker does.
     fn apply(frames: &[Frame], broker: &mut [Option<Disposition>]) {
         for frame in frames {
             let from = if frame.multiple { 0 } else { frame.tag as usize - 1 };
             let mut covered = 0;
             for settled in &mut broker[from..frame.tag as usize] {
                 if settled.is_none() {
-                    *settled = Some(frame.verdict);
+                    *settled = Some(frame.disposition);
                     covered += 1;
                 } else {
                     assert!(frame.multiple, "tag {} is settled twice", frame.tag);
                 }
             }
-            assert_eq!(covered, frame.settlements.iter().sum::<u32>(), "counted is not what was settled");
+            assert_eq!(
+                covered,
+                frame.settlements.iter().sum::<u32>(),
+                "the counts must match the settled deliveries"
+            );
         }
     }
 
@@ -346,27 +363,27 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_delivery_is_settled_once_and_as_decided(
+        fn every_delivery_is_settled_once_and_as_recorded(
             settlements in prop::collection::vec(settlement(), 1..60),
             order in prop::collection::vec(0usize..1000, 60),
             flush_every in 1usize..20,
         ) {
             let n = settlements.len();
             let mut left: Vec<usize> = (0..n).collect();
-            let (mut ledger, mut former) = (Ledger::new(), reference::Ledger::new());
+            let (mut ledger, mut reference) = (Ledger::new(), reference::Ledger::new());
             let mut broker = vec![None; n];
             for (step, pick) in order.iter().enumerate().take(n) {
                 let i = left.remove(pick % left.len());
-                ledger.decide(i as u64 + 1, settlements[i]);
-                former.decide(i as u64 + 1, settlements[i]);
+                ledger.record(i as u64 + 1, settlements[i]);
+                reference.record(i as u64 + 1, settlements[i]);
                 if step % flush_every == 0 {
                     let frames = ledger.frames();
-                    prop_assert_eq!(&frames, &former.frames());
+                    prop_assert_eq!(&frames, &reference.frames());
                     apply(&frames, &mut broker);
                 }
             }
             apply(&ledger.frames(), &mut broker);
-            prop_assert_eq!(ledger.decided(), 0);
+            prop_assert_eq!(ledger.pending(), 0);
             for (settled, settlement) in broker.iter().zip(&settlements) {
                 let expected = match settlement {
                     Settlement::Requeued => Some(Requeue),

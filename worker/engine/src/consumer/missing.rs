@@ -1,7 +1,8 @@
-//! Queues that a copy was returned from, until they are there again.
+//! Queues and exchanges that copies of tasks cannot reach because they do not exist.
 //!
-//! A copy that no queue takes keeps its task here. The worker declares its topology again and publishes again;
-//! where it may not declare, readiness and a metric name the queue until somebody else has.
+//! The broker returns a copy that it cannot route, and the copy's task waits on this worker. The worker declares
+//! its topology again and publishes again. If it may not declare, readiness and a metric name the queue until it
+//! exists.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -19,48 +20,48 @@ use tokio::{
 
 use super::connection::{ConsumerConnection, RestoreError};
 
-/// Between two looks whether a missing queue is back.
-const PROBE: Duration = Duration::from_secs(2);
-/// Names that are remembered and shown; a foreign header may name any queue.
-const MOST: usize = 64;
+/// Time between two checks whether a missing queue exists again.
+const PROBE_INTERVAL: Duration = Duration::from_secs(2);
+/// Bound for remembered and reported names, because a foreign header may name any queue.
+const MAX_NAMES: usize = 64;
 
-/// What is asked of a broker about its queues.
-pub(crate) trait Queues: Send + Sync + 'static {
-    /// Declares what is missing of the worker's topology; says why it cannot.
-    fn restore(&self) -> impl Future<Output = Result<(), RestoreError>> + Send;
+/// The broker operations of [`MissingQueues`].
+pub(crate) trait QueueAdmin: Send + Sync + 'static {
+    /// Declares the missing parts of the worker's topology.
+    fn restore_topology(&self) -> impl Future<Output = Result<(), RestoreError>> + Send;
 
-    /// Whether a queue is there; nothing when the broker cannot be asked.
-    fn exists(&self, queue: &str) -> impl Future<Output = Option<bool>> + Send;
+    /// Whether a queue exists. `None` if the broker does not answer.
+    fn queue_exists(&self, queue: &str) -> impl Future<Output = Option<bool>> + Send;
 }
 
-impl Queues for ConsumerConnection {
-    async fn restore(&self) -> Result<(), RestoreError> {
-        ConsumerConnection::restore(self).await
+impl QueueAdmin for ConsumerConnection {
+    async fn restore_topology(&self) -> Result<(), RestoreError> {
+        ConsumerConnection::restore_topology(self).await
     }
 
-    async fn exists(&self, queue: &str) -> Option<bool> {
-        ConsumerConnection::exists(self, queue).await
+    async fn queue_exists(&self, queue: &str) -> Option<bool> {
+        ConsumerConnection::queue_exists(self, queue).await
     }
 }
 
 /// The queues and exchanges that copies could not reach.
 pub(crate) struct MissingQueues<Q = ConsumerConnection> {
-    queues: Q,
+    broker: Q,
     gauge: IntGaugeVec,
     state: Mutex<State>,
-    /// When what was last looked for, by the begin of the look: one serves all that waited for it.
-    looked: AsyncMutex<HashMap<PublishTarget, Instant>>,
+    /// When the last check of each name started. A check serves all callers that came before its start.
+    last_checks: AsyncMutex<HashMap<PublishTarget, Instant>>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Why each is not back.
+    /// Each missing name, and why it could not be declared.
     missing: BTreeMap<PublishTarget, String>,
-    /// Whether they are looked for at intervals.
+    /// Whether a [`probe`] task runs.
     probing: bool,
 }
 
-/// What a message is published to.
+/// The queue or exchange that a message is published to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum PublishTarget {
     Queue(String),
@@ -89,105 +90,107 @@ impl PublishTarget {
     }
 }
 
-impl<Q: Queues> MissingQueues<Q> {
-    /// None is missing so far. Once for each registry.
-    pub(crate) fn new(queues: Q, registry: &Registry) -> Arc<Self> {
+impl<Q: QueueAdmin> MissingQueues<Q> {
+    /// Registers the metric; once per registry.
+    pub(crate) fn new(broker: Q, registry: &Registry) -> Arc<Self> {
         let opts = Opts::new(
             "garenne_queue_missing",
-            "1 while copies of tasks cannot reach this queue or exchange of the worker's, because it is not there.",
+            "1 while copies of tasks cannot reach this queue or exchange because it does not exist.",
         );
         let gauge = IntGaugeVec::new(opts, &["queue"]).expect("the metric's name and labels are valid");
         registry.register(Box::new(gauge.clone())).expect("each metric is registered once");
-        Arc::new(Self { queues, gauge, state: Mutex::default(), looked: AsyncMutex::default() })
+        Arc::new(Self { broker, gauge, state: Mutex::default(), last_checks: AsyncMutex::default() })
     }
 
-    /// Why copies cannot be published, for an operator.
+    /// Describes each missing queue or exchange for the readiness check.
     pub(crate) fn problems(&self) -> Vec<String> {
         let state = self.state();
-        let problem =
-            |(it, why): (&PublishTarget, &String)| format!("{} {:?} is missing: {why}", it.kind(), it.name());
+        let problem = |(target, reason): (&PublishTarget, &String)| {
+            format!("{} {:?} is missing: {reason}", target.kind(), target.name())
+        };
         state.missing.iter().map(problem).collect()
     }
 
-    /// Makes sure that these can be published to again, as far as this user may.
+    /// Declares these queues and exchanges again, as far as the user's permissions allow.
     pub(crate) async fn restore(self: &Arc<Self>, targets: impl IntoIterator<Item = &Target>) {
-        let entrances: BTreeSet<_> = targets.into_iter().map(PublishTarget::of).collect();
-        for entrance in entrances {
-            self.restore_one(entrance).await;
+        let targets: BTreeSet<_> = targets.into_iter().map(PublishTarget::of).collect();
+        for target in targets {
+            self.restore_one(target).await;
         }
     }
 
-    async fn restore_one(self: &Arc<Self>, entrance: PublishTarget) {
-        let asked = Instant::now();
-        let mut looked = self.looked.lock().await;
-        if looked.get(&entrance).is_some_and(|begun| *begun >= asked) {
+    async fn restore_one(self: &Arc<Self>, target: PublishTarget) {
+        let called = Instant::now();
+        let mut last_checks = self.last_checks.lock().await;
+        if last_checks.get(&target).is_some_and(|started| *started >= called) {
             return;
         }
-        let begun = Instant::now();
-        let restored = self.queues.restore().await;
-        let there = match &entrance {
-            PublishTarget::Queue(queue) => self.queues.exists(queue).await,
-            // A look at it says nothing of the bindings that it needs.
+        let started = Instant::now();
+        let restored = self.broker.restore_topology().await;
+        let exists = match &target {
+            PublishTarget::Queue(queue) => self.broker.queue_exists(queue).await,
+            // An exchange is reachable only with its bindings, which a passive declaration does not check.
             PublishTarget::Exchange(_) => match restored {
                 Ok(()) => Some(true),
                 Err(RestoreError::Refused(_)) => Some(false),
-                Err(RestoreError::Unasked) => None,
+                Err(RestoreError::Unavailable) => None,
             },
         };
-        match there {
-            Some(true) => self.found(&entrance),
+        match exists {
+            Some(true) => self.mark_restored(&target),
             Some(false) => {
-                let why = match restored {
-                    Err(RestoreError::Refused(why)) => why,
-                    Ok(()) => "this worker's settings have no such queue".to_owned(),
-                    Err(RestoreError::Unasked) => "it cannot be declared now".to_owned(),
+                let reason = match restored {
+                    Err(RestoreError::Refused(reason)) => reason,
+                    Ok(()) => "this worker's settings do not declare it".to_owned(),
+                    Err(RestoreError::Unavailable) => "the broker cannot be reached to declare it".to_owned(),
                 };
-                self.note(&entrance, why);
+                self.mark_missing(&target, reason);
             }
             None => {}
         }
-        if looked.len() >= MOST {
-            looked.clear();
+        if last_checks.len() >= MAX_NAMES {
+            last_checks.clear();
         }
-        looked.insert(entrance, begun);
+        last_checks.insert(target, started);
     }
 
-    fn found(&self, entrance: &PublishTarget) {
-        if self.state().missing.remove(entrance).is_some() {
-            self.show(entrance, 0);
-            tracing::info!(queue = entrance.name(), "the missing {} is there again", entrance.kind());
+    fn mark_restored(&self, target: &PublishTarget) {
+        if self.state().missing.remove(target).is_some() {
+            self.set_gauge(target, 0);
+            tracing::info!(queue = target.name(), "missing {} exists again", target.kind());
         }
     }
 
-    fn note(self: &Arc<Self>, entrance: &PublishTarget, why: String) {
+    fn mark_missing(self: &Arc<Self>, target: &PublishTarget, reason: String) {
         let mut state = self.state();
-        if state.missing.len() >= MOST && !state.missing.contains_key(entrance) {
-            tracing::warn!(queue = entrance.name(), why, "missing, and too many others are to show it");
+        if state.missing.len() >= MAX_NAMES && !state.missing.contains_key(target) {
+            let (queue, kind) = (target.name(), target.kind());
+            tracing::warn!(queue, reason, limit = MAX_NAMES, "{kind} is missing; too many to report it");
             return;
         }
-        if state.missing.insert(entrance.clone(), why.clone()).is_none() {
-            tracing::error!(queue = entrance.name(), why, "tasks wait for a missing {}", entrance.kind());
+        if state.missing.insert(target.clone(), reason.clone()).is_none() {
+            tracing::error!(queue = target.name(), reason, "tasks wait for a missing {}", target.kind());
         }
-        self.show(entrance, 1);
+        self.set_gauge(target, 1);
         if !std::mem::replace(&mut state.probing, true) {
             tokio::spawn(probe(Arc::downgrade(self)));
         }
     }
 
-    fn show(&self, entrance: &PublishTarget, missing: i64) {
-        self.gauge.with_label_values(&[entrance.name()]).set(missing);
+    fn set_gauge(&self, target: &PublishTarget, missing: i64) {
+        self.gauge.with_label_values(&[target.name()]).set(missing);
     }
 
-    /// Looks for all of them; answers whether any is still missing.
-    async fn look(&self) -> bool {
+    /// Checks all missing names. Returns whether any is still missing.
+    async fn check_all(&self) -> bool {
         let missing: Vec<_> = self.state().missing.keys().cloned().collect();
-        for entrance in missing {
-            let there = match &entrance {
-                PublishTarget::Queue(queue) => self.queues.exists(queue).await == Some(true),
-                PublishTarget::Exchange(_) => self.queues.restore().await.is_ok(),
+        for target in missing {
+            let exists = match &target {
+                PublishTarget::Queue(queue) => self.broker.queue_exists(queue).await == Some(true),
+                PublishTarget::Exchange(_) => self.broker.restore_topology().await.is_ok(),
             };
-            if there {
-                self.found(&entrance);
+            if exists {
+                self.mark_restored(&target);
             }
         }
         let mut state = self.state();
@@ -200,12 +203,13 @@ impl<Q: Queues> MissingQueues<Q> {
     }
 }
 
-/// Looks at intervals until none is missing: the task that found one missing may be gone by then.
-async fn probe<Q: Queues>(of: Weak<MissingQueues<Q>>) {
+/// Checks the missing names at intervals until none is left. The task whose copy was returned may be gone by
+/// then, so this runs as a task of its own.
+async fn probe<Q: QueueAdmin>(missing: Weak<MissingQueues<Q>>) {
     loop {
-        sleep(PROBE).await;
-        let Some(queues) = of.upgrade() else { return };
-        if !queues.look().await {
+        sleep(PROBE_INTERVAL).await;
+        let Some(missing) = missing.upgrade() else { return };
+        if !missing.check_all().await {
             return;
         }
     }
@@ -217,136 +221,144 @@ mod tests {
 
     use super::*;
 
-    /// A broker where one queue may be missing, and may be declared or not.
+    /// A broker on which every queue except `foreign` can be created and deleted.
     #[derive(Default)]
-    struct Fake {
-        there: AtomicBool,
-        silent: AtomicBool,
+    struct FakeBroker {
+        queue_exists: AtomicBool,
+        unavailable: AtomicBool,
         may_declare: bool,
-        declared: AtomicUsize,
-        looks: AtomicUsize,
+        declarations: AtomicUsize,
+        queue_checks: AtomicUsize,
     }
 
-    impl Queues for Arc<Fake> {
-        async fn restore(&self) -> Result<(), RestoreError> {
+    impl QueueAdmin for Arc<FakeBroker> {
+        async fn restore_topology(&self) -> Result<(), RestoreError> {
             tokio::task::yield_now().await;
-            self.declared.fetch_add(1, Ordering::Relaxed);
-            if self.silent.load(Ordering::Relaxed) {
-                return Err(RestoreError::Unasked);
+            self.declarations.fetch_add(1, Ordering::Relaxed);
+            if self.unavailable.load(Ordering::Relaxed) {
+                return Err(RestoreError::Unavailable);
             }
             if !self.may_declare {
                 return Err(RestoreError::Refused("this user may not create it".into()));
             }
-            self.there.store(true, Ordering::Relaxed);
+            self.queue_exists.store(true, Ordering::Relaxed);
             Ok(())
         }
 
-        async fn exists(&self, queue: &str) -> Option<bool> {
-            self.looks.fetch_add(1, Ordering::Relaxed);
-            let there = queue != "foreign" && self.there.load(Ordering::Relaxed);
-            (!self.silent.load(Ordering::Relaxed)).then_some(there)
+        async fn queue_exists(&self, queue: &str) -> Option<bool> {
+            self.queue_checks.fetch_add(1, Ordering::Relaxed);
+            let exists = queue != "foreign" && self.queue_exists.load(Ordering::Relaxed);
+            (!self.unavailable.load(Ordering::Relaxed)).then_some(exists)
         }
     }
 
-    fn missing(fake: &Arc<Fake>) -> (Arc<MissingQueues<Arc<Fake>>>, Registry) {
+    fn missing(fake: &Arc<FakeBroker>) -> (Arc<MissingQueues<Arc<FakeBroker>>>, Registry) {
         let registry = Registry::new();
         (MissingQueues::new(Arc::clone(fake), &registry), registry)
     }
 
-    fn shown(registry: &Registry) -> Vec<(String, i64)> {
+    fn gauges(registry: &Registry) -> Vec<(String, i64)> {
         let families = registry.gather();
         let metrics = families.iter().flat_map(|family| family.get_metric());
         metrics.map(|it| (it.get_label()[0].value().to_owned(), it.get_gauge().get_value() as i64)).collect()
     }
 
-    fn dead() -> Target {
+    fn dead_letter_queue() -> Target {
         Target::queue("dead".into())
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_queue_that_may_be_declared_is_there_again_at_once() {
-        let fake = Arc::new(Fake { may_declare: true, ..Fake::default() });
+    async fn a_missing_queue_is_declared_at_once() {
+        let fake = Arc::new(FakeBroker { may_declare: true, ..FakeBroker::default() });
         let (missing, registry) = missing(&fake);
-        missing.restore(&[dead(), dead()]).await;
-        assert_eq!(fake.declared.load(Ordering::Relaxed), 1, "two messages for one queue");
-        assert_eq!((missing.problems().len(), shown(&registry).len()), (0, 0));
+        missing.restore(&[dead_letter_queue(), dead_letter_queue()]).await;
+        assert_eq!(
+            fake.declarations.load(Ordering::Relaxed),
+            1,
+            "one declaration for two messages to one queue"
+        );
+        assert_eq!((missing.problems().len(), gauges(&registry).len()), (0, 0));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_may_not_be_declared_is_named_until_it_is_back() {
-        let fake = Arc::new(Fake::default());
+    async fn a_queue_that_cannot_be_declared_is_reported_until_it_exists() {
+        let fake = Arc::new(FakeBroker::default());
         let (missing, registry) = missing(&fake);
-        missing.restore(&[dead()]).await;
+        missing.restore(&[dead_letter_queue()]).await;
         assert_eq!(missing.problems(), [r#"queue "dead" is missing: this user may not create it"#]);
-        assert_eq!(shown(&registry), [("dead".to_owned(), 1)]);
-        sleep(PROBE * 3 + PROBE / 2).await;
-        assert_eq!(fake.looks.load(Ordering::Relaxed), 4, "one probe looks every two seconds");
-        fake.there.store(true, Ordering::Relaxed);
-        sleep(PROBE).await;
-        assert_eq!((missing.problems().len(), shown(&registry)), (0, vec![("dead".to_owned(), 0)]));
-        sleep(PROBE * 5).await;
-        assert_eq!(fake.looks.load(Ordering::Relaxed), 5, "nothing is looked for any longer");
-        fake.there.store(false, Ordering::Relaxed);
-        missing.restore(&[dead()]).await;
-        sleep(PROBE + PROBE / 2).await;
-        assert_eq!(fake.looks.load(Ordering::Relaxed), 7, "the probe begins again");
+        assert_eq!(gauges(&registry), [("dead".to_owned(), 1)]);
+        sleep(PROBE_INTERVAL * 3 + PROBE_INTERVAL / 2).await;
+        assert_eq!(
+            fake.queue_checks.load(Ordering::Relaxed),
+            4,
+            "one check by restore and one by each probe"
+        );
+        fake.queue_exists.store(true, Ordering::Relaxed);
+        sleep(PROBE_INTERVAL).await;
+        assert_eq!((missing.problems().len(), gauges(&registry)), (0, vec![("dead".to_owned(), 0)]));
+        sleep(PROBE_INTERVAL * 5).await;
+        assert_eq!(fake.queue_checks.load(Ordering::Relaxed), 5, "the probe ends");
+        fake.queue_exists.store(false, Ordering::Relaxed);
+        missing.restore(&[dead_letter_queue()]).await;
+        sleep(PROBE_INTERVAL + PROBE_INTERVAL / 2).await;
+        assert_eq!(fake.queue_checks.load(Ordering::Relaxed), 7, "the probe starts again");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_look_serves_all_that_wait_for_it() {
-        let fake = Arc::new(Fake::default());
+    async fn one_check_serves_all_callers_that_wait_for_it() {
+        let fake = Arc::new(FakeBroker::default());
         let (missing, _) = missing(&fake);
-        let target = dead();
+        let target = dead_letter_queue();
         let waiting = (0..100).map(|_| missing.restore([&target]));
         futures_util::future::join_all(waiting).await;
-        // Those that asked while the first look was under way have the next one's answer.
-        assert!(fake.declared.load(Ordering::Relaxed) <= 2, "{:?}", fake.declared);
+        // Callers that came during the first check share the second.
+        assert!(fake.declarations.load(Ordering::Relaxed) <= 2, "{:?}", fake.declarations);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_queue_that_is_no_part_of_the_topology_is_said_to_be_unknown() {
-        let fake = Arc::new(Fake { may_declare: true, ..Fake::default() });
+    async fn a_queue_outside_the_topology_is_reported_as_unknown() {
+        let fake = Arc::new(FakeBroker { may_declare: true, ..FakeBroker::default() });
         let (missing, _) = missing(&fake);
         missing.restore(&[Target::queue("foreign".into())]).await;
         assert_eq!(
             missing.problems(),
-            [r#"queue "foreign" is missing: this worker's settings have no such queue"#]
+            [r#"queue "foreign" is missing: this worker's settings do not declare it"#]
         );
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_broker_that_does_not_answer_misses_nothing_and_finds_nothing() {
-        let fake = Arc::new(Fake { silent: true.into(), ..Fake::default() });
+    async fn an_unavailable_broker_changes_nothing() {
+        let fake = Arc::new(FakeBroker { unavailable: true.into(), ..FakeBroker::default() });
         let (missing, _) = missing(&fake);
-        let divider = Target::exchange("shards.fast".into(), "kind".into());
-        missing.restore([&dead(), &divider]).await;
+        let shards_exchange = Target::exchange("shards.fast".into(), "kind".into());
+        missing.restore([&dead_letter_queue(), &shards_exchange]).await;
         assert!(missing.problems().is_empty());
-        fake.silent.store(false, Ordering::Relaxed);
+        fake.unavailable.store(false, Ordering::Relaxed);
         sleep(Duration::from_millis(1)).await;
-        missing.restore(&[dead()]).await;
-        fake.silent.store(true, Ordering::Relaxed);
-        sleep(PROBE * 2).await;
+        missing.restore(&[dead_letter_queue()]).await;
+        fake.unavailable.store(true, Ordering::Relaxed);
+        sleep(PROBE_INTERVAL * 2).await;
         assert_eq!(missing.problems().len(), 1);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_exchange_is_back_once_the_topology_is() {
-        let fake = Arc::new(Fake::default());
+    async fn an_exchange_is_checked_by_declaring_the_topology() {
+        let fake = Arc::new(FakeBroker::default());
         let (missing, _) = missing(&fake);
-        let divider = Target::exchange("shards.fast".into(), "kind".into());
-        missing.restore([&divider]).await;
+        let shards_exchange = Target::exchange("shards.fast".into(), "kind".into());
+        missing.restore([&shards_exchange]).await;
         assert_eq!(missing.problems(), [r#"exchange "shards.fast" is missing: this user may not create it"#]);
-        assert_eq!(fake.looks.load(Ordering::Relaxed), 0, "a look at it as at a queue would say nothing");
+        assert_eq!(fake.queue_checks.load(Ordering::Relaxed), 0, "an exchange is not checked as a queue");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn foreign_names_do_not_fill_the_memory() {
-        let fake = Arc::new(Fake::default());
+    async fn the_number_of_remembered_names_is_bounded() {
+        let fake = Arc::new(FakeBroker::default());
         let (missing, registry) = missing(&fake);
-        for n in 0..2 * MOST {
+        for n in 0..2 * MAX_NAMES {
             missing.restore(&[Target::queue(format!("foreign-{n}"))]).await;
         }
-        assert_eq!((missing.problems().len(), shown(&registry).len()), (MOST, MOST));
-        assert!(missing.looked.lock().await.len() <= MOST);
+        assert_eq!((missing.problems().len(), gauges(&registry).len()), (MAX_NAMES, MAX_NAMES));
+        assert!(missing.last_checks.lock().await.len() <= MAX_NAMES);
     }
 }

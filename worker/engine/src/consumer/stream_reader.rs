@@ -1,4 +1,4 @@
-//! Reads a stream from its beginning and goes on reading it, over as many channels as that takes.
+//! Reads a RabbitMQ stream from its beginning and follows it, across reconnects.
 
 use std::time::Duration;
 
@@ -18,21 +18,27 @@ use super::{
     reply::{self, ACCESS_REFUSED, NOT_FOUND},
 };
 
-/// Records on their way at once.
+/// Unacknowledged records at a time. A stream consumer needs a prefetch.
 const PREFETCH: u16 = 200;
 
 /// How far a reader has come.
 #[derive(Clone, Debug)]
 pub(crate) enum Progress {
-    /// The mark has not been read.
+    /// The reader's mark has not been read.
     Behind {
-        /// What it waits for, once something went wrong.
+        /// The last error, if there was one.
         problem: Option<String>,
     },
-    /// The broker did not let it read before it had caught up once: waiting will not help.
+    /// The broker refused the first read; waiting does not help.
     Denied(BrokerError),
-    /// All is read that was there when the mark was set.
+    /// All records that existed when the mark was published have been read.
     CaughtUp,
+}
+
+impl Progress {
+    const fn is_behind(&self) -> bool {
+        matches!(self, Self::Behind { .. })
+    }
 }
 
 impl Default for Progress {
@@ -41,37 +47,42 @@ impl Default for Progress {
     }
 }
 
-/// Where a reader stands in its stream.
+/// A reader's position in its stream.
 #[derive(Default)]
 struct Position {
-    /// The next offset; the beginning when there is none.
+    /// The offset of the next record. `None` stands for the first record.
     next: Option<i64>,
 }
 
-/// Hands every record of `stream` to `take`, in order and for ever; a stream that was made anew is read
-/// from its beginning. `take` answers whether this record is the reader's own mark: what was there when it
-/// was set is read then, and `progress` turns to [`Progress::CaughtUp`]. The broker's count of a stream's
-/// messages says no such thing; it may be older or newer than what is delivered.
+/// Passes every record of `stream` to `on_record`, in order; never returns. A stream that was deleted and created
+/// again is read from its beginning.
+///
+/// `on_record` returns whether the record is the mark that this worker published. Everything that existed when the
+/// mark was published has been read by then, and `progress` becomes [`Progress::CaughtUp`]. The broker's message
+/// count of the stream cannot serve for this: it may be older or newer than what has been delivered.
 pub(crate) async fn follow(
-    link: ConsumerConnection,
+    connection: ConsumerConnection,
     stream: String,
     progress: watch::Sender<Progress>,
-    mut take: impl FnMut(&[u8]) -> bool,
+    mut on_record: impl FnMut(&[u8]) -> bool,
 ) {
     let mut backoff = Backoff::reconnect();
     let mut position = Position::default();
     loop {
-        let problem = match link.channel(PREFETCH).await {
+        let problem = match connection.channel(PREFETCH).await {
             Ok((_connection, channel)) => {
-                let skipped = link.unreadable(&stream);
-                let mut take = |record: &Delivery| {
-                    let Some(problem) = unreadable(&record.properties) else { return take(&record.data) };
+                let skipped = connection.unreadable(&stream);
+                let mut on_record = |record: &Delivery| {
+                    let Some(problem) = unreadable(&record.properties) else {
+                        return on_record(&record.data);
+                    };
                     skipped.inc();
-                    tracing::warn!(stream, problem, "skipped a record that cannot be read");
+                    tracing::warn!(stream, problem, "skipped an unreadable record");
                     false
                 };
-                match read(&channel, &stream, &mut position, &progress, &mut backoff, &mut take).await {
-                    // Cancelled by the broker: the stream is gone, and offsets mean nothing in the next.
+                match read(&channel, &stream, &mut position, &progress, &mut backoff, &mut on_record).await {
+                    // The broker cancelled the consumer: the stream is deleted. Offsets do not carry over to a
+                    // new stream of the same name.
                     Ok(()) => {
                         position.next = None;
                         "the stream was deleted".to_owned()
@@ -80,9 +91,12 @@ pub(crate) async fn follow(
                         match reply::code(&error) {
                             Some(NOT_FOUND) => {
                                 position.next = None;
-                                link.mend().await;
+                                connection.redeclare_topology().await;
                             }
-                            Some(ACCESS_REFUSED) => deny(&progress, link.explain(&error)),
+                            Some(ACCESS_REFUSED) => {
+                                let denied = Progress::Denied(connection.explain(&error));
+                                update_if_behind(&progress, denied);
+                            }
                             _ => {}
                         }
                         error.to_string()
@@ -92,23 +106,18 @@ pub(crate) async fn follow(
             Err(error) => error.to_string(),
         };
         let wait: Duration = backoff.next_wait();
-        tracing::debug!(stream, problem, ?wait, "not reading, will try again");
-        progress.send_if_modified(|progress| {
-            let behind = matches!(progress, Progress::Behind { .. });
-            if behind {
-                *progress = Progress::Behind { problem: Some(problem) };
-            }
-            behind
-        });
+        tracing::debug!(stream, problem, ?wait, "cannot read the stream, retrying");
+        update_if_behind(&progress, Progress::Behind { problem: Some(problem) });
         tokio::time::sleep(wait).await;
     }
 }
 
-fn deny(progress: &watch::Sender<Progress>, denied: BrokerError) {
+/// Replaces the progress unless the reader has caught up or was denied.
+fn update_if_behind(progress: &watch::Sender<Progress>, update: Progress) {
     progress.send_if_modified(|progress| {
-        let behind = matches!(progress, Progress::Behind { .. });
+        let behind = progress.is_behind();
         if behind {
-            *progress = Progress::Denied(denied);
+            *progress = update;
         }
         behind
     });
@@ -120,7 +129,7 @@ async fn read(
     position: &mut Position,
     progress: &watch::Sender<Progress>,
     backoff: &mut Backoff,
-    take: &mut impl FnMut(&Delivery) -> bool,
+    on_record: &mut impl FnMut(&Delivery) -> bool,
 ) -> Result<(), lapin::Error> {
     let mut arguments = FieldTable::default();
     let offset = position.next.map_or_else(|| header::long("first"), AMQPValue::LongLongInt);
@@ -131,15 +140,15 @@ async fn read(
     while let Some(record) = records.next().await {
         let record = record?;
         backoff.reset();
-        // Credit comes back by acks; a stream keeps its records all the same.
+        // An ack returns credit to the broker; it does not remove the record from the stream.
         channel.basic_ack(record.delivery_tag, BasicAckOptions::default()).await?;
         let offset = header::get(record.properties.headers(), "x-stream-offset").and_then(header::integer);
-        // A chunk is delivered whole: what lies before the asked offset was read before.
+        // The broker delivers whole chunks, which may begin before the requested offset.
         if offset.zip(position.next).is_some_and(|(offset, next)| offset < next) {
             continue;
         }
         position.next = offset.map(|offset| offset + 1).or(position.next);
-        if take(&record) {
+        if on_record(&record) {
             progress.send_replace(Progress::CaughtUp);
         }
     }

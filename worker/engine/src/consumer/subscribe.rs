@@ -1,4 +1,4 @@
-//! Consumes one queue, for as long as the worker wants it, over as many channels as that takes.
+//! Consumes one queue for as long as the worker wants it, across channels and connections.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::{
     ack_writer::{self, AckWriter},
-    admission::Admission,
+    admission::AdmissionBackoff,
     channel_generation::ChannelGeneration,
     coalescer::{DeliveryCoalescer, TickClock},
     connection::ConsumerConnection,
@@ -28,14 +28,24 @@ use super::{
 };
 use crate::supervise::{Panics, caught};
 
-/// Whether new messages are wanted.
+/// Largest number of deliveries that are passed on together. Each wake-up of the pool costs as much as several
+/// tasks, so all deliveries that are ready share one.
+const MAX_CHUNK: usize = 64;
+
+/// How often a quiet subscriber checks whether its channel is open.
+const CHANNEL_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The error of a channel whose ack writer has ended.
+const NO_SETTLEMENTS: &str = "the channel can send no more settlements";
+
+/// Whether the worker wants new messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Intake {
-    /// Yes.
+    /// Messages are consumed.
     Open,
-    /// Not now: the channel stays, and what was delivered goes on.
+    /// No messages are consumed for now. The channel stays open and delivered tasks go on.
     Quiet,
-    /// Never again.
+    /// No messages are consumed any more.
     Closed,
 }
 
@@ -43,56 +53,67 @@ pub(crate) enum Intake {
 #[derive(Clone, Debug)]
 pub(crate) struct Subscription {
     pub(crate) queue: String,
-    /// Messages delivered and not settled, at most.
+    /// Largest number of unsettled deliveries.
     pub(crate) prefetch: u16,
-    /// Shown in the broker's listings.
+    /// The consumer tag, which the broker lists.
     pub(crate) tag: String,
-    /// When deliveries and decisions that wait for company are looked at.
+    /// Ticks for coalescing deliveries and settlements.
     pub(crate) clock: TickClock,
 }
 
 impl Subscription {
-    /// One for each of a lane's queues. They share its prefetch as evenly as it can be divided, so that no
-    /// queue takes another's places; there must be one for each at least.
+    /// One subscription for each queue of a lane.
+    ///
+    /// The queues share the lane's prefetch as evenly as possible, so that none takes another's share. The
+    /// prefetch must be at least the number of queues.
     pub(crate) fn for_queues(queues: Vec<String>, prefetch: u16, tag: &str) -> Vec<Self> {
         let (count, clock) = (queues.len(), TickClock::new(queues.len()));
         let share = |shard: usize| {
-            let whole = usize::from(prefetch);
-            u16::try_from(whole / count + usize::from(shard < whole % count)).expect("a part of a u16")
+            let prefetch = usize::from(prefetch);
+            u16::try_from(prefetch / count + usize::from(shard < prefetch % count)).expect("a part of a u16")
         };
-        let of = |(shard, queue): (usize, String)| Self {
+        let subscription = |(shard, queue): (usize, String)| Self {
             queue,
             prefetch: share(shard),
             tag: if shard == 0 { tag.to_owned() } else { format!("{tag}.{shard}") },
             clock,
         };
-        queues.into_iter().enumerate().map(of).collect()
+        queues.into_iter().enumerate().map(subscription).collect()
     }
 }
 
-/// How a channel came to its end.
+/// How a channel ended.
 enum ChannelEnd {
-    /// Everything is settled, the channel is closed, nothing more is wanted.
+    /// The intake is closed, every delivery is settled, and the channel is closed.
     Drained,
-    /// The channel or its connection died.
-    Broken(String),
+    /// The channel or its connection failed.
+    Failed(String),
 }
 
-/// Consumes one queue until the intake is closed and everything delivered is settled.
+/// What the consumer loop reacts to.
+enum ConsumerEvent {
+    Deliveries(Option<Result<Vec<Delivery>, TryReadyChunksError<Delivery, lapin::Error>>>),
+    WatchdogDue,
+    IntakeChanged,
+}
+
+/// Consumes one queue until the intake is closed and every delivery is settled.
 pub(crate) struct Subscriber<F> {
-    pub(crate) link: ConsumerConnection,
+    pub(crate) connection: ConsumerConnection,
     pub(crate) subscription: Subscription,
     pub(crate) counters: SettlementCounters,
     pub(crate) intake: watch::Receiver<Intake>,
-    /// Told why the queue is not being consumed; nothing while it is.
-    pub(crate) trouble: watch::Sender<Option<String>>,
-    /// Told when the broker denies the first attempt: a right that was never there does not come by
-    /// waiting, one that was taken away may come back.
+    /// Why the queue is not being consumed; `None` while it is.
+    pub(crate) problem: watch::Sender<Option<String>>,
+    /// Reports that the broker denied the first attempt to consume.
+    ///
+    /// A permission that was missing from the start does not appear by waiting. One that was revoked later may be
+    /// granted again, so this is `None` after the first success.
     pub(crate) denied: Option<mpsc::Sender<BrokerError>>,
-    /// Takes what was delivered, in order; while it waits nothing more is taken, and the prefetch bounds what
-    /// piles up. Answers the message of a panic, where one of the deliveries made it panic.
+    /// Accepts deliveries in order. The subscriber takes no more until it completes, and the prefetch bounds what
+    /// waits meanwhile. Returns the panic message if a delivery caused a panic.
     pub(crate) accept: F,
-    /// The ack_writers of its channels.
+    /// The ack writers of the subscriber's channels.
     pub(crate) ack_writers: TaskTracker,
     pub(crate) panics: Panics,
 }
@@ -102,178 +123,188 @@ where
     F: Fn(Vec<Delivery>) -> R,
     R: Future<Output = Result<(), String>>,
 {
-    /// Called again after a panic in it, it begins with a new channel.
+    /// Consumes the queue. After a panic it may be called again and opens a new channel.
     pub(crate) async fn run(&mut self) {
         let mut backoff = Backoff::reconnect();
-        while wanted(&self.intake) != Intake::Closed {
-            let problem = match self.link.channel(self.subscription.prefetch).await {
-                Ok((_connection, channel)) => match self.one_epoch(channel, &mut backoff).await {
+        while current_intake(&self.intake) != Intake::Closed {
+            let problem = match self.connection.channel(self.subscription.prefetch).await {
+                Ok((_connection, channel)) => match self.run_channel(channel, &mut backoff).await {
                     ChannelEnd::Drained => return,
-                    ChannelEnd::Broken(problem) => problem,
+                    ChannelEnd::Failed(problem) => problem,
                 },
                 Err(error) => error.to_string(),
             };
             let wait = backoff.next_wait();
-            tracing::warn!(queue = self.subscription.queue, problem, ?wait, "not consuming, will try again");
-            self.trouble.send_replace(Some(problem));
+            tracing::warn!(queue = self.subscription.queue, problem, ?wait, "cannot consume, retrying");
+            self.problem.send_replace(Some(problem));
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
-                () = until(&mut self.intake, |intake| intake == Intake::Closed) => {}
+                () = wait_for_intake(&mut self.intake, |intake| intake == Intake::Closed) => {}
             }
         }
     }
 
-    async fn one_epoch(&mut self, channel: Channel, backoff: &mut Backoff) -> ChannelEnd {
-        let batch = ack_writer::batch(&self.subscription);
-        let generation = Arc::new(ChannelGeneration::new(self.counters.clone(), batch));
+    /// Consumes on one channel until it fails or the intake is closed, then waits for its ack writer.
+    async fn run_channel(&mut self, channel: Channel, backoff: &mut Backoff) -> ChannelEnd {
+        let batch_size = ack_writer::batch_size(&self.subscription);
+        let generation = Arc::new(ChannelGeneration::new(self.counters.clone(), batch_size));
         let (drain, draining) = watch::channel(false);
-        let (ours, counters) = (Arc::clone(&generation), self.counters.clone());
-        let ack_writer = AckWriter::new(channel.clone(), ours, counters, &self.subscription, draining);
-        // An abort of this consumer, or a panic in it, is its ack_writer's end as well.
-        let settling = AbortOnDropHandle::new(self.ack_writers.spawn(ack_writer.run(batch)));
+        let (shared, counters) = (Arc::clone(&generation), self.counters.clone());
+        let ack_writer = AckWriter::new(channel.clone(), shared, counters, &self.subscription, draining);
+        // If this future is dropped or panics, the ack writer is aborted.
+        let ack_writer = AbortOnDropHandle::new(self.ack_writers.spawn(ack_writer.run(batch_size)));
 
-        let ended = loop {
-            let ended = match wanted(&self.intake) {
-                Intake::Closed => break Ok(()),
-                Intake::Quiet => self.idle(&channel, &generation).await,
-                Intake::Open => match self.start(&channel).await {
-                    Ok(consumer) => {
-                        self.trouble.send_replace(None);
-                        self.denied = None;
-                        generation.grant(self.subscription.prefetch);
-                        self.consume(&channel, consumer, &generation).await
-                    }
-                    Err(error) => {
-                        match reply::code(&error) {
-                            Some(NOT_FOUND) => self.link.mend().await,
-                            Some(ACCESS_REFUSED) => {
-                                if let Some(tell) = self.denied.take() {
-                                    // One lane's word is enough.
-                                    let _ = tell.try_send(self.link.explain(&error));
-                                }
-                            }
-                            _ => {}
-                        }
-                        Err(error.to_string())
-                    }
-                },
-            };
-            if ended.is_err() {
-                break ended;
-            }
-        };
-        if ended.is_err() {
+        let consumed = self.consume_until_closed(&channel, &generation).await;
+        if consumed.is_err() {
             generation.end();
         }
         drain.send_replace(true);
-        // The ack_writer ends by itself; a panic in it is a bug worth seeing.
-        let settled = settling.await;
-        // A consumer that the broker accepts may end before it settles anything, again and again.
-        if generation.has_settled() {
+        let settled = ack_writer.await;
+        // The backoff is reset only by a settlement: a channel that consumes but fails before it settles anything
+        // would otherwise be retried without a pause.
+        if generation.has_sent_settlement() {
             backoff.reset();
         }
-        match (ended, settled) {
-            (Ok(()), Ok(mut unheard)) => match channel.close(200, "drained".into()).await {
+        match (consumed, settled) {
+            (Ok(()), Ok(mut unconfirmed)) => match channel.close(200, "drained".into()).await {
                 Ok(()) => {
-                    unheard.arrived();
+                    unconfirmed.confirm_all();
                     ChannelEnd::Drained
                 }
-                Err(error) => ChannelEnd::Broken(error.to_string()),
+                Err(error) => ChannelEnd::Failed(error.to_string()),
             },
-            (Err(problem), Ok(mut unheard)) => {
-                // In the middle of its work a lost connection may or may not have brought the last of them.
-                if wanted(&self.intake) != Intake::Closed {
-                    unheard.arrived();
+            (Err(problem), Ok(mut unconfirmed)) => {
+                // While the worker runs, settlements sent before a connection was lost keep their count: whether
+                // the broker processed the last of them is unknown. At a shutdown they are counted as lost.
+                if current_intake(&self.intake) != Intake::Closed {
+                    unconfirmed.confirm_all();
                 }
-                ChannelEnd::Broken(problem)
+                ChannelEnd::Failed(problem)
             }
             (_, Err(panic)) => {
                 self.panics.count("settlements");
-                ChannelEnd::Broken(format!("the settlement writer ended: {panic}"))
+                ChannelEnd::Failed(format!("the ack writer panicked: {panic}"))
             }
         }
     }
 
-    async fn start(&self, channel: &Channel) -> Result<Consumer, lapin::Error> {
-        let Subscription { queue, tag, .. } = &self.subscription;
-        let options = BasicConsumeOptions::default();
-        channel
-            .basic_consume(queue.as_str().into(), tag.as_str().into(), options, FieldTable::default())
-            .await
+    /// Follows the intake on one channel until the intake is closed.
+    async fn consume_until_closed(
+        &mut self,
+        channel: &Channel,
+        generation: &Arc<ChannelGeneration>,
+    ) -> Result<(), String> {
+        loop {
+            match current_intake(&self.intake) {
+                Intake::Closed => return Ok(()),
+                Intake::Quiet => self.wait_while_quiet(channel, generation).await?,
+                Intake::Open => {
+                    let consumer = self.start_consumer(channel).await?;
+                    self.problem.send_replace(None);
+                    self.denied = None;
+                    generation.add_credit(self.subscription.prefetch);
+                    self.consume(channel, consumer, generation).await?;
+                }
+            }
+        }
     }
 
-    /// Takes deliveries until another intake is wanted; then cancels and takes what was on its way.
+    /// Starts a consumer. It declares a missing queue for the next attempt and reports a missing permission.
+    async fn start_consumer(&mut self, channel: &Channel) -> Result<Consumer, String> {
+        let Subscription { queue, tag, .. } = &self.subscription;
+        let options = BasicConsumeOptions::default();
+        let consumer = channel
+            .basic_consume(queue.as_str().into(), tag.as_str().into(), options, FieldTable::default())
+            .await;
+        match consumer {
+            Ok(consumer) => Ok(consumer),
+            Err(error) => {
+                match reply::code(&error) {
+                    Some(NOT_FOUND) => self.connection.redeclare_topology().await,
+                    Some(ACCESS_REFUSED) => {
+                        if let Some(denied) = self.denied.take() {
+                            // The channel is full if another lane has reported already.
+                            let _ = denied.try_send(self.connection.explain(&error));
+                        }
+                    }
+                    _ => {}
+                }
+                Err(error.to_string())
+            }
+        }
+    }
+
+    /// Takes deliveries until the intake changes, then cancels the consumer and takes those already on their way.
     async fn consume(
         &mut self,
         channel: &Channel,
         consumer: Consumer,
         generation: &Arc<ChannelGeneration>,
     ) -> Result<(), String> {
-        let Self { link, subscription, intake, accept, trouble, panics, .. } = self;
-        let look = || link.ready_messages(&subscription.queue);
-        let mut watchdog = Watchdog::new(subscription.prefetch, Arc::clone(generation), look);
-        let mut admission = Admission::new();
+        let Self { connection, subscription, intake, accept, problem, panics, .. } = self;
+        let ready_messages = || connection.ready_messages(&subscription.queue);
+        let mut watchdog = Watchdog::new(subscription.prefetch, Arc::clone(generation), ready_messages);
+        let mut backoff = AdmissionBackoff::new();
         let tag = consumer.tag();
-        // Made ours one by one: a burst of the client's own would be moved about once more.
-        let unreadable = link.unreadable(&subscription.queue);
-        let ours = consumer.map_ok(|message| {
+        // Messages are converted one by one: a chunk of lapin's large deliveries would be moved once more.
+        let unreadable = connection.unreadable(&subscription.queue);
+        let deliveries = consumer.map_ok(|message| {
             let delivery = Delivery::new(Arc::clone(generation), message);
             if delivery.unreadable.is_some() {
                 unreadable.inc();
             }
             delivery
         });
-        let mut bursts = ours.try_ready_chunks(BURST);
-        let mut company = DeliveryCoalescer::new(subscription.prefetch, subscription.clock);
+        let mut chunks = deliveries.try_ready_chunks(MAX_CHUNK);
+        let mut coalescer = DeliveryCoalescer::new(subscription.prefetch, subscription.clock);
         let mut cancelled = false;
         loop {
+            let reset_at = backoff.reset_at();
             let event = tokio::select! {
                 biased;
-                () = until(intake, |intake| intake != Intake::Open), if !cancelled => Event::Enough,
-                burst = in_company(&company, bursts.next()) => Event::Burst(burst),
-                () = sleep_until(watchdog.due()), if !cancelled => Event::Look,
-                () = generation.over() => return Err("no settlement can be sent any more".into()),
-                () = sleep_until(admission.calm().unwrap_or_else(Instant::now)), if admission.calm().is_some() => {
-                    admission.calmed();
-                    trouble.send_replace(None);
+                () = wait_for_intake(intake, |intake| intake != Intake::Open), if !cancelled => {
+                    ConsumerEvent::IntakeChanged
+                }
+                chunk = coalesced(&coalescer, chunks.next()) => ConsumerEvent::Deliveries(chunk),
+                () = sleep_until(watchdog.next_check()), if !cancelled => ConsumerEvent::WatchdogDue,
+                () = generation.ended() => return Err(NO_SETTLEMENTS.into()),
+                () = sleep_until(reset_at.unwrap_or_else(Instant::now)), if reset_at.is_some() => {
+                    backoff.reset();
+                    problem.send_replace(None);
                     continue;
                 }
             };
             match event {
-                Event::Burst(Some(burst)) => {
-                    let (deliveries, error) = match burst {
+                ConsumerEvent::Deliveries(Some(chunk)) => {
+                    let (deliveries, error) = match chunk {
                         Ok(deliveries) => (deliveries, None),
                         Err(TryReadyChunksError(deliveries, error)) => (deliveries, Some(error)),
                     };
-                    company.took(deliveries.len(), deliveries.len() == BURST, Instant::now());
-                    let admitted = caught(accept(deliveries)).await.and_then(|admitted| admitted);
+                    let more_ready = deliveries.len() == MAX_CHUNK;
+                    coalescer.record_received(deliveries.len(), more_ready, Instant::now());
+                    let accepted = caught(accept(deliveries)).await.and_then(|accepted| accepted);
                     if let Some(error) = error {
                         return Err(error.to_string());
                     }
-                    if let Err(panic) = admitted {
+                    if let Err(panic) = accepted {
                         panics.count("admission");
-                        let wait = admission.panicked(Instant::now());
+                        let wait = backoff.record_panic(Instant::now());
                         let queue = &subscription.queue;
-                        tracing::error!(
-                            queue,
-                            panic,
-                            ?wait,
-                            "the admission of a delivery panicked: it goes back"
-                        );
-                        trouble.send_replace(Some(format!("the admission of a delivery panicked: {panic}")));
+                        tracing::error!(queue, panic, ?wait, "panic while accepting a delivery, requeued it");
+                        problem.send_replace(Some(format!("panic while accepting a delivery: {panic}")));
                         tokio::time::sleep(wait).await;
                     }
                 }
-                Event::Burst(None) if cancelled => return Ok(()),
-                Event::Burst(None) => {
+                ConsumerEvent::Deliveries(None) if cancelled => return Ok(()),
+                ConsumerEvent::Deliveries(None) => {
                     return Err("the broker cancelled the consumer (was the queue deleted?)".into());
                 }
-                Event::Look => {
-                    if watchdog.barks().await {
-                        return Err("messages wait, there is credit, and none is delivered".into());
+                ConsumerEvent::WatchdogDue => {
+                    if watchdog.is_forgotten().await {
+                        return Err("messages are ready, there is credit, but none is delivered".into());
                     }
                 }
-                Event::Enough => {
+                ConsumerEvent::IntakeChanged => {
                     cancelled = true;
                     let cancel = channel.basic_cancel(tag.clone(), BasicCancelOptions::default());
                     cancel.await.map_err(|error| error.to_string())?;
@@ -282,51 +313,44 @@ where
         }
     }
 
-    /// Waits for another intake, or for the channel to die.
-    async fn idle(&mut self, channel: &Channel, generation: &ChannelGeneration) -> Result<(), String> {
-        let mut pulse = tokio::time::interval(PULSE);
+    /// Waits until the intake is no longer quiet.
+    ///
+    /// # Errors
+    /// When the channel fails meanwhile.
+    async fn wait_while_quiet(
+        &mut self,
+        channel: &Channel,
+        generation: &ChannelGeneration,
+    ) -> Result<(), String> {
+        let mut channel_check = tokio::time::interval(CHANNEL_CHECK_INTERVAL);
         loop {
             tokio::select! {
-                () = until(&mut self.intake, |intake| intake != Intake::Quiet) => return Ok(()),
-                () = generation.over() => return Err("no settlement can be sent any more".into()),
-                _ = pulse.tick() => if !channel.status().connected() {
-                    return Err("the channel ended while quiet".into());
+                () = wait_for_intake(&mut self.intake, |intake| intake != Intake::Quiet) => return Ok(()),
+                () = generation.ended() => return Err(NO_SETTLEMENTS.into()),
+                _ = channel_check.tick() => if !channel.status().connected() {
+                    return Err("the channel closed while the worker was quiet".into());
                 }
             }
         }
     }
 }
 
-/// Most deliveries that are taken at once: what the client has at hand is passed on together, because each
-/// waking of the pool costs as much as several tasks.
-const BURST: usize = 64;
-
-/// The next burst, not before its time.
-async fn in_company<B>(company: &DeliveryCoalescer, next: impl Future<Output = B>) -> B {
-    if let Some(time) = company.wait() {
+/// Completes with the next chunk, but not before the coalescer's tick.
+async fn coalesced<C>(coalescer: &DeliveryCoalescer, next_chunk: impl Future<Output = C>) -> C {
+    if let Some(time) = coalescer.wait_until() {
         sleep_until(time).await;
     }
-    next.await
+    next_chunk.await
 }
 
-/// What a consumer waits for.
-enum Event {
-    Burst(Option<Result<Vec<Delivery>, TryReadyChunksError<Delivery, lapin::Error>>>),
-    Look,
-    Enough,
-}
-
-/// How often a quiet consumer looks whether its channel lives.
-const PULSE: Duration = Duration::from_secs(1);
-
-/// What is wanted now; a worker that is gone wants nothing more.
-fn wanted(intake: &watch::Receiver<Intake>) -> Intake {
+/// The current intake. It is closed if the worker dropped the sender.
+fn current_intake(intake: &watch::Receiver<Intake>) -> Intake {
     if intake.has_changed().is_err() { Intake::Closed } else { *intake.borrow() }
 }
 
-async fn until(intake: &mut watch::Receiver<Intake>, holds: impl Fn(Intake) -> bool) {
-    // An error means that the worker is gone, which is as good as closed.
-    let _ = intake.wait_for(|intake| holds(*intake)).await;
+/// Completes when the intake satisfies `condition`, or when the worker dropped the sender.
+async fn wait_for_intake(intake: &mut watch::Receiver<Intake>, condition: impl Fn(Intake) -> bool) {
+    let _ = intake.wait_for(|intake| condition(*intake)).await;
 }
 
 #[cfg(test)]
@@ -334,17 +358,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queues_share_the_prefetch_to_the_last_place() {
+    fn queues_share_the_whole_prefetch_evenly() {
         let shares = |queues: usize, prefetch| {
             let names = (0..queues).map(|n| format!("q{n}")).collect();
-            let shares = Subscription::for_queues(names, prefetch, "w.fast");
-            shares.iter().map(|it| it.prefetch).collect::<Vec<_>>()
+            let subscriptions = Subscription::for_queues(names, prefetch, "w.fast");
+            subscriptions.iter().map(|it| it.prefetch).collect::<Vec<_>>()
         };
         assert_eq!(shares(1, 200), [200]);
         assert_eq!(shares(4, 1000), [250; 4]);
         assert_eq!(shares(3, 200), [67, 67, 66]);
         assert_eq!(shares(4, 4), [1; 4]);
-        let tags = Subscription::for_queues(vec!["a".into(), "b".into()], 2, "w.fast");
-        assert_eq!([&*tags[0].tag, &*tags[1].tag], ["w.fast", "w.fast.1"]);
+        let subscriptions = Subscription::for_queues(vec!["a".into(), "b".into()], 2, "w.fast");
+        assert_eq!([&*subscriptions[0].tag, &*subscriptions[1].tag], ["w.fast", "w.fast.1"]);
     }
 }

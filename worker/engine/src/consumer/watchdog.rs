@@ -1,5 +1,5 @@
-//! Notices a consumer that the broker has forgotten: messages wait, there is credit, and nothing
-//! comes. No error tells of that; only looking does.
+//! Detects a consumer that the broker has forgotten: messages are ready, the consumer has credit, and nothing is
+//! delivered. The broker reports no error in this case.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -7,76 +7,83 @@ use tokio::time::Instant;
 
 use super::channel_generation::ChannelGeneration;
 
-/// How long nothing may come before the queue is looked at, and between two looks.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Looks in a row that must find messages waiting.
-const LOOKS: u32 = 2;
+/// Time without a delivery after which the queue is checked, time between two checks, and timeout of a check.
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// Checks in a row that must find ready messages before the consumer counts as forgotten.
+const MAX_FAILED_CHECKS: u32 = 2;
 
 /// Watches one consumer.
-pub(super) struct Watchdog<L> {
-    /// Answers how many messages are ready in the queue, where that can be told.
-    look: L,
+pub(super) struct Watchdog<R> {
+    /// Returns the number of ready messages in the queue, or `None` if the broker does not tell.
+    ready_messages: R,
     prefetch: u64,
     generation: Arc<ChannelGeneration>,
-    since: Instant,
-    suspicion: MissedChecks,
+    last_check: Instant,
+    failed_checks: FailedChecks,
 }
 
-impl<L, R> Watchdog<L>
+impl<R, F> Watchdog<R>
 where
-    L: Fn() -> R,
-    R: Future<Output = Option<u32>>,
+    R: Fn() -> F,
+    F: Future<Output = Option<u32>>,
 {
-    pub(super) fn new(prefetch: u16, generation: Arc<ChannelGeneration>, look: L) -> Self {
-        let suspicion = MissedChecks::default();
-        Self { look, prefetch: prefetch.into(), generation, since: Instant::now(), suspicion }
+    pub(super) fn new(prefetch: u16, generation: Arc<ChannelGeneration>, ready_messages: R) -> Self {
+        Self {
+            ready_messages,
+            prefetch: prefetch.into(),
+            generation,
+            last_check: Instant::now(),
+            failed_checks: FailedChecks::default(),
+        }
     }
 
-    /// When it wants to look next.
-    pub(super) fn due(&self) -> Instant {
-        self.since + PATIENCE
+    /// When to call [`is_forgotten`](Self::is_forgotten) next.
+    pub(super) fn next_check(&self) -> Instant {
+        self.last_check + CHECK_INTERVAL
     }
 
-    /// Looks. True when the consumer must be given up.
-    pub(super) async fn barks(&mut self) -> bool {
+    /// Checks the consumer. True if it must be replaced.
+    pub(super) async fn is_forgotten(&mut self) -> bool {
         let deliveries = self.generation.deliveries();
-        self.since = Instant::now();
-        if !self.suspicion.wants_to_look(deliveries, self.generation.outstanding() < self.prefetch) {
+        self.last_check = Instant::now();
+        let has_credit = self.generation.outstanding() < self.prefetch;
+        if !self.failed_checks.should_check_queue(deliveries, has_credit) {
             return false;
         }
-        let waiting = self.waiting().await;
-        self.suspicion.saw(waiting, self.generation.deliveries())
+        let messages_ready = self.are_messages_ready().await;
+        self.failed_checks.record(messages_ready, self.generation.deliveries())
     }
 
-    /// Whether ready messages are there; unknown counts as no, other errors are noticed elsewhere.
-    async fn waiting(&self) -> bool {
-        tokio::time::timeout(PATIENCE, (self.look)()).await.ok().flatten().is_some_and(|ready| ready > 0)
+    /// Whether messages are ready. An error counts as no: the consumer notices a dead channel itself.
+    async fn are_messages_ready(&self) -> bool {
+        let ready = tokio::time::timeout(CHECK_INTERVAL, (self.ready_messages)()).await;
+        ready.ok().flatten().is_some_and(|ready| ready > 0)
     }
 }
 
-/// What speaks against a consumer so far.
+/// Counts checks in a row that found ready messages and no delivery.
 #[derive(Debug, Default)]
-struct MissedChecks {
-    /// Deliveries when it was last looked at.
-    seen: u64,
-    looks: u32,
+struct FailedChecks {
+    /// The delivery count at the last check.
+    deliveries: u64,
+    count: u32,
 }
 
-impl MissedChecks {
-    /// Whether it is worth looking at the queue: nothing came since the last time, and there is credit for it.
-    fn wants_to_look(&mut self, deliveries: u64, credit: bool) -> bool {
-        let came = deliveries != std::mem::replace(&mut self.seen, deliveries);
-        if came || !credit {
-            self.looks = 0;
+impl FailedChecks {
+    /// Whether to check the queue: no delivery since the last check, although the consumer has credit.
+    fn should_check_queue(&mut self, deliveries: u64, has_credit: bool) -> bool {
+        let received = deliveries != std::mem::replace(&mut self.deliveries, deliveries);
+        if received || !has_credit {
+            self.count = 0;
         }
-        !came && credit
+        !received && has_credit
     }
 
-    /// Notes whether messages waited when it was looked, and answers whether that was once too often. What
-    /// came while it was looked clears the consumer.
-    fn saw(&mut self, waiting: bool, deliveries: u64) -> bool {
-        self.looks = if waiting && deliveries == self.seen { self.looks + 1 } else { 0 };
-        self.looks >= LOOKS
+    /// Records a check, and returns whether it was one too many. A delivery during the check resets the count.
+    fn record(&mut self, messages_ready: bool, deliveries: u64) -> bool {
+        let failed = messages_ready && deliveries == self.deliveries;
+        self.count = if failed { self.count + 1 } else { 0 };
+        self.count >= MAX_FAILED_CHECKS
     }
 }
 
@@ -95,76 +102,76 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_looks_every_ten_seconds_and_only_where_there_is_credit() {
-        let (generation, looks) = (generation(), Cell::new(0));
-        let look = || {
-            looks.set(looks.get() + 1);
+    async fn the_queue_is_checked_every_ten_seconds_while_the_consumer_has_credit() {
+        let (generation, checks) = (generation(), Cell::new(0));
+        let ready_messages = || {
+            checks.set(checks.get() + 1);
             std::future::ready(Some(1))
         };
-        let mut watchdog = Watchdog::new(2, Arc::clone(&generation), look);
-        let begun = Instant::now();
-        assert_eq!(watchdog.due(), begun + Duration::from_secs(10));
+        let mut watchdog = Watchdog::new(2, Arc::clone(&generation), ready_messages);
+        let start = Instant::now();
+        assert_eq!(watchdog.next_check(), start + Duration::from_secs(10));
         (0..2).for_each(|_| generation.count_delivery(false));
-        assert!(!watchdog.barks().await, "two came");
-        tokio::time::sleep_until(watchdog.due()).await;
-        assert!(!watchdog.barks().await && !watchdog.barks().await, "no credit");
-        assert_eq!((looks.get(), watchdog.due()), (0, begun + Duration::from_secs(20)));
-        generation.order(SettleRequest { tag: 1, settlement: Settlement::Acked });
-        assert!(!watchdog.barks().await, "the first look in vain");
-        assert!(watchdog.barks().await, "the second");
-        assert_eq!(looks.get(), 2);
+        assert!(!watchdog.is_forgotten().await, "two were delivered");
+        tokio::time::sleep_until(watchdog.next_check()).await;
+        assert!(!watchdog.is_forgotten().await && !watchdog.is_forgotten().await, "no credit");
+        assert_eq!((checks.get(), watchdog.next_check()), (0, start + Duration::from_secs(20)));
+        generation.request_settlement(SettleRequest { tag: 1, settlement: Settlement::Acked });
+        assert!(!watchdog.is_forgotten().await, "first failed check");
+        assert!(watchdog.is_forgotten().await, "second failed check");
+        assert_eq!(checks.get(), 2);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_look_without_an_answer_or_at_an_empty_queue_says_nothing() {
+    async fn an_unanswered_check_or_an_empty_queue_is_no_failed_check() {
         let answers = [None, Some(0)];
         for answer in answers {
             let mut watchdog = Watchdog::new(2, generation(), || std::future::ready(answer));
             for _ in 0..3 {
-                assert!(!watchdog.barks().await, "{answer:?}");
+                assert!(!watchdog.is_forgotten().await, "{answer:?}");
             }
         }
         let mut watchdog = Watchdog::new(2, generation(), std::future::pending);
-        let begun = Instant::now();
-        assert!(!watchdog.barks().await);
-        assert_eq!(begun.elapsed(), Duration::from_secs(10));
+        let start = Instant::now();
+        assert!(!watchdog.is_forgotten().await);
+        assert_eq!(start.elapsed(), Duration::from_secs(10));
     }
 
-    /// A look at so many deliveries in all, at messages that wait, and with so many deliveries afterwards.
-    fn look(suspicion: &mut MissedChecks, deliveries: u64, waiting: bool, after: u64) -> bool {
-        assert!(suspicion.wants_to_look(deliveries, true));
-        suspicion.saw(waiting, after)
-    }
-
-    #[test]
-    fn messages_that_wait_in_vain_at_two_looks_in_a_row_are_enough() {
-        let mut suspicion = MissedChecks::default();
-        assert!(!suspicion.wants_to_look(7, true), "seven have just come");
-        assert!(!look(&mut suspicion, 7, true, 7));
-        assert!(look(&mut suspicion, 7, true, 7));
+    /// Checks the queue, given the delivery counts before and after the check.
+    fn check(checks: &mut FailedChecks, before: u64, messages_ready: bool, after: u64) -> bool {
+        assert!(checks.should_check_queue(before, true));
+        checks.record(messages_ready, after)
     }
 
     #[test]
-    fn an_empty_queue_a_delivery_and_a_lack_of_credit_each_clear_it() {
-        for cleared in 0..4 {
-            let mut suspicion = MissedChecks::default();
-            assert!(!look(&mut suspicion, 0, true, 0));
-            let mut seen = 0;
-            match cleared {
-                0 => assert!(!look(&mut suspicion, 0, false, 0), "the queue is empty"),
-                1 => assert!(!suspicion.wants_to_look(0, false), "no credit, so nothing may come"),
+    fn two_failed_checks_in_a_row_show_a_forgotten_consumer() {
+        let mut checks = FailedChecks::default();
+        assert!(!checks.should_check_queue(7, true), "seven were delivered since the last check");
+        assert!(!check(&mut checks, 7, true, 7));
+        assert!(check(&mut checks, 7, true, 7));
+    }
+
+    #[test]
+    fn an_empty_queue_a_delivery_or_missing_credit_resets_the_count() {
+        for reset_by in 0..4 {
+            let mut checks = FailedChecks::default();
+            assert!(!check(&mut checks, 0, true, 0));
+            let mut deliveries = 0;
+            match reset_by {
+                0 => assert!(!check(&mut checks, 0, false, 0), "the queue is empty"),
+                1 => assert!(!checks.should_check_queue(0, false), "no credit"),
                 2 => {
-                    seen = 1;
-                    assert!(!suspicion.wants_to_look(seen, true), "one came");
+                    deliveries = 1;
+                    assert!(!checks.should_check_queue(deliveries, true), "one was delivered");
                 }
                 _ => {
-                    seen = 1;
-                    assert!(!look(&mut suspicion, 0, true, seen), "one came while it was looked");
-                    assert!(!suspicion.wants_to_look(seen, true));
+                    deliveries = 1;
+                    assert!(!check(&mut checks, 0, true, deliveries), "one was delivered during the check");
+                    assert!(!checks.should_check_queue(deliveries, true));
                 }
             }
-            assert!(!look(&mut suspicion, seen, true, seen), "{cleared}: it begins anew");
-            assert!(look(&mut suspicion, seen, true, seen));
+            assert!(!check(&mut checks, deliveries, true, deliveries), "{reset_by}: counted from zero");
+            assert!(check(&mut checks, deliveries, true, deliveries));
         }
     }
 }

@@ -116,7 +116,7 @@ impl Membership {
             Err(error) => tracing::warn!(%error, "unreadable command"),
         };
         let (names, worker) = (member.names().clone(), member.worker().to_owned());
-        tasks.spawn(control_queue::keep(link, names, worker, hello, command));
+        tasks.spawn(control_queue::run(link, names, worker, hello, command));
         let this = Arc::clone(&member);
         tasks.spawn(async move { this.keep_record().await });
         if timeout(APPEARANCE, is_present.wait_for(|present| *present)).await.is_err() {

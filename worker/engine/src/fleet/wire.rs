@@ -42,6 +42,6 @@ impl Wire for BrokerWire {
     }
 
     fn has_queue<'a>(&'a self, worker: &'a str) -> BoxFuture<'a, Option<bool>> {
-        control_queue::is_alive(&self.link, &self.names, worker).boxed()
+        control_queue::exists(&self.link, &self.names, worker).boxed()
     }
 }

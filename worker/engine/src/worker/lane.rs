@@ -111,11 +111,11 @@ pub(super) fn start_lane(
             };
             let (told, counted) = (trouble.clone(), panics.clone());
             let subscriber = Subscriber {
-                link,
+                connection: link,
                 subscription,
                 counters,
                 intake,
-                trouble,
+                problem: trouble,
                 denied,
                 accept,
                 ack_writers,

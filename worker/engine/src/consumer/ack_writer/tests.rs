@@ -1,7 +1,7 @@
 use std::{
     sync::{
         Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -14,28 +14,26 @@ use tokio::{
 
 use super::*;
 
-/// A channel that remembers what it was told.
+/// A channel that records its frames.
 #[derive(Clone, Default)]
-struct Fake(Arc<FakeState>);
+struct FakeChannel(Arc<FakeState>);
 
 #[derive(Default)]
 struct FakeState {
     sent: Mutex<Vec<(Disposition, u64, bool)>>,
-    unstashed: Mutex<Vec<String>>,
-    /// Errors from then on.
+    stash_flushes: Mutex<Vec<String>>,
+    /// All calls fail.
     dead: AtomicBool,
-    /// Never completes from then on.
+    /// No call completes.
     frozen: AtomicBool,
-    polls: AtomicUsize,
 }
 
-impl Fake {
+impl FakeChannel {
     fn sent(&self) -> Vec<(Disposition, u64, bool)> {
         self.0.sent.lock().unwrap().clone()
     }
 
-    async fn answer(&self) -> Result<(), lapin::Error> {
-        self.0.polls.fetch_add(1, Ordering::Relaxed);
+    async fn result(&self) -> Result<(), lapin::Error> {
         if self.0.frozen.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
         }
@@ -46,38 +44,38 @@ impl Fake {
     }
 }
 
-impl SettleChannel for Fake {
+impl SettleChannel for FakeChannel {
     async fn send(&self, frame: &Frame) -> Result<(), lapin::Error> {
-        self.0.sent.lock().unwrap().push((frame.verdict, frame.tag, frame.multiple));
-        self.answer().await
+        self.0.sent.lock().unwrap().push((frame.disposition, frame.tag, frame.multiple));
+        self.result().await
     }
 
-    async fn unstash(&self, queue: &str) -> Result<(), lapin::Error> {
-        self.0.unstashed.lock().unwrap().push(queue.to_owned());
-        self.answer().await
+    async fn flush_stash(&self, queue: &str) -> Result<(), lapin::Error> {
+        self.0.stash_flushes.lock().unwrap().push(queue.to_owned());
+        self.result().await
     }
 }
 
 struct Bench {
-    channel: Fake,
+    channel: FakeChannel,
     generation: Arc<ChannelGeneration>,
     counters: SettlementCounters,
     drain: watch::Sender<bool>,
     running: JoinHandle<UnconfirmedAcks>,
 }
 
-const BATCH: usize = 4;
+const BATCH_SIZE: usize = 4;
 
 fn bench() -> Bench {
     let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
     let subscription = Subscription::for_queues(vec!["queue".into()], 16, "tag").remove(0);
-    assert_eq!(batch(&subscription), BATCH);
-    let generation = Arc::new(ChannelGeneration::new(counters.clone(), BATCH));
-    let (channel, (drain, draining)) = (Fake::default(), watch::channel(false));
+    assert_eq!(batch_size(&subscription), BATCH_SIZE);
+    let generation = Arc::new(ChannelGeneration::new(counters.clone(), BATCH_SIZE));
+    let (channel, (drain, draining)) = (FakeChannel::default(), watch::channel(false));
     let ack_writer =
         AckWriter::new(channel.clone(), Arc::clone(&generation), counters.clone(), &subscription, draining);
-    generation.grant(subscription.prefetch);
-    Bench { channel, generation, counters, drain, running: tokio::spawn(ack_writer.run(BATCH)) }
+    generation.add_credit(subscription.prefetch);
+    Bench { channel, generation, counters, drain, running: tokio::spawn(ack_writer.run(BATCH_SIZE)) }
 }
 
 impl Bench {
@@ -85,78 +83,82 @@ impl Bench {
         (0..count).for_each(|_| self.generation.count_delivery(false));
     }
 
-    fn decide(&self, tags: impl IntoIterator<Item = u64>, settlement: Settlement) {
-        tags.into_iter().for_each(|tag| self.generation.order(SettleRequest { tag, settlement }));
+    fn settle(&self, tags: impl IntoIterator<Item = u64>, settlement: Settlement) {
+        tags.into_iter()
+            .for_each(|tag| self.generation.request_settlement(SettleRequest { tag, settlement }));
     }
 
-    /// The counts of acked, requeued and lost.
+    /// The numbers of acked, requeued and lost deliveries.
     fn counts(&self) -> (u64, u64, u64) {
         let of = |settlement| self.counters.tally.count(settlement);
         (of(Settlement::Acked), of(Settlement::Requeued), of(Settlement::LostSettlement))
     }
 }
 
-const MOMENT: Duration = Duration::from_millis(20);
+const SHORT_WAIT: Duration = Duration::from_millis(20);
 
 #[test]
-fn a_quarter_of_the_prefetch_is_a_batch() {
-    let of = |prefetch| batch(&Subscription::for_queues(vec!["q".into()], prefetch, "t")[0]);
+fn the_batch_size_is_a_quarter_of_the_prefetch() {
+    let of = |prefetch| batch_size(&Subscription::for_queues(vec!["q".into()], prefetch, "t")[0]);
     assert_eq!([1, 3, 4, 8, 200].map(of), [1, 1, 1, 2, 50]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_batch_is_sent_at_once_and_a_lone_decision_at_the_next_tick() {
+async fn a_full_batch_is_flushed_at_once_and_a_single_settlement_at_the_next_tick() {
     let bench = bench();
     bench.deliver(6);
-    sleep(MOMENT).await;
-    let begun = Instant::now();
-    bench.decide(1..=4, Settlement::Acked);
+    sleep(SHORT_WAIT).await;
+    let start = Instant::now();
+    bench.settle(1..=4, Settlement::Acked);
     while bench.channel.sent().is_empty() {
         tokio::task::yield_now().await;
     }
-    assert_eq!(begun.elapsed(), Duration::ZERO);
+    assert_eq!(start.elapsed(), Duration::ZERO);
     assert_eq!(bench.channel.sent(), [(Disposition::Ack, 4, true)]);
-    bench.decide([5], Settlement::Requeued);
-    sleep(MOMENT).await;
+    bench.settle([5], Settlement::Requeued);
+    sleep(SHORT_WAIT).await;
     assert_eq!(bench.channel.sent()[1..], [(Disposition::Requeue, 5, false)]);
     assert_eq!(bench.counts(), (4, 1, 0));
-    bench.decide([6], Settlement::Dead);
-    sleep(MOMENT).await;
+    bench.settle([6], Settlement::Dead);
+    sleep(SHORT_WAIT).await;
     assert_eq!(bench.counters.tally.count(Settlement::Dead), 1);
     assert!(bench.generation.alive() && !bench.running.is_finished());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_decision_waits_for_others_until_the_tick() {
+async fn a_settlement_waits_for_others_until_the_next_tick() {
     let bench = bench();
     bench.deliver(2);
-    sleep(MOMENT).await;
-    bench.decide([1], Settlement::Acked);
+    sleep(SHORT_WAIT).await;
+    bench.settle([1], Settlement::Acked);
     tokio::task::yield_now().await;
     tokio::task::yield_now().await;
-    assert!(bench.channel.sent().is_empty(), "it waits for company");
-    bench.decide([2], Settlement::Acked);
-    sleep(MOMENT).await;
+    assert!(bench.channel.sent().is_empty(), "it waits until the tick");
+    bench.settle([2], Settlement::Acked);
+    sleep(SHORT_WAIT).await;
     assert_eq!(bench.channel.sent(), [(Disposition::Ack, 2, true)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_ends_when_everything_delivered_is_settled() {
+async fn a_drain_ends_when_every_delivery_is_settled() {
     let bench = bench();
     bench.deliver(3);
-    bench.decide([1], Settlement::Acked);
+    bench.settle([1], Settlement::Acked);
     bench.drain.send_replace(true);
-    sleep(MOMENT).await;
-    assert!(!bench.running.is_finished(), "two are out");
-    bench.decide([2], Settlement::Requeued);
-    bench.decide([3], Settlement::Abandoned);
-    let mut unheard = timeout(MOMENT, bench.running).await.unwrap().unwrap();
-    assert!(!bench.generation.alive(), "nothing can be settled any more");
+    sleep(SHORT_WAIT).await;
+    assert!(!bench.running.is_finished(), "two are outstanding");
+    bench.settle([2], Settlement::Requeued);
+    bench.settle([3], Settlement::Abandoned);
+    let mut unconfirmed = timeout(SHORT_WAIT, bench.running).await.unwrap().unwrap();
+    assert!(!bench.generation.alive(), "no further settlement can be sent");
     assert_eq!(bench.channel.sent(), [(Disposition::Ack, 1, false), (Disposition::Requeue, 2, false)]);
-    assert!(bench.channel.0.unstashed.lock().unwrap().is_empty(), "so few frames are never stashed");
+    assert!(
+        bench.channel.0.stash_flushes.lock().unwrap().is_empty(),
+        "the broker stashes nothing of so few frames"
+    );
     assert_eq!(bench.counters.tally.count(Settlement::Abandoned), 1);
-    unheard.arrived();
-    drop(unheard);
+    unconfirmed.confirm_all();
+    drop(unconfirmed);
     assert_eq!(
         (bench.counters.tally.count(Settlement::Acked), bench.counters.tally.count(Settlement::Requeued)),
         (1, 1)
@@ -165,39 +167,39 @@ async fn a_drain_ends_when_everything_delivered_is_settled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_may_be_stashed_is_passed_on_before_the_end_which_proves_that_it_was_heard() {
-    for (frames, unstashed) in [(16, 0), (17, 1)] {
+async fn flushing_the_stash_before_the_end_confirms_all_settlements() {
+    for (frames, stash_flushes) in [(16, 0), (17, 1)] {
         let bench = bench();
         bench.deliver(frames + 1);
-        // Behind a gap each is a frame.
-        bench.decide(2..=frames as u64 + 1, Settlement::Acked);
-        sleep(MOMENT).await;
-        bench.decide([1], Settlement::Abandoned);
+        // Behind the gap at tag 1, each settlement is a frame.
+        bench.settle(2..=frames as u64 + 1, Settlement::Acked);
+        sleep(SHORT_WAIT).await;
+        bench.settle([1], Settlement::Abandoned);
         bench.drain.send_replace(true);
         let (tally, channel) = (Arc::clone(&bench.counters.tally), bench.channel.clone());
-        drop(timeout(MOMENT, bench.running).await.unwrap().unwrap());
+        drop(timeout(SHORT_WAIT, bench.running).await.unwrap().unwrap());
         assert_eq!(channel.sent().len(), frames);
-        assert_eq!(*channel.0.unstashed.lock().unwrap(), vec!["queue"; unstashed]);
+        assert_eq!(*channel.0.stash_flushes.lock().unwrap(), vec!["queue"; stash_flushes]);
         let acked = tally.count(Settlement::Acked);
-        // Dropped unproven: all that a prefetch of 16 does not prove is lost.
-        let expected = if unstashed == 1 { frames as u64 } else { 1 };
+        // Without a stash flush, the only settlement known to be processed is the one beyond the prefetch of 16.
+        let expected = if stash_flushes == 1 { frames as u64 } else { 1 };
         assert_eq!((acked, tally.count(Settlement::LostSettlement)), (expected, frames as u64 - expected));
         assert_eq!(tally.outstanding(), 0);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_channel_that_dies_makes_what_it_does_not_take_lost() {
+async fn settlements_that_a_dead_channel_does_not_send_are_lost() {
     let bench = bench();
     bench.deliver(4);
     bench.channel.0.dead.store(true, Ordering::Relaxed);
-    bench.decide([1, 2], Settlement::Acked);
-    let unheard = timeout(MOMENT, bench.running).await.unwrap().unwrap();
+    bench.settle([1, 2], Settlement::Acked);
+    let unconfirmed = timeout(SHORT_WAIT, bench.running).await.unwrap().unwrap();
     assert!(!bench.generation.alive());
     assert_eq!(bench.channel.sent(), [(Disposition::Ack, 2, true)]);
-    drop(unheard);
-    bench.generation.order(SettleRequest { tag: 3, settlement: Settlement::Acked });
-    bench.generation.order(SettleRequest { tag: 4, settlement: Settlement::Requeued });
+    drop(unconfirmed);
+    bench.generation.request_settlement(SettleRequest { tag: 3, settlement: Settlement::Acked });
+    bench.generation.request_settlement(SettleRequest { tag: 4, settlement: Settlement::Requeued });
     let lost = (
         bench.counters.tally.count(Settlement::Acked),
         bench.counters.tally.count(Settlement::LostSettlement),
@@ -206,32 +208,32 @@ async fn a_channel_that_dies_makes_what_it_does_not_take_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_consumer_that_is_gone_ends_it_without_spinning() {
+async fn the_writer_ends_without_spinning_when_its_consumer_is_gone() {
     let Bench { channel, generation, counters, drain, running } = bench();
     generation.count_delivery(false);
     generation.count_delivery(false);
-    generation.order(SettleRequest { tag: 1, settlement: Settlement::Acked });
+    generation.request_settlement(SettleRequest { tag: 1, settlement: Settlement::Acked });
     drop(drain);
-    drop(timeout(MOMENT, running).await.expect("it ends").unwrap());
+    drop(timeout(SHORT_WAIT, running).await.expect("the writer ends").unwrap());
     assert!(!generation.alive() && channel.sent().is_empty());
-    generation.order(SettleRequest { tag: 2, settlement: Settlement::Requeued });
+    generation.request_settlement(SettleRequest { tag: 2, settlement: Settlement::Requeued });
     assert_eq!(counters.tally.count(Settlement::LostSettlement), 2);
     assert_eq!(counters.tally.outstanding(), 0);
 }
 
-/// The broker's host hangs: the kernel takes the frames, and nobody answers.
+/// The broker's host hangs: the kernel accepts the frames, but no answer arrives.
 #[tokio::test(start_paused = true)]
-async fn what_was_sent_to_a_silent_broker_is_a_lost_settlement_on_the_receipt() {
+async fn settlements_sent_to_a_hung_broker_are_lost_on_the_receipt() {
     let bench = bench();
     bench.deliver(6);
-    bench.decide([1, 2, 3], Settlement::Acked);
-    bench.decide([4, 5], Settlement::Requeued);
-    sleep(MOMENT).await;
+    bench.settle([1, 2, 3], Settlement::Acked);
+    bench.settle([4, 5], Settlement::Requeued);
+    sleep(SHORT_WAIT).await;
     assert_eq!(bench.counts(), (3, 2, 0));
     bench.running.abort();
     assert!(bench.running.await.is_err());
     assert_eq!(bench.counters.tally.count(Settlement::LostSettlement), 5);
-    bench.generation.order(SettleRequest { tag: 6, settlement: Settlement::Acked });
+    bench.generation.request_settlement(SettleRequest { tag: 6, settlement: Settlement::Acked });
     assert_eq!(
         (bench.counters.tally.count(Settlement::LostSettlement), bench.counters.tally.outstanding()),
         (6, 0)
@@ -239,13 +241,13 @@ async fn what_was_sent_to_a_silent_broker_is_a_lost_settlement_on_the_receipt() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_half_sent_when_it_is_aborted_is_lost() {
+async fn settlements_that_are_being_sent_at_an_abort_are_lost() {
     let bench = bench();
     bench.deliver(5);
     bench.channel.0.frozen.store(true, Ordering::Relaxed);
-    bench.decide(1..=4, Settlement::Acked);
-    sleep(MOMENT).await;
-    bench.decide([5], Settlement::Acked);
+    bench.settle(1..=4, Settlement::Acked);
+    sleep(SHORT_WAIT).await;
+    bench.settle([5], Settlement::Acked);
     assert_eq!(bench.counts(), (0, 0, 0));
     bench.running.abort();
     assert!(bench.running.await.is_err());
@@ -254,17 +256,17 @@ async fn what_is_half_sent_when_it_is_aborted_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn deliveries_beyond_the_prefetch_prove_what_was_heard() {
+async fn deliveries_beyond_the_prefetch_confirm_the_oldest_frames() {
     let bench = bench();
     bench.deliver(16);
     for tags in [1..=4, 5..=8] {
-        bench.decide(tags, Settlement::Acked);
-        sleep(MOMENT).await;
+        bench.settle(tags, Settlement::Acked);
+        sleep(SHORT_WAIT).await;
     }
-    // Eight more than the prefetch: the broker settled eight. One more frame looks at that.
+    // Eight deliveries beyond the prefetch: the broker has processed eight settlements. The next flush uses that.
     bench.deliver(8);
-    bench.decide(9..=12, Settlement::Requeued);
-    sleep(MOMENT).await;
+    bench.settle(9..=12, Settlement::Requeued);
+    sleep(SHORT_WAIT).await;
     bench.running.abort();
     assert!(bench.running.await.is_err());
     let tally = &bench.counters.tally;
@@ -279,14 +281,14 @@ async fn deliveries_beyond_the_prefetch_prove_what_was_heard() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn part_of_a_frame_proves_nothing() {
+async fn a_partly_confirmed_frame_stays_unconfirmed() {
     let bench = bench();
     bench.deliver(16);
-    bench.decide(1..=4, Settlement::Acked);
-    sleep(MOMENT).await;
+    bench.settle(1..=4, Settlement::Acked);
+    sleep(SHORT_WAIT).await;
     bench.deliver(3);
-    bench.decide([5], Settlement::Acked);
-    sleep(MOMENT).await;
+    bench.settle([5], Settlement::Acked);
+    sleep(SHORT_WAIT).await;
     bench.running.abort();
     assert!(bench.running.await.is_err());
     assert_eq!(bench.counters.tally.count(Settlement::LostSettlement), 5);
