@@ -1,5 +1,5 @@
-//! What a worker knows of the rest of the fleet: which workers live, which crashed, and what an operator
-//! ordered of tasks wherever they turn up.
+//! What a worker knows of the rest of the fleet: which workers run, which crashed, and which tasks and groups an
+//! operator stopped or paused.
 
 mod crash;
 mod directives;

@@ -1,86 +1,93 @@
 //! Decides whether one incarnation of a worker crashed, from the lifecycle log and its control queue.
 //!
-//! A worker that lost its connection looks like a crashed one for a while: the broker deletes its
-//! exclusive queue and requeues its deliveries in both cases. A living worker declares the queue again,
-//! at most a second between two attempts, and writes another start record. So a missing queue is a crash
-//! only after [`RECONNECT_GRACE`] without either.
+//! A worker that lost its connection looks like a crashed one for a while: in both cases the broker deletes its
+//! exclusive queue and requeues its deliveries. A running worker tries at least once a second to declare the queue
+//! again, and then writes another start record. So a missing queue shows a crash only if for [`RECONNECT_GRACE`]
+//! neither the queue nor a record appears.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long a control queue must be missing. Workers try to reconnect at least once a second.
+/// Time without a control queue after which its worker has crashed. A running worker tries to reconnect at least
+/// once a second.
 pub(super) const RECONNECT_GRACE: Duration = Duration::from_secs(10);
-/// How long a control queue must be there. The broker deletes the queue of a dead connection when it
-/// requeues the connection's deliveries; a queue that outlasts that belongs to a living worker.
+/// Time with a control queue after which its worker is alive. The broker deletes the queue of a dead connection
+/// when it requeues the connection's deliveries, so the queue of a crashed worker does not last this long.
 pub(super) const ALIVE_AFTER: Duration = Duration::from_secs(3);
 
-/// What the lifecycle log says of an incarnation.
+/// The state of an incarnation in the lifecycle log. Times are those at which this worker read the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Recorded {
-    /// Nothing, or nothing any more.
-    Nothing,
-    /// It ended cleanly.
-    Ended,
-    /// It started, or was heard of again, at this time of this worker's clock.
-    Open {
-        /// When its latest record was read.
-        heard: Instant,
+pub(super) enum LoggedState {
+    /// The log has no record, or none any more.
+    Unknown,
+    /// It stopped cleanly.
+    Stopped,
+    /// It started and has not stopped.
+    Running {
+        /// When its latest start record was read.
+        last_seen: Instant,
     },
-    /// Its queue was found missing, and it has not been heard of since.
-    Missing {
-        /// When that was read.
+    /// Its queue was found missing, and it has written no record since.
+    QueueMissing {
+        /// When the first record of that was read.
         since: Instant,
     },
-    /// A later incarnation of the same worker holds the queue, which two cannot do.
+    /// A later incarnation of the same worker started. Two incarnations cannot hold the exclusive queue.
     Replaced,
 }
 
-/// What became of an incarnation.
+/// Whether an incarnation crashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Finding {
-    /// It ended without a clean end.
+pub(super) enum CrashStatus {
+    /// It ended without a clean stop.
     Crashed,
-    /// It is alive, ended cleanly, or nothing is known of it.
+    /// It is alive, stopped cleanly, or is unknown.
     NotCrashed,
-    /// That cannot be known yet.
+    /// It is too early to tell.
     Undecided,
 }
 
-/// One incarnation under observation.
+/// Observes one incarnation until it can tell whether that crashed.
 #[derive(Debug)]
-pub(super) struct Observation {
-    begun: Instant,
+pub(super) struct CrashDetector {
+    started: Instant,
     missing_since: Option<Instant>,
     present_since: Option<Instant>,
 }
 
-impl Observation {
-    pub(super) fn begin(now: Instant) -> Self {
-        Self { begun: now, missing_since: None, present_since: None }
+impl CrashDetector {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { started: now, missing_since: None, present_since: None }
     }
 
-    /// Takes what the log says and whether the queue exists, as of `now`.
-    pub(super) fn observe(&mut self, recorded: Recorded, queue: Option<bool>, now: Instant) -> Finding {
-        let missing_before = match recorded {
-            Recorded::Nothing | Recorded::Ended => return Finding::NotCrashed,
-            Recorded::Replaced => return Finding::Crashed,
-            Recorded::Open { heard } if heard > self.begun => return Finding::NotCrashed,
-            Recorded::Open { .. } => now,
-            Recorded::Missing { since } => since,
+    /// Takes the state in the log and whether the control queue exists, both as of `now`. `None` means that the
+    /// broker did not answer.
+    pub(super) fn observe(
+        &mut self,
+        logged: LoggedState,
+        queue_exists: Option<bool>,
+        now: Instant,
+    ) -> CrashStatus {
+        let missing_before = match logged {
+            LoggedState::Unknown | LoggedState::Stopped => return CrashStatus::NotCrashed,
+            LoggedState::Replaced => return CrashStatus::Crashed,
+            LoggedState::Running { last_seen } if last_seen > self.started => return CrashStatus::NotCrashed,
+            LoggedState::Running { .. } => now,
+            LoggedState::QueueMissing { since } => since,
         };
-        match queue {
+        match queue_exists {
             Some(true) => {
                 self.missing_since = None;
                 let since = *self.present_since.get_or_insert(now);
-                if now - since >= ALIVE_AFTER { Finding::NotCrashed } else { Finding::Undecided }
+                if now - since >= ALIVE_AFTER { CrashStatus::NotCrashed } else { CrashStatus::Undecided }
             }
             Some(false) => {
                 self.present_since = None;
                 let since = *self.missing_since.get_or_insert(missing_before.min(now));
-                if now - since >= RECONNECT_GRACE { Finding::Crashed } else { Finding::Undecided }
+                if now - since >= RECONNECT_GRACE { CrashStatus::Crashed } else { CrashStatus::Undecided }
             }
-            None => Finding::Undecided,
+            None => CrashStatus::Undecided,
         }
     }
 }
@@ -91,79 +98,84 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn open(heard: Instant) -> Recorded {
-        Recorded::Open { heard }
+    fn running(last_seen: Instant) -> LoggedState {
+        LoggedState::Running { last_seen }
     }
 
     #[test]
-    fn the_log_alone_decides_where_it_can() {
+    fn a_clean_stop_a_replacement_or_a_later_record_decides_without_the_queue() {
         let now = Instant::now();
         for queue in [None, Some(false), Some(true)] {
-            let finding = |recorded| Observation::begin(now).observe(recorded, queue, now);
-            assert_eq!(finding(Recorded::Ended), Finding::NotCrashed);
-            assert_eq!(finding(Recorded::Nothing), Finding::NotCrashed, "no evidence condemns nothing");
-            assert_eq!(finding(Recorded::Replaced), Finding::Crashed);
-            assert_eq!(finding(open(now + MS)), Finding::NotCrashed, "it has spoken since");
-            assert_eq!(finding(open(now)), Finding::Undecided, "what was read before says nothing");
+            let status = |logged| CrashDetector::new(now).observe(logged, queue, now);
+            assert_eq!(status(LoggedState::Stopped), CrashStatus::NotCrashed);
+            assert_eq!(status(LoggedState::Unknown), CrashStatus::NotCrashed, "no record, no crash");
+            assert_eq!(status(LoggedState::Replaced), CrashStatus::Crashed);
+            assert_eq!(
+                status(running(now + MS)),
+                CrashStatus::NotCrashed,
+                "a record since the start of the observation"
+            );
+            assert_eq!(status(running(now)), CrashStatus::Undecided, "a record from before it");
         }
     }
 
     #[test]
-    fn a_missing_queue_is_a_crash_only_after_the_time_a_reconnect_may_take() {
+    fn a_missing_queue_shows_a_crash_only_after_the_reconnect_grace() {
         let now = Instant::now();
-        let mut observation = Observation::begin(now);
-        let record = open(now - RECONNECT_GRACE * 2);
-        assert_eq!(observation.observe(record, Some(false), now), Finding::Undecided);
+        let mut detector = CrashDetector::new(now);
+        let record = running(now - RECONNECT_GRACE * 2);
+        assert_eq!(detector.observe(record, Some(false), now), CrashStatus::Undecided);
         let nearly = now + RECONNECT_GRACE - MS;
-        assert_eq!(observation.observe(record, Some(false), nearly), Finding::Undecided);
-        assert_eq!(observation.observe(record, Some(false), now + RECONNECT_GRACE), Finding::Crashed);
+        assert_eq!(detector.observe(record, Some(false), nearly), CrashStatus::Undecided);
+        assert_eq!(detector.observe(record, Some(false), now + RECONNECT_GRACE), CrashStatus::Crashed);
     }
 
     #[test]
-    fn a_queue_that_was_there_in_between_starts_the_time_anew() {
+    fn a_queue_that_reappears_restarts_the_reconnect_grace() {
         let now = Instant::now();
-        let mut observation = Observation::begin(now);
-        let record = open(now);
-        assert_eq!(observation.observe(record, Some(false), now), Finding::Undecided);
-        assert_eq!(observation.observe(record, Some(true), now + 5000 * MS), Finding::Undecided);
+        let mut detector = CrashDetector::new(now);
+        let record = running(now);
+        assert_eq!(detector.observe(record, Some(false), now), CrashStatus::Undecided);
+        assert_eq!(detector.observe(record, Some(true), now + 5000 * MS), CrashStatus::Undecided);
         let again = now + 6000 * MS;
-        assert_eq!(observation.observe(record, Some(false), again), Finding::Undecided);
+        assert_eq!(detector.observe(record, Some(false), again), CrashStatus::Undecided);
         let nearly = again + RECONNECT_GRACE - MS;
-        assert_eq!(observation.observe(record, Some(false), nearly), Finding::Undecided);
-        assert_eq!(observation.observe(record, Some(false), again + RECONNECT_GRACE), Finding::Crashed);
+        assert_eq!(detector.observe(record, Some(false), nearly), CrashStatus::Undecided);
+        assert_eq!(detector.observe(record, Some(false), again + RECONNECT_GRACE), CrashStatus::Crashed);
     }
 
     #[test]
-    fn a_queue_that_stays_belongs_to_a_living_worker() {
+    fn a_queue_that_stays_shows_a_running_worker() {
         let now = Instant::now();
-        let mut observation = Observation::begin(now);
-        let record = open(now);
-        assert_eq!(observation.observe(record, Some(true), now), Finding::Undecided);
-        assert_eq!(observation.observe(record, Some(true), now + ALIVE_AFTER - MS), Finding::Undecided);
-        assert_eq!(observation.observe(record, Some(false), now + ALIVE_AFTER), Finding::Undecided);
+        let mut detector = CrashDetector::new(now);
+        let record = running(now);
+        assert_eq!(detector.observe(record, Some(true), now), CrashStatus::Undecided);
+        assert_eq!(detector.observe(record, Some(true), now + ALIVE_AFTER - MS), CrashStatus::Undecided);
+        assert_eq!(detector.observe(record, Some(false), now + ALIVE_AFTER), CrashStatus::Undecided);
         let back = now + ALIVE_AFTER + MS;
-        assert_eq!(observation.observe(record, Some(true), back), Finding::Undecided, "counted anew");
-        assert_eq!(observation.observe(record, Some(true), back + ALIVE_AFTER), Finding::NotCrashed);
+        assert_eq!(detector.observe(record, Some(true), back), CrashStatus::Undecided, "counted from zero");
+        assert_eq!(detector.observe(record, Some(true), back + ALIVE_AFTER), CrashStatus::NotCrashed);
     }
 
     #[test]
-    fn nothing_is_decided_while_the_broker_cannot_be_asked() {
+    fn the_status_is_undecided_while_the_broker_does_not_answer() {
         let now = Instant::now();
-        let mut observation = Observation::begin(now);
+        let mut detector = CrashDetector::new(now);
         for hours in 0..3 {
             let later = now + 3600 * 1000 * hours * MS;
-            assert_eq!(observation.observe(open(now), None, later), Finding::Undecided);
+            assert_eq!(detector.observe(running(now), None, later), CrashStatus::Undecided);
         }
     }
 
     #[test]
-    fn a_crash_that_was_noticed_before_is_not_waited_for_again() {
+    fn the_reconnect_grace_counts_from_the_logged_time_of_a_missing_queue() {
         let now = Instant::now();
-        let finding = |since| Observation::begin(now).observe(Recorded::Missing { since }, Some(false), now);
-        assert_eq!(finding(now - RECONNECT_GRACE), Finding::Crashed);
-        assert_eq!(finding(now - RECONNECT_GRACE + MS), Finding::Undecided);
-        assert_eq!(finding(now + MS), Finding::Undecided, "noticed while it was looked");
-        let returned = Recorded::Missing { since: now - RECONNECT_GRACE };
-        assert_eq!(Observation::begin(now).observe(returned, Some(true), now), Finding::Undecided);
+        let status =
+            |since| CrashDetector::new(now).observe(LoggedState::QueueMissing { since }, Some(false), now);
+        assert_eq!(status(now - RECONNECT_GRACE), CrashStatus::Crashed);
+        assert_eq!(status(now - RECONNECT_GRACE + MS), CrashStatus::Undecided);
+        assert_eq!(status(now + MS), CrashStatus::Undecided, "logged during the observation");
+        let logged = LoggedState::QueueMissing { since: now - RECONNECT_GRACE };
+        assert_eq!(CrashDetector::new(now).observe(logged, Some(true), now), CrashStatus::Undecided);
     }
 }

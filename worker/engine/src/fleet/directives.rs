@@ -1,4 +1,4 @@
-//! What an operator ordered of tasks and groups, wherever they are.
+//! The standing orders of operators: which tasks and groups are stopped, and which groups are paused.
 
 use std::{
     collections::HashMap,
@@ -11,25 +11,25 @@ use garenne_protocol::{
     topology::DIRECTIVES_KEPT,
 };
 
-/// The longest a task of a paused group is put off at a time.
-const LONGEST_REST: Duration = Duration::from_secs(300);
-/// How long a resumption is remembered, so that an older pause that arrives late does not undo it: the
-/// clocks of two operators may differ.
-const RESUMPTION_KEPT: Duration = Duration::from_secs(3600);
+/// Longest deferral of a task of a paused group.
+const MAX_DEFERRAL: Duration = Duration::from_secs(300);
+/// How long a resume order is kept, so that an older pause order that arrives late does not undo it. The clocks of
+/// two operators may differ by this much.
+const RESUME_KEPT: Duration = Duration::from_secs(3600);
 
-/// Every order that is still kept. Asked twice of each task, by any thread: when it is delivered,
-/// and when it starts, because an order may come while it waits.
+/// All orders in force. Each task is checked twice: when it is delivered, and when it starts, because an order may
+/// arrive while it waits in the pool.
 #[derive(Debug, Default)]
 pub(crate) struct Directives(RwLock<DirectiveState>);
 
-/// Times are milliseconds since 1970.
+/// Times are in milliseconds since the Unix epoch.
 #[derive(Debug, Default)]
 struct DirectiveState {
-    /// Task to the time of its latest stop.
+    /// The time of the latest stop of each task.
     tasks: HashMap<String, i64>,
-    /// Group to the time of its latest stop.
+    /// The time of the latest stop of each group.
     groups: HashMap<String, i64>,
-    /// Group to its latest pause or resumption.
+    /// The latest pause or resume order of each group.
     pauses: HashMap<String, Pause>,
 }
 
@@ -39,37 +39,38 @@ struct Pause {
     paused: bool,
 }
 
-/// What the directives say of a task.
+/// How an order affects a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DirectiveEffect {
     /// It must not start.
     Stopped,
-    /// Its group is paused. It is put off for so long, as long as the pause has lasted: so a resumed
-    /// group works again after at most twice its pause, and a long pause costs few copies.
+    /// Its group is paused, and it must be deferred by this duration.
+    ///
+    /// The duration is that of the pause so far, up to [`MAX_DEFERRAL`]. So a resumed group runs again after at
+    /// most twice its pause, and a long pause causes few copies.
     Deferred(Duration),
 }
 
 impl Directives {
-    /// Takes an order; answers whether it says anything new. From then on no task that it covers
-    /// starts here.
+    /// Applies an order, and returns whether it changes anything. No task that it covers starts afterwards.
     pub(crate) fn apply(&self, order: &StandingOrder) -> bool {
-        let mut books = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let later = |latest: &mut i64, at: i64| {
+        let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let update = |latest: &mut i64, at: i64| {
             let newer = at > *latest;
             *latest = (*latest).max(at);
             newer
         };
         match order {
             StandingOrder::Task { task, at } => {
-                later(books.tasks.entry(task.clone()).or_insert(i64::MIN), *at)
+                update(state.tasks.entry(task.clone()).or_insert(i64::MIN), *at)
             }
             StandingOrder::Group { group, at } => {
-                later(books.groups.entry(group.clone()).or_insert(i64::MIN), *at)
+                update(state.groups.entry(group.clone()).or_insert(i64::MIN), *at)
             }
             StandingOrder::Pause { pause: group, at } | StandingOrder::Resume { resume: group, at } => {
                 let unknown = Pause { at: i64::MIN, paused: false };
-                let known = books.pauses.entry(group.clone()).or_insert(unknown);
-                let newer = later(&mut known.at, *at);
+                let known = state.pauses.entry(group.clone()).or_insert(unknown);
+                let newer = update(&mut known.at, *at);
                 if newer {
                     known.paused = matches!(order, StandingOrder::Pause { .. });
                 }
@@ -78,69 +79,70 @@ impl Directives {
         }
     }
 
-    /// What the directives say of a task. A group's stop covers what was published before it; a task
-    /// that does not say when it was published counts as before, and one that says the second only
-    /// counts from the beginning of that second. No stop covers what an operator put back to work after
-    /// it.
+    /// How the orders affect a task.
+    ///
+    /// The stop of a group covers tasks published before it. A task without a publish time counts as published
+    /// before, and one with a precision of a second as published at the start of that second. No stop covers a
+    /// task that an operator replayed after it.
     pub(crate) fn effect_on(&self, task: &Envelope, now: SystemTime) -> Option<DirectiveEffect> {
         let DirectiveState { tasks, groups, pauses } =
             &*self.0.read().unwrap_or_else(PoisonError::into_inner);
         if tasks.is_empty() && groups.is_empty() && pauses.is_empty() {
             return None;
         }
-        if tasks.get(task.id.as_str()).is_some_and(|at| is_before(task.replayed_at, *at)) {
+        if tasks.get(task.id.as_str()).is_some_and(|at| precedes(task.replayed_at, *at)) {
             return Some(DirectiveEffect::Stopped);
         }
         let group = task.group.as_ref()?;
-        if groups.get(group).is_some_and(|at| is_before(published(task), *at)) {
+        if groups.get(group).is_some_and(|at| precedes(published_at(task), *at)) {
             return Some(DirectiveEffect::Stopped);
         }
         let since = pauses.get(group).filter(|it| it.paused)?.at;
         let lasted = Duration::from_millis(u64::try_from(epoch_ms(now).saturating_sub(since)).unwrap_or(0));
-        Some(DirectiveEffect::Deferred(lasted.min(LONGEST_REST)))
+        Some(DirectiveEffect::Deferred(lasted.min(MAX_DEFERRAL)))
     }
 
-    /// The paused groups, in order.
+    /// The paused groups, sorted by name.
     pub(crate) fn paused(&self) -> Vec<String> {
-        let books = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let paused = books.pauses.iter().filter(|(_, it)| it.paused);
+        let state = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let paused = state.pauses.iter().filter(|(_, it)| it.paused);
         let mut groups: Vec<_> = paused.map(|(group, _)| group.clone()).collect();
         groups.sort_unstable();
         groups
     }
 
-    /// Lets go of what the stream does not keep either, and of resumptions that are long past.
-    pub(crate) fn forget(&self, now: SystemTime) {
+    /// Removes orders that the stream does not keep either, and resume orders older than [`RESUME_KEPT`].
+    pub(crate) fn remove_expired(&self, now: SystemTime) {
         let before = |span: Duration| {
             epoch_ms(now).saturating_sub(i64::try_from(span.as_millis()).unwrap_or(i64::MAX))
         };
-        let (oldest, resumed) = (before(DIRECTIVES_KEPT), before(RESUMPTION_KEPT));
-        let mut books = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let DirectiveState { tasks, groups, pauses } = &mut *books;
+        let (oldest, oldest_resume) = (before(DIRECTIVES_KEPT), before(RESUME_KEPT));
+        let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let DirectiveState { tasks, groups, pauses } = &mut *state;
         tasks.retain(|_, at| *at >= oldest);
         groups.retain(|_, at| *at >= oldest);
-        pauses.retain(|_, it| it.at >= if it.paused { oldest } else { resumed });
+        pauses.retain(|_, it| it.at >= if it.paused { oldest } else { oldest_resume });
         tasks.shrink_to_fit();
         groups.shrink_to_fit();
         pauses.shrink_to_fit();
     }
 
-    /// Entries held, for the tests of their bounds.
+    /// The number of entries, for tests of their bound.
     #[cfg(test)]
     fn len(&self) -> usize {
-        let books = self.0.read().unwrap();
-        books.tasks.len() + books.groups.len() + books.pauses.len()
+        let state = self.0.read().unwrap();
+        state.tasks.len() + state.groups.len() + state.pauses.len()
     }
 }
 
-/// When a task was put to work last, milliseconds since 1970; nothing where it does not say.
-fn published(task: &Envelope) -> Option<i64> {
+/// When a task was published or replayed last, in milliseconds since the Unix epoch.
+fn published_at(task: &Envelope) -> Option<i64> {
     task.replayed_at.or_else(|| task.published_ms())
 }
 
-/// Whether something that happened at `since`, or at an unknown time, was before an order.
-fn is_before(since: Option<i64>, order: i64) -> bool {
-    since.is_none_or(|since| since <= order)
+/// Whether `published` is not later than an order. An unknown time counts as earlier.
+fn precedes(published: Option<i64>, order: i64) -> bool {
+    published.is_none_or(|published| published <= order)
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The tasks of groups that wait or run here, so that a group's stop finds those that it covers and
-//! leaves alone those that were published after it.
+//! The tasks of groups that wait or run on this worker. A stop of a group uses them to stop its tasks, except those
+//! published after the stop.
 
 use std::{
     collections::HashMap,
@@ -8,11 +8,10 @@ use std::{
 
 use garenne_protocol::task::Envelope;
 
-/// Entries below which nothing is searched for tasks that ended.
-const FEW: usize = 64;
+/// Number of entries from which on ended tasks are removed.
+const MIN_CLEANUP: usize = 64;
 
-/// Held weakly: a task that ended leaves nothing but its entry, and entries are at most twice the tasks
-/// that are here, or [`FEW`].
+/// Weak references to tasks, by group. There are at most twice as many entries as tasks, or [`MIN_CLEANUP`].
 #[derive(Debug, Default)]
 pub(crate) struct GroupedTasks(Mutex<Entries>);
 
@@ -20,16 +19,16 @@ pub(crate) struct GroupedTasks(Mutex<Entries>);
 struct Entries {
     groups: HashMap<String, Vec<Weak<Envelope>>>,
     count: usize,
-    /// The count at which those that ended are removed.
-    limit: usize,
+    /// The count at which ended tasks are removed.
+    cleanup_at: usize,
 }
 
 impl GroupedTasks {
-    /// Notes a task before it enters the pool, if it belongs to a group.
-    pub(crate) fn note(&self, task: &Arc<Envelope>) {
+    /// Adds a task, if it belongs to a group. Call it before the task enters the pool.
+    pub(crate) fn track(&self, task: &Arc<Envelope>) {
         let Some(group) = &task.group else { return };
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if entries.count >= entries.limit.max(FEW) {
+        if entries.count >= entries.cleanup_at.max(MIN_CLEANUP) {
             entries.remove_ended();
         }
         entries.count += 1;
@@ -39,8 +38,8 @@ impl GroupedTasks {
         }
     }
 
-    /// The tasks of a group that are here.
-    pub(crate) fn of(&self, group: &str) -> Vec<Arc<Envelope>> {
+    /// The tasks of a group on this worker.
+    pub(crate) fn tasks_of(&self, group: &str) -> Vec<Arc<Envelope>> {
         let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         entries.groups.get(group).into_iter().flatten().filter_map(Weak::upgrade).collect()
     }
@@ -53,7 +52,7 @@ impl Entries {
             !tasks.is_empty()
         });
         self.count = self.groups.values().map(Vec::len).sum();
-        self.limit = 2 * self.count;
+        self.cleanup_at = 2 * self.count;
     }
 }
 
@@ -73,32 +72,34 @@ mod tests {
     }
 
     #[test]
-    fn a_groups_tasks_are_found_while_they_are_here() {
+    fn a_task_is_found_by_its_group_until_it_ends() {
         let tasks = GroupedTasks::default();
         let (one, other, single) = (task(Some("g")), task(Some("h")), task(None));
-        [&one, &other, &single].into_iter().for_each(|task| tasks.note(task));
-        assert_eq!(tasks.of("g"), [Arc::clone(&one)]);
-        assert_eq!(tasks.of("h"), [other]);
-        assert!(tasks.of("none").is_empty());
+        [&one, &other, &single].into_iter().for_each(|task| tasks.track(task));
+        assert_eq!(tasks.tasks_of("g"), [Arc::clone(&one)]);
+        assert_eq!(tasks.tasks_of("h"), [other]);
+        assert!(tasks.tasks_of("none").is_empty());
         drop(one);
-        assert!(tasks.of("g").is_empty());
-        assert_eq!(tasks.0.lock().unwrap().count, 2, "one without a group needs no entry");
+        assert!(tasks.tasks_of("g").is_empty());
+        assert_eq!(tasks.0.lock().unwrap().count, 2, "a task without a group has no entry");
     }
 
     #[test]
-    fn entries_are_bounded_by_the_tasks_that_are_here() {
+    fn entries_are_bounded_by_twice_the_number_of_tasks() {
         let tasks = GroupedTasks::default();
         let kept: Vec<_> = (0..100).map(|n| task(Some(&format!("kept-{n}")))).collect();
-        kept.iter().for_each(|task| tasks.note(task));
+        kept.iter().for_each(|task| tasks.track(task));
         for n in 0..10_000 {
-            tasks.note(&task(Some(&format!("passing-{n}"))));
+            tasks.track(&task(Some(&format!("passing-{n}"))));
             let entries = tasks.0.lock().unwrap();
             let held: usize = entries.groups.values().map(Vec::len).sum();
             assert_eq!(entries.count, held);
             assert!(held <= 2 * kept.len(), "{held} entries after {n} more");
         }
         assert!(
-            kept.iter().enumerate().all(|(n, task)| tasks.of(&format!("kept-{n}")) == [Arc::clone(task)])
+            kept.iter()
+                .enumerate()
+                .all(|(n, task)| tasks.tasks_of(&format!("kept-{n}")) == [Arc::clone(task)])
         );
     }
 }

@@ -1,9 +1,9 @@
-//! The lifecycle log: which workers started, which ended cleanly, which crashed, and which task each of
-//! them runs in the quarantine.
+//! The lifecycle log: which workers started, stopped cleanly or crashed, and which quarantined task each of them
+//! runs.
 //!
-//! A redelivery count alone cannot tell a crash from a hand-back: before RabbitMQ 4.3 every return
-//! counts, and a lost connection always does. The log can: a crashed worker wrote a start record and no
-//! end record, and its exclusive queue is gone.
+//! A redelivery count does not show whether a worker crashed or requeued the task: before RabbitMQ 4.3 every
+//! requeue counts, and a lost connection always does. The log shows it: a crashed worker has a start record and no
+//! stop record, and its exclusive queue is gone.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -11,87 +11,87 @@ use garenne_protocol::{task::WorkerIncarnation, topology::LIFECYCLE_KEPT};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::crash::Recorded;
+use super::crash::LoggedState;
 
-/// A record of the stream. Times are milliseconds since 1970.
+/// A record of the lifecycle stream. Times are in milliseconds since the Unix epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub(crate) enum LifecycleEvent {
-    /// A worker begins to consume, does so again after it lost its connection, or is still there: it
-    /// repeats the record before the stream lets go of it.
+    /// The start record: a worker starts to consume. It repeats the record after a reconnect, and before the
+    /// stream drops the previous one.
     Hello {
         worker: String,
         incarnation: String,
         at: i64,
-        /// The kinds that it has handlers for.
+        /// The kinds for which it has handlers.
         #[serde(default)]
         kinds: Vec<String>,
     },
-    /// It stopped after settling everything.
+    /// The stop record: it stopped after it settled every delivery.
     Goodbye { worker: String, incarnation: String, at: i64 },
-    /// Another worker found its queue missing.
+    /// Another worker found its control queue missing.
     Died { worker: String, incarnation: String, at: i64 },
-    /// It is about to run a task of the quarantine.
+    /// It is about to run a quarantined task.
     RunStarted { worker: String, incarnation: String, at: i64, task: String },
-    /// That run is over, whatever its outcome.
+    /// That run has ended, with any outcome.
     RunEnded { worker: String, incarnation: String, at: i64, task: String },
 }
 
-/// The workers of the fleet and their runs in the quarantine, as far as the log tells.
+/// The workers of the fleet and their runs of quarantined tasks, as read from the lifecycle stream.
 #[derive(Debug, Default)]
 pub(crate) struct LifecycleLog {
     /// By incarnation.
-    workers: HashMap<String, Worker>,
-    /// By task: the run in the quarantine that was started last.
-    runs: HashMap<String, Run>,
+    workers: HashMap<String, LoggedWorker>,
+    /// The latest run of each quarantined task, by task id.
+    runs: HashMap<String, LoggedRun>,
 }
 
 #[derive(Debug)]
-struct Worker {
+struct LoggedWorker {
     name: String,
     kinds: Vec<String>,
-    state: State,
-    /// The time of its latest record.
+    state: WorkerState,
+    /// The time in the latest record that concerns it.
     at: i64,
 }
 
 #[derive(Debug)]
-enum State {
-    Open { heard: Instant },
-    Ended,
+enum WorkerState {
+    Running { last_seen: Instant },
+    Stopped,
     Crashed { at: i64, noticed: Instant, replaced: bool },
 }
 
 #[derive(Debug)]
-struct Run {
+struct LoggedRun {
     by: WorkerIncarnation,
     at: i64,
 }
 
-/// How long a crash speaks against tasks that came back.
-const EVIDENCE: Duration = Duration::from_secs(3600);
+/// How long a crash counts as a possible effect of tasks that were redelivered.
+const RECENT_CRASH: Duration = Duration::from_secs(3600);
 
 fn ms(span: Duration) -> i64 {
     i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
 }
 
 impl LifecycleLog {
-    /// Takes a record that is read at `now`.
-    pub(crate) fn apply(&mut self, life: LifecycleEvent, now: Instant) {
-        match life {
+    /// Applies a record that is read at `now`.
+    pub(crate) fn apply(&mut self, event: LifecycleEvent, now: Instant) {
+        match event {
             LifecycleEvent::Hello { worker, incarnation, at, kinds } => {
-                self.started(worker, incarnation, at, kinds, now);
+                self.apply_hello(worker, incarnation, at, kinds, now);
             }
             LifecycleEvent::Goodbye { worker, incarnation, at } => {
                 self.runs.retain(|_, run| run.by.incarnation() != incarnation);
-                self.workers
-                    .insert(incarnation, Worker { name: worker, kinds: Vec::new(), state: State::Ended, at });
+                let state = WorkerState::Stopped;
+                self.workers.insert(incarnation, LoggedWorker { name: worker, kinds: Vec::new(), state, at });
             }
-            LifecycleEvent::Died { worker, incarnation, at } => self.died(worker, incarnation, at, now),
+            LifecycleEvent::Died { worker, incarnation, at } => self.apply_died(worker, incarnation, at, now),
             LifecycleEvent::RunStarted { worker, incarnation, at, task } => {
-                // A worker runs one task of the quarantine at a time.
+                // A worker runs one quarantined task at a time.
                 self.runs.retain(|_, run| run.by.incarnation() != incarnation);
-                self.runs.insert(task, Run { by: WorkerIncarnation::new(worker, incarnation), at });
+                self.runs.insert(task, LoggedRun { by: WorkerIncarnation::new(worker, incarnation), at });
             }
             LifecycleEvent::RunEnded { incarnation, task, .. } => {
                 if self.runs.get(&task).is_some_and(|run| run.by.incarnation() == incarnation) {
@@ -101,79 +101,85 @@ impl LifecycleLog {
         }
     }
 
-    /// A new incarnation under a name means that the one before it is gone: two cannot hold the same
-    /// exclusive queue.
-    fn started(&mut self, name: String, incarnation: String, at: i64, kinds: Vec<String>, now: Instant) {
-        let others = self.workers.iter_mut().filter(|(other, it)| **other != incarnation && it.name == name);
-        for (_, other) in others {
-            match &mut other.state {
-                State::Open { .. } => {
-                    other.state = State::Crashed { at, noticed: now, replaced: true };
-                    other.at = at;
+    /// A start record shows that earlier incarnations of the worker are gone, because two incarnations cannot hold
+    /// the exclusive queue.
+    fn apply_hello(&mut self, name: String, incarnation: String, at: i64, kinds: Vec<String>, now: Instant) {
+        let earlier = self.workers.iter_mut().filter(|(id, it)| **id != incarnation && it.name == name);
+        for (_, earlier) in earlier {
+            match &mut earlier.state {
+                WorkerState::Running { .. } => {
+                    earlier.state = WorkerState::Crashed { at, noticed: now, replaced: true };
+                    earlier.at = at;
                 }
-                State::Crashed { replaced, .. } => *replaced = true,
-                State::Ended => {}
+                WorkerState::Crashed { replaced, .. } => *replaced = true,
+                WorkerState::Stopped => {}
             }
         }
-        self.workers.insert(incarnation, Worker { name, kinds, state: State::Open { heard: now }, at });
+        let state = WorkerState::Running { last_seen: now };
+        self.workers.insert(incarnation, LoggedWorker { name, kinds, state, at });
     }
 
-    fn died(&mut self, name: String, incarnation: String, at: i64, now: Instant) {
-        let crashed = State::Crashed { at, noticed: now, replaced: false };
+    fn apply_died(&mut self, name: String, incarnation: String, at: i64, now: Instant) {
+        let crashed = WorkerState::Crashed { at, noticed: now, replaced: false };
         match self.workers.get_mut(&incarnation) {
-            Some(worker) if matches!(worker.state, State::Open { .. }) => {
+            Some(worker) if matches!(worker.state, WorkerState::Running { .. }) => {
                 worker.state = crashed;
                 worker.at = at;
             }
-            // It is on record already, or ended cleanly.
+            // The crash is known already, or the worker stopped cleanly.
             Some(_) => {}
             None => {
-                self.workers.insert(incarnation, Worker { name, kinds: Vec::new(), state: crashed, at });
+                self.workers
+                    .insert(incarnation, LoggedWorker { name, kinds: Vec::new(), state: crashed, at });
             }
         }
     }
 
-    /// The workers that started and may have crashed since.
-    pub(crate) fn open(&self) -> Vec<WorkerIncarnation> {
-        let open = self.workers.iter().filter(|(_, worker)| matches!(worker.state, State::Open { .. }));
-        open.map(|(incarnation, worker)| WorkerIncarnation::new(worker.name.clone(), incarnation)).collect()
+    /// The incarnations without a stop record or a known crash.
+    pub(crate) fn running(&self) -> Vec<WorkerIncarnation> {
+        let running =
+            self.workers.iter().filter(|(_, worker)| matches!(worker.state, WorkerState::Running { .. }));
+        running
+            .map(|(incarnation, worker)| WorkerIncarnation::new(worker.name.clone(), incarnation))
+            .collect()
     }
 
-    /// Crashes that still count at `now`, milliseconds since 1970.
-    pub(crate) fn deaths(&self, now: i64) -> usize {
-        let oldest = now.saturating_sub(ms(EVIDENCE));
-        let recent = |worker: &&Worker| matches!(worker.state, State::Crashed { at, .. } if at >= oldest);
+    /// The number of crashes within [`RECENT_CRASH`] before `now`, in milliseconds since the Unix epoch.
+    pub(crate) fn recent_crashes(&self, now: i64) -> usize {
+        let oldest = now.saturating_sub(ms(RECENT_CRASH));
+        let recent =
+            |worker: &&LoggedWorker| matches!(worker.state, WorkerState::Crashed { at, .. } if at >= oldest);
         self.workers.values().filter(recent).count()
     }
 
-    /// What is on record of an incarnation.
-    pub(super) fn recorded(&self, who: &WorkerIncarnation) -> Recorded {
-        match self.workers.get(who.incarnation()).filter(|worker| worker.name == who.worker()) {
-            None => Recorded::Nothing,
-            Some(worker) => match worker.state {
-                State::Open { heard } => Recorded::Open { heard },
-                State::Ended => Recorded::Ended,
-                State::Crashed { replaced: true, .. } => Recorded::Replaced,
-                State::Crashed { noticed, .. } => Recorded::Missing { since: noticed },
+    /// The logged state of an incarnation.
+    pub(super) fn state_of(&self, worker: &WorkerIncarnation) -> LoggedState {
+        match self.workers.get(worker.incarnation()).filter(|logged| logged.name == worker.worker()) {
+            None => LoggedState::Unknown,
+            Some(logged) => match logged.state {
+                WorkerState::Running { last_seen } => LoggedState::Running { last_seen },
+                WorkerState::Stopped => LoggedState::Stopped,
+                WorkerState::Crashed { replaced: true, .. } => LoggedState::Replaced,
+                WorkerState::Crashed { noticed, .. } => LoggedState::QueueMissing { since: noticed },
             },
         }
     }
 
-    /// Who started the latest run of a task in the quarantine that is not known to be over.
-    pub(crate) fn run_of(&self, task: &str) -> Option<&WorkerIncarnation> {
+    /// The incarnation that started the latest run of a quarantined task, unless that run has ended.
+    pub(crate) fn runner_of(&self, task: &str) -> Option<&WorkerIncarnation> {
         self.runs.get(task).map(|run| &run.by)
     }
 
-    /// Whether a worker that may be alive has a handler for this kind.
+    /// Whether a running worker has a handler for this kind.
     pub(crate) fn has_handler(&self, kind: &str) -> bool {
-        let has = |worker: &Worker| {
-            matches!(worker.state, State::Open { .. }) && worker.kinds.iter().any(|one| one == kind)
+        let has = |worker: &LoggedWorker| {
+            matches!(worker.state, WorkerState::Running { .. }) && worker.kinds.iter().any(|one| one == kind)
         };
         self.workers.values().any(has)
     }
 
-    /// Lets go of what the stream does not keep either, at `now`, milliseconds since 1970.
-    pub(crate) fn forget(&mut self, now: i64) {
+    /// Removes entries that the stream does not keep either. `now` is in milliseconds since the Unix epoch.
+    pub(crate) fn remove_expired(&mut self, now: i64) {
         let oldest = now.saturating_sub(ms(LIFECYCLE_KEPT));
         self.workers.retain(|_, worker| worker.at >= oldest);
         self.runs.retain(|_, run| run.at >= oldest);
@@ -181,7 +187,7 @@ impl LifecycleLog {
         self.runs.shrink_to_fit();
     }
 
-    /// Entries held, for the tests of their bounds.
+    /// The number of entries, for tests of their bound.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.workers.len() + self.runs.len()

@@ -1,5 +1,5 @@
-//! Joining the fleet and leaving it: the streams that a worker reads, its control queue, and its
-//! records in the lifecycle log.
+//! Joining and leaving the fleet: the streams that a worker reads, its control queue, and its records in the
+//! lifecycle log.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,20 +20,20 @@ use tokio::{
 
 use super::{
     member::{Identity, Member},
-    wire::BrokerWire,
+    wire::AmqpFleetBroker,
 };
 use crate::consumer::{
     ConsumerConnection, control_queue,
     stream_reader::{self, Progress},
 };
 
-/// How long the worker's own queue may take before work starts without it.
-const APPEARANCE: Duration = Duration::from_secs(10);
+/// How long a starting worker waits for its control queue before it works without one.
+const CONTROL_QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a stream is read where no mark can be set, because the broker blocks publishers.
-const UNMARKED: Duration = Duration::from_secs(3);
+/// How long a stream is read if no mark can be published because the broker blocks publishers.
+const UNMARKED_READ_TIME: Duration = Duration::from_secs(3);
 
-/// A command that arrives on the worker's own queue.
+/// A command that arrives on the worker's control queue.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case")]
 pub(crate) enum Command {
@@ -43,21 +43,23 @@ pub(crate) enum Command {
     Beat,
 }
 
-/// Why a worker cannot become a member. Without the stop directives it would start what an operator
-/// stopped; without the lifecycle it could not tell a crash from a hand-back.
+/// Why a worker cannot join the fleet.
+///
+/// Without the directives it would start tasks that an operator stopped. Without the lifecycle log it could not
+/// tell the crash of a worker from a requeue.
 #[derive(Debug, Error)]
 pub enum FleetError {
-    /// The broker does not let it read a stream.
+    /// The broker does not allow it to read a stream.
     #[error(transparent)]
     Denied(BrokerError),
-    /// A stream was not read to its end in time.
+    /// It could not read a stream to its end in time.
     #[error("stream {stream:?} was not read to its end within {}: {problem}", format_duration(*.waited))]
     Behind {
-        /// The stream.
+        /// The name of the stream.
         stream: String,
-        /// How long it was tried.
+        /// The timeout.
         waited: Duration,
-        /// What kept it from being read, last.
+        /// The last problem with reading it.
         problem: String,
     },
 }
@@ -71,113 +73,117 @@ impl HasExit for FleetError {
     }
 }
 
-/// The tasks that keep a member informed; dropped, they end.
+/// A worker's membership in the fleet. Dropping it aborts its background tasks.
 pub(crate) struct Membership {
     pub(crate) member: Arc<Member>,
     tasks: JoinSet<()>,
 }
 
 impl Membership {
-    /// Reads the streams to their end, for at most `patience`, then lets the fleet know. `stop` hears of
-    /// each task that an order ends, as it comes; `obey` of what arrives on the worker's own queue.
+    /// Reads the streams to their end, for at most `read_timeout`, and then publishes the start record.
+    ///
+    /// `stop_task` is called for each task that an order stops, `on_command` for each command on the worker's
+    /// control queue.
     ///
     /// # Errors
-    /// [`FleetError`].
+    /// [`FleetError`] if a stream cannot be read to its end.
     pub(crate) async fn join(
         identity: Identity,
         names: Names,
-        link: ConsumerConnection,
+        connection: ConsumerConnection,
         publisher: Publisher,
-        patience: Duration,
-        obey: impl Fn(Command) + Send + Sync + 'static,
-        stop: impl Fn(&str) + Send + 'static,
+        read_timeout: Duration,
+        on_command: impl Fn(Command) + Send + Sync + 'static,
+        stop_task: impl Fn(&str) + Send + 'static,
     ) -> Result<Self, FleetError> {
-        let wire = BrokerWire { link: link.clone(), publisher, names: names.clone() };
-        let member = Arc::new(Member::new(identity, names, Box::new(wire)));
+        let broker = AmqpFleetBroker { connection: connection.clone(), publisher, names: names.clone() };
+        let member = Arc::new(Member::new(identity, names, Box::new(broker)));
         let mut tasks = JoinSet::new();
         let this = Arc::clone(&member);
-        let directive = move |record: &[u8]| this.read_directive(record, &stop);
-        let directives = read(&mut tasks, &link, member.names().directives(), directive);
+        let on_directive = move |record: &[u8]| this.read_directive(record, &stop_task);
+        let directives = read_stream(&mut tasks, &connection, member.names().directives(), on_directive);
         let this = Arc::clone(&member);
-        let life = move |record: &[u8]| this.read_life(record);
-        let lifecycle = read(&mut tasks, &link, member.names().lifecycle(), life);
-        let both = async {
-            tokio::try_join!(directives.caught_up(&member, patience), lifecycle.caught_up(&member, patience))
-        };
-        both.await?;
+        let on_event = move |record: &[u8]| this.read_lifecycle_event(record);
+        let lifecycle = read_stream(&mut tasks, &connection, member.names().lifecycle(), on_event);
+        tokio::try_join!(
+            directives.until_caught_up(&member, read_timeout),
+            lifecycle.until_caught_up(&member, read_timeout)
+        )?;
         let this = Arc::clone(&member);
-        let (present, mut is_present) = watch::channel(false);
-        let hello = async move || {
-            this.hello().await;
-            present.send_replace(true);
+        let (declared, mut is_declared) = watch::channel(false);
+        let on_declared = async move || {
+            this.publish_hello().await;
+            declared.send_replace(true);
         };
-        let command = move |body: &[u8]| match serde_json::from_slice(body) {
-            Ok(command) => obey(command),
-            Err(error) => tracing::warn!(%error, "unreadable command"),
+        let on_message = move |body: &[u8]| match serde_json::from_slice(body) {
+            Ok(command) => on_command(command),
+            Err(error) => tracing::warn!(%error, "ignored an invalid command"),
         };
         let (names, worker) = (member.names().clone(), member.worker().to_owned());
-        tasks.spawn(control_queue::run(link, names, worker, hello, command));
+        tasks.spawn(control_queue::run(connection, names, worker, on_declared, on_message));
         let this = Arc::clone(&member);
-        tasks.spawn(async move { this.keep_record().await });
-        if timeout(APPEARANCE, is_present.wait_for(|present| *present)).await.is_err() {
+        tasks.spawn(async move { this.maintain().await });
+        let declared = is_declared.wait_for(|declared| *declared);
+        if timeout(CONTROL_QUEUE_TIMEOUT, declared).await.is_err() {
             let worker = member.worker();
-            tracing::warn!(worker, "no control queue: does another worker have this id?");
+            tracing::warn!(worker, "cannot declare the control queue; is the worker id used twice?");
         }
         Ok(Self { member, tasks })
     }
 
-    /// Says good-bye: everything is settled.
+    /// Publishes the stop record. Every delivery must be settled before.
     pub(crate) async fn leave(self) {
         let Self { member, tasks } = self;
-        // Its queue goes with them, before the last word on it.
+        // The control queue's consumer must not publish a start record after the stop record.
         drop(tasks);
-        member.goodbye().await;
+        member.publish_goodbye().await;
     }
 }
 
-/// Begins to read a stream.
-fn read(
+/// Starts a task that reads a stream. `on_record` returns whether the record is this worker's first mark.
+fn read_stream(
     tasks: &mut JoinSet<()>,
-    link: &ConsumerConnection,
+    connection: &ConsumerConnection,
     stream: String,
-    take: impl FnMut(&[u8]) -> bool + Send + 'static,
-) -> Reading {
+    on_record: impl FnMut(&[u8]) -> bool + Send + 'static,
+) -> StreamRead {
     let (sender, progress) = watch::channel(Progress::default());
-    tasks.spawn(stream_reader::follow(link.clone(), stream.clone(), sender, take));
-    Reading { stream, progress }
+    tasks.spawn(stream_reader::follow(connection.clone(), stream.clone(), sender, on_record));
+    StreamRead { stream, progress }
 }
 
 /// A stream that is being read.
-struct Reading {
+struct StreamRead {
     stream: String,
     progress: watch::Receiver<Progress>,
 }
 
-impl Reading {
-    /// Sets a mark at the end of the stream and waits until it is read.
-    async fn caught_up(self, member: &Member, patience: Duration) -> Result<(), FleetError> {
-        let until = Instant::now() + patience;
+impl StreamRead {
+    /// Publishes a mark to the stream and waits until it is read.
+    async fn until_caught_up(self, member: &Member, read_timeout: Duration) -> Result<(), FleetError> {
+        let deadline = Instant::now() + read_timeout;
         let Self { stream, mut progress } = self;
-        let marking = async {
+        // Completes only if no mark can be published.
+        let publishers_blocked = async {
             let mut backoff = Backoff::default();
             loop {
-                match member.mark(&stream).await {
+                match member.publish_mark(&stream).await {
                     Ok(()) => std::future::pending().await,
-                    // Workers are what ends a shortage of memory: they must be able to start in it.
-                    Err(PublishError::Blocked) => return tokio::time::sleep(UNMARKED).await,
-                    Err(error) => tracing::debug!(%error, stream, "no mark yet"),
+                    // An alarm for memory may end only once more workers run, so a worker must be able to start.
+                    Err(PublishError::Blocked) => return tokio::time::sleep(UNMARKED_READ_TIME).await,
+                    Err(error) => tracing::debug!(%error, stream, "cannot publish a mark, retrying"),
                 }
                 tokio::time::sleep(backoff.next_wait()).await;
             }
         };
-        let waited = progress.wait_for(|progress| !matches!(progress, Progress::Behind { .. }));
+        let finished = progress.wait_for(|progress| !matches!(progress, Progress::Behind { .. }));
         let reached = tokio::select! {
-            reached = waited => reached.map(|it| it.clone()).unwrap_or_default(),
-            () = marking => {
-                tracing::warn!(stream, "publishers are blocked: it may not be read to its end");
+            reached = finished => reached.map(|it| it.clone()).unwrap_or_default(),
+            () = publishers_blocked => {
+                tracing::warn!(stream, "publishers are blocked, so the stream may not be read to its end");
                 return Ok(());
             }
-            () = sleep_until(until) => Progress::default(),
+            () = sleep_until(deadline) => Progress::default(),
         };
         match reached {
             Progress::CaughtUp => Ok(()),
@@ -185,9 +191,9 @@ impl Reading {
             Progress::Behind { .. } => {
                 let problem = match &*progress.borrow() {
                     Progress::Behind { problem: Some(problem) } => problem.clone(),
-                    _ => "the broker is slow to send it".to_owned(),
+                    _ => "the broker sends it too slowly".to_owned(),
                 };
-                Err(FleetError::Behind { stream, waited: patience, problem })
+                Err(FleetError::Behind { stream, waited: read_timeout, problem })
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What a member asks of the broker, so that its decisions can be tested without one.
+//! The broker operations of a fleet member, as a trait so that its decisions can be tested without a broker.
 
 use std::time::Duration;
 
@@ -9,28 +9,28 @@ use tokio::time::timeout;
 
 use crate::consumer::{ConsumerConnection, control_queue};
 
-/// How long the confirm of a record is waited for.
+/// Timeout for the publisher confirm of a record.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The broker, as a member of the fleet uses it.
-pub(crate) trait Wire: Send + Sync {
+/// The broker operations of a [`Member`](super::Member).
+pub(crate) trait FleetBroker: Send + Sync {
     /// Publishes a record and waits for its confirm.
     fn publish(&self, message: Message) -> BoxFuture<'_, Result<(), PublishError>>;
 
-    /// Whether a worker's control queue exists. Nothing when the broker cannot be asked.
-    fn has_queue<'a>(&'a self, worker: &'a str) -> BoxFuture<'a, Option<bool>>;
+    /// Whether a worker's control queue exists. `None` if the broker does not answer.
+    fn control_queue_exists<'a>(&'a self, worker: &'a str) -> BoxFuture<'a, Option<bool>>;
 }
 
-/// The connections of this worker.
-pub(crate) struct BrokerWire {
-    pub(crate) link: ConsumerConnection,
+/// The broker, over the worker's connections.
+pub(crate) struct AmqpFleetBroker {
+    pub(crate) connection: ConsumerConnection,
     pub(crate) publisher: Publisher,
     pub(crate) names: Names,
 }
 
-impl Wire for BrokerWire {
+impl FleetBroker for AmqpFleetBroker {
     fn publish(&self, message: Message) -> BoxFuture<'_, Result<(), PublishError>> {
-        // The worker's publisher waits for a confirm as long as it is connected, an alarm included.
+        // The worker's publisher itself waits for a confirm for as long as it is connected, also during an alarm.
         let publishing = timeout(CONFIRM_TIMEOUT, self.publisher.publish(message));
         publishing
             .map(|published| {
@@ -41,7 +41,7 @@ impl Wire for BrokerWire {
             .boxed()
     }
 
-    fn has_queue<'a>(&'a self, worker: &'a str) -> BoxFuture<'a, Option<bool>> {
-        control_queue::exists(&self.link, &self.names, worker).boxed()
+    fn control_queue_exists<'a>(&'a self, worker: &'a str) -> BoxFuture<'a, Option<bool>> {
+        control_queue::exists(&self.connection, &self.names, worker).boxed()
     }
 }

@@ -17,39 +17,39 @@ fn stopped(directives: &Directives, task: &Envelope) -> bool {
 }
 
 #[test]
-fn a_task_is_stopped_by_id_and_a_group_up_to_the_order() {
+fn a_stop_covers_a_task_by_id_and_a_group_up_to_the_order() {
     let stops = Directives::default();
     let directives = [
         StandingOrder::Task { task: "a".into(), at: 0 },
         StandingOrder::Group { group: "g".into(), at: 100_000 },
     ];
     assert!(directives.iter().all(|order| stops.apply(order)));
-    assert!(!directives.iter().any(|order| stops.apply(order)), "read again, it says nothing new");
+    assert!(!directives.iter().any(|order| stops.apply(order)), "the same order again changes nothing");
     assert!(stopped(&stops, &task("a", None, 500)));
     assert!(!stopped(&stops, &task("b", None, 500)));
     assert!(stopped(&stops, &task("b", Some("g"), 100)));
     assert!(!stopped(&stops, &task("b", Some("g"), 101)));
     assert!(!stopped(&stops, &task("b", Some("other"), 100)));
-    let silent = Envelope { timestamp: None, published_at: None, ..task("b", Some("g"), 500) };
-    assert!(stopped(&stops, &silent), "it does not say when it was published");
+    let undated = Envelope { timestamp: None, published_at: None, ..task("b", Some("g"), 500) };
+    assert!(stopped(&stops, &undated), "a task without a publish time");
 }
 
 #[test]
-fn a_group_stop_covers_our_tasks_by_the_millisecond_and_foreign_ones_by_the_second() {
+fn a_group_stop_compares_milliseconds_if_the_task_has_them_and_seconds_otherwise() {
     let stops = Directives::default();
     assert!(stops.apply(&StandingOrder::Group { group: "g".into(), at: 100_500 }));
     let ours = |ms: i64| Envelope { published_at: Some(ms), ..task("b", Some("g"), 100) };
     assert!(stopped(&stops, &ours(100_499)));
     assert!(stopped(&stops, &ours(100_500)));
-    assert!(!stopped(&stops, &ours(100_501)), "published after it, in the same second");
+    assert!(!stopped(&stops, &ours(100_501)), "published in the same second, but after the order");
     let foreign = Envelope { published_at: None, ..task("b", Some("g"), 100) };
-    assert!(stopped(&stops, &foreign), "its second began before the order");
+    assert!(stopped(&stops, &foreign), "its second started before the order");
     let nanoseconds = Envelope { timestamp: Some(u64::MAX), ..foreign };
     assert!(!stopped(&stops, &nanoseconds), "no overflow");
 }
 
 #[test]
-fn orders_are_kept_as_long_as_the_stream_keeps_them() {
+fn orders_expire_with_the_records_of_the_stream() {
     let directives = Directives::default();
     let kept = i64::try_from(DIRECTIVES_KEPT.as_millis()).unwrap();
     let at = |ms: i64| UNIX_EPOCH + Duration::from_millis(ms.unsigned_abs());
@@ -59,81 +59,88 @@ fn orders_are_kept_as_long_as_the_stream_keeps_them() {
         directives.apply(&StandingOrder::Group { group: name.clone(), at: 2000 });
         directives.apply(&StandingOrder::Pause { pause: name, at: 3000 });
     }
-    directives.forget(at(1000 + kept));
+    directives.remove_expired(at(1000 + kept));
     assert_eq!(directives.len(), 300);
-    directives.forget(at(1001 + kept));
+    directives.remove_expired(at(1001 + kept));
     assert_eq!(directives.len(), 200);
-    directives.forget(at(2001 + kept));
+    directives.remove_expired(at(2001 + kept));
     assert_eq!((directives.len(), directives.paused().len()), (100, 100));
-    directives.forget(at(3000 + kept));
+    directives.remove_expired(at(3000 + kept));
     assert_eq!(directives.paused().len(), 100);
-    directives.forget(at(3001 + kept));
+    directives.remove_expired(at(3001 + kept));
     assert_eq!((directives.len(), directives.paused().len()), (0, 0));
 }
 
 #[test]
-fn a_resumption_is_remembered_for_as_long_as_clocks_may_differ() {
+fn a_resume_order_outlasts_an_older_pause_that_arrives_late() {
     let directives = Directives::default();
-    let kept = u64::try_from(RESUMPTION_KEPT.as_millis()).unwrap();
+    let kept = u64::try_from(RESUME_KEPT.as_millis()).unwrap();
     directives.apply(&StandingOrder::Pause { pause: "g".into(), at: 1000 });
     directives.apply(&StandingOrder::Resume { resume: "g".into(), at: 5000 });
     directives.apply(&StandingOrder::Pause { pause: "paused".into(), at: 5000 });
-    directives.forget(UNIX_EPOCH + Duration::from_millis(5000 + kept));
-    assert!(!directives.apply(&StandingOrder::Pause { pause: "g".into(), at: 4000 }), "it comes late");
-    directives.forget(UNIX_EPOCH + Duration::from_millis(5001 + kept));
+    directives.remove_expired(UNIX_EPOCH + Duration::from_millis(5000 + kept));
+    assert!(
+        !directives.apply(&StandingOrder::Pause { pause: "g".into(), at: 4000 }),
+        "older than the resume order"
+    );
+    directives.remove_expired(UNIX_EPOCH + Duration::from_millis(5001 + kept));
     assert_eq!((directives.len(), directives.paused()), (1, vec!["paused".to_owned()]));
 }
 
 #[test]
-fn a_pause_from_before_all_time_does_not_overflow() {
+fn a_pause_with_the_smallest_time_does_not_overflow() {
     let directives = Directives::default();
     directives.apply(&StandingOrder::Pause { pause: "g".into(), at: i64::MIN + 1 });
-    let word = directives.effect_on(&task("a", Some("g"), 1), UNIX_EPOCH + Duration::from_secs(9));
-    assert_eq!(word, Some(DirectiveEffect::Deferred(LONGEST_REST)));
-    directives.forget(UNIX_EPOCH);
+    let effect = directives.effect_on(&task("a", Some("g"), 1), UNIX_EPOCH + Duration::from_secs(9));
+    assert_eq!(effect, Some(DirectiveEffect::Deferred(MAX_DEFERRAL)));
+    directives.remove_expired(UNIX_EPOCH);
 }
 
 #[test]
-fn who_puts_a_task_back_to_work_overrules_the_orders_before() {
+fn a_replay_overrules_earlier_stops() {
     let stops = Directives::default();
     let order = |at| StandingOrder::Task { task: "a".into(), at };
     let group = |at| StandingOrder::Group { group: "g".into(), at };
     let replayed =
         |at| Envelope { replayed_at: Some(at), ..task("a", Some("g"), u64::try_from(at).unwrap() / 1000) };
     assert!(stops.apply(&order(5000)) && stops.apply(&group(7000)));
-    assert!(stopped(&stops, &Envelope { group: None, ..replayed(5000) }), "the order was not before");
+    assert!(stopped(&stops, &Envelope { group: None, ..replayed(5000) }), "replayed at the time of the stop");
     assert!(!stopped(&stops, &Envelope { group: None, ..replayed(5001) }));
-    assert!(stopped(&stops, &replayed(5001)), "its group was stopped since");
+    assert!(stopped(&stops, &replayed(5001)), "its group was stopped after the replay");
     assert!(
         !stopped(&stops, &Envelope { timestamp: Some(1), ..replayed(7001) }),
-        "whenever it was published"
+        "the publish time does not matter after a replay"
     );
-    assert!(stops.apply(&order(9000)), "the same task, stopped once more");
+    assert!(stops.apply(&order(9000)), "the same task is stopped again");
     assert!(stopped(&stops, &replayed(8000)));
-    assert!(!stops.apply(&order(8500)), "an older order says nothing new");
+    assert!(!stops.apply(&order(8500)), "an older order changes nothing");
 }
 
 #[test]
-fn a_paused_group_is_put_off_for_as_long_as_its_pause_lasts() {
+fn a_task_of_a_paused_group_is_deferred_by_the_duration_of_the_pause() {
     let directives = Directives::default();
     let pause = |at| StandingOrder::Pause { pause: "g".into(), at };
     let resume = |at| StandingOrder::Resume { resume: "g".into(), at };
-    let word = |group, now_ms| {
+    let effect = |group, now_ms| {
         directives.effect_on(&task("a", group, 1), UNIX_EPOCH + Duration::from_millis(now_ms))
     };
     assert!(directives.apply(&pause(5000)));
     assert_eq!(directives.paused(), ["g"]);
-    assert_eq!(word(Some("g"), 5000), Some(DirectiveEffect::Deferred(Duration::ZERO)));
-    assert_eq!(word(Some("g"), 12_500), Some(DirectiveEffect::Deferred(Duration::from_millis(7500))));
-    assert_eq!(word(Some("g"), 9_000_000), Some(DirectiveEffect::Deferred(LONGEST_REST)));
-    assert_eq!(word(Some("g"), 4000), Some(DirectiveEffect::Deferred(Duration::ZERO)), "clocks may differ");
-    assert_eq!((word(Some("other"), 6000), word(None, 6000)), (None, None));
+    assert_eq!(effect(Some("g"), 5000), Some(DirectiveEffect::Deferred(Duration::ZERO)));
+    assert_eq!(effect(Some("g"), 12_500), Some(DirectiveEffect::Deferred(Duration::from_millis(7500))));
+    assert_eq!(effect(Some("g"), 9_000_000), Some(DirectiveEffect::Deferred(MAX_DEFERRAL)));
+    assert_eq!(effect(Some("g"), 4000), Some(DirectiveEffect::Deferred(Duration::ZERO)), "clocks may differ");
+    assert_eq!((effect(Some("other"), 6000), effect(None, 6000)), (None, None));
     assert!(directives.apply(&resume(8000)));
-    assert!(!directives.apply(&pause(5000)), "read again, an old pause says nothing new");
-    assert_eq!((word(Some("g"), 9000), directives.paused().len()), (None, 0));
+    assert!(!directives.apply(&pause(5000)), "an older pause changes nothing");
+    assert_eq!((effect(Some("g"), 9000), directives.paused().len()), (None, 0));
     assert!(
         directives.apply(&StandingOrder::Group { group: "g".into(), at: 9000 })
             && directives.apply(&pause(9000))
     );
-    assert_eq!(word(Some("g"), 9000), Some(DirectiveEffect::Stopped), "a stop outweighs a pause");
+    assert_eq!(
+        effect(Some("g"), 9000),
+        Some(DirectiveEffect::Stopped),
+        "a stop takes precedence over a pause"
+    );
 }

@@ -41,16 +41,16 @@ fn ended(worker: &str, incarnation: &str, task: &str) -> LifecycleEvent {
 
 fn lifecycle(records: impl IntoIterator<Item = LifecycleEvent>) -> LifecycleLog {
     let mut lifecycle = LifecycleLog::default();
-    records.into_iter().for_each(|life| lifecycle.apply(life, Instant::now()));
+    records.into_iter().for_each(|event| lifecycle.apply(event, Instant::now()));
     lifecycle
 }
 
-fn who(worker: &str, incarnation: &str) -> WorkerIncarnation {
+fn incarnation(worker: &str, incarnation: &str) -> WorkerIncarnation {
     WorkerIncarnation::new(worker, incarnation)
 }
 
 #[test]
-fn records_are_read_as_they_are_written() {
+fn events_have_a_stable_json_form() {
     let records = [
         (hello("w", "i"), r#"{"event":"hello","worker":"w","incarnation":"i","at":1000,"kinds":["k"]}"#),
         (goodbye("w", "i"), r#"{"event":"goodbye","worker":"w","incarnation":"i","at":2000}"#),
@@ -64,115 +64,121 @@ fn records_are_read_as_they_are_written() {
             r#"{"event":"run-ended","worker":"w","incarnation":"i","at":1000,"task":"t"}"#,
         ),
     ];
-    for (life, json) in records {
-        assert_eq!(serde_json::to_string(&life).unwrap(), json);
-        assert_eq!(serde_json::from_str::<LifecycleEvent>(json).unwrap(), life);
+    for (event, json) in records {
+        assert_eq!(serde_json::to_string(&event).unwrap(), json);
+        assert_eq!(serde_json::from_str::<LifecycleEvent>(json).unwrap(), event);
     }
     let without_kinds = r#"{"event":"hello","worker":"w","incarnation":"i","at":1}"#;
     let LifecycleEvent::Hello { kinds, .. } = serde_json::from_str(without_kinds).unwrap() else {
-        panic!("a start")
+        panic!("expected a start record")
     };
     assert!(kinds.is_empty());
 }
 
 #[test]
-fn rolling_restarts_are_no_crashes() {
+fn clean_restarts_are_no_crashes() {
     let restarts = (0..25).flat_map(|i| [hello("w", &i.to_string()), goodbye("w", &i.to_string())]);
     let lifecycle = lifecycle(restarts);
-    assert_eq!((lifecycle.deaths(3000), lifecycle.open().len()), (0, 0));
-    assert_eq!(lifecycle.recorded(&who("w", "7")), Recorded::Ended);
+    assert_eq!((lifecycle.recent_crashes(3000), lifecycle.running().len()), (0, 0));
+    assert_eq!(lifecycle.state_of(&incarnation("w", "7")), LoggedState::Stopped);
 }
 
 #[test]
-fn a_new_incarnation_means_that_the_one_before_crashed() {
+fn a_new_incarnation_shows_that_the_previous_one_crashed() {
     let lifecycle = lifecycle([hello("w", "a"), hello("other", "x"), hello_at("w", "b", 5000)]);
-    assert_eq!(lifecycle.deaths(6000), 1);
-    let mut open = lifecycle.open();
-    open.sort_by(|a, b| a.worker().cmp(b.worker()));
-    assert_eq!(open, [who("other", "x"), who("w", "b")]);
-    assert_eq!(lifecycle.recorded(&who("w", "a")), Recorded::Replaced);
-    assert_eq!(lifecycle.deaths(5000 + 3_600_000), 1, "it happened when the next one started");
-    assert_eq!(lifecycle.deaths(5000 + 3_600_001), 0);
+    assert_eq!(lifecycle.recent_crashes(6000), 1);
+    let mut running = lifecycle.running();
+    running.sort_by(|a, b| a.worker().cmp(b.worker()));
+    assert_eq!(running, [incarnation("other", "x"), incarnation("w", "b")]);
+    assert_eq!(lifecycle.state_of(&incarnation("w", "a")), LoggedState::Replaced);
+    assert_eq!(lifecycle.recent_crashes(5000 + 3_600_000), 1, "dated by the start of the next one");
+    assert_eq!(lifecycle.recent_crashes(5000 + 3_600_001), 0);
 }
 
 #[test]
-fn a_crash_that_was_noticed_before_the_next_start_keeps_its_time() {
+fn a_crash_noticed_before_the_next_start_keeps_its_time() {
     let lifecycle = lifecycle([hello("w", "a"), died_at("w", "a", 1500), hello_at("w", "b", 9000)]);
-    assert_eq!(lifecycle.recorded(&who("w", "a")), Recorded::Replaced);
-    assert_eq!((lifecycle.deaths(1500 + 3_600_000), lifecycle.deaths(1500 + 3_600_001)), (1, 0));
+    assert_eq!(lifecycle.state_of(&incarnation("w", "a")), LoggedState::Replaced);
+    assert_eq!(
+        (lifecycle.recent_crashes(1500 + 3_600_000), lifecycle.recent_crashes(1500 + 3_600_001)),
+        (1, 0)
+    );
 }
 
 #[test]
-fn a_worker_that_is_heard_again_had_not_crashed() {
+fn a_later_start_record_of_the_same_incarnation_undoes_its_crash() {
     let mut lifecycle = lifecycle([hello("w", "a"), died_at("w", "a", 1500)]);
-    assert_eq!((lifecycle.deaths(2000), lifecycle.open().len()), (1, 0));
-    assert!(matches!(lifecycle.recorded(&who("w", "a")), Recorded::Missing { .. }));
-    let heard = Instant::now() + Duration::from_secs(5);
-    lifecycle.apply(hello("w", "a"), heard);
-    assert_eq!((lifecycle.deaths(2000), lifecycle.open().len()), (0, 1));
-    assert_eq!(lifecycle.recorded(&who("w", "a")), Recorded::Open { heard });
+    assert_eq!((lifecycle.recent_crashes(2000), lifecycle.running().len()), (1, 0));
+    assert!(matches!(lifecycle.state_of(&incarnation("w", "a")), LoggedState::QueueMissing { .. }));
+    let last_seen = Instant::now() + Duration::from_secs(5);
+    lifecycle.apply(hello("w", "a"), last_seen);
+    assert_eq!((lifecycle.recent_crashes(2000), lifecycle.running().len()), (0, 1));
+    assert_eq!(lifecycle.state_of(&incarnation("w", "a")), LoggedState::Running { last_seen });
 }
 
 #[test]
-fn a_crash_is_dated_by_its_first_notice() {
+fn a_crash_keeps_the_time_of_its_first_record() {
     let first = Instant::now();
     let mut lifecycle = LifecycleLog::default();
     lifecycle.apply(hello("w", "a"), first);
     lifecycle.apply(died_at("w", "a", 1500), first);
     lifecycle.apply(died_at("w", "a", 9_000_000), first + Duration::from_secs(9));
-    assert_eq!(lifecycle.recorded(&who("w", "a")), Recorded::Missing { since: first });
-    assert_eq!(lifecycle.deaths(9_000_000), 0);
+    assert_eq!(lifecycle.state_of(&incarnation("w", "a")), LoggedState::QueueMissing { since: first });
+    assert_eq!(lifecycle.recent_crashes(9_000_000), 0);
 }
 
 #[test]
-fn a_late_notice_does_not_undo_a_clean_end() {
+fn a_late_crash_record_does_not_undo_a_clean_stop() {
     let lifecycle = lifecycle([hello("w", "a"), goodbye("w", "a"), died_at("w", "a", 2500)]);
-    assert_eq!((lifecycle.deaths(3000), lifecycle.recorded(&who("w", "a"))), (0, Recorded::Ended));
+    assert_eq!(
+        (lifecycle.recent_crashes(3000), lifecycle.state_of(&incarnation("w", "a"))),
+        (0, LoggedState::Stopped)
+    );
 }
 
 #[test]
-fn a_crash_counts_also_where_the_start_record_is_gone() {
+fn a_crash_counts_without_a_start_record() {
     let lifecycle = lifecycle([died_at("w", "a", 2500)]);
-    assert_eq!(lifecycle.deaths(3000), 1);
-    assert!(matches!(lifecycle.recorded(&who("w", "a")), Recorded::Missing { .. }));
+    assert_eq!(lifecycle.recent_crashes(3000), 1);
+    assert!(matches!(lifecycle.state_of(&incarnation("w", "a")), LoggedState::QueueMissing { .. }));
 }
 
 #[test]
-fn an_incarnation_is_known_by_both_of_its_names() {
+fn an_incarnation_is_identified_by_worker_and_incarnation() {
     let lifecycle = lifecycle([hello("w", "a")]);
-    assert!(matches!(lifecycle.recorded(&who("w", "a")), Recorded::Open { .. }));
-    assert_eq!(lifecycle.recorded(&who("forged", "a")), Recorded::Nothing);
-    assert_eq!(lifecycle.recorded(&who("w", "forged")), Recorded::Nothing);
+    assert!(matches!(lifecycle.state_of(&incarnation("w", "a")), LoggedState::Running { .. }));
+    assert_eq!(lifecycle.state_of(&incarnation("forged", "a")), LoggedState::Unknown);
+    assert_eq!(lifecycle.state_of(&incarnation("w", "forged")), LoggedState::Unknown);
 }
 
 #[test]
 fn a_run_belongs_to_the_worker_that_started_it_last() {
     let mut lifecycle = lifecycle([hello("v", "a"), hello("w", "b"), started("v", "a", "t")]);
-    assert_eq!(lifecycle.run_of("t"), Some(&who("v", "a")));
-    assert_eq!(lifecycle.run_of("other"), None);
+    assert_eq!(lifecycle.runner_of("t"), Some(&incarnation("v", "a")));
+    assert_eq!(lifecycle.runner_of("other"), None);
     lifecycle.apply(started("w", "b", "t"), Instant::now());
-    assert_eq!(lifecycle.run_of("t"), Some(&who("w", "b")));
+    assert_eq!(lifecycle.runner_of("t"), Some(&incarnation("w", "b")));
     lifecycle.apply(ended("v", "a", "t"), Instant::now());
-    assert_eq!(lifecycle.run_of("t"), Some(&who("w", "b")), "the end of an earlier run");
+    assert_eq!(lifecycle.runner_of("t"), Some(&incarnation("w", "b")), "an earlier run ended");
     lifecycle.apply(ended("w", "b", "t"), Instant::now());
-    assert_eq!(lifecycle.run_of("t"), None);
+    assert_eq!(lifecycle.runner_of("t"), None);
 }
 
 #[test]
-fn a_workers_next_run_and_its_clean_end_show_that_the_one_before_is_over() {
+fn a_workers_next_run_or_its_clean_stop_ends_its_previous_run() {
     let mut lifecycle =
         lifecycle([started("w", "b", "x"), started("v", "a", "t"), started("v", "a", "u"), hello("v", "a")]);
-    assert_eq!((lifecycle.run_of("t"), lifecycle.run_of("u")), (None, Some(&who("v", "a"))));
-    assert_eq!(lifecycle.run_of("x"), Some(&who("w", "b")));
+    assert_eq!((lifecycle.runner_of("t"), lifecycle.runner_of("u")), (None, Some(&incarnation("v", "a"))));
+    assert_eq!(lifecycle.runner_of("x"), Some(&incarnation("w", "b")));
     lifecycle.apply(goodbye("v", "a"), Instant::now());
-    assert_eq!(lifecycle.run_of("u"), None);
-    assert_eq!(lifecycle.run_of("x"), Some(&who("w", "b")), "another worker's");
+    assert_eq!(lifecycle.runner_of("u"), None);
+    assert_eq!(lifecycle.runner_of("x"), Some(&incarnation("w", "b")), "a run of another worker");
     lifecycle.apply(died_at("w", "b", 2000), Instant::now());
-    assert_eq!(lifecycle.run_of("x"), Some(&who("w", "b")), "a crash is what the run is asked for");
+    assert_eq!(lifecycle.runner_of("x"), Some(&incarnation("w", "b")), "a crash does not end the run");
 }
 
 #[test]
-fn a_handler_is_known_while_its_worker_may_be_alive() {
+fn a_handler_is_known_while_its_worker_is_running() {
     let mut lifecycle = lifecycle([hello("w", "a")]);
     assert!(lifecycle.has_handler("k"));
     assert!(!lifecycle.has_handler("other"));
@@ -185,7 +191,7 @@ fn a_handler_is_known_while_its_worker_may_be_alive() {
 }
 
 #[test]
-fn what_the_stream_lets_go_of_is_let_go_of_here() {
+fn entries_expire_with_the_records_of_the_stream() {
     let kept = ms(LIFECYCLE_KEPT);
     let records = (0..1000).flat_map(|n| {
         let (worker, incarnation) = (format!("w{n}"), format!("i{n}"));
@@ -198,23 +204,23 @@ fn what_the_stream_lets_go_of_is_let_go_of_here() {
     });
     let mut lifecycle = lifecycle(records);
     assert!(lifecycle.len() > 1000);
-    lifecycle.forget(1000 + kept);
-    assert!(lifecycle.len() > 1000, "nothing is too old");
-    lifecycle.forget(1001 + kept);
-    assert_eq!(lifecycle.len(), 1000, "the runs are");
-    lifecycle.forget(2000 + kept);
+    lifecycle.remove_expired(1000 + kept);
+    assert!(lifecycle.len() > 1000, "nothing has expired");
+    lifecycle.remove_expired(1001 + kept);
+    assert_eq!(lifecycle.len(), 1000, "the runs have expired");
+    lifecycle.remove_expired(2000 + kept);
     assert_eq!(lifecycle.len(), 1000);
     lifecycle.apply(hello_at("alive", "x", 2001), Instant::now());
-    lifecycle.forget(2001 + kept);
+    lifecycle.remove_expired(2001 + kept);
     assert_eq!(lifecycle.len(), 1);
-    assert_eq!(lifecycle.open(), [who("alive", "x")]);
+    assert_eq!(lifecycle.running(), [incarnation("alive", "x")]);
 }
 
 #[test]
-fn a_replaced_workers_record_ages_from_its_replacement() {
+fn a_replaced_worker_expires_by_the_time_of_its_replacement() {
     let mut lifecycle = lifecycle([hello("w", "a"), hello_at("w", "b", 5000)]);
-    lifecycle.forget(5000 + ms(LIFECYCLE_KEPT));
-    assert_eq!(lifecycle.recorded(&who("w", "a")), Recorded::Replaced);
-    lifecycle.forget(5001 + ms(LIFECYCLE_KEPT));
+    lifecycle.remove_expired(5000 + ms(LIFECYCLE_KEPT));
+    assert_eq!(lifecycle.state_of(&incarnation("w", "a")), LoggedState::Replaced);
+    lifecycle.remove_expired(5001 + ms(LIFECYCLE_KEPT));
     assert_eq!(lifecycle.len(), 0);
 }

@@ -11,23 +11,23 @@ use tokio::time::advance;
 use super::*;
 use crate::fleet::crash::{ALIVE_AFTER, RECONNECT_GRACE};
 
-/// A broker with the lifecycle stream and control queues. What is published is read at once by the member.
+/// A broker with the lifecycle stream and control queues. The member reads each published record at once.
 #[derive(Default)]
 pub(crate) struct FakeFleet {
     /// Exchange, routing key, record and time of each publication.
     published: Mutex<Vec<(String, String, Value, Instant)>>,
-    /// Workers whose queue is there, or cannot be asked for.
-    queues: Mutex<HashMap<String, Option<bool>>>,
-    /// How many publications fail before one succeeds.
+    /// Whether the control queue of each worker exists; `None` if the broker does not answer.
+    control_queues: Mutex<HashMap<String, Option<bool>>>,
+    /// Number of publications that fail before one succeeds.
     failures: AtomicU64,
-    /// How many marks get lost with a stream.
+    /// Number of marks that are lost with a deleted stream.
     lost_marks: AtomicU64,
-    looks: AtomicU64,
+    queue_checks: AtomicU64,
     reader: Mutex<Weak<Member>>,
 }
 
 impl FakeFleet {
-    fn take(counter: &AtomicU64) -> bool {
+    fn take_one(counter: &AtomicU64) -> bool {
         counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
     }
 
@@ -39,43 +39,43 @@ impl FakeFleet {
         self.records().iter().filter(|record| record["event"] == event).count()
     }
 
-    fn has_queue(&self, worker: &str, there: Option<bool>) {
-        self.queues.lock().unwrap().insert(worker.to_owned(), there);
+    fn set_control_queue(&self, worker: &str, exists: Option<bool>) {
+        self.control_queues.lock().unwrap().insert(worker.to_owned(), exists);
     }
 }
 
-struct FakeWire(Arc<FakeFleet>);
+struct FakeBroker(Arc<FakeFleet>);
 
-impl Wire for FakeWire {
+impl FleetBroker for FakeBroker {
     fn publish(&self, message: Message) -> BoxFuture<'_, Result<(), PublishError>> {
         let fake = &self.0;
-        if FakeFleet::take(&fake.failures) {
+        if FakeFleet::take_one(&fake.failures) {
             return std::future::ready(Err(PublishError::Blocked)).boxed();
         }
         let record: Value = serde_json::from_slice(&message.body).unwrap();
-        assert!(message.properties.message_id().is_some(), "a returned message is told by its id");
+        assert!(message.properties.message_id().is_some(), "a returned message is matched by its id");
         let Target { exchange, routing_key, .. } = message.target;
         fake.published.lock().unwrap().push((exchange, routing_key, record.clone(), Instant::now()));
-        let lost = record["mark"].is_string() && FakeFleet::take(&fake.lost_marks);
+        let lost = record["mark"].is_string() && FakeFleet::take_one(&fake.lost_marks);
         if let Some(member) = fake.reader.lock().unwrap().upgrade()
             && !lost
         {
-            member.read_life(&message.body);
+            member.read_lifecycle_event(&message.body);
         }
         std::future::ready(Ok(())).boxed()
     }
 
-    fn has_queue<'a>(&'a self, worker: &'a str) -> BoxFuture<'a, Option<bool>> {
-        self.0.looks.fetch_add(1, Ordering::Relaxed);
-        let there = self.0.queues.lock().unwrap().get(worker).copied().unwrap_or(Some(false));
-        std::future::ready(there).boxed()
+    fn control_queue_exists<'a>(&'a self, worker: &'a str) -> BoxFuture<'a, Option<bool>> {
+        self.0.queue_checks.fetch_add(1, Ordering::Relaxed);
+        let exists = self.0.control_queues.lock().unwrap().get(worker).copied().unwrap_or(Some(false));
+        std::future::ready(exists).boxed()
     }
 }
 
 pub(crate) fn member() -> (Arc<Member>, Arc<FakeFleet>) {
     let fake = Arc::new(FakeFleet::default());
     let identity = Identity { worker: "me".into(), kinds: vec!["mine".into()] };
-    let member = Arc::new(Member::new(identity, Names::new("p"), Box::new(FakeWire(Arc::clone(&fake)))));
+    let member = Arc::new(Member::new(identity, Names::new("p"), Box::new(FakeBroker(Arc::clone(&fake)))));
     *fake.reader.lock().unwrap() = Arc::downgrade(&member);
     (member, fake)
 }
@@ -85,7 +85,7 @@ fn now() -> i64 {
 }
 
 fn read(member: &Member, record: &Value) -> bool {
-    member.read_life(&serde_json::to_vec(record).unwrap())
+    member.read_lifecycle_event(&serde_json::to_vec(record).unwrap())
 }
 
 pub(crate) fn hello(member: &Member, worker: &str, incarnation: &str) {
@@ -99,16 +99,16 @@ pub(crate) fn run(member: &Member, worker: &str, incarnation: &str, task: &str) 
     assert!(!read(member, &record));
 }
 
-fn who(worker: &str, incarnation: &str) -> WorkerIncarnation {
+fn incarnation_of(worker: &str, incarnation: &str) -> WorkerIncarnation {
     WorkerIncarnation::new(worker, incarnation)
 }
 
 #[test]
-fn a_member_says_who_it_is_where_the_lifecycle_stream_hears_it() {
+fn hello_and_goodbye_go_to_the_events_exchange() {
     let (member, fake) = member();
     assert_eq!((member.worker(), member.names().events()), ("me", "p.events".to_owned()));
-    member.hello().now_or_never().unwrap();
-    member.goodbye().now_or_never().unwrap();
+    member.publish_hello().now_or_never().unwrap();
+    member.publish_goodbye().now_or_never().unwrap();
     let published = fake.published.lock().unwrap();
     let incarnation = member.incarnation();
     for ((exchange, key, record, _), event) in published.iter().zip(["hello", "goodbye"]) {
@@ -129,9 +129,9 @@ fn two_members_have_two_incarnations() {
 }
 
 #[test]
-fn a_member_knows_its_own_first_mark_and_no_other() {
+fn a_member_recognizes_only_its_own_first_mark() {
     let (member, fake) = member();
-    member.mark("p.directives").now_or_never().unwrap().unwrap();
+    member.publish_mark("p.directives").now_or_never().unwrap().unwrap();
     let (exchange, key, record, _) = fake.published.lock().unwrap()[0].clone();
     assert_eq!((exchange.as_str(), key.as_str()), ("", "p.directives"));
     assert!(read(&member, &record));
@@ -144,19 +144,19 @@ fn a_member_knows_its_own_first_mark_and_no_other() {
 }
 
 #[test]
-fn a_failing_mark_is_an_error() {
+fn a_mark_that_cannot_be_published_is_an_error() {
     let (member, fake) = member();
     fake.failures.store(1, Ordering::Relaxed);
-    assert!(member.mark("p.directives").now_or_never().unwrap().is_err());
+    assert!(member.publish_mark("p.directives").now_or_never().unwrap().is_err());
 }
 
-/// The start record is what a crash is told by, and the stream keeps it for a bounded time.
+/// A crash shows only if the stream still contains the start record.
 #[tokio::test(start_paused = true)]
-async fn a_living_member_always_has_a_start_record_in_the_stream() {
+async fn a_running_member_always_has_a_start_record_in_the_stream() {
     let (member, fake) = member();
-    member.hello().await;
-    let begun = Instant::now();
-    let keeping = tokio::spawn(async move { member.keep_record().await });
+    member.publish_hello().await;
+    let start = Instant::now();
+    let maintaining = tokio::spawn(async move { member.maintain().await });
     for _ in 0..3 * 24 * 60 {
         tokio::task::yield_now().await;
         advance(Duration::from_secs(60)).await;
@@ -164,38 +164,36 @@ async fn a_living_member_always_has_a_start_record_in_the_stream() {
         let published = fake.published.lock().unwrap();
         let (_, _, record, latest) = published.last().unwrap();
         assert_eq!(record["event"], "hello");
-        // Three may get lost in a row.
-        assert!(Instant::now() - *latest < LIFECYCLE_KEPT / 4, "{:?}", Instant::now() - begun);
+        // Three records in a row may be lost.
+        assert!(Instant::now() - *latest < LIFECYCLE_KEPT / 4, "{:?}", Instant::now() - start);
     }
     let hellos = fake.events("hello");
     assert!((15..=20).contains(&hellos), "{hellos} in three days");
-    keeping.abort();
+    maintaining.abort();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_member_that_is_said_to_have_crashed_says_that_it_has_not() {
+async fn a_member_reported_as_crashed_repeats_its_start_record() {
     let (member, fake) = member();
-    member.hello().await;
+    member.publish_hello().await;
     let this = Arc::clone(&member);
-    let keeping = tokio::spawn(async move { this.keep_record().await });
+    let maintaining = tokio::spawn(async move { this.maintain().await });
     let other = json!({"event": "died", "worker": "me", "incarnation": "another", "at": now()});
     read(&member, &other);
     sleep(Duration::from_secs(1)).await;
     assert_eq!(fake.events("hello"), 1);
-    read(
-        &member,
-        &json!({"event": "died", "worker": "me", "incarnation": member.incarnation(), "at": now()}),
-    );
-    assert_eq!(member.lifecycle().deaths(now()), 2);
+    let own = json!({"event": "died", "worker": "me", "incarnation": member.incarnation(), "at": now()});
+    read(&member, &own);
+    assert_eq!(member.lifecycle().recent_crashes(now()), 2);
     sleep(Duration::from_secs(1)).await;
     assert_eq!(fake.events("hello"), 2);
-    let me = who("me", member.incarnation());
-    assert!(member.lifecycle().open().contains(&me));
-    keeping.abort();
+    let me = incarnation_of("me", member.incarnation());
+    assert!(member.lifecycle().running().contains(&me));
+    maintaining.abort();
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_out_of_date_is_forgotten_while_a_member_lives() {
+async fn a_running_member_removes_expired_entries() {
     let (member, _fake) = member();
     read(&member, &json!({"event": "hello", "worker": "w", "incarnation": "i", "at": 1000}));
     let resume = json!({"resume": "g", "at": 1000}).to_string();
@@ -203,41 +201,41 @@ async fn what_is_out_of_date_is_forgotten_while_a_member_lives() {
     member.directives().apply(&StandingOrder::Pause { pause: "old".into(), at: 1000 });
     assert_eq!((member.lifecycle().len(), member.directives().paused().len()), (1, 1));
     let this = Arc::clone(&member);
-    let keeping = tokio::spawn(async move { this.keep_record().await });
-    sleep(FORGET + Duration::from_secs(1)).await;
+    let maintaining = tokio::spawn(async move { this.maintain().await });
+    sleep(CLEANUP_INTERVAL + Duration::from_secs(1)).await;
     assert_eq!((member.lifecycle().len(), member.directives().paused().len()), (0, 0));
-    keeping.abort();
+    maintaining.abort();
 }
 
 #[tokio::test(start_paused = true)]
-async fn crashes_are_looked_for_once_the_broker_has_had_time_to_show_them() {
+async fn crashes_are_checked_after_the_broker_had_time_to_show_them() {
     let (member, fake) = member();
     hello(&member, "dead", "a");
     hello(&member, "alive", "b");
     hello(&member, "unknown", "c");
-    fake.has_queue("alive", Some(true));
-    fake.has_queue("unknown", None);
+    fake.set_control_queue("alive", Some(true));
+    fake.set_control_queue("unknown", None);
     let me = member.incarnation().to_owned();
     hello(&member, "me", &me);
-    let begun = Instant::now();
+    let start = Instant::now();
     assert_eq!(member.recent_crashes().await, 1);
-    assert!(Instant::now() - begun >= SETTLING);
-    assert_eq!(fake.looks.load(Ordering::Relaxed), 3, "it does not look for itself");
+    assert!(Instant::now() - start >= CRASH_VISIBLE_AFTER);
+    assert_eq!(fake.queue_checks.load(Ordering::Relaxed), 3, "it does not check its own queue");
     let died = fake.records().into_iter().find(|it| it["event"] == "died").unwrap();
     assert_eq!((&died["worker"], &died["incarnation"]), (&json!("dead"), &json!("a")));
     assert_eq!(member.recent_crashes().await, 1);
-    assert_eq!(fake.looks.load(Ordering::Relaxed), 5, "the dead one is known");
+    assert_eq!(fake.queue_checks.load(Ordering::Relaxed), 5, "the crashed worker is known already");
     assert_eq!(fake.events("died"), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_that_come_back_together_are_looked_into_once() {
+async fn simultaneous_redeliveries_share_a_check_for_crashes() {
     let (member, fake) = member();
     hello(&member, "alive", "b");
-    fake.has_queue("alive", Some(true));
+    fake.set_control_queue("alive", Some(true));
     let all = futures_util::future::join_all((0..50).map(|_| member.recent_crashes())).await;
-    assert!(all.iter().all(|deaths| *deaths == 0));
-    assert!(fake.looks.load(Ordering::Relaxed) <= 2, "{:?}", fake.looks);
+    assert!(all.iter().all(|crashes| *crashes == 0));
+    assert!(fake.queue_checks.load(Ordering::Relaxed) <= 2, "{:?}", fake.queue_checks);
 }
 
 #[tokio::test(start_paused = true)]
@@ -245,78 +243,81 @@ async fn a_run_counts_if_its_worker_crashed() {
     let (member, fake) = member();
     hello(&member, "w", "a");
     run(&member, "w", "a", "t");
-    let begun = Instant::now();
-    assert_eq!(member.crashed_run("t", None).await, Some(who("w", "a")));
-    assert!(Instant::now() - begun >= RECONNECT_GRACE);
+    let start = Instant::now();
+    assert_eq!(member.crashed_run("t", None).await, Some(incarnation_of("w", "a")));
+    assert!(Instant::now() - start >= RECONNECT_GRACE);
     let marks: Vec<_> = fake.records().into_iter().filter(|it| it["mark"].is_string()).collect();
     assert_eq!(marks, [json!({"mark": format!("{}/1", member.incarnation())})]);
     assert_eq!(fake.published.lock().unwrap()[0].1, "p.lifecycle");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_does_not_count_if_its_worker_is_alive() {
+async fn a_run_does_not_count_if_its_worker_is_running() {
     let (member, fake) = member();
     hello(&member, "w", "a");
     run(&member, "w", "a", "t");
-    // Its connection was lost; it comes back in time.
+    // The worker lost its connection and reconnects in time.
     let this = Arc::clone(&member);
-    let judging = tokio::spawn(async move { this.crashed_run("t", None).await });
+    let crashed = tokio::spawn(async move { this.crashed_run("t", None).await });
     sleep(RECONNECT_GRACE - Duration::from_secs(1)).await;
-    assert!(!judging.is_finished());
+    assert!(!crashed.is_finished());
     hello(&member, "w", "a");
-    assert_eq!(judging.await.unwrap(), None);
-    // Its channel was lost only.
-    fake.has_queue("w", Some(true));
-    let begun = Instant::now();
+    assert_eq!(crashed.await.unwrap(), None);
+    // Only its channel was lost.
+    fake.set_control_queue("w", Some(true));
+    let start = Instant::now();
     assert_eq!(member.crashed_run("t", None).await, None);
-    assert!(Instant::now() - begun >= ALIVE_AFTER);
+    assert!(Instant::now() - start >= ALIVE_AFTER);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_is_not_judged_while_the_broker_cannot_be_asked() {
+async fn a_run_is_undecided_while_the_broker_does_not_answer() {
     let (member, fake) = member();
     hello(&member, "w", "a");
     run(&member, "w", "a", "t");
-    fake.has_queue("w", None);
+    fake.set_control_queue("w", None);
     let this = Arc::clone(&member);
-    let judging = tokio::spawn(async move { this.crashed_run("t", None).await });
+    let crashed = tokio::spawn(async move { this.crashed_run("t", None).await });
     sleep(Duration::from_secs(3600)).await;
-    assert!(!judging.is_finished());
-    fake.has_queue("w", Some(false));
-    assert_eq!(judging.await.unwrap(), Some(who("w", "a")));
+    assert!(!crashed.is_finished());
+    fake.set_control_queue("w", Some(false));
+    assert_eq!(crashed.await.unwrap(), Some(incarnation_of("w", "a")));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_does_not_count_twice_nor_if_it_is_over_or_ours() {
+async fn a_run_does_not_count_if_it_is_counted_ended_or_our_own() {
     let (member, _fake) = member();
     hello(&member, "w", "a");
     run(&member, "w", "a", "t");
-    assert_eq!(member.crashed_run("t", Some(&who("w", "a"))).await, None, "it is counted already");
-    assert_eq!(member.crashed_run("t", Some(&who("w", "b"))).await, Some(who("w", "a")));
+    assert_eq!(member.crashed_run("t", Some(&incarnation_of("w", "a"))).await, None, "it is counted already");
+    assert_eq!(
+        member.crashed_run("t", Some(&incarnation_of("w", "b"))).await,
+        Some(incarnation_of("w", "a"))
+    );
     assert_eq!(member.crashed_run("never", None).await, None);
     let me = member.incarnation().to_owned();
     run(&member, "me", &me, "t");
-    assert_eq!(member.crashed_run("t", None).await, None, "this worker is alive");
+    assert_eq!(member.crashed_run("t", None).await, None, "a run of this worker");
     run(&member, "w", "a", "u");
     read(&member, &json!({"event": "goodbye", "worker": "w", "incarnation": "a", "at": now()}));
-    assert_eq!(member.crashed_run("u", None).await, None, "it ended cleanly");
+    assert_eq!(member.crashed_run("u", None).await, None, "its worker stopped cleanly");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_mark_that_gets_lost_is_set_again() {
+async fn a_lost_mark_is_published_again() {
     let (member, fake) = member();
     fake.failures.store(3, Ordering::Relaxed);
     fake.lost_marks.store(2, Ordering::Relaxed);
-    let begun = Instant::now();
+    let start = Instant::now();
     member.catch_up().await;
-    assert!(Instant::now() - begun >= 2 * MARK_TIMEOUT);
+    assert!(Instant::now() - start >= 2 * MARK_TIMEOUT);
     assert_eq!(fake.records().len(), 3);
     member.catch_up().await;
-    assert_eq!(fake.records().len(), 4, "an earlier mark does not do");
+    assert_eq!(fake.records().len(), 4, "each call publishes a mark of its own");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_late_mark_does_not_undo_a_later_one() {
+async fn a_late_mark_does_not_lower_the_highest_mark() {
     let (member, _fake) = member();
     for number in [7, 3] {
         read(&member, &json!({"mark": format!("{}/{number}", member.incarnation())}));
@@ -327,21 +328,21 @@ async fn a_late_mark_does_not_undo_a_later_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_is_on_record_from_its_start_to_its_end() {
+async fn a_run_is_recorded_from_its_start_to_its_end() {
     let (member, fake) = member();
     fake.failures.store(2, Ordering::Relaxed);
     member.run_started("t").await;
-    let me = who("me", member.incarnation());
-    assert_eq!(member.lifecycle().run_of("t"), Some(&me), "tried until it was confirmed");
+    let me = incarnation_of("me", member.incarnation());
+    assert_eq!(member.lifecycle().runner_of("t"), Some(&me), "retried until it was confirmed");
     member.run_ended("t").await;
-    assert_eq!(member.lifecycle().run_of("t"), None);
+    assert_eq!(member.lifecycle().runner_of("t"), None);
     assert_eq!((fake.events("run-started"), fake.events("run-ended")), (1, 1));
     let published = fake.published.lock().unwrap();
     assert!(published.iter().all(|(exchange, key, ..)| exchange.is_empty() && key == "p.lifecycle"));
 }
 
 #[test]
-fn handlers_of_the_fleet_are_known() {
+fn handlers_of_other_workers_are_known() {
     let (member, _fake) = member();
     hello(&member, "w", "a");
     assert!(member.has_handler("k") && !member.has_handler("other"));
@@ -355,37 +356,37 @@ fn grouped(id: &str, group: &str, published: i64) -> Arc<Envelope> {
     Arc::new(Envelope::read("k", &task.properties(now), None, |_| true, now).unwrap())
 }
 
-/// Gives an order as the stream does, and answers the tasks that are told to end.
-fn ordered(member: &Member, order: &Value) -> Vec<String> {
-    let told = Mutex::new(Vec::new());
-    let begun = member.read_directive(order.to_string().as_bytes(), &|task: &str| {
-        told.lock().unwrap().push(task.to_owned());
+/// Applies an order as read from the stream, and returns the tasks that it stops.
+fn stopped_by(member: &Member, order: &Value) -> Vec<String> {
+    let stopped = Mutex::new(Vec::new());
+    let first_mark = member.read_directive(order.to_string().as_bytes(), &|task: &str| {
+        stopped.lock().unwrap().push(task.to_owned());
     });
-    assert!(!begun);
-    told.into_inner().unwrap()
+    assert!(!first_mark);
+    stopped.into_inner().unwrap()
 }
 
 #[test]
-fn a_stop_ends_what_it_covers_and_nothing_that_was_published_later() {
+fn a_stop_covers_no_task_published_after_it() {
     let (member, _fake) = member();
     let tasks = [grouped("before", "g", 5000), grouped("after", "g", 5001), grouped("other", "h", 1)];
     tasks.iter().for_each(|task| member.track_grouped(task));
     let stop = json!({"group": "g", "at": 5000});
-    assert_eq!(ordered(&member, &stop), ["before"]);
-    assert!(ordered(&member, &stop).is_empty(), "read again, it says nothing new");
-    assert_eq!(ordered(&member, &json!({"task": "t", "at": 1})), ["t"]);
-    assert!(ordered(&member, &json!({"pause": "h", "at": 9})).is_empty());
+    assert_eq!(stopped_by(&member, &stop), ["before"]);
+    assert!(stopped_by(&member, &stop).is_empty(), "the same order again changes nothing");
+    assert_eq!(stopped_by(&member, &json!({"task": "t", "at": 1})), ["t"]);
+    assert!(stopped_by(&member, &json!({"pause": "h", "at": 9})).is_empty());
     assert_eq!(member.directives().paused(), ["h"]);
-    assert!(ordered(&member, &json!({"resume": "h", "at": 10})).is_empty());
+    assert!(stopped_by(&member, &json!({"resume": "h", "at": 10})).is_empty());
     assert!(member.directives().paused().is_empty());
 }
 
 #[test]
-fn orders_to_this_worker_alone_hold_from_now_on() {
+fn local_orders_take_effect_at_once() {
     let (member, _fake) = member();
     member.pause_locally("g", true);
     assert_eq!(member.directives().paused(), ["g"]);
-    // The later order counts, by the millisecond.
+    // Orders are compared by the millisecond, and the later one counts.
     let paused_at = now();
     while now() == paused_at {
         std::hint::spin_loop();
