@@ -72,7 +72,7 @@ pub(super) struct AckWriter<C> {
     requests: Vec<SettleRequest>,
     /// A settlement may wait until the next tick for others.
     clock: TickClock,
-    /// The next time to look for requests. Set while requests wait, or may arrive without a wake-up.
+    /// When to take requests next. Set while requests wait, or may arrive without a wake-up.
     next_flush: Option<Instant>,
     requests_taken: u64,
     frames_sent: u64,
@@ -157,7 +157,7 @@ impl<C: SettleChannel> AckWriter<C> {
         self.finish().await
     }
 
-    /// Records the waiting requests in the ledger. If there were any, it schedules another look at the next
+    /// Records the waiting requests in the ledger. If there were any, it takes again at the next
     /// tick, because the generation does not wake the writer for the next request.
     fn take_requests(&mut self) {
         self.ledger.generation.take_requests(&mut self.requests);

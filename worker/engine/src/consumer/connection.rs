@@ -66,7 +66,7 @@ impl ConsumerConnection {
         self.metrics.unreadable(queue)
     }
 
-    /// Turns an error of a channel into one that tells the operator what to do.
+    /// Converts an error of a channel into one that says what to do about it.
     pub(crate) fn explain(&self, error: &lapin::Error) -> BrokerError {
         self.broker.explain(error)
     }

@@ -1,4 +1,4 @@
-//! Tracks which deliveries of a channel are settled, and finds the fewest frames that tell the broker.
+//! Tracks which deliveries of a channel are settled, and computes the fewest frames that settle them on the broker.
 //!
 //! Pure bookkeeping: tags in, frames out. A completed run that starts at the lowest outstanding tag becomes one
 //! `multiple` frame. Deliveries beyond a gap are settled one by one: the gap may be a task that runs for minutes,

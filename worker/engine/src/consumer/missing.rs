@@ -49,7 +49,7 @@ pub(crate) struct MissingQueues<Q = ConsumerConnection> {
     broker: Q,
     gauge: IntGaugeVec,
     state: Mutex<State>,
-    /// When the last check of each name started. A check serves all callers that came before its start.
+    /// When the last check of each name started. A check serves all callers that were waiting when it started.
     last_checks: AsyncMutex<HashMap<PublishTarget, Instant>>,
 }
 
@@ -311,7 +311,7 @@ mod tests {
         let target = dead_letter_queue();
         let waiting = (0..100).map(|_| missing.restore([&target]));
         futures_util::future::join_all(waiting).await;
-        // Callers that came during the first check share the second.
+        // Callers during the first check share the second.
         assert!(fake.declarations.load(Ordering::Relaxed) <= 2, "{:?}", fake.declarations);
     }
 

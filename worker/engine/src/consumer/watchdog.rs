@@ -14,7 +14,7 @@ const MAX_FAILED_CHECKS: u32 = 2;
 
 /// Watches one consumer.
 pub(super) struct Watchdog<R> {
-    /// Returns the number of ready messages in the queue, or `None` if the broker does not tell.
+    /// Returns the number of ready messages in the queue, or `None` if the broker does not answer.
     ready_messages: R,
     prefetch: u64,
     generation: Arc<ChannelGeneration>,

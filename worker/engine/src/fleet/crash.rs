@@ -48,7 +48,7 @@ pub(super) enum CrashStatus {
     Undecided,
 }
 
-/// Observes one incarnation until it can tell whether that crashed.
+/// Observes one incarnation until it is known whether it crashed.
 #[derive(Debug)]
 pub(super) struct CrashDetector {
     started: Instant,

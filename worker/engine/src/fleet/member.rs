@@ -245,7 +245,7 @@ impl Member {
     /// Returns the incarnation that crashed while it ran this quarantined task, which was redelivered.
     ///
     /// Returns `None` if the run ended, if only a connection was lost, or if `counted` is that incarnation: its
-    /// crash counts against the task already. Waits until this can be told.
+    /// crash counts against the task already. Waits until this is known.
     pub(crate) async fn crashed_run(
         &self,
         task: &str,
@@ -259,7 +259,7 @@ impl Member {
         self.has_crashed(&runner).await.then_some(runner)
     }
 
-    /// Whether an incarnation crashed. Waits until this can be told.
+    /// Whether an incarnation crashed. Waits until this is known.
     pub(crate) async fn has_crashed(&self, worker: &WorkerIncarnation) -> bool {
         let mut detector = CrashDetector::new(Instant::now());
         loop {

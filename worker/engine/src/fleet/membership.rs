@@ -46,7 +46,7 @@ pub(crate) enum Command {
 /// Why a worker cannot join the fleet.
 ///
 /// Without the directives it would start tasks that an operator stopped. Without the lifecycle log it could not
-/// tell the crash of a worker from a requeue.
+/// distinguish a crashed worker from one that requeued its tasks.
 #[derive(Debug, Error)]
 pub enum FleetError {
     /// The broker does not allow it to read a stream.
