@@ -1,4 +1,4 @@
-//! Times that contradict each other are refused before anything starts, with the sum written out.
+//! Validates that the configured timeouts fit together, before the worker starts. Errors show the sums.
 
 use std::time::Duration;
 
@@ -12,45 +12,45 @@ use humantime::format_duration;
 
 use crate::settings::WorkerConfig;
 
-/// What settling and closing may take after the last task.
-pub(crate) const FLUSH: Duration = Duration::from_secs(3);
+/// Time for settling and closing after the last task.
+pub(crate) const SETTLE_TIME: Duration = Duration::from_secs(3);
 
-/// What is kept between a local wait's end and the broker's patience: a lane is searched once a second,
-/// and what is found is still to be settled.
-const MARGIN: Duration = Duration::from_secs(1).saturating_add(FLUSH);
+/// Margin between the longest wait in a lane and the consumer timeout: a lane is checked once per second, and the
+/// tasks that it requeues must still be settled.
+const WAIT_MARGIN: Duration = Duration::from_secs(1).saturating_add(SETTLE_TIME);
 
-/// The broker's own consumer timeout.
-const BROKERS_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+/// The consumer timeout of RabbitMQ's default configuration.
+const BROKER_CONSUMER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
-/// The longest a batch keeps its worker of the pool from its other work.
-const PACK_TIME: Duration = Duration::from_secs(30);
+/// Longest time for which a batch occupies its worker of the pool.
+const MAX_BATCH_TIME: Duration = Duration::from_secs(30);
 
-/// Checks the settings against each other and against the deadlines of the kinds.
+/// Validates the timeouts against each other and against the deadlines of the kinds.
 ///
 /// # Errors
-/// [`ConfigError::Together`] with the sum that does not fit and what to change.
+/// [`ConfigError::Together`] with the sum that is too large and the setting to change.
 pub(crate) fn check<'a>(
     config: &WorkerConfig,
     kinds: impl IntoIterator<Item = (&'a str, Option<Duration>)>,
 ) -> Result<(), ConfigError> {
-    stopping(config)?;
+    check_termination_grace(config)?;
     let deadlines: Vec<_> =
         kinds.into_iter().filter_map(|(kind, deadline)| Some((kind, deadline?))).collect();
-    holding(&config.lanes, config.hard_grace, &deadlines)
+    check_consumer_timeouts(&config.lanes, config.hard_grace, &deadlines)
 }
 
-/// Whether a stop fits into what the orchestrator grants.
-fn stopping(config: &WorkerConfig) -> Result<(), ConfigError> {
-    let Some(granted) = config.termination_grace else { return Ok(()) };
+/// Validates that a shutdown fits into the termination grace of the orchestrator.
+fn check_termination_grace(config: &WorkerConfig) -> Result<(), ConfigError> {
+    let Some(termination_grace) = config.termination_grace else { return Ok(()) };
     let (timeout, grace) = match config.shutdown_mode {
         Mode::Hard => (Duration::ZERO, config.hard_grace),
         Mode::SoftTimeout => (config.shutdown_timeout, config.hard_grace),
-        // They wait for whatever runs; the orchestrator ends them when its patience does.
+        // These modes wait for running tasks without a timeout of their own.
         Mode::Soft | Mode::Light => return Ok(()),
     };
     let spans = if config.common.otlp.endpoint.is_some() { LAST_EXPORT } else { Duration::ZERO };
-    let sum = timeout + grace + FLUSH + spans;
-    if sum <= granted {
+    let sum = timeout + grace + SETTLE_TIME + spans;
+    if sum <= termination_grace {
         return Ok(());
     }
     let spans = match spans {
@@ -58,27 +58,33 @@ fn stopping(config: &WorkerConfig) -> Result<(), ConfigError> {
         spans => format!(" + {} for the last spans", format_duration(spans)),
     };
     Err(ConfigError::Together(format!(
-        "shutdown_timeout {} + hard_grace {} + {} to settle{spans} = {} is over termination_grace {}: shorten the first or grant more",
+        "shutdown_timeout {} + hard_grace {} + {} to settle{spans} = {} exceeds termination_grace {}: \
+         lower shutdown_timeout or raise termination_grace",
         format_duration(timeout),
         format_duration(grace),
-        format_duration(FLUSH),
+        format_duration(SETTLE_TIME),
         format_duration(sum),
-        format_duration(granted),
+        format_duration(termination_grace),
     )))
 }
 
-/// Whether the longest task of each lane ends before the broker loses patience with its delivery.
-fn holding(lanes: &Lanes, grace: Duration, deadlines: &[(&str, Duration)]) -> Result<(), ConfigError> {
+/// Validates that the longest task of each lane ends before the consumer timeout of its delivery.
+fn check_consumer_timeouts(
+    lanes: &Lanes,
+    grace: Duration,
+    deadlines: &[(&str, Duration)],
+) -> Result<(), ConfigError> {
     for (name, lane) in lanes.iter() {
-        let Some((kind, deadline)) = longest(lane, deadlines.iter().copied()) else { continue };
-        let (timeout, whose) = match lane.consumer_timeout {
+        let Some((kind, deadline)) = longest_task(lane, deadlines.iter().copied()) else { continue };
+        let (timeout, setting) = match lane.consumer_timeout {
             Some(timeout) => (timeout, "consumer_timeout"),
-            None => (BROKERS_TIMEOUT, "the broker's consumer timeout"),
+            None => (BROKER_CONSUMER_TIMEOUT, "the broker's consumer timeout"),
         };
         let sum = deadline + grace;
         if sum > timeout {
             return Err(ConfigError::Together(format!(
-                "lane {name}: deadline {} of {kind} + hard_grace {} = {} is over {whose} {}: set lanes.{name}.consumer_timeout above it",
+                "lane {name}: deadline {} of {kind} + hard_grace {} = {} exceeds {setting} {}: \
+                 set lanes.{name}.consumer_timeout above it",
                 format_duration(deadline),
                 format_duration(grace),
                 format_duration(sum),
@@ -89,36 +95,38 @@ fn holding(lanes: &Lanes, grace: Duration, deadlines: &[(&str, Duration)]) -> Re
     Ok(())
 }
 
-/// The longest task that the lane's bindings bring, and its deadline.
-fn longest<'a>(
+/// The kind with the longest deadline among those that the lane receives.
+fn longest_task<'a>(
     lane: &Lane,
     deadlines: impl IntoIterator<Item = (&'a str, Duration)>,
 ) -> Option<(&'a str, Duration)> {
-    let taken = |kind: &str| {
+    let receives = |kind: &str| {
         lane.default_kind.as_deref() == Some(kind)
             || lane.bindings.iter().any(|binding| matches_binding(binding, kind))
     };
-    deadlines.into_iter().filter(|(kind, _)| taken(kind)).max_by_key(|(_, deadline)| *deadline)
+    deadlines.into_iter().filter(|(kind, _)| receives(kind)).max_by_key(|(_, deadline)| *deadline)
 }
 
-/// How long a task may wait in a lane and still be started: one that waited longer could be taken
-/// away by the broker in the middle of its run. At least two seconds, lest everything goes round.
+/// How long a task may wait in a lane before it is requeued.
+///
+/// A task that waits longer could reach the consumer timeout while it runs. The minimum of two seconds keeps tasks
+/// from being requeued all the time.
 pub(crate) fn max_wait<'a>(
     lane: &Lane,
     grace: Duration,
     kinds: impl IntoIterator<Item = (&'a str, Option<Duration>)>,
 ) -> Duration {
     let deadlines = kinds.into_iter().filter_map(|(kind, deadline)| Some((kind, deadline?)));
-    let run = longest(lane, deadlines).map_or(Duration::ZERO, |(_, deadline)| deadline + grace);
-    let timeout = lane.consumer_timeout.unwrap_or(BROKERS_TIMEOUT);
-    timeout.saturating_sub(run + MARGIN).max(Duration::from_secs(2))
+    let run = longest_task(lane, deadlines).map_or(Duration::ZERO, |(_, deadline)| deadline + grace);
+    let timeout = lane.consumer_timeout.unwrap_or(BROKER_CONSUMER_TIMEOUT);
+    timeout.saturating_sub(run + WAIT_MARGIN).max(Duration::from_secs(2))
 }
 
-/// How long the records of a batch may run one after another; those that had no turn by then go on as
-/// tasks of their own. Records are short tasks, so only a batch of slow ones ever gets there.
+/// How long the records of a batch may run one after another. Records that have not started by then become tasks of
+/// their own. Records are short tasks, so only a batch of slow ones reaches this limit.
 pub(crate) fn batch_time(lane: &Lane) -> Duration {
-    let timeout = lane.consumer_timeout.unwrap_or(BROKERS_TIMEOUT);
-    PACK_TIME.min(timeout / 4)
+    let timeout = lane.consumer_timeout.unwrap_or(BROKER_CONSUMER_TIMEOUT);
+    MAX_BATCH_TIME.min(timeout / 4)
 }
 
 #[cfg(test)]
@@ -127,18 +135,18 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    fn refused(config: &WorkerConfig, kinds: &[(&str, Option<Duration>)]) -> String {
+    fn error(config: &WorkerConfig, kinds: &[(&str, Option<Duration>)]) -> String {
         check(config, kinds.iter().copied()).unwrap_err().to_string()
     }
 
     #[test]
-    fn a_stop_that_does_not_fit_is_refused_with_its_sum() {
+    fn a_shutdown_over_the_termination_grace_is_rejected() {
         let config =
             WorkerConfig { termination_grace: Some(Duration::from_secs(20)), ..WorkerConfig::default() };
         assert_eq!(
-            refused(&config, &[]),
+            error(&config, &[]),
             "the settings cannot be used together: shutdown_timeout 25s + hard_grace 2s + 3s to settle = 30s \
-             is over termination_grace 20s: shorten the first or grant more"
+             exceeds termination_grace 20s: lower shutdown_timeout or raise termination_grace"
         );
         let enough =
             WorkerConfig { termination_grace: Some(Duration::from_secs(30)), ..WorkerConfig::default() };
@@ -146,29 +154,30 @@ mod tests {
         let mut traced = enough;
         traced.common.otlp.endpoint = Some("http://collector:4318".parse().unwrap());
         assert_eq!(
-            refused(&traced, &[]),
+            error(&traced, &[]),
             "the settings cannot be used together: shutdown_timeout 25s + hard_grace 2s + 3s to settle \
-             + 2s for the last spans = 32s is over termination_grace 30s: shorten the first or grant more"
+             + 2s for the last spans = 32s exceeds termination_grace 30s: \
+             lower shutdown_timeout or raise termination_grace"
         );
         let soft = WorkerConfig { shutdown_mode: Mode::Soft, ..config };
         assert!(check(&soft, []).is_ok());
     }
 
     #[test]
-    fn a_deadline_over_the_consumer_timeout_is_refused_with_its_sum() {
+    fn a_deadline_over_the_consumer_timeout_is_rejected() {
         let config = WorkerConfig::default();
         let kinds = [("spectrum.analyze", Some(30 * MINUTE)), ("reading.process", None)];
         assert_eq!(
-            refused(&config, &kinds),
+            error(&config, &kinds),
             "the settings cannot be used together: lane slow: deadline 30m of spectrum.analyze + hard_grace 2s \
-             = 30m 2s is over the broker's consumer timeout 30m: set lanes.slow.consumer_timeout above it"
+             = 30m 2s exceeds the broker's consumer timeout 30m: set lanes.slow.consumer_timeout above it"
         );
         assert!(check(&config, [("spectrum.analyze", Some(29 * MINUTE))]).is_ok());
         assert!(check(&config, [("unbound.kind", Some(99 * MINUTE))]).is_ok());
     }
 
     #[test]
-    fn a_stop_may_use_all_that_is_granted_and_no_more() {
+    fn a_shutdown_may_use_the_whole_termination_grace() {
         let granted = |mode, seconds| WorkerConfig {
             shutdown_mode: mode,
             termination_grace: Some(Duration::from_secs(seconds)),
@@ -178,48 +187,52 @@ mod tests {
             check(&granted(Mode::SoftTimeout, 30), []).is_ok() && check(&granted(Mode::Hard, 5), []).is_ok()
         );
         assert!(check(&granted(Mode::SoftTimeout, 29), []).is_err());
-        assert!(refused(&granted(Mode::Hard, 4), &[]).contains("shutdown_timeout 0s + hard_grace 2s"));
-        assert!(check(&granted(Mode::Light, 1), []).is_ok(), "it waits for whatever runs");
+        assert!(error(&granted(Mode::Hard, 4), &[]).contains("shutdown_timeout 0s + hard_grace 2s"));
+        assert!(check(&granted(Mode::Light, 1), []).is_ok(), "it waits for running tasks without a timeout");
     }
 
     #[test]
-    fn a_lanes_own_consumer_timeout_takes_the_place_of_the_brokers() {
+    fn a_lanes_consumer_timeout_replaces_the_default() {
         let mut config = WorkerConfig::default();
         let lane = Lane { consumer_timeout: Some(10 * MINUTE), ..Lane::bound_to(["a.#"]) };
         config.lanes = [("own".to_owned(), lane)].into_iter().collect();
-        let just = 10 * MINUTE - config.hard_grace;
-        assert!(check(&config, [("a.b", Some(just))]).is_ok());
-        let over = refused(&config, &[("a.b", Some(just + Duration::from_secs(1)))]);
-        assert!(over.contains("is over consumer_timeout 10m: set lanes.own.consumer_timeout"), "{over}");
+        let longest = 10 * MINUTE - config.hard_grace;
+        assert!(check(&config, [("a.b", Some(longest))]).is_ok());
+        let over = error(&config, &[("a.b", Some(longest + Duration::from_secs(1)))]);
+        assert!(over.contains("exceeds consumer_timeout 10m: set lanes.own.consumer_timeout"), "{over}");
     }
 
     #[test]
-    fn a_default_kind_is_a_lanes_as_what_it_binds_is() {
+    fn a_lane_receives_its_bindings_and_its_default_kind() {
         let lane = Lane { default_kind: Some("x.y".into()), ..Lane::bound_to(["a.#"]) };
         assert_eq!(
-            longest(&lane, [("x.y", MINUTE), ("a.b", 2 * MINUTE), ("z", 3 * MINUTE)]),
+            longest_task(&lane, [("x.y", MINUTE), ("a.b", 2 * MINUTE), ("z", 3 * MINUTE)]),
             Some(("a.b", 2 * MINUTE))
         );
-        assert_eq!(longest(&lane, [("x.y", MINUTE), ("z", 3 * MINUTE)]), Some(("x.y", MINUTE)));
-        assert_eq!(longest(&lane, [("z", MINUTE)]), None);
+        assert_eq!(longest_task(&lane, [("x.y", MINUTE), ("z", 3 * MINUTE)]), Some(("x.y", MINUTE)));
+        assert_eq!(longest_task(&lane, [("z", MINUTE)]), None);
     }
 
     #[test]
-    fn packs_run_for_half_a_minute_or_a_quarter_of_the_brokers_patience() {
+    fn a_batch_runs_for_at_most_30_s_or_a_quarter_of_the_consumer_timeout() {
         let of = |consumer_timeout| batch_time(&Lane { consumer_timeout, ..Lane::default() });
         assert_eq!(of(None), Duration::from_secs(30));
         assert_eq!(of(Some(2 * MINUTE)), Duration::from_secs(30));
         assert_eq!(of(Some(MINUTE)), Duration::from_secs(15));
-        assert_eq!(MARGIN, Duration::from_secs(4));
+        assert_eq!(WAIT_MARGIN, Duration::from_secs(4));
     }
 
     #[test]
-    fn what_waited_too_long_to_finish_in_time_is_known() {
+    fn the_longest_wait_leaves_time_for_the_longest_task() {
         let lane = Lane { consumer_timeout: Some(10 * MINUTE), ..Lane::bound_to(["a.#"]) };
         let kinds = [("a.long", Some(4 * MINUTE)), ("b.longer", Some(9 * MINUTE)), ("a.short", None)];
-        assert_eq!(max_wait(&lane, MINUTE, kinds), 5 * MINUTE - MARGIN);
+        assert_eq!(max_wait(&lane, MINUTE, kinds), 5 * MINUTE - WAIT_MARGIN);
         let short = [("a.short", None)];
-        assert_eq!(max_wait(&lane, MINUTE, short), 10 * MINUTE - MARGIN, "before the broker's patience ends");
+        assert_eq!(
+            max_wait(&lane, MINUTE, short),
+            10 * MINUTE - WAIT_MARGIN,
+            "kinds without a deadline leave the whole timeout"
+        );
         assert_eq!(max_wait(&lane, MINUTE, [("a.long", Some(10 * MINUTE))]), Duration::from_secs(2));
     }
 }

@@ -1,7 +1,7 @@
-//! A handler's panic in the log: one line, which says whose task it was.
+//! Logs a panic of a handler as one line that names the task.
 //!
-//! The hook runs where the panic is, before anything has caught it: what ran there is known by then only if it
-//! was noted before.
+//! The panic hook runs on the panicking thread before the panic is caught, so the task must be known there. A
+//! task-local variable names it.
 
 use std::{env, panic, sync::Arc};
 
@@ -12,7 +12,7 @@ tokio::task_local! {
     static RUNNING: Arc<Envelope>;
 }
 
-/// Runs a handler so that a panic in it is told as this task's. What it spawns is on its own.
+/// Runs a handler so that the log line of a panic names this task. It does not cover tasks that the handler spawns.
 pub(crate) fn with_task<F: Future>(
     envelope: Arc<Envelope>,
     handler: F,
@@ -20,22 +20,23 @@ pub(crate) fn with_task<F: Future>(
     RUNNING.scope(envelope, handler)
 }
 
-/// A handler's panic is caught and counted, and its task tried again: one log line tells of it, and
-/// a backtrace follows only where somebody asked for one.
+/// Installs a panic hook that logs one line per panic, and a backtrace only if `RUST_BACKTRACE` is set.
+///
+/// The worker catches the panic of a handler, counts it, and retries the task.
 pub(crate) fn install_hook() {
-    let backtrace = env::var_os("RUST_BACKTRACE").map(|_| panic::take_hook());
+    let default_hook = env::var_os("RUST_BACKTRACE").map(|_| panic::take_hook());
     panic::set_hook(Box::new(move |panic| {
         let error = panic.payload_as_str().unwrap_or("no message");
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
-        let told = RUNNING.try_with(|envelope| {
+        let logged = RUNNING.try_with(|envelope| {
             let trace_id = envelope.trace_id();
             tracing::error!(task = %envelope.id, kind = %envelope.kind, trace_id, error, place, "panic");
         });
-        if told.is_err() {
+        if logged.is_err() {
             tracing::error!(error, place, "panic");
         }
-        if let Some(print) = &backtrace {
-            print(panic);
+        if let Some(print_backtrace) = &default_hook {
+            print_backtrace(panic);
         }
     }));
 }

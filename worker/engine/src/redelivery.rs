@@ -1,87 +1,96 @@
-//! Deliveries of long tasks while they run, so that a message that comes back while its task still
-//! runs here takes the lost delivery's place instead of running beside it.
+//! Tracks the deliveries of long tasks, so that a task does not run twice on one worker.
 //!
-//! It comes back when its channel died under it: a reconnect, or the broker's consumer timeout.
+//! If a channel dies, by a reconnect or by the broker's consumer timeout, the broker redelivers its messages. If
+//! the task of a redelivered message still runs here, the new delivery replaces the lost one.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use garenne_protocol::task::TaskId;
 
 use crate::consumer::Delivery;
 
-/// The delivery of a running task; empty once it is settled.
+/// The delivery of a waiting or running task; empty once the task ended.
 pub(crate) type DeliverySlot = Arc<Mutex<Option<Delivery>>>;
 
-/// Tasks that ended after their channel died or after they came back; more than a prefetch of them need not be
-/// remembered.
-const REMEMBERED: usize = 4096;
+/// Bound for remembered tasks that succeeded. The broker can redeliver at most a prefetch of them.
+const MAX_SUCCEEDED: usize = 4096;
 
-/// Every slot that may be renewed, and the tasks whose settlement may be lost after they succeeded.
+/// The deliveries that a redelivery may replace, and succeeded tasks whose settlement may be lost.
 #[derive(Default)]
 pub(crate) struct RedeliveryTracker {
     running: Mutex<HashMap<TaskId, DeliverySlot>>,
-    done: Mutex<Done>,
+    succeeded: Mutex<SucceededTasks>,
 }
 
+/// A bounded set of task ids. Adding to a full set removes the oldest id.
 #[derive(Default)]
-struct Done {
+struct SucceededTasks {
     ids: HashSet<TaskId>,
+    /// The same ids, oldest first.
     order: VecDeque<TaskId>,
 }
 
+impl SucceededTasks {
+    fn insert(&mut self, id: &TaskId) {
+        if self.ids.insert(id.clone()) {
+            self.order.push_back(id.clone());
+            if self.order.len() > MAX_SUCCEEDED
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.ids.remove(&oldest);
+            }
+        }
+    }
+}
+
 impl RedeliveryTracker {
-    /// Registers a task that is about to be queued.
+    /// Registers the delivery of a task. Call it before the task enters the pool.
     pub(crate) fn track(&self, id: &TaskId, delivery: Delivery) -> DeliverySlot {
         let slot = Arc::new(Mutex::new(Some(delivery)));
         self.running().insert(id.clone(), Arc::clone(&slot));
         slot
     }
 
-    /// Gives the delivery back when the task ended.
+    /// Returns the delivery of a task that ended.
     pub(crate) fn finish(&self, id: &TaskId, slot: &DeliverySlot) -> Option<Delivery> {
         let mut running = self.running();
-        if running.get(id).is_some_and(|known| Arc::ptr_eq(known, slot)) {
+        if running.get(id).is_some_and(|tracked| Arc::ptr_eq(tracked, slot)) {
             running.remove(id);
         }
         drop(running);
         slot.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Puts a delivery that came back in the place of the lost one, if its task still runs here;
-    /// answers the delivery where it does not.
+    /// Replaces a lost delivery with its redelivery, if the task still runs here. Otherwise returns the redelivery.
     pub(crate) fn replace_lost(&self, id: &TaskId, delivery: Delivery) -> Option<Delivery> {
         let Some(slot) = self.running().get(id).cloned() else { return Some(delivery) };
         let mut held = slot.lock().unwrap_or_else(PoisonError::into_inner);
-        if held.as_ref().is_some_and(|old| !old.alive()) {
+        if held.as_ref().is_some_and(|former| !former.alive()) {
             *held = Some(delivery);
             return None;
         }
         Some(delivery)
     }
 
-    /// Notes a task that succeeded when its settlement may not reach the broker.
+    /// Remembers a task that succeeded, but whose settlement may not reach the broker.
     pub(crate) fn mark_succeeded(&self, id: &TaskId) {
-        let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
-        if done.ids.insert(id.clone()) {
-            done.order.push_back(id.clone());
-            if done.order.len() > REMEMBERED
-                && let Some(oldest) = done.order.pop_front()
-            {
-                done.ids.remove(&oldest);
-            }
-        }
+        self.succeeded().insert(id);
     }
 
-    /// Whether such a task is what came back.
+    /// Whether this task was remembered by [`mark_succeeded`](Self::mark_succeeded).
     pub(crate) fn has_succeeded(&self, id: &TaskId) -> bool {
-        self.done.lock().unwrap_or_else(PoisonError::into_inner).ids.contains(id)
+        self.succeeded().ids.contains(id)
     }
 
-    fn running(&self) -> std::sync::MutexGuard<'_, HashMap<TaskId, DeliverySlot>> {
+    fn running(&self) -> MutexGuard<'_, HashMap<TaskId, DeliverySlot>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn succeeded(&self) -> MutexGuard<'_, SucceededTasks> {
+        self.succeeded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -101,14 +110,14 @@ mod tests {
         TaskId::parse(name).unwrap()
     }
 
-    /// How many deliveries of a channel were settled or handed back.
+    /// The number of deliveries of a channel that were settled or requeued.
     fn settled(generation: &ChannelGeneration, delivered: u64) -> u64 {
         (0..delivered).for_each(|_| generation.count_delivery(false));
         delivered - generation.outstanding()
     }
 
     #[test]
-    fn a_delivery_is_given_back_once_when_its_task_ends() {
+    fn a_delivery_is_returned_once_when_its_task_ends() {
         let (redeliveries, generation) = (RedeliveryTracker::default(), generation());
         let slot = redeliveries.track(&id("t"), Delivery::for_test(&generation, 1));
         let delivery = redeliveries.finish(&id("t"), &slot).expect("the delivery");
@@ -119,42 +128,42 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_comes_back_takes_the_place_of_the_lost_delivery() {
+    fn a_redelivery_replaces_the_lost_delivery_of_a_running_task() {
         let (redeliveries, old, new) = (RedeliveryTracker::default(), generation(), generation());
         let slot = redeliveries.track(&id("t"), Delivery::for_test(&old, 1));
         old.end();
         assert!(redeliveries.replace_lost(&id("t"), Delivery::for_test(&new, 2)).is_none());
-        assert_eq!(settled(&old, 1), 1, "the lost one is let go of");
+        assert_eq!(settled(&old, 1), 1, "the lost delivery is dropped");
         let delivery = redeliveries.finish(&id("t"), &slot).expect("the delivery");
-        assert!(delivery.alive(), "it is the one that came back");
+        assert!(delivery.alive(), "it is the redelivery");
         drop(delivery);
         assert_eq!(settled(&new, 1), 1);
     }
 
     #[test]
-    fn a_message_is_not_taken_for_another_delivery_that_can_still_be_settled() {
+    fn a_delivery_that_can_still_be_settled_is_not_replaced() {
         let (redeliveries, one, other) = (RedeliveryTracker::default(), generation(), generation());
         let slot = redeliveries.track(&id("t"), Delivery::for_test(&one, 1));
         let twin =
-            redeliveries.replace_lost(&id("t"), Delivery::for_test(&other, 2)).expect("it runs beside it");
+            redeliveries.replace_lost(&id("t"), Delivery::for_test(&other, 2)).expect("it is returned");
         assert!(twin.alive());
         assert!(redeliveries.finish(&id("t"), &slot).is_some());
     }
 
     #[test]
-    fn a_message_whose_task_does_not_run_here_is_given_back() {
+    fn a_redelivery_of_a_task_that_does_not_run_here_is_returned() {
         let (redeliveries, old, new) = (RedeliveryTracker::default(), generation(), generation());
         assert!(redeliveries.replace_lost(&id("t"), Delivery::for_test(&new, 1)).is_some());
         let slot = redeliveries.track(&id("t"), Delivery::for_test(&old, 1));
         old.end();
         assert!(redeliveries.replace_lost(&id("other"), Delivery::for_test(&new, 2)).is_some());
         assert!(redeliveries.finish(&id("t"), &slot).is_some());
-        assert!(redeliveries.replace_lost(&id("t"), Delivery::for_test(&new, 3)).is_some(), "it ended");
+        assert!(redeliveries.replace_lost(&id("t"), Delivery::for_test(&new, 3)).is_some(), "the task ended");
     }
 
-    /// The task ends on one thread while its message comes back on another.
+    /// The task ends on one thread while its message is redelivered on another.
     #[test]
-    fn a_delivery_that_was_given_back_is_not_renewed() {
+    fn a_delivery_of_an_ended_task_is_not_replaced() {
         let (redeliveries, old, new) = (RedeliveryTracker::default(), generation(), generation());
         let slot = redeliveries.track(&id("t"), Delivery::for_test(&old, 1));
         old.end();
@@ -164,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_runs_under_one_id_the_end_of_the_first_leaves_the_second() {
+    fn the_end_of_one_of_two_runs_with_the_same_id_leaves_the_other() {
         let (redeliveries, old, new, newest) =
             (RedeliveryTracker::default(), generation(), generation(), generation());
         let first = redeliveries.track(&id("t"), Delivery::for_test(&old, 1));
@@ -180,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_ended_too_late_to_be_settled_is_remembered() {
+    fn a_succeeded_task_is_remembered() {
         let redeliveries = RedeliveryTracker::default();
         assert!(!redeliveries.has_succeeded(&id("t")));
         redeliveries.mark_succeeded(&id("t"));
@@ -188,17 +197,17 @@ mod tests {
     }
 
     #[test]
-    fn so_many_are_remembered_and_the_oldest_are_forgotten_first() {
+    fn the_oldest_succeeded_task_is_forgotten_when_the_set_is_full() {
         let redeliveries = RedeliveryTracker::default();
         let name = |n: usize| id(&format!("t{n}"));
-        (0..REMEMBERED).for_each(|n| redeliveries.mark_succeeded(&name(n)));
-        // Noted again, it takes no second place.
+        (0..MAX_SUCCEEDED).for_each(|n| redeliveries.mark_succeeded(&name(n)));
+        // Remembered twice, it takes one place.
         redeliveries.mark_succeeded(&name(5));
-        assert!((0..REMEMBERED).all(|n| redeliveries.has_succeeded(&name(n))));
-        redeliveries.mark_succeeded(&name(REMEMBERED));
+        assert!((0..MAX_SUCCEEDED).all(|n| redeliveries.has_succeeded(&name(n))));
+        redeliveries.mark_succeeded(&name(MAX_SUCCEEDED));
         assert!(!redeliveries.has_succeeded(&name(0)));
-        assert!((1..=REMEMBERED).all(|n| redeliveries.has_succeeded(&name(n))));
-        let done = redeliveries.done.lock().unwrap();
-        assert_eq!((done.ids.len(), done.order.len()), (REMEMBERED, REMEMBERED));
+        assert!((1..=MAX_SUCCEEDED).all(|n| redeliveries.has_succeeded(&name(n))));
+        let succeeded = redeliveries.succeeded.lock().unwrap();
+        assert_eq!((succeeded.ids.len(), succeeded.order.len()), (MAX_SUCCEEDED, MAX_SUCCEEDED));
     }
 }

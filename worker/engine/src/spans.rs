@@ -1,5 +1,5 @@
-//! Spans of tasks: one for each attempt, from its start to its settlement, and below it what the attempt
-//! leads to. Where nobody keeps them an attempt carries nothing and looks at one flag.
+//! Trace spans of tasks: one per attempt, from its start to its settlement, with child spans for sink writes and
+//! follow-ups. If a trace is not sampled, an attempt carries no span and checks one flag.
 
 use std::{
     mem,
@@ -19,7 +19,7 @@ use garenne_protocol::task::{DeadReason, Envelope, NewTask, TraceContext};
 
 use crate::sink::Accepted;
 
-/// Makes the spans of one lane's tasks.
+/// Creates the spans of one lane's tasks.
 #[derive(Debug, Default)]
 pub(crate) struct Spans {
     pub(crate) traces: Traces,
@@ -28,101 +28,103 @@ pub(crate) struct Spans {
 }
 
 impl Spans {
-    /// Gives a task that came without a trace one of its own, which its copies and what follows from it
-    /// go on with. It begins with the task's arrival here, so that each attempt at it is beside the others.
+    /// Starts a trace for a task without one. The task's copies and follow-ups continue it.
+    ///
+    /// Its root span is the arrival of the task here, so that all attempts are siblings below it.
     pub(crate) fn ensure_trace(&self, envelope: &mut Envelope) {
         if !self.traces.is_on() || envelope.trace.is_some() {
             return;
         }
         let Begun { context, span } = self.traces.begin(None, SpanKind::Consumer, |span| {
             span.name(format!("receive {}", self.queue));
-            of_messaging(span, "receive", "receive", &self.queue);
-            of_task(span, envelope);
+            set_messaging_attributes(span, "receive", "receive", &self.queue);
+            set_task_attributes(span, envelope);
         });
         envelope.trace = context;
         drop(span);
     }
 
-    /// The span of an attempt to come.
+    /// The span of an attempt that has not started.
     pub(crate) fn attempt(self: &Arc<Self>, envelope: &Arc<Envelope>) -> AttemptSpan {
         if !self.traces.may_keep(envelope.trace.as_ref()) {
             return AttemptSpan::default();
         }
         let (spans, envelope) = (Arc::clone(self), Arc::clone(envelope));
-        AttemptSpan(Some(Arc::new(Attempted { spans, envelope, state: Mutex::default() })))
+        AttemptSpan(Some(Arc::new(SharedSpan { spans, envelope, state: Mutex::default() })))
     }
 }
 
-/// The span of one attempt, shared by all that have a hand in it.
+/// The span of one attempt, shared by its handler, sinks and settlement. Empty if the trace is not sampled.
 #[derive(Clone, Default)]
-pub(crate) struct AttemptSpan(Option<Arc<Attempted>>);
+pub(crate) struct AttemptSpan(Option<Arc<SharedSpan>>);
 
-struct Attempted {
+struct SharedSpan {
     spans: Arc<Spans>,
     envelope: Arc<Envelope>,
-    state: Mutex<State>,
+    state: Mutex<SpanState>,
 }
 
 #[derive(Default)]
-enum State {
-    /// It has not started: nobody worked on the task yet.
+enum SpanState {
+    /// The attempt has not started.
     #[default]
     Waiting,
-    Running(Box<Running>),
-    Settled,
+    Open(Box<OpenSpan>),
+    /// The span has ended, or there is none.
+    Ended,
 }
 
-struct Running {
+struct OpenSpan {
     span: Span,
     context: Option<TraceContext>,
 }
 
 impl AttemptSpan {
-    /// The handler has it.
+    /// Starts the span, when the attempt starts.
     pub(crate) fn start(&self) {
-        if let Some(attempted) = &self.0 {
-            let mut state = attempted.state();
-            if matches!(*state, State::Waiting) {
-                *state = attempted.started();
+        if let Some(shared) = &self.0 {
+            let mut state = shared.state();
+            if matches!(*state, SpanState::Waiting) {
+                *state = shared.begin();
             }
         }
     }
 
-    /// Where what the attempt leads to goes on: under its span, or where the task itself was.
+    /// The parent context for child spans: this span while it is open, otherwise the task's own context.
     pub(crate) fn context(&self, envelope: &Envelope) -> Option<TraceContext> {
-        let own = self.0.as_ref().and_then(|attempted| match &*attempted.state() {
-            State::Running(running) => running.context.clone(),
-            State::Waiting | State::Settled => None,
+        let own = self.0.as_ref().and_then(|shared| match &*shared.state() {
+            SpanState::Open(open) => open.context.clone(),
+            SpanState::Waiting | SpanState::Ended => None,
         });
         own.or_else(|| envelope.trace.clone())
     }
 
-    /// How the attempt counts.
+    /// Sets the outcome of the attempt.
     pub(crate) fn set_outcome(&self, outcome: TaskOutcome) {
-        if let Some(attempted) = &self.0
-            && let State::Running(running) = &mut *attempted.state()
+        if let Some(shared) = &self.0
+            && let SpanState::Open(open) = &mut *shared.state()
         {
-            running.span.set("garenne.outcome", outcome.as_str());
+            open.span.set("garenne.outcome", outcome.as_str());
         }
     }
 
-    /// What became of the task after the attempt, and what was wrong where something was.
+    /// Ends the span with the task's settlement, and with an error if there was one.
     pub(crate) fn end(&self, settlement: Settlement, error: Option<&str>) {
         self.finish(settlement, None, error);
     }
 
-    /// The task is a dead letter, with or without an attempt.
+    /// Ends the span of a dead-lettered task. It starts the span first if there was no attempt.
     pub(crate) fn end_dead(&self, reason: DeadReason, error: &str) {
         self.start();
         self.finish(Settlement::Dead, Some(reason), Some(error));
     }
 
     fn finish(&self, settlement: Settlement, reason: Option<DeadReason>, error: Option<&str>) {
-        let Some(attempted) = &self.0 else { return };
-        let State::Running(running) = mem::replace(&mut *attempted.state(), State::Settled) else {
+        let Some(shared) = &self.0 else { return };
+        let SpanState::Open(open) = mem::replace(&mut *shared.state(), SpanState::Ended) else {
             return;
         };
-        let mut span = running.span;
+        let mut span = open.span;
         span.set("garenne.settlement", settlement.as_str());
         if let Some(reason) = reason {
             span.set("garenne.reason", reason.as_str());
@@ -133,23 +135,23 @@ impl AttemptSpan {
         span.end();
     }
 
-    /// Whether anybody keeps it.
+    /// Whether the attempt has a span.
     pub(crate) fn is_kept(&self) -> bool {
         self.0.is_some()
     }
 
-    /// A sink took the result in a batch of so many, in this time.
+    /// Adds a child span for a sink write that stored the result in a batch of this size, from `since` to now.
     pub(crate) fn record_sink_write(
         &self,
         sink: &'static str,
         batch: usize,
         since: SystemTime,
-        word: &Accepted,
+        accepted: &Accepted,
     ) {
-        let Some(attempted) = &self.0 else { return };
-        let under = self.context(&attempted.envelope);
-        let traces = &attempted.spans.traces;
-        let writing = traces.begin_at(since, under.as_ref(), SpanKind::Client, |span| {
+        let Some(shared) = &self.0 else { return };
+        let parent = self.context(&shared.envelope);
+        let traces = &shared.spans.traces;
+        let write = traces.begin_at(since, parent.as_ref(), SpanKind::Client, |span| {
             span.name(format!("write {sink}"));
             span.set("garenne.sink", sink);
             span.set("garenne.batch", i64::try_from(batch).unwrap_or(i64::MAX));
@@ -157,37 +159,38 @@ impl AttemptSpan {
                 span.set("db.system.name", "postgresql");
                 span.set("db.operation.name", "INSERT");
             }
-            if let Accepted::Conflict(detail) | Accepted::Refused(detail) = word {
+            if let Accepted::Conflict(detail) | Accepted::Refused(detail) = accepted {
                 span.failed(detail.clone());
             }
         });
-        drop(writing);
+        drop(write);
     }
 }
 
-impl Attempted {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl SharedSpan {
+    fn state(&self) -> MutexGuard<'_, SpanState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn started(&self) -> State {
+    /// Starts the span of the attempt.
+    fn begin(&self) -> SpanState {
         let Self { spans, envelope, .. } = self;
         let Begun { context, span } =
             spans.traces.begin(envelope.trace.as_ref(), SpanKind::Consumer, |span| {
                 span.name(format!("process {}", spans.queue));
-                of_messaging(span, "process", "process", &spans.queue);
-                of_task(span, envelope);
+                set_messaging_attributes(span, "process", "process", &spans.queue);
+                set_task_attributes(span, envelope);
                 span.set("garenne.lane", spans.lane.to_string());
             });
-        span.map_or(State::Settled, |span| State::Running(Box::new(Running { span, context })))
+        span.map_or(SpanState::Ended, |span| SpanState::Open(Box::new(OpenSpan { span, context })))
     }
 }
 
-/// The span of a follow-up on its way to `queue`, which it goes on under from there.
+/// Starts the span of publishing a follow-up to `queue`, and makes it the parent of the follow-up's spans.
 pub(crate) fn publish_span(traces: &Traces, task: &mut NewTask, queue: &str) -> Option<Span> {
     let Begun { context, span } = traces.begin(task.trace.as_ref(), SpanKind::Producer, |span| {
         span.name(format!("publish {queue}"));
-        of_messaging(span, "send", "publish", queue);
+        set_messaging_attributes(span, "send", "publish", queue);
         span.set("messaging.message.id", task.id.to_string());
         span.set("garenne.kind", task.kind.to_string());
     });
@@ -195,14 +198,14 @@ pub(crate) fn publish_span(traces: &Traces, task: &mut NewTask, queue: &str) -> 
     span
 }
 
-fn of_messaging(span: &mut Span, kind: &'static str, operation: &'static str, queue: &str) {
+fn set_messaging_attributes(span: &mut Span, kind: &'static str, operation: &'static str, queue: &str) {
     span.set("messaging.system", "rabbitmq");
     span.set("messaging.operation.type", kind);
     span.set("messaging.operation.name", operation);
     span.set("messaging.destination.name", queue.to_owned());
 }
 
-fn of_task(span: &mut Span, envelope: &Envelope) {
+fn set_task_attributes(span: &mut Span, envelope: &Envelope) {
     span.set("messaging.message.id", envelope.id.to_string());
     span.set("garenne.kind", envelope.kind.to_string());
     span.set("garenne.attempt", i64::from(envelope.attempt) + 1);

@@ -15,11 +15,11 @@ fn envelope(parent: Option<&str>) -> Envelope {
 }
 
 #[test]
-fn an_attempt_is_a_span_from_its_start_to_its_settlement() {
+fn an_attempt_has_a_span_from_its_start_to_its_settlement() {
     let (spans, recorder) = spans(Traces::recorded());
     let envelope = Arc::new(envelope(Some(PARENT)));
     let span = spans.attempt(&envelope);
-    assert_eq!(span.context(&envelope), envelope.trace, "it has not begun");
+    assert_eq!(span.context(&envelope), envelope.trace, "the span has not started");
     span.start();
     let context = span.context(&envelope).unwrap();
     span.set_outcome(TaskOutcome::Success);
@@ -29,17 +29,17 @@ fn an_attempt_is_a_span_from_its_start_to_its_settlement() {
     let (process, write) = (recorder.only("process garenne.tasks.fast"), recorder.only("write postgres"));
     assert_eq!((process.trace_id.as_str(), process.parent_id.as_str()), (&PARENT[3..35], &PARENT[36..52]));
     assert_eq!((process.span_id.as_str(), process.kind), (context.span_id(), SpanKind::Consumer));
-    let said = |name: &str| process.attributes[name].as_str();
+    let attribute = |name: &str| process.attributes[name].as_str();
     assert_eq!(
-        (said("messaging.message.id"), said("garenne.kind"), said("garenne.attempt")),
+        (attribute("messaging.message.id"), attribute("garenne.kind"), attribute("garenne.attempt")),
         ("t", "test.kind", "3")
     );
     assert_eq!(
-        (said("garenne.lane"), said("garenne.outcome"), said("garenne.settlement")),
+        (attribute("garenne.lane"), attribute("garenne.outcome"), attribute("garenne.settlement")),
         ("fast", "success", "acked")
     );
     assert_eq!(
-        (said("messaging.system"), said("messaging.destination.name")),
+        (attribute("messaging.system"), attribute("messaging.destination.name")),
         ("rabbitmq", "garenne.tasks.fast")
     );
     assert_eq!((write.parent_id, write.kind), (process.span_id, SpanKind::Client));
@@ -47,7 +47,7 @@ fn an_attempt_is_a_span_from_its_start_to_its_settlement() {
 }
 
 #[test]
-fn what_had_no_attempt_has_a_span_only_where_that_is_its_end() {
+fn a_task_without_an_attempt_has_a_span_only_if_it_is_dead_lettered() {
     let (spans, recorder) = spans(Traces::recorded());
     let envelope = Arc::new(envelope(Some(PARENT)));
     spans.attempt(&envelope).end(Settlement::Requeued, None);
@@ -66,34 +66,34 @@ fn a_task_without_a_trace_gets_one_and_keeps_its_own() {
     let (spans, recorder) = spans(Traces::recorded());
     let mut task = envelope(None);
     spans.ensure_trace(&mut task);
-    let given = task.trace.clone().unwrap();
-    assert_eq!(recorder.only("receive garenne.tasks.fast").span_id, given.span_id());
+    let started = task.trace.clone().unwrap();
+    assert_eq!(recorder.only("receive garenne.tasks.fast").span_id, started.span_id());
     spans.ensure_trace(&mut task);
-    assert_eq!(task.trace, Some(given));
+    assert_eq!(task.trace, Some(started));
 }
 
 #[test]
-fn nothing_is_made_where_nobody_keeps_it() {
+fn an_unsampled_trace_has_no_spans() {
     let (off, _) = spans((Traces::default(), Recorder::default()));
     let mut task = envelope(None);
     off.ensure_trace(&mut task);
     assert_eq!(task.trace, None);
     assert!(!off.attempt(&Arc::new(envelope(Some(PARENT)))).is_kept());
 
-    let (rarely, recorder) = spans(Traces::recorded_as(&Otlp { ratio: 0.0, ..Otlp::default() }));
-    rarely.ensure_trace(&mut task);
+    let (unsampled, recorder) = spans(Traces::recorded_as(&Otlp { ratio: 0.0, ..Otlp::default() }));
+    unsampled.ensure_trace(&mut task);
     let task = Arc::new(task);
     assert_eq!(task.trace.as_ref().map(TraceContext::is_sampled), Some(false));
-    let span = rarely.attempt(&task);
+    let span = unsampled.attempt(&task);
     span.start();
     assert!(!span.is_kept());
-    assert_eq!(span.context(&task), task.trace, "whoever is next is told not to keep it either");
+    assert_eq!(span.context(&task), task.trace, "the unsampled context is passed on");
     span.end(Settlement::Acked, None);
     assert!(recorder.spans().is_empty());
 }
 
 #[test]
-fn a_follow_up_goes_on_under_the_span_that_sends_it() {
+fn the_publish_span_is_the_parent_of_a_follow_up() {
     let (spans, recorder) = spans(Traces::recorded());
     let mut task = NewTask::new(Kind::parse("test.next").unwrap(), ContentType::Json, b"{}".to_vec());
     task.id = TaskId::parse("next").unwrap();

@@ -1,5 +1,7 @@
-//! A worker at work, and its way down: intake, pools, sinks and copies, settlements, connections,
-//! and the admin port last. Senders stop before receivers.
+//! A running worker and its shutdown.
+//!
+//! Shutdown order: intake, pools, sinks and copies, settlements, connections, and the admin port last. Senders stop
+//! before receivers.
 
 use std::time::Duration;
 
@@ -18,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{lane::Lane, pool_stop, start::HandlerRuntime};
 use crate::{
-    budget::FLUSH,
+    budget::SETTLE_TIME,
     consumer::{ConsumerConnection, Intake},
     fleet::Membership,
     settings::WorkerConfig,
@@ -26,20 +28,20 @@ use crate::{
     status::Status,
 };
 
-/// How long closing may take once everything is settled; a broker that does not answer is left.
-const CLOSING: Duration = Duration::from_secs(5);
+/// Timeout for each step of closing once everything is settled.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Everything a running worker consists of.
+/// Everything that a running worker consists of.
 pub(super) struct Running {
     pub(super) lanes: Vec<Lane>,
     pub(super) membership: Membership,
     pub(super) heartbeats: HeartbeatPublisher,
     pub(super) intake: watch::Sender<Intake>,
-    /// Lanes that the broker denied from the start.
+    /// Receives an error if the broker denies a lane from the start.
     pub(super) denials: mpsc::Receiver<BrokerError>,
     pub(super) settler: std::sync::Arc<Settler>,
     pub(super) publisher: Publisher,
-    pub(super) link: ConsumerConnection,
+    pub(super) connection: ConsumerConnection,
     pub(super) force_close: CancellationToken,
     pub(super) handlers: HandlerRuntime,
     pub(super) traces: Traces,
@@ -47,11 +49,11 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Obeys `quiet` and `resume` until a command stops the worker. Nobody left to command it means
-    /// that it should stop, too.
+    /// Handles `quiet` and `resume` until a command stops the worker. If all command senders are dropped, the
+    /// worker stops too.
     ///
     /// # Errors
-    /// When the broker denies a lane from the start: the worker should stop and say so.
+    /// If the broker denies a lane from the start. The worker should then stop and report it.
     pub(super) async fn until_shutdown(
         &mut self,
         commands: &mut mpsc::Receiver<Command>,
@@ -65,7 +67,7 @@ impl Running {
                 Some(Command::Shutdown(mode)) => return Ok(mode),
                 Some(Command::Escalate) => return Ok(Mode::Hard),
                 Some(Command::Quiet) => {
-                    tracing::info!("quiet: no new messages are taken");
+                    tracing::info!("quiet: not consuming new messages");
                     self.intake.send_replace(Intake::Quiet);
                 }
                 Some(Command::Resume) => {
@@ -77,73 +79,75 @@ impl Running {
         }
     }
 
-    /// Stops in this mode; commands may make it harder on the way. Answers whether it got harder, by
-    /// a command or because the timeout passed.
+    /// Shuts down in this mode; commands may escalate it. Returns whether the mode escalated, by a command or
+    /// because the shutdown timeout passed.
     pub(super) async fn drain(
         self,
         mode: Mode,
         commands: &mut mpsc::Receiver<Command>,
         config: &WorkerConfig,
     ) -> bool {
-        let (patience, grace) = (config.shutdown_timeout, config.hard_grace);
+        let (shutdown_timeout, grace) = (config.shutdown_timeout, config.hard_grace);
         tracing::info!(%mode, "stopping");
-        let began = Instant::now();
+        let started = Instant::now();
         self.intake.send_replace(Intake::Closed);
-        self.stop_pools(mode, patience, grace);
-        let ended_in = self.until_settled(mode, commands, patience, grace).await;
-        let timed_out = mode == Mode::SoftTimeout && began.elapsed() >= patience;
+        self.stop_pools(mode, shutdown_timeout, grace);
+        let final_mode = self.until_settled(mode, commands, shutdown_timeout, grace).await;
+        let timed_out = mode == Mode::SoftTimeout && started.elapsed() >= shutdown_timeout;
         self.close().await;
-        timed_out || ended_in != mode
+        timed_out || final_mode != mode
     }
 
-    /// Waits for the pools, the sinks and the copies; a command may make it harder meanwhile. Answers
-    /// the mode it ended in.
+    /// Waits for the pools, the sinks and the copies, while commands may escalate the mode. Returns the final mode.
     async fn until_settled(
         &self,
         mode: Mode,
         commands: &mut mpsc::Receiver<Command>,
-        patience: Duration,
+        shutdown_timeout: Duration,
         grace: Duration,
     ) -> Mode {
-        let began = Instant::now();
-        let mut now_in = mode;
+        let started = Instant::now();
+        let mut current_mode = mode;
         let settled = async {
             join_all(self.lanes.iter().map(|lane| lane.pool.stopped())).await;
-            // What ran is done. A sink or a broker that is away is waited for as long as the mode
-            // allows, then the deliveries go back.
-            let rest = match mode {
-                Mode::Light | Mode::Soft => patience,
-                Mode::SoftTimeout => (patience + grace).saturating_sub(began.elapsed()).max(FLUSH / 2),
-                Mode::Hard => grace.saturating_sub(began.elapsed()).max(FLUSH / 2),
+            // All tasks have ended. An unavailable sink or broker is waited for as long as the mode allows; then
+            // its deliveries are requeued.
+            let remaining = match mode {
+                Mode::Light | Mode::Soft => shutdown_timeout,
+                Mode::SoftTimeout => {
+                    (shutdown_timeout + grace).saturating_sub(started.elapsed()).max(SETTLE_TIME / 2)
+                }
+                Mode::Hard => grace.saturating_sub(started.elapsed()).max(SETTLE_TIME / 2),
             };
-            if timeout(rest, self.settler.idle()).await.is_err() {
+            if timeout(remaining, self.settler.idle()).await.is_err() {
                 self.force_close.cancel();
             }
         };
         let mut settled = std::pin::pin!(settled);
         loop {
             let command = tokio::select! {
-                () = &mut settled => return now_in,
+                () = &mut settled => return current_mode,
                 Some(command) = commands.recv() => command,
             };
-            let asked = match command {
+            let requested = match command {
                 Command::Escalate => Mode::Hard,
-                Command::Shutdown(asked) => asked,
+                Command::Shutdown(requested) => requested,
                 Command::Quiet | Command::Resume => continue,
             };
-            if now_in.escalates_to(asked) {
-                tracing::warn!(mode = %asked, "stopping harder");
-                now_in = asked;
-                self.stop_pools(asked, patience, grace);
+            if current_mode.escalates_to(requested) {
+                tracing::warn!(mode = %requested, "shutdown escalated");
+                current_mode = requested;
+                self.stop_pools(requested, shutdown_timeout, grace);
             }
-            if asked == Mode::Hard {
+            if requested == Mode::Hard {
                 self.force_close.cancel();
             }
         }
     }
 
-    fn stop_pools(&self, mode: Mode, patience: Duration, grace: Duration) {
-        self.lanes.iter().for_each(|lane| lane.pool.begin_shutdown(pool_stop(mode, patience, grace)));
+    fn stop_pools(&self, mode: Mode, shutdown_timeout: Duration, grace: Duration) {
+        let stop = |lane: &Lane| lane.pool.begin_shutdown(pool_stop(mode, shutdown_timeout, grace));
+        self.lanes.iter().for_each(stop);
     }
 
     async fn close(self) {
@@ -153,7 +157,7 @@ impl Running {
             heartbeats,
             settler,
             publisher,
-            link,
+            connection,
             force_close,
             handlers,
             traces,
@@ -162,25 +166,25 @@ impl Running {
         } = self;
         let ack_writers: Vec<_> = lanes.iter().map(|lane| lane.ack_writers.clone()).collect();
         let mut consumers: Vec<_> = lanes.into_iter().flat_map(|lane| lane.consumers).collect();
-        if timeout(CLOSING, join_all(&mut consumers)).await.is_err() {
+        if timeout(CLOSE_TIMEOUT, join_all(&mut consumers)).await.is_err() {
             force_close.cancel();
-            tracing::warn!("the broker does not answer: what is unsettled comes back by itself");
+            tracing::warn!("the broker does not answer; it will requeue unsettled messages itself");
             consumers.iter().for_each(JoinHandle::abort);
         }
-        // An aborted consumer's ack_writer ends with it, and counts what nobody heard of as lost.
-        let counted = ack_writers.iter().map(async |ack_writers| {
+        // The ack writer of an aborted consumer ends with it, and counts unconfirmed settlements as lost.
+        let ack_writers_ended = ack_writers.iter().map(async |ack_writers| {
             ack_writers.close();
             ack_writers.wait().await;
         });
-        let _ = timeout(FLUSH, join_all(counted)).await;
-        let _ = timeout(CLOSING, settler.idle()).await;
+        let _ = timeout(SETTLE_TIME, join_all(ack_writers_ended)).await;
+        let _ = timeout(CLOSE_TIMEOUT, settler.idle()).await;
         let closing = async {
-            let _ = timeout(CLOSING, membership.leave()).await;
+            let _ = timeout(CLOSE_TIMEOUT, membership.leave()).await;
             heartbeats.stop().await;
-            let _ = timeout(CLOSING, publisher.close()).await;
-            let _ = timeout(CLOSING, link.close()).await;
+            let _ = timeout(CLOSE_TIMEOUT, publisher.close()).await;
+            let _ = timeout(CLOSE_TIMEOUT, connection.close()).await;
         };
-        // Everything that a span could tell of is over by now.
+        // All spans have ended, so the last export can run beside the closing of connections.
         tokio::join!(closing, traces.close(LAST_EXPORT));
         drop(handlers);
         admin.close().await;

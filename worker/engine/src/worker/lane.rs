@@ -1,4 +1,4 @@
-//! A running lane: its pool, its consumer, and how both are seen.
+//! A running lane: its pool, its consumers, and their gauges.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,40 +22,41 @@ use crate::{
     supervise::{Panics, restarting},
 };
 
-/// A lane at work.
+/// A running lane.
 pub(crate) struct Lane {
     pub(crate) name: Arc<str>,
     pub(crate) pool: LanePool,
-    /// One for each of its queues.
+    /// One consumer task per queue.
     pub(crate) consumers: Vec<JoinHandle<()>>,
-    /// The ack_writers of their channels.
+    /// The ack writers of the consumers' channels.
     pub(crate) ack_writers: TaskTracker,
     pub(crate) problems: ConsumerProblems,
 }
 
-/// Why queues of a lane are not being consumed: queue by queue, nothing while it is.
+/// Why each queue of a lane is not being consumed; `None` while it is.
 #[derive(Clone, Debug)]
 pub(crate) struct ConsumerProblems(Vec<(String, watch::Receiver<Option<String>>)>);
 
 impl ConsumerProblems {
-    /// The first queue's that has any; where the lane has several, with its name.
+    /// The first problem, with the name of its queue if the lane has several.
     pub(crate) fn first(&self) -> Option<String> {
-        let of = |(queue, trouble): &(String, watch::Receiver<Option<String>>)| {
-            let problem = trouble.borrow().clone()?;
+        let describe = |(queue, problem): &(String, watch::Receiver<Option<String>>)| {
+            let problem = problem.borrow().clone()?;
             Some(if self.0.len() > 1 { format!("{queue}: {problem}") } else { problem })
         };
-        self.0.iter().find_map(of)
+        self.0.iter().find_map(describe)
     }
 }
 
-/// How long a worker of the pool over the minimum may idle.
+/// Idle time after which a pool worker above the minimum ends.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// What a long task gets that names no deadline; every kind names one.
+/// The pool's default deadline, which no task uses: every kind has a deadline of its own.
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
 
-struct Waits(LaneMetrics);
+/// Reports how long tasks wait in the pool.
+struct QueueTimeObserver(LaneMetrics);
 
-impl Observer for Waits {
+impl Observer for QueueTimeObserver {
     fn started(&self, waited: Duration, _: Placement) {
         self.0.waited(waited);
     }
@@ -78,30 +79,34 @@ pub(super) fn start_pool(
         grace,
     };
     metrics.queue_capacity.set(config.prefetch.into());
-    let options = PoolOptions { observer: Some(Arc::new(Waits(metrics.clone()))), ..PoolOptions::default() };
+    let options = PoolOptions {
+        observer: Some(Arc::new(QueueTimeObserver(metrics.clone()))),
+        ..PoolOptions::default()
+    };
     Pool::start_with(pool, handlers, options)
         .map_err(|problem| WorkerError::Pool { lane: name.to_owned(), problem })
 }
 
-/// Starts consuming a lane's queues into its pipeline. Each has a channel and a ledger of its own, so that one
-/// that is away, or whose deliveries come back, leaves the others alone. `denied` is told when the broker does
-/// not let it.
+/// Starts to consume a lane's queues into its pipeline.
+///
+/// Each queue has its own channel and ledger, so that a missing queue or a failed channel does not affect the others.
+/// `denied` receives an error if the broker denies a queue from the start.
 pub(super) fn start_lane(
     pipeline: Arc<LanePipeline>,
     subscriptions: Vec<Subscription>,
-    link: ConsumerConnection,
+    connection: ConsumerConnection,
     counters: SettlementCounters,
     intake: watch::Receiver<Intake>,
     denied: mpsc::Sender<BrokerError>,
     panics: &Panics,
 ) -> Lane {
     let (name, pool) = (Arc::clone(&pipeline.lane), pipeline.pool.clone());
-    let (mut consumers, mut troubles) = (Vec::new(), Vec::new());
+    let (mut consumers, mut problems) = (Vec::new(), Vec::new());
     let ack_writers = TaskTracker::new();
     for subscription in subscriptions {
-        let (trouble, is_in_trouble) = watch::channel(Some("it has not begun".to_owned()));
-        troubles.push((subscription.queue.clone(), is_in_trouble));
-        let (pipeline, link, counters) = (Arc::clone(&pipeline), link.clone(), counters.clone());
+        let (problem, current_problem) = watch::channel(Some("consuming has not started".to_owned()));
+        problems.push((subscription.queue.clone(), current_problem));
+        let (pipeline, connection, counters) = (Arc::clone(&pipeline), connection.clone(), counters.clone());
         let (intake, denied) = (intake.clone(), Some(denied.clone()));
         let (ack_writers, panics) = (ack_writers.clone(), panics.clone());
         consumers.push(tokio::spawn(async move {
@@ -109,42 +114,43 @@ pub(super) fn start_lane(
                 let pipeline = Arc::clone(&pipeline);
                 async move { pipeline.accept(deliveries).await }
             };
-            let (told, counted) = (trouble.clone(), panics.clone());
+            let (panic_problem, panic_counter) = (problem.clone(), panics.clone());
             let subscriber = Subscriber {
-                connection: link,
+                connection,
                 subscription,
                 counters,
                 intake,
-                problem: trouble,
+                problem,
                 denied,
                 accept,
                 ack_writers,
                 panics,
             };
-            let problem = |panic| drop(told.send_replace(Some(format!("the consumer panicked: {panic}"))));
-            restarting("consumer", counted, subscriber, |it| it.run().boxed(), problem).await;
+            let on_panic =
+                |panic| drop(panic_problem.send_replace(Some(format!("the consumer panicked: {panic}"))));
+            restarting("consumer", panic_counter, subscriber, |it| it.run().boxed(), on_panic).await;
         }));
     }
-    Lane { name, pool, consumers, ack_writers, problems: ConsumerProblems(troubles) }
+    Lane { name, pool, consumers, ack_writers, problems: ConsumerProblems(problems) }
 }
 
-/// How often a lane is searched for tasks that waited too long.
-const SWEEP: Duration = Duration::from_secs(1);
+/// How often a lane is checked for tasks that waited too long.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Hands back what has waited here so long that the broker would take it away in the middle of its
-/// run; another worker, or this one later, has the whole time again. AttemptEnds with its lane.
-pub(super) async fn requeue_overdue_tasks(pool: LanePool, longest_wait: Duration) {
-    let mut sweep = tokio::time::interval(SWEEP);
+/// Requeues tasks that have waited so long that they could reach the consumer timeout while they run. After the
+/// redelivery the whole timeout is available again. Returns when the pool is no longer open.
+pub(super) async fn requeue_overdue_tasks(pool: LanePool, max_wait: Duration) {
+    let mut sweep = tokio::time::interval(SWEEP_INTERVAL);
     while pool.snapshot().phase == Phase::Open {
         sweep.tick().await;
-        let count = pool.hand_back_waiting(longest_wait);
+        let count = pool.hand_back_waiting(max_wait);
         if count > 0 {
-            tracing::info!(count, ?longest_wait, "handed back what waited too long for its consumer timeout");
+            tracing::info!(count, ?max_wait, "requeued tasks that waited too long for the consumer timeout");
         }
     }
 }
 
-/// Shows a pool in its lane's gauges; called before each scrape.
+/// Updates the gauges of a lane. Called before each scrape.
 pub(super) fn update_lane_gauges(pool: &LanePool, metrics: &LaneMetrics) {
     let snapshot = pool.snapshot();
     let gauge = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
@@ -156,8 +162,8 @@ pub(super) fn update_lane_gauges(pool: &LanePool, metrics: &LaneMetrics) {
     restarts.inc_by(snapshot.workers.restarts.saturating_sub(restarts.get()));
 }
 
-/// Shows how many tasks of all pools ignore being told to stop; called before each scrape.
+/// Updates the number of tasks in all pools that ignore a stop. Called before each scrape.
 pub(super) fn update_stuck_gauge(pools: &[LanePool], stuck: &IntGauge) {
-    let all: u64 = pools.iter().map(|pool| pool.snapshot().stuck).sum();
-    stuck.set(i64::try_from(all).unwrap_or(i64::MAX));
+    let count: u64 = pools.iter().map(|pool| pool.snapshot().stuck).sum();
+    stuck.set(i64::try_from(count).unwrap_or(i64::MAX));
 }

@@ -231,7 +231,7 @@ pub(super) async fn start(
         denials,
         settler,
         publisher,
-        link,
+        connection: link,
         force_close,
         handlers,
         traces,
