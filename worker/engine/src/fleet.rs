@@ -1,13 +1,13 @@
 //! What a worker knows of the rest of the fleet: which workers run, which crashed, and which tasks and groups an
 //! operator stopped or paused.
 
-mod crash;
+mod broker;
+mod crash_detector;
 mod directives;
-mod grouped;
+mod grouped_tasks;
 mod lifecycle;
 mod member;
 mod membership;
-mod wire;
 
 pub(crate) use directives::{DirectiveEffect, Directives};
 pub(crate) use member::{Identity, Member};

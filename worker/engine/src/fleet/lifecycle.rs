@@ -11,7 +11,7 @@ use garenne_protocol::{task::WorkerIncarnation, topology::LIFECYCLE_KEPT};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::crash::LoggedState;
+use super::crash_detector::LoggedState;
 
 /// A record of the lifecycle stream. Times are in milliseconds since the Unix epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -21,11 +21,11 @@ use tokio::{
 };
 
 use super::{
-    crash::{CrashDetector, CrashStatus},
+    broker::FleetBroker,
+    crash_detector::{CrashDetector, CrashStatus},
     directives::{DirectiveEffect, Directives},
-    grouped::GroupedTasks,
+    grouped_tasks::GroupedTasks,
     lifecycle::{LifecycleEvent, LifecycleLog},
-    wire::FleetBroker,
 };
 
 /// How long after a redelivery the crash of its former worker is visible. The broker deletes the exclusive queue of

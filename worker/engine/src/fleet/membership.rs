@@ -19,8 +19,8 @@ use tokio::{
 };
 
 use super::{
+    broker::AmqpFleetBroker,
     member::{Identity, Member},
-    wire::AmqpFleetBroker,
 };
 use crate::consumer::{
     ConsumerConnection, control_queue,

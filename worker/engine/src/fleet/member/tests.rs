@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::advance;
 
 use super::*;
-use crate::fleet::crash::{ALIVE_AFTER, RECONNECT_GRACE};
+use crate::fleet::crash_detector::{ALIVE_AFTER, RECONNECT_GRACE};
 
 /// A broker with the lifecycle stream and control queues. The member reads each published record at once.
 #[derive(Default)]

@@ -17,7 +17,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::{
     ack_writer::{self, AckWriter},
-    admission::AdmissionBackoff,
+    admission_backoff::AdmissionBackoff,
     channel_generation::ChannelGeneration,
     coalescer::{DeliveryCoalescer, TickClock},
     connection::ConsumerConnection,
