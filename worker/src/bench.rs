@@ -1,5 +1,4 @@
-//! Kinds for trying a fleet out: what they do to their worker is in their names. Registered only
-//! with `--enable-bench`.
+//! `bench.*`: kinds for load and failure tests. Registered only with `--enable-bench`.
 
 use std::{hint::black_box, time::Duration};
 
@@ -13,18 +12,18 @@ use garenne::{
     worker::WorkerBuilder,
 };
 
-/// The longest a bench task may be asked to take: ten minutes.
-const LONGEST_MS: u64 = 600_000;
+/// The longest duration of a bench task, in milliseconds: ten minutes.
+const MAX_MS: u64 = 600_000;
 
-/// The most memory a bench task may be asked to take: 64 GiB.
-const LARGEST_MIB: u64 = 65_536;
+/// The most memory that a bench task allocates, in MiB: 64 GiB.
+const MAX_MIB: u64 = 65_536;
 
-/// `bench.noop`: any object.
+/// `bench.noop`: does nothing. The payload is any object.
 #[derive(Deserialize)]
 struct Noop {}
 json_payload!(Noop, "bench.noop");
 
-/// `bench.factorial`.
+/// `bench.factorial`: computes n!, n from 0 to 170.
 #[derive(Deserialize)]
 struct Factorial {
     n: u32,
@@ -32,9 +31,9 @@ struct Factorial {
 json_payload!(Factorial, "bench.factorial");
 
 macro_rules! timed {
-    ($($name:ident $kind:literal),*) => {
+    ($($(#[$doc:meta])* $name:ident $kind:literal),* $(,)?) => {
         $(
-            #[doc = $kind]
+            $(#[$doc])*
             #[derive(Deserialize)]
             struct $name {
                 ms: u64,
@@ -43,27 +42,34 @@ macro_rules! timed {
         )*
     };
 }
-timed!(Sleep "bench.sleep", Deaf "bench.deaf", Spin "bench.spin");
+timed! {
+    /// `bench.sleep`: sleeps, and stops when it is cancelled.
+    Sleep "bench.sleep",
+    /// `bench.deaf`: sleeps, and ignores cancellation.
+    Deaf "bench.deaf",
+    /// `bench.spin`: occupies a core.
+    Spin "bench.spin",
+}
 
-/// `bench.fail`.
+/// `bench.fail`: fails the first `times` attempts.
 #[derive(Deserialize)]
 struct Fail {
     times: u32,
 }
 json_payload!(Fail, "bench.fail");
 
-/// `bench.follow`.
+/// `bench.follow`: starts follow-up tasks.
 #[derive(Deserialize, Serialize)]
 struct Follow {
-    /// The kind to start.
+    /// The kind of the follow-ups.
     kind: String,
-    /// Its payload; this task's own when absent, so that a kind can be started by itself.
+    /// Their payload; that of this task if absent, so that `bench.follow` can start itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     payload: Option<Value>,
-    /// How many of them; 1 when absent.
+    /// The number of follow-ups; 1 if absent.
     #[serde(default = "one")]
     count: u32,
-    /// Attempts that fail after having asked for them all.
+    /// The number of attempts that fail after adding all follow-ups.
     #[serde(default)]
     fail_times: u32,
 }
@@ -73,41 +79,41 @@ fn one() -> u32 {
     1
 }
 
-/// `bench.echo`: any JSON.
+/// `bench.echo`: returns the payload, any JSON.
 #[derive(Deserialize)]
 #[serde(transparent)]
 struct Echo(Value);
 json_payload!(Echo, "bench.echo");
 
-/// `bench.panic`.
+/// `bench.panic`: panics.
 #[derive(Deserialize)]
 struct Panic {}
 json_payload!(Panic, "bench.panic");
 
-/// `bench.abort`.
+/// `bench.abort`: aborts the worker's process.
 #[derive(Deserialize)]
 struct Abort {
-    /// Leaves the process alone: a harmless task among fatal ones of the same kind.
+    /// Does not abort, so that tests can mix harmless and fatal tasks of one kind.
     #[serde(default)]
     spare: bool,
 }
 json_payload!(Abort, "bench.abort");
 
-/// `bench.overflow`.
+/// `bench.overflow`: overflows the stack.
 #[derive(Deserialize)]
 struct Overflow {}
 json_payload!(Overflow, "bench.overflow");
 
-/// `bench.hoard`.
+/// `bench.hoard`: allocates and touches memory.
 #[derive(Deserialize)]
 struct Hoard {
     mib: u64,
 }
 json_payload!(Hoard, "bench.hoard");
 
-/// Adds them all.
+/// Registers all `bench.*` kinds.
 pub(crate) fn register(builder: WorkerBuilder) -> WorkerBuilder {
-    let long = || TaskOptions::long().deadline(Duration::from_millis(LONGEST_MS));
+    let long = || TaskOptions::long().deadline(Duration::from_millis(MAX_MS));
     builder
         .handle(noop)
         .handle(factorial)
@@ -129,34 +135,34 @@ async fn noop(_: TaskContext, _: Noop) -> Result<Value, TaskError> {
 
 async fn factorial(_: TaskContext, Factorial { n }: Factorial) -> Result<Value, TaskError> {
     if n > 170 {
-        return Err(TaskError::invalid(format!("n is {n}, 0 to 170 is allowed")));
+        return Err(TaskError::invalid(format!("n is {n}; expected 0 to 170")));
     }
     let factorial: f64 = (1..=n).map(f64::from).product();
     Ok(json!({ "factorial": black_box(factorial) }))
 }
 
-fn span(ms: u64) -> Result<Duration, TaskError> {
-    if ms > LONGEST_MS {
-        return Err(TaskError::invalid(format!("ms is {ms}, 0 to {LONGEST_MS} is allowed")));
+fn duration(ms: u64) -> Result<Duration, TaskError> {
+    if ms > MAX_MS {
+        return Err(TaskError::invalid(format!("ms is {ms}; expected 0 to {MAX_MS}")));
     }
     Ok(Duration::from_millis(ms))
 }
 
 async fn sleep(cx: TaskContext, Sleep { ms }: Sleep) -> Result<Value, TaskError> {
-    let span = span(ms)?;
+    let duration = duration(ms)?;
     tokio::select! {
-        () = tokio::time::sleep(span) => Ok(json!({ "slept_ms": ms })),
+        () = tokio::time::sleep(duration) => Ok(json!({ "slept_ms": ms })),
         () = cx.token().cancelled() => Err(TaskError::interrupted()),
     }
 }
 
 async fn deaf(_: TaskContext, Deaf { ms }: Deaf) -> Result<Value, TaskError> {
-    tokio::time::sleep(span(ms)?).await;
+    tokio::time::sleep(duration(ms)?).await;
     Ok(json!({ "slept_ms": ms }))
 }
 
 async fn spin(_: TaskContext, Spin { ms }: Spin) -> Result<Value, TaskError> {
-    let until = Instant::now() + span(ms)?;
+    let until = Instant::now() + duration(ms)?;
     let mut rounds = 0_u64;
     while Instant::now() < until {
         (0..1000).for_each(|i| rounds = black_box(rounds + i % 2));
@@ -203,18 +209,18 @@ async fn overflow(_: TaskContext, _: Overflow) -> Result<Value, TaskError> {
     Ok(json!({ "depth": descend(0) }))
 }
 
-/// Ends when the stack does.
-#[expect(unconditional_recursion, reason = "which is what it is for")]
+/// Recurses until the stack overflows.
+#[expect(unconditional_recursion, reason = "overflows the stack on purpose")]
 fn descend(depth: u64) -> u64 {
     let frame = black_box([depth; 64]);
     1 + descend(frame[0] + 1)
 }
 
 async fn hoard(_: TaskContext, Hoard { mib }: Hoard) -> Result<Value, TaskError> {
-    if mib > LARGEST_MIB {
-        return Err(TaskError::invalid(format!("mib is {mib}, 0 to {LARGEST_MIB} is allowed")));
+    if mib > MAX_MIB {
+        return Err(TaskError::invalid(format!("mib is {mib}; expected 0 to {MAX_MIB}")));
     }
-    // Every byte is touched, so that it is also taken where memory is promised freely.
-    let hoard: Vec<_> = (0..mib).map(|_| black_box(vec![1_u8; 1 << 20])).collect();
-    Ok(json!({ "mib": hoard.len() }))
+    // Writing all bytes forces allocation on systems that overcommit memory.
+    let blocks: Vec<_> = (0..mib).map(|_| black_box(vec![1_u8; 1 << 20])).collect();
+    Ok(json!({ "mib": blocks.len() }))
 }

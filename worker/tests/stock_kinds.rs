@@ -1,6 +1,6 @@
 //! The stock kinds as a worker runs them, without a broker.
 
-use garenne::testing::{TestWorker, Verdict};
+use garenne::testing::{TestOutcome, TestWorker};
 use garenne_protocol::task::DeadReason;
 use garenne_worker::{StockConfig, cli::stock};
 
@@ -10,7 +10,7 @@ fn worker() -> TestWorker {
 
 async fn done(kind: &str, body: &str) -> serde_json::Value {
     match worker().run(kind, body).await {
-        Verdict::Done(output) => serde_json::from_str(output.json.get()).unwrap(),
+        TestOutcome::Done(output) => serde_json::from_str(output.json.get()).unwrap(),
         other => panic!("{kind} was not done: {other:?}"),
     }
 }
@@ -20,7 +20,7 @@ async fn a_reading_is_stored_under_its_key() {
     let body =
         r#"{"device":"d","metric":"temperature","value":20.5,"unit":"Cel","time":"2026-01-01T00:00:00Z"}"#;
     match worker().run("reading.process", body).await {
-        Verdict::Done(output) => {
+        TestOutcome::Done(output) => {
             assert_eq!(output.rows.len(), 1);
             assert_eq!((&*output.rows[0].device, output.rows[0].value), ("d", 20.5));
         }
@@ -38,7 +38,7 @@ async fn a_reading_too_far_in_the_future_is_a_dead_letter() {
         )
     };
     match worker().run("reading.process", at(3600)).await {
-        Verdict::Dead(reason, error) => {
+        TestOutcome::Dead(reason, error) => {
             assert_eq!(reason, DeadReason::InvalidPayload);
             assert!(
                 error.starts_with("record 1: time: ") && error.contains("more than 11m ahead"),
@@ -48,16 +48,16 @@ async fn a_reading_too_far_in_the_future_is_a_dead_letter() {
         other => panic!("{other:?}"),
     }
     // What a gateway with a slightly faster clock has receipted is done.
-    assert!(matches!(worker().run("reading.process", at(630)).await, Verdict::Done(_)));
+    assert!(matches!(worker().run("reading.process", at(630)).await, TestOutcome::Done(_)));
     let any_time = StockConfig { max_clock_skew: std::time::Duration::ZERO, ..StockConfig::default() };
     let worker = TestWorker::new(stock(any_time).unwrap()).unwrap();
-    assert!(matches!(worker.run("reading.process", at(3600)).await, Verdict::Done(_)));
+    assert!(matches!(worker.run("reading.process", at(3600)).await, TestOutcome::Done(_)));
     // Nanoseconds and milliseconds are no seconds.
     for time in ["1763640000000", "1763640000000000000", "1e300", "-1e300"] {
         let body = format!(r#"{{"device":"d","metric":"m","value":1,"time":{time}}}"#);
         assert!(matches!(
             worker.run("reading.process", body).await,
-            Verdict::Dead(DeadReason::InvalidPayload, _)
+            TestOutcome::Dead(DeadReason::InvalidPayload, _)
         ));
     }
 }
@@ -73,7 +73,7 @@ async fn a_window_is_analyzed_from_inline_values() {
 #[tokio::test]
 async fn a_stored_window_without_a_store_is_refused_by_name() {
     let body = r#"{"device":"d","metric":"m","from":0,"to":10}"#;
-    let Verdict::Dead(reason, error) = worker().run("window.analyze", body).await else {
+    let TestOutcome::Dead(reason, error) = worker().run("window.analyze", body).await else {
         panic!("it is refused");
     };
     assert_eq!(reason, DeadReason::Rejected);
@@ -101,7 +101,7 @@ async fn the_wrong_json_and_no_json_die_of_different_reasons() {
         ("reading.process", "", DeadReason::Malformed),
     ] {
         match worker().run(kind, body).await {
-            Verdict::Dead(found, _) => assert_eq!(found, reason, "{body}"),
+            TestOutcome::Dead(found, _) => assert_eq!(found, reason, "{body}"),
             other => panic!("{body}: {other:?}"),
         }
     }

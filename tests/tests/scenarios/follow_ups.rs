@@ -58,7 +58,7 @@ async fn tasks_that_start_each_other_in_a_circle_come_to_an_end() -> Result<()> 
     follow(&scene, "first", &json!({"kind": "bench.follow"})).await?;
     let dead = scene.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!((dead.text("garenne-reason").as_str(), dead.number("garenne-depth")), ("rejected", Some(8)));
-    let error = "follow-up \"bench.follow\": this task is 8 follow-ups deep already, the limit";
+    let error = "follow-up \"bench.follow\": its depth would be 9, the maximum is 8";
     assert_eq!(dead.text("garenne-error"), error);
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.delivered, receipt.acked, receipt.dead), (9, 8, 1), "{receipt:?}");

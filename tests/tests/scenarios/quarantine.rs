@@ -260,7 +260,7 @@ async fn a_worker_that_comes_back_late_takes_its_crash_back() -> Result<()> {
         Ok(Seen::when(closed >= 1, closed))
     })
     .await?;
-    other.until_logged("its worker crashed").await?;
+    other.until_logged("crashed its worker").await?;
     frozen.signal(Signal::CONT)?;
     // The other one's crash is the only one that counts.
     until_busy(&[&other], 1).await?;

@@ -149,7 +149,7 @@ async fn traces_each_attempt_beside_the_others_and_what_follows_below() -> Resul
     assert_eq!(said("garenne.settlement"), ["retried", "acked"]);
     assert!(attempts[0].error.is_some() && attempts[1].error.is_none());
     trace.under(&attempts[1].id, "write stdout")?;
-    let line: Value = serde_json::from_str(&worker.until_logged("will be tried again").await?)?;
+    let line: Value = serde_json::from_str(&worker.until_logged("attempt failed, will be retried").await?)?;
     assert_eq!((line["task"].as_str(), line["trace_id"].as_str()), (Some(failing.as_str()), Some(TRACE)));
 
     let next = "1bf7651916cd43dd8448eb211c80319c";
@@ -186,8 +186,8 @@ async fn traces_are_logged_and_handed_on_where_nobody_keeps_them() -> Result<()>
         assert_eq!((said["task"].as_str(), said["trace_id"].as_str()), (Some(task), Some(TRACE)), "{line}");
         anyhow::Ok(())
     };
-    is_traced("will be tried again", "fails").await?;
-    is_traced("dead", "bad").await?;
+    is_traced("attempt failed, will be retried", "fails").await?;
+    is_traced("dead letter", "bad").await?;
     let dead = scene.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!((dead.id(), dead.text("traceparent")), ("bad", parent.clone()));
     publish("bench.panic", "panics", &json!({})).await?;

@@ -1,14 +1,17 @@
-//! Several tasks of one kind in one message: its records run one after another as one task of the
-//! pool, so that a thousand of them take the room of one.
+//! Batches: several tasks of one kind in one message.
 //!
-//! A record that does not succeed leaves the batch as a message of its own, and the batch is taken off
-//! its queue when every record is stored or has left. What is interrupted goes back whole, and its
-//! results are thrown away: nothing of it has happened yet. A record that is still running when the
-//! batch's time is up has spent an attempt; the records before it keep their ends, and those after it go on alone.
+//! A batch takes one place in the pool, and its records run one after another. Each record comes to an
+//! [`AttemptEnd`] of its own. A record that does not succeed leaves the batch as a message of its own. The batch
+//! is acked once each record is stored or has left.
+//!
+//! - If a shutdown or a dead channel interrupts the batch, it goes back to the broker as a whole, and the results
+//!   so far are discarded. None of them has been stored yet.
+//! - If the batch's deadline passes, the record that is running has spent an attempt. Earlier records keep their
+//!   ends, and later ones continue as messages of their own.
 
 use std::{
     panic::AssertUnwindSafe,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
@@ -26,7 +29,7 @@ use crate::{
     spans::{AttemptSpan, Spans},
 };
 
-/// One task of a batch.
+/// A task of a batch.
 pub(crate) struct Record {
     pub(crate) envelope: Arc<Envelope>,
     pub(crate) payload: Bytes,
@@ -34,26 +37,28 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Reads a batch's body, which the payloads go on sharing.
+    /// Reads the records of a batch. Their payloads share the memory of `body`.
     pub(crate) fn read_all(
         batch: &Envelope,
         body: &Bytes,
         spans: &Arc<Spans>,
     ) -> Result<Vec<Self>, BadBatch> {
-        let packed = read_batch(body)?;
-        let record = |record: &BatchRecord<'_>| {
+        let records = read_batch(body)?;
+        let read = |record: &BatchRecord<'_>| {
             let mut envelope = record.envelope(batch);
             spans.ensure_trace(&mut envelope);
             let envelope = Arc::new(envelope);
             let span = spans.attempt(&envelope);
             Self { envelope, payload: body.slice_ref(record.payload), span }
         };
-        Ok(packed.iter().map(record).collect())
+        Ok(records.iter().map(read).collect())
     }
 }
 
-/// The ends of the records that had their turn, in order. Shared with who settles the batch: the pool gives up a
-/// batch whose record hangs, and with it what the others came to.
+/// The ends of the records that have run, in order.
+///
+/// Shared between the execution and the completion of a batch: if a record hangs and the pool gives up the batch,
+/// the ends of the earlier records are not lost.
 #[derive(Clone, Default)]
 pub(crate) struct AttemptEnds(Arc<Mutex<Vec<AttemptEnd>>>);
 
@@ -62,40 +67,41 @@ impl AttemptEnds {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(end);
     }
 
-    /// Takes them. What a given up record comes to afterwards nobody asks for.
+    /// Takes the ends. The end of a record that was given up and returns later is ignored.
     fn take(&self) -> Vec<AttemptEnd> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// A batch's records, as the pool runs them.
+/// The execution of a batch in the pool.
 pub(crate) struct BatchAttempt {
     pub(crate) entry: Arc<Entry>,
     pub(crate) worker: Arc<str>,
     pub(crate) worker_context: WorkerContext,
     pub(crate) records: Arc<[Record]>,
+    /// The channel that the batch was delivered on.
     pub(crate) generation: Arc<ChannelGeneration>,
     pub(crate) directives: Arc<Directives>,
     pub(crate) ends: AttemptEnds,
 }
 
 impl BatchAttempt {
-    /// Runs the records in order and notes the ends of those that had their turn. Told to stop, it
-    /// stops between two records: a short task is not interrupted.
-    pub(crate) async fn run(self, cx: pool::TaskContext) {
+    /// Runs the records in order and records their ends. A cancellation takes effect between two records, because
+    /// records are short tasks, which cannot be cancelled.
+    pub(crate) async fn execute(self, cx: pool::TaskContext) {
         let bodies = self.records.iter().map(|it| (it.envelope.content_type, it.payload.clone())).collect();
         let batch_records = Arc::new(BatchRecords::new(bodies));
-        for (place, record) in self.records.iter().enumerate() {
+        for (index, record) in self.records.iter().enumerate() {
             if cx.cause().is_some() || !self.generation.alive() {
                 break;
             }
-            self.ends.push(self.one(record, (Arc::clone(&batch_records), place)).await);
-            // A thousand records that never wait would keep everything else off this thread.
+            self.ends.push(self.execute_record(record, (Arc::clone(&batch_records), index)).await);
+            // Handlers that never wait would block other tasks of this runtime thread for the whole batch.
             tokio::task::coop::consume_budget().await;
         }
     }
 
-    async fn one(&self, record: &Record, batch: (Arc<BatchRecords>, usize)) -> AttemptEnd {
+    async fn execute_record(&self, record: &Record, batch: (Arc<BatchRecords>, usize)) -> AttemptEnd {
         let envelope = &record.envelope;
         let attempt = Attempt {
             entry: Arc::clone(&self.entry),
@@ -107,8 +113,8 @@ impl BatchAttempt {
             directives: Arc::clone(&self.directives),
             span: record.span.clone(),
         };
-        let part = pool::TaskContext::short(envelope.id.shared());
-        let ending = match AssertUnwindSafe(attempt.run(part)).catch_unwind().await {
+        let cx = pool::TaskContext::short(envelope.id.shared());
+        let ending = match AssertUnwindSafe(attempt.execute(cx)).catch_unwind().await {
             Ok(output) => Ending::Finished { output, told: None },
             Err(panic) => Ending::Panicked { message: pool::panic_message(panic) },
         };
@@ -116,25 +122,27 @@ impl BatchAttempt {
     }
 }
 
-/// What becomes of a batch.
+/// What is to become of a batch.
 pub(crate) enum BatchEnd {
-    /// Each record goes its own way.
+    /// Each record is settled by its own end.
     Apart(Vec<AttemptEnd>),
-    /// All of it goes back to the broker, after so many records had run.
-    Back { ran: usize },
-    /// A record is still running and given up: all of it is left to the broker.
+    /// The batch goes back to the broker as a whole. `executed` records had run.
+    HandBack { executed: usize },
+    /// A record ignores its cancellation and is still running at shutdown. The delivery stays unsettled until the
+    /// connection closes, when the broker requeues it.
     Abandon,
 }
 
 impl BatchEnd {
-    /// Reads the pool's word on a batch of so many records, of which some had their turn.
+    /// Derives the end of a batch of `records` records from the way in which the pool ended it. `ended` holds the
+    /// ends of the records that had run.
     pub(crate) fn of(ending: Ending<()>, records: usize, ended: &AttemptEnds) -> Self {
         let mut ends = ended.take();
         let cause = match ending {
             Ending::Finished { told, .. } => told,
             Ending::NotStarted { cause } => Some(cause),
             Ending::GaveUp { cause: Cause::Shutdown, .. } => return Self::Abandon,
-            // The record whose turn it was hangs, and ends as a task of its own would.
+            // The first record without an end hangs. It ends like a task of its own that is given up.
             Ending::GaveUp { cause, stuck } => {
                 if ends.len() < records {
                     ends.push(AttemptEnd::of(Ending::GaveUp { cause, stuck }));
@@ -147,40 +155,41 @@ impl BatchEnd {
                 return Self::Apart(ends);
             }
         };
-        let missing = records - ends.len();
-        let back = ends.iter().any(|end| matches!(end.outcome, Outcome::HandBack | Outcome::Abandon));
-        let rest = match cause {
-            // Its channel died, or the worker stops, before every record had its turn.
-            None | Some(Cause::Shutdown) if missing > 0 => return Self::Back { ran: ends.len() },
-            _ if back => return Self::Back { ran: ends.len() },
-            // What had no turn in good time goes on alone, so that slow records hold up nobody.
-            Some(Cause::Deadline) => || AttemptEnd::untried(Outcome::PutOff { wait: Duration::ZERO }),
+        let executed = ends.len();
+        let missing = records - executed;
+        let is_handed_back = |end: &AttemptEnd| matches!(end.outcome, Outcome::HandBack | Outcome::Abandon);
+        let end_of_missing = match cause {
+            // The channel died, or the worker stops.
+            None | Some(Cause::Shutdown) if missing > 0 => return Self::HandBack { executed },
+            _ if ends.iter().any(is_handed_back) => return Self::HandBack { executed },
+            // The remaining records continue as messages of their own, so that slow records do not delay them.
+            Some(Cause::Deadline) => || AttemptEnd::not_started(Outcome::Defer { wait: Duration::ZERO }),
             _ => || AttemptEnd::of(Ending::NotStarted { cause: Cause::Stopped }),
         };
-        ends.extend(std::iter::repeat_with(rest).take(missing));
+        ends.extend(std::iter::repeat_with(end_of_missing).take(missing));
         Self::Apart(ends)
     }
 }
 
-/// The batches that wait or run here, so that a record can be found by its id.
+/// The batches that wait or run in this worker. Finds a record by its id.
 #[derive(Default)]
 pub(crate) struct RunningBatches(Mutex<Vec<Weak<[Record]>>>);
 
 impl RunningBatches {
-    /// Notes a batch for as long as it lives. Their number is bounded by the prefetch.
-    pub(crate) fn note(&self, records: &Arc<[Record]>) {
-        let mut batches = self.held();
+    /// Adds a batch until its records are dropped. The prefetch bounds the number of batches.
+    pub(crate) fn add(&self, records: &Arc<[Record]>) {
+        let mut batches = self.batches();
         batches.retain(|batch| batch.strong_count() > 0);
         batches.push(Arc::downgrade(records));
     }
 
-    /// Whether a record of this id is here.
-    pub(crate) fn hold(&self, id: &str) -> bool {
-        let batches: Vec<_> = self.held().iter().filter_map(Weak::upgrade).collect();
+    /// Whether a batch contains a record with this id.
+    pub(crate) fn contains_record(&self, id: &str) -> bool {
+        let batches: Vec<_> = self.batches().iter().filter_map(Weak::upgrade).collect();
         batches.iter().any(|batch| batch.iter().any(|record| record.envelope.id.as_str() == id))
     }
 
-    fn held(&self) -> std::sync::MutexGuard<'_, Vec<Weak<[Record]>>> {
+    fn batches(&self) -> MutexGuard<'_, Vec<Weak<[Record]>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,8 @@
-//! One attempt: decode, run, and what its end means for the task.
+//! Execution: one attempt at a task, and what its end means.
+//!
+//! [`Attempt::execute`] runs in the lane's pool. It checks whether the task may still start, decodes the payload,
+//! and calls the handler. The pool reports how the attempt ended, and [`AttemptEnd::of`] derives the task's
+//! [`Outcome`] from that, which `settlement` acts on.
 
 use std::{
     sync::Arc,
@@ -19,19 +23,20 @@ use crate::{
     spans::AttemptSpan,
 };
 
-/// An attempt at a task that is a message of its own.
+/// An attempt at one task: a message of its own, or a record of a batch.
 pub(crate) struct Attempt {
     pub(crate) entry: Arc<Entry>,
     pub(crate) envelope: Arc<Envelope>,
     pub(crate) worker: Arc<str>,
     pub(crate) worker_context: WorkerContext,
     pub(crate) body: Bytes,
+    /// The channel that the task was delivered on.
     pub(crate) generation: Arc<ChannelGeneration>,
     pub(crate) directives: Arc<Directives>,
     pub(crate) span: AttemptSpan,
 }
 
-/// What an attempt yields.
+/// The result of an attempt that returned.
 pub(crate) struct AttemptOutput {
     pub(crate) result: Result<Output, TaskError>,
     pub(crate) started_at: SystemTime,
@@ -39,113 +44,132 @@ pub(crate) struct AttemptOutput {
 }
 
 impl Attempt {
-    pub(crate) async fn run(self, cx: pool::TaskContext) -> AttemptOutput {
+    /// Runs the handler, unless the task must not start any more.
+    pub(crate) async fn execute(self, cx: pool::TaskContext) -> AttemptOutput {
         let (started_at, started) = (SystemTime::now(), Instant::now());
         self.span.start();
-        let result = if !self.generation.alive() {
-            // It waited here while its channel died: the broker gives it to somebody else.
-            Err(TaskError::interrupted())
-        } else if self.envelope.expired(started_at) {
-            Err(TaskError::expired())
-        } else if let Some(word) = self.directives.effect_on(&self.envelope, started_at) {
-            // The order came after the task was delivered.
-            Err(match word {
-                DirectiveEffect::Stopped => TaskError::stopped(),
-                DirectiveEffect::Deferred(wait) => TaskError::snooze(wait),
-            })
-        } else {
-            let (content_type, envelope) = (self.envelope.content_type, Arc::clone(&self.envelope));
-            let context = TaskContext::new(self.envelope, self.worker, self.worker_context, self.span, cx);
-            let call = async { self.entry.handler.call(context.clone(), content_type, self.body).await };
-            let result = panics::with_task(envelope, call).await;
-            let follow_ups = context.take_follow_ups();
-            result
-                .map(|output| Output { follow_ups, ..output })
-                .map_err(|error| self.entry.options.retry.judge(error))
+        let result = match self.start_refusal(started_at) {
+            Some(error) => Err(error),
+            None => self.call_handler(cx).await,
         };
         AttemptOutput { result, started_at, took: started.elapsed() }
     }
+
+    /// Why the task must not start, if something happened while it waited in the pool.
+    fn start_refusal(&self, now: SystemTime) -> Option<TaskError> {
+        if !self.generation.alive() {
+            // The broker has already requeued the message.
+            return Some(TaskError::interrupted());
+        }
+        if self.envelope.expired(now) {
+            return Some(TaskError::expired());
+        }
+        match self.directives.effect_on(&self.envelope, now)? {
+            DirectiveEffect::Stopped => Some(TaskError::stopped()),
+            DirectiveEffect::Deferred(wait) => Some(TaskError::snooze(wait)),
+        }
+    }
+
+    async fn call_handler(self, cx: pool::TaskContext) -> Result<Output, TaskError> {
+        let (content_type, envelope) = (self.envelope.content_type, Arc::clone(&self.envelope));
+        let context = TaskContext::new(self.envelope, self.worker, self.worker_context, self.span, cx);
+        let call = async { self.entry.handler.call(context.clone(), content_type, self.body).await };
+        let result = panics::with_task(envelope, call).await;
+        let follow_ups = context.take_follow_ups();
+        result
+            .map(|output| Output { follow_ups, ..output })
+            .map_err(|error| self.entry.options.retry.classify_error(error))
+    }
 }
 
-/// What becomes of a task.
+/// What is to become of a task.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// It succeeded.
+    /// The attempt succeeded: store the result and ack.
     Done { output: Output, started_at: SystemTime, took: Duration },
-    /// An attempt is spent; another one where some are left.
+    /// The attempt failed and counts: retry, or dead-letter if it was the last one. The wait is `after`, or the
+    /// back-off of the kind's retry policy.
     Retry { error: String, after: Option<Duration> },
-    /// No further attempt.
+    /// Dead-letter, whatever number of attempts is left.
     Dead { reason: DeadReason, error: String },
-    /// Later; no attempt is spent.
-    PutOff { wait: Duration },
-    /// Back to the broker; no attempt is spent.
+    /// Run it again after `wait`. No attempt is spent.
+    Defer { wait: Duration },
+    /// Return it to its queue. No attempt is spent.
     HandBack,
-    /// Still running and given up: left to the broker.
+    /// The attempt ignores its cancellation and is still running at shutdown. The delivery stays unsettled until
+    /// the connection closes, when the broker requeues it.
     Abandon,
 }
 
-/// An outcome, and how the attempt counts where there was one.
+/// The outcome of a task and how its attempt is counted in metrics.
 #[derive(Debug)]
 pub(crate) struct AttemptEnd {
     pub(crate) outcome: Outcome,
-    pub(crate) attempt: Option<TaskOutcome>,
-    pub(crate) took: Option<Duration>,
+    /// [`None`] if the task did not start.
+    pub(crate) counted_as: Option<TaskOutcome>,
+    /// How long the attempt ran; [`None`] if it did not return.
+    pub(crate) duration: Option<Duration>,
 }
 
 impl AttemptEnd {
-    /// Reads the pool's word.
+    /// Derives the outcome from the way in which the pool ended the attempt.
     pub(crate) fn of(ending: Ending<AttemptOutput>) -> Self {
         match ending {
             Ending::Finished { output: AttemptOutput { result: Ok(output), started_at, took }, .. } => Self {
                 outcome: Outcome::Done { output, started_at, took },
-                attempt: Some(TaskOutcome::Success),
-                took: Some(took),
+                counted_as: Some(TaskOutcome::Success),
+                duration: Some(took),
             },
             Ending::Finished { output: AttemptOutput { result: Err(error), took, .. }, told } => {
-                let (outcome, attempt) = Self::failed(error, told);
-                Self { outcome, attempt: Some(attempt), took: Some(took) }
+                let (outcome, counted_as) = Self::after_error(error, told);
+                Self { outcome, counted_as: Some(counted_as), duration: Some(took) }
             }
             Ending::Panicked { message } => {
                 let error = format!("the handler panicked: {message}");
-                Self::untimed(Outcome::Retry { error, after: None }, TaskOutcome::Panic)
+                Self::unfinished(Outcome::Retry { error, after: None }, TaskOutcome::Panic)
             }
             Ending::GaveUp { cause: Cause::Shutdown, stuck: true } => {
-                Self::untimed(Outcome::Abandon, TaskOutcome::Interrupted)
+                Self::unfinished(Outcome::Abandon, TaskOutcome::Interrupted)
             }
             Ending::GaveUp { cause, .. } => {
-                let (outcome, attempt) = Self::told(cause);
-                Self::untimed(outcome, attempt)
+                let (outcome, counted_as) = Self::after_cancellation(cause);
+                Self::unfinished(outcome, counted_as)
             }
-            Ending::NotStarted { cause } => Self::untried(Self::told(cause).0),
+            Ending::NotStarted { cause } => Self::not_started(Self::after_cancellation(cause).0),
         }
     }
 
-    /// Of a task that had no attempt.
-    pub(crate) fn untried(outcome: Outcome) -> Self {
-        Self { outcome, attempt: None, took: None }
+    /// The end of a task that did not start.
+    pub(crate) fn not_started(outcome: Outcome) -> Self {
+        Self { outcome, counted_as: None, duration: None }
     }
 
-    fn untimed(outcome: Outcome, attempt: TaskOutcome) -> Self {
-        Self { outcome, attempt: Some(attempt), took: None }
+    /// The end of an attempt that did not return.
+    fn unfinished(outcome: Outcome, counted_as: TaskOutcome) -> Self {
+        Self { outcome, counted_as: Some(counted_as), duration: None }
     }
 
-    fn failed(TaskError { wish, message, .. }: TaskError, told: Option<Cause>) -> (Outcome, TaskOutcome) {
-        match (wish, told) {
-            (ErrorAction::Dead(DeadReason::Stopped), _) => Self::told(Cause::Stopped),
+    /// The outcome of an attempt that returned an error. `cancelled` is why it had been cancelled before, if it
+    /// had.
+    fn after_error(error: TaskError, cancelled: Option<Cause>) -> (Outcome, TaskOutcome) {
+        let TaskError { action, message, .. } = error;
+        match (action, cancelled) {
+            (ErrorAction::Dead(DeadReason::Stopped), _) => Self::after_cancellation(Cause::Stopped),
             (ErrorAction::Dead(reason), _) => {
                 (Outcome::Dead { reason, error: message }, TaskOutcome::Rejected)
             }
-            // Whatever a task says after it was told to stop, it failed because it was told.
-            (_, Some(cause)) => Self::told(cause),
+            // An error after the cancellation is taken for its consequence.
+            (_, Some(cause)) => Self::after_cancellation(cause),
             (ErrorAction::Retry { after }, None) => {
                 (Outcome::Retry { error: message, after }, TaskOutcome::Error)
             }
-            (ErrorAction::Snooze { wait }, None) => (Outcome::PutOff { wait }, TaskOutcome::Snoozed),
+            (ErrorAction::Snooze { wait }, None) => (Outcome::Defer { wait }, TaskOutcome::Snoozed),
             (ErrorAction::HandBack, None) => (Outcome::HandBack, TaskOutcome::Interrupted),
         }
     }
 
-    fn told(cause: Cause) -> (Outcome, TaskOutcome) {
+    /// The outcome of a task that was cancelled, before its start or while it ran.
+    fn after_cancellation(cause: Cause) -> (Outcome, TaskOutcome) {
         match cause {
             Cause::Deadline => {
                 let error = "the deadline passed".into();
@@ -170,7 +194,7 @@ mod tests {
     use super::*;
     use crate::{
         Worker, WorkerConfig, json_payload,
-        testing::{TestWorker, Verdict},
+        testing::{TestOutcome, TestWorker},
     };
 
     #[derive(Deserialize)]
@@ -178,13 +202,13 @@ mod tests {
     json_payload!(Anything, "any.thing");
 
     fn failed(error: TaskError, told: Option<Cause>) -> Outcome {
-        let ran =
+        let output =
             AttemptOutput { result: Err(error), started_at: SystemTime::UNIX_EPOCH, took: Duration::ZERO };
-        AttemptEnd::of(Ending::Finished { output: ran, told }).outcome
+        AttemptEnd::of(Ending::Finished { output, told }).outcome
     }
 
     #[test]
-    fn interruption_is_no_attempt_but_a_deadline_is() {
+    fn a_shutdown_spends_no_attempt_and_a_deadline_spends_one() {
         assert!(matches!(failed(TaskError::retry("io"), Some(Cause::Shutdown)), Outcome::HandBack));
         assert!(matches!(failed(TaskError::interrupted(), Some(Cause::Deadline)), Outcome::Retry { .. }));
         let stopped = failed(TaskError::interrupted(), Some(Cause::Stopped));
@@ -192,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_stuck_at_shutdown_is_abandoned() {
+    fn only_a_task_that_is_stuck_at_shutdown_is_abandoned() {
         let gave_up = |cause, stuck| AttemptEnd::of(Ending::GaveUp { cause, stuck }).outcome;
         assert!(matches!(gave_up(Cause::Shutdown, true), Outcome::Abandon));
         assert!(matches!(gave_up(Cause::Shutdown, false), Outcome::HandBack));
@@ -200,83 +224,90 @@ mod tests {
     }
 
     #[test]
-    fn a_final_refusal_stays_final_when_told_to_stop() {
+    fn a_rejection_stays_a_rejection_after_a_cancellation() {
         let outcome = failed(TaskError::reject("no"), Some(Cause::Shutdown));
         assert!(matches!(outcome, Outcome::Dead { reason: DeadReason::Rejected, .. }));
     }
 
     #[test]
-    fn each_end_has_its_outcome_and_counts_as_one() {
-        let told = |error, cause| {
-            let ran = AttemptOutput { result: Err(error), started_at: SystemTime::UNIX_EPOCH, took: LONG };
-            AttemptEnd::of(Ending::Finished { output: ran, told: cause })
+    fn each_error_maps_to_one_outcome_and_one_metric() {
+        let end_of = |error, cause| {
+            let output = AttemptOutput { result: Err(error), started_at: SystemTime::UNIX_EPOCH, took: LONG };
+            AttemptEnd::of(Ending::Finished { output, told: cause })
         };
         let wait = Duration::from_secs(7);
         let cases = [
-            (told(TaskError::retry("io"), None), "Retry { error: \"io\", after: None }", TaskOutcome::Error),
             (
-                told(TaskError::retry_after("busy", wait), None),
+                end_of(TaskError::retry("io"), None),
+                "Retry { error: \"io\", after: None }",
+                TaskOutcome::Error,
+            ),
+            (
+                end_of(TaskError::retry_after("busy", wait), None),
                 "Retry { error: \"busy\", after: Some(7s) }",
                 TaskOutcome::Error,
             ),
-            (told(TaskError::snooze(wait), None), "PutOff { wait: 7s }", TaskOutcome::Snoozed),
-            (told(TaskError::interrupted(), None), "HandBack", TaskOutcome::Interrupted),
+            (end_of(TaskError::snooze(wait), None), "Defer { wait: 7s }", TaskOutcome::Snoozed),
+            (end_of(TaskError::interrupted(), None), "HandBack", TaskOutcome::Interrupted),
             (
-                told(TaskError::invalid("no"), None),
+                end_of(TaskError::invalid("no"), None),
                 "Dead { reason: InvalidPayload, error: \"no\" }",
                 TaskOutcome::Rejected,
             ),
             (
-                told(TaskError::stopped(), Some(Cause::Shutdown)),
+                end_of(TaskError::stopped(), Some(Cause::Shutdown)),
                 "Dead { reason: Stopped, error: \"stopped by an operator\" }",
                 TaskOutcome::Stopped,
             ),
             (
-                told(TaskError::snooze(wait), Some(Cause::Deadline)),
+                end_of(TaskError::snooze(wait), Some(Cause::Deadline)),
                 "Retry { error: \"the deadline passed\", after: None }",
                 TaskOutcome::Timeout,
             ),
         ];
-        for (end, outcome, attempt) in cases {
-            assert_eq!((format!("{:?}", end.outcome), end.attempt), (outcome.to_owned(), Some(attempt)));
-            assert_eq!(end.took, Some(LONG));
+        for (end, outcome, counted_as) in cases {
+            assert_eq!(
+                (format!("{:?}", end.outcome), end.counted_as),
+                (outcome.to_owned(), Some(counted_as))
+            );
+            assert_eq!(end.duration, Some(LONG));
         }
     }
 
     const LONG: Duration = Duration::from_secs(3);
 
     #[test]
-    fn ends_that_nobody_timed_count_all_the_same() {
+    fn attempts_that_did_not_return_are_counted_without_a_duration() {
         let panicked = AttemptEnd::of(Ending::Panicked { message: "boom".into() });
-        assert_eq!((panicked.attempt, panicked.took), (Some(TaskOutcome::Panic), None));
-        let Outcome::Retry { error, after: None } = panicked.outcome else { panic!("it is tried again") };
+        assert_eq!((panicked.counted_as, panicked.duration), (Some(TaskOutcome::Panic), None));
+        let Outcome::Retry { error, after: None } = panicked.outcome else { panic!("it is retried") };
         assert_eq!(error, "the handler panicked: boom");
         let gave_up = |cause| AttemptEnd::of(Ending::GaveUp { cause, stuck: true });
-        assert_eq!(gave_up(Cause::Shutdown).attempt, Some(TaskOutcome::Interrupted));
-        assert_eq!(gave_up(Cause::Deadline).attempt, Some(TaskOutcome::Timeout));
-        assert_eq!(gave_up(Cause::Stopped).attempt, Some(TaskOutcome::Stopped));
+        assert_eq!(gave_up(Cause::Shutdown).counted_as, Some(TaskOutcome::Interrupted));
+        assert_eq!(gave_up(Cause::Deadline).counted_as, Some(TaskOutcome::Timeout));
+        assert_eq!(gave_up(Cause::Stopped).counted_as, Some(TaskOutcome::Stopped));
         let not_started = AttemptEnd::of(Ending::NotStarted { cause: Cause::Shutdown });
-        assert_eq!((not_started.attempt, not_started.took), (None, None));
+        assert_eq!((not_started.counted_as, not_started.duration), (None, None));
         assert!(matches!(not_started.outcome, Outcome::HandBack));
     }
 
     #[test]
-    fn success_has_its_output_and_its_time() {
+    fn a_success_carries_its_output_and_its_duration() {
         let output = Output::json(&serde_json::json!(7)).unwrap();
-        let ran = AttemptOutput { result: Ok(output), started_at: SystemTime::UNIX_EPOCH, took: LONG };
-        let end = AttemptEnd::of(Ending::Finished { output: ran, told: Some(Cause::Shutdown) });
-        assert_eq!((end.attempt, end.took), (Some(TaskOutcome::Success), Some(LONG)));
+        let returned = AttemptOutput { result: Ok(output), started_at: SystemTime::UNIX_EPOCH, took: LONG };
+        let end = AttemptEnd::of(Ending::Finished { output: returned, told: Some(Cause::Shutdown) });
+        assert_eq!((end.counted_as, end.duration), (Some(TaskOutcome::Success), Some(LONG)));
         let Outcome::Done { output, started_at, took } = end.outcome else { panic!("it succeeded") };
         assert_eq!((output.json.get(), started_at, took), ("7", SystemTime::UNIX_EPOCH, LONG));
     }
 
-    /// The pool held it already when the order came, and nobody found it there.
+    /// The directive came after the task was admitted, and too early for the pool to find it.
     #[tokio::test]
-    async fn a_task_whose_stop_order_is_known_does_not_start() {
+    async fn a_task_that_is_stopped_while_it_waits_in_the_pool_does_not_start() {
         let started = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&started);
+        let was_started = Arc::clone(&started);
         let builder = Worker::builder(WorkerConfig::default()).handle(move |_, _: Anything| {
-            flag.store(true, Ordering::Relaxed);
+            was_started.store(true, Ordering::Relaxed);
             async { Ok(serde_json::json!({})) }
         });
         let worker = TestWorker::new(builder).unwrap();
@@ -284,9 +315,9 @@ mod tests {
         task.id = TaskId::parse("unwanted").unwrap();
         let directives = Arc::new(Directives::default());
         directives.apply(&StandingOrder::Task { task: "unwanted".into(), at: 0 });
-        let verdict = worker.run_under(&task, directives).await;
-        assert!(matches!(verdict, Verdict::Dead(DeadReason::Stopped, _)), "{verdict:?}");
+        let outcome = worker.run_with_directives(&task, directives).await;
+        assert!(matches!(outcome, TestOutcome::Dead(DeadReason::Stopped, _)), "{outcome:?}");
         assert!(!started.load(Ordering::Relaxed));
-        assert!(matches!(worker.run_task(&task).await, Verdict::Done(_)));
+        assert!(matches!(worker.run_task(&task).await, TestOutcome::Done(_)));
     }
 }

@@ -1,39 +1,36 @@
-//! What a lane's pool runs: a task, or the records of a batch.
+//! What a lane's pool runs: a task, or all records of a batch.
 
-use garenne_pool::{self as pool, Pool};
+use garenne_pool as pool;
 
 use crate::{
     batch::BatchAttempt,
     execute::{Attempt, AttemptOutput},
-    pipeline::InFlight,
 };
 
-/// A lane's pool.
-pub(crate) type LanePool = Pool<Execution, InFlight>;
-
-/// A task of the pool.
+/// A unit of work of the pool.
 pub(crate) enum Execution {
     Task(Attempt),
-    Pack(BatchAttempt),
+    Batch(BatchAttempt),
 }
 
-/// What it yields.
+/// The output of an [`Execution`].
 pub(crate) enum ExecutionOutput {
     Task(AttemptOutput),
-    /// The ends of its records are noted on the way.
-    Pack,
+    /// The ends of a batch's records are not part of its output: they are kept in
+    /// [`AttemptEnds`](crate::batch::AttemptEnds), because a batch that is given up has no output.
+    Batch,
 }
 
 impl ExecutionOutput {
-    /// What a [`Execution::Task`] yields.
+    /// The output of an [`Execution::Task`].
     pub(crate) fn task(self) -> AttemptOutput {
-        let Self::Task(ran) = self else { unreachable!("each work has a job of its own kind") };
-        ran
+        let Self::Task(output) = self else { unreachable!("a task's completion belongs to a task") };
+        output
     }
 
-    /// What a [`Execution::Pack`] yields.
+    /// The output of an [`Execution::Batch`].
     pub(crate) fn batch(self) {
-        let Self::Pack = self else { unreachable!("each work has a job of its own kind") };
+        let Self::Batch = self else { unreachable!("a batch's completion belongs to a batch") };
     }
 }
 
@@ -43,16 +40,16 @@ impl pool::Task for Execution {
     fn label(&self) -> Option<&'static str> {
         Some(match self {
             Self::Task(attempt) => attempt.entry.kind,
-            Self::Pack(attempt) => attempt.entry.kind,
+            Self::Batch(attempt) => attempt.entry.kind,
         })
     }
 
     async fn run(self, cx: pool::TaskContext) -> ExecutionOutput {
         match self {
-            Self::Task(attempt) => ExecutionOutput::Task(attempt.run(cx).await),
-            Self::Pack(attempt) => {
-                attempt.run(cx).await;
-                ExecutionOutput::Pack
+            Self::Task(attempt) => ExecutionOutput::Task(attempt.execute(cx).await),
+            Self::Batch(attempt) => {
+                attempt.execute(cx).await;
+                ExecutionOutput::Batch
             }
         }
     }

@@ -1,4 +1,16 @@
-//! What a handler is: an async function from a context and a payload to an output or a [`TaskError`].
+//! Handlers: what a user of the library writes.
+//!
+//! A handler is an async function. It takes a [`TaskContext`] and a [`Payload`], and returns an
+//! [output](IntoOutput) or a [`TaskError`]. The payload type determines which kind of task the handler runs.
+//! [`TaskOptions`] determine how its tasks run: short or long, on the runtime or on threads, and when they are
+//! retried.
+//!
+//! Handlers never ack a message. The worker settles the delivery by what the handler returns: an output is stored
+//! by the sinks before the task is acked, and a [`TaskError`] says whether the task is retried, deferred or
+//! dead-lettered. A panic counts as a transient error.
+//!
+//! A task may run more than once, for instance if the worker's connection is lost after it succeeded. Sinks and
+//! follow-ups are idempotent; side effects of a handler should be so as well, by [`TaskContext::id`].
 
 mod batch_records;
 mod context;
@@ -24,34 +36,53 @@ pub(crate) use follow_up::Routes;
 pub use garenne_protocol::task::ContentType;
 pub use output::{IntoOutput, Output, ReadingRow};
 pub(crate) use progress::ProgressBoard;
-pub use retry::{Class, RetryPolicy};
+pub use retry::{ErrorClass, RetryPolicy};
 
-/// A payload type. It carries its kind, so that a handler cannot be registered for the wrong one.
+/// A payload type. Determines the kind of the tasks that its handler runs.
+///
+/// [`json_payload!`](crate::json_payload) implements it for types that are read from JSON. Implement it by hand
+/// for other encodings, or to validate a payload before the handler runs:
+///
+/// ```
+/// # use garenne_worker::handler::{ContentType, Payload, PayloadError};
+/// struct Text(String);
+///
+/// impl Payload for Text {
+///     const KIND: &'static str = "text.count";
+///
+///     fn read(_: ContentType, body: &[u8]) -> Result<Self, PayloadError> {
+///         let text = std::str::from_utf8(body).map_err(|error| PayloadError::Malformed(error.to_string()))?;
+///         Ok(Self(text.to_owned()))
+///     }
+/// }
+/// ```
 pub trait Payload: Sized + Send + 'static {
-    /// The kind of task this is the payload of.
+    /// The kind of the tasks that have this payload.
     const KIND: &'static str;
 
-    /// Reads the body.
+    /// Reads the payload from a message's body.
     ///
     /// # Errors
-    /// [`Unreadable`] says whether the body is no JSON at all or not what this kind takes.
-    fn read(content_type: ContentType, body: &[u8]) -> Result<Self, Unreadable>;
+    /// [`PayloadError`] if the body is not a valid payload. The task becomes a dead letter, and the handler is not
+    /// called.
+    fn read(content_type: ContentType, body: &[u8]) -> Result<Self, PayloadError>;
 }
 
-/// Why a body is not the payload of its kind.
+/// Why a body is not a payload of its kind. The text becomes the dead letter's error.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unreadable {
-    /// No JSON: dead with `malformed`.
+#[non_exhaustive]
+pub enum PayloadError {
+    /// The body is not well-formed, such as broken JSON. A dead letter with reason `malformed`.
     Malformed(String),
-    /// JSON, but not this kind's: dead with `invalid-payload`.
+    /// The body is well-formed, but not a payload of this kind. A dead letter with reason `invalid-payload`.
     Invalid(String),
 }
 
-impl Unreadable {
-    /// Reads JSON into a type, telling broken JSON from the wrong JSON.
+impl PayloadError {
+    /// Reads a type from JSON. Distinguishes broken JSON from JSON of another shape.
     ///
     /// # Errors
-    /// [`Unreadable`] with serde's own words: field, expectation, line and column.
+    /// [`PayloadError`] with serde's message, which names field, line and column.
     pub fn json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Self> {
         serde_json::from_slice(body).map_err(|error| {
             if body.is_empty() {
@@ -65,7 +96,7 @@ impl Unreadable {
     }
 }
 
-/// Makes a [`Payload`] of a type that reads itself from JSON.
+/// Implements [`Payload`] for a type that implements `serde::Deserialize`. The body must be JSON.
 ///
 /// ```
 /// #[derive(serde::Deserialize)]
@@ -81,50 +112,64 @@ macro_rules! json_payload {
             fn read(
                 _: $crate::handler::ContentType,
                 body: &[u8],
-            ) -> Result<Self, $crate::handler::Unreadable> {
-                $crate::handler::Unreadable::json(body)
+            ) -> Result<Self, $crate::handler::PayloadError> {
+                $crate::handler::PayloadError::json(body)
             }
         }
     };
 }
-/// How tasks of a kind run.
+
+/// How the tasks of a kind run.
+///
+/// A task is *short* or *long*. A short task has no deadline and cannot be cancelled; use it for work that ends well
+/// within the grace period of a shutdown. A long task has a deadline and a [token](TaskContext::token) that is
+/// cancelled at the deadline, by an operator's stop and at shutdown.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use garenne_worker::TaskOptions;
+/// let transcode = TaskOptions::long().deadline(Duration::from_secs(600)).cpu_bound();
+/// ```
 #[derive(Clone, Debug)]
 pub struct TaskOptions {
-    /// The longest a task may run; nothing for a short task, which has no timer and cannot be
-    /// interrupted.
+    /// The time from the start of a long task until its token is cancelled. [`None`] for a short task.
+    ///
+    /// With the header `garenne-timeout-ms` a publisher can shorten it for a single task, and can give a deadline to
+    /// a task of a short kind.
     pub deadline: Option<Duration>,
-    /// Whether it keeps a processor busy and so runs on threads made for that.
+    /// Whether tasks keep a processor busy or block. They run on threads of their own then, so that they do not
+    /// delay other handlers.
     pub cpu_bound: bool,
-    /// When a failed task is tried again.
+    /// When and how often failed tasks are retried.
     pub retry: RetryPolicy,
 }
 
 impl TaskOptions {
-    /// A short task: no timer, uninterruptible.
+    /// Options of a short task: no deadline, not cancellable, default retries.
     pub fn short() -> Self {
         Self { deadline: None, cpu_bound: false, retry: RetryPolicy::default() }
     }
 
-    /// A long task: cancellable, with a deadline of 60 s until another is set.
+    /// Options of a long task: cancellable, a deadline of 60 s, default retries.
     pub fn long() -> Self {
         Self { deadline: Some(Duration::from_secs(60)), ..Self::short() }
     }
 
-    /// Sets the deadline, and so makes the task a long one.
+    /// Sets the deadline. Makes the task a long one.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
         self
     }
 
-    /// Runs on threads of its own.
+    /// Runs tasks on threads of their own. For tasks that keep a processor busy or block.
     #[must_use]
     pub fn cpu_bound(mut self) -> Self {
         self.cpu_bound = true;
         self
     }
 
-    /// Retries by this policy.
+    /// Sets the retry policy.
     #[must_use]
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.retry = policy;
@@ -132,7 +177,7 @@ impl TaskOptions {
     }
 }
 
-/// A handler with its types erased, as the registry holds it.
+/// A handler without its payload and output types, as stored in the registry.
 pub(crate) trait ErasedHandler: Send + Sync {
     fn call(
         &self,
@@ -142,7 +187,7 @@ pub(crate) trait ErasedHandler: Send + Sync {
     ) -> BoxFuture<'static, Result<Output, TaskError>>;
 }
 
-/// Erases `F`; see [`ErasedHandler`].
+/// A handler `F` for the payload `P`; the implementation of [`ErasedHandler`].
 pub(crate) struct TypedHandler<F, P>(F, PhantomData<fn(P)>);
 
 impl<F, P> TypedHandler<F, P> {
@@ -166,7 +211,7 @@ where
     ) -> BoxFuture<'static, Result<Output, TaskError>> {
         let payload = match P::read(content_type, &body) {
             Ok(payload) => payload,
-            Err(unreadable) => return Box::pin(std::future::ready(Err(unreadable.into()))),
+            Err(error) => return Box::pin(std::future::ready(Err(error.into()))),
         };
         drop(body);
         let running = (self.0)(context, payload);

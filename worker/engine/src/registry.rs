@@ -1,4 +1,4 @@
-//! Which handler runs which kind.
+//! The registry: which handler runs which kind.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::handler::{ErasedHandler, TaskOptions};
 
-/// A kind's handler and how its tasks run.
+/// The handler of a kind, and how its tasks run.
 pub(crate) struct Entry {
     pub(crate) kind: &'static str,
     pub(crate) handler: Arc<dyn ErasedHandler>,
@@ -16,21 +16,21 @@ pub(crate) struct Entry {
     pub(crate) metrics: KindMetrics,
 }
 
-/// Every kind of a worker.
+/// The handlers of a worker, by kind.
 #[derive(Clone, Default)]
 pub(crate) struct Registry(HashMap<Kind, Arc<Entry>>);
 
-/// A registration that makes no sense.
+/// Why a worker's handlers cannot be registered.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RegistryError {
-    /// Two handlers for one kind.
+    /// Two handlers have the same kind.
     #[error("kind {0:?} has two handlers")]
     Duplicate(String),
-    /// A kind that could not be a routing key.
+    /// A kind cannot be used as a routing key.
     #[error(transparent)]
     Kind(#[from] KindError),
-    /// No handler was added.
+    /// The worker has no handler.
     #[error("the worker has no handler")]
     Empty,
     /// The setting `sinks` names a sink that is neither built in nor added to the builder.
@@ -38,7 +38,7 @@ pub enum RegistryError {
     Sink {
         /// The unknown name.
         name: String,
-        /// The names that are possible, separated by commas.
+        /// The possible names, separated by commas.
         known: String,
     },
 }
@@ -55,7 +55,7 @@ impl Registry {
         self.0.get(kind)
     }
 
-    /// Every kind's deadline; none for a short one.
+    /// Each kind and its deadline. Kinds of short tasks have none.
     pub(crate) fn deadlines(&self) -> impl Iterator<Item = (&str, Option<Duration>)> {
         self.0.iter().map(|(kind, entry)| (kind.as_str(), entry.options.deadline))
     }

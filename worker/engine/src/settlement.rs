@@ -1,7 +1,21 @@
-//! Acts on what became of a task: sinks and ack, or a confirmed copy and ack, or back to the broker.
+//! Settlement: acts on the outcome of a task.
 //!
-//! The copy is confirmed before the original is acked, and a result is stored before its task is
-//! acked; what fails on the way leaves the original unacked.
+//! The last step of a delivery's path, after `consumer` and `pipeline`. [`Settler::settle`] takes the task and
+//! the outcome of its attempt:
+//!
+//! | outcome | steps |
+//! | --- | --- |
+//! | success | [`write_to_sinks`](Settler::write_to_sinks) → [`publish_follow_ups`](Settler::publish_follow_ups) → [`ack`](Settler::ack) → [`reply`](Settler::reply) |
+//! | retry | [`retry`](Settler::retry): a copy waits in the lane's retry ladder, then ack |
+//! | deferral | [`defer`](Settler::defer): the same, without spending an attempt |
+//! | dead letter | [`dead_letter`](Settler::dead_letter): a copy in `garenne.dead`, then ack |
+//! | hand back | the delivery is dropped, and the broker requeues it |
+//!
+//! The pipeline calls [`defer`](Settler::defer), [`dead_letter`](Settler::dead_letter) and
+//! [`quarantine`](Settler::quarantine) directly for tasks that it does not admit.
+//!
+//! A result is stored before its task is acked, and a copy is confirmed before the original is acked. If a step
+//! fails, the original stays unacked and the broker redelivers it.
 
 use std::{
     sync::{
@@ -17,201 +31,194 @@ use garenne_common::{
     telemetry::{Metrics, Traces},
 };
 use garenne_protocol::{
-    task::{Copied, DeadReason, Envelope, NewTask, TraceContext, WorkerIncarnation, epoch_ms, header},
+    task::{DeadReason, Envelope, NewTask},
     topology::{Ladder, Names},
 };
-use rand::Rng;
 use tokio::runtime::Handle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    consumer::{Delivery, MissingQueues},
+    consumer::MissingQueues,
     execute::{AttemptEnd, Outcome},
     force_close::after_last_answers,
-    handler::{RetryPolicy, Routes},
+    handler::{Output, Routes},
     redelivery::RedeliveryTracker,
     registry::Entry,
-    sink::{Accepted, Finished, SinkBuffer, SinkItem, Start, results},
-    spans::AttemptSpan,
+    sink::{Accepted, Finished, SinkBuffer, SinkItem, results},
 };
 
 mod copies;
+mod dead_letter;
+mod in_flight;
 mod lanes;
+mod quarantine;
+mod retry;
 #[cfg(test)]
 pub(crate) mod tests;
 
 use copies::Published;
+pub(crate) use in_flight::InFlight;
 
-/// The longest that a task is put off, or waits for its next attempt: as long as stop directives are kept.
-const MAX_WAIT: Duration = Duration::from_millis(Envelope::MAX_MS.unsigned_abs());
-
-/// Settles tasks of every lane.
+/// Settles the tasks of all lanes of a worker.
 pub(crate) struct Settler {
+    /// The name of this worker.
     pub(crate) worker: Arc<str>,
     pub(crate) names: Names,
     pub(crate) ladder: Ladder,
+    /// The maximum number of attempts for kinds whose retry policy sets none.
     pub(crate) max_attempts: u32,
-    /// Where follow-ups go.
+    /// The lanes that follow-ups and retries are published to.
     pub(crate) routes: Arc<Routes>,
-    /// Whether `reply_to` is answered.
+    /// Whether results are sent to the task's `reply_to`.
     pub(crate) replies: bool,
     pub(crate) publisher: Publisher,
-    /// What copies could not reach.
+    /// Declares queues again that a copy could not be routed to.
     pub(crate) missing: Arc<MissingQueues>,
     pub(crate) sink_buffer: SinkBuffer,
     pub(crate) redeliveries: RedeliveryTracker,
     pub(crate) metrics: Metrics,
     pub(crate) traces: Traces,
-    /// The runtime that talks to the broker; completions arrive on others.
+    /// The runtime of the broker connections. Tasks complete on other threads.
     pub(crate) runtime: Handle,
-    /// Copies and replies on their way.
+    /// Counts results, copies, follow-ups and replies that are not answered yet.
     pub(crate) tracker: TaskTracker,
-    /// Cancelled when nothing may be waited for any longer.
+    /// Cancelled when the shutdown stops waiting. What is pending then is handed back.
     pub(crate) force_close: CancellationToken,
-    /// Replies nobody could be found for.
+    /// The number of replies whose queue did not exist.
     pub(crate) unroutable_replies: AtomicU64,
 }
 
 impl Settler {
-    /// Acts on an outcome. Returns at once; what takes time goes on in the background.
-    pub(crate) fn settle(
-        self: &Arc<Self>,
-        lane: &Arc<str>,
-        delivery: Delivery,
-        envelope: Arc<Envelope>,
-        entry: &Entry,
-        AttemptEnd { outcome, attempt, took }: AttemptEnd,
-        span: AttemptSpan,
-    ) {
-        if let Some(attempt) = attempt {
-            span.set_outcome(attempt);
+    /// Acts on the end of an attempt. Does not block: what takes time runs on [`Self::runtime`].
+    pub(crate) fn settle(self: &Arc<Self>, task: InFlight, entry: &Entry, end: AttemptEnd) {
+        let AttemptEnd { outcome, counted_as, duration } = end;
+        if let Some(counted_as) = counted_as {
+            task.span.set_outcome(counted_as);
         }
-        match (attempt, took) {
-            (Some(attempt), Some(took)) => entry.metrics.ended(attempt, took),
-            (Some(attempt), None) => entry.metrics.counted(attempt),
+        match (counted_as, duration) {
+            (Some(counted_as), Some(duration)) => entry.metrics.ended(counted_as, duration),
+            (Some(counted_as), None) => entry.metrics.counted(counted_as),
             (None, _) => {}
         }
         match outcome {
-            Outcome::Done { output, started_at, took } => {
-                let (worker, trace) = (Arc::clone(&self.worker), span.context(&envelope));
-                let finished = Finished { envelope, worker, started_at, took, output, trace };
-                self.done(lane, delivery, finished, span);
-            }
-            Outcome::Retry { error, after } => {
-                self.retry(lane, delivery, envelope, &entry.options.retry, (error, after), &span);
-            }
-            Outcome::Dead { reason, error } => {
-                self.dead(lane, delivery, Some(envelope), reason, error, &span);
-            }
-            Outcome::PutOff { wait } => {
-                span.end(Settlement::Retried, None);
-                self.put_off(lane, delivery, &envelope, wait);
-            }
-            Outcome::HandBack => {
-                span.end(Settlement::Requeued, None);
-                drop(delivery);
-            }
+            Outcome::Done { output, started_at, took } => self.write_to_sinks(task, output, started_at, took),
+            Outcome::Retry { error, after } => self.retry(task, &entry.options.retry, error, after),
+            Outcome::Dead { reason, error } => self.dead_letter(task, reason, error),
+            Outcome::Defer { wait } => self.defer(task, wait),
+            Outcome::HandBack => Self::hand_back(task),
             Outcome::Abandon => {
-                span.end(Settlement::Abandoned, None);
-                delivery.settle(Settlement::Abandoned);
+                task.span.end(Settlement::Abandoned, None);
+                task.delivery.settle(Settlement::Abandoned);
             }
         }
     }
 
-    /// Completes when no copy, result or reply is on its way.
+    /// Waits until no result, copy, follow-up or reply is pending.
     pub(crate) async fn idle(&self) {
         self.tracker.close();
         self.tracker.wait().await;
     }
 
-    fn done(
+    /// Offers a result to all sinks. [`Self::sinks_answered`] continues once they have answered.
+    fn write_to_sinks(
         self: &Arc<Self>,
-        lane: &Arc<str>,
-        delivery: Delivery,
-        mut finished: Finished,
-        span: AttemptSpan,
+        task: InFlight,
+        mut output: Output,
+        started_at: SystemTime,
+        took: Duration,
     ) {
-        let wants_reply = self.replies && finished.envelope.reply_to.is_some();
-        let mut follow_ups = std::mem::take(&mut finished.output.follow_ups);
-        if self.sink_buffer.is_empty() && !wants_reply && follow_ups.is_empty() {
-            return self.acked(delivery, &finished.envelope, &span);
+        let wants_reply = self.replies && task.envelope.reply_to.is_some();
+        if self.sink_buffer.is_empty() && !wants_reply && output.follow_ups.is_empty() {
+            return self.ack(task);
         }
-        let (this, lane, generation) = (Arc::clone(self), Arc::clone(lane), delivery.generation());
+        let follow_ups = std::mem::take(&mut output.follow_ups);
+        let (envelope, worker) = (Arc::clone(&task.envelope), Arc::clone(&self.worker));
+        let trace = task.span.context(&envelope);
+        let finished = Finished { envelope, worker, started_at, took, output, trace };
         let reply = wants_reply.then(|| finished.clone());
-        let envelope = Arc::clone(&finished.envelope);
-        // The tracker counts the item until it is answered.
-        let open = self.tracker.token();
-        let attempt = span.clone();
+        let (span, generation) = (task.span.clone(), task.delivery.generation());
+        let this = Arc::clone(self);
+        // The tracker counts the result until the sinks have answered.
+        let pending = self.tracker.token();
         let answer = move |accepted| {
-            let _open = open;
-            match accepted {
-                Some(Accepted::Stored) => this.stored(&lane, delivery, envelope, follow_ups, reply, attempt),
-                Some(Accepted::StoredAnd(starts)) => {
-                    let task = |it: Start| NewTask::following(&envelope, it.id, it.kind, it.body);
-                    follow_ups.extend(starts.into_iter().map(task));
-                    this.stored(&lane, delivery, envelope, follow_ups, reply, attempt);
-                }
-                Some(Accepted::Conflict(detail)) => {
-                    this.dead(&lane, delivery, Some(envelope), DeadReason::Conflict, detail, &attempt);
-                }
-                Some(Accepted::Refused(detail)) => {
-                    this.dead(&lane, delivery, Some(envelope), DeadReason::Rejected, detail, &attempt);
-                }
-                None => {
-                    attempt.end(Settlement::Requeued, None);
-                    drop(delivery);
-                }
-            }
+            let _pending = pending;
+            this.sinks_answered(task, follow_ups, reply, accepted);
         };
-        self.sink_buffer.hand_over(SinkItem { finished, span, generation, answer: Box::new(answer) });
+        self.sink_buffer.submit(SinkItem { finished, span, generation, answer: Box::new(answer) });
     }
 
-    /// The result is safe: starts what follows, then takes the task off its queue, then replies. Follow-ups
-    /// come after the sinks, because a result they refuse must start nothing, and before the ack, because
-    /// after it nobody would know of them.
-    fn stored(
+    /// Acts on the sinks' answer. [`None`] means that they gave none before the channel or the worker closed.
+    fn sinks_answered(
         self: &Arc<Self>,
-        lane: &Arc<str>,
-        delivery: Delivery,
-        envelope: Arc<Envelope>,
+        task: InFlight,
+        mut follow_ups: Vec<NewTask>,
+        reply: Option<Finished>,
+        accepted: Option<Accepted>,
+    ) {
+        match accepted {
+            Some(Accepted::Stored) => self.publish_follow_ups(task, follow_ups, reply),
+            Some(Accepted::StoredAnd(requested)) => {
+                let parent = &task.envelope;
+                follow_ups.extend(
+                    requested.into_iter().map(|it| NewTask::following(parent, it.id, it.kind, it.body)),
+                );
+                self.publish_follow_ups(task, follow_ups, reply);
+            }
+            Some(Accepted::Conflict(detail)) => self.dead_letter(task, DeadReason::Conflict, detail),
+            Some(Accepted::Refused(detail)) => self.dead_letter(task, DeadReason::Rejected, detail),
+            None => Self::hand_back(task),
+        }
+    }
+
+    /// Publishes the follow-ups of a stored result, then acks the task and replies.
+    ///
+    /// Follow-ups come after the sinks, because a result that is refused must not start anything. They come
+    /// before the ack, because they would be lost if the worker crashed in between.
+    fn publish_follow_ups(
+        self: &Arc<Self>,
+        task: InFlight,
         follow_ups: Vec<NewTask>,
         reply: Option<Finished>,
-        span: AttemptSpan,
     ) {
-        let (this, trace) = (Arc::clone(self), span.context(&envelope));
-        let (parent, attempt) = (Arc::clone(&envelope), span.clone());
-        let finish = move |delivery| {
-            this.acked(delivery, &envelope, &span);
-            reply.into_iter().for_each(|finished| this.reply(finished));
-        };
         if follow_ups.is_empty() {
-            return finish(delivery);
+            return self.ack_and_reply(task, reply);
         }
-        let (this, lane) = (Arc::clone(self), Arc::clone(lane));
-        let starting = async move {
-            let now = SystemTime::now();
-            let tasks = follow_ups.into_iter().map(|task| NewTask { trace: trace.clone(), ..task });
-            let (messages, spans): (_, Vec<_>) = tasks.filter_map(|task| this.message(task, now)).unzip();
-            // What could not be started before the channel died or time was up comes with the next
-            // delivery, under the same ids.
-            let started = this.publish_while(&delivery, messages).await;
+        let this = Arc::clone(self);
+        let publishing = async move {
+            let (now, trace) = (SystemTime::now(), task.span.context(&task.envelope));
+            let follow_ups = follow_ups.into_iter().map(|it| NewTask { trace: trace.clone(), ..it });
+            let (messages, spans): (_, Vec<_>) =
+                follow_ups.filter_map(|it| this.follow_up_message(it, now)).unzip();
+            // If the channel dies first, the broker redelivers the parent, and the follow-ups are published
+            // again under the same ids.
+            let published = this.publish_until_confirmed(&task.delivery, messages).await;
             drop(spans);
-            match started {
-                Published::All => finish(delivery),
+            match published {
+                Published::All => this.ack_and_reply(task, reply),
                 Published::GivenUp => {}
                 Published::Never(error) => {
                     let error = format!("a follow-up cannot be published: {error}");
-                    this.dead(&lane, delivery, Some(parent), DeadReason::Rejected, error, &attempt);
+                    this.dead_letter(task, DeadReason::Rejected, error);
                 }
             }
         };
-        self.tracker.spawn_on(starting, &self.runtime);
+        self.tracker.spawn_on(publishing, &self.runtime);
     }
 
-    /// Takes a finished task off its queue. Where that is too late, the message will come back and
-    /// must not run again. A message that came back once may do so again before its ack arrives: the
-    /// broker's consumer timeout takes deliveries away while their channel is open.
-    fn acked(&self, delivery: Delivery, envelope: &Envelope, span: &AttemptSpan) {
+    fn ack_and_reply(self: &Arc<Self>, task: InFlight, reply: Option<Finished>) {
+        self.ack(task);
+        if let Some(finished) = reply {
+            self.reply(finished);
+        }
+    }
+
+    /// Acks a task that succeeded.
+    ///
+    /// If the ack may not reach the broker, the task's id is remembered, so that its redelivery is acked without
+    /// another run. That is the case if the channel died, and also if the task was redelivered before: the
+    /// broker's consumer timeout takes deliveries away while their channel stays open.
+    fn ack(&self, task: InFlight) {
+        let InFlight { delivery, envelope, span, .. } = task;
         span.end(Settlement::Acked, None);
         if (!delivery.alive() || delivery.redelivered) && envelope.id_given {
             self.redeliveries.mark_succeeded(&envelope.id);
@@ -219,176 +226,34 @@ impl Settler {
         delivery.settle(Settlement::Acked);
     }
 
-    /// Sends the result to whoever asked for it. It never holds up the ack.
+    /// Sends the result to the task's `reply_to`. Best effort, after the ack.
     fn reply(self: &Arc<Self>, finished: Finished) {
         let this = Arc::clone(self);
         let sending = async move {
             let Some(queue) = finished.envelope.reply_to.clone() else { return };
-            let replying = this.publisher.publish(results::message(&finished, Target::queue(queue)));
-            let replied = tokio::select! {
-                replied = replying => replied,
+            let publishing = this.publisher.publish(results::message(&finished, Target::queue(queue)));
+            let published = tokio::select! {
+                published = publishing => published,
                 () = after_last_answers(&this.force_close) => return,
             };
-            match replied {
+            match published {
                 Ok(()) => {}
                 Err(PublishError::Unroutable { .. }) => {
                     this.unroutable_replies.fetch_add(1, Ordering::Relaxed);
                 }
                 Err(error) => {
                     let Envelope { id, .. } = &*finished.envelope;
-                    tracing::warn!(task = %id, trace_id = finished.envelope.trace_id(), %error, "reply not sent");
+                    let trace_id = finished.envelope.trace_id();
+                    tracing::warn!(task = %id, trace_id, %error, "failed to publish reply");
                 }
             }
         };
         self.tracker.spawn_on(sending, &self.runtime);
     }
 
-    fn retry(
-        self: &Arc<Self>,
-        lane: &Arc<str>,
-        delivery: Delivery,
-        envelope: Arc<Envelope>,
-        policy: &RetryPolicy,
-        (error, after): (String, Option<Duration>),
-        span: &AttemptSpan,
-    ) {
-        let spent = envelope.attempt + 1;
-        let most = policy.attempts.unwrap_or(self.max_attempts).max(1);
-        if spent >= most {
-            let error = format!("{error} (attempt {spent} of {most})");
-            return self.dead(lane, delivery, Some(envelope), DeadReason::AttemptsExhausted, error, span);
-        }
-        span.end(Settlement::Retried, Some(&error));
-        let trace_id = envelope.trace_id();
-        tracing::info!(task = %envelope.id, kind = %envelope.kind, trace_id, attempt = spent, error, "will be tried again");
-        let now = SystemTime::now();
-        // What survived a run alone leaves the quarantine.
-        let Some(lane) = self.lane_of(lane, &envelope) else {
-            return self.without_lane(lane, delivery, &envelope);
-        };
-        let copied =
-            Copied::of(&delivery.properties, &envelope, now).unmarked().attempt(spent).first_seen(now);
-        let (rung, copied) = match after {
-            Some(after) => {
-                let after = after.min(MAX_WAIT);
-                let due = epoch_ms(now + after);
-                (self.ladder.rung_below(after), copied.not_before(due))
-            }
-            None => {
-                let wait = policy.wait(spent);
-                (self.ladder.rung_near(wait, rand::rng().random()), copied.due_now())
-            }
-        };
-        self.to_rung(lane, rung, delivery, &envelope, copied.without(header::LANE));
-    }
-
-    /// Puts a task off through the ladder, no attempt spent. It leaves the quarantine, if it was there.
-    pub(crate) fn put_off(
-        self: &Arc<Self>,
-        lane: &Arc<str>,
-        delivery: Delivery,
-        envelope: &Envelope,
-        wait: Duration,
-    ) {
-        let (now, wait) = (SystemTime::now(), wait.min(MAX_WAIT));
-        let Some(lane) = self.lane_of(lane, envelope) else {
-            return self.without_lane(lane, delivery, envelope);
-        };
-        // In its lane the marks of the quarantine mean nothing.
-        let copied = Copied::of(&delivery.properties, envelope, now)
-            .unmarked()
-            .without(header::LANE)
-            .not_before(epoch_ms(now + wait));
-        self.to_rung(lane, self.ladder.rung_below(wait), delivery, envelope, copied);
-    }
-
-    /// The lane whose retry ladder a task takes: its own; out of the quarantine the one that it came from, where
-    /// that is known and still exists, else the one that takes its kind.
-    fn lane_of<'a>(&'a self, own: &'a str, envelope: &'a Envelope) -> Option<&'a str> {
-        let lanes = &self.routes.lanes;
-        let is_defined = |lane: &&str| lanes.defined().any(|(name, _)| name == *lane);
-        let recorded = envelope.lane.as_deref().filter(is_defined);
-        let of_kind = || lanes.taking(envelope.kind.as_str());
-        recorded.or_else(|| Some(own).filter(is_defined)).or_else(of_kind)
-    }
-
-    /// A dead letter of a quarantined task that no lane is known for.
-    fn without_lane(self: &Arc<Self>, own: &Arc<str>, delivery: Delivery, envelope: &Envelope) {
-        let (recorded, kind) = (envelope.lane.as_deref().unwrap_or(""), envelope.kind.as_str());
-        let error = format!("header garenne-lane names no lane ({recorded:?}), and none takes kind {kind:?}");
-        let envelope = Some(Arc::new(envelope.clone()));
-        self.dead(own, delivery, envelope, DeadReason::Malformed, error, &AttemptSpan::default());
-    }
-
-    /// To the quarantine, where it runs alone.
-    ///
-    /// The copy waits in the quarantine's retry queue first. A copy that ran at once could crash this worker
-    /// before the original is acked, and the original would come back as a second copy.
-    pub(crate) fn quarantine(self: &Arc<Self>, lane: &Arc<str>, delivery: Delivery, envelope: &Envelope) {
-        let (trace_id, returns) = (envelope.trace_id(), envelope.delivery_count);
-        tracing::warn!(task = %envelope.id, kind = %envelope.kind, trace_id, returns, "quarantine");
-        let copied = Copied::of(&delivery.properties, envelope, SystemTime::now())
-            .unmarked()
-            .with(header::LANE, header::long(self.lane_of(lane, envelope).unwrap_or(lane)));
-        let target = Target::queue(self.names.quarantine_retry());
-        self.copy(lane, delivery, copied, target, Settlement::Quarantined);
-    }
-
-    /// Back to the quarantine, after a run there that crashed its worker, the `runs`-th such one. The copy
-    /// waits first, as in [`Self::quarantine`].
-    pub(crate) fn quarantine_again(
-        self: &Arc<Self>,
-        delivery: Delivery,
-        envelope: &Envelope,
-        runs: u32,
-        crashed: &WorkerIncarnation,
-    ) {
-        let (trace_id, worker) = (envelope.trace_id(), crashed);
-        tracing::warn!(task = %envelope.id, kind = %envelope.kind, trace_id, runs, %worker, "its worker crashed");
-        let copied = Copied::of(&delivery.properties, envelope, SystemTime::now()).crashed(runs, crashed);
-        let lane = self.recorded(envelope);
-        let target = Target::queue(self.names.quarantine_retry());
-        self.copy(lane, delivery, copied, target, Settlement::Quarantined);
-    }
-
-    /// The lane that a quarantined task came from; empty where none is known.
-    fn recorded<'a>(&'a self, envelope: &'a Envelope) -> &'a str {
-        self.lane_of("", envelope).unwrap_or_default()
-    }
-
-    /// Hands a task of the quarantine on to another worker, after a while. It has been waiting for one that
-    /// has a handler since then, milliseconds since 1970.
-    pub(crate) fn hand_on(self: &Arc<Self>, delivery: Delivery, envelope: &Envelope, since: i64) {
-        let copied = Copied::of(&delivery.properties, envelope, SystemTime::now()).handed_on(since);
-        let target = Target::queue(self.names.quarantine_retry());
-        self.copy(self.recorded(envelope), delivery, copied, target, Settlement::Retried);
-    }
-
-    /// Makes it a dead letter. Without an envelope it could not even be read.
-    pub(crate) fn dead(
-        self: &Arc<Self>,
-        lane: &Arc<str>,
-        delivery: Delivery,
-        envelope: Option<Arc<Envelope>>,
-        reason: DeadReason,
-        error: String,
-        span: &AttemptSpan,
-    ) {
-        let now = SystemTime::now();
-        span.end_dead(reason, &error);
-        let (kind, id) = envelope.as_ref().map_or(("unknown", None), |e| (e.kind.as_str(), Some(&e.id)));
-        // What could not even be read may say that much.
-        let unread = || header::trace(delivery.properties.headers());
-        let trace = envelope.as_ref().map_or_else(unread, |envelope| envelope.trace.clone());
-        let trace_id = trace.as_ref().map(TraceContext::trace_id);
-        tracing::warn!(task = id.map(tracing::field::display), kind, trace_id, %reason, error, "dead");
-        self.metrics.kind(kind).dead(reason);
-        let copied = match &envelope {
-            Some(envelope) => Copied::of(&delivery.properties, envelope, now),
-            None => Copied::verbatim(&delivery.properties, &delivery.routing_key, now),
-        };
-        let recorded = envelope.as_ref().and_then(|envelope| self.lane_of(lane, envelope)).unwrap_or(lane);
-        let copied = copied.dead(reason, &error, &self.worker, recorded, now);
-        self.copy(recorded, delivery, copied, Target::queue(self.names.dead()), Settlement::Dead);
+    /// Returns a task to its queue without spending an attempt.
+    fn hand_back(task: InFlight) {
+        task.span.end(Settlement::Requeued, None);
+        drop(task);
     }
 }

@@ -1,4 +1,12 @@
-//! Where results go. A task is acked only once every sink accepted its result.
+//! Sinks: where results are stored. A task is acked once every sink has stored its result.
+//!
+//! Implement [`Sink`] to store results elsewhere, and add it to the worker with
+//! [`WorkerBuilder::sink`](crate::WorkerBuilder::sink). The worker gathers results: while one batch is written, the
+//! next one fills. At low load each result is written at once, at high load batches are large.
+//!
+//! If a sink is unavailable, its batch is offered again with growing pauses. The worker is not ready meanwhile, its
+//! prefetch fills, and the broker keeps the remaining tasks. No result is lost, because no task is acked before its
+//! result is stored.
 
 mod health;
 pub mod results;
@@ -22,26 +30,26 @@ use crate::handler::Output;
 pub(crate) use health::SinkMetrics;
 pub(crate) use sink_buffer::{SinkBuffer, SinkItem};
 
-/// A finished task on its way to the sinks.
+/// A finished task and its result, on the way to the sinks.
 #[derive(Clone, Debug)]
 pub struct Finished {
     /// The task.
     pub envelope: Arc<Envelope>,
-    /// The worker that ran it.
+    /// The name of the worker that ran it.
     pub worker: Arc<str>,
-    /// When the attempt began.
+    /// When the attempt started.
     pub started_at: SystemTime,
-    /// How long it ran.
+    /// How long the attempt ran.
     pub took: Duration,
-    /// What it gave.
+    /// The handler's output.
     pub output: Output,
-    /// The trace it belongs to, for sinks that tell others of it.
+    /// The trace context of the attempt, for sinks that send requests or messages.
     pub trace: Option<TraceContext>,
 }
 
-/// The result as others read it.
+/// The JSON form of a result.
 #[derive(Serialize)]
-struct Line<'a> {
+struct ResultJson<'a> {
     task_id: &'a str,
     kind: &'a str,
     attempt: u32,
@@ -52,92 +60,135 @@ struct Line<'a> {
 }
 
 impl Finished {
-    /// Which attempt it was, from 1.
+    /// The number of the attempt, from 1.
     pub fn attempt(&self) -> u32 {
         self.envelope.attempt + 1
     }
 
-    /// How long it ran, milliseconds.
+    /// How long the attempt ran, in milliseconds, rounded to microseconds.
     pub fn duration_ms(&self) -> f64 {
         (self.took.as_secs_f64() * 1e6).round() / 1e3
     }
 
     /// The result as one JSON object, without a line end.
+    ///
+    /// Its fields are `task_id`, `kind`, `attempt`, `worker`, `started_at` (RFC 3339), `duration_ms` and `output`.
     pub fn to_json(&self) -> Vec<u8> {
         let started_at = OffsetDateTime::from(self.started_at).format(&Rfc3339);
-        serde_json::to_vec(&Line {
+        serde_json::to_vec(&ResultJson {
             task_id: self.envelope.id.as_str(),
             kind: self.envelope.kind.as_str(),
             attempt: self.attempt(),
             worker: &self.worker,
-            started_at: started_at.expect("a year of four digits"),
+            started_at: started_at.expect("the year has four digits"),
             duration_ms: self.duration_ms(),
             output: &self.output.json,
         })
-        .expect("text, numbers and JSON that is already written")
+        .expect("strings, numbers and valid JSON can be serialized")
     }
 }
 
-/// What a sink says of one result.
+/// A sink's answer for one result.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Accepted {
-    /// It is stored, now or already.
+    /// The result is stored, by this write or an earlier one.
     Stored,
-    /// It is stored, and these tasks follow from it. Offered again, it gives the same ones.
-    StoredAnd(Vec<Start>),
-    /// It contradicts what is stored: a dead letter with reason `conflict`.
+    /// The result is stored, and these tasks are to be published before the ack. A repeated write of the result
+    /// must request the same tasks.
+    StoredAnd(Vec<FollowUp>),
+    /// Another result is stored for this task. The task becomes a dead letter with reason `conflict`.
     Conflict(String),
-    /// It can never be stored, such as text with a NUL in Postgres: a dead letter with reason `rejected`.
+    /// The result can never be stored, such as text with a NUL in Postgres. The task becomes a dead letter with
+    /// reason `rejected`.
     Refused(String),
 }
 
-/// A task that a sink wants started: published like a handler's follow-ups, before the ack.
+/// A task that a sink requests. It is published like the follow-ups of a handler.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Start {
-    /// Its id: the same whenever it is asked for.
+pub struct FollowUp {
+    /// The task's id. Must be the same whenever the task is requested.
     pub id: TaskId,
-    /// The kind.
+    /// The task's kind.
     pub kind: Kind,
-    /// The payload, JSON.
+    /// The payload, as JSON.
     pub body: Vec<u8>,
 }
 
 impl Accepted {
-    /// The word of two sinks on one result.
+    /// Why the result is not stored; [`None`] if it is.
+    fn error(&self) -> Option<&str> {
+        match self {
+            Self::Stored | Self::StoredAnd(_) => None,
+            Self::Conflict(detail) | Self::Refused(detail) => Some(detail),
+        }
+    }
+
+    /// Combines the answers of two sinks for one result. A conflict takes precedence over a refusal, and a refusal
+    /// over the rest.
     fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Conflict(detail), _) | (_, Self::Conflict(detail)) => Self::Conflict(detail),
             (Self::Refused(detail), _) | (_, Self::Refused(detail)) => Self::Refused(detail),
             (Self::Stored, other) => other,
-            (word, Self::Stored) => word,
-            (Self::StoredAnd(mut starts), Self::StoredAnd(more)) => {
-                starts.extend(more);
-                Self::StoredAnd(starts)
+            (one, Self::Stored) => one,
+            (Self::StoredAnd(mut follow_ups), Self::StoredAnd(more)) => {
+                follow_ups.extend(more);
+                Self::StoredAnd(follow_ups)
             }
         }
     }
 }
 
-/// A sink that cannot take anything right now. The batch is offered again; meanwhile the prefetch
-/// fills and the broker keeps the rest.
+/// A sink is unavailable. The batch will be offered again.
 #[derive(Clone, Debug, Error)]
-#[error("sink {sink} is away: {detail}")]
+#[error("sink {sink} is unavailable: {detail}")]
 pub struct SinkError {
-    /// The sink.
+    /// The name of the sink.
     pub sink: &'static str,
     /// What happened.
     pub detail: String,
 }
 
-/// Stores results. Writing the same result twice must have the effect of writing it once.
+/// Stores results.
+///
+/// A write must be idempotent: a result may be offered again after it was stored, by this worker or another one.
+/// `garenne_worker` acks a task only after [`write`](Self::write) answered for it, so a sink must not answer before
+/// the result is durable.
+///
+/// ```
+/// # use futures_util::future::BoxFuture;
+/// # use garenne_worker::sink::{Accepted, Finished, Sink, SinkError};
+/// /// Appends results to a file.
+/// struct FileSink(std::path::PathBuf);
+///
+/// impl Sink for FileSink {
+///     fn name(&self) -> &'static str {
+///         "file"
+///     }
+///
+///     fn write<'a>(&'a self, batch: &'a [Finished]) -> BoxFuture<'a, Result<Vec<Accepted>, SinkError>> {
+///         Box::pin(async move {
+///             let lines: Vec<u8> =
+///                 batch.iter().flat_map(|it| [it.to_json(), b"\n".to_vec()]).flatten().collect();
+///             append(&self.0, &lines)
+///                 .await
+///                 .map_err(|error| SinkError { sink: self.name(), detail: error.to_string() })?;
+///             Ok(vec![Accepted::Stored; batch.len()])
+///         })
+///     }
+/// }
+/// # async fn append(_: &std::path::Path, _: &[u8]) -> std::io::Result<()> { Ok(()) }
+/// ```
 pub trait Sink: Send + Sync + 'static {
-    /// The name in logs, metrics and readiness; each sink of a worker has another one.
+    /// The sink's name in logs, metrics and readiness. Must be unique within a worker.
     fn name(&self) -> &'static str;
 
-    /// Writes a batch and answers for each result, in order. An answer for more or fewer results, and a panic,
-    /// count as an error: the worker is not ready and the batch is offered again.
+    /// Writes a batch of at least one result. Returns one answer per result, in order.
+    ///
+    /// Only one write of a sink runs at a time. A wrong number of answers and a panic count as a [`SinkError`].
     ///
     /// # Errors
-    /// [`SinkError`] when nothing of the batch is known to be stored; it will be offered again.
+    /// [`SinkError`] if it is not known that the batch is stored. The batch is offered again after a pause.
     fn write<'a>(&'a self, batch: &'a [Finished]) -> BoxFuture<'a, Result<Vec<Accepted>, SinkError>>;
 }

@@ -17,8 +17,6 @@ use garenne_common::{
 };
 use garenne_protocol::task::{DeadReason, Envelope, NewTask, TraceContext};
 
-use crate::sink::Accepted;
-
 /// Creates the spans of one lane's tasks.
 #[derive(Debug, Default)]
 pub(crate) struct Spans {
@@ -146,7 +144,7 @@ impl AttemptSpan {
         sink: &'static str,
         batch: usize,
         since: SystemTime,
-        accepted: &Accepted,
+        error: Option<&str>,
     ) {
         let Some(shared) = &self.0 else { return };
         let parent = self.context(&shared.envelope);
@@ -159,8 +157,8 @@ impl AttemptSpan {
                 span.set("db.system.name", "postgresql");
                 span.set("db.operation.name", "INSERT");
             }
-            if let Accepted::Conflict(detail) | Accepted::Refused(detail) = accepted {
-                span.failed(detail.clone());
+            if let Some(error) = error {
+                span.failed(error.to_owned());
             }
         });
         drop(write);

@@ -1,4 +1,4 @@
-//! The worker as its admin port shows and steers it.
+//! The state of a running worker, for the admin port and for heartbeats.
 
 use std::sync::Arc;
 
@@ -6,29 +6,27 @@ use garenne_common::{
     shutdown::Command,
     telemetry::admin::{Control, GroupCommand, Readiness},
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
 use crate::{
-    batch::RunningBatches,
-    execution::LanePool,
-    fleet::Member,
-    handler::ProgressBoard,
-    settlement::Settler,
-    worker::lane::{ConsumerProblems, Lane},
+    batch::RunningBatches, fleet::Member, handler::ProgressBoard, pipeline::LanePool, settlement::Settler,
 };
 
-mod beat;
+mod consumer_problems;
+mod heartbeat;
 
-pub(crate) use beat::HeartbeatSource;
+pub(crate) use consumer_problems::ConsumerProblems;
+pub(crate) use heartbeat::HeartbeatSource;
 
-struct LaneStatus {
-    name: Arc<str>,
-    pool: LanePool,
-    trouble: ConsumerProblems,
+/// A lane as the status reads it.
+pub(crate) struct LaneStatus {
+    pub(crate) name: Arc<str>,
+    pub(crate) pool: LanePool,
+    pub(crate) problems: ConsumerProblems,
 }
 
-/// What the admin port sees.
+/// Reads the worker's state and passes on commands of its operators.
 pub(crate) struct Status {
     lanes: Vec<LaneStatus>,
     batches: Arc<RunningBatches>,
@@ -40,67 +38,60 @@ pub(crate) struct Status {
 
 impl Status {
     pub(crate) fn new(
-        lanes: &[Lane],
+        lanes: Vec<LaneStatus>,
         batches: Arc<RunningBatches>,
         member: Arc<Member>,
         progress: Arc<ProgressBoard>,
         settler: Arc<Settler>,
         commands: mpsc::Sender<Command>,
     ) -> Self {
-        let lanes = lanes
-            .iter()
-            .map(|lane| LaneStatus {
-                name: Arc::clone(&lane.name),
-                pool: lane.pool.clone(),
-                trouble: lane.problems.clone(),
-            })
-            .collect();
         Self { lanes, batches, member, progress, settler, commands }
     }
 }
 
 impl Readiness for Status {
+    /// Ready if all queues are consumed and results can be settled.
     fn ready(&self) -> Result<(), Vec<String>> {
-        let down = |lane: &LaneStatus| {
-            let problem = lane.trouble.first()?;
+        let consumer_problem = |lane: &LaneStatus| {
+            let problem = lane.problems.first()?;
             Some(format!("lane {} is not consuming: {problem}", lane.name))
         };
-        let mut down: Vec<_> = self.lanes.iter().filter_map(down).collect();
-        // What is done there cannot be settled.
-        down.extend(self.settler.sink_buffer.problems());
-        down.extend(self.settler.missing.problems());
-        if down.is_empty() { Ok(()) } else { Err(down) }
+        let mut problems: Vec<_> = self.lanes.iter().filter_map(consumer_problem).collect();
+        problems.extend(self.settler.sink_buffer.problems());
+        problems.extend(self.settler.missing.problems());
+        if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 }
 
 impl Control for Status {
     fn command(&self, command: Command) {
-        // A full channel holds commands enough.
+        // If the channel is full, the worker is about to obey earlier commands, and this one is dropped.
         let _ = self.commands.try_send(command);
     }
 
     fn pool(&self) -> Value {
         let lanes = self.lanes.iter().map(|lane| {
             let snapshot = lane.pool.snapshot();
-            let mut shown = json!(snapshot);
-            for (place, task) in snapshot.tasks.iter().enumerate() {
+            let mut pool = json!(snapshot);
+            for (index, task) in snapshot.tasks.iter().enumerate() {
                 if let Some(done) = self.progress.done(&task.id.to_string()) {
-                    shown["tasks"][place]["progress"] = json!(done);
+                    pool["tasks"][index]["progress"] = json!(done);
                 }
             }
-            (lane.name.to_string(), shown)
+            (lane.name.to_string(), pool)
         });
-        json!({ "lanes": lanes.collect::<serde_json::Map<_, _>>() })
+        json!({ "lanes": lanes.collect::<Map<_, _>>() })
     }
 
     fn stop_task(&self, id: &str) -> bool {
         let task = id.into();
-        let found = self.lanes.iter().fold(false, |found, lane| lane.pool.stop(&task) | found);
-        let packed = self.batches.hold(id);
-        if packed {
+        let is_in_pool = self.lanes.iter().fold(false, |found, lane| lane.pool.stop(&task) | found);
+        // The pool knows a batch by the batch's id only. A record is stopped before it starts, by a directive.
+        let is_in_batch = self.batches.contains_record(id);
+        if is_in_batch {
             self.member.stop_locally(id);
         }
-        found || packed
+        is_in_pool || is_in_batch
     }
 
     fn group(&self, group: &str, command: GroupCommand) -> bool {

@@ -1,5 +1,31 @@
-//! Trying a handler without a broker: the same decoding, the same deadline, the same catching of
-//! panics, in a pool of one.
+//! Tests of handlers without a broker.
+//!
+//! A [`TestWorker`] runs tasks like a worker does: it decodes the payload, applies the deadline, and catches panics.
+//!
+//! ```
+//! # use garenne_worker::{TaskContext, TaskError, Worker, WorkerConfig, json_payload};
+//! use garenne_worker::testing::{TestOutcome, TestWorker};
+//!
+//! #[derive(serde::Deserialize)]
+//! struct Greet {
+//!     name: String,
+//! }
+//! json_payload!(Greet, "demo.greet");
+//!
+//! async fn greet(_: TaskContext, greet: Greet) -> Result<String, TaskError> {
+//!     Ok(format!("hello {}", greet.name))
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let worker = TestWorker::new(Worker::builder(WorkerConfig::default()).handle(greet))?;
+//! let TestOutcome::Done(output) = worker.run("demo.greet", r#"{"name": "you"}"#).await else {
+//!     panic!("the task succeeds");
+//! };
+//! assert_eq!(output.json.get(), r#""hello you""#);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::{
     sync::Arc,
@@ -24,29 +50,29 @@ use crate::{
     worker::WorkerBuilder,
 };
 
-/// What would become of a task.
+/// What a worker would do with a task after the attempt.
 #[derive(Debug)]
-pub enum Verdict {
-    /// Acked, with this output.
+pub enum TestOutcome {
+    /// Store this output and ack the task.
     Done(Output),
-    /// Tried again, where attempts are left.
+    /// Retry it, if attempts are left. With the error's text.
     Retry(String),
-    /// A dead letter with this reason.
+    /// Dead-letter it, for this reason and with this error text.
     Dead(garenne_protocol::task::DeadReason, String),
-    /// Put off by this long.
-    PutOff(Duration),
-    /// Handed back to the broker.
+    /// Run it again after this time, without spending an attempt.
+    Defer(Duration),
+    /// Return it to its queue, without spending an attempt.
     HandBack,
 }
 
-/// Runs handlers as a worker would, without one.
+/// Runs the handlers of a [`WorkerBuilder`] without a broker. See the [module's documentation](self).
 pub struct TestWorker {
     registry: Arc<Registry>,
     worker_context: WorkerContext,
 }
 
 impl TestWorker {
-    /// The handlers of a builder.
+    /// Creates a test worker with the handlers and settings of a builder.
     ///
     /// # Errors
     /// As [`WorkerBuilder::build`].
@@ -57,27 +83,31 @@ impl TestWorker {
         Ok(Self { registry: builder.build()?.into_registry(), worker_context })
     }
 
-    /// Runs one task of a kind with a JSON body, as its first attempt.
+    /// Runs the first attempt at a task with a JSON body.
     ///
     /// # Panics
-    /// When no handler takes the kind, or outside a tokio runtime.
-    pub async fn run(&self, kind: &str, body: impl Into<Vec<u8>>) -> Verdict {
-        let kind = Kind::parse(kind).expect("a kind");
+    /// If no handler takes the kind, or outside of a Tokio runtime.
+    pub async fn run(&self, kind: &str, body: impl Into<Vec<u8>>) -> TestOutcome {
+        let kind = Kind::parse(kind).expect("the kind is valid");
         let task = NewTask::new(kind, ContentType::Json, body.into());
         self.run_task(&task).await
     }
 
-    /// Runs one task.
+    /// Runs the first attempt at a task.
     ///
     /// # Panics
     /// As [`TestWorker::run`].
-    pub async fn run_task(&self, task: &NewTask) -> Verdict {
-        self.run_under(task, Arc::default()).await
+    pub async fn run_task(&self, task: &NewTask) -> TestOutcome {
+        self.run_with_directives(task, Arc::default()).await
     }
 
-    /// Runs one task on a worker that has seen these standing directives.
-    pub(crate) async fn run_under(&self, task: &NewTask, directives: Arc<Directives>) -> Verdict {
-        let entry = self.registry.get(task.kind.as_str()).expect("a kind with a handler");
+    /// Runs a task while these directives are in effect.
+    pub(crate) async fn run_with_directives(
+        &self,
+        task: &NewTask,
+        directives: Arc<Directives>,
+    ) -> TestOutcome {
+        let entry = self.registry.get(task.kind.as_str()).expect("the kind has a handler");
         let envelope = Arc::new(envelope(task));
         let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
         let attempt = Attempt {
@@ -92,8 +122,8 @@ impl TestWorker {
         };
         let TaskOptions { deadline, cpu_bound, .. } = entry.options;
         let mut spec = Spec::short(envelope.id.shared());
-        if let Some(most) = deadline {
-            spec = spec.deadline(envelope.timeout.map_or(most, |asked| asked.min(most)));
+        if let Some(max) = deadline {
+            spec = spec.deadline(envelope.timeout.map_or(max, |requested| requested.min(max)));
         }
         if cpu_bound {
             spec = spec.on_threads();
@@ -106,21 +136,22 @@ impl TestWorker {
             default_deadline: Duration::from_secs(60),
             grace: Duration::from_secs(2),
         };
-        let pool = Pool::start(config, tokio::runtime::Handle::current()).expect("a valid pool");
+        let pool = Pool::start(config, tokio::runtime::Handle::current())
+            .expect("the pool's configuration is valid");
         let (sender, ended) = oneshot::channel();
         let completion = OnEnd(move |ending: Ending<ExecutionOutput>| {
-            drop(sender.send(AttemptEnd::of(ending.map(ExecutionOutput::task))))
+            drop(sender.send(AttemptEnd::of(ending.map(ExecutionOutput::task))));
         });
         assert!(
             pool.submit_detached(spec, Execution::Task(attempt), completion).is_ok(),
             "an empty pool has room"
         );
         match ended.await.expect("each task ends").outcome {
-            Outcome::Done { output, .. } => Verdict::Done(output),
-            Outcome::Retry { error, .. } => Verdict::Retry(error),
-            Outcome::Dead { reason, error } => Verdict::Dead(reason, error),
-            Outcome::PutOff { wait } => Verdict::PutOff(wait),
-            Outcome::HandBack | Outcome::Abandon => Verdict::HandBack,
+            Outcome::Done { output, .. } => TestOutcome::Done(output),
+            Outcome::Retry { error, .. } => TestOutcome::Retry(error),
+            Outcome::Dead { reason, error } => TestOutcome::Dead(reason, error),
+            Outcome::Defer { wait } => TestOutcome::Defer(wait),
+            Outcome::HandBack | Outcome::Abandon => TestOutcome::HandBack,
         }
     }
 }
@@ -128,23 +159,24 @@ impl TestWorker {
 fn envelope(task: &NewTask) -> Envelope {
     let now = SystemTime::now();
     Envelope::read(task.kind.as_str(), &task.properties(now), None, |_| true, now)
-        .expect("our own properties")
+        .expect("a new task has valid properties")
 }
 
-/// A finished task, for trying a sink.
+/// A finished task of kind `test.kind`, to test a [`Sink`](crate::sink::Sink) with.
 ///
 /// # Panics
-/// When `json` is no JSON.
+/// If `id` is not a valid task id or `json` is not valid JSON.
 pub fn finished(id: &str, json: &str) -> Finished {
-    let mut task = NewTask::new(Kind::parse("test.kind").expect("a kind"), ContentType::Json, Vec::new());
-    task.id = TaskId::parse(id).expect("an id");
+    let mut task =
+        NewTask::new(Kind::parse("test.kind").expect("the kind is valid"), ContentType::Json, Vec::new());
+    task.id = TaskId::parse(id).expect("the id is valid");
     Finished {
         envelope: Arc::new(envelope(&task)),
         worker: "test".into(),
         started_at: SystemTime::now(),
         took: Duration::from_millis(1),
         output: Output {
-            json: RawValue::from_string(json.to_owned()).expect("JSON"),
+            json: RawValue::from_string(json.to_owned()).expect("the output is valid JSON"),
             rows: Vec::new(),
             follow_ups: Vec::new(),
         },

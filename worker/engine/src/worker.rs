@@ -29,7 +29,7 @@ use crate::{
 };
 
 mod drain;
-pub(crate) mod lane;
+mod lane;
 mod start;
 
 use drain::Running;

@@ -17,7 +17,7 @@ use super::{
     notice::{Notice, alarm_id, alert_notice, uuid, watch_notice},
     outbox,
 };
-use garenne::{handler::ReadingRow, sink::Start};
+use garenne::{handler::ReadingRow, sink::FollowUp};
 use garenne_sensors::{
     alarm::{
         Rules,
@@ -131,7 +131,7 @@ impl AlarmEvaluator {
         &self,
         transaction: &Transaction<'_>,
         stored: &[&Finished],
-    ) -> Result<HashMap<String, Vec<Start>>, tokio_postgres::Error> {
+    ) -> Result<HashMap<String, Vec<FollowUp>>, tokio_postgres::Error> {
         let changed = self.changed_series(stored.iter().copied());
         if !changed.is_empty() {
             self.evaluate(transaction, &changed).await?;

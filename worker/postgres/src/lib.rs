@@ -25,7 +25,7 @@ use tokio_postgres::types::Json;
 
 use alarm_evaluator::{AlarmEvaluator, ChangedSeries};
 pub use database::Database;
-use garenne::sink::{Accepted, Finished, Sink, SinkError, Start};
+use garenne::sink::{Accepted, Finished, FollowUp, Sink, SinkError};
 pub use pool::PostgresError;
 use pool::{PostgresPool, error_detail};
 use reading_columns::ReadingColumns;
@@ -274,7 +274,7 @@ impl Sink for PostgresSink {
 }
 
 /// Adds to each stored result the follow-up tasks that alarms start for it.
-fn add_starts(batch: &[Finished], accepted: &mut [Accepted], mut starts: HashMap<String, Vec<Start>>) {
+fn add_starts(batch: &[Finished], accepted: &mut [Accepted], mut starts: HashMap<String, Vec<FollowUp>>) {
     for (finished, accepted) in batch.iter().zip(accepted) {
         if *accepted == Accepted::Stored
             && let Some(starts) = starts.remove(finished.envelope.id.as_str())

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio_postgres::types::Json;
 
 use super::{Tables, notice::Notice};
-use garenne::sink::Start;
+use garenne::sink::FollowUp;
 
 pub(super) async fn store(
     transaction: &Transaction<'_>,
@@ -39,17 +39,17 @@ pub(super) async fn load(
     transaction: &Transaction<'_>,
     tables: &Tables,
     task_ids: &[&str],
-) -> Result<HashMap<String, Vec<Start>>, tokio_postgres::Error> {
+) -> Result<HashMap<String, Vec<FollowUp>>, tokio_postgres::Error> {
     let query = format!(
         "SELECT task_id, id, kind, payload FROM {} WHERE task_id = ANY($1) ORDER BY at, id",
         tables.notices
     );
     let statement = transaction.prepare_cached(&query).await?;
-    let mut starts: HashMap<String, Vec<Start>> = HashMap::new();
+    let mut starts: HashMap<String, Vec<FollowUp>> = HashMap::new();
     for row in transaction.query(&statement, &[&task_ids]).await? {
         let (Ok(id), Ok(kind)) = (TaskId::parse(row.get(1)), Kind::parse(row.get(2))) else { continue };
         let Json(payload): Json<Value> = row.get(3);
-        let start = Start { id, kind, body: payload.to_string().into_bytes() };
+        let start = FollowUp { id, kind, body: payload.to_string().into_bytes() };
         starts.entry(row.get(0)).or_default().push(start);
     }
     Ok(starts)

@@ -113,14 +113,14 @@ mod tests {
     use garenne::{
         Worker, WorkerConfig,
         handler::{ContentType, Payload},
-        testing::{TestWorker, Verdict},
+        testing::{TestOutcome, TestWorker},
     };
 
     async fn verdict(body: &str) -> String {
         let builder = Worker::builder(WorkerConfig::default());
         let worker = TestWorker::new(task::register(builder, AlertSettings::default())).unwrap();
         match worker.run("alert.notify", body).await {
-            Verdict::Dead(reason, error) => format!("{reason}: {error}"),
+            TestOutcome::Dead(reason, error) => format!("{reason}: {error}"),
             other => panic!("{other:?}"),
         }
     }

@@ -1,8 +1,8 @@
-//! `spectrum.analyze`: what a stretch of vibration says about the machine.
+//! `spectrum.analyze`: power spectrum, envelope spectrum and bearing defects of a vibration signal.
 //!
-//! A pure function of the samples, long enough to be asked how far it is: between segments it
-//! reports progress and may be stopped. Welch's estimate and the envelope are SciPy's `welch`
-//! (Hann window, half overlap, mean removed, density) and `hilbert`, and tested against them.
+//! A pure function of the samples. It may take seconds, so it reports progress between segments and can be stopped
+//! there. The power spectral density and the envelope are defined and tested as SciPy's `welch` (Hann window, half
+//! overlap, mean removed, density) and `hilbert`.
 
 use std::ops::ControlFlow;
 
@@ -22,149 +22,151 @@ pub use peaks::Peak;
 pub use samples::Samples;
 use welch::Welch;
 
-/// Fewest samples that have a spectrum worth the name.
-pub const FEWEST_SAMPLES: usize = 16;
+/// The smallest number of samples.
+pub const MIN_SAMPLES: usize = 16;
 
-/// Most samples at once.
-pub const MOST_SAMPLES: usize = 1 << 24;
+/// The largest number of samples.
+pub const MAX_SAMPLES: usize = 1 << 24;
 
-/// Largest magnitude of a sample: its square, summed, must stay a double.
-pub const LARGEST_SAMPLE: f64 = 1e100;
+/// The largest magnitude of a sample. Sums of squares of larger ones would overflow a double.
+pub const MAX_SAMPLE_MAGNITUDE: f64 = 1e100;
 
-/// Most frequency bands that can be asked for.
-pub const MOST_BANDS: usize = 256;
+/// The largest number of frequency bands.
+pub const MAX_BANDS: usize = 256;
 
-/// The task.
+/// The payload.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Payload {
-    /// Samples per second.
+    /// The sampling rate, in samples per second.
     #[schemars(range(min = 1e-9, max = 1e12))]
     pub sample_rate: f64,
-    /// The samples: numbers, or base64 of little-endian 32-bit floats.
+    /// The samples: numbers, or base64 of little-endian 32-bit floats. 16 to 16,777,216.
     pub samples: Samples,
-    /// Samples in one segment of Welch's estimate; by default the power of two that gives some
-    /// sixteen segments, from 256 to 16,384. Longer segments tell closer frequencies apart, more
-    /// of them calm the noise.
+    /// The number of samples in a segment of Welch's estimate. By default the power of two that gives about sixteen
+    /// segments, from 256 to 16,384. Longer segments separate closer frequencies; more segments reduce the variance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment: Option<usize>,
-    /// Bands to sum the energy of, in Hz, the upper end not included; octaves by default.
+    /// The bands whose energy is computed, in Hz, without the upper end; octaves by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bands: Option<Vec<[f64; 2]>>,
-    /// The band, in Hz, whose envelope is taken: that of a resonance. All of it by default.
+    /// The band whose envelope is computed, in Hz, usually that of a resonance. All frequencies by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub envelope_band: Option<[f64; 2]>,
-    /// The bearing, to look for its defects in the envelope.
+    /// The bearing whose defect frequencies are searched for in the envelope spectrum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bearing: Option<Bearing>,
-    /// Which device measured; copied to the answer.
+    /// The device that measured; copied to the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
 }
 
-/// Why there is no spectrum.
+/// Samples that cannot be analyzed, or an analysis that was stopped.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum Refusal {
-    /// Not a rate at which anything is sampled.
-    #[error("sample_rate {0} is not between 1e-9 and 1e12 samples per second")]
+#[non_exhaustive]
+pub enum SpectrumError {
+    /// The sampling rate is out of range.
+    #[error("sample_rate is {0}; expected 1e-9 to 1e12 samples per second")]
     SampleRate(f64),
     /// Too few or too many samples.
-    #[error("{0} samples; {FEWEST_SAMPLES} to {MOST_SAMPLES} are allowed")]
+    #[error("{0} samples; expected {MIN_SAMPLES} to {MAX_SAMPLES}")]
     Count(usize),
-    /// A sample that cannot be computed with.
-    #[error("sample {index} is {value}; its magnitude may be at most {LARGEST_SAMPLE:e}")]
+    /// A sample is not finite or too large.
+    #[error("sample {index} is {value}; expected a magnitude of at most {MAX_SAMPLE_MAGNITUDE:e}")]
     Sample {
-        /// Its place.
+        /// The index of the sample.
         index: usize,
-        /// What it is.
+        /// Its value.
         value: f64,
     },
-    /// A segment that does not fit.
-    #[error("segment {segment} is not between {FEWEST_SAMPLES} and the {samples} samples")]
+    /// The segment is too short, or longer than the signal.
+    #[error("segment is {segment}; expected {MIN_SAMPLES} to {samples}, the number of samples")]
     Segment {
-        /// What was asked for.
+        /// The requested number of samples.
         segment: usize,
-        /// How many samples there are.
+        /// The number of samples in the signal.
         samples: usize,
     },
-    /// A band that is none.
-    #[error("band [{0}, {1}] is not from a frequency of 0 Hz or more to a higher one")]
+    /// The ends of a band are negative, infinite or in the wrong order.
+    #[error("band is [{0}, {1}]; expected two ascending frequencies of 0 Hz or more")]
     Band(f64, f64),
     /// Too many bands.
-    #[error("{0} bands; {MOST_BANDS} are allowed")]
+    #[error("{0} bands; at most {MAX_BANDS} are allowed")]
     Bands(usize),
-    /// A bearing that cannot exist.
+    /// The geometry of the bearing is impossible.
     #[error("bearing: {0}")]
     Bearing(&'static str),
-    /// Stopped on the way: not the input's fault.
-    #[error("stopped before it was done")]
+    /// The caller stopped the analysis.
+    #[error("stopped before the analysis was complete")]
     Stopped,
 }
 
-/// What the samples say. Amplitudes are in the samples' unit, powers in its square per Hz.
+/// The result. Amplitudes are in the unit of the samples, powers in its square per Hz.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Answer {
-    /// Which device measured, where the task said so.
+    /// The device of the payload, if given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// How many samples there were.
+    /// The number of samples.
     pub count: usize,
-    /// Mean.
+    /// The mean.
     pub mean: f64,
-    /// Root mean square.
+    /// The root mean square.
     pub rms: f64,
-    /// Largest magnitude.
+    /// The largest magnitude.
     pub peak: f64,
-    /// Peak over RMS; null for silence.
+    /// The ratio of peak to RMS; null if all samples are zero.
     pub crest_factor: Option<f64>,
-    /// Fourth standardized moment, 3 for normal noise (Pearson's, biased); null when the samples
-    /// do not vary.
+    /// The fourth standardized moment (Pearson, biased), 3 for normal noise; null if the samples do not vary.
     pub kurtosis: Option<f64>,
-    /// Hz from one frequency of the spectrum to the next.
+    /// The distance of two frequencies of the spectrum, in Hz.
     pub resolution: f64,
     /// The highest peaks of the spectrum, highest first, at most ten.
     pub peaks: Vec<Peak>,
-    /// Energy by band.
+    /// The energy of each band.
     pub bands: Vec<Band>,
-    /// The highest peaks of the envelope's spectrum.
+    /// The highest peaks of the envelope spectrum, highest first, at most ten.
     pub envelope_peaks: Vec<Peak>,
-    /// What the envelope has at the bearing's defect frequencies.
+    /// The power of the envelope spectrum at the bearing's defect frequencies.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub defects: Vec<Defect>,
 }
 
-/// The energy of a band: the mean square of what is in it.
+/// The energy of a frequency band.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Band {
-    /// Lower end in Hz, included.
+    /// The lower end in Hz, inclusive.
     pub from: f64,
-    /// Upper end in Hz, not included.
+    /// The upper end in Hz, exclusive.
     pub to: f64,
-    /// Mean square, in the square of the samples' unit.
+    /// The mean square of the frequencies in the band, in the square of the unit of the samples.
     pub energy: f64,
 }
 
-/// Analyzes the samples. `watch` is told how much is done, from 0 to 1, and may break it off.
+/// Analyzes the samples. Calls `on_progress` with the completed fraction, 0 to 1; it can stop the analysis.
 ///
 /// # Errors
-/// An input that has no spectrum, by name; [`Refusal::Stopped`].
-pub fn analyze(payload: &Payload, watch: &mut dyn FnMut(f64) -> ControlFlow<()>) -> Result<Answer, Refusal> {
+/// [`SpectrumError`]; [`SpectrumError::Stopped`] if `on_progress` stopped it.
+pub fn analyze(
+    payload: &Payload,
+    on_progress: &mut dyn FnMut(f64) -> ControlFlow<()>,
+) -> Result<Answer, SpectrumError> {
     let samples = payload.samples.as_slice();
     let rate = payload.sample_rate;
-    let (segment, bands) = payload.check()?;
-    let shape = shape::of(samples);
-    // In units of the peak no square overflows or vanishes.
+    let (segment, bands) = payload.validate()?;
+    let shape = shape::Shape::of(samples);
+    // Relative to the peak, no square overflows or underflows.
     let unit = if shape.peak > 0.0 { shape.peak } else { 1.0 };
     let scaled: Vec<f64> = samples.iter().map(|sample| sample / unit).collect();
 
-    let mut progress = |from: f64, to: f64, part: f64| match watch(from + (to - from) * part) {
+    let mut progress = |from: f64, to: f64, part: f64| match on_progress(from + (to - from) * part) {
         ControlFlow::Continue(()) => Ok(()),
-        ControlFlow::Break(()) => Err(Refusal::Stopped),
+        ControlFlow::Break(()) => Err(SpectrumError::Stopped),
     };
     let welch = Welch::new(segment, rate);
     let spectrum = welch.estimate(&scaled, &mut |part| progress(0.0, 0.3, part))?;
-    let kept = envelope::transformed(scaled.len()).max(segment);
-    let envelope = envelope::envelope(&scaled[..kept], rate, payload.envelope_band);
+    let length = envelope::transform_length(scaled.len()).max(segment);
+    let envelope = envelope::envelope(&scaled[..length], rate, payload.envelope_band);
     progress(0.0, 0.7, 1.0)?;
     let envelope = welch.estimate(&envelope, &mut |part| progress(0.7, 1.0, part))?;
 
@@ -175,7 +177,7 @@ pub fn analyze(payload: &Payload, watch: &mut dyn FnMut(f64) -> ControlFlow<()>)
         found.iter_mut().for_each(|peak| peak.power *= power);
         found
     };
-    let defects = payload.bearing.map(|bearing| bearing.look_for(&envelope, resolution, power));
+    let defects = payload.bearing.map(|bearing| bearing.defects(&envelope, resolution, power));
     Ok(Answer {
         device: payload.device.clone(),
         count: samples.len(),
@@ -196,45 +198,45 @@ pub fn analyze(payload: &Payload, watch: &mut dyn FnMut(f64) -> ControlFlow<()>)
 }
 
 impl Payload {
-    /// The segment's length and the bands, once everything has been found in order.
-    fn check(&self) -> Result<(usize, Vec<[f64; 2]>), Refusal> {
+    /// Checks all fields. Returns the length of a segment and the bands, with defaults applied.
+    fn validate(&self) -> Result<(usize, Vec<[f64; 2]>), SpectrumError> {
         let samples = self.samples.as_slice();
         if !(1e-9..=1e12).contains(&self.sample_rate) {
-            return Err(Refusal::SampleRate(self.sample_rate));
+            return Err(SpectrumError::SampleRate(self.sample_rate));
         }
-        if !(FEWEST_SAMPLES..=MOST_SAMPLES).contains(&samples.len()) {
-            return Err(Refusal::Count(samples.len()));
+        if !(MIN_SAMPLES..=MAX_SAMPLES).contains(&samples.len()) {
+            return Err(SpectrumError::Count(samples.len()));
         }
-        let is_fit = |sample: &f64| sample.abs() <= LARGEST_SAMPLE;
-        if let Some(index) = samples.iter().position(|sample| !is_fit(sample)) {
-            return Err(Refusal::Sample { index, value: samples[index] });
+        let is_valid = |sample: &f64| sample.abs() <= MAX_SAMPLE_MAGNITUDE;
+        if let Some(index) = samples.iter().position(|sample| !is_valid(sample)) {
+            return Err(SpectrumError::Sample { index, value: samples[index] });
         }
         let segment = self.segment.unwrap_or_else(|| default_segment(samples.len()));
-        if !(FEWEST_SAMPLES..=samples.len()).contains(&segment) {
-            return Err(Refusal::Segment { segment, samples: samples.len() });
+        if !(MIN_SAMPLES..=samples.len()).contains(&segment) {
+            return Err(SpectrumError::Segment { segment, samples: samples.len() });
         }
         let bands = self.bands.clone().unwrap_or_else(|| octaves(self.sample_rate));
-        if bands.len() > MOST_BANDS {
-            return Err(Refusal::Bands(bands.len()));
+        if bands.len() > MAX_BANDS {
+            return Err(SpectrumError::Bands(bands.len()));
         }
         let is_band = |[from, to]: &[f64; 2]| *from >= 0.0 && from < to && to.is_finite();
         match bands.iter().chain(&self.envelope_band).find(|band| !is_band(band)) {
-            Some([from, to]) => return Err(Refusal::Band(*from, *to)),
-            None => self.bearing.map_or(Ok(()), |bearing| bearing.check())?,
+            Some([from, to]) => return Err(SpectrumError::Band(*from, *to)),
+            None => self.bearing.map_or(Ok(()), |bearing| bearing.validate())?,
         }
         Ok((segment, bands))
     }
 }
 
-/// A power of two, so that segments are transformed quickly; some sixteen of them with overlap.
+/// A power of two, for a fast transform, that gives about sixteen overlapping segments.
 fn default_segment(samples: usize) -> usize {
     let eighth = (samples / 8).max(1);
     (1 << eighth.ilog2()).clamp(256, 16_384).min(samples)
 }
 
-/// Octaves down from half the sampling rate, ten of them, the last one down to zero.
+/// Ten octaves down from half the sampling rate. The lowest one extends to 0 Hz.
 fn octaves(rate: f64) -> Vec<[f64; 2]> {
-    // The topmost includes half the rate itself.
+    // The highest octave includes half the rate.
     let end = |octave: i32| rate / 2.0_f64.powi(octave);
     let octave = |octave| match octave {
         1 => [end(2), end(1).next_up()],
@@ -244,9 +246,10 @@ fn octaves(rate: f64) -> Vec<[f64; 2]> {
     (1..=10).rev().map(octave).collect()
 }
 
+/// The integral of the density over a band.
 fn energy(spectrum: &[f64], resolution: f64, from: f64, to: f64) -> f64 {
     let frequencies = spectrum.iter().zip(0..);
-    let inside = frequencies.filter(|(_, place)| (from..to).contains(&(f64::from(*place) * resolution)));
+    let inside = frequencies.filter(|(_, bin)| (from..to).contains(&(f64::from(*bin) * resolution)));
     inside.fold(0.0, |sum, (power, _)| sum + power) * resolution
 }
 

@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use garenne_protocol::sensor::Timestamp;
 use thiserror::Error;
 
-use garenne::sink::Start;
+use garenne::sink::FollowUp;
 
 /// The store could not answer. A later attempt may succeed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -57,7 +57,7 @@ pub enum SilenceCheck {
     /// The device is not silent, or not certainly so: check again after this time.
     CheckAgain(Duration),
     /// The device is silent: start these tasks. The watch ends.
-    Silent(Vec<Start>),
+    Silent(Vec<FollowUp>),
     /// The watch ends without an alarm: another watch replaced it, or the rule or the readings are gone.
     Ended,
 }

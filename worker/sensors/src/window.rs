@@ -1,9 +1,9 @@
-//! `window.analyze`: what a window of one metric's values says, robustly.
+//! `window.analyze`: robust statistics, trend, outliers and anomalies of a window of one metric's values.
 //!
-//! A pure function of the values and their times. Times may be unevenly spaced and unordered
-//! (they are sorted first, indices in the answer are those of the input); a missing value is
-//! `null`. Every statistic is the one NumPy or SciPy calls by that name, and tested against it;
-//! what has no value for an input is `null`, and an input that says nothing is refused by name.
+//! A pure function of the values and their times. Times may be unevenly spaced and unordered; values are sorted by
+//! time first, and indices in the result are those of the input. A missing value is `null`. Each statistic is defined
+//! and tested as in NumPy or SciPy, and is `null` if it is undefined for the input. An input without values, or with
+//! invalid ones, is refused with a [`WindowError`].
 
 use garenne_protocol::sensor::Timestamp;
 use schemars::JsonSchema;
@@ -20,131 +20,132 @@ pub mod theil_sen;
 use anomaly::Anomaly;
 use cusum::Drift;
 
-/// Most values in one window.
-pub const MOST_VALUES: usize = 1_000_000;
+/// Limit for the number of values in a window.
+pub const MAX_VALUES: usize = 1_000_000;
 
-/// The task: values inline, or a stretch of time to be read back from the store.
+/// The payload: values inline, or a time range to read from the store.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Payload {
-    /// The device that measured.
+    /// The device that measured the values.
     pub device: String,
-    /// What it measured.
+    /// The metric.
     pub metric: String,
-    /// When each value was measured, in any order.
+    /// The time of each value, in any order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub times: Option<Vec<Timestamp>>,
-    /// The values; `null` for a missing one.
+    /// The values; `null` for a missing one. As many as `times`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub values: Option<Vec<Option<f64>>>,
-    /// Start of the stretch to read back, inclusive.
+    /// The start of the time range to read, inclusive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Timestamp>,
-    /// End of the stretch to read back, exclusive.
+    /// The end of the time range to read, exclusive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<Timestamp>,
-    /// Compute the slope and its interval from every pair of values however many there are; above
-    /// 2,048 values a sample of pairs is taken otherwise.
+    /// Compute the slope and its interval from all pairs of values. Otherwise windows of more than 2,048 values use a
+    /// sample of pairs.
     #[serde(default)]
     pub exact: bool,
 }
 
-/// Where a window's values are.
+/// The source of a window's values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Source<'a> {
-    /// In the payload.
+    /// The payload.
     Inline(Series<'a>),
-    /// In the store, from the first instant up to but not including the second.
+    /// The store, from the first time (inclusive) to the second (exclusive).
     Stored(Timestamp, Timestamp),
 }
 
-/// Values and their times, side by side.
+/// Values and their times.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Series<'a> {
-    /// When.
+    /// The time of each value.
     pub times: &'a [Timestamp],
-    /// How much; none where the value is missing. As many as times.
+    /// The values; none for a missing one. As many as times.
     pub values: &'a [Option<f64>],
 }
 
-/// Why a window cannot be analyzed. Another attempt would not help.
+/// A window that cannot be analyzed. A retry would fail as well.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// Neither or both of the two ways to give values.
-    #[error("give either times and values, or from and to")]
+#[non_exhaustive]
+pub enum WindowError {
+    /// The payload gives neither or both of values and a time range.
+    #[error("expected either times and values, or from and to")]
     Source,
-    /// As many times as values are needed.
-    #[error("{times} times for {values} values")]
+    /// The numbers of times and of values differ.
+    #[error("{times} times for {values} values; expected as many")]
     Lengths {
-        /// How many times there are.
+        /// The number of times.
         times: usize,
-        /// How many values there are.
+        /// The number of values.
         values: usize,
     },
     /// Too many values.
-    #[error("{values} values; {MOST_VALUES} are allowed")]
+    #[error("{values} values; at most {MAX_VALUES} are allowed")]
     TooMany {
-        /// How many values there are.
+        /// The number of values.
         values: usize,
     },
-    /// The stretch ends before it starts.
+    /// The time range is empty.
     #[error("from {from} is not before to {to}")]
-    Backwards {
-        /// Start of the stretch.
+    EmptyRange {
+        /// The start of the range.
         from: Timestamp,
-        /// Its end.
+        /// The end of the range.
         to: Timestamp,
     },
-    /// A value that is NaN or infinite; JSON has none, other callers may.
+    /// A value is NaN or infinite. JSON cannot express these, but other callers can.
     #[error("value {index} is not finite")]
     NotFinite {
-        /// Its place in the input.
+        /// The index of the value in the input.
         index: usize,
     },
-    /// No value, or only missing ones.
-    #[error("no value to analyze")]
+    /// All values are missing, or there are none.
+    #[error("the window has no values")]
     Empty,
 }
 
-/// What the window says. Values are in the metric's unit; indices count from 0 in the input.
+/// The result. Values are in the metric's unit; indices count from 0 in the input.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Answer {
-    /// Values that are there.
+    /// The number of values, without missing ones.
     pub count: usize,
-    /// Values that are missing.
+    /// The number of missing values.
     pub missing: usize,
-    /// Arithmetic mean.
+    /// The arithmetic mean.
     pub mean: f64,
-    /// Standard deviation with n-1; null for one value, or where it exceeds a double.
+    /// The sample standard deviation (n-1); null for one value, or if it overflows a double.
     pub std: Option<f64>,
-    /// Smallest value.
+    /// The smallest value.
     pub min: f64,
-    /// Largest value.
+    /// The largest value.
     pub max: f64,
-    /// Median.
+    /// The median.
     pub median: f64,
-    /// Median absolute deviation from the median, not scaled.
+    /// The median absolute deviation from the median, not scaled.
     pub mad: f64,
-    /// Quantiles, linear between values as NumPy's default.
+    /// Quantiles with linear interpolation, as NumPy's default.
     pub quantiles: Quantiles,
-    /// Theil–Sen slope, per second; null when all values are of one instant.
+    /// The Theil–Sen slope, per second; null if all values have the same time.
     pub slope: Option<f64>,
-    /// 95 % confidence interval of the slope (Sen 1968, as SciPy).
+    /// The 95 % confidence interval of the slope (Sen 1968, as SciPy).
     pub slope_interval: Option<[f64; 2]>,
-    /// Whether the slope is that of every pair and not of a sample.
+    /// Whether the slope is computed from all pairs and not from a sample.
     pub slope_exact: bool,
-    /// How far the newest value is from the 256 before it, in scaled median absolute deviations;
-    /// null with fewer than eight before it, or when those do not vary.
+    /// The robust z-score of the newest value: its distance from the median of the 256 values before it, in scaled
+    /// median absolute deviations. Null with fewer than eight values before it, or if those do not vary.
     pub robust_z: Option<f64>,
-    /// Values that stand out from their neighbours (Hampel).
+    /// The indices of values that are outliers among their neighbours (Hampel).
     pub outliers: Vec<usize>,
-    /// Slow drift away from the window's beginning (CUSUM); null when that does not vary.
+    /// Slow drift from the window's beginning (CUSUM); null if the beginning does not vary.
     pub drift: Option<Drift>,
-    /// Stretches unlike anything before them.
+    /// Intervals that are unusual compared with the values before them.
     pub anomalies: Vec<Anomaly>,
 }
 
-/// Some quantiles of the values.
+/// Quantiles of the values.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 #[expect(missing_docs, reason = "the names are the percentages")]
 pub struct Quantiles {
@@ -157,16 +158,16 @@ pub struct Quantiles {
 }
 
 impl Payload {
-    /// Where the values are.
+    /// The source of the values.
     ///
     /// # Errors
-    /// [`Refusal::Source`], [`Refusal::Lengths`], [`Refusal::Backwards`].
-    pub fn source(&self) -> Result<Source<'_>, Refusal> {
+    /// [`WindowError::Source`] and [`WindowError::EmptyRange`].
+    pub fn source(&self) -> Result<Source<'_>, WindowError> {
         match (&self.times, &self.values, self.from, self.to) {
             (Some(times), Some(values), None, None) => Ok(Source::Inline(Series { times, values })),
             (None, None, Some(from), Some(to)) if from < to => Ok(Source::Stored(from, to)),
-            (None, None, Some(from), Some(to)) => Err(Refusal::Backwards { from, to }),
-            _ => Err(Refusal::Source),
+            (None, None, Some(from), Some(to)) => Err(WindowError::EmptyRange { from, to }),
+            _ => Err(WindowError::Source),
         }
     }
 }
@@ -174,28 +175,28 @@ impl Payload {
 /// Analyzes a window. `exact` as [`Payload::exact`].
 ///
 /// # Errors
-/// An input that cannot be analyzed, by name.
-pub fn analyze(series: Series<'_>, exact: bool) -> Result<Answer, Refusal> {
+/// [`WindowError`], except for the variants that [`Payload::source`] returns.
+pub fn analyze(series: Series<'_>, exact: bool) -> Result<Answer, WindowError> {
     let Series { times, values } = series;
     if times.len() != values.len() {
-        return Err(Refusal::Lengths { times: times.len(), values: values.len() });
+        return Err(WindowError::Lengths { times: times.len(), values: values.len() });
     }
-    if values.len() > MOST_VALUES {
-        return Err(Refusal::TooMany { values: values.len() });
+    if values.len() > MAX_VALUES {
+        return Err(WindowError::TooMany { values: values.len() });
     }
     if let Some(index) = values.iter().position(|value| value.is_some_and(|value| !value.is_finite())) {
-        return Err(Refusal::NotFinite { index });
+        return Err(WindowError::NotFinite { index });
     }
-    let (index, seconds, values) = in_order(times, values);
+    let (index, seconds, values) = sort_by_time(times, values);
     if values.is_empty() {
-        return Err(Refusal::Empty);
+        return Err(WindowError::Empty);
     }
     let sorted = order::sorted(&values);
     let quantile = |p| order::quantile(&sorted, p);
     let median = order::median(&sorted);
     let mad = order::mad(&sorted, median);
     let slope = theil_sen::slope(&seconds, &values, &sorted, exact);
-    let at = |place: usize| index[place];
+    let at = |sorted_index: usize| index[sorted_index];
     let drift = cusum::drift(&values).map(|drift| Drift { since: drift.since.map(at), ..drift });
     Ok(Answer {
         count: values.len(),
@@ -222,23 +223,23 @@ pub fn analyze(series: Series<'_>, exact: bool) -> Result<Answer, Refusal> {
         robust_z: order::robust_z(&values),
         outliers: hampel::outliers(&values, mad).into_iter().map(at).collect(),
         drift,
-        anomalies: anomaly::find(&seconds, &values)
+        anomalies: anomaly::detect(&seconds, &values)
             .into_iter()
-            .map(|found| found.at(|place| times[index[place]]))
+            .map(|range| range.with_times(|sorted_index| times[index[sorted_index]]))
             .collect(),
     })
 }
 
-/// The values that are there, in the order of their times (equal times in the input's): their
-/// places in the input, seconds since the first, and the values.
-fn in_order(times: &[Timestamp], values: &[Option<f64>]) -> (Vec<usize>, Vec<f64>, Vec<f64>) {
-    let mut index: Vec<usize> = (0..values.len()).filter(|place| values[*place].is_some()).collect();
-    if !index.is_sorted_by_key(|place| times[*place]) {
-        index.sort_by_key(|place| times[*place]);
+/// The values without missing ones in order of time, values of the same time in the order of the input. Returns their
+/// indices in the input, their seconds since the first, and the values.
+fn sort_by_time(times: &[Timestamp], values: &[Option<f64>]) -> (Vec<usize>, Vec<f64>, Vec<f64>) {
+    let mut index: Vec<usize> = (0..values.len()).filter(|index| values[*index].is_some()).collect();
+    if !index.is_sorted_by_key(|index| times[*index]) {
+        index.sort_by_key(|index| times[*index]);
     }
-    let first = index.first().map_or(0, |place| times[*place].as_micros());
-    let seconds = index.iter().map(|place| (times[*place].as_micros() - first) as f64 / 1e6).collect();
-    let values = index.iter().filter_map(|place| values[*place]).collect();
+    let first = index.first().map_or(0, |index| times[*index].as_micros());
+    let seconds = index.iter().map(|index| (times[*index].as_micros() - first) as f64 / 1e6).collect();
+    let values = index.iter().filter_map(|index| values[*index]).collect();
     (index, seconds, values)
 }
 

@@ -12,22 +12,22 @@ use crate::{TaskContext, TaskError, Worker, WorkerConfig, consumer::SettlementCo
 
 #[derive(serde::Deserialize)]
 struct Step {
-    does: String,
+    action: String,
 }
 json_payload!(Step, "test.step");
 
-fn shut() -> Arc<Semaphore> {
+fn closed_gate() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(0))
 }
 
-/// A batch of these records, each named for what it does; `hold` waits for a permit of the gate.
+/// A batch whose records do these steps, with their indexes as ids. The step `hold` waits for a permit of the gate.
 fn attempt(steps: &[&str], stopped: &[&str], gate: &Arc<Semaphore>) -> BatchAttempt {
     let gate = Arc::clone(gate);
     let step = move |cx: TaskContext, step: Step| {
         let gate = Arc::clone(&gate);
         async move {
             assert!(cx.deadline().is_none(), "a record of a batch is a short task");
-            match step.does.as_str() {
+            match step.action.as_str() {
                 "succeed" => Ok(cx.id().to_string()),
                 "hold" => {
                     gate.acquire().await.unwrap().forget();
@@ -45,9 +45,13 @@ fn attempt(steps: &[&str], stopped: &[&str], gate: &Arc<Semaphore>) -> BatchAtte
     let tasks: Vec<_> = steps
         .iter()
         .enumerate()
-        .map(|(n, does)| NewTask {
+        .map(|(n, action)| NewTask {
             id: TaskId::parse(&format!("{n}")).unwrap(),
-            ..NewTask::new(kind.clone(), ContentType::Json, format!(r#"{{"does":"{does}"}}"#).into_bytes())
+            ..NewTask::new(
+                kind.clone(),
+                ContentType::Json,
+                format!(r#"{{"action":"{action}"}}"#).into_bytes(),
+            )
         })
         .collect();
     let body = Bytes::from(write_batch(&tasks).unwrap());
@@ -70,17 +74,17 @@ fn attempt(steps: &[&str], stopped: &[&str], gate: &Arc<Semaphore>) -> BatchAtte
     }
 }
 
-struct QuarantineRun(BatchAttempt);
+struct TestExecution(BatchAttempt);
 
-impl Task for QuarantineRun {
+impl Task for TestExecution {
     type Output = ();
 
     async fn run(self, cx: pool::TaskContext) {
-        self.0.run(cx).await;
+        self.0.execute(cx).await;
     }
 }
 
-type Running = (Pool<QuarantineRun, OnEnd<Box<dyn FnOnce(Ending<()>) + Send>>>, oneshot::Receiver<BatchEnd>);
+type Running = (Pool<TestExecution, OnEnd<Box<dyn FnOnce(Ending<()>) + Send>>>, oneshot::Receiver<BatchEnd>);
 
 fn start(attempt: BatchAttempt, deadline: Duration) -> Running {
     let config = PoolConfig {
@@ -94,29 +98,33 @@ fn start(attempt: BatchAttempt, deadline: Duration) -> Running {
     let pool = Pool::start(config, tokio::runtime::Handle::current()).unwrap();
     let (sender, ended) = oneshot::channel();
     let (records, ends) = (attempt.records.len(), attempt.ends.clone());
-    let tell: Box<dyn FnOnce(Ending<()>) + Send> =
+    let completion: Box<dyn FnOnce(Ending<()>) + Send> =
         Box::new(move |ending| drop(sender.send(BatchEnd::of(ending, records, &ends))));
     assert!(
-        pool.submit_detached(Spec::long("batch").deadline(deadline), QuarantineRun(attempt), OnEnd(tell))
-            .is_ok()
+        pool.submit_detached(
+            Spec::long("batch").deadline(deadline),
+            TestExecution(attempt),
+            OnEnd(completion)
+        )
+        .is_ok()
     );
     (pool, ended)
 }
 
-fn word(end: &AttemptEnd) -> String {
+fn describe(end: &AttemptEnd) -> String {
     match &end.outcome {
         Outcome::Done { output, .. } => output.json.get().to_owned(),
         Outcome::Retry { error, .. } => format!("retry: {error}"),
         Outcome::Dead { reason, error } => format!("{reason}: {error}"),
-        Outcome::PutOff { .. } => "put off".to_owned(),
+        Outcome::Defer { .. } => "deferred".to_owned(),
         other => format!("{other:?}"),
     }
 }
 
-async fn words(ended: oneshot::Receiver<BatchEnd>) -> Vec<String> {
+async fn ends_of(ended: oneshot::Receiver<BatchEnd>) -> Vec<String> {
     match ended.await.unwrap() {
-        BatchEnd::Apart(ends) => ends.iter().map(word).collect(),
-        BatchEnd::Back { ran } => vec![format!("back after {ran}")],
+        BatchEnd::Apart(ends) => ends.iter().map(describe).collect(),
+        BatchEnd::HandBack { executed } => vec![format!("handed back after {executed}")],
         BatchEnd::Abandon => vec!["abandoned".to_owned()],
     }
 }
@@ -124,9 +132,9 @@ async fn words(ended: oneshot::Receiver<BatchEnd>) -> Vec<String> {
 const LONG: Duration = Duration::from_secs(30);
 
 #[tokio::test(start_paused = true)]
-async fn every_record_comes_to_an_end_of_its_own() {
+async fn each_record_has_an_end_of_its_own() {
     let steps = ["succeed", "fail", "panic", "succeed", "reject", "succeed"];
-    let (_pool, ended) = start(attempt(&steps, &["3"], &shut()), LONG);
+    let (_pool, ended) = start(attempt(&steps, &["3"], &closed_gate()), LONG);
     let stopped = format!("{}: stopped by an operator", DeadReason::Stopped);
     let expected = [
         r#""0""#,
@@ -136,96 +144,102 @@ async fn every_record_comes_to_an_end_of_its_own() {
         "rejected: never",
         r#""5""#,
     ];
-    assert_eq!(words(ended).await, expected);
+    assert_eq!(ends_of(ended).await, expected);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_waits_for_the_record_that_runs_and_gives_the_pack_back_whole() {
-    let gate = shut();
+async fn a_shutdown_waits_for_the_running_record_and_hands_the_batch_back() {
+    let gate = closed_gate();
     let (pool, ended) = start(attempt(&["succeed", "hold", "succeed"], &[], &gate), LONG);
     tokio::task::yield_now().await;
     pool.begin_shutdown(Stop::Hard { grace: Duration::from_secs(2) });
     tokio::time::sleep(Duration::from_secs(1)).await;
     gate.add_permits(1);
-    assert_eq!(words(ended).await, ["back after 2"]);
+    assert_eq!(ends_of(ended).await, ["handed back after 2"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_record_that_outlives_the_grace_leaves_the_pack_to_the_broker() {
-    let (pool, ended) = start(attempt(&["hold", "succeed"], &[], &shut()), LONG);
+async fn a_batch_whose_record_outlives_the_grace_period_is_abandoned() {
+    let (pool, ended) = start(attempt(&["hold", "succeed"], &[], &closed_gate()), LONG);
     tokio::task::yield_now().await;
     pool.begin_shutdown(Stop::Hard { grace: Duration::from_secs(2) });
-    assert_eq!(words(ended).await, ["abandoned"]);
+    assert_eq!(ends_of(ended).await, ["abandoned"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_had_no_turn_in_time_goes_on_alone() {
-    let gate = shut();
+async fn records_that_did_not_start_before_the_deadline_are_deferred() {
+    let gate = closed_gate();
     let (_pool, ended) = start(attempt(&["succeed", "hold", "succeed", "succeed"], &[], &gate), LONG);
     tokio::time::sleep(LONG + Duration::from_secs(1)).await;
     gate.add_permits(1);
-    assert_eq!(words(ended).await, [r#""0""#, r#""1""#, "put off", "put off"]);
+    assert_eq!(ends_of(ended).await, [r#""0""#, r#""1""#, "deferred", "deferred"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_record_that_hangs_spends_an_attempt_and_costs_the_others_nothing() {
-    let (_pool, ended) = start(attempt(&["succeed", "fail", "hold", "succeed"], &[], &shut()), LONG);
-    assert_eq!(words(ended).await, [r#""0""#, "retry: it failed", "retry: the deadline passed", "put off"]);
+async fn a_record_that_hangs_spends_an_attempt_and_the_others_keep_their_ends() {
+    let (_pool, ended) = start(attempt(&["succeed", "fail", "hold", "succeed"], &[], &closed_gate()), LONG);
+    assert_eq!(
+        ends_of(ended).await,
+        [r#""0""#, "retry: it failed", "retry: the deadline passed", "deferred"]
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_record_that_hangs_counts_as_timed_out() {
-    let (_pool, ended) = start(attempt(&["hold"], &[], &shut()), LONG);
+async fn a_record_that_hangs_is_counted_as_a_timeout() {
+    let (_pool, ended) = start(attempt(&["hold"], &[], &closed_gate()), LONG);
     let BatchEnd::Apart(ends) = ended.await.unwrap() else { panic!("each record has an end") };
-    assert_eq!(ends.iter().map(|end| end.attempt).collect::<Vec<_>>(), [Some(TaskOutcome::Timeout)]);
+    assert_eq!(ends.iter().map(|end| end.counted_as).collect::<Vec<_>>(), [Some(TaskOutcome::Timeout)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_of_the_whole_pack_keeps_what_had_ended() {
-    let (pool, ended) = start(attempt(&["succeed", "hold", "succeed"], &[], &shut()), LONG);
+async fn a_stop_of_the_batch_keeps_the_ends_of_records_that_ran() {
+    let (pool, ended) = start(attempt(&["succeed", "hold", "succeed"], &[], &closed_gate()), LONG);
     tokio::task::yield_now().await;
     assert!(pool.stop(&"batch".into()));
     let stopped = format!("{}: stopped by an operator", DeadReason::Stopped);
-    assert_eq!(words(ended).await, [r#""0""#, stopped.as_str(), stopped.as_str()]);
+    assert_eq!(ends_of(ended).await, [r#""0""#, stopped.as_str(), stopped.as_str()]);
 }
 
 #[test]
-fn a_pack_that_was_not_begun_goes_on_as_its_cause_says() {
+fn the_end_of_a_batch_that_did_not_start_depends_on_the_cause() {
     let of = |cause| BatchEnd::of(Ending::NotStarted { cause }, 2, &AttemptEnds::default());
-    assert!(matches!(of(Cause::Shutdown), BatchEnd::Back { ran: 0 }));
+    assert!(matches!(of(Cause::Shutdown), BatchEnd::HandBack { executed: 0 }));
     let BatchEnd::Apart(ends) = of(Cause::Stopped) else { panic!("each record is stopped") };
     assert!(ends.iter().all(|end| matches!(end.outcome, Outcome::Dead { reason: DeadReason::Stopped, .. })));
-    let BatchEnd::Apart(ends) = of(Cause::Deadline) else { panic!("each record goes on alone") };
-    assert_eq!(ends.iter().map(word).collect::<Vec<_>>(), ["put off"; 2]);
+    let BatchEnd::Apart(ends) = of(Cause::Deadline) else { panic!("each record is deferred") };
+    assert_eq!(ends.iter().map(describe).collect::<Vec<_>>(), ["deferred"; 2]);
 }
 
 #[test]
-fn a_panic_of_the_pack_itself_is_each_missing_records_own() {
+fn a_panic_of_the_batch_counts_for_each_record_without_an_end() {
     let ends = AttemptEnds::default();
-    ends.push(AttemptEnd::untried(Outcome::PutOff { wait: Duration::ZERO }));
+    ends.push(AttemptEnd::not_started(Outcome::Defer { wait: Duration::ZERO }));
     let ending = Ending::Panicked { message: "boom".into() };
     let BatchEnd::Apart(ends) = BatchEnd::of(ending, 2, &ends) else { panic!("each record has an end") };
-    assert_eq!(ends.iter().map(word).collect::<Vec<_>>(), ["put off", "retry: the handler panicked: boom"]);
+    assert_eq!(
+        ends.iter().map(describe).collect::<Vec<_>>(),
+        ["deferred", "retry: the handler panicked: boom"]
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pack_whose_channel_died_goes_back_between_two_records() {
-    let gate = shut();
+async fn a_batch_whose_channel_dies_is_handed_back_between_two_records() {
+    let gate = closed_gate();
     let attempt = attempt(&["hold", "succeed"], &[], &gate);
     let generation = Arc::clone(&attempt.generation);
     let (_pool, ended) = start(attempt, LONG);
     tokio::task::yield_now().await;
     generation.end();
     gate.add_permits(1);
-    assert_eq!(words(ended).await, ["back after 1"]);
+    assert_eq!(ends_of(ended).await, ["handed back after 1"]);
 }
 
 #[test]
-fn a_record_is_found_while_its_pack_is_here() {
+fn a_record_is_found_while_its_batch_is_held() {
     let batches = RunningBatches::default();
-    let attempt = attempt(&["succeed"], &[], &shut());
-    batches.note(&attempt.records);
-    assert!(batches.hold("0") && !batches.hold("1"));
+    let attempt = attempt(&["succeed"], &[], &closed_gate());
+    batches.add(&attempt.records);
+    assert!(batches.contains_record("0") && !batches.contains_record("1"));
     drop(attempt);
-    assert!(!batches.hold("0"));
+    assert!(!batches.contains_record("0"));
 }

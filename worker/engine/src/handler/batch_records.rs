@@ -1,4 +1,4 @@
-//! The records of a batch, for a handler whose records say more together than each alone.
+//! The records of a batch, for handlers that combine the records of one batch.
 
 use std::{any::Any, sync::OnceLock};
 
@@ -6,23 +6,26 @@ use bytes::Bytes;
 
 use super::ContentType;
 
-/// All records of one batch, shared by the attempts at them.
+/// The payloads of all records of a batch, shared by the attempts at them.
 #[derive(Debug)]
 pub struct BatchRecords {
     bodies: Vec<(ContentType, Bytes)>,
-    known: OnceLock<Box<dyn Any + Send + Sync>>,
+    derived: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 impl BatchRecords {
-    /// The payloads of a batch, in its order.
+    /// `bodies` are the payloads of a batch, in its order.
     pub(crate) fn new(bodies: Vec<(ContentType, Bytes)>) -> Self {
-        Self { bodies, known: OnceLock::new() }
+        Self { bodies, derived: OnceLock::new() }
     }
 
-    /// What `read` makes of all of them, which only the first to ask does. A batch is of one kind, so all who
-    /// ask want the same.
-    pub fn known<T: Any + Send + Sync>(&self, read: impl FnOnce(&[(ContentType, Bytes)]) -> T) -> &T {
-        let known = self.known.get_or_init(|| Box::new(read(&self.bodies)));
-        known.downcast_ref().expect("one handler for one kind")
+    /// A value derived from all payloads. The first call computes it with `derive`, later calls return the same
+    /// value.
+    ///
+    /// # Panics
+    /// If two calls for the same batch ask for different types. All records of a batch have the same handler.
+    pub fn derived<T: Any + Send + Sync>(&self, derive: impl FnOnce(&[(ContentType, Bytes)]) -> T) -> &T {
+        let derived = self.derived.get_or_init(|| Box::new(derive(&self.bodies)));
+        derived.downcast_ref().expect("all records of a batch have the same handler")
     }
 }

@@ -1,4 +1,4 @@
-//! What a handler knows of the task it runs, and what it may ask for besides its output.
+//! The context that a handler receives with its payload.
 
 use std::sync::Arc;
 
@@ -16,7 +16,24 @@ use super::{
 };
 use crate::spans::AttemptSpan;
 
-/// Handed to every handler. Cheap to clone.
+/// The task that a handler runs, its cancellation token, and what the handler may do besides returning an output.
+///
+/// Every handler receives one. A clone refers to the same attempt.
+///
+/// ```
+/// # use garenne_worker::{TaskContext, TaskError};
+/// async fn resize(cx: TaskContext, images: Vec<String>) -> Result<usize, TaskError> {
+///     for (done, image) in images.iter().enumerate() {
+///         tokio::select! {
+///             () = async { /* resize one image */ drop(image) } => {}
+///             () = cx.token().cancelled() => return Err(TaskError::interrupted()),
+///         }
+///         cx.progress((done + 1) as f64 / images.len() as f64);
+///     }
+///     cx.follow_up("image.publish", &images)?;
+///     Ok(images.len())
+/// }
+/// ```
 #[derive(Clone)]
 pub struct TaskContext(Arc<Inner>);
 
@@ -31,13 +48,13 @@ struct Inner {
     traces: Traces,
 }
 
-/// What contexts of one worker share, and those of one batch.
+/// What the contexts of a worker have in common.
 #[derive(Clone, Default)]
 pub(crate) struct WorkerContext {
     pub(crate) routes: Arc<Routes>,
     pub(crate) progress: Arc<ProgressBoard>,
     pub(crate) traces: Traces,
-    /// The batch that the task is a record of, and its place in it.
+    /// The batch that the task is a record of, and the record's index.
     pub(crate) batch: Option<(Arc<BatchRecords>, usize)>,
 }
 
@@ -54,76 +71,88 @@ impl TaskContext {
         Self(Arc::new(Inner { envelope, worker, pool, follow_ups, progress, batch, span, traces }))
     }
 
-    /// The task's id: stable over retries and redeliveries.
+    /// The task's id. Retries and redeliveries of a task have the same id.
+    ///
+    /// A task that was published without an id gets a random one when it is delivered. Its retries keep that id, but
+    /// a redelivery gets another one.
     pub fn id(&self) -> &TaskId {
         &self.0.envelope.id
     }
 
-    /// The kind.
+    /// The task's kind.
     pub fn kind(&self) -> &Kind {
         &self.0.envelope.kind
     }
 
-    /// Which attempt this is, from 1.
+    /// The number of this attempt, from 1. Interrupted and deferred attempts do not count.
     pub fn attempt(&self) -> u32 {
         self.0.envelope.attempt + 1
     }
 
-    /// How many tasks stand between this one and one that somebody published; 0 for such a one.
+    /// The number of tasks between a published task and this one: 0 for a published task, 1 for its follow-ups,
+    /// and so on.
     pub fn depth(&self) -> u32 {
         self.0.envelope.depth
     }
 
-    /// The worker it runs on.
+    /// The name of the worker that runs the task.
     pub fn worker(&self) -> &str {
         &self.0.worker
     }
 
-    /// The group, if it belongs to one.
+    /// The task's group, if it belongs to one.
     pub fn group(&self) -> Option<&str> {
         self.0.envelope.group.as_deref()
     }
 
-    /// The trace this attempt belongs to, for requests it makes: `traceparent` and `tracestate`, or the
-    /// [`trace_id`](TraceContext::trace_id) for a log line. Nothing where the task came without one and
-    /// traces are off.
+    /// The trace context of this attempt, to pass on with requests (`traceparent` and `tracestate`) or to log
+    /// (its [`trace_id`](TraceContext::trace_id)).
+    ///
+    /// [`None`] if the task was published without a trace and tracing is off.
     pub fn trace(&self) -> Option<TraceContext> {
         self.0.span.context(&self.0.envelope)
     }
 
-    /// What makes spans.
+    /// Creates spans.
     pub fn traces(&self) -> &Traces {
         &self.0.traces
     }
 
-    /// Cancelled when a long task should stop: deadline, operator or shutdown. A short task's never is.
+    /// Cancelled when a long task is to stop: at its deadline, by an operator, or at shutdown. Never cancelled for
+    /// a short task.
     pub fn token(&self) -> &CancellationToken {
         self.0.pool.token()
     }
 
-    /// When the token will be cancelled for lack of time; a short task has no such moment.
+    /// When the token is cancelled because of the deadline. [`None`] for a short task.
     pub fn deadline(&self) -> Option<tokio::time::Instant> {
         self.0.pool.deadline()
     }
 
-    /// Starts another task once this one has succeeded. Answers its id.
+    /// Requests a follow-up: a task that is published once this one has succeeded. Returns its id.
     ///
-    /// It is published after the sinks accepted this task's result and confirmed before this task is
-    /// acked, so it is never lost, and an attempt that fails starts nothing. Its id follows from this
-    /// task's, the kind and how many of that kind were asked for before: when this task is delivered
-    /// again, the same handler starts the same tasks. (A task that was published without an id gets a
-    /// new one with each delivery, and so do its follow-ups.) It belongs to the same group and trace.
+    /// Follow-ups are published after the sinks stored this task's result, and confirmed before this task is
+    /// acked. So none is lost, and an attempt that fails publishes none. A follow-up belongs to the same group
+    /// and trace.
+    ///
+    /// The id is derived from this task's id, the kind, and the number of earlier follow-ups of that kind. If this
+    /// task is delivered again, a deterministic handler therefore requests the same tasks again. (A task that was
+    /// published without an id gets a new one with each delivery, and so do its follow-ups.)
     ///
     /// # Errors
-    /// A rejection: a kind that no lane takes, a payload that is no JSON or larger than
-    /// `max_payload`, more than [`FollowUps::MOST`] of them, deeper than [`FollowUps::DEEPEST`], or asked for
-    /// when the task had ended.
+    /// A [rejection](TaskError::reject) if
+    /// - no lane takes `kind`,
+    /// - `payload` cannot be serialized as JSON or is larger than `max_payload`,
+    /// - this task has [`FollowUps::MAX_COUNT`] follow-ups already,
+    /// - this task's [depth](Self::depth) is [`FollowUps::MAX_DEPTH`] already, or
+    /// - the handler has returned.
     pub fn follow_up(&self, kind: &str, payload: &impl Serialize) -> Result<TaskId, TaskError> {
         self.0.follow_ups.add(&self.0.envelope, kind, None, payload)
     }
 
-    /// The same with an id of its own choice, for what several tasks may notice and only one should
-    /// start: tasks of one id have one effect.
+    /// Requests a follow-up with an id of the handler's choice.
+    ///
+    /// For work that several tasks may request and that must happen once: tasks with the same id have one effect.
     ///
     /// # Errors
     /// As [`follow_up`](Self::follow_up).
@@ -136,19 +165,21 @@ impl TaskContext {
         self.0.follow_ups.add(&self.0.envelope, kind, Some(id), payload)
     }
 
-    /// Says how much is done, from 0 to 1, for the admin port's `/pool` and `garenne status --worker`.
-    /// Cheap enough to be called in a loop; nothing is sent anywhere.
+    /// Reports the fraction of the work that is done, from 0 to 1. Shown by the admin port's `/pool` and by
+    /// `garenne status --worker`.
+    ///
+    /// Values outside the range are clamped, NaN counts as 0. A report is one atomic store and may be made in a
+    /// loop.
     pub fn progress(&self, done: f64) {
         self.0.progress.report(done);
     }
 
-    /// All records of the batch message that the task is a record of, and the task's index among them. None if the
-    /// task is a message of its own.
+    /// The records of the batch that this task came in, and its own index. [`None`] if it was a message of its own.
     pub fn batch_records(&self) -> Option<(&BatchRecords, usize)> {
-        self.0.batch.as_ref().map(|(batch_records, place)| (&**batch_records, *place))
+        self.0.batch.as_ref().map(|(records, index)| (&**records, *index))
     }
 
-    /// The follow-ups; none can be added afterwards.
+    /// Takes the requested follow-ups. Later requests fail.
     pub(crate) fn take_follow_ups(&self) -> Vec<NewTask> {
         self.0.follow_ups.take()
     }

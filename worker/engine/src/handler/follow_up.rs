@@ -1,8 +1,8 @@
-//! Tasks that a task starts: gathered while it runs, published by the settler when it succeeded.
+//! Follow-ups: tasks that a task requests while it runs. The settler publishes them once it has succeeded.
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use garenne_common::config::Lanes;
@@ -11,11 +11,11 @@ use serde::Serialize;
 
 use super::TaskError;
 
-/// What follow-ups are checked against before they are promised.
+/// The lanes and the size limit that follow-ups are checked against.
 #[derive(Debug)]
 pub(crate) struct Routes {
     pub(crate) lanes: Lanes,
-    /// Bytes; what is larger would be a dead letter at its first worker.
+    /// The maximum size of a payload, in bytes. A larger task would become a dead letter at its first worker.
     pub(crate) max_payload: usize,
 }
 
@@ -25,30 +25,37 @@ impl Default for Routes {
     }
 }
 
-/// The follow-ups of one attempt.
+/// The follow-ups of one attempt, and their limits.
+///
+/// Handlers request follow-ups with [`TaskContext::follow_up`](super::TaskContext::follow_up).
 pub struct FollowUps {
     routes: Arc<Routes>,
-    /// None once they are on their way: what comes later would be lost.
-    gathered: Mutex<Option<Gathered>>,
+    /// [`None`] after the attempt has ended: a later request would be lost.
+    requested: Mutex<Option<Requested>>,
 }
 
 #[derive(Default)]
-struct Gathered {
+struct Requested {
     tasks: Vec<NewTask>,
-    of_kind: HashMap<String, usize>,
+    count_by_kind: HashMap<String, usize>,
 }
 
 impl FollowUps {
-    /// Most follow-ups of one task.
-    pub const MOST: usize = 1000;
-    /// Most generations after a task that somebody published: tasks that start each other in a circle
-    /// come to an end.
-    pub const DEEPEST: u32 = 8;
+    /// The maximum number of follow-ups of one task.
+    pub const MAX_COUNT: usize = 1000;
+    /// The maximum [depth](super::TaskContext::depth) of a follow-up. Ends tasks that request each other in a
+    /// cycle.
+    pub const MAX_DEPTH: u32 = 8;
 
     pub(crate) fn new(routes: Arc<Routes>) -> Self {
-        Self { routes, gathered: Mutex::new(Some(Gathered::default())) }
+        Self { routes, requested: Mutex::new(Some(Requested::default())) }
     }
 
+    /// Adds a follow-up. Its id is `id`, or derived from the parent's id, the kind and the number of earlier
+    /// follow-ups of that kind.
+    ///
+    /// # Errors
+    /// See [`TaskContext::follow_up`](super::TaskContext::follow_up).
     pub(crate) fn add(
         &self,
         parent: &Envelope,
@@ -56,11 +63,11 @@ impl FollowUps {
         id: Option<TaskId>,
         payload: &impl Serialize,
     ) -> Result<TaskId, TaskError> {
-        let refused = |why: String| TaskError::reject(format!("follow-up {kind:?}: {why}"));
+        let refused = |problem: String| TaskError::reject(format!("follow-up {kind:?}: {problem}"));
         let parsed = Kind::parse(kind).map_err(|error| refused(error.to_string()))?;
-        if parent.depth >= Self::DEEPEST {
-            let why = format!("this task is {} follow-ups deep already, the limit", parent.depth);
-            return Err(refused(why));
+        if parent.depth >= Self::MAX_DEPTH {
+            let (depth, max) = (parent.depth + 1, Self::MAX_DEPTH);
+            return Err(refused(format!("its depth would be {depth}, the maximum is {max}")));
         }
         if self.routes.lanes.taking(kind).is_none() {
             return Err(refused("no lane takes this kind".into()));
@@ -70,26 +77,30 @@ impl FollowUps {
         if body.len() > max {
             return Err(refused(format!("the payload has {} bytes, max_payload allows {max}", body.len())));
         }
-        let mut gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(Gathered { tasks, of_kind }) = gathered.as_mut() else {
+        let mut requested = self.requested();
+        let Some(Requested { tasks, count_by_kind }) = requested.as_mut() else {
             return Err(refused("the task has ended".into()));
         };
-        if tasks.len() >= Self::MOST {
-            return Err(refused(format!("a task may start {} at most", Self::MOST)));
+        if tasks.len() >= Self::MAX_COUNT {
+            return Err(refused(format!("a task may have at most {} follow-ups", Self::MAX_COUNT)));
         }
         let id = id.unwrap_or_else(|| {
-            let ordinal = of_kind.entry(kind.to_owned()).or_default();
-            let id = TaskId::derived(&parent.id, &format!("{kind}/{ordinal}"));
-            *ordinal += 1;
+            let index = count_by_kind.entry(kind.to_owned()).or_default();
+            let id = TaskId::derived(&parent.id, &format!("{kind}/{index}"));
+            *index += 1;
             id
         });
         tasks.push(NewTask::following(parent, id.clone(), parsed, body));
         Ok(id)
     }
 
+    /// Takes the follow-ups and ends the attempt: later requests fail.
     pub(crate) fn take(&self) -> Vec<NewTask> {
-        let mut gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner);
-        gathered.take().map(|gathered| gathered.tasks).unwrap_or_default()
+        self.requested().take().map(|requested| requested.tasks).unwrap_or_default()
+    }
+
+    fn requested(&self) -> MutexGuard<'_, Option<Requested>> {
+        self.requested.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -102,7 +113,7 @@ mod tests {
     use super::*;
     use crate::{
         TaskContext, TaskError, Worker, WorkerConfig, json_payload,
-        testing::{TestWorker, Verdict},
+        testing::{TestOutcome, TestWorker},
     };
 
     /// Starts `count` follow-ups and then fails if `fail` is set.
@@ -139,67 +150,74 @@ mod tests {
         NewTask { id: TaskId::parse(id).unwrap(), ..task }
     }
 
-    async fn started(task: &NewTask) -> Vec<NewTask> {
+    async fn follow_ups_of(task: &NewTask) -> Vec<NewTask> {
         match worker(Size::mib(4)).run_task(task).await {
-            Verdict::Done(output) => output.follow_ups,
+            TestOutcome::Done(output) => output.follow_ups,
             other => panic!("{other:?}"),
         }
     }
 
-    async fn refused(task: &NewTask) -> String {
+    async fn rejection_of(task: &NewTask) -> String {
         match worker(Size::mib(1)).run_task(task).await {
-            Verdict::Dead(DeadReason::Rejected, error) => error,
+            TestOutcome::Dead(DeadReason::Rejected, error) => error,
             other => panic!("{other:?}"),
         }
     }
 
     #[tokio::test]
-    async fn a_task_that_runs_again_starts_the_same_tasks() {
+    async fn a_task_that_runs_again_requests_the_same_follow_ups() {
         let mut parent = task("p", &json!({"kind": "bench.noop", "payload": {}, "count": 2}));
         parent.group = Some("g".into());
         parent.trace = TraceContext::parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", None);
-        let first = started(&parent).await;
-        let again = started(&parent).await;
+        let first = follow_ups_of(&parent).await;
+        let again = follow_ups_of(&parent).await;
         let ids = |tasks: &[NewTask]| tasks.iter().map(|task| task.id.clone()).collect::<Vec<_>>();
         assert_eq!(ids(&first), ids(&again));
         assert_ne!(first[0].id, first[1].id);
         assert_eq!(first[0].parent, Some((parent.id.clone(), 1)));
         assert_eq!((first[0].group.as_deref(), &first[0].trace), (Some("g"), &parent.trace));
-        let other = started(&task("q", &json!({"kind": "bench.noop", "payload": {}, "count": 2}))).await;
+        let other =
+            follow_ups_of(&task("q", &json!({"kind": "bench.noop", "payload": {}, "count": 2}))).await;
         assert!(ids(&other).iter().all(|id| !ids(&first).contains(id)));
     }
 
     #[tokio::test]
-    async fn an_attempt_that_fails_starts_nothing() {
+    async fn a_failed_attempt_has_no_follow_ups() {
         let parent = task("p", &json!({"kind": "bench.noop", "payload": {}, "fail": true}));
-        assert!(matches!(worker(Size::mib(4)).run_task(&parent).await, Verdict::Retry(_)));
+        assert!(matches!(worker(Size::mib(4)).run_task(&parent).await, TestOutcome::Retry(_)));
     }
 
     #[tokio::test]
-    async fn what_nobody_could_run_is_refused_at_once() {
+    async fn invalid_follow_ups_are_rejected_when_requested() {
         let follow = |kind: &str| task("p", &json!({"kind": kind, "payload": {}}));
-        assert_eq!(refused(&follow("odd.kind")).await, "follow-up \"odd.kind\": no lane takes this kind");
         assert_eq!(
-            refused(&follow("a b")).await,
+            rejection_of(&follow("odd.kind")).await,
+            "follow-up \"odd.kind\": no lane takes this kind"
+        );
+        assert_eq!(
+            rejection_of(&follow("a b")).await,
             "follow-up \"a b\": kind \"a b\" may hold only letters, digits, '.', '_' and '-'"
         );
         let many = task("p", &json!({"kind": "bench.noop", "payload": {}, "count": 1001}));
-        assert_eq!(refused(&many).await, "follow-up \"bench.noop\": a task may start 1000 at most");
+        assert_eq!(
+            rejection_of(&many).await,
+            "follow-up \"bench.noop\": a task may have at most 1000 follow-ups"
+        );
         let large = task("p", &json!({"kind": "bench.noop", "payload": "x".repeat(1 << 20)}));
         assert_eq!(
-            refused(&large).await,
+            rejection_of(&large).await,
             "follow-up \"bench.noop\": the payload has 1048578 bytes, max_payload allows 1048576"
         );
         let mut deep = follow("bench.noop");
         deep.parent = Some((TaskId::parse("g").unwrap(), 8));
         assert_eq!(
-            refused(&deep).await,
-            "follow-up \"bench.noop\": this task is 8 follow-ups deep already, the limit"
+            rejection_of(&deep).await,
+            "follow-up \"bench.noop\": its depth would be 9, the maximum is 8"
         );
     }
 
     #[tokio::test]
-    async fn after_the_end_nothing_can_be_started() {
+    async fn a_follow_up_requested_after_the_attempt_ended_is_rejected() {
         let follow_ups = FollowUps::new(Arc::default());
         follow_ups.take();
         let envelope = crate::testing::finished("t", "{}").envelope;

@@ -1,4 +1,4 @@
-//! What a handler gives back.
+//! The output of a handler.
 
 use std::sync::Arc;
 
@@ -9,52 +9,56 @@ use time::OffsetDateTime;
 
 use super::TaskError;
 
-/// The result of a task: JSON, and the readings that a relational sink stores as rows.
+/// The result of a task.
+///
+/// Handlers may return any [`Serialize`] type instead; see [`IntoOutput`]. `Output` itself is for results with
+/// [`rows`](Self::rows).
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// The JSON, already written.
+    /// The result as serialized JSON. It is what sinks store and what replies contain.
     pub json: Box<RawValue>,
-    /// Readings to store, keyed by device, metric and time.
+    /// Readings that the Postgres sink stores as rows. Device, metric and time identify a reading.
     pub rows: Vec<ReadingRow>,
-    /// The tasks that the handler asked for with [`follow_up`](super::TaskContext::follow_up); filled in
-    /// when it has returned.
+    /// The tasks that the handler requested with [`follow_up`](super::TaskContext::follow_up). Set by the worker
+    /// after the handler has returned; what a handler writes here is discarded.
     pub follow_ups: Vec<NewTask>,
 }
 
-/// A reading as it is stored.
+/// A sensor reading, as stored by the Postgres sink.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReadingRow {
-    /// The device.
+    /// The device that measured it.
     pub device: Arc<str>,
-    /// The metric.
+    /// The metric, such as `temperature`.
     pub metric: Arc<str>,
-    /// When it was measured; microseconds count.
+    /// When it was measured, stored with microseconds.
     pub time: OffsetDateTime,
     /// The calibrated value.
     pub value: f64,
-    /// Its unit.
+    /// The unit of [`value`](Self::value).
     pub unit: Option<&'static str>,
-    /// The value as it arrived; nothing for a derived one, which never contradicts what is stored and gives
-    /// way to a measured one.
+    /// The value before calibration. [`None`] for a derived reading, which never conflicts with a stored one and
+    /// is replaced by a measured one.
     pub raw: Option<f64>,
     /// Quality flags.
     pub quality: Vec<&'static str>,
-    /// For a derived one: metric and value of the reading of another task that it was made from, of the
-    /// same device and time. Where that is stored with another value, this one is not stored.
+    /// For a derived reading: metric and value of a reading of another task that it was computed from, of the same
+    /// device and time. If that reading is stored with another value, the derived one is not stored.
     pub partner: Option<(Arc<str>, f64)>,
 }
 
 impl Output {
-    /// Only JSON.
+    /// An output of JSON only.
     ///
     /// # Errors
-    /// A rejection when the value cannot be written as JSON.
+    /// A [rejection](TaskError::reject) if `value` cannot be serialized as JSON.
     pub fn json(value: &impl Serialize) -> Result<Self, TaskError> {
-        let json = to_raw_value(value).map_err(|e| TaskError::reject(format!("output is no JSON: {e}")))?;
+        let json = to_raw_value(value)
+            .map_err(|error| TaskError::reject(format!("the output cannot be serialized: {error}")))?;
         Ok(Self { json, rows: Vec::new(), follow_ups: Vec::new() })
     }
 
-    /// Adds readings to store.
+    /// Sets the readings to store.
     #[must_use]
     pub fn with_rows(mut self, rows: Vec<ReadingRow>) -> Self {
         self.rows = rows;
@@ -62,12 +66,12 @@ impl Output {
     }
 }
 
-/// Anything a handler may return.
+/// A type that a handler can return: [`Output`], or any [`Serialize`] type, which becomes the output's JSON.
 pub trait IntoOutput {
-    /// Converts.
+    /// Converts the value into an output.
     ///
     /// # Errors
-    /// A rejection when the value cannot be written as JSON.
+    /// A [rejection](TaskError::reject) if the value cannot be serialized as JSON.
     fn into_output(self) -> Result<Output, TaskError>;
 }
 

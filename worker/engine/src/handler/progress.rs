@@ -1,4 +1,4 @@
-//! How far running tasks are, as they say themselves.
+//! The progress that running tasks report.
 
 use std::{
     collections::HashMap,
@@ -8,12 +8,12 @@ use std::{
     },
 };
 
-/// Reports of running tasks, by id.
+/// The latest report of each running task, by task id.
 #[derive(Default)]
 pub(crate) struct ProgressBoard(Mutex<HashMap<Arc<str>, Arc<AtomicU64>>>);
 
 impl ProgressBoard {
-    /// How much of a task is done, from 0 to 1; none where it has not said.
+    /// The fraction of a task that is done, from 0 to 1. [`None`] if it has not reported.
     pub(crate) fn done(&self, id: &str) -> Option<f64> {
         self.tasks().get(id).map(|done| f64::from_bits(done.load(Ordering::Relaxed)))
     }
@@ -23,7 +23,8 @@ impl ProgressBoard {
     }
 }
 
-/// One task's way to the board; its report goes with it. Takes no lock after the first report.
+/// Reports the progress of one attempt. Takes a lock only for the first report, and removes the report when
+/// dropped.
 pub(crate) struct ProgressReporter {
     board: Arc<ProgressBoard>,
     id: Arc<str>,
@@ -36,23 +37,23 @@ impl ProgressReporter {
     }
 
     pub(crate) fn report(&self, done: f64) {
-        // A NaN says nothing; `clamp` would keep it.
+        // `clamp` returns NaN for NaN.
         let done = if done.is_nan() { 0.0 } else { done.clamp(0.0, 1.0) };
-        let place = self.done.get_or_init(|| {
-            let place = Arc::default();
-            self.board.tasks().insert(Arc::clone(&self.id), Arc::clone(&place));
-            place
+        let slot = self.done.get_or_init(|| {
+            let slot = Arc::default();
+            self.board.tasks().insert(Arc::clone(&self.id), Arc::clone(&slot));
+            slot
         });
-        place.store(done.to_bits(), Ordering::Relaxed);
+        slot.store(done.to_bits(), Ordering::Relaxed);
     }
 }
 
 impl Drop for ProgressReporter {
     fn drop(&mut self) {
-        let Some(place) = self.done.get() else { return };
+        let Some(slot) = self.done.get() else { return };
         let mut tasks = self.board.tasks();
-        // Another run of the same task may have taken the place since.
-        if tasks.get(&self.id).is_some_and(|known| Arc::ptr_eq(known, place)) {
+        // Another attempt at the same task may have replaced the slot.
+        if tasks.get(&self.id).is_some_and(|known| Arc::ptr_eq(known, slot)) {
             tasks.remove(&self.id);
         }
     }
@@ -63,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_goes_with_its_task_and_no_other() {
+    fn a_report_is_removed_with_its_attempt_and_not_with_another() {
         let board = Arc::new(ProgressBoard::default());
         let first = ProgressReporter::new(Arc::clone(&board), "t".into());
         assert_eq!(board.done("t"), None);

@@ -1,38 +1,30 @@
-//! A lane's pipeline for batches: one delivery, one place in the pool, and a settlement for each record.
+//! Batches in the pipeline: one delivery and one place in the pool, and a settlement for each record.
 
-use std::{
-    collections::VecDeque,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::sync::Arc;
 
 use garenne_common::{shutdown::Settlement, telemetry::metrics::TaskOutcome};
 use garenne_pool::{Ending, Spec};
-use garenne_protocol::task::{DeadReason, Envelope};
+use garenne_protocol::task::Envelope;
 
-use super::{
-    InFlight, LanePipeline, QuarantineRun, Quarantined, Ready, SUSPICIOUS_DEATHS, SUSPICIOUS_RETURNS,
-};
+use super::{ExecutionCompletion, LanePipeline, QuarantineRun, Ready};
 use crate::{
     batch::{AttemptEnds, BatchAttempt, BatchEnd, Record},
-    consumer::Delivery,
     execution::Execution,
-    fleet::DirectiveEffect,
     registry::Entry,
-    spans::AttemptSpan,
+    settlement::InFlight,
 };
 
-/// A batch's half that stays with us while the pool runs its records.
-pub(crate) struct InFlightBatch {
+/// The completion of a batch.
+pub(crate) struct BatchCompletion {
     pub(super) pipeline: Arc<LanePipeline>,
-    delivery: Delivery,
+    batch: InFlight,
     records: Arc<[Record]>,
     entry: Arc<Entry>,
     ends: AttemptEnds,
     run: Option<QuarantineRun>,
 }
 
-impl InFlightBatch {
+impl BatchCompletion {
     pub(super) fn complete(mut self, ending: Ending<()>) {
         let (pipeline, run) = (Arc::clone(&self.pipeline), self.run.take());
         pipeline.end_run(run, move || self.settle(ending));
@@ -41,178 +33,89 @@ impl InFlightBatch {
     fn settle(self, ending: Ending<()>) {
         match BatchEnd::of(ending, self.records.len(), &self.ends) {
             BatchEnd::Apart(ends) => {
-                let Self { pipeline, delivery, records, entry, .. } = self;
-                let settler = Arc::clone(&pipeline.settler);
-                for ((delivery, record), end) in shares(delivery, &records).zip(ends) {
-                    let (envelope, span) = (Arc::clone(&record.envelope), record.span.clone());
-                    let envelope = match end.attempt {
-                        // It hung once: it must not hold a place without end when it runs alone.
-                        Some(TaskOutcome::Timeout) => {
-                            let timeout = Some(envelope.timeout.unwrap_or(pipeline.pack_time));
-                            Arc::new(Envelope { timeout, ..Envelope::clone(&envelope) })
-                        }
-                        _ => envelope,
-                    };
-                    settler.settle(&pipeline.lane, delivery, envelope, &entry, end, span);
+                let Self { pipeline, batch, records, entry, .. } = self;
+                for (mut task, end) in records_of(batch, &records).zip(ends) {
+                    if end.counted_as == Some(TaskOutcome::Timeout) {
+                        // As a message of its own the record would be a short task without a deadline, and
+                        // could hang forever.
+                        let timeout = Some(task.envelope.timeout.unwrap_or(pipeline.batch_deadline));
+                        task.envelope = Arc::new(Envelope { timeout, ..Envelope::clone(&task.envelope) });
+                    }
+                    pipeline.settler.settle(task, &entry, end);
                 }
             }
-            BatchEnd::Back { ran } => self.hand_back(ran),
+            BatchEnd::HandBack { executed } => self.hand_back(executed),
             BatchEnd::Abandon => {
                 self.entry.metrics.counted(TaskOutcome::Interrupted);
                 self.records.iter().for_each(|record| record.span.end(Settlement::Abandoned, None));
-                self.delivery.settle(Settlement::Abandoned);
+                self.batch.delivery.settle(Settlement::Abandoned);
             }
         }
     }
 
-    /// Whether its settlement can still reach the broker.
+    /// Whether a settlement can still reach the broker.
     pub(super) fn alive(&self) -> bool {
-        self.delivery.alive()
+        self.batch.delivery.alive()
     }
 
-    /// Gives all of it back, and with it the results of those that ran.
-    pub(super) fn hand_back(mut self, ran: usize) {
-        (0..ran).for_each(|_| self.entry.metrics.counted(TaskOutcome::Interrupted));
+    /// Hands the batch back as a whole and discards the results of the `executed` records that ran.
+    pub(super) fn hand_back(mut self, executed: usize) {
+        (0..executed).for_each(|_| self.entry.metrics.counted(TaskOutcome::Interrupted));
         self.records.iter().for_each(|record| record.span.end(Settlement::Requeued, None));
         let (pipeline, run) = (Arc::clone(&self.pipeline), self.run.take());
-        pipeline.end_run(run, move || drop(self.delivery));
+        pipeline.end_run(run, move || drop(self.batch));
     }
 }
 
-/// A share of the batch's delivery for each of its records.
-fn shares(delivery: Delivery, records: &[Record]) -> impl Iterator<Item = (Delivery, &Record)> {
+/// Divides a batch into its records. Each has a share of the batch's delivery, which is settled once all shares
+/// are.
+pub(super) fn records_of(batch: InFlight, records: &[Record]) -> impl Iterator<Item = InFlight> {
+    let InFlight { lane, delivery, .. } = batch;
     let payloads = records.iter().map(|record| record.payload.clone());
-    delivery.split(payloads).zip(records)
+    delivery.split(payloads).zip(records).map(move |(delivery, record)| {
+        let (lane, envelope) = (Arc::clone(&lane), Arc::clone(&record.envelope));
+        InFlight { lane, delivery, envelope, span: record.span.clone() }
+    })
 }
 
 impl LanePipeline {
-    /// Takes a batch. As a whole it can only be malformed; whatever else keeps its records from running
-    /// is said of each of them.
-    pub(super) fn read_pack(
+    pub(super) fn prepare_batch(
         self: &Arc<Self>,
-        delivery: Delivery,
-        batch: Arc<Envelope>,
-        now: SystemTime,
-    ) -> Option<Ready> {
-        let mut records = match Record::read_all(&batch, &delivery.body, &self.spans) {
-            Ok(records) => records,
-            Err(bad) => {
-                let error = bad.to_string();
-                let span = AttemptSpan::default();
-                self.settler.dead(&self.lane, delivery, Some(batch), DeadReason::Malformed, error, &span);
-                return None;
-            }
-        };
-        if delivery.redelivered {
-            records.retain(|record| !self.settler.redeliveries.has_succeeded(&record.envelope.id));
-            if records.is_empty() {
-                delivery.settle(Settlement::Acked);
-                return None;
-            }
-        }
-        if batch.expired(now) {
-            self.all_dead(delivery, &records, DeadReason::Expired, "expired before it started");
-            return None;
-        }
-        let paused = match self.member.directives().effect_on(&batch, now) {
-            Some(DirectiveEffect::Deferred(wait)) => Some(wait),
-            // A stop is said of each record when its turn comes.
-            Some(DirectiveEffect::Stopped) | None => None,
-        };
-        if let Some(wait) = paused.or_else(|| batch.due_in(now)) {
-            self.settler.put_off(&self.lane, delivery, &batch, wait);
-            return None;
-        }
-        let entry = self.registry.get(batch.kind.as_str()).cloned();
-        if self.quarantine {
-            let (this, suspect) = (Arc::clone(self), Quarantined::Pack(batch, Arc::from(records)));
-            self.settler.tracker.spawn(async move { this.quarantined(delivery, suspect, entry).await });
-            return None;
-        }
-        let Some(entry) = entry else {
-            let error = format!("no handler for kind {:?}", batch.kind.as_str());
-            self.all_dead(delivery, &records, DeadReason::UnknownKind, &error);
-            return None;
-        };
-        if entry.options.deadline.is_some() {
-            // A long task needs a place, a deadline and a delivery of its own. Through the ladder: the
-            // lane's own queue may be full of batches that wait for room in it.
-            for (delivery, record) in shares(delivery, &records) {
-                self.settler.put_off(&self.lane, delivery, &record.envelope, Duration::ZERO);
-            }
-            return None;
-        }
-        let records = Arc::from(records);
-        if batch.delivery_count >= SUSPICIOUS_RETURNS {
-            let this = Arc::clone(self);
-            self.settler
-                .tracker
-                .spawn(async move { this.examine_batch(delivery, batch, records, entry).await });
-            return None;
-        }
-        Some(self.ready_pack(delivery, batch, records, entry, None))
-    }
-
-    /// Takes a batch with a record that may crash its worker.
-    async fn examine_batch(
-        self: Arc<Self>,
-        delivery: Delivery,
-        batch: Arc<Envelope>,
-        records: Arc<[Record]>,
-        entry: Arc<Entry>,
-    ) {
-        if self.member.recent_crashes().await >= SUSPICIOUS_DEATHS {
-            return self.settler.quarantine(&self.lane, delivery, &batch);
-        }
-        let ready = self.ready_pack(delivery, batch, records, entry, None);
-        self.enter(VecDeque::from([ready])).await;
-    }
-
-    pub(super) fn ready_pack(
-        self: &Arc<Self>,
-        delivery: Delivery,
-        batch: Arc<Envelope>,
+        batch: InFlight,
         records: Arc<[Record]>,
         entry: Arc<Entry>,
         run: Option<QuarantineRun>,
     ) -> Ready {
-        // Long as the pool sees it, so that a stop reaches it between two records.
-        let mut spec = Spec::long(batch.id.shared()).deadline(self.pack_time);
+        // A long task to the pool, so that a cancellation can take effect between two records.
+        let mut spec = Spec::long(batch.envelope.id.shared()).deadline(self.batch_deadline);
         if entry.options.cpu_bound {
             spec = spec.on_threads();
         }
-        if let Some(group) = &batch.group {
+        if let Some(group) = &batch.envelope.group {
             spec = spec.group(group.as_str());
         }
-        self.batches.note(&records);
-        self.member.track_grouped(&batch);
+        self.batches.add(&records);
+        self.member.track_grouped(&batch.envelope);
         let ends = AttemptEnds::default();
         let attempt = BatchAttempt {
             entry: Arc::clone(&entry),
             worker: Arc::clone(&self.worker),
             worker_context: self.worker_context.clone(),
             records: Arc::clone(&records),
-            generation: delivery.generation(),
+            generation: batch.delivery.generation(),
             directives: Arc::clone(self.member.directives()),
             ends: ends.clone(),
         };
-        let job =
-            InFlight::Pack(InFlightBatch { pipeline: Arc::clone(self), delivery, records, entry, ends, run });
-        (spec, Execution::Pack(attempt), job)
+        let pipeline = Arc::clone(self);
+        let completion = BatchCompletion { pipeline, batch, records, entry, ends, run };
+        (spec, Execution::Batch(attempt), ExecutionCompletion::Batch(completion))
     }
 
-    pub(super) fn all_dead(&self, delivery: Delivery, records: &[Record], reason: DeadReason, error: &str) {
-        for (delivery, record) in shares(delivery, records) {
-            let envelope = Some(Arc::clone(&record.envelope));
-            self.settler.dead(&self.lane, delivery, envelope, reason, error.to_owned(), &record.span);
-        }
-    }
-
-    /// Takes a batch apart, so that each record is judged by its own runs.
-    pub(super) fn quarantine_all(&self, delivery: Delivery, batch: &Envelope, records: &[Record]) {
-        let lane = batch.lane.as_deref().map_or_else(|| Arc::clone(&self.lane), Arc::from);
-        for (delivery, record) in shares(delivery, records) {
-            self.settler.quarantine(&lane, delivery, &record.envelope);
+    /// Quarantines each record of a batch as a message of its own, so that each is judged by its own runs.
+    pub(super) fn quarantine_records(&self, batch: InFlight, records: &[Record]) {
+        let lane = batch.envelope.lane.as_deref().map_or_else(|| Arc::clone(&self.lane), Arc::from);
+        for record in records_of(InFlight { lane, ..batch }, records) {
+            self.settler.quarantine(record);
         }
     }
 }

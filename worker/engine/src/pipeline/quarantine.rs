@@ -1,12 +1,12 @@
-//! The quarantine: tasks that came back from crashed workers run here alone, one at a time.
+//! The quarantine: tasks that were redelivered while workers crashed run here alone, one at a time.
 //!
-//! Before a run its worker writes its incarnation to the lifecycle log, and after it that the run is
-//! over. A task that comes back is asked for its last run: only if exactly that worker crashed does the
-//! run count against it. The mark is a record of its own and not a header of the task, because only the
-//! broker decides which worker gets a marked copy.
+//! Before a run, the worker writes `run-started` with the task's id and its own incarnation to the lifecycle
+//! stream, and `run-ended` after it. When a task is redelivered, the worker that receives it looks up the last
+//! run: it counts against the task only if the worker of exactly that run crashed. The mark is a record in the
+//! stream and not a header of the task, because with two workers the broker never delivers a marked copy to the
+//! worker that marked it.
 
 use std::{
-    collections::VecDeque,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -15,176 +15,148 @@ use garenne_pool::Phase;
 use garenne_protocol::task::{DeadReason, Envelope, TaskId, WorkerIncarnation, epoch_ms};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::LanePipeline;
-use crate::{batch::Record, consumer::Delivery, registry::Entry};
+use super::{Admitted, LanePipeline};
+use crate::{consumer::Delivery, registry::Entry, settlement::InFlight};
 
-/// Runs alone that ended with the crash of their worker.
-const POISONOUS_RUNS: u32 = 2;
-/// How long a task is handed on whose kind no worker of the fleet has. Its workers may just be restarted,
-/// perhaps because they crashed over it: orchestrators wait up to five minutes between two restarts.
+/// Crashed runs in the quarantine after which a task is dead-lettered as poison.
+const POISON_RUNS: u32 = 2;
+/// How long a task is passed to other workers while none in the fleet has a handler for it. The workers that have
+/// one may be restarting, perhaps because this task crashed them: orchestrators wait up to five minutes between
+/// two restarts.
 const HANDLER_GRACE: Duration = Duration::from_secs(600);
-/// How often a task that waits is looked at: its channel may die and the worker may stop.
-const LOOK: Duration = Duration::from_millis(100);
+/// How often a waiting task checks whether its channel died or the worker is shutting down.
+const ABORT_CHECK: Duration = Duration::from_millis(100);
+/// How long to wait until `run-ended` is confirmed. A broker that does not confirm it gets no settlement either.
+const RUN_ENDED_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long the record of a run's end is waited for.
-const LAST_ANSWER_GRACE: Duration = Duration::from_secs(1);
-
-/// A run in the quarantine; the next one starts after it is dropped.
+/// A run in the quarantine. The next run may start once it is dropped.
 pub(super) struct QuarantineRun {
     task: TaskId,
-    _turn: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-/// What is in the quarantine.
-pub(super) enum Quarantined {
-    Task(Arc<Envelope>),
-    Pack(Arc<Envelope>, Arc<[Record]>),
-}
-
-impl Quarantined {
-    fn envelope(&self) -> &Arc<Envelope> {
-        match self {
-            Self::Task(envelope) | Self::Pack(envelope, _) => envelope,
-        }
-    }
-}
-
-/// What a task's last run means for it.
+/// What the last run of a task in the quarantine means for the task.
 #[derive(Debug, PartialEq, Eq)]
-enum Judgement {
-    /// It may run.
-    QuarantineRun,
-    /// Its run crashed this worker. That makes so many.
+enum LastRun {
+    /// The task may run.
+    NotCrashed,
+    /// The run crashed this worker, and is the given number of crashed runs of the task.
     Crashed(WorkerIncarnation, u32),
 }
 
-/// Counts a crash on top of those that the task's headers tell of. One that turned out to be none, since
-/// that worker is alive, does not count any longer.
-fn count(task: &Envelope, crashed: WorkerIncarnation, earlier_stands: bool) -> Judgement {
+/// Adds a crash to those in the task's headers. `earlier_stands` is false if the worker of the crash that was
+/// counted last turned out to be alive; then the earlier count is discarded.
+fn count_crash(task: &Envelope, crashed: WorkerIncarnation, earlier_stands: bool) -> LastRun {
     let earlier = if earlier_stands { task.quarantine_runs } else { 0 };
-    Judgement::Crashed(crashed, earlier.saturating_add(1))
+    LastRun::Crashed(crashed, earlier.saturating_add(1))
 }
 
-/// What is done about a task that has no handler here.
+/// What is to become of a task that this worker has no handler for.
 #[derive(Debug, PartialEq, Eq)]
 enum Unhandled {
-    /// Another worker gets it; it has been waiting since then, milliseconds since 1970.
-    HandOn { since: i64 },
+    /// Another worker gets it. It has been waiting for a handler since this time, in milliseconds since 1970.
+    PassOn { since: i64 },
     /// No worker of the fleet has a handler for it.
-    Unknown,
+    UnknownKind,
 }
 
 impl Unhandled {
-    fn of(task: &Envelope, handled_elsewhere: bool, now: i64) -> Self {
-        // The longest wait begins now: a time in the future is another clock's, or forged.
+    fn of(task: &Envelope, has_handler_elsewhere: bool, now: i64) -> Self {
+        // A time in the future comes from another clock or is forged; it must not extend the wait.
         let since = task.quarantine_since.unwrap_or(now).min(now);
         let grace = i64::try_from(HANDLER_GRACE.as_millis()).unwrap_or(i64::MAX);
-        if handled_elsewhere || now.saturating_sub(since) < grace {
-            Self::HandOn { since }
+        if has_handler_elsewhere || now.saturating_sub(since) < grace {
+            Self::PassOn { since }
         } else {
-            Self::Unknown
+            Self::UnknownKind
         }
     }
 }
 
 impl LanePipeline {
-    /// Takes what is in the quarantine: settles it, or runs it alone.
-    pub(super) async fn quarantined(
-        self: Arc<Self>,
-        delivery: Delivery,
-        suspect: Quarantined,
-        entry: Option<Arc<Entry>>,
-    ) {
-        let task = Arc::clone(suspect.envelope());
-        if !task.id_given {
-            // Without an id a run that ends in a crash could not be told to be its own.
-            return self.settler.quarantine(&self.lane, delivery, &task);
+    /// Runs a quarantined task when no other runs in the quarantine, or settles it without a run.
+    pub(super) async fn run_alone(self: Arc<Self>, admitted: Admitted, entry: Option<Arc<Entry>>) {
+        let task = admitted.in_flight();
+        if !task.envelope.id_given {
+            // Crashed runs are found by the task's id, and this one changes with each delivery. The copy keeps it.
+            return self.settler.quarantine(admitted.into_in_flight());
         }
-        match self.unless_over(&delivery, self.judge(&delivery, &task)).await {
-            Some(Judgement::QuarantineRun) => {}
-            Some(Judgement::Crashed(who, runs)) => return self.crashed(delivery, suspect, &who, runs),
+        match self.unless_aborted(&task.delivery, self.last_run(task)).await {
+            Some(LastRun::NotCrashed) => {}
+            Some(LastRun::Crashed(worker, runs)) => return self.settle_crashed(admitted, &worker, runs),
             None => return,
         }
-        let Some(entry) = entry else { return self.unhandled(delivery, &suspect).await };
-        if let Quarantined::Pack(batch, records) = &suspect
-            && entry.options.deadline.is_some()
-        {
-            // Each of its records needs a deadline and a run of its own.
-            return self.quarantine_all(delivery, batch, records);
-        }
-        let turn = Arc::clone(&self.alone).acquire_owned();
-        let Some(Ok(turn)) = self.unless_over(&delivery, turn).await else { return };
-        if self.unless_over(&delivery, self.member.run_started(task.id.as_str())).await.is_none() {
+        let Some(entry) = entry else { return self.settle_unhandled(admitted) };
+        let admitted = match admitted {
+            // Long tasks cannot run in a batch.
+            Admitted::Batch(batch, records) if entry.options.deadline.is_some() => {
+                return self.quarantine_records(batch, &records);
+            }
+            admitted => admitted,
+        };
+        let InFlight { delivery, envelope, .. } = admitted.in_flight();
+        let permit = Arc::clone(&self.quarantine_permit).acquire_owned();
+        let Some(Ok(permit)) = self.unless_aborted(delivery, permit).await else { return };
+        if self.unless_aborted(delivery, self.member.run_started(envelope.id.as_str())).await.is_none() {
             return;
         }
-        let run = QuarantineRun { task: task.id.clone(), _turn: turn };
-        let ready = match suspect {
-            Quarantined::Task(envelope) => self.ready(delivery, envelope, entry, Some(run)),
-            Quarantined::Pack(batch, records) => self.ready_pack(delivery, batch, records, entry, Some(run)),
-        };
-        self.enter(VecDeque::from([ready])).await;
+        let run = QuarantineRun { task: envelope.id.clone(), _permit: permit };
+        let ready = self.prepare(admitted, entry, Some(run));
+        self.dispatch([ready].into()).await;
     }
 
-    /// Whether the last run of a task that came back ended in a crash.
-    async fn judge(&self, delivery: &Delivery, task: &Envelope) -> Judgement {
-        if !delivery.redelivered {
-            return Judgement::QuarantineRun;
+    /// How the last run of a task ended. Waits until it is known whether the worker of that run crashed.
+    async fn last_run(&self, task: &InFlight) -> LastRun {
+        if !task.delivery.redelivered {
+            return LastRun::NotCrashed;
         }
-        let counted = task.quarantine_worker.as_ref();
-        let Some(crashed) = self.member.crashed_run(task.id.as_str(), counted).await else {
-            return Judgement::QuarantineRun;
+        let counted = task.envelope.quarantine_worker.as_ref();
+        let Some(crashed) = self.member.crashed_run(task.envelope.id.as_str(), counted).await else {
+            return LastRun::NotCrashed;
         };
         let earlier_stands = match counted {
             Some(earlier) => self.member.has_crashed(earlier).await,
             None => false,
         };
-        count(task, crashed, earlier_stands)
+        count_crash(&task.envelope, crashed, earlier_stands)
     }
 
-    /// A run ended in a crash. A batch is taken apart, and each record is judged by itself; so the batches that
-    /// only happened to be near run once and are cleared.
-    fn crashed(&self, delivery: Delivery, suspect: Quarantined, who: &WorkerIncarnation, runs: u32) {
-        match suspect {
-            Quarantined::Pack(batch, records) => self.quarantine_all(delivery, &batch, &records),
-            Quarantined::Task(task) if runs >= POISONOUS_RUNS => {
-                let error = format!("its worker crashed in each of {runs} runs alone, last {who}");
-                let span = self.spans.attempt(&task);
-                self.settler.dead(&self.lane, delivery, Some(task), DeadReason::Poison, error, &span);
+    /// Settles a task whose last run crashed its worker. A batch is divided first, so that its harmless records
+    /// are cleared by their next run.
+    fn settle_crashed(&self, admitted: Admitted, worker: &WorkerIncarnation, runs: u32) {
+        match admitted {
+            Admitted::Batch(batch, records) => self.quarantine_records(batch, &records),
+            Admitted::Task(task) if runs >= POISON_RUNS => {
+                let error = format!("its worker crashed in each of {runs} runs alone, last {worker}");
+                self.settler.dead_letter(task, DeadReason::Poison, error);
             }
-            Quarantined::Task(task) => self.settler.quarantine_again(delivery, &task, runs, who),
+            Admitted::Task(task) => self.settler.quarantine_after_crash(task, runs, worker),
         }
     }
 
-    /// No handler here: another worker may have one.
-    async fn unhandled(&self, delivery: Delivery, suspect: &Quarantined) {
-        let task = suspect.envelope();
-        let now = epoch_ms(SystemTime::now());
-        let elsewhere = self.member.has_handler(task.kind.as_str());
-        match Unhandled::of(task, elsewhere, now) {
-            Unhandled::HandOn { since } => self.settler.hand_on(delivery, task, since),
-            Unhandled::Unknown => {
-                let error = format!("no worker has a handler for kind {:?}", task.kind.as_str());
-                match suspect {
-                    Quarantined::Task(task) => {
-                        let (span, reason) = (self.spans.attempt(task), DeadReason::UnknownKind);
-                        self.settler.dead(&self.lane, delivery, Some(Arc::clone(task)), reason, error, &span);
-                    }
-                    Quarantined::Pack(_, records) => {
-                        self.all_dead(delivery, records, DeadReason::UnknownKind, &error);
-                    }
-                }
+    /// Settles a task that this worker has no handler for.
+    fn settle_unhandled(&self, admitted: Admitted) {
+        let (envelope, now) = (admitted.envelope(), epoch_ms(SystemTime::now()));
+        let has_handler_elsewhere = self.member.has_handler(envelope.kind.as_str());
+        match Unhandled::of(envelope, has_handler_elsewhere, now) {
+            Unhandled::PassOn { since } => {
+                self.settler.pass_to_other_worker(admitted.into_in_flight(), since);
+            }
+            Unhandled::UnknownKind => {
+                let error = format!("no worker has a handler for kind {:?}", envelope.kind.as_str());
+                admitted.dead_letter(&self.settler, DeadReason::UnknownKind, error);
             }
         }
     }
 
-    /// Waits, unless the delivery's channel dies or the worker stops: then the message is, or goes, back
-    /// with the broker.
-    async fn unless_over<T>(&self, delivery: &Delivery, work: impl Future<Output = T>) -> Option<T> {
-        tokio::pin!(work);
+    /// Waits for `future`. Returns [`None`] if the delivery's channel dies or the worker begins to shut down
+    /// first; the caller then drops the delivery, which hands it back.
+    async fn unless_aborted<T>(&self, delivery: &Delivery, future: impl Future<Output = T>) -> Option<T> {
+        tokio::pin!(future);
         loop {
             tokio::select! {
-                done = &mut work => return Some(done),
-                () = tokio::time::sleep(LOOK) => {
+                done = &mut future => return Some(done),
+                () = tokio::time::sleep(ABORT_CHECK) => {
                     if !delivery.alive() || self.pool.snapshot().phase != Phase::Open {
                         return None;
                     }
@@ -193,8 +165,8 @@ impl LanePipeline {
         }
     }
 
-    /// AttemptEnds a run and then settles its task. That the run is over is on record before the message can go
-    /// to another worker.
+    /// Settles a task after its run in the quarantine, if there was one, is on record as ended. Until then no
+    /// other worker may receive it.
     pub(super) fn end_run(
         self: &Arc<Self>,
         run: Option<QuarantineRun>,
@@ -203,8 +175,8 @@ impl LanePipeline {
         let Some(run) = run else { return settle() };
         let this = Arc::clone(self);
         let ending = async move {
-            // A broker that does not answer gets no settlement either.
-            let _ = tokio::time::timeout(LAST_ANSWER_GRACE, this.member.run_ended(run.task.as_str())).await;
+            let recorded = this.member.run_ended(run.task.as_str());
+            let _ = tokio::time::timeout(RUN_ENDED_TIMEOUT, recorded).await;
             drop(run);
             settle();
         };

@@ -1,4 +1,4 @@
-//! Copies: published until they are confirmed, then the original is settled.
+//! Copies: published until the broker confirms them, then the original is settled.
 
 use std::{
     sync::Arc,
@@ -14,41 +14,43 @@ use lapin::types::ShortString;
 use super::Settler;
 use crate::{consumer::Delivery, force_close::after_last_answers};
 
-/// How long a delivery is held that can neither be copied nor made a dead letter, before it goes back: bounds how
-/// often the broker delivers it.
-const HOPELESS: Duration = Duration::from_secs(60);
+/// How long a delivery is held that can neither be copied nor dead-lettered, before it is handed back. Bounds how
+/// often the broker redelivers it.
+const UNPUBLISHABLE_HOLD: Duration = Duration::from_secs(60);
 
-/// Failures in a row after which the worker checks whether the target exists, whatever the error.
-const MISSING_AFTER: u32 = 3;
+/// Failed publishes in a row after which the worker checks whether the target exists, whatever the error.
+const CHECK_TARGET_AFTER: u32 = 3;
 
-/// What became of messages that were to be published.
+/// The result of [`Settler::publish_until_confirmed`].
 pub(super) enum Published {
-    /// Each is confirmed.
+    /// The broker confirmed every message.
     All,
-    /// The delivery's channel died or time is up before that.
+    /// The delivery's channel died or the worker stopped waiting.
     GivenUp,
-    /// One of them can never be published.
+    /// A message is too large to be published at all.
     Never(PublishError),
 }
 
 impl Settler {
-    /// Publishes a copy until it is confirmed, then takes the original off the queue. Gives the original back when
-    /// its channel died or time is up. A copy that can never be published becomes a dead letter without the
-    /// headers that make it too large.
-    pub(super) fn copy(
+    /// Publishes a copy in the background until the broker confirms it, then settles the original as `settlement`.
+    ///
+    /// The original is handed back if its channel dies or the worker stops waiting first. If the copy is too
+    /// large, the task becomes a dead letter without the properties that make it so.
+    pub(super) fn publish_copy(
         self: &Arc<Self>,
-        lane: &str,
+        lane: Arc<str>,
         delivery: Delivery,
         copied: Copied,
         target: Target,
         settlement: Settlement,
     ) {
-        let (this, lane) = (Arc::clone(self), lane.to_owned());
-        let copying = async move { this.copied(&lane, delivery, copied, target, settlement).await };
-        self.tracker.spawn_on(copying, &self.runtime);
+        let this = Arc::clone(self);
+        let publishing =
+            async move { this.publish_copy_and_settle(&lane, delivery, copied, target, settlement).await };
+        self.tracker.spawn_on(publishing, &self.runtime);
     }
 
-    async fn copied(
+    async fn publish_copy_and_settle(
         &self,
         lane: &str,
         delivery: Delivery,
@@ -56,31 +58,41 @@ impl Settler {
         target: Target,
         settlement: Settlement,
     ) {
-        let message = |copied: Copied, target| {
-            let (properties, body) = (copied.into_properties(), delivery.body.clone());
-            Message { target, properties, body }
-        };
-        let error = match self.publish_while(&delivery, vec![message(copied.clone(), target)]).await {
-            Published::All => return delivery.settle(settlement),
-            Published::GivenUp => return,
-            Published::Never(error) => error,
-        };
-        let said = format!("its copy cannot be published: {error}");
+        let message = message_of(&delivery, copied.clone(), target);
+        match self.publish_until_confirmed(&delivery, vec![message]).await {
+            Published::All => delivery.settle(settlement),
+            Published::GivenUp => {}
+            Published::Never(error) => {
+                self.publish_bare_dead_letter(lane, delivery, copied, error, settlement).await;
+            }
+        }
+    }
+
+    /// Dead-letters a task whose copy is too large, without most of its properties.
+    async fn publish_bare_dead_letter(
+        &self,
+        lane: &str,
+        delivery: Delivery,
+        copied: Copied,
+        error: PublishError,
+        settlement: Settlement,
+    ) {
+        let problem = format!("its copy cannot be published: {error}");
         let dead = if copied.is_dead() {
             copied
         } else {
-            copied.dead(DeadReason::TooLarge, &said, &self.worker, lane, SystemTime::now())
+            copied.dead(DeadReason::TooLarge, &problem, &self.worker, lane, SystemTime::now())
         };
-        let bare = message(dead.bare(), Target::queue(self.names.dead()));
+        let bare = message_of(&delivery, dead.bare(), Target::queue(self.names.dead()));
         let text = |text: &Option<ShortString>| text.as_ref().map_or_else(String::new, ToString::to_string);
         let (task, kind) = (text(bare.properties.message_id()), text(bare.properties.kind()));
-        tracing::warn!(task, kind, lane, error = said, "dead, without most of its properties");
-        // The body is the same: where that is too large, nothing can be published.
-        let again = match error {
+        tracing::warn!(task, kind, lane, error = problem, "dead letter without most of its properties");
+        let published = match error {
+            // The dead letter has the same body.
             PublishError::TooLarge { what: "body", .. } => Published::Never(error),
-            _ => self.publish_while(&delivery, vec![bare]).await,
+            _ => self.publish_until_confirmed(&delivery, vec![bare]).await,
         };
-        match again {
+        match published {
             Published::All => {
                 if settlement != Settlement::Dead {
                     self.metrics.kind(&kind).dead(DeadReason::TooLarge);
@@ -89,55 +101,70 @@ impl Settler {
             }
             Published::GivenUp => {}
             Published::Never(error) => {
-                tracing::error!(task, kind, lane, %error, wait = ?HOPELESS, "no dead letter possible, will go back");
+                let hold = UNPUBLISHABLE_HOLD;
+                tracing::error!(task, kind, lane, %error, ?hold, "dead letter cannot be published, will be handed back");
                 tokio::select! {
-                    () = tokio::time::sleep(HOPELESS) => {}
+                    () = tokio::time::sleep(hold) => {}
                     () = self.force_close.cancelled() => {}
                 }
             }
         }
     }
 
-    /// Publishes messages until each is confirmed. One is published again only where the broker refused it, or its
-    /// connection ended and it is in doubt: a slow confirm is waited for.
-    pub(super) async fn publish_while(&self, delivery: &Delivery, mut messages: Vec<Message>) -> Published {
-        let (mut backoff, mut failures) = (Backoff::default(), 0_u32);
+    /// Publishes messages until the broker has confirmed each of them, or `delivery` can no longer be settled.
+    ///
+    /// A message is published again only if the broker refused it, or if its connection ended before the
+    /// confirm. A slow confirm is waited for.
+    pub(super) async fn publish_until_confirmed(
+        &self,
+        delivery: &Delivery,
+        mut messages: Vec<Message>,
+    ) -> Published {
+        let (mut backoff, mut rounds) = (Backoff::default(), 0_u32);
         while delivery.alive() {
             let publishing = messages.iter().map(|message| self.publisher.publish(message.clone()));
             let outcomes = tokio::select! {
                 outcomes = join_all(publishing) => outcomes,
-                // What was sent may be stored all the same; the task goes back, and both bear its id.
+                // The broker may have stored what was sent. The task is handed back, and the repetition has the
+                // same id.
                 () = after_last_answers(&self.force_close) => return Published::GivenUp,
             };
-            failures += 1;
-            let (mut left, mut problem, mut unreached) = (Vec::new(), None, Vec::new());
+            rounds += 1;
+            let (mut unconfirmed, mut problem, mut suspects) = (Vec::new(), None, Vec::new());
             for (message, outcome) in messages.into_iter().zip(outcomes) {
                 match outcome {
                     Ok(()) => {}
                     Err(error @ PublishError::TooLarge { .. }) => return Published::Never(error),
                     Err(error) => {
-                        // A missing exchange ends the channel, as many other errors do.
-                        if matches!(error, PublishError::Unroutable { .. }) || failures >= MISSING_AFTER {
-                            unreached.push(message.target.clone());
+                        // A missing exchange is not reported as unroutable: it closes the channel, as many other
+                        // errors do.
+                        let is_unroutable = matches!(error, PublishError::Unroutable { .. });
+                        if is_unroutable || rounds >= CHECK_TARGET_AFTER {
+                            suspects.push(message.target.clone());
                         }
                         problem = Some((message.target.routing_key.clone(), error));
-                        left.push(message);
+                        unconfirmed.push(message);
                     }
                 }
             }
             let Some((queue, error)) = problem else { return Published::All };
-            messages = left;
+            messages = unconfirmed;
             tokio::select! {
-                () = self.missing.restore(&unreached) => {}
+                () = self.missing.restore(&suspects) => {}
                 () = self.force_close.cancelled() => return Published::GivenUp,
             }
-            let wait = backoff.next_wait();
-            tracing::warn!(%error, ?wait, queue, count = messages.len(), "not confirmed, will be sent again");
+            let (retry_in, count) = (backoff.next_wait(), messages.len());
+            tracing::warn!(%error, ?retry_in, queue, count, "publish not confirmed, will be retried");
             tokio::select! {
-                () = tokio::time::sleep(wait) => {}
+                () = tokio::time::sleep(retry_in) => {}
                 () = self.force_close.cancelled() => return Published::GivenUp,
             }
         }
         Published::GivenUp
     }
+}
+
+/// A message with the body of a delivery and the properties of a copy.
+fn message_of(delivery: &Delivery, copied: Copied, target: Target) -> Message {
+    Message { target, properties: copied.into_properties(), body: delivery.body.clone() }
 }

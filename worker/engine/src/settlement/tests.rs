@@ -10,9 +10,10 @@ use tokio::time::sleep;
 use super::*;
 use crate::{
     Output, Worker, WorkerConfig,
-    consumer::{ChannelGeneration, ConsumerConnection, SettlementCounters},
+    consumer::{ChannelGeneration, ConsumerConnection, Delivery, SettlementCounters},
     json_payload,
     sink::{Sink, SinkError, SinkMetrics},
+    spans::AttemptSpan,
     supervise::Panics,
 };
 
@@ -26,23 +27,23 @@ pub(crate) use fake_broker::FakeBroker;
 struct Anything {}
 json_payload!(Anything, "any.thing");
 
-/// Says the same of each result; nothing while it has no word.
-struct Says(Mutex<Option<Accepted>>);
+/// Gives the same answer for each result; unavailable while it has none.
+struct FixedSink(Mutex<Option<Accepted>>);
 
-impl Sink for Says {
+impl Sink for FixedSink {
     fn name(&self) -> &'static str {
-        "says"
+        "fixed"
     }
 
     fn write<'a>(&'a self, batch: &'a [Finished]) -> BoxFuture<'a, Result<Vec<Accepted>, SinkError>> {
-        let word = self.0.lock().unwrap().clone();
-        let away = SinkError { sink: "says", detail: "away".into() };
-        std::future::ready(word.map(|word| vec![word; batch.len()]).ok_or(away)).boxed()
+        let answer = self.0.lock().unwrap().clone();
+        let unavailable = SinkError { sink: "fixed", detail: "unavailable".into() };
+        std::future::ready(answer.map(|answer| vec![answer; batch.len()]).ok_or(unavailable)).boxed()
     }
 }
 
-/// A settler whose broker nobody can reach, and one delivery.
-pub(crate) struct Bench {
+/// A settler, and what a task of its lane `fast` consists of.
+pub(crate) struct TestSettler {
     pub(crate) settler: Arc<Settler>,
     pub(crate) entry: Arc<Entry>,
     lane: Arc<str>,
@@ -51,16 +52,16 @@ pub(crate) struct Bench {
     pub(crate) metrics: Metrics,
 }
 
-fn says(word: Accepted) -> Vec<Arc<dyn Sink>> {
-    vec![Arc::new(Says(Mutex::new(Some(word))))]
+fn answering(answer: Accepted) -> Vec<Arc<dyn Sink>> {
+    vec![Arc::new(FixedSink(Mutex::new(Some(answer))))]
 }
 
-fn bench(sinks: Vec<Arc<dyn Sink>>) -> Bench {
-    bench_with(sinks, "amqp://127.0.0.1:1/%2f", Routes::default())
+/// A settler whose broker is unreachable.
+fn settler_of(sinks: Vec<Arc<dyn Sink>>) -> TestSettler {
+    test_settler(sinks, "amqp://127.0.0.1:1/%2f", Routes::default())
 }
 
-/// The same for a broker that can be reached, and other lanes.
-pub(crate) fn bench_with(sinks: Vec<Arc<dyn Sink>>, url: &str, routes: Routes) -> Bench {
+pub(crate) fn test_settler(sinks: Vec<Arc<dyn Sink>>, url: &str, routes: Routes) -> TestSettler {
     let broker = Broker::new(url, "test").unwrap();
     let (metrics, registry, force_close) =
         (Metrics::new("test"), Prometheus::new(), CancellationToken::new());
@@ -90,7 +91,7 @@ pub(crate) fn bench_with(sinks: Vec<Arc<dyn Sink>>, url: &str, routes: Routes) -
     let now = SystemTime::now();
     let envelope = Envelope::read("any.thing", &task.properties(now), None, |_| true, now).unwrap();
     let generation = Arc::new(ChannelGeneration::new(counters, 1));
-    Bench { settler, entry, lane: "fast".into(), generation, envelope: Arc::new(envelope), metrics }
+    TestSettler { settler, entry, lane: "fast".into(), generation, envelope: Arc::new(envelope), metrics }
 }
 
 fn success() -> Outcome {
@@ -98,15 +99,19 @@ fn success() -> Outcome {
     Outcome::Done { output, started_at: SystemTime::UNIX_EPOCH, took: Duration::ZERO }
 }
 
-impl Bench {
+impl TestSettler {
     fn settle(&self, outcome: Outcome) {
         self.settle_delivery(Delivery::mock(&self.generation, 1, b"{}"), outcome);
     }
 
     fn settle_delivery(&self, delivery: Delivery, outcome: Outcome) {
-        let end = AttemptEnd { outcome, attempt: None, took: None };
-        let envelope = Arc::clone(&self.envelope);
-        self.settler.settle(&self.lane, delivery, envelope, &self.entry, end, AttemptSpan::default());
+        self.settler.settle(self.task_of(delivery), &self.entry, AttemptEnd::not_started(outcome));
+    }
+
+    /// The task of a delivery, with the settler's current lane and envelope.
+    pub(crate) fn task_of(&self, delivery: Delivery) -> InFlight {
+        let (lane, envelope) = (Arc::clone(&self.lane), Arc::clone(&self.envelope));
+        InFlight { lane, delivery, envelope, span: AttemptSpan::default() }
     }
 
     fn done(&self) {
@@ -120,111 +125,108 @@ impl Bench {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_sink_success_is_acked_at_once() {
-    let bench = bench(Vec::new());
-    bench.done();
-    assert_eq!(bench.generation.requested_settlements(), [(1, Settlement::Acked)]);
-    assert!(!bench.settler.redeliveries.has_succeeded(&bench.envelope.id), "the ack will be heard");
+async fn without_a_sink_a_success_is_acked_immediately() {
+    let test = settler_of(Vec::new());
+    test.done();
+    assert_eq!(test.generation.requested_settlements(), [(1, Settlement::Acked)]);
+    assert!(!test.settler.redeliveries.has_succeeded(&test.envelope.id), "the ack will reach the broker");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_result_is_stored_before_its_task_is_acked() {
-    let sink = Arc::new(Says(Mutex::default()));
-    let bench = bench(vec![sink.clone()]);
-    bench.done();
-    assert_eq!(bench.settlement().await, [], "the sink is away");
+    let sink = Arc::new(FixedSink(Mutex::default()));
+    let test = settler_of(vec![sink.clone()]);
+    test.done();
+    assert_eq!(test.settlement().await, [], "the sink is unavailable");
     *sink.0.lock().unwrap() = Some(Accepted::Stored);
     sleep(Duration::from_secs(5)).await;
-    assert_eq!(bench.settlement().await, [(1, Settlement::Acked)]);
-    bench.settler.idle().await;
+    assert_eq!(test.settlement().await, [(1, Settlement::Acked)]);
+    test.settler.idle().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_result_that_no_sink_took_in_time_goes_back() {
-    let bench = bench(vec![Arc::new(Says(Mutex::default()))]);
-    bench.done();
-    bench.settler.force_close.cancel();
-    assert_eq!(bench.settlement().await, [(1, Settlement::Requeued)]);
+async fn a_result_that_is_not_stored_before_the_force_close_is_handed_back() {
+    let test = settler_of(vec![Arc::new(FixedSink(Mutex::default()))]);
+    test.done();
+    test.settler.force_close.cancel();
+    assert_eq!(test.settlement().await, [(1, Settlement::Requeued)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_whose_channel_died_before_its_ack_does_not_run_again() {
-    let bench = bench(says(Accepted::Stored));
-    bench.generation.end();
-    bench.done();
-    assert_eq!(bench.settlement().await, [(1, Settlement::Acked)]);
-    assert!(bench.settler.redeliveries.has_succeeded(&bench.envelope.id));
+async fn a_task_whose_channel_died_before_its_ack_is_remembered_as_done() {
+    let test = settler_of(answering(Accepted::Stored));
+    test.generation.end();
+    test.done();
+    assert_eq!(test.settlement().await, [(1, Settlement::Acked)]);
+    assert!(test.settler.redeliveries.has_succeeded(&test.envelope.id));
 }
 
-/// The broker's consumer timeout can take a delivery away while its ack is on the way, and the channel stays open.
+/// The broker's consumer timeout can take a delivery away before its ack arrives, while the channel stays open.
 #[tokio::test(start_paused = true)]
-async fn a_task_that_came_back_does_not_run_again_when_it_comes_back_once_more() {
-    let bench = bench(says(Accepted::Stored));
-    let mut delivery = Delivery::mock(&bench.generation, 1, b"{}");
+async fn a_redelivered_task_is_remembered_as_done() {
+    let test = settler_of(answering(Accepted::Stored));
+    let mut delivery = Delivery::mock(&test.generation, 1, b"{}");
     delivery.redelivered = true;
-    bench.settle_delivery(delivery, success());
-    assert_eq!(bench.settlement().await, [(1, Settlement::Acked)]);
-    assert!(bench.settler.redeliveries.has_succeeded(&bench.envelope.id));
+    test.settle_delivery(delivery, success());
+    assert_eq!(test.settlement().await, [(1, Settlement::Acked)]);
+    assert!(test.settler.redeliveries.has_succeeded(&test.envelope.id));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_id_of_our_own_is_not_remembered() {
-    let mut bench = bench(Vec::new());
-    bench.envelope = Arc::new(Envelope { id_given: false, ..Envelope::clone(&bench.envelope) });
-    bench.generation.end();
-    bench.done();
-    assert!(
-        !bench.settler.redeliveries.has_succeeded(&bench.envelope.id),
-        "the next delivery has another one"
-    );
+async fn a_task_without_an_id_of_its_publisher_is_not_remembered() {
+    let mut test = settler_of(Vec::new());
+    test.envelope = Arc::new(Envelope { id_given: false, ..Envelope::clone(&test.envelope) });
+    test.generation.end();
+    test.done();
+    assert!(!test.settler.redeliveries.has_succeeded(&test.envelope.id), "its next delivery gets another id");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_or_contradicting_result_is_a_dead_letter_whose_copy_comes_first() {
-    for word in [Accepted::Refused("never".into()), Accepted::Conflict("stored otherwise".into())] {
-        let bench = bench(says(word));
-        bench.metrics.register_kinds(["any.thing"]);
-        bench.done();
-        assert_eq!(bench.settlement().await, [], "no copy is confirmed");
-        let dead = bench.metrics.kind_counts()["any.thing"].dead.clone();
+async fn a_task_whose_result_is_refused_is_requeued_if_its_dead_letter_is_not_confirmed() {
+    for answer in [Accepted::Refused("never".into()), Accepted::Conflict("stored otherwise".into())] {
+        let test = settler_of(answering(answer));
+        test.metrics.register_kinds(["any.thing"]);
+        test.done();
+        assert_eq!(test.settlement().await, [], "the dead letter is not confirmed");
+        let dead = test.metrics.kind_counts()["any.thing"].dead.clone();
         assert_eq!(dead.values().sum::<u64>(), 1, "{dead:?}");
-        bench.settler.force_close.cancel();
+        test.settler.force_close.cancel();
         sleep(Duration::from_secs(2)).await;
-        assert_eq!(bench.settlement().await, [(1, Settlement::Requeued)], "the original is still there");
+        assert_eq!(test.settlement().await, [(1, Settlement::Requeued)], "the original is handed back");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_copy_is_given_up_when_the_deliverys_channel_dies() {
-    let bench = bench(Vec::new());
-    bench.settle(Outcome::PutOff { wait: Duration::from_secs(1) });
-    assert_eq!(bench.settlement().await, []);
-    bench.generation.end();
+async fn a_copy_is_given_up_when_the_channel_of_the_original_dies() {
+    let test = settler_of(Vec::new());
+    test.settle(Outcome::Defer { wait: Duration::from_secs(1) });
+    assert_eq!(test.settlement().await, []);
+    test.generation.end();
     sleep(Duration::from_secs(30)).await;
-    assert_eq!(bench.settlement().await, [(1, Settlement::Requeued)]);
-    bench.settler.idle().await;
+    assert_eq!(test.settlement().await, [(1, Settlement::Requeued)]);
+    test.settler.idle().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_handed_back_or_left_is_decided_at_once() {
+async fn handed_back_and_abandoned_tasks_are_settled_immediately() {
     for (outcome, settlement) in
         [(Outcome::HandBack, Settlement::Requeued), (Outcome::Abandon, Settlement::Abandoned)]
     {
-        let bench = bench(Vec::new());
-        bench.settle(outcome);
-        assert_eq!(bench.generation.requested_settlements(), [(1, settlement)]);
+        let test = settler_of(Vec::new());
+        test.settle(outcome);
+        assert_eq!(test.generation.requested_settlements(), [(1, settlement)]);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn attempts_that_are_spent_make_a_dead_letter_and_others_a_retry() {
+async fn the_last_failed_attempt_makes_a_dead_letter_and_earlier_ones_a_retry() {
     for (spent, dead) in [(1, 0), (2, 1)] {
-        let mut bench = bench(Vec::new());
-        bench.metrics.register_kinds(["any.thing"]);
-        bench.envelope = Arc::new(Envelope { attempt: spent, ..Envelope::clone(&bench.envelope) });
-        bench.settle(Outcome::Retry { error: "io".into(), after: None });
-        assert_eq!(bench.settlement().await, [], "the copy comes first");
-        let counts = bench.metrics.kind_counts();
+        let mut test = settler_of(Vec::new());
+        test.metrics.register_kinds(["any.thing"]);
+        test.envelope = Arc::new(Envelope { attempt: spent, ..Envelope::clone(&test.envelope) });
+        test.settle(Outcome::Retry { error: "io".into(), after: None });
+        assert_eq!(test.settlement().await, [], "the copy is not confirmed");
+        let counts = test.metrics.kind_counts();
         let counted = counts.get("any.thing").map_or(0, |kind| kind.dead.values().sum::<u64>());
         assert_eq!(counted, dead, "attempt {} of 3", spent + 1);
     }

@@ -1,17 +1,17 @@
-//! Whether sinks take results, for metrics and readiness.
+//! Whether sinks are available, for metrics and readiness.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
-/// The families that sinks' metrics belong to.
+/// The metrics of all sinks of a worker.
 pub(crate) struct SinkMetrics {
     up: IntGaugeVec,
     panics: IntCounterVec,
 }
 
 impl SinkMetrics {
-    /// Once for each registry.
+    /// Registers the metrics. Must be called once per registry.
     pub(crate) fn register(registry: &Registry) -> Self {
         let up = Opts::new("garenne_sink_up", "1 while the sink takes results.");
         let panics = Opts::new("garenne_sink_panics_total", "Panics while results were written.");
@@ -22,7 +22,7 @@ impl SinkMetrics {
         Self { up, panics }
     }
 
-    /// A sink's health; it counts as up until a write fails.
+    /// The health of a sink. It counts as up until a write fails.
     pub(super) fn health(&self, sink: &'static str) -> Health {
         let health = Health {
             sink,
@@ -35,43 +35,47 @@ impl SinkMetrics {
     }
 }
 
-/// One sink's health; a clone is another handle to the same.
+/// The health of one sink. A clone refers to the same sink.
 #[derive(Clone)]
 pub(super) struct Health {
     pub(super) sink: &'static str,
     up: IntGauge,
     panics: IntCounter,
-    /// What keeps it from taking results.
+    /// Why the last write failed; [`None`] if it succeeded.
     problem: Arc<Mutex<Option<String>>>,
 }
 
 impl Health {
-    /// It took a batch.
-    pub(super) fn took(&self) {
-        if self.problem.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
+    /// Records a successful write.
+    pub(super) fn write_succeeded(&self) {
+        if self.problem_slot().take().is_some() {
             self.up.set(1);
-            tracing::info!(sink = self.sink, "the sink takes results again");
+            tracing::info!(sink = self.sink, "sink available again");
         }
     }
 
-    /// It took none.
-    pub(super) fn failed(&self, problem: &str) {
-        *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = Some(problem.to_owned());
+    /// Records a failed write, or one that takes too long.
+    pub(super) fn write_failed(&self, problem: &str) {
+        *self.problem_slot() = Some(problem.to_owned());
         self.up.set(0);
     }
 
-    pub(super) fn panicked(&self) {
+    pub(super) fn count_panic(&self) {
         self.panics.inc();
     }
 
-    /// Whether it took none, the last time.
+    /// Whether the last write failed.
     pub(super) fn is_down(&self) -> bool {
-        self.problem.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.problem_slot().is_some()
     }
 
-    /// Why it takes no results, for an operator.
+    /// Why the sink is down; [`None`] while it is up.
     pub(super) fn problem(&self) -> Option<String> {
-        let problem = self.problem.lock().unwrap_or_else(PoisonError::into_inner);
+        let problem = self.problem_slot();
         problem.as_ref().map(|problem| format!("sink {} takes no results: {problem}", self.sink))
+    }
+
+    fn problem_slot(&self) -> MutexGuard<'_, Option<String>> {
+        self.problem.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

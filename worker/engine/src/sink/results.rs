@@ -1,4 +1,4 @@
-//! One message a result on the results exchange.
+//! Publishes results to the results exchange.
 
 use std::{sync::Arc, time::SystemTime};
 
@@ -9,21 +9,24 @@ use garenne_protocol::task::{ContentType, NewTask};
 use super::{Accepted, Finished, Sink, SinkError};
 use crate::consumer::MissingQueues;
 
-/// Publishes each result with its kind as the routing key, whether anybody listens or not.
+/// Publishes each result as a message, with the task's kind as the routing key.
+///
+/// A result counts as stored once the broker confirmed the message, whether or not a queue is bound for it.
 pub struct ResultsSink {
     publisher: Publisher,
     exchange: String,
-    /// Declares the exchange again where it is missing.
+    /// Declares the exchange again if it is missing.
     missing: Option<Arc<MissingQueues>>,
 }
 
 impl ResultsSink {
-    /// A sink that publishes to `exchange`.
+    /// Creates a sink that publishes to `exchange`.
     pub fn new(publisher: Publisher, exchange: String) -> Arc<Self> {
         Arc::new(Self { publisher, exchange, missing: None })
     }
 
-    /// The same for an exchange of the worker's topology.
+    /// Creates a sink that also declares the exchange again if it is missing. The exchange must belong to the
+    /// worker's topology.
     pub(crate) fn restoring(
         publisher: Publisher,
         exchange: String,
@@ -33,7 +36,8 @@ impl ResultsSink {
     }
 }
 
-/// The message of a result: its own id, the task's as correlation.
+/// The message of a result. Its id is new, and its correlation id is the task's correlation id, or else the task's
+/// id.
 pub(crate) fn message(finished: &Finished, target: Target) -> Message {
     let body = finished.to_json();
     let mut result = NewTask::new(finished.envelope.kind.clone(), ContentType::Json, Vec::new());

@@ -1,4 +1,4 @@
-//! One JSON line a result on standard output.
+//! Writes results to standard output, one JSON line each.
 
 use std::{io::Write, sync::Arc};
 
@@ -8,12 +8,14 @@ use tokio::task::spawn_blocking;
 
 use super::{Accepted, Finished, Sink, SinkError};
 
-/// Writes NDJSON to standard output. A reader that is slow slows the worker; nothing is dropped.
+/// Writes results to standard output as NDJSON. See [`Finished::to_json`] for the fields.
+///
+/// If the reader of the output is slow, the worker slows down; no result is dropped.
 #[derive(Clone, Debug, Default)]
 pub struct StdoutSink(());
 
 impl StdoutSink {
-    /// The sink.
+    /// Creates the sink.
     pub fn new() -> Arc<Self> {
         Arc::new(Self(()))
     }
@@ -28,13 +30,13 @@ impl Sink for StdoutSink {
         let mut lines = Vec::with_capacity(batch.len() * 256);
         for finished in batch {
             let json = finished.to_json();
-            // Ids and outputs are foreign text, and standard output may be a terminal.
+            // Standard output may be a terminal, and ids and outputs may contain control characters.
             lines.extend_from_slice(printable_json(&String::from_utf8_lossy(&json)).as_bytes());
             lines.push(b'\n');
         }
         let count = batch.len();
         Box::pin(async move {
-            // One write for the batch: lines of two processes on one pipe do not mix midway.
+            // One write per batch, so that lines of processes that share a pipe do not interleave.
             let write = move || {
                 let mut stdout = std::io::stdout().lock();
                 stdout.write_all(&lines).and_then(|()| stdout.flush())

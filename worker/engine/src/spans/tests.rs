@@ -23,7 +23,7 @@ fn an_attempt_has_a_span_from_its_start_to_its_settlement() {
     span.start();
     let context = span.context(&envelope).unwrap();
     span.set_outcome(TaskOutcome::Success);
-    span.record_sink_write("postgres", 7, SystemTime::now(), &Accepted::Stored);
+    span.record_sink_write("postgres", 7, SystemTime::now(), None);
     span.end(Settlement::Acked, None);
     span.end(Settlement::Requeued, None);
     let (process, write) = (recorder.only("process garenne.tasks.fast"), recorder.only("write postgres"));

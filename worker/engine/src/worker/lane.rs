@@ -17,8 +17,8 @@ use tokio_util::task::TaskTracker;
 use super::WorkerError;
 use crate::{
     consumer::{ConsumerConnection, Intake, SettlementCounters, Subscriber, Subscription},
-    execution::LanePool,
-    pipeline::LanePipeline,
+    pipeline::{LanePipeline, LanePool},
+    status::{ConsumerProblems, LaneStatus},
     supervise::{Panics, restarting},
 };
 
@@ -33,18 +33,11 @@ pub(crate) struct Lane {
     pub(crate) problems: ConsumerProblems,
 }
 
-/// Why each queue of a lane is not being consumed; `None` while it is.
-#[derive(Clone, Debug)]
-pub(crate) struct ConsumerProblems(Vec<(String, watch::Receiver<Option<String>>)>);
-
-impl ConsumerProblems {
-    /// The first problem, with the name of its queue if the lane has several.
-    pub(crate) fn first(&self) -> Option<String> {
-        let describe = |(queue, problem): &(String, watch::Receiver<Option<String>>)| {
-            let problem = problem.borrow().clone()?;
-            Some(if self.0.len() > 1 { format!("{queue}: {problem}") } else { problem })
-        };
-        self.0.iter().find_map(describe)
+impl Lane {
+    /// The lane as [`Status`](crate::status::Status) reads it.
+    pub(super) fn status(&self) -> LaneStatus {
+        let (name, pool, problems) = (Arc::clone(&self.name), self.pool.clone(), self.problems.clone());
+        LaneStatus { name, pool, problems }
     }
 }
 
@@ -110,9 +103,9 @@ pub(super) fn start_lane(
         let (intake, denied) = (intake.clone(), Some(denied.clone()));
         let (ack_writers, panics) = (ack_writers.clone(), panics.clone());
         consumers.push(tokio::spawn(async move {
-            let accept = |deliveries| {
+            let process = |deliveries| {
                 let pipeline = Arc::clone(&pipeline);
-                async move { pipeline.accept(deliveries).await }
+                async move { pipeline.process(deliveries).await }
             };
             let (panic_problem, panic_counter) = (problem.clone(), panics.clone());
             let subscriber = Subscriber {
@@ -122,7 +115,7 @@ pub(super) fn start_lane(
                 intake,
                 problem,
                 denied,
-                accept,
+                accept: process,
                 ack_writers,
                 panics,
             };
@@ -131,7 +124,7 @@ pub(super) fn start_lane(
             restarting("consumer", panic_counter, subscriber, |it| it.run().boxed(), on_panic).await;
         }));
     }
-    Lane { name, pool, consumers, ack_writers, problems: ConsumerProblems(problems) }
+    Lane { name, pool, consumers, ack_writers, problems: ConsumerProblems::new(problems) }
 }
 
 /// How often a lane is checked for tasks that waited too long.

@@ -183,10 +183,10 @@ pub(super) async fn start(
             member: Arc::clone(&membership.member),
             batches: Arc::clone(&batches),
             spans: Arc::new(spans),
-            pack_time: budget::batch_time(&lane),
-            quarantine,
-            alone: Arc::new(Semaphore::new(1)),
-            room: Notify::new(),
+            batch_deadline: budget::batch_time(&lane),
+            is_quarantine: quarantine,
+            quarantine_permit: Arc::new(Semaphore::new(1)),
+            pool_space: Notify::new(),
         });
         let tag = format!("{}.{name}", worker.name);
         let subscriptions = Subscription::for_queues(queues, lane.prefetch, &tag);
@@ -204,7 +204,7 @@ pub(super) async fn start(
 
     let member = Arc::clone(&membership.member);
     let status = Arc::new(Status::new(
-        &lanes,
+        lanes.iter().map(super::lane::Lane::status).collect(),
         batches,
         member,
         worker_context.progress,
@@ -220,7 +220,7 @@ pub(super) async fn start(
         metrics: worker.metrics.clone(),
     };
     let (shown, every) = (Arc::clone(&status), vitals.every);
-    let look = move || shown.beat(&vitals);
+    let look = move || shown.heartbeat(&vitals);
     let heartbeats = HeartbeatPublisher::start(publisher.clone(), names.events(), every, asked, look);
     admin.begin(status);
     Ok(Some(Running {

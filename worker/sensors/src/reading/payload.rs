@@ -3,7 +3,7 @@
 use garenne_protocol::sensor::{Fault, Record, Timestamp, readings_from};
 use time::OffsetDateTime;
 
-use garenne::handler::{ContentType, Payload, Unreadable};
+use garenne::handler::{ContentType, Payload, PayloadError};
 
 /// The readings of one task: a plain object, an array of them, or a SenML pack.
 pub struct Readings(pub(super) Vec<Record>);
@@ -11,17 +11,17 @@ pub struct Readings(pub(super) Vec<Record>);
 impl Payload for Readings {
     const KIND: &'static str = "reading.process";
 
-    fn read(content_type: ContentType, body: &[u8]) -> Result<Self, Unreadable> {
+    fn read(content_type: ContentType, body: &[u8]) -> Result<Self, PayloadError> {
         readings_from(content_type.as_str(), body, now()?).map(Self).map_err(|error| match error.code {
-            Fault::Malformed => Unreadable::Malformed(error.to_string()),
-            _ => Unreadable::Invalid(error.to_string()),
+            Fault::Malformed => PayloadError::Malformed(error.to_string()),
+            _ => PayloadError::Invalid(error.to_string()),
         })
     }
 }
 
 /// The current time, for readings without a time and for the limit on future times.
-pub(super) fn now() -> Result<Timestamp, Unreadable> {
+pub(super) fn now() -> Result<Timestamp, PayloadError> {
     let micros = OffsetDateTime::now_utc().unix_timestamp_nanos() / 1000;
     let now = i64::try_from(micros).ok().and_then(|micros| Timestamp::from_micros(micros).ok());
-    now.ok_or_else(|| Unreadable::Invalid("the system clock is out of range".into()))
+    now.ok_or_else(|| PayloadError::Invalid("the system clock is out of range".into()))
 }

@@ -52,7 +52,7 @@ pub fn register(builder: WorkerBuilder, calibration: Calibration, max_clock_skew
             if processed.readings.iter().any(derive::is_input)
                 && let Some((records, index)) = cx.batch_records()
             {
-                let derivations = records.known(|bodies| BatchDerivations::derive(bodies, &calibration));
+                let derivations = records.derived(|bodies| BatchDerivations::derive(bodies, &calibration));
                 for JointValue { value, partner } in derivations.of_record(index) {
                     rows.push(row(value, Some(partner.clone()))?);
                     processed.derived.push(value.clone());

@@ -1,58 +1,58 @@
-//! What rises out of a spectrum.
+//! Peaks of a spectrum.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Most peaks that are named.
-pub const MOST: usize = 10;
+/// The largest number of peaks in a result.
+pub const MAX_PEAKS: usize = 10;
 
-/// How far above the spectrum's median a peak rises at least.
-pub const RISE: f64 = 4.0;
+/// The smallest ratio of a peak to the median of the spectrum.
+pub const MIN_RATIO: f64 = 4.0;
 
-/// One peak.
+/// A peak of a spectrum.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Peak {
-    /// Its frequency, between those of the spectrum: the top of a parabola through the logarithms
+    /// The frequency in Hz, interpolated between those of the spectrum: the vertex of a parabola through the logarithms
     /// of the highest power and its neighbours.
     pub hz: f64,
-    /// The spectrum's power there, before interpolation.
+    /// The power of the spectrum at the nearest frequency, not interpolated.
     pub power: f64,
 }
 
-/// The highest local maxima that rise out of the spectrum, highest first. The ends are none; the
-/// middle of a flat top is one.
+/// The highest local maxima above [`MIN_RATIO`] times the median, highest first. The ends of the spectrum are no
+/// maxima. Of several equal values in a row the middle one is the maximum.
 pub fn highest(spectrum: &[f64], resolution: f64) -> Vec<Peak> {
-    let floor = RISE * median(spectrum);
+    let floor = MIN_RATIO * median(spectrum);
     let mut found: Vec<(usize, f64)> = Vec::new();
-    let mut place = 1;
-    while place + 1 < spectrum.len() {
-        let power = spectrum[place];
-        let top = spectrum[place..].iter().take_while(|other| **other == power).count();
-        let after = place + top;
-        if after < spectrum.len() && spectrum[place - 1] < power && spectrum[after] < power && power > floor {
-            found.push((place + (top - 1) / 2, power));
+    let mut bin = 1;
+    while bin + 1 < spectrum.len() {
+        let power = spectrum[bin];
+        let width = spectrum[bin..].iter().take_while(|other| **other == power).count();
+        let after = bin + width;
+        if after < spectrum.len() && spectrum[bin - 1] < power && spectrum[after] < power && power > floor {
+            found.push((bin + (width - 1) / 2, power));
         }
-        place = after;
+        bin = after;
     }
     found.sort_by(|one, other| other.1.total_cmp(&one.1));
-    found.truncate(MOST);
-    let hz = |place: usize| (place as f64 + shift(&spectrum[place - 1..=place + 1])) * resolution;
-    found.into_iter().map(|(place, power)| Peak { hz: hz(place), power }).collect()
+    found.truncate(MAX_PEAKS);
+    let hz = |bin: usize| (bin as f64 + vertex_offset(&spectrum[bin - 1..=bin + 1])) * resolution;
+    found.into_iter().map(|(bin, power)| Peak { hz: hz(bin), power }).collect()
 }
 
-/// The lower median: a floor needs no interpolation.
+/// The lower median of the powers.
 pub(super) fn median(spectrum: &[f64]) -> f64 {
     let mut sorted = spectrum.to_vec();
     let half = (sorted.len() - 1) / 2;
     *sorted.select_nth_unstable_by(half, f64::total_cmp).1
 }
 
-/// Where the top of the parabola is, in steps from the middle of three; between -1/2 and 1/2.
-fn shift(three: &[f64]) -> f64 {
+/// The vertex of a parabola through the logarithms of three powers, in steps from the middle one; -1/2 to 1/2.
+fn vertex_offset(three: &[f64]) -> f64 {
     if three.iter().any(|power| *power <= 0.0) {
         return 0.0;
     }
     let [left, middle, right] = [three[0].ln(), three[1].ln(), three[2].ln()];
-    let bend = left - 2.0 * middle + right;
-    if bend < 0.0 { (0.5 * (left - right) / bend).clamp(-0.5, 0.5) } else { 0.0 }
+    let curvature = left - 2.0 * middle + right;
+    if curvature < 0.0 { (0.5 * (left - right) / curvature).clamp(-0.5, 0.5) } else { 0.0 }
 }

@@ -1,8 +1,8 @@
-//! `spectrum.analyze` as a task: long, on the threads for such work, and stopped between segments.
+//! `spectrum.analyze` as a task: long, CPU-bound, and stopped between segments when it is cancelled.
 
 use std::{ops::ControlFlow, time::Duration};
 
-use super::{Answer, Payload, Refusal, analyze};
+use super::{Answer, Payload, SpectrumError, analyze};
 use garenne::{
     handler::{TaskContext, TaskError, TaskOptions},
     json_payload,
@@ -11,21 +11,21 @@ use garenne::{
 
 json_payload!(Payload, "spectrum.analyze");
 
-/// Sixteen million samples take a few seconds.
+/// Time limit of a task. Sixteen million samples take a few seconds.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// Adds the kind.
+/// Registers the kind.
 pub fn register(builder: WorkerBuilder) -> WorkerBuilder {
     builder.handle_with(answer, TaskOptions::long().deadline(DEADLINE).cpu_bound())
 }
 
 async fn answer(cx: TaskContext, payload: Payload) -> Result<Answer, TaskError> {
-    let mut watch = |done: f64| {
+    let mut on_progress = |done: f64| {
         cx.progress(done);
         if cx.token().is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    analyze(&payload, &mut watch).map_err(|refusal| match refusal {
-        Refusal::Stopped => TaskError::interrupted(),
-        refusal => TaskError::invalid(refusal),
+    analyze(&payload, &mut on_progress).map_err(|error| match error {
+        SpectrumError::Stopped => TaskError::interrupted(),
+        error => TaskError::invalid(error),
     })
 }

@@ -33,17 +33,17 @@ struct ExpectedPeak {
     power: f64,
 }
 
-fn go_on(_: f64) -> ControlFlow<()> {
+fn proceed(_: f64) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-fn payload(given: Json) -> Payload {
+fn parse(given: Json) -> Payload {
     serde_json::from_value(given).unwrap()
 }
 
-fn close(ours: f64, theirs: f64, scale: f64, place: &str) {
+fn assert_close(ours: f64, theirs: f64, scale: f64, context: &str) {
     let allowed = 1e-6 * theirs.abs() + 1e-12 * scale;
-    assert!((ours - theirs).abs() <= allowed, "{place}: {ours} is not {theirs}");
+    assert!((ours - theirs).abs() <= allowed, "{context}: {ours} is not {theirs}");
 }
 
 #[test]
@@ -56,47 +56,47 @@ fn spectra_match_scipy() {
         let density = welch.estimate(samples.as_slice(), &mut |_| Ok::<_, ()>(())).unwrap();
         let highest = expected.density.iter().copied().fold(0.0, f64::max);
         assert_eq!(density.len(), expected.density.len(), "{name}");
-        for (place, (ours, theirs)) in density.iter().zip(&expected.density).enumerate() {
-            close(*ours, *theirs, highest, &format!("{name}: density {place}"));
+        for (index, (ours, theirs)) in density.iter().zip(&expected.density).enumerate() {
+            assert_close(*ours, *theirs, highest, &format!("{name}: density {index}"));
         }
         let envelope = envelope::envelope(samples.as_slice(), sample_rate, envelope_band);
-        for (place, (ours, theirs)) in envelope.iter().step_by(16).zip(&expected.envelope).enumerate() {
-            close(*ours, *theirs, expected.peak * 1e3, &format!("{name}: envelope {place}"));
+        for (index, (ours, theirs)) in envelope.iter().step_by(16).zip(&expected.envelope).enumerate() {
+            assert_close(*ours, *theirs, expected.peak * 1e3, &format!("{name}: envelope {index}"));
         }
-        let asked =
+        let payload =
             Payload { sample_rate, samples, segment: Some(segment), envelope_band, ..Payload::default() };
-        let answer = analyze(&asked, &mut go_on).unwrap();
+        let answer = analyze(&payload, &mut proceed).unwrap();
         let alike = |ours: f64, theirs: f64, field: &str| {
-            close(ours, theirs, expected.peak, &format!("{name}: {field}"));
+            assert_close(ours, theirs, expected.peak, &format!("{name}: {field}"));
         };
         alike(answer.mean, expected.mean, "mean");
         alike(answer.rms, expected.rms, "rms");
         alike(answer.peak, expected.peak, "peak");
-        close(answer.crest_factor.unwrap(), expected.crest_factor, 0.0, &name);
-        close(answer.kurtosis.unwrap(), expected.kurtosis, 0.0, &name);
-        close(answer.resolution, expected.resolution, 0.0, &name);
+        assert_close(answer.crest_factor.unwrap(), expected.crest_factor, 0.0, &name);
+        assert_close(answer.kurtosis.unwrap(), expected.kurtosis, 0.0, &name);
+        assert_close(answer.resolution, expected.resolution, 0.0, &name);
         for (ours, theirs) in
             [(&answer.peaks, &expected.peaks), (&answer.envelope_peaks, &expected.envelope_peaks)]
         {
             assert_eq!(ours.len(), theirs.len(), "{name}");
             for (ours, theirs) in ours.iter().zip(theirs) {
-                close(ours.hz, theirs.hz, 0.0, &format!("{name}: hz"));
-                close(ours.power, theirs.power, 0.0, &format!("{name}: power"));
+                assert_close(ours.hz, theirs.hz, 0.0, &format!("{name}: hz"));
+                assert_close(ours.power, theirs.power, 0.0, &format!("{name}: power"));
             }
         }
-        // Parseval: all bands together hold the mean square about the segments' means.
+        // Parseval: the bands together contain the mean square of the deviations from the segments' means.
         let whole: f64 = answer.bands.iter().map(|band| band.energy).sum();
         let total: f64 = expected.density.iter().sum::<f64>() * expected.resolution;
-        close(whole, total, 0.0, &format!("{name}: bands"));
+        assert_close(whole, total, 0.0, &format!("{name}: bands"));
     }
 }
 
 #[test]
-fn a_struck_bearing_names_its_ring() {
+fn a_defect_of_a_bearing_ring_is_identified() {
     let bearing =
         Bearing { balls: 9, ball_diameter: 7.94, pitch_diameter: 39.04, contact_angle: 0.0, shaft_hz: 29.95 };
     let rate = 12_000.0;
-    // The frequencies that the bearing data centre of Case Western Reserve University gives for it.
+    // The frequencies given by the Bearing Data Center of Case Western Reserve University.
     for ((name, hz), factor) in bearing.frequencies().into_iter().zip([3.5848, 5.4152, 2.3567, 0.3983]) {
         assert!((hz / 29.95 - factor).abs() < 2e-3, "{name}: {}", hz / 29.95);
     }
@@ -106,19 +106,19 @@ fn a_struck_bearing_names_its_ring() {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 11) as f64 / (1_u64 << 53) as f64 - 0.5
         };
-        let samples = (0..24_000).map(|place| {
-            let since = (f64::from(place) / rate * hz).fract() / hz;
+        let samples = (0..24_000).map(|index| {
+            let since = (f64::from(index) / rate * hz).fract() / hz;
             (-900.0 * since).exp() * (3_100.0 * since * std::f64::consts::TAU).sin() + 0.4 * noise()
         });
         let samples: Vec<f64> = samples.collect();
-        let asked = Payload {
+        let payload = Payload {
             sample_rate: rate,
             samples: samples.into(),
             bearing: Some(bearing),
             segment: Some(8_192),
             ..Payload::default()
         };
-        let answer = analyze(&asked, &mut go_on).unwrap();
+        let answer = analyze(&payload, &mut proceed).unwrap();
         let strongest = answer.defects.iter().max_by(|one, other| one.power.total_cmp(&other.power)).unwrap();
         assert_eq!(strongest.name, name);
         assert!(strongest.ratio.unwrap() > 100.0, "{strongest:?}");
@@ -127,11 +127,11 @@ fn a_struck_bearing_names_its_ring() {
 }
 
 #[test]
-fn the_shape_of_an_answer() {
-    let wave: Vec<f64> = (0..64).map(|place| f64::from(place % 4 - 1)).collect();
-    let asked = json!({"device": "pump-3", "sample_rate": 64, "samples": wave, "segment": 32, "bands": [[0, 8], [8, 33]],
+fn the_result_has_the_documented_fields() {
+    let wave: Vec<f64> = (0..64).map(|index| f64::from(index % 4 - 1)).collect();
+    let payload = json!({"device": "pump-3", "sample_rate": 64, "samples": wave, "segment": 32, "bands": [[0, 8], [8, 33]],
         "bearing": {"balls": 8, "ball_diameter": 1, "pitch_diameter": 4, "shaft_hz": 2}});
-    let answer = serde_json::to_value(analyze(&payload(asked), &mut go_on).unwrap()).unwrap();
+    let answer = serde_json::to_value(analyze(&parse(payload), &mut proceed).unwrap()).unwrap();
     for (field, value) in [
         ("device", json!("pump-3")),
         ("count", json!(64)),
@@ -166,21 +166,21 @@ fn the_shape_of_an_answer() {
 }
 
 #[test]
-fn awkward_counts_lose_few_samples() {
-    assert_eq!(envelope::transformed(65_521), 65_521);
-    assert_eq!(envelope::transformed(1_000_000), 1_000_000);
-    assert_eq!(envelope::transformed(1 << 20), 1 << 20);
-    for count in (65_537..MOST_SAMPLES).step_by(99_991) {
-        let kept = envelope::transformed(count);
+fn the_transform_omits_at_most_one_percent_of_the_samples() {
+    assert_eq!(envelope::transform_length(65_521), 65_521);
+    assert_eq!(envelope::transform_length(1_000_000), 1_000_000);
+    assert_eq!(envelope::transform_length(1 << 20), 1 << 20);
+    for count in (65_537..MAX_SAMPLES).step_by(99_991) {
+        let kept = envelope::transform_length(count);
         assert!(kept <= count && kept * 100 >= count * 99, "{count}: {kept}");
     }
 }
 
 #[test]
-fn silence_and_constants_have_answers() {
+fn zero_and_constant_signals_have_results() {
     let of = |value: f64| {
-        let asked = Payload { sample_rate: 100.0, samples: vec![value; 100].into(), ..Payload::default() };
-        analyze(&asked, &mut go_on).unwrap()
+        let payload = Payload { sample_rate: 100.0, samples: vec![value; 100].into(), ..Payload::default() };
+        analyze(&payload, &mut proceed).unwrap()
     };
     let silence = of(0.0);
     assert_eq!((silence.rms, silence.crest_factor, silence.kurtosis), (0.0, None, None));
@@ -193,82 +193,82 @@ fn silence_and_constants_have_answers() {
 }
 
 #[test]
-fn stops_when_told_and_says_how_far_it_is() {
-    let asked = Payload {
+fn an_analysis_reports_progress_and_can_be_stopped() {
+    let payload = Payload {
         sample_rate: 1.0,
         samples: vec![1.0; 50_000].into(),
         segment: Some(256),
         ..Payload::default()
     };
     let mut reports = Vec::new();
-    analyze(&asked, &mut |done| (reports.push(done), ControlFlow::Continue(())).1).unwrap();
+    analyze(&payload, &mut |done| (reports.push(done), ControlFlow::Continue(())).1).unwrap();
     assert!(
         reports.is_sorted() && reports.len() > 20 && reports.iter().all(|done| (0.0..=1.0).contains(done))
     );
     for stop_at in [1, 5, reports.len()] {
         let mut calls = 0;
-        let stopped = analyze(&asked, &mut |_| {
+        let stopped = analyze(&payload, &mut |_| {
             calls += 1;
             if calls == stop_at { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
-        assert_eq!((stopped, calls), (Err(Refusal::Stopped), stop_at));
+        assert_eq!((stopped, calls), (Err(SpectrumError::Stopped), stop_at));
     }
 }
 
 #[test]
-fn refusals_have_names() {
+fn errors_name_the_field_and_the_reason() {
     let ok = || Payload { sample_rate: 100.0, samples: vec![1.0; 100].into(), ..Payload::default() };
     let bearing =
         Bearing { balls: 9, ball_diameter: 1.0, pitch_diameter: 5.0, contact_angle: 0.0, shaft_hz: 30.0 };
     let mut bad = vec![1.0; 100];
     bad[7] = f64::NAN;
-    for (asked, message) in [
-        (
-            Payload { sample_rate: 0.0, ..ok() },
-            "sample_rate 0 is not between 1e-9 and 1e12 samples per second",
-        ),
+    for (payload, message) in [
+        (Payload { sample_rate: 0.0, ..ok() }, "sample_rate is 0; expected 1e-9 to 1e12 samples per second"),
         (
             Payload { sample_rate: f64::NAN, ..ok() },
-            "sample_rate NaN is not between 1e-9 and 1e12 samples per second",
+            "sample_rate is NaN; expected 1e-9 to 1e12 samples per second",
         ),
-        (Payload { samples: vec![1.0; 15].into(), ..ok() }, "15 samples; 16 to 16777216 are allowed"),
-        (Payload { samples: bad.into(), ..ok() }, "sample 7 is NaN; its magnitude may be at most 1e100"),
-        (Payload { segment: Some(101), ..ok() }, "segment 101 is not between 16 and the 100 samples"),
+        (Payload { samples: vec![1.0; 15].into(), ..ok() }, "15 samples; expected 16 to 16777216"),
+        (Payload { samples: bad.into(), ..ok() }, "sample 7 is NaN; expected a magnitude of at most 1e100"),
+        (Payload { segment: Some(101), ..ok() }, "segment is 101; expected 16 to 100, the number of samples"),
         (
             Payload { bands: Some(vec![[5.0, 5.0]]), ..ok() },
-            "band [5, 5] is not from a frequency of 0 Hz or more to a higher one",
+            "band is [5, 5]; expected two ascending frequencies of 0 Hz or more",
         ),
         (
             Payload { envelope_band: Some([-1.0, 5.0]), ..ok() },
-            "band [-1, 5] is not from a frequency of 0 Hz or more to a higher one",
+            "band is [-1, 5]; expected two ascending frequencies of 0 Hz or more",
         ),
-        (Payload { bands: Some(vec![[0.0, 1.0]; 257]), ..ok() }, "257 bands; 256 are allowed"),
+        (Payload { bands: Some(vec![[0.0, 1.0]; 257]), ..ok() }, "257 bands; at most 256 are allowed"),
         (
             Payload { bearing: Some(Bearing { balls: 2, ..bearing }), ..ok() },
-            "bearing: balls: 3 to 200 are allowed",
+            "bearing: balls: expected 3 to 200",
         ),
         (
             Payload { bearing: Some(Bearing { ball_diameter: 5.0, ..bearing }), ..ok() },
-            "bearing: ball_diameter must be less than pitch_diameter",
+            "bearing: ball_diameter: expected less than pitch_diameter",
         ),
         (
             Payload { bearing: Some(Bearing { contact_angle: 90.0, ..bearing }), ..ok() },
-            "bearing: contact_angle must be from 0 to less than 90 degrees",
+            "bearing: contact_angle: expected 0 to less than 90 degrees",
         ),
     ] {
-        assert_eq!(analyze(&asked, &mut go_on).unwrap_err().to_string(), message);
+        assert_eq!(analyze(&payload, &mut proceed).unwrap_err().to_string(), message);
     }
-    let unread = |samples: Json| serde_json::from_value::<Samples>(samples).unwrap_err().to_string();
-    assert_eq!(unread(json!("AAA=A")), "samples: not base64: Invalid symbol 61, offset 3.");
-    assert_eq!(unread(json!("AAAAAAA=")), "samples: 5 bytes are no whole number of 32-bit floats");
-    assert_eq!(unread(json!(["1"])), "invalid type: string \"1\", expected f64");
+    let parse_error = |samples: Json| serde_json::from_value::<Samples>(samples).unwrap_err().to_string();
+    assert_eq!(parse_error(json!("AAA=A")), "samples: not base64: Invalid symbol 61, offset 3.");
     assert_eq!(
-        unread(json!(1)),
+        parse_error(json!("AAAAAAA=")),
+        "samples: 5 bytes; expected a multiple of 4, the size of a 32-bit float"
+    );
+    assert_eq!(parse_error(json!(["1"])), "invalid type: string \"1\", expected f64");
+    assert_eq!(
+        parse_error(json!(1)),
         "invalid type: integer `1`, expected an array of numbers, or base64 of little-endian 32-bit floats"
     );
 }
 
-fn hostile() -> impl Strategy<Value = f64> {
+fn extreme_value() -> impl Strategy<Value = f64> {
     prop_oneof![
         6 => -1.0..1.0_f64,
         1 => prop::sample::select(vec![0.0, 1e100, -1e100, 5e-324, f64::MIN_POSITIVE, 1e101, f64::MAX, f64::NAN, f64::INFINITY]),
@@ -280,13 +280,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
-    fn whatever_is_asked_is_answered(
+    fn every_valid_signal_gets_a_finite_result(
         samples in prop_oneof![
             prop::collection::vec(-1.0..1.0_f64, 0..300),
-            prop::collection::vec(hostile(), 0..40),
+            prop::collection::vec(extreme_value(), 0..40),
             prop::collection::vec(prop::sample::select(vec![0.0, 1e-310, 1e-160]), 16..40),
         ],
-        sample_rate in prop_oneof![4 => 1.0..1e5_f64, 1 => hostile()],
+        sample_rate in prop_oneof![4 => 1.0..1e5_f64, 1 => extreme_value()],
         segment in prop::option::weighted(0.3, 0..400_usize),
         envelope_band in prop::option::weighted(0.3, [0.0..1e4_f64, 0.0..1e5_f64]),
         bearing in prop::option::weighted(0.3, (0..30_u32, [-1.0..50.0_f64, -1.0..100.0, 0.0..100.0, 0.0..1e4])),
@@ -294,8 +294,8 @@ proptest! {
         let bearing = bearing.map(|(balls, [ball_diameter, pitch_diameter, contact_angle, shaft_hz])| Bearing {
             balls, ball_diameter, pitch_diameter, contact_angle, shaft_hz,
         });
-        let asked = Payload { sample_rate, samples: samples.into(), segment, envelope_band, bearing, ..Payload::default() };
-        if let Ok(answer) = analyze(&asked, &mut go_on) {
+        let payload = Payload { sample_rate, samples: samples.into(), segment, envelope_band, bearing, ..Payload::default() };
+        if let Ok(answer) = analyze(&payload, &mut proceed) {
             let json = serde_json::to_value(&answer).unwrap();
             for field in ["rms", "peak", "mean"] {
                 prop_assert!(json[field].is_number(), "{}: {}", field, json);

@@ -1,43 +1,43 @@
-//! Power spectral density by Welch's method, as `scipy.signal.welch` estimates it.
+//! Power spectral density by Welch's method (Welch 1967), as `scipy.signal.welch` computes it.
 
 use std::f64::consts::TAU;
 use std::sync::Arc;
 
 use realfft::{RealFftPlanner, RealToComplex};
 
-/// Segments of one length, under a Hann window.
+/// An estimator for segments of one length with a Hann window and half overlap.
 pub struct Welch {
     transform: Arc<dyn RealToComplex<f64>>,
     window: Vec<f64>,
     rate: f64,
 }
 
-/// How many segments are transformed between two reports.
+/// Segments between two progress reports.
 const REPORT_EVERY: usize = 16;
 
 impl Welch {
-    /// For segments of so many samples, of so many a second.
+    /// An estimator for segments of `segment` samples at a sampling rate of `rate` per second.
     pub fn new(segment: usize, rate: f64) -> Self {
         let transform = RealFftPlanner::new().plan_fft_forward(segment);
-        // Periodic: the window's next value would be its first.
-        let hann = |place: usize| 0.5 - 0.5 * (TAU * place as f64 / segment as f64).cos();
+        // The periodic form, as for SciPy's spectral estimates.
+        let hann = |index: usize| 0.5 - 0.5 * (TAU * index as f64 / segment as f64).cos();
         Self { transform, window: (0..segment).map(hann).collect(), rate }
     }
 
-    /// Hz from one frequency to the next.
+    /// The distance of two frequencies, in Hz.
     pub fn resolution(&self) -> f64 {
         self.rate / self.window.len() as f64
     }
 
-    /// The one-sided density, from 0 Hz up, of at least one segment of samples. `watch` is told
-    /// the share that is done.
+    /// The one-sided power spectral density from 0 Hz to half the sampling rate. Needs at least one segment of samples.
+    /// Calls `on_progress` with the completed fraction.
     ///
     /// # Errors
-    /// What `watch` says to stop with.
+    /// The error of `on_progress`, which stops the estimate.
     pub fn estimate<E>(
         &self,
         samples: &[f64],
-        watch: &mut impl FnMut(f64) -> Result<(), E>,
+        on_progress: &mut impl FnMut(f64) -> Result<(), E>,
     ) -> Result<Vec<f64>, E> {
         let length = self.window.len();
         let step = length - length / 2;
@@ -48,22 +48,22 @@ impl Welch {
         let mut density = vec![0.0; output.len()];
         for (done, segment) in samples.windows(length).step_by(step).enumerate() {
             if done.is_multiple_of(REPORT_EVERY) {
-                watch(done as f64 / count as f64)?;
+                on_progress(done as f64 / count as f64)?;
             }
             let mean = segment.iter().sum::<f64>() / length as f64;
             for (slot, (sample, weight)) in input.iter_mut().zip(segment.iter().zip(&self.window)) {
                 *slot = (sample - mean) * weight;
             }
             let transformed = self.transform.process_with_scratch(&mut input, &mut output, &mut scratch);
-            debug_assert!(transformed.is_ok(), "the buffers are the transform's own");
+            debug_assert!(transformed.is_ok(), "the transform made the buffers");
             density.iter_mut().zip(&output).for_each(|(sum, bin)| *sum += bin.norm_sqr());
         }
         let weight = self.rate * self.window.iter().map(|weight| weight * weight).sum::<f64>() * count as f64;
-        // Each frequency stands for its negative one too, but 0 Hz and half the rate have none.
+        // Each frequency includes the power of its negative one, except 0 Hz and half the rate.
         let last = density.len() - 1;
-        let is_alone = |place: usize| place == 0 || (place == last && length.is_multiple_of(2));
-        for (place, power) in density.iter_mut().enumerate() {
-            *power *= if is_alone(place) { 1.0 } else { 2.0 } / weight;
+        let is_unpaired = |bin: usize| bin == 0 || (bin == last && length.is_multiple_of(2));
+        for (bin, power) in density.iter_mut().enumerate() {
+            *power *= if is_unpaired(bin) { 1.0 } else { 2.0 } / weight;
         }
         Ok(density)
     }

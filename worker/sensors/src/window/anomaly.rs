@@ -1,27 +1,26 @@
-//! Stretches of a series unlike anything before them, found without looking ahead.
+//! Detects anomalous intervals of a series, causally: each value is compared with those before it only.
 //!
-//! Seven signals are taken from the series, each from a value and those before it:
+//! Seven signals are derived from the series:
 //!
-//! | signal | what it notices |
+//! | signal | definition |
 //! | --- | --- |
 //! | `level` | distance from the median of the last 28 blocks: outliers, steps |
-//! | `trend` | the same of the value smoothed over half a block: slow rises and falls |
-//! | `jump` | change from value to value |
-//! | `spread` | how much the values vary from one to the next, lately: noise, or its end |
-//! | `daily` | distance from what the days before had at this time of day |
+//! | `trend` | the same for the value smoothed over half a block: slow rises and falls |
+//! | `jump` | absolute change from the previous value |
+//! | `spread` | mean absolute change over the last quarter block: more or less noise than usual |
+//! | `daily` | distance from the median of the days before at the same time of day |
 //! | `daily-trend` | the same, smoothed over two hours (a twelfth of a block) |
-//! | `stuck` | how often the same value has been repeated |
+//! | `stuck` | the number of repetitions of the same value |
 //!
-//! A block is a day, or 64 values where they come faster than 512 a day, at least 24 values. Each
-//! signal is measured in deviations of its own recent past, so the unit does not matter.
+//! A block is a day, but at least 24 values; with more than 512 values a day it is 64 values. Each signal is measured
+//! in standard deviations of its own recent past, so the result does not depend on the unit.
 //!
-//! When is a signal extraordinary? When it exceeds the highest it reached in any block of the last
-//! four weeks, by a margin that shrinks as blocks accumulate, and a floor. A stationary signal does
-//! that about once in four weeks whatever its distribution: that, and not a multiple of sigma,
-//! keeps false alarms rare on data that is not normal. An alarm raises the bar for a week. It
-//! enters the history clipped, so that one failure does not hide the next.
+//! A signal is anomalous if it exceeds both a floor and its highest value in any block of the last four weeks, by a
+//! margin that shrinks as blocks accumulate. A stationary signal does that about once in four weeks regardless of its
+//! distribution. A multiple of sigma would give more false alarms on data that are not normal. Each alarm raises the
+//! threshold for a week. It enters the history clipped, so that one failure does not hide the next.
 //!
-//! The settings are the same for every recording; there are none to give.
+//! All parameters are constants; none depends on the recording.
 
 use garenne_protocol::sensor::Timestamp;
 use schemars::JsonSchema;
@@ -35,23 +34,23 @@ mod threshold;
 use signals::Signals;
 use threshold::Threshold;
 
-/// A stretch that stands out.
+/// An anomalous interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Anomaly {
-    /// The first value that stood out.
+    /// The time of the first anomalous value.
     pub start: Timestamp,
-    /// The last one.
+    /// The time of the last anomalous value.
     pub end: Timestamp,
-    /// How many times the threshold the highest of them reached; more than 1.
+    /// The highest ratio of a signal to its threshold; more than 1.
     pub score: f64,
-    /// The signal that reached it.
+    /// The signal with that ratio.
     pub signal: Signal,
 }
 
-/// What about the values stood out.
+/// The property of the values that is anomalous.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-#[expect(missing_docs, reason = "the module's table says what each notices")]
+#[expect(missing_docs, reason = "the module's table defines them")]
 pub enum Signal {
     Level,
     Trend,
@@ -63,12 +62,11 @@ pub enum Signal {
 }
 
 impl Signal {
-    /// All of them, in the order of `Scores`.
+    /// All signals, in the order of `Scores`.
     pub const ALL: [Self; COUNT] =
         [Self::Level, Self::Trend, Self::Jump, Self::Spread, Self::Daily, Self::DailyTrend, Self::Stuck];
 
-    /// Below this nothing is extraordinary, however calm the past: deviations; repetitions for
-    /// `stuck`.
+    /// The lower bound of the threshold: standard deviations, or repetitions for `stuck`.
     const fn floor(self) -> f64 {
         match self {
             Self::Level | Self::Trend => 3.5,
@@ -79,50 +77,52 @@ impl Signal {
     }
 }
 
-/// How many signals there are.
+/// The number of signals.
 const COUNT: usize = 7;
 
-/// The signals at one value.
+/// The signals at one value, in the order of [`Signal::ALL`].
 type Scores = [f64; COUNT];
 
 /// Seconds in a day.
 const DAY: f64 = 86_400.0;
 
-/// Values that come faster than this many a day have short blocks.
-const MOST_A_DAY: f64 = 512.0;
+/// Series with more values per day have blocks of 64 values.
+const MAX_VALUES_PER_DAILY_BLOCK: f64 = 512.0;
 
-/// How the series is divided, by the pace of its first values.
+/// The division of a series into blocks, from the sampling interval of its first values.
 #[derive(Debug, Clone, Copy)]
-struct Blocks {
-    /// Typical seconds between values.
-    pace: f64,
+struct BlockLayout {
+    /// The median interval between values, in seconds.
+    interval: f64,
     /// Values in a block.
     length: usize,
     /// Blocks in four weeks.
-    month: usize,
+    blocks_per_month: usize,
 }
 
-impl Blocks {
-    /// None for a series too short to have a history, or of one instant.
+impl BlockLayout {
+    /// None for a series of at most four blocks, or of a single time.
     fn of(seconds: &[f64]) -> Option<Self> {
         let mut steps: Vec<f64> = seconds.windows(2).take(32).map(|pair| pair[1] - pair[0]).collect();
         steps.retain(|step| *step > 0.0);
         steps.sort_unstable_by(f64::total_cmp);
-        let pace = *steps.get(steps.len() / 2)?;
-        let a_day = (DAY / pace).round();
-        let length = if a_day > MOST_A_DAY { 64 } else { (a_day as usize).max(24) };
-        let month = (28.0 * DAY / (length as f64 * pace)).ceil();
+        let interval = *steps.get(steps.len() / 2)?;
+        let values_per_day = (DAY / interval).round();
+        let length =
+            if values_per_day > MAX_VALUES_PER_DAILY_BLOCK { 64 } else { (values_per_day as usize).max(24) };
+        let blocks_per_month = (28.0 * DAY / (length as f64 * interval)).ceil();
         let is_long_enough = seconds.len() > 4 * length;
-        is_long_enough.then_some(Self { pace, length, month: (month as usize).max(28) })
+        let blocks_per_month = (blocks_per_month as usize).max(28);
+        is_long_enough.then_some(Self { interval, length, blocks_per_month })
     }
 }
 
-/// A stretch by the places of its first and last value.
+/// An anomalous interval by index.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Found {
-    /// Place of the first value that stood out.
+pub struct AnomalyRange {
+    /// The index of the first anomalous value.
     pub first: usize,
-    /// Place of the last.
+    /// The index of the last anomalous value.
     pub last: usize,
     /// As [`Anomaly::score`].
     pub score: f64,
@@ -130,37 +130,37 @@ pub struct Found {
     pub signal: Signal,
 }
 
-impl Found {
-    /// With times instead of places.
-    pub fn at(self, time: impl Fn(usize) -> Timestamp) -> Anomaly {
+impl AnomalyRange {
+    /// Replaces the indices by times.
+    pub fn with_times(self, time: impl Fn(usize) -> Timestamp) -> Anomaly {
         Anomaly { start: time(self.first), end: time(self.last), score: self.score, signal: self.signal }
     }
 }
 
-/// Finds the anomalies of finite values, `seconds` ascending. What is found up to some value does
-/// not depend on any later one. Nothing is found in the first four blocks: there is no past yet.
-pub fn find(seconds: &[f64], values: &[f64]) -> Vec<Found> {
-    let Some(blocks) = Blocks::of(seconds) else { return Vec::new() };
+/// Detects the anomalies of finite values. `seconds` are ascending. Later values do not change earlier results. The
+/// first four blocks have no anomalies, because they have too little history.
+pub fn detect(seconds: &[f64], values: &[f64]) -> Vec<AnomalyRange> {
+    let Some(blocks) = BlockLayout::of(seconds) else { return Vec::new() };
     let mut signals = Signals::new(blocks, seconds, values);
     let mut threshold = Threshold::new(blocks);
-    let mut found: Vec<Found> = Vec::new();
-    for (place, second) in seconds.iter().enumerate() {
-        if place.is_multiple_of(blocks.length) && place > 0 {
-            signals.close_block(place);
-            if place > blocks.length {
+    let mut found: Vec<AnomalyRange> = Vec::new();
+    for (index, second) in seconds.iter().enumerate() {
+        if index.is_multiple_of(blocks.length) && index > 0 {
+            signals.close_block(index);
+            if index > blocks.length {
                 threshold.close_block();
             }
         }
-        let scores = signals.next(place);
-        let Some((signal, score)) = threshold.judge(place, *second, &scores) else { continue };
+        let scores = signals.next(index);
+        let Some((signal, score)) = threshold.evaluate(index, *second, &scores) else { continue };
         match found.last_mut() {
-            Some(stretch) if place - stretch.last <= blocks.length => {
-                stretch.last = place;
-                if score > stretch.score {
-                    (stretch.score, stretch.signal) = (score, signal);
+            Some(range) if index - range.last <= blocks.length => {
+                range.last = index;
+                if score > range.score {
+                    (range.score, range.signal) = (score, signal);
                 }
             }
-            _ => found.push(Found { first: place, last: place, score, signal }),
+            _ => found.push(AnomalyRange { first: index, last: index, score, signal }),
         }
     }
     found

@@ -1,79 +1,80 @@
-//! Single values that stand out from their neighbours: the Hampel identifier.
+//! Detects outliers among their neighbours: the Hampel identifier.
 //!
-//! Looks both ways, as a filter of recorded data may; [`anomaly`](super::anomaly) does not.
+//! Uses values before and after each one, unlike [`anomaly`](super::anomaly).
 
 use super::order::{MAD_TO_SIGMA, mad, median};
 
-/// Neighbours on either side.
+/// Neighbours on each side of a value.
 pub const HALF_WIDTH: usize = 5;
 
-/// Scaled median absolute deviations from the neighbours' median, beyond which a value stands out.
+/// The distance from the neighbours' median beyond which a value is an outlier, in scaled median absolute
+/// deviations.
 pub const THRESHOLD: f64 = 3.0;
 
-/// The least that a neighbourhood's deviation counts, as a share of the whole window's: where a
-/// coarse sensor repeats itself the deviation is zero, and its last digit would stand out.
+/// Lower bound for the neighbours' deviation, as a fraction of that of all values. Without it the last digit of a
+/// coarse sensor would be an outlier where all neighbours are equal.
 pub const FLOOR: f64 = 0.1;
 
-/// Values of a whole neighbourhood.
-const NEAR: usize = 2 * HALF_WIDTH + 1;
+/// Values of a full window.
+const WIDTH: usize = 2 * HALF_WIDTH + 1;
 
-/// Which values stand out. Near an end the neighbourhood is what there is of it. `overall` is the
-/// median absolute deviation of all values.
-pub fn outliers(values: &[f64], overall: f64) -> Vec<usize> {
+/// The indices of the outliers. Near both ends the window is shorter. `overall_mad` is the median absolute deviation
+/// of all values. None with fewer than three values.
+pub fn outliers(values: &[f64], overall_mad: f64) -> Vec<usize> {
     let mut found = Vec::new();
     if values.len() < 3 {
         return found;
     }
-    let floor = THRESHOLD * MAD_TO_SIGMA * FLOOR * overall;
-    let at_an_end = |place: usize| {
-        let end = values.len().min(place + HALF_WIDTH + 1);
-        let mut near = values[place.saturating_sub(HALF_WIDTH)..end].to_vec();
-        near.sort_unstable_by(f64::total_cmp);
-        let center = median(&near);
-        stands_out((values[place] - center).abs(), floor, || mad(&near, center))
+    let floor = THRESHOLD * MAD_TO_SIGMA * FLOOR * overall_mad;
+    let is_outlier_near_end = |index: usize| {
+        let end = values.len().min(index + HALF_WIDTH + 1);
+        let mut window = values[index.saturating_sub(HALF_WIDTH)..end].to_vec();
+        window.sort_unstable_by(f64::total_cmp);
+        let center = median(&window);
+        is_outlier((values[index] - center).abs(), floor, || mad(&window, center))
     };
-    let Some(first) = values.first_chunk::<NEAR>() else {
-        return (0..values.len()).filter(|place| at_an_end(*place)).collect();
+    let Some(first) = values.first_chunk::<WIDTH>() else {
+        return (0..values.len()).filter(|index| is_outlier_near_end(*index)).collect();
     };
-    found.extend((0..HALF_WIDTH).filter(|place| at_an_end(*place)));
-    let mut near = Neighbourhood::new(*first);
-    for place in HALF_WIDTH..values.len() - HALF_WIDTH {
-        if place > HALF_WIDTH {
-            near.replace(values[place - HALF_WIDTH - 1], values[place + HALF_WIDTH]);
+    found.extend((0..HALF_WIDTH).filter(|index| is_outlier_near_end(*index)));
+    let mut window = SortedWindow::new(*first);
+    for index in HALF_WIDTH..values.len() - HALF_WIDTH {
+        if index > HALF_WIDTH {
+            window.replace(values[index - HALF_WIDTH - 1], values[index + HALF_WIDTH]);
         }
-        if stands_out((values[place] - near.median()).abs(), floor, || near.mad()) {
-            found.push(place);
+        if is_outlier((values[index] - window.median()).abs(), floor, || window.mad()) {
+            found.push(index);
         }
     }
-    found.extend((values.len() - HALF_WIDTH..values.len()).filter(|place| at_an_end(*place)));
+    found.extend((values.len() - HALF_WIDTH..values.len()).filter(|index| is_outlier_near_end(*index)));
     found
 }
 
-/// The floor alone settles most values, without the neighbourhood's own deviation.
-fn stands_out(distance: f64, floor: f64, deviation: impl FnOnce() -> f64) -> bool {
+/// Compares with the floor first, which excludes most values without computing `deviation`.
+fn is_outlier(distance: f64, floor: f64, deviation: impl FnOnce() -> f64) -> bool {
     distance > floor && distance > THRESHOLD * MAD_TO_SIGMA * deviation()
 }
 
-/// The values around one, ascending. Every step takes all of them, without a branch: which way one
-/// would go cannot be foretold, and a wrong guess costs more than the step.
-struct Neighbourhood([f64; NEAR]);
+/// A sliding window in ascending order. Updates are branch-free over all values: the branches of an insertion would
+/// be unpredictable, and mispredictions cost more than the extra work.
+struct SortedWindow([f64; WIDTH]);
 
-impl Neighbourhood {
-    fn new(mut values: [f64; NEAR]) -> Self {
+impl SortedWindow {
+    fn new(mut values: [f64; WIDTH]) -> Self {
         values.sort_unstable_by(f64::total_cmp);
         Self(values)
     }
 
-    /// One value leaves and one enters.
+    /// Replaces one value by another.
     fn replace(&mut self, leaving: f64, entering: f64) {
-        let place: usize = self.0.iter().map(|value| usize::from(*value < leaving)).sum();
-        // The others, between two ends that nothing lies beyond.
-        let mut others = [f64::INFINITY; NEAR + 1];
+        let position: usize = self.0.iter().map(|value| usize::from(*value < leaving)).sum();
+        // The remaining values between two sentinels.
+        let mut others = [f64::INFINITY; WIDTH + 1];
         others[0] = f64::NEG_INFINITY;
-        for at in 0..NEAR - 1 {
-            others[at + 1] = if at < place { self.0[at] } else { self.0[at + 1] };
+        for at in 0..WIDTH - 1 {
+            others[at + 1] = if at < position { self.0[at] } else { self.0[at + 1] };
         }
-        for at in 0..NEAR {
+        for at in 0..WIDTH {
             self.0[at] = entering.max(others[at]).min(others[at + 1]);
         }
     }
@@ -82,12 +83,12 @@ impl Neighbourhood {
         self.0[HALF_WIDTH]
     }
 
-    /// The median absolute deviation: the narrowest reach to both sides of the centre that holds
-    /// more than half of the values, which are neighbours in their order.
+    /// The median absolute deviation: the smallest radius around the centre that covers more than half of the
+    /// values. Those are consecutive in ascending order.
     fn mad(&self) -> f64 {
         let center = self.median();
-        let reach = |low: usize| (center - self.0[low]).max(self.0[low + HALF_WIDTH] - center);
-        (0..=HALF_WIDTH).map(reach).fold(f64::INFINITY, f64::min)
+        let radius = |low: usize| (center - self.0[low]).max(self.0[low + HALF_WIDTH] - center);
+        (0..=HALF_WIDTH).map(radius).fold(f64::INFINITY, f64::min)
     }
 }
 
@@ -99,19 +100,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_neighbourhood_is_the_sorted_values_around(
-            values in prop::collection::vec(prop_oneof![-3.0..3.0, (-3..3_i8).prop_map(f64::from)], NEAR..60)
+        fn a_sliding_window_keeps_its_values_sorted(
+            values in prop::collection::vec(prop_oneof![-3.0..3.0, (-3..3_i8).prop_map(f64::from)], WIDTH..60)
         ) {
-            let mut near = Neighbourhood::new(*values.first_chunk().unwrap());
-            for end in NEAR..=values.len() {
-                if end > NEAR {
-                    near.replace(values[end - NEAR - 1], values[end - 1]);
+            let mut window = SortedWindow::new(*values.first_chunk().unwrap());
+            for end in WIDTH..=values.len() {
+                if end > WIDTH {
+                    window.replace(values[end - WIDTH - 1], values[end - 1]);
                 }
-                let mut sorted = values[end - NEAR..end].to_vec();
+                let mut sorted = values[end - WIDTH..end].to_vec();
                 sorted.sort_unstable_by(f64::total_cmp);
-                prop_assert_eq!(&near.0[..], &sorted[..]);
-                prop_assert_eq!(near.median(), median(&sorted));
-                prop_assert_eq!(near.mad(), mad(&sorted, near.median()));
+                prop_assert_eq!(&window.0[..], &sorted[..]);
+                prop_assert_eq!(window.median(), median(&sorted));
+                prop_assert_eq!(window.mad(), mad(&sorted, window.median()));
             }
         }
     }

@@ -1,7 +1,7 @@
-//! Mean and standard deviation that neither overflow nor lose digits.
+//! Mean and standard deviation with compensated summation and scaling against overflow.
 
-/// A factor that brings the values to about 1, exact because it is a power of two; sums of squares
-/// neither overflow nor vanish then.
+/// A power of two that scales very large or very small values to about 1, so that sums of squares neither overflow
+/// nor underflow. Scaling by a power of two is exact.
 fn scale(values: &[f64]) -> f64 {
     let largest = values.iter().fold(0.0_f64, |largest, value| largest.max(value.abs()));
     if (1e-100..1e100).contains(&largest) || largest == 0.0 {
@@ -11,24 +11,24 @@ fn scale(values: &[f64]) -> f64 {
     2.0_f64.powi(-exponent)
 }
 
-/// Sum with the rounding errors added back (Neumaier).
+/// Sum with compensation of rounding errors (Neumaier 1974).
 fn sum(values: impl Iterator<Item = f64>) -> f64 {
-    let (total, lost) = values.fold((0.0_f64, 0.0_f64), |(total, lost), value| {
+    let (total, error) = values.fold((0.0_f64, 0.0_f64), |(total, error), value| {
         let next = total + value;
         let rounding =
             if total.abs() >= value.abs() { (total - next) + value } else { (value - next) + total };
-        (next, lost + rounding)
+        (next, error + rounding)
     });
-    total + lost
+    total + error
 }
 
-/// Arithmetic mean of at least one value.
+/// The arithmetic mean. Needs at least one value.
 pub fn mean(values: &[f64]) -> f64 {
     let scale = scale(values);
     sum(values.iter().map(|value| value * scale)) / values.len() as f64 / scale
 }
 
-/// Standard deviation with n-1. None for fewer than two values, or where it exceeds a double.
+/// The sample standard deviation (n-1). None with fewer than two values, or if it overflows a double.
 pub fn std(values: &[f64]) -> Option<f64> {
     if values.len() < 2 {
         return None;

@@ -15,25 +15,25 @@ fn times(seconds: &[f64]) -> Vec<Timestamp> {
     seconds.iter().map(|second| Timestamp::from_unix_seconds(*second).unwrap()).collect()
 }
 
-/// Numbers agree to 1e-9 of the larger of them and `scale`; everything else is the same.
-fn compare(ours: &Json, theirs: &Json, scale: f64, place: &str) {
+/// Numbers may differ by 1e-9 of the larger of the reference and `scale`. Everything else must be equal.
+fn compare(ours: &Json, theirs: &Json, scale: f64, path: &str) {
     match (ours, theirs) {
         (Json::Number(one), Json::Number(other)) => {
             let (one, other) = (one.as_f64().unwrap(), other.as_f64().unwrap());
             let allowed = 1e-9 * other.abs().max(scale);
-            assert!((one - other).abs() <= allowed, "{place}: {one} is not {other}");
+            assert!((one - other).abs() <= allowed, "{path}: {one} is not {other}");
         }
         (Json::Array(ours), Json::Array(theirs)) if ours.len() == theirs.len() => {
             for (index, (one, other)) in ours.iter().zip(theirs).enumerate() {
-                compare(one, other, scale, &format!("{place}[{index}]"));
+                compare(one, other, scale, &format!("{path}[{index}]"));
             }
         }
         (Json::Object(ours), Json::Object(theirs)) => {
             for (name, other) in theirs {
-                compare(&ours[name], other, scale, &format!("{place}.{name}"));
+                compare(&ours[name], other, scale, &format!("{path}.{name}"));
             }
         }
-        _ => assert_eq!(ours, theirs, "{place}"),
+        _ => assert_eq!(ours, theirs, "{path}"),
     }
 }
 
@@ -44,7 +44,7 @@ fn statistics_match_numpy_and_scipy() {
     for Case { name, seconds, values, expected } in cases {
         let answer = analyze(Series { times: &times(&seconds), values: &values }, false).unwrap();
         assert!(answer.slope_exact, "{name}");
-        // Sums cannot be more exact than the numbers summed; a slope is that per second.
+        // The precision of sums is limited by the largest summand.
         let largest = values.iter().flatten().fold(0.0_f64, |largest, value| largest.max(value.abs()));
         let span = seconds.iter().copied().fold(f64::NAN, f64::max)
             - seconds.iter().copied().fold(f64::NAN, f64::min);
@@ -61,7 +61,7 @@ fn statistics_match_numpy_and_scipy() {
 }
 
 #[test]
-fn the_shape_of_an_answer() {
+fn the_result_has_the_documented_fields() {
     let payload: Payload = serde_json::from_value(json!({
         "device": "a", "metric": "t",
         "times": ["2026-11-20T00:00:10Z", 1_795_132_800, "2026-11-20T00:00:05Z", 1_795_132_815],
@@ -82,14 +82,14 @@ fn the_shape_of_an_answer() {
 }
 
 #[test]
-fn refusals_have_names() {
+fn errors_name_the_field_and_the_reason() {
     let payload = |given: Json| -> Payload {
         let mut whole = json!({"device": "a", "metric": "t"});
         whole.as_object_mut().unwrap().extend(given.as_object().unwrap().clone());
         serde_json::from_value(whole).unwrap()
     };
-    let source = |given: Json| payload(given).source().map(|_| ()).map_err(|refusal| refusal.to_string());
-    let either = "give either times and values, or from and to";
+    let source = |given: Json| payload(given).source().map(|_| ()).map_err(|error| error.to_string());
+    let either = "expected either times and values, or from and to";
     assert_eq!(source(json!({})), Err(either.into()));
     assert_eq!(source(json!({"values": [1.0]})), Err(either.into()));
     assert_eq!(source(json!({"times": [1], "values": [1.0], "from": 1, "to": 2})), Err(either.into()));
@@ -101,15 +101,15 @@ fn refusals_have_names() {
     let refused = |seconds: &[f64], values: &[Option<f64>]| {
         analyze(Series { times: &times(seconds), values }, false)
             .map(|_| ())
-            .map_err(|refusal| refusal.to_string())
+            .map_err(|error| error.to_string())
     };
-    assert_eq!(refused(&[], &[]), Err("no value to analyze".into()));
-    assert_eq!(refused(&[1.0], &[None]), Err("no value to analyze".into()));
-    assert_eq!(refused(&[1.0], &[]), Err("1 times for 0 values".into()));
+    assert_eq!(refused(&[], &[]), Err("the window has no values".into()));
+    assert_eq!(refused(&[1.0], &[None]), Err("the window has no values".into()));
+    assert_eq!(refused(&[1.0], &[]), Err("1 times for 0 values; expected as many".into()));
     assert_eq!(refused(&[1.0, 2.0], &[Some(1.0), Some(f64::NAN)]), Err("value 1 is not finite".into()));
 }
 
-fn hostile() -> impl Strategy<Value = f64> {
+fn extreme_value() -> impl Strategy<Value = f64> {
     prop_oneof![
         4 => -100.0..100.0_f64,
         2 => (-3..3_i32).prop_map(f64::from),
@@ -122,15 +122,15 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
-    fn whatever_is_asked_is_answered(
-        points in prop::collection::vec((prop_oneof![0.0..1e3_f64, -6e10..2e11_f64], prop::option::weighted(0.9, hostile())), 0..60),
+    fn every_valid_window_gets_a_finite_result(
+        points in prop::collection::vec((prop_oneof![0.0..1e3_f64, -6e10..2e11_f64], prop::option::weighted(0.9, extreme_value())), 0..60),
         pace in prop::option::of(0.001..90_000.0_f64),
     ) {
         let seconds: Vec<f64> =
-            points.iter().zip(0..).map(|((second, _), place)| pace.map_or(*second, |pace| pace * f64::from(place))).collect();
+            points.iter().zip(0..).map(|((second, _), index)| pace.map_or(*second, |pace| pace * f64::from(index))).collect();
         let values: Vec<Option<f64>> = points.iter().map(|(_, value)| *value).collect();
         match analyze(Series { times: &times(&seconds), values: &values }, false) {
-            Err(refusal) => prop_assert_eq!(refusal, Refusal::Empty),
+            Err(error) => prop_assert_eq!(error, WindowError::Empty),
             Ok(answer) => {
                 prop_assert!(answer.min <= answer.median && answer.median <= answer.max);
                 prop_assert!(answer.mean.is_finite() && answer.mad >= 0.0);

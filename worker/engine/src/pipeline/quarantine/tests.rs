@@ -15,7 +15,7 @@ use super::*;
 use crate::{
     fleet::tests::{FakeFleet as Fleet, hello, member, run},
     handler::{Routes, WorkerContext},
-    settlement::tests::{Bench, FakeBroker, bench_with},
+    settlement::tests::{FakeBroker, TestSettler, test_settler},
     spans::Spans,
 };
 
@@ -28,48 +28,56 @@ fn task() -> Envelope {
 }
 
 #[test]
-fn two_crashes_that_stand_make_a_poison() {
+fn a_second_crash_makes_a_task_poison_only_if_the_first_stands() {
     let who = |life: &str| WorkerIncarnation::new("w", life);
     let first = task();
-    assert_eq!(count(&first, who("a"), false), Judgement::Crashed(who("a"), 1));
+    assert_eq!(count_crash(&first, who("a"), false), LastRun::Crashed(who("a"), 1));
     let second = Envelope { quarantine_runs: 1, quarantine_worker: Some(who("a")), ..task() };
-    assert_eq!(count(&second, who("b"), true), Judgement::Crashed(who("b"), POISONOUS_RUNS));
-    assert_eq!(count(&second, who("b"), false), Judgement::Crashed(who("b"), 1), "the first is alive");
+    assert_eq!(count_crash(&second, who("b"), true), LastRun::Crashed(who("b"), POISON_RUNS));
+    assert_eq!(
+        count_crash(&second, who("b"), false),
+        LastRun::Crashed(who("b"), 1),
+        "the first worker is alive"
+    );
     let forged = Envelope { quarantine_runs: u32::MAX, ..second };
-    assert_eq!(count(&forged, who("b"), true), Judgement::Crashed(who("b"), u32::MAX));
+    assert_eq!(count_crash(&forged, who("b"), true), LastRun::Crashed(who("b"), u32::MAX));
 }
 
 #[test]
-fn a_kind_that_another_worker_has_is_handed_on_for_as_long_as_it_takes() {
+fn a_task_is_passed_on_without_limit_while_another_worker_has_a_handler() {
     let waiting = Envelope { quarantine_since: Some(1), ..task() };
-    assert_eq!(Unhandled::of(&waiting, true, i64::MAX), Unhandled::HandOn { since: 1 });
+    assert_eq!(Unhandled::of(&waiting, true, i64::MAX), Unhandled::PassOn { since: 1 });
 }
 
 #[test]
-fn a_kind_that_no_worker_has_is_handed_on_for_a_bounded_time() {
+fn a_task_without_a_handler_in_the_fleet_is_passed_on_for_ten_minutes() {
     let now = 1_800_000_000_000;
-    let fate = |since| Unhandled::of(&Envelope { quarantine_since: since, ..task() }, false, now);
-    assert_eq!(fate(None), Unhandled::HandOn { since: now });
-    assert_eq!(fate(Some(now - GRACE + 1)), Unhandled::HandOn { since: now - GRACE + 1 });
-    assert_eq!(fate(Some(now - GRACE)), Unhandled::Unknown);
-    assert_eq!(fate(Some(now + 1)), Unhandled::HandOn { since: now }, "no wait is longer than that");
+    let decision = |since| Unhandled::of(&Envelope { quarantine_since: since, ..task() }, false, now);
+    assert_eq!(decision(None), Unhandled::PassOn { since: now });
+    assert_eq!(decision(Some(now - GRACE + 1)), Unhandled::PassOn { since: now - GRACE + 1 });
+    assert_eq!(decision(Some(now - GRACE)), Unhandled::UnknownKind);
+    assert_eq!(
+        decision(Some(now + 1)),
+        Unhandled::PassOn { since: now },
+        "a time in the future counts as now"
+    );
 }
 
-/// Longer than anything here takes, on a busy machine too.
+/// Long enough for each step of a test on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The quarantine of one worker, one delivery, the broker and what the fleet has on record.
-struct Scene {
-    bench: Bench,
+/// The quarantine of one worker, its broker, and the lifecycle records of the fleet.
+struct TestEnv {
+    test: TestSettler,
     broker: FakeBroker,
     fleet: Arc<Fleet>,
     pipeline: Arc<LanePipeline>,
 }
 
-async fn scene() -> Scene {
+async fn env() -> TestEnv {
     let broker = FakeBroker::start(131_072).await;
-    let bench = bench_with(Vec::new(), &broker.url(), Routes::default());
-    bench.metrics.register_kinds(["any.thing"]);
+    let test = test_settler(Vec::new(), &broker.url(), Routes::default());
+    test.metrics.register_kinds(["any.thing"]);
     let (member, fleet) = member();
     let second = Duration::from_secs(1);
     let config = PoolConfig {
@@ -80,7 +88,7 @@ async fn scene() -> Scene {
         default_deadline: 60 * second,
         grace: second,
     };
-    let (settler, spans) = (Arc::clone(&bench.settler), Arc::<Spans>::default());
+    let (settler, spans) = (Arc::clone(&test.settler), Arc::<Spans>::default());
     let worker_context = WorkerContext {
         routes: Arc::clone(&settler.routes),
         progress: Arc::default(),
@@ -99,79 +107,80 @@ async fn scene() -> Scene {
         member,
         batches: Arc::default(),
         spans,
-        pack_time: second,
-        quarantine: true,
-        alone: Arc::new(Semaphore::new(1)),
-        room: Notify::new(),
+        batch_deadline: second,
+        is_quarantine: true,
+        quarantine_permit: Arc::new(Semaphore::new(1)),
+        pool_space: Notify::new(),
     });
-    Scene { bench, broker, fleet, pipeline }
+    TestEnv { test, broker, fleet, pipeline }
 }
 
-impl Scene {
-    /// Takes the task: for the first time, or after it came back.
-    async fn take(&mut self, redelivered: bool, task: Envelope, entry: Option<Arc<Entry>>) {
-        let mut delivery = Delivery::mock(&self.bench.generation, 1, b"{}");
+impl TestEnv {
+    /// Processes a delivery or a redelivery of the task.
+    async fn run_alone(&mut self, redelivered: bool, task: Envelope, entry: Option<Arc<Entry>>) {
+        let mut delivery = Delivery::mock(&self.test.generation, 1, b"{}");
         delivery.redelivered = redelivered;
-        let suspect = Quarantined::Task(Arc::new(task));
-        timeout(TIMEOUT, Arc::clone(&self.pipeline).quarantined(delivery, suspect, entry)).await.unwrap();
+        let task = InFlight { envelope: Arc::new(task), ..self.test.task_of(delivery) };
+        let running = Arc::clone(&self.pipeline).run_alone(Admitted::Task(task), entry);
+        timeout(TIMEOUT, running).await.unwrap();
     }
 
     fn task(&self) -> Envelope {
-        Envelope::clone(&self.bench.envelope)
+        Envelope::clone(&self.test.envelope)
     }
 
     fn entry(&self) -> Option<Arc<Entry>> {
-        Some(Arc::clone(&self.bench.entry))
+        Some(Arc::clone(&self.test.entry))
     }
 
-    /// Records that a worker crashed while it ran the task: another incarnation has its queue.
+    /// Records a crash of a worker during a run of the task: another incarnation has taken its name.
     fn crash(&self, worker: &str) -> WorkerIncarnation {
         let (before, after) = (format!("{worker}-1"), format!("{worker}-2"));
         let member = &self.pipeline.member;
         hello(member, worker, &before);
-        run(member, worker, &before, self.bench.envelope.id.as_str());
+        run(member, worker, &before, self.test.envelope.id.as_str());
         hello(member, worker, &after);
         WorkerIncarnation::new(worker, before)
     }
 
     async fn settlement(&self) -> Settlement {
         let settling = async {
-            while self.bench.generation.requested_settlements().is_empty() {
+            while self.test.generation.requested_settlements().is_empty() {
                 yield_now().await;
             }
         };
-        timeout(TIMEOUT, settling).await.expect("it is settled");
-        self.bench.generation.requested_settlements()[0].1
+        timeout(TIMEOUT, settling).await.expect("the task is settled");
+        self.test.generation.requested_settlements()[0].1
     }
 }
 
 #[tokio::test]
-async fn a_run_is_on_record_from_its_start_to_its_end_and_then_settled() {
-    let mut scene = scene().await;
-    let (task, entry) = (scene.task(), scene.entry());
-    scene.take(false, task, entry).await;
-    assert_eq!(scene.settlement().await, Settlement::Acked);
-    assert_eq!((scene.fleet.events("run-started"), scene.fleet.events("run-ended")), (1, 1));
-    assert_eq!(scene.pipeline.alone.available_permits(), 1, "the next run may start");
+async fn a_run_is_recorded_at_its_start_and_at_its_end_before_it_is_settled() {
+    let mut env = env().await;
+    let (task, entry) = (env.task(), env.entry());
+    env.run_alone(false, task, entry).await;
+    assert_eq!(env.settlement().await, Settlement::Acked);
+    assert_eq!((env.fleet.events("run-started"), env.fleet.events("run-ended")), (1, 1));
+    assert_eq!(env.pipeline.quarantine_permit.available_permits(), 1, "the next run may start");
 }
 
 #[tokio::test]
-async fn a_task_that_crashed_its_worker_waits_for_another_run_and_then_is_poison() {
-    let mut scene = scene().await;
-    let crashed = scene.crash("w");
-    let (task, entry) = (scene.task(), scene.entry());
-    scene.take(true, task, entry.clone()).await;
-    let copy = scene.broker.next().await;
+async fn a_task_is_quarantined_again_after_the_first_crash_and_poison_after_the_second() {
+    let mut env = env().await;
+    let crashed = env.crash("w");
+    let (task, entry) = (env.task(), env.entry());
+    env.run_alone(true, task, entry.clone()).await;
+    let copy = env.broker.next().await;
     assert_eq!(copy.key, "garenne.retry.quarantine.1s");
     assert_eq!(copy.number(header::QUARANTINE_RUNS), Some(1));
     copy.ack();
-    assert_eq!(scene.settlement().await, Settlement::Quarantined);
+    assert_eq!(env.settlement().await, Settlement::Quarantined);
 
-    let mut again = self::scene().await;
+    let mut again = self::env().await;
     again.crash("w");
     again.crash("v");
     let task = Envelope { quarantine_runs: 1, quarantine_worker: Some(crashed), ..again.task() };
-    again.take(true, task, entry).await;
+    again.run_alone(true, task, entry).await;
     let copy = again.broker.next().await;
     assert_eq!((copy.key.as_str(), copy.text(header::REASON).unwrap().as_str()), ("garenne.dead", "poison"));
     copy.ack();
@@ -180,55 +189,55 @@ async fn a_task_that_crashed_its_worker_waits_for_another_run_and_then_is_poison
 }
 
 #[tokio::test]
-async fn a_task_that_came_back_without_a_crash_runs() {
-    let mut scene = scene().await;
-    let (task, entry) = (scene.task(), scene.entry());
-    scene.take(true, task, entry).await;
-    assert_eq!(scene.settlement().await, Settlement::Acked);
+async fn a_redelivered_task_without_a_crash_runs() {
+    let mut env = env().await;
+    let (task, entry) = (env.task(), env.entry());
+    env.run_alone(true, task, entry).await;
+    assert_eq!(env.settlement().await, Settlement::Acked);
 }
 
-/// What another worker crashed over is another delivery's matter.
+/// The crash belongs to another delivery with the same id.
 #[tokio::test]
-async fn a_task_that_did_not_come_back_is_not_judged() {
-    let mut scene = scene().await;
-    scene.crash("w");
-    let (task, entry) = (scene.task(), scene.entry());
-    scene.take(false, task, entry).await;
-    assert_eq!(scene.settlement().await, Settlement::Acked);
+async fn a_first_delivery_runs_whatever_crashes_are_on_record() {
+    let mut env = env().await;
+    env.crash("w");
+    let (task, entry) = (env.task(), env.entry());
+    env.run_alone(false, task, entry).await;
+    assert_eq!(env.settlement().await, Settlement::Acked);
 }
 
 #[tokio::test]
-async fn a_task_without_an_id_gets_one_before_it_runs() {
-    let mut scene = scene().await;
-    let (task, entry) = (Envelope { id_given: false, ..scene.task() }, scene.entry());
-    scene.take(false, task, entry).await;
-    let copy = scene.broker.next().await;
+async fn a_task_without_an_id_is_copied_with_one_before_it_runs() {
+    let mut env = env().await;
+    let (task, entry) = (Envelope { id_given: false, ..env.task() }, env.entry());
+    env.run_alone(false, task, entry).await;
+    let copy = env.broker.next().await;
     assert_eq!(copy.key, "garenne.retry.quarantine.1s");
     assert!(copy.properties.message_id().is_some());
     copy.ack();
-    assert_eq!(scene.settlement().await, Settlement::Quarantined);
+    assert_eq!(env.settlement().await, Settlement::Quarantined);
 }
 
 #[tokio::test]
-async fn a_task_of_a_kind_without_a_handler_is_handed_on_and_at_last_dead() {
+async fn a_task_without_a_handler_is_passed_on_and_finally_dead_lettered() {
     for (since, key) in [(None, "garenne.retry.quarantine.1s"), (Some(1), "garenne.dead")] {
-        let mut scene = scene().await;
-        let task = Envelope { quarantine_since: since, ..scene.task() };
-        scene.take(false, task, None).await;
-        let copy = scene.broker.next().await;
+        let mut env = env().await;
+        let task = Envelope { quarantine_since: since, ..env.task() };
+        env.run_alone(false, task, None).await;
+        let copy = env.broker.next().await;
         assert_eq!(copy.key, key);
         assert_eq!(copy.text(header::REASON).is_some(), since.is_some());
     }
 }
 
 #[tokio::test]
-async fn a_task_whose_last_run_is_not_decided_yet_goes_back_when_its_channel_dies() {
-    let mut scene = scene().await;
-    hello(&scene.pipeline.member, "w", "a");
-    run(&scene.pipeline.member, "w", "a", scene.bench.envelope.id.as_str());
-    scene.bench.generation.end();
-    let (task, entry) = (scene.task(), scene.entry());
-    scene.take(true, task, entry).await;
-    assert_eq!(scene.settlement().await, Settlement::Requeued);
-    assert_eq!(scene.fleet.events("run-started"), 0);
+async fn a_task_whose_last_run_is_undecided_is_handed_back_when_its_channel_dies() {
+    let mut env = env().await;
+    hello(&env.pipeline.member, "w", "a");
+    run(&env.pipeline.member, "w", "a", env.test.envelope.id.as_str());
+    env.test.generation.end();
+    let (task, entry) = (env.task(), env.entry());
+    env.run_alone(true, task, entry).await;
+    assert_eq!(env.settlement().await, Settlement::Requeued);
+    assert_eq!(env.fleet.events("run-started"), 0);
 }

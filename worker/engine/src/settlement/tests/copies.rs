@@ -1,13 +1,17 @@
-//! Where copies go, what they say, and when their original is settled.
+//! Copies: their queue, their headers, and the settlement of the original.
 
 use garenne_common::{
     config::{Lane, Lanes},
     telemetry::metrics::TaskOutcome,
 };
-use garenne_protocol::task::header::long;
+use garenne_protocol::task::{
+    WorkerIncarnation, epoch_ms,
+    header::{self, long},
+};
 use lapin::{BasicProperties, types::FieldTable};
 
 use super::{
+    super::retry::MAX_WAIT,
     fake_broker::{FakeBroker, Published},
     *,
 };
@@ -15,58 +19,58 @@ use super::{
 pub(super) const FRAME_MAX: u32 = 131_072;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A settler, one delivery of its lane `fast`, and the broker.
-pub(super) struct Scene {
-    pub(super) bench: Bench,
+/// A settler and its broker.
+pub(super) struct TestEnv {
+    pub(super) test: TestSettler,
     pub(super) broker: FakeBroker,
 }
 
-pub(super) async fn scene_with(sinks: Vec<Arc<dyn Sink>>, routes: Routes, frame_max: u32) -> Scene {
+pub(super) async fn env_with(sinks: Vec<Arc<dyn Sink>>, routes: Routes, frame_max: u32) -> TestEnv {
     let broker = FakeBroker::start(frame_max).await;
-    let bench = bench_with(sinks, &broker.url(), routes);
-    bench.metrics.register_kinds(["any.thing"]);
-    Scene { bench, broker }
+    let test = test_settler(sinks, &broker.url(), routes);
+    test.metrics.register_kinds(["any.thing"]);
+    TestEnv { test, broker }
 }
 
-pub(super) async fn scene() -> Scene {
-    scene_with(Vec::new(), Routes::default(), FRAME_MAX).await
+pub(super) async fn env() -> TestEnv {
+    env_with(Vec::new(), Routes::default(), FRAME_MAX).await
 }
 
-impl Scene {
+impl TestEnv {
     pub(super) fn delivery(&self) -> Delivery {
-        Delivery::mock(&self.bench.generation, 1, b"{}")
+        Delivery::mock(&self.test.generation, 1, b"{}")
+    }
+
+    pub(super) fn task(&self) -> InFlight {
+        self.test.task_of(self.delivery())
     }
 
     pub(super) fn envelope(&mut self, change: impl FnOnce(&mut Envelope)) {
-        let mut envelope = Envelope::clone(&self.bench.envelope);
+        let mut envelope = Envelope::clone(&self.test.envelope);
         change(&mut envelope);
-        self.bench.envelope = Arc::new(envelope);
+        self.test.envelope = Arc::new(envelope);
     }
 
-    /// The next message. Nothing is settled before it is confirmed.
+    /// The next published message. Asserts that nothing has been settled before.
     pub(super) async fn copy(&mut self) -> Published {
         let copy = self.broker.next().await;
-        assert_eq!(
-            self.bench.generation.requested_settlements(),
-            [],
-            "settled before its copy was confirmed"
-        );
+        assert_eq!(self.test.generation.requested_settlements(), [], "settled before its copy was confirmed");
         copy
     }
 
-    /// The settlement of the original once nothing is on its way any more.
+    /// The settlement of the original, after all publishes have ended.
     pub(super) async fn settlement(&mut self) -> Settlement {
-        self.bench.settler.idle().await;
+        self.test.settler.idle().await;
         assert!(!self.broker.has_more(), "another message was published");
-        let [(1, settlement)] = self.bench.generation.requested_settlements()[..] else {
-            panic!("settled once")
+        let [(1, settlement)] = self.test.generation.requested_settlements()[..] else {
+            panic!("not settled exactly once")
         };
         settlement
     }
 
-    /// The dead letters that were counted, by their reasons.
-    fn dead(&self) -> Vec<(String, u64)> {
-        let counts = self.bench.metrics.kind_counts();
+    /// The number of dead letters in the metrics, by reason.
+    fn dead_letters(&self) -> Vec<(String, u64)> {
+        let counts = self.test.metrics.kind_counts();
         counts.get("any.thing").map_or_else(Vec::new, |kind| kind.dead.clone().into_iter().collect())
     }
 }
@@ -76,138 +80,134 @@ fn failed(after: Option<Duration>) -> Outcome {
 }
 
 #[tokio::test]
-async fn a_failed_task_waits_on_the_rung_of_its_wait_with_the_attempt_counted() {
-    let mut scene = scene().await;
-    scene.bench.settle(failed(None));
-    let copy = scene.copy().await;
+async fn a_failed_task_is_copied_to_the_delay_queue_of_its_back_off_with_the_attempt_counted() {
+    let mut env = env().await;
+    env.test.settle(failed(None));
+    let copy = env.copy().await;
     assert_eq!((copy.exchange.as_str(), copy.key.as_str()), ("", "garenne.retry.fast.1s"));
     assert_eq!(copy.number(header::ATTEMPT), Some(1));
     assert!(copy.number(header::FIRST_SEEN).is_some());
     assert_eq!((copy.number(header::NOT_BEFORE), copy.text(header::LANE)), (None, None));
     copy.ack();
-    assert_eq!(scene.settlement().await, Settlement::Retried);
+    assert_eq!(env.settlement().await, Settlement::Retried);
 }
 
 #[tokio::test]
-async fn a_retry_after_a_given_wait_has_a_due_time_and_takes_the_longest_rung_that_fits() {
+async fn retry_after_sets_a_due_time_and_uses_the_longest_delay_queue_within_it() {
     for (after, waits, rung) in [(20 * SECOND, 20 * SECOND, "15s"), (2 * MAX_WAIT, MAX_WAIT, "1h")] {
-        let mut scene = scene().await;
+        let mut env = env().await;
         let before = epoch_ms(SystemTime::now() + waits);
-        scene.bench.settle(failed(Some(after)));
-        let copy = scene.copy().await;
+        env.test.settle(failed(Some(after)));
+        let copy = env.copy().await;
         assert_eq!(copy.key, format!("garenne.retry.fast.{rung}"));
         let due = copy.number(header::NOT_BEFORE).unwrap();
         assert!((before..=epoch_ms(SystemTime::now() + waits)).contains(&due), "due {}", due - before);
         copy.ack();
-        assert_eq!(scene.settlement().await, Settlement::Retried);
+        assert_eq!(env.settlement().await, Settlement::Retried);
     }
 }
 
 #[tokio::test]
-async fn a_task_that_is_put_off_has_a_due_time_and_spends_no_attempt() {
-    let mut scene = scene().await;
+async fn a_deferred_task_has_a_due_time_and_spends_no_attempt() {
+    let mut env = env().await;
     let before = epoch_ms(SystemTime::now() + 70 * SECOND);
-    scene.bench.settle(Outcome::PutOff { wait: 70 * SECOND });
-    let copy = scene.copy().await;
+    env.test.settle(Outcome::Defer { wait: 70 * SECOND });
+    let copy = env.copy().await;
     assert_eq!(copy.key, "garenne.retry.fast.1m");
     let due = copy.number(header::NOT_BEFORE).unwrap();
     assert!((before..=epoch_ms(SystemTime::now() + 70 * SECOND)).contains(&due), "due {}", due - before);
     assert_eq!(copy.number(header::ATTEMPT), None);
     copy.ack();
-    assert_eq!(scene.settlement().await, Settlement::Retried);
+    assert_eq!(env.settlement().await, Settlement::Retried);
 }
 
 #[tokio::test]
-async fn a_dead_letter_says_why_where_and_by_whom_it_was_given_up() {
-    let mut scene = scene().await;
-    scene.bench.settle(Outcome::Dead { reason: DeadReason::Rejected, error: "no such device".into() });
-    let copy = scene.copy().await;
+async fn a_dead_letter_names_reason_error_worker_and_lane() {
+    let mut env = env().await;
+    env.test.settle(Outcome::Dead { reason: DeadReason::Rejected, error: "no such device".into() });
+    let copy = env.copy().await;
     assert_eq!((copy.exchange.as_str(), copy.key.as_str()), ("", "garenne.dead"));
-    let told =
+    let headers =
         [header::REASON, header::ERROR, header::WORKER, header::LANE].map(|name| copy.text(name).unwrap());
-    assert_eq!(told, ["rejected", "no such device", "test", "fast"]);
+    assert_eq!(headers, ["rejected", "no such device", "test", "fast"]);
     copy.ack();
     assert_eq!(
-        (scene.settlement().await, scene.dead()),
+        (env.settlement().await, env.dead_letters()),
         (Settlement::Dead, vec![("rejected".to_owned(), 1)])
     );
 }
 
 #[tokio::test]
-async fn the_last_attempt_is_named_in_the_dead_letter() {
-    let mut scene = scene().await;
-    scene.envelope(|task| task.attempt = 2);
-    scene.bench.settle(failed(None));
-    let copy = scene.copy().await;
+async fn a_dead_letter_of_the_last_attempt_names_its_number() {
+    let mut env = env().await;
+    env.envelope(|task| task.attempt = 2);
+    env.test.settle(failed(None));
+    let copy = env.copy().await;
     assert_eq!(copy.text(header::ERROR).unwrap(), "io (attempt 3 of 3)");
     assert_eq!(copy.text(header::REASON).unwrap(), "attempts-exhausted");
     copy.ack();
-    assert_eq!(scene.settlement().await, Settlement::Dead);
+    assert_eq!(env.settlement().await, Settlement::Dead);
 }
 
 #[tokio::test]
-async fn a_message_that_could_not_be_read_is_dead_under_its_routing_key() {
-    let mut scene = scene().await;
-    let (settler, lane) = (Arc::clone(&scene.bench.settler), Arc::clone(&scene.bench.lane));
-    let span = AttemptSpan::default();
-    settler.dead(&lane, scene.delivery(), None, DeadReason::Malformed, "bad".into(), &span);
-    let copy = scene.copy().await;
+async fn a_dead_letter_of_an_unreadable_message_has_its_routing_key_as_kind() {
+    let mut env = env().await;
+    let (settler, lane) = (Arc::clone(&env.test.settler), Arc::clone(&env.test.lane));
+    settler.dead_letter_unread(lane, env.delivery(), DeadReason::Malformed, "bad".into());
+    let copy = env.copy().await;
     assert_eq!(copy.properties.kind().as_ref().unwrap().as_str(), "some.kind");
     assert_eq!(copy.text(header::LANE).unwrap(), "fast");
     copy.ack();
-    assert_eq!(scene.settlement().await, Settlement::Dead);
+    assert_eq!(env.settlement().await, Settlement::Dead);
 }
 
 #[tokio::test]
-async fn a_task_enters_the_quarantine_after_a_wait_and_remembers_its_lane() {
-    let mut scene = scene().await;
-    let (settler, lane) = (Arc::clone(&scene.bench.settler), Arc::clone(&scene.bench.lane));
-    settler.quarantine(&lane, scene.delivery(), &scene.bench.envelope);
-    let copy = scene.copy().await;
+async fn a_task_enters_the_quarantine_through_its_delay_queue_and_records_its_lane() {
+    let mut env = env().await;
+    env.test.settler.quarantine(env.task());
+    let copy = env.copy().await;
     assert_eq!(copy.key, "garenne.retry.quarantine.1s");
     assert_eq!(copy.text(header::LANE).unwrap(), "fast");
     copy.ack();
-    assert_eq!(scene.settlement().await, Settlement::Quarantined);
+    assert_eq!(env.settlement().await, Settlement::Quarantined);
 }
 
 #[tokio::test]
-async fn a_crash_in_the_quarantine_is_written_on_the_copy() {
-    let mut scene = scene().await;
+async fn a_crash_in_the_quarantine_is_recorded_in_the_copy() {
+    let mut env = env().await;
     let worker = WorkerIncarnation::new("w", "0195f0c2-7a10-7000-8000-00000000002a");
-    let settler = Arc::clone(&scene.bench.settler);
-    settler.quarantine_again(scene.delivery(), &scene.bench.envelope, 1, &worker);
-    let copy = scene.copy().await;
+    env.test.settler.quarantine_after_crash(env.task(), 1, &worker);
+    let copy = env.copy().await;
     assert_eq!(copy.key, "garenne.retry.quarantine.1s");
     assert_eq!(copy.number(header::QUARANTINE_RUNS), Some(1));
     assert_eq!(copy.text(header::QUARANTINE_WORKER), Some(worker.to_string()));
     copy.ack();
-    assert_eq!(scene.settlement().await, Settlement::Quarantined);
+    assert_eq!(env.settlement().await, Settlement::Quarantined);
 }
 
 #[tokio::test]
-async fn a_task_without_a_handler_here_is_handed_on_with_the_time_since_when() {
-    let mut scene = scene().await;
-    let settler = Arc::clone(&scene.bench.settler);
-    settler.hand_on(scene.delivery(), &scene.bench.envelope, 1234);
-    let copy = scene.copy().await;
+async fn a_task_passed_to_another_worker_records_since_when_it_waits_for_a_handler() {
+    let mut env = env().await;
+    env.test.settler.pass_to_other_worker(env.task(), 1234);
+    let copy = env.copy().await;
     assert_eq!(copy.key, "garenne.retry.quarantine.1s");
     assert_eq!(copy.number(header::QUARANTINE_SINCE), Some(1234));
     copy.ack();
-    assert_eq!(scene.settlement().await, Settlement::Retried);
+    assert_eq!(env.settlement().await, Settlement::Retried);
 }
 
 #[tokio::test]
-async fn out_of_the_quarantine_a_task_goes_to_the_lane_it_came_from_or_that_takes_its_kind() {
+async fn a_retry_from_the_quarantine_goes_to_the_recorded_lane_or_to_that_of_the_kind() {
     for (recorded, kind, lane) in [("slow", "bench.noop", "slow"), ("gone", "spectrum.analyze", "slow")] {
-        for outcome in [failed(None), Outcome::PutOff { wait: SECOND }] {
-            let mut scene = scene().await;
-            scene.bench.lane = Names::QUARANTINE.into();
-            scene.envelope(|task| {
+        for outcome in [failed(None), Outcome::Defer { wait: SECOND }] {
+            let mut env = env().await;
+            env.test.lane = Names::QUARANTINE.into();
+            env.envelope(|task| {
                 task.lane = Some(recorded.into());
                 task.kind = Kind::parse(kind).unwrap();
             });
-            scene.bench.settle(outcome);
-            let copy = scene.copy().await;
+            env.test.settle(outcome);
+            let copy = env.copy().await;
             assert_eq!(copy.key, format!("garenne.retry.{lane}.1s"));
             assert_eq!(copy.text(header::LANE), None);
         }
@@ -215,78 +215,77 @@ async fn out_of_the_quarantine_a_task_goes_to_the_lane_it_came_from_or_that_take
 }
 
 #[tokio::test]
-async fn out_of_the_quarantine_a_task_of_no_lane_is_malformed() {
-    for outcome in [failed(None), Outcome::PutOff { wait: SECOND }] {
-        let mut scene = scene().await;
-        scene.bench.lane = Names::QUARANTINE.into();
-        scene.envelope(|task| task.lane = Some("gone".into()));
-        scene.bench.settle(outcome);
-        let copy = scene.copy().await;
+async fn a_retry_from_the_quarantine_without_a_lane_is_a_malformed_dead_letter() {
+    for outcome in [failed(None), Outcome::Defer { wait: SECOND }] {
+        let mut env = env().await;
+        env.test.lane = Names::QUARANTINE.into();
+        env.envelope(|task| task.lane = Some("gone".into()));
+        env.test.settle(outcome);
+        let copy = env.copy().await;
         assert_eq!(
             (copy.key.as_str(), copy.text(header::REASON).unwrap().as_str()),
             ("garenne.dead", "malformed")
         );
         assert!(copy.text(header::ERROR).unwrap().contains("\"gone\""));
         copy.ack();
-        assert_eq!(scene.settlement().await, Settlement::Dead);
+        assert_eq!(env.settlement().await, Settlement::Dead);
     }
 }
 
 #[tokio::test]
-async fn a_copy_for_a_lane_of_several_queues_has_a_key() {
+async fn a_copy_for_a_sharded_lane_has_a_key() {
     let lanes: Lanes =
         [("fast".to_owned(), Lane { shards: 2, ..Lane::bound_to(["any.#"]) })].into_iter().collect();
     let routes = Routes { lanes, ..Routes::default() };
-    let mut scene = scene_with(Vec::new(), routes, FRAME_MAX).await;
-    scene.bench.settle(failed(None));
-    let copy = scene.copy().await;
+    let mut env = env_with(Vec::new(), routes, FRAME_MAX).await;
+    env.test.settle(failed(None));
+    let copy = env.copy().await;
     assert_eq!(copy.key, "garenne.retry.fast.shards.1s");
-    assert_eq!(copy.text(header::KEY), Some(scene.bench.envelope.id.to_string()));
+    assert_eq!(copy.text(header::KEY), Some(env.test.envelope.id.to_string()));
     copy.ack();
-    assert_eq!(scene.settlement().await, Settlement::Retried);
+    assert_eq!(env.settlement().await, Settlement::Retried);
 }
 
 #[tokio::test]
-async fn a_returned_copy_is_published_again_and_its_queue_is_named_as_missing() {
-    let mut scene = scene().await;
-    scene.bench.settle(failed(None));
-    scene.copy().await.send_back();
-    let again = scene.copy().await;
-    let problems = scene.bench.settler.missing.problems();
+async fn a_returned_copy_is_published_again_and_its_queue_is_reported_as_missing() {
+    let mut env = env().await;
+    env.test.settle(failed(None));
+    env.copy().await.send_back();
+    let again = env.copy().await;
+    let problems = env.test.settler.missing.problems();
     assert!(problems.concat().starts_with("queue \"garenne.retry.fast.1s\" is missing"), "{problems:?}");
     again.ack();
-    assert_eq!(scene.settlement().await, Settlement::Retried);
+    assert_eq!(env.settlement().await, Settlement::Retried);
 }
 
 #[tokio::test]
-async fn a_queue_that_refuses_three_times_in_a_row_is_looked_for() {
-    let mut scene = scene().await;
-    scene.bench.settle(failed(None));
+async fn after_three_refusals_in_a_row_the_queue_is_looked_up() {
+    let mut env = env().await;
+    env.test.settle(failed(None));
     for refusals in 1..=3 {
-        assert!(scene.bench.settler.missing.problems().is_empty(), "looked for after {refusals} publishes");
-        scene.copy().await.nack();
+        assert!(env.test.settler.missing.problems().is_empty(), "looked up after {refusals} publishes");
+        env.copy().await.nack();
     }
-    let last = scene.copy().await;
-    assert_eq!(scene.bench.settler.missing.problems().len(), 1);
+    let last = env.copy().await;
+    assert_eq!(env.test.settler.missing.problems().len(), 1);
     last.ack();
-    assert_eq!(scene.settlement().await, Settlement::Retried);
+    assert_eq!(env.settlement().await, Settlement::Retried);
 }
 
-/// The delivery of a message with a header of so many bytes.
-fn large(scene: &Scene, bytes: usize) -> Delivery {
+/// A task whose message has a header of so many bytes.
+fn large(env: &TestEnv, bytes: usize) -> InFlight {
     let mut headers = FieldTable::default();
     headers.insert("large".into(), long(&"x".repeat(bytes)));
-    let mut delivery = scene.delivery();
+    let mut delivery = env.delivery();
     delivery.properties = Arc::new(BasicProperties::default().with_headers(headers));
-    delivery
+    env.test.task_of(delivery)
 }
 
 #[tokio::test]
-async fn a_copy_that_fits_no_frame_is_a_dead_letter_without_what_is_too_large() {
-    let mut scene = scene_with(Vec::new(), Routes::default(), 8192).await;
-    let settler = Arc::clone(&scene.bench.settler);
-    settler.put_off(&scene.bench.lane, large(&scene, 10_000), &scene.bench.envelope, SECOND);
-    let copy = scene.copy().await;
+async fn a_copy_that_exceeds_the_frame_size_is_a_dead_letter_without_foreign_headers() {
+    let mut env = env_with(Vec::new(), Routes::default(), 8192).await;
+    env.test.settler.defer(large(&env, 10_000), SECOND);
+    let copy = env.copy().await;
     assert_eq!(
         (copy.key.as_str(), copy.text(header::REASON).unwrap().as_str()),
         ("garenne.dead", "too-large")
@@ -295,56 +294,52 @@ async fn a_copy_that_fits_no_frame_is_a_dead_letter_without_what_is_too_large() 
     assert_eq!(copy.text(header::LANE).unwrap(), "fast");
     copy.ack();
     assert_eq!(
-        (scene.settlement().await, scene.dead()),
+        (env.settlement().await, env.dead_letters()),
         (Settlement::Dead, vec![("too-large".to_owned(), 1)])
     );
 }
 
 #[tokio::test]
-async fn a_dead_letter_out_of_the_quarantine_names_the_lane_it_came_from() {
-    let mut scene = scene_with(Vec::new(), Routes::default(), 8192).await;
-    scene.envelope(|task| task.lane = Some("slow".into()));
-    let (settler, worker) = (Arc::clone(&scene.bench.settler), WorkerIncarnation::new("w", "i"));
-    settler.quarantine_again(large(&scene, 10_000), &scene.bench.envelope, 1, &worker);
-    let copy = scene.copy().await;
+async fn a_dead_letter_from_the_quarantine_names_the_recorded_lane() {
+    let mut env = env_with(Vec::new(), Routes::default(), 8192).await;
+    env.envelope(|task| task.lane = Some("slow".into()));
+    let worker = WorkerIncarnation::new("w", "i");
+    env.test.settler.quarantine_after_crash(large(&env, 10_000), 1, &worker);
+    let copy = env.copy().await;
     assert_eq!((copy.key.as_str(), copy.text(header::LANE).unwrap().as_str()), ("garenne.dead", "slow"));
     copy.ack();
-    assert_eq!(scene.settlement().await, Settlement::Dead);
+    assert_eq!(env.settlement().await, Settlement::Dead);
 }
 
 #[tokio::test]
-async fn a_dead_letter_that_fits_no_frame_keeps_its_reason_and_is_counted_once() {
-    let mut scene = scene_with(Vec::new(), Routes::default(), 8192).await;
-    let (settler, lane) = (Arc::clone(&scene.bench.settler), Arc::clone(&scene.bench.lane));
-    let (delivery, envelope) = (large(&scene, 10_000), Some(Arc::clone(&scene.bench.envelope)));
-    settler.dead(&lane, delivery, envelope, DeadReason::Rejected, "no".into(), &AttemptSpan::default());
-    let copy = scene.copy().await;
+async fn a_dead_letter_that_exceeds_the_frame_size_keeps_its_reason_and_is_counted_once() {
+    let mut env = env_with(Vec::new(), Routes::default(), 8192).await;
+    env.test.settler.dead_letter(large(&env, 10_000), DeadReason::Rejected, "no".into());
+    let copy = env.copy().await;
     assert_eq!((copy.text("large"), copy.text(header::REASON).unwrap().as_str()), (None, "rejected"));
     copy.ack();
     assert_eq!(
-        (scene.settlement().await, scene.dead()),
+        (env.settlement().await, env.dead_letters()),
         (Settlement::Dead, vec![("rejected".to_owned(), 1)])
     );
 }
 
 #[tokio::test]
-async fn a_body_that_the_broker_does_not_take_goes_back_and_is_not_published_again() {
-    let mut scene = scene().await;
-    scene.bench.settle(failed(None));
+async fn a_task_whose_body_the_broker_refuses_is_handed_back_and_not_published_again() {
+    let mut env = env().await;
+    env.test.settle(failed(None));
     let text = "PRECONDITION_FAILED - message size 2 is larger than configured max size 1";
-    scene.copy().await.close_channel(406, text);
-    scene.bench.settler.force_close.cancel();
-    assert_eq!(scene.settlement().await, Settlement::Requeued);
+    env.copy().await.close_channel(406, text);
+    env.test.settler.force_close.cancel();
+    assert_eq!(env.settlement().await, Settlement::Requeued);
 }
 
 #[tokio::test]
-async fn an_attempt_counts_with_its_time_where_it_has_one() {
-    let scene = scene().await;
-    for (attempt, took) in [(TaskOutcome::Interrupted, Some(SECOND)), (TaskOutcome::Panic, None)] {
-        let end = AttemptEnd { outcome: Outcome::HandBack, attempt: Some(attempt), took };
-        let (bench, delivery) = (&scene.bench, scene.delivery());
-        let envelope = Arc::clone(&bench.envelope);
-        bench.settler.settle(&bench.lane, delivery, envelope, &bench.entry, end, AttemptSpan::default());
+async fn an_attempt_is_counted_and_its_duration_observed_if_there_is_one() {
+    let env = env().await;
+    for (counted_as, duration) in [(TaskOutcome::Interrupted, Some(SECOND)), (TaskOutcome::Panic, None)] {
+        let end = AttemptEnd { outcome: Outcome::HandBack, counted_as: Some(counted_as), duration };
+        env.test.settler.settle(env.task(), &env.test.entry, end);
     }
-    assert_eq!(scene.bench.entry.metrics.duration.get_sample_count(), 1);
+    assert_eq!(env.test.entry.metrics.duration.get_sample_count(), 1);
 }

@@ -1,5 +1,7 @@
-//! As much of a broker as copies need. It answers nothing about a message by itself, and has no queue that could be
-//! looked for.
+//! A minimal AMQP broker for tests of publishing.
+//!
+//! It accepts connections and publishes. The test decides whether each message is confirmed, refused or returned. It
+//! has no queues: looking one up fails.
 
 use std::{
     sync::{
@@ -18,7 +20,7 @@ use tokio::{
     time::timeout,
 };
 
-/// Longer than anything here takes, on a busy machine too.
+/// Long enough for each step of a test on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 const METHOD: u8 = 1;
@@ -32,7 +34,7 @@ pub(crate) struct FakeBroker {
     published: mpsc::UnboundedReceiver<Published>,
 }
 
-/// A message that was published. Its body is not looked at.
+/// A published message, without its body.
 pub(crate) struct Published {
     pub(crate) exchange: String,
     pub(crate) key: String,
@@ -45,7 +47,7 @@ pub(crate) struct Published {
 }
 
 impl FakeBroker {
-    /// A broker whose frames have at most this many bytes.
+    /// Starts a broker that negotiates this maximum frame size, in bytes.
     pub(crate) async fn start(frame_max: u32) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -65,17 +67,17 @@ impl FakeBroker {
         format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.port)
     }
 
-    /// How many connections there were.
+    /// The number of connections that were opened.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// The next message.
+    /// The next published message.
     pub(crate) async fn next(&mut self) -> Published {
         timeout(TIMEOUT, self.published.recv()).await.expect("a message").expect("the broker runs")
     }
 
-    /// Whether a message came that the test has not looked at.
+    /// Whether a message was published that the test has not taken.
     pub(crate) fn has_more(&mut self) -> bool {
         self.published.try_recv().is_ok()
     }
@@ -90,30 +92,30 @@ impl Published {
         header::get(self.properties.headers(), name).and_then(header::text)
     }
 
-    /// Confirms it.
+    /// Confirms the message.
     pub(crate) fn ack(&self) {
         self.answer((60, 80), &[&self.tag.to_be_bytes()[..], &[0]].concat());
     }
 
-    /// Refuses to store it.
+    /// Refuses the message with a `basic.nack`.
     pub(crate) fn nack(&self) {
         self.answer((60, 120), &[&self.tag.to_be_bytes()[..], &[0]].concat());
     }
 
-    /// Returns it as unroutable, and confirms it, as a broker does.
+    /// Returns the message as unroutable, then confirms it, as RabbitMQ does.
     pub(crate) fn send_back(&self) {
         let short = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
         let fields =
             [&312_u16.to_be_bytes()[..], &short("NO_ROUTE"), &short(&self.exchange), &short(&self.key)];
         self.answer((60, 50), &fields.concat());
-        // Without its body.
+        // The returned message has an empty body.
         let mut header = self.header.clone();
         header[4..12].fill(0);
         self.send(frame(HEADER, self.channel, &header));
         self.ack();
     }
 
-    /// Closes its channel with a code and a text.
+    /// Closes the message's channel with a reply code and text.
     pub(crate) fn close_channel(&self, code: u16, text: &str) {
         let text = [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
         self.answer((20, 40), &[&code.to_be_bytes()[..], &text, &[0, 60, 0, 40]].concat());
@@ -137,13 +139,13 @@ fn frame(kind: u8, channel: u16, payload: &[u8]) -> Vec<u8> {
     [&[kind][..], &channel.to_be_bytes(), &size, payload, &[END]].concat()
 }
 
-/// What a channel is closed with when a queue is looked for: there is none.
+/// The arguments of the `channel.close` after a passive declaration of a queue.
 fn not_found() -> Vec<u8> {
     let text = b"NOT_FOUND";
     [&404_u16.to_be_bytes()[..], &[u8::try_from(text.len()).unwrap()], text, &[0, 50, 0, 10]].concat()
 }
 
-/// A short string at the beginning, and the rest.
+/// Splits a short string off the beginning.
 fn short(bytes: &[u8]) -> (String, &[u8]) {
     let (text, rest) = bytes[1..].split_at(bytes[0].into());
     (String::from_utf8(text.to_vec()).unwrap(), rest)

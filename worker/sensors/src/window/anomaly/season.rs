@@ -1,55 +1,62 @@
-//! What the days before had at this time of day.
+//! The expected value at a time of day, from the days before.
 
-use super::{Blocks, DAY};
+use super::{BlockLayout, DAY};
 
-/// Days looked back.
+/// Days of history.
 const DAYS: usize = 7;
 
-/// Where there are fewer values than one an hour, a day has no shape to compare with.
-const SLOWEST: f64 = 3_700.0;
+/// The longest interval between values, in seconds, with which a daily pattern is used.
+const MAX_INTERVAL: f64 = 3_700.0;
 
-pub(super) struct Season {
-    /// For each day back, the last value that is not later than that.
+/// Finds the values of the days before at the same time of day.
+pub(super) struct DailySeason {
+    /// For each day back, the index of the last value that is not later than the same time on that day.
     cursors: [usize; DAYS],
+    /// The largest distance in time from a matching value, in seconds.
     tolerance: f64,
-    is_possible: bool,
+    is_enabled: bool,
 }
 
-impl Season {
-    pub(super) fn new(blocks: Blocks) -> Self {
-        Self { cursors: [0; DAYS], tolerance: 0.75 * blocks.pace, is_possible: blocks.pace <= SLOWEST }
+impl DailySeason {
+    pub(super) fn new(blocks: BlockLayout) -> Self {
+        Self {
+            cursors: [0; DAYS],
+            tolerance: 0.75 * blocks.interval,
+            is_enabled: blocks.interval <= MAX_INTERVAL,
+        }
     }
 
-    /// The median of what the last seven days had at this time of day; none unless two had any.
-    pub(super) fn expected(&mut self, seconds: &[f64], values: &[f64], place: usize) -> Option<f64> {
-        if !self.is_possible || seconds[place] - seconds[0] < 2.0 * DAY - self.tolerance {
+    /// The median of the last seven days at the time of day of the value at `index`. None if fewer than two of them
+    /// have a value there.
+    pub(super) fn expected(&mut self, seconds: &[f64], values: &[f64], index: usize) -> Option<f64> {
+        if !self.is_enabled || seconds[index] - seconds[0] < 2.0 * DAY - self.tolerance {
             return None;
         }
-        let mut then = [0.0; DAYS];
+        let mut matches = [0.0; DAYS];
         let mut count = 0;
         for (day, cursor) in self.cursors.iter_mut().enumerate() {
-            let target = seconds[place] - (day + 1) as f64 * DAY;
+            let target = seconds[index] - (day + 1) as f64 * DAY;
             if target < seconds[0] - self.tolerance {
                 break;
             }
-            while *cursor + 1 < place && seconds[*cursor + 1] <= target {
+            while *cursor + 1 < index && seconds[*cursor + 1] <= target {
                 *cursor += 1;
             }
-            let next = (*cursor + 1).min(place - 1);
+            let next = (*cursor + 1).min(index - 1);
             let (before, after) = ((seconds[*cursor] - target).abs(), (seconds[next] - target).abs());
             let (distance, nearest) = if before <= after { (before, *cursor) } else { (after, next) };
             if distance <= self.tolerance {
-                // Kept sorted: there are at most seven.
-                let at = then[..count].iter().position(|other| *other > values[nearest]).unwrap_or(count);
-                then.copy_within(at..count, at + 1);
-                then[at] = values[nearest];
+                // Insertion sort of at most seven values.
+                let at = matches[..count].iter().position(|other| *other > values[nearest]).unwrap_or(count);
+                matches.copy_within(at..count, at + 1);
+                matches[at] = values[nearest];
                 count += 1;
             }
         }
         match count {
             0 | 1 => None,
-            odd if odd % 2 == 1 => Some(then[odd / 2]),
-            even => Some((then[even / 2 - 1] + then[even / 2]) / 2.0),
+            odd if odd % 2 == 1 => Some(matches[odd / 2]),
+            even => Some((matches[even / 2 - 1] + matches[even / 2]) / 2.0),
         }
     }
 }

@@ -1,16 +1,16 @@
-//! The signals, each in deviations of its own past.
+//! The signals, each in standard deviations of its own past.
 
 use super::history::{History, deviation, quantiles, spread};
-use super::season::Season;
-use super::{Blocks, COUNT, Scores};
+use super::season::DailySeason;
+use super::{BlockLayout, COUNT, Scores};
 
-/// Numbers a block adds to the histories of slow signals.
-const SAMPLES: usize = 4;
+/// Samples that a block adds to the histories of slow signals.
+const SAMPLES_PER_BLOCK: usize = 4;
 
-/// Beyond this, in units of the first block's spread, one value is as extraordinary as another.
-const LARGEST: f64 = 1e12;
+/// Values are clamped to this, in units of the first block's spread.
+const MAX_NORMALIZED: f64 = 1e12;
 
-/// What the signals are measured in, renewed at the end of each block.
+/// Centre and scale of each signal, updated at the end of blocks.
 #[derive(Debug, Clone, Copy)]
 struct Reference {
     center: f64,
@@ -24,25 +24,27 @@ struct Reference {
     daily_trend: Option<f64>,
 }
 
+/// Computes the signals, value by value.
 pub(super) struct Signals<'a> {
-    blocks: Blocks,
+    blocks: BlockLayout,
     seconds: &'a [f64],
-    /// In units of the first block's spread, from its median.
+    /// The values relative to the median of the first block, in units of its spread.
     values: Vec<f64>,
-    season: Season,
+    season: DailySeason,
     reference: Option<Reference>,
 
-    /// Weights of a new value in the exponential means over half and over a twelfth of a block.
+    /// The weights of a new value in the exponential means over half a block and over a twelfth.
     weights: (f64, f64),
     previous: f64,
     smooth: f64,
     residual_smooth: f64,
+    /// How often the last value has been repeated.
     repeated: usize,
-    /// Changes of the last quarter block, and their sum.
+    /// Ring of the absolute changes of the last quarter block, and their sum.
     changes: Vec<f64>,
     changes_sum: f64,
 
-    /// The block at hand.
+    /// The current block.
     block: Block,
     medians: History,
     widths: History,
@@ -53,6 +55,7 @@ pub(super) struct Signals<'a> {
     residual_smooths: History,
 }
 
+/// The numbers of the current block.
 #[derive(Default)]
 struct Block {
     values: Vec<f64>,
@@ -62,11 +65,11 @@ struct Block {
 }
 
 impl<'a> Signals<'a> {
-    pub(super) fn new(blocks: Blocks, seconds: &'a [f64], values: &[f64]) -> Self {
+    pub(super) fn new(blocks: BlockLayout, seconds: &'a [f64], values: &[f64]) -> Self {
         let values = normalized(values, blocks.length);
         let first = values.first().copied().unwrap_or_default();
         Self {
-            season: Season::new(blocks),
+            season: DailySeason::new(blocks),
             reference: None,
             weights: (smoothing(blocks.length as f64 / 2.0), smoothing(blocks.length as f64 / 12.0)),
             previous: first,
@@ -79,8 +82,8 @@ impl<'a> Signals<'a> {
             medians: History::new(1),
             widths: History::new(1),
             jumps: History::new(1),
-            smooths: History::new(SAMPLES),
-            spreads: History::new(SAMPLES),
+            smooths: History::new(SAMPLES_PER_BLOCK),
+            spreads: History::new(SAMPLES_PER_BLOCK),
             residuals: History::new(1),
             residual_smooths: History::new(1),
             blocks,
@@ -89,15 +92,16 @@ impl<'a> Signals<'a> {
         }
     }
 
-    /// Takes the value at `place`, the next one.
-    pub(super) fn next(&mut self, place: usize) -> Scores {
-        let value = self.values[place];
+    /// The signals at the value at `index`. Must be called for each value in order.
+    pub(super) fn next(&mut self, index: usize) -> Scores {
+        let value = self.values[index];
         let jump = (value - self.previous).abs();
         self.repeated = if value == self.previous { self.repeated + 1 } else { 1 };
         self.previous = value;
         self.smooth += self.weights.0 * (value - self.smooth);
-        let variation = self.variation(place, jump);
-        let residual = self.season.expected(self.seconds, &self.values, place).map(|then| value - then);
+        let variation = self.variation(index, jump);
+        let residual =
+            self.season.expected(self.seconds, &self.values, index).map(|expected| value - expected);
         if let Some(residual) = residual {
             self.residual_smooth += self.weights.1 * (residual - self.residual_smooth);
             self.block.residuals.push(residual.abs());
@@ -105,7 +109,7 @@ impl<'a> Signals<'a> {
         }
         self.block.values.push(value);
         self.block.jumps.push(jump);
-        if (place + 1).is_multiple_of(self.blocks.length / SAMPLES) {
+        if (index + 1).is_multiple_of(self.blocks.length / SAMPLES_PER_BLOCK) {
             self.smooths.add(self.smooth);
             self.spreads.add(variation);
         }
@@ -122,21 +126,21 @@ impl<'a> Signals<'a> {
         ]
     }
 
-    /// The logarithm of the mean change over the last quarter block.
-    fn variation(&mut self, place: usize, jump: f64) -> f64 {
+    /// The logarithm of the mean absolute change over the last quarter block.
+    fn variation(&mut self, index: usize, jump: f64) -> f64 {
         let window = self.changes.len();
-        let slot = &mut self.changes[place % window];
+        let slot = &mut self.changes[index % window];
         self.changes_sum += jump - *slot;
         *slot = jump;
-        if place.is_multiple_of(window) {
-            // What rounding left behind would else be all there is once the values stand still.
+        if index.is_multiple_of(window) {
+            // Removes accumulated rounding errors, which would dominate when the values stop changing.
             self.changes_sum = self.changes.iter().sum();
         }
-        (self.changes_sum.max(0.0) / (place + 1).min(window) as f64 + 1e-9).ln()
+        (self.changes_sum.max(0.0) / (index + 1).min(window) as f64 + 1e-9).ln()
     }
 
-    /// Ends the block before `place`: from here on its values are the past.
-    pub(super) fn close_block(&mut self, place: usize) {
+    /// Ends the block before the value at `index` and adds it to the history.
+    pub(super) fn close_block(&mut self, index: usize) {
         let Block { values, jumps, residuals, residual_smooths } = &mut self.block;
         if let Some(block) = quantiles(values) {
             self.medians.add(block[1]);
@@ -150,18 +154,19 @@ impl<'a> Signals<'a> {
         for list in [values, jumps, residuals, residual_smooths] {
             list.clear();
         }
-        // Of short blocks several together, once there is a past that one more hardly changes.
-        let together = 64_usize.div_ceil(self.blocks.length);
-        let closed = place / self.blocks.length;
-        if closed <= 8 || closed.is_multiple_of(together) {
-            self.reference = self.measure(place);
+        // After eight blocks, short blocks update the reference less often: each changes it little.
+        let update_every = 64_usize.div_ceil(self.blocks.length);
+        let closed = index / self.blocks.length;
+        if closed <= 8 || closed.is_multiple_of(update_every) {
+            self.reference = self.measure(index);
         }
     }
 
-    fn measure(&mut self, place: usize) -> Option<Reference> {
+    /// Centre and scale of each signal from the history. Lower bounds keep a scale from being zero.
+    fn measure(&mut self, index: usize) -> Option<Reference> {
         let medians = self.medians.quantiles()?;
         let width = self.widths.quantiles()?[1];
-        let level = width.hypot(spread(medians)).max(least(self.values[place - 1]));
+        let level = width.hypot(spread(medians)).max(min_scale(self.values[index - 1]));
         let smooths = self.smooths.quantiles()?;
         let spreads = self.spreads.quantiles()?;
         let median_of = |history: &mut History| history.quantiles().map(|quantiles| quantiles[1]);
@@ -170,7 +175,7 @@ impl<'a> Signals<'a> {
             level,
             trend_center: smooths[1],
             trend: spread(smooths).max(0.2 * level),
-            jump: median_of(&mut self.jumps)?.max(least(self.values[place - 1])),
+            jump: median_of(&mut self.jumps)?.max(min_scale(self.values[index - 1])),
             spread_center: spreads[1],
             spread: spread(spreads).max(0.05),
             daily: median_of(&mut self.residuals).map(|scale| scale.max(1e-3 * level)),
@@ -179,25 +184,25 @@ impl<'a> Signals<'a> {
     }
 }
 
-/// The weight of a new value in an exponential mean over so many.
-fn smoothing(over: f64) -> f64 {
-    -(-1.0 / over).exp_m1()
+/// The weight of a new value in an exponential mean with a time constant of `count` values.
+fn smoothing(count: f64) -> f64 {
+    -(-1.0 / count).exp_m1()
 }
 
-/// A deviation that is no more than rounding.
-fn least(value: f64) -> f64 {
+/// A lower bound for scales, above rounding errors.
+fn min_scale(value: f64) -> f64 {
     1e-9 * value.abs().max(1.0)
 }
 
-/// The values from the first block's median, in units of its spread: an affine change of all
-/// values changes nothing then, and nothing overflows.
+/// The values relative to the median of the first block, in units of its spread. Makes the result independent of
+/// affine transformations such as units, and prevents overflow.
 fn normalized(values: &[f64], first_block: usize) -> Vec<f64> {
     let mut first = values[..first_block.min(values.len())].to_vec();
     let Some(quantiles) = quantiles(&mut first) else { return Vec::new() };
     let largest = first.iter().fold(0.0_f64, |largest, value| largest.max(value.abs()));
-    // Halves, because the difference of two doubles may exceed one.
+    // Halves, because the difference of two doubles may overflow.
     let width = quantiles[2] / 2.0 - quantiles[0] / 2.0;
     let unit = [width, 1e-9 * largest, f64::MIN_POSITIVE].into_iter().fold(0.0, f64::max);
     let from_center = |value: &f64| (value / 2.0 - quantiles[1] / 2.0) / unit;
-    values.iter().map(|value| from_center(value).clamp(-LARGEST, LARGEST)).collect()
+    values.iter().map(|value| from_center(value).clamp(-MAX_NORMALIZED, MAX_NORMALIZED)).collect()
 }

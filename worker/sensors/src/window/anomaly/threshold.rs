@@ -1,46 +1,49 @@
-//! When a signal is extraordinary: measured against its own records.
+//! Thresholds of the signals, from their highest values in earlier blocks.
 
 use std::collections::VecDeque;
 
-use super::{Blocks, COUNT, DAY, Scores, Signal};
+use super::{BlockLayout, COUNT, DAY, Scores, Signal};
 
-/// Blocks that a signal must have been watched for.
-const WARM_UP: usize = 3;
+/// Blocks of history before a signal has a threshold.
+const WARM_UP_BLOCKS: usize = 3;
 
-/// By how much a record must be broken with four weeks of history.
+/// The relative margin above the highest peak with four weeks of history.
 const MARGIN: f64 = 0.05;
 
-/// With a shorter history, by this power of its share of four weeks more.
-const GROWTH: f64 = -0.75;
+/// With less history the margin is multiplied by this power of its fraction of four weeks.
+const MARGIN_EXPONENT: f64 = -0.75;
 
-/// A share of four weeks below which the margin grows no further: half a day.
-const LEAST_SHARE: f64 = 0.02;
+/// Lower bound for that fraction: half a day.
+const MIN_FRACTION: f64 = 0.02;
 
-/// An alarm enters the history as at most so many times the threshold.
+/// Peaks enter the history clipped to this multiple of the threshold.
 const CLIP: f64 = 1.25;
 
-/// How much each alarm of the last week raises the threshold for another.
+/// The relative increase of the threshold by each alarm of the last week.
 const RAISE: f64 = 0.2;
 
-/// How long an alarm counts, in seconds.
+/// The time for which an alarm raises the threshold, in seconds.
 const WEEK: f64 = 7.0 * DAY;
 
-/// The highest a signal reached in each block of the last four weeks. Only blocks that no later
-/// one surpassed are kept: they are all that can ever be the highest again.
+/// The sliding maximum of a signal over the blocks of the last four weeks. A monotonic queue: it keeps only the peaks
+/// that no later one exceeds.
 #[derive(Debug, Default)]
-struct Records {
+struct PeakHistory {
+    /// The number of the block, and its peak; peaks are descending.
     peaks: VecDeque<(usize, f64)>,
+    /// Blocks added so far.
     blocks: usize,
 }
 
-impl Records {
-    fn add(&mut self, peak: f64, most: usize) {
+impl PeakHistory {
+    /// Adds the peak of a block, and forgets blocks older than `window` blocks.
+    fn add(&mut self, peak: f64, window: usize) {
         while self.peaks.back().is_some_and(|(_, earlier)| *earlier <= peak) {
             self.peaks.pop_back();
         }
         self.peaks.push_back((self.blocks, peak));
         self.blocks += 1;
-        while self.peaks.front().is_some_and(|(block, _)| block + most < self.blocks) {
+        while self.peaks.front().is_some_and(|(block, _)| block + window < self.blocks) {
             self.peaks.pop_front();
         }
     }
@@ -50,66 +53,71 @@ impl Records {
     }
 }
 
+/// The thresholds of all signals.
 pub(super) struct Threshold {
-    blocks: Blocks,
-    records: [Records; COUNT],
-    /// The highest of each signal in the block at hand, clipped.
+    blocks: BlockLayout,
+    history: [PeakHistory; COUNT],
+    /// The highest value of each signal in the current block, clipped.
     peaks: Scores,
     limits: Scores,
-    /// When the alarms of the last week began.
-    recent: VecDeque<f64>,
+    /// The times at which the alarms of the last week began, in seconds.
+    recent_alarms: VecDeque<f64>,
+    /// The index of the last anomalous value.
     last_alarm: Option<usize>,
 }
 
 impl Threshold {
-    pub(super) fn new(blocks: Blocks) -> Self {
+    pub(super) fn new(blocks: BlockLayout) -> Self {
         Self {
             blocks,
-            records: Default::default(),
+            history: Default::default(),
             peaks: [0.0; COUNT],
             limits: [f64::INFINITY; COUNT],
-            recent: VecDeque::new(),
+            recent_alarms: VecDeque::new(),
             last_alarm: None,
         }
     }
 
+    /// Adds the peaks of the current block to the history and updates the thresholds.
     pub(super) fn close_block(&mut self) {
-        for (at, records) in self.records.iter_mut().enumerate() {
-            records.add(self.peaks[at], self.blocks.month);
-            if records.blocks >= WARM_UP {
-                let known = records.blocks.min(self.blocks.month);
-                let share = (known as f64 / self.blocks.month as f64).max(LEAST_SHARE);
-                let margin = MARGIN * share.powf(GROWTH);
-                self.limits[at] = (records.highest() * (1.0 + margin)).max(Signal::ALL[at].floor());
+        for (signal, history) in self.history.iter_mut().enumerate() {
+            history.add(self.peaks[signal], self.blocks.blocks_per_month);
+            if history.blocks >= WARM_UP_BLOCKS {
+                let known = history.blocks.min(self.blocks.blocks_per_month);
+                let fraction = (known as f64 / self.blocks.blocks_per_month as f64).max(MIN_FRACTION);
+                let margin = MARGIN * fraction.powf(MARGIN_EXPONENT);
+                let limit = history.highest() * (1.0 + margin);
+                self.limits[signal] = limit.max(Signal::ALL[signal].floor());
             }
         }
         self.peaks = [0.0; COUNT];
     }
 
-    /// The signal that is furthest beyond its threshold, and how many times that.
-    pub(super) fn judge(&mut self, place: usize, second: f64, scores: &Scores) -> Option<(Signal, f64)> {
-        while self.recent.front().is_some_and(|alarm| second - alarm > WEEK) {
-            self.recent.pop_front();
+    /// Returns the signal that exceeds its threshold most, and the ratio of both. Must be called for each value in
+    /// order.
+    pub(super) fn evaluate(&mut self, index: usize, second: f64, scores: &Scores) -> Option<(Signal, f64)> {
+        while self.recent_alarms.front().is_some_and(|alarm| second - alarm > WEEK) {
+            self.recent_alarms.pop_front();
         }
-        let goes_on = self.last_alarm.is_some_and(|last| place - last <= self.blocks.length);
-        let raised = if goes_on { 1.0 } else { 1.0 + RAISE * self.recent.len() as f64 };
-        let mut furthest: Option<(Signal, f64)> = None;
-        for (at, score) in scores.iter().enumerate() {
-            let limit = self.limits[at];
-            if *score > raised * limit {
+        let continues = self.last_alarm.is_some_and(|last| index - last <= self.blocks.length);
+        let factor = if continues { 1.0 } else { 1.0 + RAISE * self.recent_alarms.len() as f64 };
+        let mut highest: Option<(Signal, f64)> = None;
+        for (signal, score) in scores.iter().enumerate() {
+            let limit = self.limits[signal];
+            if *score > factor * limit {
                 let ratio = score / limit;
-                if furthest.is_none_or(|(_, other)| ratio > other) {
-                    furthest = Some((Signal::ALL[at], ratio));
+                if highest.is_none_or(|(_, other)| ratio > other) {
+                    highest = Some((Signal::ALL[signal], ratio));
                 }
             }
-            self.peaks[at] = self.peaks[at].max(score.min(CLIP * limit));
+            self.peaks[signal] = self.peaks[signal].max(score.min(CLIP * limit));
         }
-        if furthest.is_some() {
-            if !goes_on {
-                self.recent.push_back(second);
+        if highest.is_some() {
+            if !continues {
+                self.recent_alarms.push_back(second);
             }
-            self.last_alarm = Some(place);
+            self.last_alarm = Some(index);
         }
-        furthest
+        highest
     }
 }

@@ -3,21 +3,21 @@
 use std::iter::{Copied, Map};
 use std::slice::Iter;
 
-/// Two points, by their places in time.
-pub(super) type Place = (usize, usize);
+/// Two points, by their indices in time.
+pub(super) type PointPair = (usize, usize);
 
-/// The order of the points at one slope. A pair whose own slope is less is inverted in it against
-/// the order in time; one whose slope is the same or more is not.
-pub(super) struct Order {
+/// The order of the points at a slope. It inverts exactly the pairs with a smaller slope, compared with the order in
+/// time.
+pub(super) struct SlopeOrder {
     pub(super) slope: f64,
-    /// How many pairs have a slope less than this one.
+    /// The number of pairs with a smaller slope.
     pub(super) below: u64,
-    /// The points' places in time, in this order.
+    /// The indices of the points in time, in this order.
     sequence: Vec<u32>,
 }
 
-impl Order {
-    /// `seconds` ascend, values of one instant too.
+impl SlopeOrder {
+    /// Needs points sorted by time, then by value.
     pub(super) fn new(seconds: &[f64], values: &[f64], slope: f64) -> Self {
         let key = |second: f64, value: f64| match slope {
             f64::NEG_INFINITY => second,
@@ -26,37 +26,37 @@ impl Order {
         };
         let points = seconds.iter().zip(values);
         let mut keyed: Vec<(f64, u32)> =
-            points.zip(0..).map(|((s, v), place)| (key(*s, *v), place)).collect();
+            points.zip(0..).map(|((s, v), index)| (key(*s, *v), index)).collect();
         keyed.sort_unstable_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)));
-        let sequence: Vec<u32> = keyed.into_iter().map(|(_, place)| place).collect();
+        let sequence: Vec<u32> = keyed.into_iter().map(|(_, index)| index).collect();
         let mut below = 0;
         let mut work = sequence.clone();
         merge_sort(&mut work, &mut vec![0; sequence.len()], &mut |left, _| below += left.len() as u64);
         Self { slope, below, sequence }
     }
 
-    /// Visits every pair whose slope is at least this order's and less than the other's, some at a
-    /// time.
+    /// Visits every pair whose slope is at least that of `self` and less than that of `high`, in groups.
     pub(super) fn between(
         &self,
         high: &Self,
-        mut visit: impl FnMut(Map<Copied<Iter<'_, u32>>, &dyn Fn(u32) -> Place>),
+        mut visit: impl FnMut(Map<Copied<Iter<'_, u32>>, &dyn Fn(u32) -> PointPair>),
     ) {
         let mut rank = vec![0_u32; high.sequence.len()];
-        for (place, at) in high.sequence.iter().zip(0..) {
-            rank[*place as usize] = at;
+        for (index, at) in high.sequence.iter().zip(0..) {
+            rank[*index as usize] = at;
         }
-        let mut work: Vec<u32> = self.sequence.iter().map(|place| rank[*place as usize]).collect();
-        let place = |rank: u32| high.sequence[rank as usize] as usize;
+        let mut work: Vec<u32> = self.sequence.iter().map(|index| rank[*index as usize]).collect();
+        let index = |rank: u32| high.sequence[rank as usize] as usize;
         merge_sort(&mut work, &mut vec![0; rank.len()], &mut |left, right| {
-            let right = place(right);
-            let pair = |left| (place(left), right);
-            visit(left.iter().copied().map(&pair as &dyn Fn(u32) -> Place));
+            let right = index(right);
+            let pair = |left| (index(left), right);
+            visit(left.iter().copied().map(&pair as &dyn Fn(u32) -> PointPair));
         });
     }
 }
 
-/// Sorts, and tells each element that comes after larger ones which these are.
+/// Sorts `work`, and calls `inverted` for each element that follows larger ones, with those and the element. `spare`
+/// is as long as `work`.
 fn merge_sort(work: &mut [u32], spare: &mut [u32], inverted: &mut impl FnMut(&[u32], u32)) {
     if work.len() <= 12 {
         for end in 1..work.len() {

@@ -7,7 +7,7 @@ fn slope(seconds: &[f64], values: &[f64], exact: bool) -> Option<Slope> {
     super::slope(seconds, values, &order::sorted(values), exact)
 }
 
-/// The definition, by sorting every slope.
+/// The definition: sorts all slopes.
 fn reference(seconds: &[f64], values: &[f64]) -> Option<[f64; 3]> {
     let mut slopes = Vec::new();
     for i in 0..values.len() {
@@ -42,12 +42,12 @@ fn compare(seconds: &[f64], values: &[f64]) {
 }
 
 #[test]
-fn large_windows_agree_with_the_definition() {
+fn slopes_of_large_windows_match_the_definition() {
     let mut random = generator();
-    // Just more pairs than are listed at once.
+    // Slightly more pairs than are listed at once.
     let count = 900;
-    assert!(count * (count - 1) / 2 > LISTED as i32);
-    let even: Vec<f64> = (0..count).map(|place| place as f64 * 60.0).collect();
+    assert!(count * (count - 1) / 2 > MAX_LISTED_PAIRS as i32);
+    let even: Vec<f64> = (0..count).map(|index| index as f64 * 60.0).collect();
     let mut uneven: Vec<f64> = (0..count).map(|_| random.random_range(0.0..1e6_f64).floor()).collect();
     uneven.sort_unstable_by(f64::total_cmp);
     let mut crowded: Vec<f64> = (0..count).map(|_| random.random_range(0.0..50.0_f64).floor()).collect();
@@ -56,11 +56,11 @@ fn large_windows_agree_with_the_definition() {
         let noise: Vec<f64> = (0..count).map(|_| random.random_range(-1.0..1.0)).collect();
         let trend: Vec<f64> =
             seconds.iter().zip(&noise).map(|(second, noise)| 1e-4 * second + noise).collect();
-        // What makes most slopes equal: a coarse sensor, a stuck one, a ramp, a step.
+        // Most slopes are equal with a coarse or stuck sensor, a ramp or a step.
         let coarse: Vec<f64> = noise.iter().map(|noise| (noise * 1.2).round()).collect();
         let stuck: Vec<f64> = noise.iter().map(|noise| if *noise > 0.99 { 1.0 } else { 20.0 }).collect();
         let ramp: Vec<f64> = seconds.iter().map(|second| 0.1 * second).collect();
-        let step: Vec<f64> = (0..count).map(|place| f64::from(u8::from(place * 3 > count))).collect();
+        let step: Vec<f64> = (0..count).map(|index| f64::from(u8::from(index * 3 > count))).collect();
         for values in [&noise, &trend, &coarse, &stuck, &ramp, &step] {
             compare(seconds, values);
         }
@@ -68,14 +68,14 @@ fn large_windows_agree_with_the_definition() {
 }
 
 #[test]
-fn no_pair_no_slope() {
+fn without_two_times_there_is_no_slope() {
     assert_eq!(slope(&[], &[], true), None);
     assert_eq!(slope(&[5.0], &[1.0], true), None);
     assert_eq!(slope(&[5.0; 3], &[1.0, 2.0, 3.0], true), None);
 }
 
 #[test]
-fn a_sample_comes_close() {
+fn the_slope_of_a_sample_is_close_to_the_exact_one() {
     let mut random = generator();
     let seconds: Vec<f64> = (0..4_000).map(f64::from).collect();
     let values: Vec<f64> =
@@ -83,7 +83,7 @@ fn a_sample_comes_close() {
     let sampled = slope(&seconds, &values, false).unwrap();
     let exact = slope(&seconds, &values, true).unwrap();
     assert!(!sampled.is_exact && exact.is_exact);
-    // Between the quantiles 49.2 and 50.8 % of all slopes, of which 13 are to the unit at the median.
+    // Between the 49.2 % and the 50.8 % quantile of all slopes.
     assert!((sampled.median - exact.median).abs() < 6e-4, "{sampled:?} {exact:?}");
     assert!(
         (exact.median - 3.0).abs() < 1e-3
@@ -96,7 +96,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn small_windows_agree_with_the_definition(
+    fn slopes_of_small_windows_match_the_definition(
         points in prop::collection::vec((0..40_u32, prop_oneof![-3..3_i32, -1_000_000..1_000_000]), 0..40)
     ) {
         let mut points = points;

@@ -1,4 +1,4 @@
-//! The worker as its heartbeats show it.
+//! The content of the worker's heartbeats.
 
 use std::{
     sync::Arc,
@@ -16,30 +16,31 @@ use tokio::sync::watch;
 use super::Status;
 use crate::consumer::Intake;
 
-/// What a heartbeat says besides the pools.
+/// The part of a heartbeat that does not come from the lanes.
 pub(crate) struct HeartbeatSource {
     pub(crate) worker: Arc<str>,
     pub(crate) incarnation: String,
     pub(crate) started: SystemTime,
+    /// The interval between heartbeats.
     pub(crate) every: Duration,
     pub(crate) intake: watch::Receiver<Intake>,
     pub(crate) metrics: Metrics,
 }
 
 impl Status {
-    /// One look at everything; takes each pool's lock for a moment.
-    pub(crate) fn beat(&self, vitals: &HeartbeatSource) -> Heartbeat {
-        let metrics = &vitals.metrics;
+    /// Reads the current state. Takes each pool's lock once, for a short time.
+    pub(crate) fn heartbeat(&self, source: &HeartbeatSource) -> Heartbeat {
+        let metrics = &source.metrics;
         let mut beat = Heartbeat {
             program: Program::Worker,
-            id: vitals.worker.to_string(),
-            incarnation: vitals.incarnation.clone(),
+            id: source.worker.to_string(),
+            incarnation: source.incarnation.clone(),
             host: host_name(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            started_at: epoch_ms(vitals.started),
+            started_at: epoch_ms(source.started),
             at: epoch_ms(SystemTime::now()),
-            every_ms: vitals.every.as_millis().try_into().unwrap_or(u64::MAX),
-            stance: match *vitals.intake.borrow() {
+            every_ms: source.every.as_millis().try_into().unwrap_or(u64::MAX),
+            stance: match *source.intake.borrow() {
                 Intake::Open => Stance::Open,
                 Intake::Quiet => Stance::Quiet,
                 Intake::Closed => Stance::Stopping,
@@ -56,12 +57,12 @@ impl Status {
         for lane in &self.lanes {
             add_lane(&mut beat, &lane.name, &lane.pool.snapshot(), |id| self.progress.done(id));
             let counted = metrics.lane(&lane.name);
-            if let Some(shown) = beat.lanes.get_mut(&*lane.name) {
-                shown.trouble = lane.trouble.first();
-                shown.delivered = counted.deliveries.get();
-                shown.held = shown.delivered.saturating_sub(counted.settled_total());
-                shown.removed = counted.removed_total();
-                shown.waited = counted.wait.get_sample_sum();
+            if let Some(lane_beat) = beat.lanes.get_mut(&*lane.name) {
+                lane_beat.trouble = lane.problems.first();
+                lane_beat.delivered = counted.deliveries.get();
+                lane_beat.held = lane_beat.delivered.saturating_sub(counted.settled_total());
+                lane_beat.removed = counted.removed_total();
+                lane_beat.waited = counted.wait.get_sample_sum();
             }
         }
         beat.bound();
@@ -69,7 +70,7 @@ impl Status {
     }
 }
 
-/// Adds a lane as its pool shows it.
+/// Adds a lane's pool and its running tasks.
 fn add_lane(beat: &mut Heartbeat, name: &str, pool: &Snapshot, progress: impl Fn(&str) -> Option<f64>) {
     beat.running += pool.running;
     for task in &pool.tasks {

@@ -1,0 +1,120 @@
+//! Dispatch: submits admitted tasks to the lane's pool.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use garenne_pool::{Refusal, Spec};
+use tokio::time::timeout;
+
+use super::{
+    Admitted, ExecutionCompletion, LanePipeline, QuarantineRun, Ready,
+    completion::{HeldDelivery, TaskCompletion},
+};
+use crate::{execute::Attempt, execution::Execution, registry::Entry, settlement::InFlight};
+
+/// How often tasks that wait for a full pool are searched for dead channels.
+const DEAD_CHANNEL_CHECK: Duration = Duration::from_millis(250);
+
+impl LanePipeline {
+    /// Splits a task, or a batch, into what the pool runs and what settles it afterwards.
+    pub(super) fn prepare(
+        self: &Arc<Self>,
+        admitted: Admitted,
+        entry: Arc<Entry>,
+        run: Option<QuarantineRun>,
+    ) -> Ready {
+        match admitted {
+            Admitted::Task(task) => self.prepare_task(task, entry, run),
+            Admitted::Batch(batch, records) => self.prepare_batch(batch, records, entry, run),
+        }
+    }
+
+    fn prepare_task(
+        self: &Arc<Self>,
+        task: InFlight,
+        entry: Arc<Entry>,
+        run: Option<QuarantineRun>,
+    ) -> Ready {
+        let InFlight { lane, delivery, envelope, span } = task;
+        // A publisher can shorten the kind's deadline, and can give one to a task of a short kind.
+        let deadline = match (entry.options.deadline, envelope.timeout) {
+            (Some(max), Some(requested)) => Some(requested.min(max)),
+            (max, requested) => max.or(requested),
+        };
+        let mut spec = Spec::short(envelope.id.shared());
+        if let Some(deadline) = deadline {
+            spec = spec.deadline(deadline);
+        }
+        if entry.options.cpu_bound {
+            spec = spec.on_threads();
+        }
+        if let Some(group) = &envelope.group {
+            spec = spec.group(group.as_str());
+        }
+        self.member.track_grouped(&envelope);
+        let attempt = Attempt {
+            entry: Arc::clone(&entry),
+            envelope: Arc::clone(&envelope),
+            worker: Arc::clone(&self.worker),
+            worker_context: self.worker_context.clone(),
+            body: delivery.body.clone(),
+            generation: delivery.generation(),
+            directives: Arc::clone(self.member.directives()),
+            span: span.clone(),
+        };
+        let delivery = match deadline {
+            Some(_) => HeldDelivery::Tracked(self.settler.redeliveries.track(&envelope.id, delivery)),
+            None => HeldDelivery::Owned(delivery),
+        };
+        let pipeline = Arc::clone(self);
+        let completion = TaskCompletion { pipeline, lane, delivery, envelope, entry, span, run };
+        (spec, Execution::Task(attempt), ExecutionCompletion::Task(completion))
+    }
+
+    /// Submits tasks to the pool, and waits while it is full. If the pool is closed, they are handed back.
+    ///
+    /// A task whose channel dies while it waits is dropped: the broker delivers it again, and deliveries of dead
+    /// channels would accumulate with each reconnect.
+    pub(super) async fn dispatch(&self, mut ready: VecDeque<Ready>) {
+        while !ready.is_empty() {
+            let pool_space = self.pool_space.notified();
+            match self.pool.submit_each(&mut ready) {
+                Ok(()) => return,
+                Err(Refusal::QueueFull { .. }) => {
+                    // The notification may have gone to another waiter, whose tasks are all dead.
+                    let _ = timeout(DEAD_CHANNEL_CHECK, pool_space).await;
+                    let dead = take_dead(&mut ready, |(_, _, completion)| completion.alive());
+                    dead.into_iter().for_each(|(_, _, completion)| completion.hand_back());
+                }
+                Err(_) => {
+                    return ready.into_iter().for_each(|(_, _, completion)| completion.hand_back());
+                }
+            }
+        }
+    }
+}
+
+/// Removes and returns the items that are not alive. Keeps the order of the others.
+fn take_dead<T>(ready: &mut VecDeque<T>, alive: impl Fn(&T) -> bool) -> VecDeque<T> {
+    if ready.iter().all(&alive) {
+        return VecDeque::new();
+    }
+    let (kept, dead) = ready.drain(..).partition(alive);
+    *ready = kept;
+    dead
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_tasks_of_dead_channels_are_taken_out() {
+        let mut ready = VecDeque::from([1, 2, 3, 4, 5]);
+        assert!(take_dead(&mut ready, |_| true).is_empty());
+        assert_eq!(ready, [1, 2, 3, 4, 5]);
+        assert_eq!(take_dead(&mut ready, |n| n % 2 == 1), [2, 4]);
+        assert_eq!(ready, [1, 3, 5]);
+        assert_eq!(take_dead(&mut ready, |_| false), [1, 3, 5]);
+        assert!(ready.is_empty());
+    }
+}
