@@ -63,7 +63,7 @@ fn bad_messages() -> Vec<Bad> {
             ("out-of-range", "bench.factorial"),
             "{\"n\":171}",
             "invalid-payload",
-            "n is 171, 0 to 170 is allowed",
+            "n is 171; expected 0 to 170",
         ),
         Bad::new(("no-reading", "reading.process"), "{\"device\":\"d\"}", "invalid-payload", "metric"),
         Bad::new(
