@@ -10,8 +10,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use garenne_amqp::Backoff;
-use garenne_common::exit::Failure;
+use garenne_common::{backoff::Backoff, exit::Failure};
 use garenne_protocol::task::epoch_ms;
 use tokio::{
     sync::watch,

@@ -8,8 +8,9 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
-use garenne_amqp::{Backoff, PublisherConfig};
+use garenne_amqp::PublisherConfig;
 use garenne_common::{
+    backoff::Backoff,
     exit::{Exit, Failure},
     shutdown::{Command, Mode, signal},
     telemetry::{Metrics, traces::LAST_EXPORT},

@@ -14,7 +14,6 @@ mod wire;
 pub use connect::Broker;
 pub use error::BrokerError;
 pub use frames::{take_unreadable, unreadable};
-pub use garenne_common::backoff::Backoff;
 pub use heartbeat_publisher::HeartbeatPublisher;
 pub use publisher::{Pending, PublishError, Publisher, PublisherConfig};
 pub use wire::{Message, Target};

@@ -9,7 +9,8 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
-use garenne_amqp::{Backoff, Broker, Message, PublishError, Publisher, PublisherConfig, Target};
+use garenne_amqp::{Broker, Message, PublishError, Publisher, PublisherConfig, Target};
+use garenne_common::backoff::Backoff;
 use garenne_protocol::{
     task::{ContentType, Kind, NewTask, TaskId},
     topology::Names,

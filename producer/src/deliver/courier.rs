@@ -8,8 +8,7 @@ use std::{
     time::Duration,
 };
 
-use garenne_amqp::Backoff;
-use garenne_common::exit::Exit;
+use garenne_common::{backoff::Backoff, exit::Exit};
 use garenne_protocol::sensor::Reading;
 use tokio::{sync::Semaphore, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};

@@ -4,7 +4,7 @@
 use std::{future::Future, panic::AssertUnwindSafe};
 
 use futures_util::{FutureExt, future::BoxFuture};
-use garenne_amqp::Backoff;
+use garenne_common::backoff::Backoff;
 use garenne_common::supervise;
 use garenne_pool::panic_message;
 use prometheus::Registry;

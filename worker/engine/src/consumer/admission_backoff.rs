@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use garenne_amqp::Backoff;
+use garenne_common::backoff::Backoff;
 use tokio::time::Instant;
 
 /// Time without a panic after which the backoff is reset and the queue counts as consumed again.

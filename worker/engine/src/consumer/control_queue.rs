@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use garenne_amqp::{Backoff, unreadable};
+use garenne_amqp::unreadable;
+use garenne_common::backoff::Backoff;
 use garenne_protocol::topology::Names;
 use lapin::{
     Channel,

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use garenne_amqp::{Backoff, BrokerError, unreadable};
+use garenne_amqp::{BrokerError, unreadable};
+use garenne_common::backoff::Backoff;
 use garenne_protocol::task::header;
 use lapin::{
     Channel,

@@ -3,7 +3,8 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, TryStreamExt, stream::TryReadyChunksError};
-use garenne_amqp::{Backoff, BrokerError};
+use garenne_amqp::BrokerError;
+use garenne_common::backoff::Backoff;
 use lapin::{
     Channel, Consumer,
     options::{BasicCancelOptions, BasicConsumeOptions},

@@ -8,7 +8,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use garenne_amqp::{Backoff, Message, PublishError, Target};
+use garenne_amqp::{Message, PublishError, Target};
+use garenne_common::backoff::Backoff;
 use garenne_protocol::{
     task::{Envelope, StandingOrder, WorkerIncarnation, epoch_ms},
     topology::Names,

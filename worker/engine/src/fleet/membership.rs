@@ -3,8 +3,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use garenne_amqp::{Backoff, BrokerError, PublishError, Publisher};
+use garenne_amqp::{BrokerError, PublishError, Publisher};
 use garenne_common::{
+    backoff::Backoff,
     exit::{Exit, HasExit},
     shutdown::Mode,
 };

@@ -6,7 +6,8 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use garenne_amqp::{Backoff, Message, PublishError, Target};
+use garenne_amqp::{Message, PublishError, Target};
+use garenne_common::backoff::Backoff;
 use garenne_common::shutdown::Settlement;
 use garenne_protocol::task::{Copied, DeadReason};
 use lapin::types::ShortString;

@@ -6,8 +6,9 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use garenne_amqp::{Backoff, Broker, HeartbeatPublisher, Publisher, PublisherConfig};
+use garenne_amqp::{Broker, HeartbeatPublisher, Publisher, PublisherConfig};
 use garenne_common::{
+    backoff::Backoff,
     config::{Concurrency, Lane},
     exit::{Exit, HasExit},
     shutdown::Command,

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use garenne_amqp::Backoff;
+use garenne_common::backoff::Backoff;
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep_until},
