@@ -53,6 +53,7 @@ fn only_the_traces_module_names_opentelemetry() {
         "common/pool/src",
         "common/protocol/src",
         "producer/src",
+        "producer/gateway/src",
         "worker/src",
         "console/src",
     ] {

@@ -29,7 +29,7 @@ def exported():
         labels = re.search(rf"Vec::new\({variable}, &\[([^\]]*)\]", fleet)[1]
         found[name] = set(re.findall(r"\w+", labels))
     found |= {name: set() for name in re.findall(r'IntCounter::new\("(garenne_\w+)"', fleet)}
-    own = pathlib.Path("producer/src/gateway/instruments.rs").read_text()
+    own = pathlib.Path("producer/gateway/src/instruments.rs").read_text()
     for name, labels in re.findall(r'"(garenne_\w+)",\s*"[^"]*",\s*&\[([^\]]*)\]', own):
         found[name] = set(re.findall(r"\w+", labels))
     for name in re.findall(r"record: (garenne:\S+)", RULES.read_text()):

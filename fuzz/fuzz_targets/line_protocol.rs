@@ -4,7 +4,7 @@
 #![no_main]
 
 use garenne_protocol::sensor::{Limits, Reading, Timestamp, readings_from};
-use garenne_producer::gateway::influx::{Precision, records};
+use garenne_gateway::influx::{Precision, records};
 use libfuzzer_sys::fuzz_target;
 
 const MOST: usize = 1000;

@@ -78,7 +78,7 @@ pub struct ServeArgs {
     /// Where sensors connect [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<String>,
-    /// Who runs their connections: worker-pool or connection-pool, and for comparison sequential or unbounded [default: connection-pool]
+    /// How connections are run: worker-pool or connection-pool [default: connection-pool]
     #[arg(long, value_name = "SERVER")]
     pub server: Option<String>,
     /// File with one `NAME SHA256-HEX-OF-TOKEN [RECORDS/S]` a line; without it everybody may send

@@ -1,17 +1,13 @@
-//! How readings get into Garenne: the gateway that sensors speak to, and the programs that publish,
-//! replay and simulate.
+//! `garenne-producer`: the gateway as a program (`serve`), and programs that publish, replay and simulate.
 //!
-//! Everything that promises something to a sender stands on [`outlet`]: a promise is given after the
-//! broker confirmed that a queue has the task, and never before.
+//! A task counts as published only after the broker has confirmed that a queue stores it.
 
 pub mod cli;
-mod connect;
 pub mod deliver;
-pub mod gateway;
-pub mod identity;
-pub mod outlet;
 mod progress;
 pub mod publish;
 pub mod replay;
+mod service;
 pub mod settings;
 pub mod simulate;
+mod stop;

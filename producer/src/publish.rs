@@ -12,8 +12,12 @@ use garenne_amqp::PublisherConfig;
 use garenne_common::{
     backoff::Backoff,
     exit::{Exit, Failure},
-    shutdown::{Command, Mode, signal},
+    shutdown::Command,
     telemetry::{Metrics, traces::LAST_EXPORT},
+};
+use garenne_gateway::{
+    BrokerSettings, READING,
+    outlet::{BrokerOutlet, Outlet, TracedOutlet},
 };
 use garenne_protocol::{
     sensor::{Timestamp, readings_from},
@@ -25,12 +29,9 @@ use time::OffsetDateTime;
 use tokio::{sync::mpsc, time::Instant};
 
 use crate::{
-    connect,
     deliver::{Setback, setback},
-    gateway::READING,
-    outlet::{BrokerOutlet, Outlet, TracedOutlet},
     progress::Progress,
-    settings::ProducerSettings,
+    service::instance,
 };
 
 /// What to publish, and as what.
@@ -82,17 +83,18 @@ struct Numbered {
 ///
 /// # Errors
 /// The kind is taken by no lane, the file cannot be read, or the broker cannot be had.
-pub async fn run(settings: ProducerSettings, options: PublishOptions) -> Result<Exit, Failure> {
+pub async fn run(
+    settings: BrokerSettings,
+    options: PublishOptions,
+    mut commands: mpsc::Receiver<Command>,
+) -> Result<Exit, Failure> {
     let kind =
         settings.routes().kind(&options.kind).map_err(|refusal| Failure::new(Exit::Failed, refusal))?;
     let (lines, size) = open(&options)?;
-    let (_orders, mut commands) = signal::commands(Mode::Soft)
-        .map_err(|error| Failure::new(Exit::Failed, format!("no signal handlers: {error}")))?;
     let config = PublisherConfig { in_flight: IN_FLIGHT, ..PublisherConfig::default() };
     let metrics = Metrics::new("producer");
-    let publisher = connect::publisher(&settings, config, &metrics).await?;
-    let (name, instance) = connect::passer_by();
-    let traces = connect::traces(&settings, name, instance, &metrics)?;
+    let publisher = settings.connect(config, &metrics).await?;
+    let traces = settings.traces("garenne-producer", instance(), &metrics)?;
     let outlet = BrokerOutlet::new(publisher.clone(), &settings.names(), &settings.lanes);
     let outlet = TracedOutlet::before(outlet, &traces, &settings.names());
 

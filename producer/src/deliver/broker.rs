@@ -5,13 +5,13 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use garenne_amqp::PublishError;
 use garenne_common::exit::{Exit, HasExit};
+use garenne_gateway::{identity, outlet::Outlet};
 use garenne_protocol::{
     sensor::Reading,
     task::{ContentType, Kind, NewTask, TaskId},
 };
 
 use super::{Destination, Setback};
-use crate::{identity, outlet::Outlet};
 
 /// Publishes each reading as a task.
 pub struct BrokerDestination {

@@ -8,13 +8,13 @@ use garenne_common::{
     telemetry::{Metrics, Traces, traces::LAST_EXPORT},
 };
 
-use super::{BrokerDestination, Destination, HttpDestination, TcpDestination};
-use crate::{
-    connect,
-    gateway::READING,
+use garenne_gateway::{
+    BrokerSettings, READING,
     outlet::{BrokerOutlet, TracedOutlet},
-    settings::ProducerSettings,
 };
+
+use super::{BrokerDestination, Destination, HttpDestination, TcpDestination};
+use crate::service::instance;
 
 /// A destination, and the publisher behind it where there is one: it is closed last.
 pub struct Target {
@@ -35,7 +35,7 @@ impl Target {
     pub async fn open(
         to: Option<&str>,
         token: Option<String>,
-        settings: &ProducerSettings,
+        settings: &BrokerSettings,
     ) -> Result<Self, Failure> {
         let Some(to) = to else { return Self::broker(settings).await };
         let destination: Arc<dyn Destination> = match to.split_once("://") {
@@ -49,12 +49,11 @@ impl Target {
         Ok(Self { destination, name: to.to_owned(), publisher: None, traces: Traces::default() })
     }
 
-    async fn broker(settings: &ProducerSettings) -> Result<Self, Failure> {
+    async fn broker(settings: &BrokerSettings) -> Result<Self, Failure> {
         let kind = settings.routes().kind(READING).map_err(|refusal| Failure::new(Exit::Config, refusal))?;
         let metrics = Metrics::new("producer");
-        let publisher = connect::publisher(settings, PublisherConfig::default(), &metrics).await?;
-        let (name, instance) = connect::passer_by();
-        let traces = connect::traces(settings, name, instance, &metrics)?;
+        let publisher = settings.connect(PublisherConfig::default(), &metrics).await?;
+        let traces = settings.traces("garenne-producer", instance(), &metrics)?;
         let outlet = BrokerOutlet::new(publisher.clone(), &settings.names(), &settings.lanes);
         let outlet = TracedOutlet::before(outlet, &traces, &settings.names());
         Ok(Self {

@@ -8,8 +8,9 @@ use std::{
 
 use garenne_common::{
     exit::{Exit, Failure},
-    shutdown::{Command, Mode, signal},
+    shutdown::Command,
 };
+use garenne_gateway::BrokerSettings;
 use garenne_protocol::sensor::{Reading, Timestamp};
 use serde::Serialize;
 use tokio::{
@@ -21,7 +22,7 @@ use super::{Speed, mapping::Mapping, pace::Pace, source::Source};
 use crate::{
     deliver::{Courier, CourierConfig, Receipts, Tally, Target},
     progress::Progress,
-    settings::ProducerSettings,
+    stop::stop_requested,
 };
 
 /// What to replay, where to and how fast.
@@ -94,7 +95,11 @@ struct Summary {
 ///
 /// # Errors
 /// The file cannot be understood, or the destination cannot be had.
-pub async fn run(settings: ProducerSettings, options: ReplayOptions) -> Result<Exit, Failure> {
+pub async fn run(
+    settings: BrokerSettings,
+    options: ReplayOptions,
+    mut commands: mpsc::Receiver<Command>,
+) -> Result<Exit, Failure> {
     let (source, size) = Source::open(&options.file, &options.mapping)?;
     let receipts = options.receipts.as_deref().map(|path| {
         Receipts::open(path).map_err(|error| {
@@ -102,8 +107,6 @@ pub async fn run(settings: ProducerSettings, options: ReplayOptions) -> Result<E
         })
     });
     let receipts = receipts.transpose()?;
-    let (_orders, mut commands) = signal::commands(Mode::Soft)
-        .map_err(|error| Failure::new(Exit::Failed, format!("no signal handlers: {error}")))?;
     let target = Target::open(options.to.as_deref(), options.token.clone(), &settings).await?;
 
     let progress = Arc::new(Progress::new("replay", size));
@@ -124,14 +127,14 @@ pub async fn run(settings: ProducerSettings, options: ReplayOptions) -> Result<E
     let mut span = Span::default();
     let interrupted = tokio::select! {
         () = feed(receiver, &courier, &options, &progress, &tally, &mut span, started) => false,
-        () = stop_order(&mut commands) => true,
+        () = stop_requested(&mut commands) => true,
     };
     if interrupted {
         progress.say("interrupted: what is under way is still delivered");
     }
     let failure = tokio::select! {
         failure = courier.finish() => failure,
-        () = stop_order(&mut commands) => return Ok(Exit::Interrupted),
+        () = stop_requested(&mut commands) => return Ok(Exit::Interrupted),
     };
     let read = match tokio::time::timeout(READER_GRACE, reported).await {
         Ok(Ok(Ok(read))) => read,
@@ -265,13 +268,4 @@ fn summarize(
         interrupted,
         read,
     }
-}
-
-async fn stop_order(commands: &mut mpsc::Receiver<Command>) {
-    while let Some(command) = commands.recv().await {
-        if matches!(command, Command::Shutdown(_) | Command::Escalate) {
-            return;
-        }
-    }
-    std::future::pending::<()>().await;
 }

@@ -8,8 +8,9 @@ use std::{
 
 use garenne_common::{
     exit::{Exit, Failure},
-    shutdown::{Command, Mode, signal},
+    shutdown::Command,
 };
+use garenne_gateway::BrokerSettings;
 use garenne_protocol::sensor::Timestamp;
 use serde::Serialize;
 use time::OffsetDateTime;
@@ -20,7 +21,7 @@ use super::{Faults, Model, latency::Latency};
 use crate::{
     deliver::{Carrier, Destination, Receipts, Target, TcpDestination},
     progress::Progress,
-    settings::ProducerSettings,
+    stop::stop_requested,
 };
 
 /// Which sensors, for how long, where to.
@@ -71,15 +72,17 @@ struct Summary {
 ///
 /// # Errors
 /// The destination cannot be had.
-pub async fn run(settings: ProducerSettings, options: SimulateOptions) -> Result<Exit, Failure> {
+pub async fn run(
+    settings: BrokerSettings,
+    options: SimulateOptions,
+    mut commands: mpsc::Receiver<Command>,
+) -> Result<Exit, Failure> {
     let receipts = options.receipts.as_deref().map(|path| {
         Receipts::open(path).map_err(|error| {
             Failure::new(Exit::Failed, format!("receipts file {} cannot be written: {error}", path.display()))
         })
     });
     let receipts = receipts.transpose()?;
-    let (_orders, mut commands) = signal::commands(Mode::Soft)
-        .map_err(|error| Failure::new(Exit::Failed, format!("no signal handlers: {error}")))?;
     let target = Target::open(options.to.as_deref(), options.token.clone(), &settings).await?;
     let carrier = Arc::new(Carrier::new(receipts, options.retry_for));
     let latency = Arc::new(Latency::default());
@@ -129,13 +132,13 @@ pub async fn run(settings: ProducerSettings, options: SimulateOptions) -> Result
         () = watching => {}
         () = over => {}
         () = carrier.broken().cancelled() => {}
-        () = stop_order(&mut commands) => {}
+        () = stop_requested(&mut commands) => {}
     }
     stop.cancel();
     let measured = started.elapsed();
     tokio::select! {
         () = sensors.wait() => {}
-        () = stop_order(&mut commands) => return Ok(Exit::Interrupted),
+        () = stop_requested(&mut commands) => return Ok(Exit::Interrupted),
     }
     progress.finish(figures());
     let summary = summarize(&options, &target, &carrier, &latency, measured);
@@ -250,13 +253,4 @@ fn summarize(
         p99_ms: ms(0.99),
         max_ms: ms(1.0),
     }
-}
-
-async fn stop_order(commands: &mut mpsc::Receiver<Command>) {
-    while let Some(command) = commands.recv().await {
-        if matches!(command, Command::Shutdown(_) | Command::Escalate) {
-            return;
-        }
-    }
-    std::future::pending::<()>().await;
 }

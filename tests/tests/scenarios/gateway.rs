@@ -106,7 +106,7 @@ async fn gateway_says_why_it_does_not_start() -> Result<()> {
     let ended = gateway.clone().option("--server", "magic").launch().await?.ended().await?;
     assert_eq!(ended.code, Some(78));
     let last = ended.stderr.last().cloned().unwrap_or_default();
-    assert!(last.contains("expected worker-pool, connection-pool, sequential or unbounded"), "{last}");
+    assert!(last.contains("expected worker-pool or connection-pool"), "{last}");
     Ok(())
 }
 

@@ -18,7 +18,7 @@ impl Destination for Moody {
                 return Err(setback);
             }
             self.taken.lock().unwrap().extend(batch.iter().map(|reading| reading.value));
-            Ok(batch.iter().map(crate::identity::of).collect())
+            Ok(batch.iter().map(garenne_gateway::identity::of).collect())
         })
     }
 }

@@ -1,0 +1,226 @@
+//! The gateway as a child process, and what the system says of it.
+
+use std::{
+    io::{BufRead, BufReader},
+    net::SocketAddr,
+    process::{ExitCode, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use axum::{Json, Router, http::StatusCode, routing::post};
+use futures_util::future::BoxFuture;
+use garenne_amqp::{Broker, PublishError, Publisher, PublisherConfig, declare::ensure};
+use garenne_common::{
+    config::Lanes,
+    telemetry::{Metrics, Traces, metrics::Role},
+};
+use garenne_gateway::{
+    Access, BrokerSettings, Gateway, Ingest, Instruments, Limits, MemoryBudget, Parts, Routes,
+    outlet::{
+        BrokerOutlet,
+        gather::{GatherConfig, GatherOutlet, Parcels},
+    },
+};
+use garenne_protocol::{
+    task::{Kind, NewTask},
+    topology::Names,
+};
+use lapin::{BasicProperties, Confirmation, options::ConfirmSelectOptions};
+use serde_json::Value;
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use crate::servers;
+
+/// Where receipts come from.
+pub(crate) enum Outlet {
+    /// Nowhere: what a server and its parsing cost.
+    Memory,
+    /// A quorum queue.
+    Broker { url: String, how: How },
+    /// As a broker that stores 2,000 readings a second, behind the gatherer.
+    Throttled,
+}
+
+/// How readings get to the broker.
+#[derive(Clone, Copy)]
+pub(crate) enum How {
+    /// The least there can be: an axum endpoint that takes JSON, and a confirmed publish of the client
+    /// library.
+    Bare,
+    /// A message a reading.
+    Direct,
+    /// Group commit.
+    Gathered,
+}
+
+/// What the throttled outlet stores, readings a second.
+pub(crate) const CAPACITY: u32 = 2000;
+
+/// Stores one message after the other, each reading in its time.
+#[derive(Default)]
+struct Throttled(Arc<Mutex<()>>);
+
+impl Parcels for Throttled {
+    fn send(&self, tasks: Vec<NewTask>) -> BoxFuture<'static, Result<(), PublishError>> {
+        let turn = Arc::clone(&self.0);
+        Box::pin(async move {
+            let _turn = turn.lock().await;
+            tokio::time::sleep(Duration::from_secs(1) * u32::try_from(tasks.len()).unwrap_or(0) / CAPACITY)
+                .await;
+            Ok(())
+        })
+    }
+}
+
+/// Confirms and keeps nothing, so that a long run does not fill the memory it measures.
+struct Nowhere;
+
+impl garenne_gateway::outlet::Outlet for Nowhere {
+    fn deliver(&self, _tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// A running gateway; killed when dropped.
+pub(crate) struct Child {
+    process: std::process::Child,
+    address: SocketAddr,
+}
+
+impl Child {
+    pub(crate) fn start(server: &str, outlet: &Outlet) -> Self {
+        let words = match outlet {
+            Outlet::Memory => server.to_owned(),
+            Outlet::Throttled => format!("{server} throttled"),
+            Outlet::Broker { url, how: How::Bare } => format!("{server} bare {url}"),
+            Outlet::Broker { url, how: How::Direct } => format!("{server} direct {url}"),
+            Outlet::Broker { url, how: How::Gathered } => format!("{server} gathered {url}"),
+        };
+        let program = std::env::current_exe().expect("a path to this program");
+        let mut process = std::process::Command::new(program)
+            .args(["--serve", &words])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("this program starts");
+        let mut line = String::new();
+        let stdout = process.stdout.take().expect("it is piped");
+        BufReader::new(stdout).read_line(&mut line).expect("a line with the address");
+        let address = line.trim().parse().expect("the address it listens on");
+        Self { process, address }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The child's own `main`.
+pub(crate) fn serve(words: &str) -> ExitCode {
+    let mut words = words.split(' ').map(str::to_owned);
+    let server = words.next().unwrap_or_default();
+    let (how, url) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    garenne_gateway::raise_file_limit();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async move {
+        let outlet: Arc<dyn garenne_gateway::outlet::Outlet> = match how.as_str() {
+            "" => Arc::new(Nowhere),
+            "throttled" => gathering(Arc::new(Throttled::default())),
+            "bare" => return bare(&url).await,
+            how => through_broker(&url, how == "gathered").await,
+        };
+        let limits = Limits {
+            max_connections: 20_000,
+            max_connections_per_source: 0,
+            max_waiting: 20_000,
+            ..Limits::default()
+        };
+        let instruments = Instruments::register(&Metrics::new("bench")).expect("metrics");
+        let routes = Routes::new(["reading.#".to_owned()]);
+        let ingest = Ingest::new(outlet, routes, &limits, Duration::ZERO);
+        let budget = MemoryBudget::new(&limits);
+        let server = servers::start(&server, &limits, &instruments);
+        let access = Arc::new(Access::open());
+        let parts = Arc::new(Parts {
+            ingest,
+            access,
+            tls: None,
+            limits,
+            budget,
+            instruments,
+            traces: Traces::default(),
+        });
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        println!("{}", listener.local_addr().expect("an address"));
+        Gateway::new(listener, parts, server).run(CancellationToken::new()).await;
+    });
+    ExitCode::SUCCESS
+}
+
+fn gathering(parcels: Arc<dyn Parcels>) -> Arc<GatherOutlet> {
+    let kind = Kind::parse("reading.process").expect("a constant");
+    GatherOutlet::start(parcels, GatherConfig::default(), kind)
+}
+
+/// A topology with an empty lane: what earlier rounds left would slow this one down.
+async fn prepared(url: &str) -> (Broker, Names) {
+    let mut settings = BrokerSettings::default();
+    settings.common.prefix = "garenne-bench".to_owned();
+    let broker = Broker::new(url, "gateway bench").expect("a broker's URL");
+    let connection = broker.connect(Role::Operate).await.expect("a broker");
+    let version = broker.version().await.expect("a version");
+    ensure(&connection, &settings.topology(version)).await.expect("a topology");
+    let channel = connection.create_channel().await.expect("a channel");
+    let names = Names::new("garenne-bench");
+    channel
+        .queue_purge(names.lane("fast").as_str().into(), Default::default())
+        .await
+        .expect("an empty queue");
+    (broker, names)
+}
+
+async fn through_broker(url: &str, gather: bool) -> Arc<dyn garenne_gateway::outlet::Outlet> {
+    let (broker, names) = prepared(url).await;
+    let config = PublisherConfig { in_flight: 8192, ..PublisherConfig::default() };
+    let direct = BrokerOutlet::new(Publisher::new(broker, config), &names, &Lanes::default());
+    if gather { gathering(direct) } else { direct }
+}
+
+/// What somebody would write in an hour: no limits, no checks, no return of what has no queue.
+async fn bare(url: &str) {
+    let (broker, names) = prepared(url).await;
+    let connection = broker.connect(Role::Publish).await.expect("a broker");
+    let channel = connection.create_channel().await.expect("a channel");
+    channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
+    let queue = names.lane("fast");
+    let take = move |Json(reading): Json<Value>| {
+        let (channel, queue) = (channel.clone(), queue.clone());
+        async move {
+            let body = serde_json::to_vec(&reading).expect("JSON");
+            let properties = BasicProperties::default().with_delivery_mode(2);
+            let sent = channel
+                .basic_publish("".into(), queue.as_str().into(), Default::default(), &body, properties)
+                .await;
+            match sent.expect("a broker").await.expect("a confirm") {
+                Confirmation::Ack(None) => (StatusCode::ACCEPTED, Json(serde_json::json!({ "accepted": 1 }))),
+                _ => (StatusCode::SERVICE_UNAVAILABLE, Json(Value::Null)),
+            }
+        }
+    };
+    let router = Router::new().route("/v1/readings", post(take));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    println!("{}", listener.local_addr().expect("an address"));
+    axum::serve(listener, router).await.expect("it serves");
+}

@@ -1,0 +1,60 @@
+//! The token file: one `NAME SHA256-HEX [RECORDS/S]` per line, comments from `#` to the end of the line.
+
+use std::{collections::HashMap, path::Path, sync::Arc};
+
+use super::caller::{Caller, Hash, RateLimit, TokenRef};
+
+pub(super) fn read(
+    path: &Path,
+    max_request_records: u32,
+    generation: u64,
+) -> Result<HashMap<Hash, Caller>, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let mut callers = HashMap::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        if line.is_empty() {
+            continue;
+        }
+        let (hash, caller) = entry(line, max_request_records, generation)
+            .map_err(|problem| format!("line {}: {problem}", number + 1))?;
+        if callers.insert(hash, caller).is_some() {
+            return Err(format!("line {}: the token is already used by an earlier line", number + 1));
+        }
+    }
+    Ok(callers)
+}
+
+fn entry(line: &str, max_request_records: u32, generation: u64) -> Result<(Hash, Caller), String> {
+    let mut words = line.split_whitespace();
+    let name = words.next().unwrap_or_default();
+    // The error does not quote the second word, which may be the token itself by mistake.
+    let hash = words.next().and_then(hex).ok_or("expected NAME SHA256-HEX [RECORDS/S], the hash as 64 hexadecimal digits: printf %s TOKEN | sha256sum")?;
+    let limit = words
+        .next()
+        .map(|word| {
+            let per_second = word.parse().ok().filter(|rate: &u32| *rate > 0);
+            let limit = per_second.and_then(|rate| RateLimit::new(rate, max_request_records));
+            limit
+                .map(Arc::new)
+                .ok_or_else(|| format!("{word:?} is not a rate, expected records per second, 1 or more"))
+        })
+        .transpose()?;
+    if words.next().is_some() {
+        return Err("expected NAME SHA256-HEX [RECORDS/S] and nothing else".to_owned());
+    }
+    Ok((hash, Caller::with_token(name, limit, TokenRef { hash, generation })))
+}
+
+fn hex(text: &str) -> Option<Hash> {
+    let text = text.as_bytes();
+    if text.len() != 64 {
+        return None;
+    }
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let mut hash = Hash::default();
+    for (byte, pair) in hash.iter_mut().zip(text.chunks_exact(2)) {
+        *byte = digit(pair[0])? * 16 + digit(pair[1])?;
+    }
+    Some(hash)
+}

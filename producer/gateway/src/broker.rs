@@ -1,0 +1,101 @@
+//! The broker: settings, topology and a connected publisher.
+
+use std::{path::Path, time::Duration};
+
+use garenne_amqp::{Broker, Publisher, PublisherConfig, declare::ensure};
+use garenne_common::{
+    config::{Common, Invalid, Lanes, Retry},
+    exit::Failure,
+    telemetry::{Metrics, Traces, metrics::Role, traces::Service},
+};
+use garenne_protocol::topology::{BrokerVersion, Names, Topology};
+use serde::{Deserialize, Serialize};
+
+use crate::routes::{READING, Routes};
+
+/// Settings of every program that publishes tasks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BrokerSettings {
+    /// Settings of all programs.
+    #[serde(flatten)]
+    pub common: Common,
+    /// The lanes. Tasks of a kind that no lane's binding matches are refused.
+    pub lanes: Lanes,
+    /// The retry ladder; its queues are part of the topology.
+    pub retry: Retry,
+    /// How long the program waits for the broker when it starts.
+    #[serde(with = "humantime_serde")]
+    pub connect_timeout: Duration,
+}
+
+impl Default for BrokerSettings {
+    fn default() -> Self {
+        Self {
+            common: Common::default(),
+            lanes: Lanes::default(),
+            retry: Retry::default(),
+            connect_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+impl BrokerSettings {
+    /// # Errors
+    /// The first invalid setting.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        self.common.validate()?;
+        self.lanes.validate()?;
+        self.retry.ladder().map(drop)
+    }
+
+    /// Records the file that a setting was read from.
+    pub fn read_from(&mut self, setting: &str, file: &Path) {
+        self.common.read_from(setting, file);
+    }
+
+    /// Names on the broker.
+    pub fn names(&self) -> Names {
+        Names::new(&self.common.prefix)
+    }
+
+    /// The kinds that the lanes take.
+    pub fn routes(&self) -> Routes {
+        Routes::new(self.lanes.defined().flat_map(|(_, lane)| lane.bindings.clone()))
+            .with_sharded_readings(self.lanes.spread(READING))
+    }
+
+    /// The topology for a broker of this version.
+    pub fn topology(&self, version: BrokerVersion) -> Topology {
+        let ladder = self.retry.ladder().expect("validated with the settings");
+        Topology::new(&self.names(), &self.lanes.specs(), &ladder, version)
+    }
+
+    /// Connects to the broker, ensures the topology, and returns a connected publisher.
+    ///
+    /// # Errors
+    /// The broker cannot be reached within `connect_timeout` (exit code 69), denies access (77), or has an object of
+    /// another type or with other arguments under one of the names.
+    pub async fn connect(&self, config: PublisherConfig, metrics: &Metrics) -> Result<Publisher, Failure> {
+        let broker = Broker::configured(&self.common, "garenne-producer")?;
+        let connection = broker.connect_within(Role::Operate, self.connect_timeout).await?;
+        let version = broker.version().await?;
+        tracing::info!(broker = %broker.address(), %version, "connected");
+        ensure(&connection, &self.topology(version)).await?;
+        if let Err(error) = connection.close(200, "done".into()).await {
+            tracing::debug!(%error, "failed to close the connection that declared the topology");
+        }
+        let publisher = Publisher::observed(broker, config, metrics.connection().clone());
+        publisher.connect().await?;
+        Ok(publisher)
+    }
+
+    /// Starts the export of spans, if `otlp` is set. Spans carry `name` and `instance` as the service.
+    ///
+    /// # Errors
+    /// The collector's URL is invalid.
+    pub fn traces(&self, name: &'static str, instance: String, metrics: &Metrics) -> Result<Traces, Invalid> {
+        let service = Service { name, instance, version: env!("CARGO_PKG_VERSION") };
+        Traces::start(&self.common.otlp, &service, metrics)
+    }
+}

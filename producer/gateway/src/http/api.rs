@@ -1,0 +1,51 @@
+//! Handlers of the gateway's own API.
+
+use std::sync::Arc;
+
+use axum::{
+    body::{Body, Bytes},
+    extract::{Path, Request, State},
+    http::{Response, header},
+    response::IntoResponse,
+};
+
+use super::{
+    body,
+    request::{caller_of, task_options, text, trace_of},
+    response::accepted,
+};
+use crate::{
+    ingest::{Sender, TaskOptions},
+    parts::Parts,
+    refusal::Refusal,
+};
+
+pub(super) async fn readings(
+    State(parts): State<Arc<Parts>>,
+    request: Request,
+) -> Result<Response<Body>, Refusal> {
+    let (head, body) = request.into_parts();
+    let caller = caller_of(&parts, head.extensions.get(), &head.headers, None)?;
+    let idempotency_key = text(&head.headers, "idempotency-key")?.map(str::to_owned);
+    let content_type = text(&head.headers, "content-type")?.unwrap_or("");
+    let body = body::read(body, &head.headers, &parts, parts.limits.max_body).await?;
+    let sender = Sender { caller, idempotency_key, trace: trace_of(&head) };
+    parts.ingest.readings(content_type, body, sender).await.map(accepted)
+}
+
+pub(super) async fn task(
+    State(parts): State<Arc<Parts>>,
+    Path(kind): Path<String>,
+    request: Request,
+) -> Result<Response<Body>, Refusal> {
+    let (head, body) = request.into_parts();
+    let caller = caller_of(&parts, head.extensions.get(), &head.headers, None)?;
+    let kind = parts.ingest.kind(&kind)?;
+    let options = TaskOptions { trace: trace_of(&head), ..task_options(&head.headers)? };
+    let body = body::read(body, &head.headers, &parts, parts.limits.max_body).await?;
+    parts.ingest.task(kind, body, &caller, options).await.map(accepted)
+}
+
+pub(super) fn openapi(description: Bytes) -> Response<Body> {
+    ([(header::CONTENT_TYPE, "application/json")], description).into_response()
+}

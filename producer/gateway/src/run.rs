@@ -1,0 +1,205 @@
+//! `garenne-producer serve`: starts the gateway, waits for a stop command, and drains it.
+
+use std::{sync::Arc, time::Duration};
+
+use garenne_amqp::{HeartbeatPublisher, Publisher, PublisherConfig};
+use garenne_common::{
+    config::{ConfigError, host_name},
+    exit::{Exit, Failure},
+    shutdown::{Command, Mode},
+    telemetry::{
+        Metrics,
+        admin::{self, AdminPort},
+        metrics::Role,
+        traces::LAST_EXPORT,
+    },
+};
+use garenne_protocol::task::Kind;
+use prometheus::IntGauge;
+use tokio::{sync::mpsc, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    accept::Gateway,
+    auth::Access,
+    broker::BrokerSettings,
+    connection_runtime::ConnectionRuntime,
+    files::raise_file_limit,
+    ingest::Ingest,
+    instruments::Instruments,
+    listen::listen,
+    memory::MemoryBudget,
+    outlet::{
+        BrokerOutlet, Outlet, PATIENCE, TracedOutlet,
+        gather::{GatherConfig, GatherOutlet},
+    },
+    parts::Parts,
+    routes::READING,
+    settings::GatewaySettings,
+    status::Status,
+    tls::{Tls, TlsFiles},
+};
+
+/// Messages that may wait for their publisher confirms. It bounds the memory that a silent broker makes this process
+/// hold.
+const IN_FLIGHT: usize = 8192;
+
+/// How often a lost connection is opened again while no request needs it.
+const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often the token file and the certificates are checked for changes.
+const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Runs the gateway until a command stops it. `commands` are those of [`garenne_common::shutdown::signal::commands`].
+/// The first stop command ends the intake and waits for open requests; the second ends the process at once.
+///
+/// # Errors
+/// The gateway cannot start: the port, the broker, a permission or a file.
+pub async fn run(
+    broker: BrokerSettings,
+    settings: GatewaySettings,
+    (sender, mut commands): (mpsc::Sender<Command>, mpsc::Receiver<Command>),
+) -> Result<Exit, Failure> {
+    raise_file_limit();
+    let limits = settings.limits.clone();
+    let requires_certificates = settings.tls_client_ca.is_some();
+    let access =
+        Arc::new(Access::new(settings.tokens.as_deref(), requires_certificates, limits.max_records)?);
+    let tls = tls(&settings)?;
+    let listener = listen(settings.listen)?;
+    let address = listener.local_addr().unwrap_or(settings.listen);
+    let admin = admin::bind(&broker.common).await?;
+    let metrics = Metrics::new("gateway");
+    let admin = AdminPort::open(
+        admin,
+        metrics.clone(),
+        Mode::SoftTimeout,
+        sender.clone(),
+        "not begun: connecting to the broker",
+    );
+    let config =
+        PublisherConfig { in_flight: IN_FLIGHT, acquire_timeout: PATIENCE, ..PublisherConfig::default() };
+    let publisher = tokio::select! {
+        publisher = broker.connect(config, &metrics) => publisher?,
+        () = stop_requested(&mut commands) => return Ok(Exit::Done),
+    };
+
+    // The id in heartbeats and traces.
+    let id = format!("{}-{}", host_name(), address.port());
+    let traces = broker.traces("garenne-gateway", id.clone(), &metrics)?;
+    let refused = |error: prometheus::Error| Failure::new(Exit::Failed, format!("metrics: {error}"));
+    let instruments = Instruments::register(&metrics).map_err(refused)?;
+    let budget = MemoryBudget::new(&limits);
+    instruments.watch_memory(&budget).map_err(refused)?;
+
+    let direct =
+        BrokerOutlet::within(publisher.clone(), &broker.names(), &broker.lanes, limits.max_confirm_latency);
+    let outlet: Arc<dyn Outlet> = match settings.group_commit {
+        GatherConfig { records: 1, .. } => direct,
+        config => GatherOutlet::start(direct, config, Kind::parse(READING).expect("a constant")),
+    };
+    let outlet = TracedOutlet::before(outlet, &traces, &broker.names());
+    let ingest = Ingest::new(outlet, broker.routes(), &limits, settings.max_clock_skew);
+    let connections = ConnectionRuntime::start().map_err(|error| {
+        Failure::new(Exit::Failed, format!("cannot start the threads for connections: {error}"))
+    })?;
+    let server = {
+        let _entered = connections.handle().enter();
+        settings.server.start(&limits, &instruments)
+    };
+    let server = server.map_err(|error| Failure::new(Exit::Config, format!("gateway: {error}")))?;
+    let parts = Arc::new(Parts {
+        ingest,
+        access: Arc::clone(&access),
+        tls: tls.clone(),
+        limits,
+        budget,
+        instruments,
+        traces: traces.clone(),
+    });
+
+    let connected = metrics.connection().up(Role::Publish);
+    let status = Status::new(connected.clone(), sender, settings.server);
+    let interval = broker.common.events.heartbeat;
+    let heartbeats = HeartbeatPublisher::start(
+        publisher.clone(),
+        broker.names().events(),
+        interval,
+        Arc::default(),
+        status.heartbeats(id, interval, metrics.clone()),
+    );
+    admin.begin(Arc::clone(&status));
+
+    let watching = watch_files(access, tls);
+    let connecting = tokio::spawn(stay_connected(publisher.clone(), connected));
+    let stop = CancellationToken::new();
+    tracing::info!(%address, server = settings.server.as_str(), "gateway is listening");
+    let gateway = connections.handle().spawn(Gateway::new(listener, parts, server).run(stop.clone()));
+
+    stop_requested(&mut commands).await;
+    status.stop();
+    stop.cancel();
+    tracing::info!("stopping: no new connections, open requests are completed");
+    let (drained, interrupted) = tokio::select! {
+        drained = gateway => (drained.unwrap_or(false), false),
+        () = stop_requested(&mut commands) => (false, true),
+    };
+    watching.abort();
+    connecting.abort();
+    heartbeats.stop().await;
+    publisher.close().await;
+    traces.close(if interrupted { Duration::ZERO } else { LAST_EXPORT }).await;
+    admin.close().await;
+    if interrupted {
+        return Ok(Exit::Interrupted);
+    }
+    if !drained {
+        tracing::warn!("some requests were not answered within drain_timeout; their senders may repeat them");
+        return Ok(Exit::Failed);
+    }
+    Ok(Exit::Done)
+}
+
+fn tls(settings: &GatewaySettings) -> Result<Option<Arc<Tls>>, ConfigError> {
+    let (Some(certificate), Some(key)) = (&settings.tls_cert, &settings.tls_key) else { return Ok(None) };
+    let (certificate, key) = (certificate.clone(), key.clone());
+    let client_ca = settings.tls_client_ca.clone();
+    Tls::new(TlsFiles { certificate, key, client_ca }).map(|tls| Some(Arc::new(tls)))
+}
+
+/// Reloads the token file and the certificates when they change.
+fn watch_files(access: Arc<Access>, tls: Option<Arc<Tls>>) -> JoinHandle<((), ())> {
+    tokio::spawn(async move {
+        let certificates = async {
+            match &tls {
+                Some(tls) => tls.watch(FILE_CHECK_INTERVAL).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::join!(access.watch(FILE_CHECK_INTERVAL), certificates)
+    })
+}
+
+/// Opens a lost connection again without waiting for a request: a gateway that is not ready gets no requests, and would
+/// not notice that the broker is back.
+async fn stay_connected(publisher: Publisher, connected: IntGauge) {
+    let mut tick = tokio::time::interval(RECONNECT_INTERVAL);
+    loop {
+        tick.tick().await;
+        if connected.get() == 0
+            && let Err(error) = publisher.connect().await
+        {
+            tracing::info!(%error, "broker not reachable, retrying");
+        }
+    }
+}
+
+/// Resolves at the next stop command. A gateway ignores the commands to pause: its senders would time out.
+async fn stop_requested(commands: &mut mpsc::Receiver<Command>) {
+    while let Some(command) = commands.recv().await {
+        if matches!(command, Command::Shutdown(_) | Command::Escalate) {
+            return;
+        }
+    }
+    std::future::pending::<()>().await;
+}

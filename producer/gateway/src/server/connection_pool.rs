@@ -1,0 +1,55 @@
+//! One task per connection, a bounded number of them.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use prometheus::IntGauge;
+use tokio::sync::Semaphore;
+use tokio_util::task::TaskTracker;
+
+use super::Server;
+use crate::{connection::Connection, instruments::Instruments, limits::Limits};
+
+const NAME: &str = "connection-pool";
+
+/// Serves up to `max_connections` connections at once, each in a task of its own.
+pub(super) struct ConnectionPool {
+    permits: Arc<Semaphore>,
+    connections: TaskTracker,
+    active: IntGauge,
+}
+
+impl ConnectionPool {
+    pub(super) fn new(limits: &Limits, instruments: &Instruments) -> Self {
+        Self {
+            permits: Arc::new(Semaphore::new(limits.max_connections)),
+            connections: TaskTracker::new(),
+            active: instruments.connections(NAME, "active"),
+        }
+    }
+}
+
+impl Server for ConnectionPool {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn offer(&self, connection: Connection) -> Result<(), Connection> {
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else { return Err(connection) };
+        let active = self.active.clone();
+        active.inc();
+        self.connections.spawn(async move {
+            connection.serve().await;
+            active.dec();
+            drop(permit);
+        });
+        Ok(())
+    }
+
+    fn drain(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            self.connections.close();
+            self.connections.wait().await;
+        })
+    }
+}

@@ -1,0 +1,113 @@
+//! The state of the gateway for its admin port and heartbeats.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use garenne_common::{
+    config::host_name,
+    shutdown::Command,
+    telemetry::{
+        Metrics,
+        admin::{Control, GroupCommand, Readiness},
+    },
+};
+use garenne_protocol::{
+    heartbeat::{Heartbeat, Program, Stance},
+    task::{TaskId, epoch_ms},
+};
+use prometheus::IntGauge;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use crate::server::ServerKind;
+
+/// The state of the gateway for its admin port and heartbeats.
+pub(crate) struct Status {
+    accepting: AtomicBool,
+    /// 1 while the publishing connection is open.
+    connected: IntGauge,
+    commands: mpsc::Sender<Command>,
+    server: ServerKind,
+}
+
+impl Status {
+    /// A gateway that accepts connections. Commands of the admin port go to `commands`.
+    pub(crate) fn new(connected: IntGauge, commands: mpsc::Sender<Command>, server: ServerKind) -> Arc<Self> {
+        Arc::new(Self { accepting: AtomicBool::new(true), connected, commands, server })
+    }
+
+    /// From now on the gateway is not ready and its heartbeats say that it stops.
+    pub(crate) fn stop(&self) {
+        self.accepting.store(false, Ordering::Relaxed);
+    }
+
+    /// Returns a function that makes the next heartbeat.
+    pub(crate) fn heartbeats(
+        self: &Arc<Self>,
+        id: String,
+        interval: Duration,
+        metrics: Metrics,
+    ) -> impl Fn() -> Heartbeat + Send + Sync + 'static {
+        let host = host_name();
+        let incarnation = TaskId::random().as_str().to_owned();
+        let started = SystemTime::now();
+        let status = Arc::clone(self);
+        move || Heartbeat {
+            program: Program::Gateway,
+            id: id.clone(),
+            incarnation: incarnation.clone(),
+            host: host.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started_at: epoch_ms(started),
+            at: epoch_ms(SystemTime::now()),
+            every_ms: interval.as_millis().try_into().unwrap_or(u64::MAX),
+            stance: if status.accepting.load(Ordering::Relaxed) { Stance::Open } else { Stance::Stopping },
+            lanes: BTreeMap::new(),
+            paused: Vec::new(),
+            running: 0,
+            tasks: Vec::new(),
+            kinds: BTreeMap::new(),
+            connections: metrics.connection_counts(),
+            blocked: metrics.connection().blocked.get() != 0,
+            gateway: Some(metrics.gateway_counts()),
+        }
+    }
+}
+
+impl Readiness for Status {
+    fn ready(&self) -> Result<(), Vec<String>> {
+        if !self.accepting.load(Ordering::Relaxed) {
+            return Err(vec!["the gateway is stopping".to_owned()]);
+        }
+        if self.connected.get() == 0 {
+            return Err(vec!["no connection to the broker".to_owned()]);
+        }
+        Ok(())
+    }
+}
+
+impl Control for Status {
+    fn command(&self, command: Command) {
+        if self.commands.try_send(command).is_err() {
+            tracing::warn!(?command, "command dropped: the command queue is full");
+        }
+    }
+
+    fn pool(&self) -> Value {
+        json!({ "server": self.server.as_str() })
+    }
+
+    fn stop_task(&self, _id: &str) -> bool {
+        false
+    }
+
+    fn group(&self, _group: &str, _command: GroupCommand) -> bool {
+        false
+    }
+}

@@ -1,0 +1,109 @@
+//! The gateway over real sockets, with an outlet that keeps what it is given.
+
+mod connections;
+mod hostile;
+mod influx;
+mod requests;
+mod security;
+mod traces;
+
+use std::{sync::Arc, time::Duration};
+
+use garenne_amqp::PublishError;
+use garenne_common::{
+    config::{Concurrency, Size},
+    telemetry::{Metrics, Traces},
+};
+use garenne_protocol::topology::Names;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{TcpListener, TcpStream},
+    task::JoinHandle,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Access, Gateway, Ingest, Instruments, Limits, MemoryBudget, Parts, Routes, ServerKind, Tls,
+    outlet::{TracedOutlet, memory::MemoryOutlet},
+};
+
+struct Running {
+    address: std::net::SocketAddr,
+    outlet: Arc<MemoryOutlet>,
+    stop: CancellationToken,
+    gateway: JoinHandle<bool>,
+    metrics: Metrics,
+    parts: Arc<Parts>,
+}
+
+async fn start(outlet: Arc<MemoryOutlet>, limits: Limits) -> Running {
+    start_on(ServerKind::default(), outlet, limits).await
+}
+
+async fn start_on(kind: ServerKind, outlet: Arc<MemoryOutlet>, limits: Limits) -> Running {
+    start_secured(kind, outlet, limits, (Access::open(), None)).await
+}
+
+async fn start_secured(
+    kind: ServerKind,
+    outlet: Arc<MemoryOutlet>,
+    limits: Limits,
+    security: (Access, Option<Arc<Tls>>),
+) -> Running {
+    start_traced(kind, outlet, limits, security, Traces::default()).await
+}
+
+async fn start_traced(
+    kind: ServerKind,
+    outlet: Arc<MemoryOutlet>,
+    limits: Limits,
+    security: (Access, Option<Arc<Tls>>),
+    traces: Traces,
+) -> Running {
+    let metrics = Metrics::new("gateway");
+    let instruments = Instruments::register(&metrics).unwrap();
+    let routes = Routes::new(["reading.#".to_owned(), "bench.#".to_owned()]);
+    let traced = TracedOutlet::before(outlet.clone(), &traces, &Names::new("garenne"));
+    let ingest = Ingest::new(traced, routes, &limits, Duration::from_secs(600));
+    let budget = MemoryBudget::new(&limits);
+    let server = kind.start(&limits, &instruments).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let stop = CancellationToken::new();
+    let (access, tls) = security;
+    let access = Arc::new(access);
+    let parts = Arc::new(Parts { ingest, access, tls, limits, budget, instruments, traces });
+    let gateway = tokio::spawn(Gateway::new(listener, Arc::clone(&parts), server).run(stop.clone()));
+    Running { address, outlet, stop, gateway, metrics, parts }
+}
+
+impl Running {
+    async fn post(&self, path: &str, content_type: &str, body: &str) -> (u16, Value) {
+        let response = reqwest::Client::new()
+            .post(format!("http://{}{path}", self.address))
+            .header("content-type", content_type)
+            .body(body.to_owned())
+            .send()
+            .await
+            .unwrap();
+        (response.status().as_u16(), response.json().await.unwrap())
+    }
+
+    async fn lines(&self) -> BufReader<TcpStream> {
+        BufReader::new(TcpStream::connect(self.address).await.unwrap())
+    }
+
+    fn bodies(&self) -> Vec<Value> {
+        self.outlet.tasks().iter().map(|task| serde_json::from_slice(&task.body).unwrap()).collect()
+    }
+}
+
+async fn line(connection: &mut BufReader<TcpStream>) -> String {
+    let mut line = String::new();
+    connection.read_line(&mut line).await.unwrap();
+    line.trim_end().to_owned()
+}
+
+const READING: &str =
+    r#"{"device":"d1","metric":"temperature","value":21.5,"unit":"Cel","time":"2026-11-20T07:30:00Z"}"#;

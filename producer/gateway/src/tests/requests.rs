@@ -1,0 +1,135 @@
+//! Requests and their answers.
+
+use super::*;
+
+#[tokio::test]
+async fn every_form_of_readings_becomes_a_task_a_record() {
+    let gateway = start(MemoryOutlet::new(), Limits::default()).await;
+    let (status, answer) = gateway.post("/v1/readings", "application/json", READING).await;
+    assert_eq!((status, answer["accepted"].as_u64()), (202, Some(1)));
+    let array = format!("[{READING},{}]", READING.replace("21.5", "22"));
+    assert_eq!(gateway.post("/v1/readings", "application/json", &array).await.1["accepted"], 2);
+    let lines = format!("{READING}\n\n{READING}\n");
+    assert_eq!(gateway.post("/v1/readings", "application/x-ndjson", &lines).await.1["accepted"], 2);
+    let pack = r#"[{"bn":"urn:dev:ow:1:","bt":1763600000,"n":"temperature","u":"Cel","v":1},{"n":"humidity","u":"%RH","v":50}]"#;
+    let (status, answer) = gateway.post("/v1/readings", "application/senml+json", pack).await;
+    assert_eq!((status, answer["ids"].as_array().map(Vec::len)), (202, Some(2)));
+    let tasks = gateway.outlet.tasks();
+    assert_eq!(tasks.len(), 7);
+    assert!(tasks.iter().all(|task| task.kind.as_str() == "reading.process"));
+    assert_eq!(gateway.bodies()[0], serde_json::from_str::<Value>(READING).unwrap());
+    assert_eq!(answer["ids"][1], tasks[6].id.as_str());
+}
+
+#[tokio::test]
+async fn a_repeated_reading_keeps_its_id_and_an_untimed_one_gets_a_time_and_a_new_id() {
+    let gateway = start(MemoryOutlet::new(), Limits::default()).await;
+    let untimed = r#"{"device":"d1","metric":"temperature","value":21.5}"#;
+    for body in [READING, READING, untimed, untimed] {
+        assert_eq!(gateway.post("/v1/readings", "application/json", body).await.0, 202);
+    }
+    let tasks = gateway.outlet.tasks();
+    assert_eq!(tasks[0].id, tasks[1].id);
+    assert_ne!(tasks[2].id, tasks[3].id);
+    assert!(gateway.bodies()[2]["time"].is_string());
+}
+
+#[tokio::test]
+async fn an_idempotency_key_decides_the_ids_of_all_records() {
+    let gateway = start(MemoryOutlet::new(), Limits::default()).await;
+    let body = r#"[{"device":"a","metric":"m","value":1},{"device":"b","metric":"m","value":2}]"#;
+    let client = reqwest::Client::new();
+    for _ in 0..2 {
+        let url = format!("http://{}/v1/readings", gateway.address);
+        let request = client.post(url).header("idempotency-key", "k1").body(body);
+        assert_eq!(request.send().await.unwrap().status(), 202);
+    }
+    let ids: Vec<_> = gateway.outlet.tasks().into_iter().map(|task| task.id).collect();
+    assert_eq!((&ids[0], &ids[1]), (&ids[2], &ids[3]));
+    assert_ne!(ids[0], ids[1]);
+}
+
+#[tokio::test]
+async fn a_bad_record_refuses_all_of_them_and_is_named() {
+    let gateway = start(MemoryOutlet::new(), Limits::default()).await;
+    let body = format!(r#"[{READING},{{"device":"d1","metric":"t","value":1,"unit":"cel"}}]"#);
+    let (status, problem) = gateway.post("/v1/readings", "application/json", &body).await;
+    assert_eq!(status, 422);
+    assert_eq!((&problem["record"], &problem["field"]), (&json!(1), &json!("unit")));
+    assert_eq!(problem["code"], "unknown-unit");
+    assert!(
+        problem["detail"].as_str().unwrap().starts_with("record 1: unit: \"cel\" is not a SenML unit"),
+        "{problem}"
+    );
+    assert!(gateway.outlet.tasks().is_empty());
+    let (status, problem) = gateway.post("/v1/readings", "application/json", "{").await;
+    assert_eq!((status, &problem["code"]), (400, &json!("malformed")));
+    let (status, _) = gateway.post("/v1/readings", "text/csv", "a;b").await;
+    assert_eq!(status, 415);
+}
+
+#[tokio::test]
+async fn a_kind_that_no_lane_takes_is_refused_before_it_is_published() {
+    let gateway = start(MemoryOutlet::new(), Limits::default()).await;
+    let (status, problem) = gateway.post("/v1/tasks/spectrum.analyze", "application/json", "{}").await;
+    assert_eq!(status, 422);
+    assert_eq!(
+        problem["detail"],
+        "kind \"spectrum.analyze\" is taken by no lane; bindings are reading.#, bench.#"
+    );
+    assert_eq!(gateway.post("/v1/tasks/a%20b", "application/json", "{}").await.0, 422);
+    assert_eq!(gateway.post("/v1/tasks/bench.noop", "application/json", "{").await.0, 400);
+    assert!(gateway.outlet.tasks().is_empty());
+    assert_eq!(gateway.post("/v1/tasks/bench.noop", "application/json", "{}").await.0, 202);
+    assert_eq!(gateway.outlet.tasks()[0].kind.as_str(), "bench.noop");
+}
+
+#[tokio::test]
+async fn while_the_broker_pushes_back_nothing_is_claimed() {
+    let gateway = start(MemoryOutlet::new(), Limits::default()).await;
+    gateway.outlet.fail(Some(PublishError::Refused { routing_key: "reading.process".into() }));
+    let response = reqwest::Client::new()
+        .post(format!("http://{}/v1/readings", gateway.address))
+        .body(READING)
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(response.status(), 503);
+    assert_eq!(response.headers()["retry-after"], "1");
+    assert_eq!(response.headers()["content-type"], "application/problem+json");
+    let mut lines = gateway.lines().await;
+    lines.write_all(format!("{READING}\n").as_bytes()).await.unwrap();
+    assert_eq!(
+        line(&mut lines).await,
+        "error busy the broker refused the message (queue \"reading.process\" full or unavailable)"
+    );
+    gateway.outlet.fail(None);
+    lines.write_all(format!("{READING}\n").as_bytes()).await.unwrap();
+    assert!(line(&mut lines).await.starts_with("ok "));
+}
+
+#[tokio::test]
+async fn a_message_that_no_frame_holds_is_too_large_and_not_worth_another_try() {
+    let gateway = start(MemoryOutlet::new(), Limits::default()).await;
+    let error = PublishError::TooLarge { what: "header frame", bytes: 131_073, limit: 131_072 };
+    gateway.outlet.fail(Some(error));
+    let url = format!("http://{}/v1/readings", gateway.address);
+    let response = reqwest::Client::new().post(url).body(READING).send().await.unwrap();
+    assert_eq!((response.status().as_u16(), response.headers().get("retry-after")), (413, None));
+    let mut lines = gateway.lines().await;
+    lines.write_all(format!("{READING}\n").as_bytes()).await.unwrap();
+    assert_eq!(
+        line(&mut lines).await,
+        "error too-large the message's header frame has 131073 bytes, 131072 are allowed"
+    );
+}
+
+#[tokio::test]
+async fn the_description_is_served_and_names_every_route() {
+    let gateway = start(MemoryOutlet::new(), Limits::default()).await;
+    let url = format!("http://{}/openapi.json", gateway.address);
+    let document: Value = reqwest::get(url).await.unwrap().json().await.unwrap();
+    assert_eq!(document["openapi"], "3.1.0");
+    let paths: Vec<_> = document["paths"].as_object().unwrap().keys().collect();
+    assert_eq!(paths, ["/openapi.json", "/v1/readings", "/v1/tasks/{kind}"]);
+}

@@ -1,0 +1,220 @@
+use std::path::PathBuf;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::pem::PemObject,
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName},
+};
+use sha2::{Digest, Sha256};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+use super::*;
+use crate::{Tls, TlsFiles};
+
+async fn with_tokens(text: &str) -> (Running, tempfile::TempDir) {
+    with_tokens_and(text, Limits::default()).await
+}
+
+pub(super) async fn with_tokens_and(text: &str, limits: Limits) -> (Running, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokens");
+    std::fs::write(&path, text).unwrap();
+    let access = Access::new(Some(&path), false, 100).unwrap();
+    let security = (access, None);
+    let gateway = start_secured(ServerKind::default(), MemoryOutlet::new(), limits, security).await;
+    (gateway, folder)
+}
+
+pub(super) fn entry(name: &str, token: &str, rest: &str) -> String {
+    let hash: String = Sha256::digest(token.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{name} {hash} {rest}\n")
+}
+
+async fn post_as(gateway: &Running, authorization: Option<&str>) -> reqwest::Response {
+    let url = format!("http://{}/v1/readings", gateway.address);
+    let mut request = reqwest::Client::new().post(url).body(READING);
+    if let Some(authorization) = authorization {
+        request = request.header("authorization", authorization);
+    }
+    request.send().await.unwrap()
+}
+
+#[tokio::test]
+async fn http_asks_for_a_token() {
+    let (gateway, _folder) = with_tokens(&entry("roof", "s3cret", "")).await;
+    let refused = post_as(&gateway, None).await;
+    assert_eq!(
+        (refused.status().as_u16(), &refused.headers()["www-authenticate"]),
+        (401, &"Bearer".parse().unwrap())
+    );
+    assert_eq!(post_as(&gateway, Some("Bearer wrong")).await.status(), 401);
+    assert_eq!(post_as(&gateway, Some("Bearer s3cret")).await.status(), 202);
+    assert_eq!(post_as(&gateway, Some("Token s3cret")).await.status(), 202);
+    // base64 of "anybody:s3cret"
+    assert_eq!(post_as(&gateway, Some("Basic YW55Ym9keTpzM2NyZXQ=")).await.status(), 202);
+    let description = reqwest::get(format!("http://{}/openapi.json", gateway.address)).await.unwrap();
+    assert_eq!(description.status(), 200);
+}
+
+#[tokio::test]
+async fn lines_begin_with_a_token() {
+    let (gateway, _folder) = with_tokens(&entry("roof", "s3cret", "")).await;
+    let mut lines = gateway.lines().await;
+    lines.write_all(format!("{READING}\n{READING}\n").as_bytes()).await.unwrap();
+    assert_eq!(line(&mut lines).await, "error unauthorized a token is needed: begin with a line auth TOKEN");
+    assert_eq!(line(&mut lines).await, "");
+    let mut lines = gateway.lines().await;
+    lines.write_all(format!("auth s3cret\n{READING}\n").as_bytes()).await.unwrap();
+    assert_eq!(line(&mut lines).await, "ok roof");
+    assert!(line(&mut lines).await.starts_with("ok "));
+    assert_eq!(gateway.outlet.tasks().len(), 1);
+}
+
+#[tokio::test]
+async fn a_token_has_its_rate() {
+    let (gateway, _folder) = with_tokens(&entry("roof", "s3cret", "1")).await;
+    let many = format!("[{}]", vec![READING; 100].join(","));
+    let mut lines = gateway.lines().await;
+    lines.write_all(format!("auth s3cret\n{many}\n{READING}\n").as_bytes()).await.unwrap();
+    assert_eq!(line(&mut lines).await, "ok roof");
+    assert_eq!(line(&mut lines).await.split(' ').count(), 101);
+    assert_eq!(line(&mut lines).await, "error rate-limited over the rate limit of 1 records a second");
+    let refused = post_as(&gateway, Some("Bearer s3cret")).await;
+    assert_eq!((refused.status().as_u16(), refused.headers().contains_key("retry-after")), (429, true));
+}
+
+/// A certificate authority and what it signed, as files.
+struct Authority {
+    folder: tempfile::TempDir,
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new([]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "test authority");
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let authority = Self { folder: tempfile::tempdir().unwrap(), issuer };
+        std::fs::write(authority.path("ca.pem"), authority.issuer.pem()).unwrap();
+        authority
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn sign(&self, name: &str) -> (PathBuf, PathBuf) {
+        let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let paths = (self.path(&format!("{name}.pem")), self.path(&format!("{name}.key")));
+        std::fs::write(&paths.0, certificate.pem()).unwrap();
+        std::fs::write(&paths.1, key.serialize_pem()).unwrap();
+        paths
+    }
+
+    fn tls(&self, client_ca: bool) -> Arc<Tls> {
+        let (certificate, key) = self.sign("localhost");
+        let client_ca = client_ca.then(|| self.path("ca.pem"));
+        Arc::new(Tls::new(TlsFiles { certificate, key, client_ca }).unwrap())
+    }
+
+    async fn connect(&self, gateway: &Running, device: Option<&str>) -> TlsStream<TcpStream> {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(self.path("ca.pem")).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots);
+        let config = match device {
+            None => builder.with_no_client_auth(),
+            Some(device) => {
+                let (certificate, key) = self.sign(device);
+                let chain = vec![CertificateDer::from_pem_file(certificate).unwrap()];
+                builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(key).unwrap()).unwrap()
+            }
+        };
+        let stream = TcpStream::connect(gateway.address).await.unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap()
+    }
+}
+
+async fn secured(authority: &Authority, client_ca: bool) -> Running {
+    let security = (Access::new(None, client_ca, 100).unwrap(), Some(authority.tls(client_ca)));
+    start_secured(ServerKind::default(), MemoryOutlet::new(), Limits::default(), security).await
+}
+
+async fn exchange(mut stream: impl tokio::io::AsyncRead + AsyncWriteExt + Unpin, sent: &str) -> String {
+    stream.write_all(sent.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    // A peer that refuses the certificate ends without TLS's own good-bye.
+    let _ = BufReader::new(stream).read_line(&mut answer).await;
+    answer.trim_end().to_owned()
+}
+
+#[tokio::test]
+async fn tls_and_plain_are_spoken_on_the_same_port() {
+    let authority = Authority::new();
+    let gateway = secured(&authority, false).await;
+    let stream = authority.connect(&gateway, None).await;
+    assert!(exchange(stream, &format!("{READING}\n")).await.starts_with("ok "));
+    let stream = authority.connect(&gateway, None).await;
+    let head = format!(
+        "POST /v1/readings HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{READING}",
+        READING.len()
+    );
+    assert_eq!(exchange(stream, &head).await, "HTTP/1.1 202 Accepted");
+    let plain = TcpStream::connect(gateway.address).await.unwrap();
+    assert!(exchange(plain, &format!("{READING}\n")).await.starts_with("ok "));
+}
+
+#[tokio::test]
+async fn a_device_sends_for_itself_only_and_nobody_without_a_certificate() {
+    let authority = Authority::new();
+    let gateway = secured(&authority, true).await;
+    let stream = authority.connect(&gateway, Some("d1")).await;
+    assert!(exchange(stream, &format!("{READING}\n")).await.starts_with("ok "));
+    let stream = authority.connect(&gateway, Some("d2")).await;
+    assert_eq!(
+        exchange(stream, &format!("{READING}\n")).await,
+        "error foreign-device record 0: device: \"d1\" is not the certificate's own \"d2\""
+    );
+    let plain = TcpStream::connect(gateway.address).await.unwrap();
+    assert_eq!(
+        exchange(plain, &format!("{READING}\n")).await,
+        "error unauthorized a token is needed: begin with a line auth TOKEN"
+    );
+    let stream = authority.connect(&gateway, None).await;
+    assert_eq!(exchange(stream, &format!("{READING}\n")).await, "");
+    assert_eq!(gateway.outlet.tasks().len(), 1);
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_is_shown_without_a_restart_and_a_torn_one_is_not() {
+    let authority = Authority::new();
+    let tls = authority.tls(false);
+    let security = (Access::open(), Some(Arc::clone(&tls)));
+    let gateway =
+        start_secured(ServerKind::default(), MemoryOutlet::new(), Limits::default(), security).await;
+    let shown = async || {
+        let stream = authority.connect(&gateway, None).await;
+        stream.get_ref().1.peer_certificates().unwrap()[0].to_vec()
+    };
+    let first = shown().await;
+    // A key alone does not fit: the old pair stays.
+    let (certificate, key) = (authority.path("localhost.pem"), authority.path("localhost.key"));
+    let other = KeyPair::generate().unwrap();
+    std::fs::write(&key, other.serialize_pem() + "\n").unwrap();
+    tls.refresh();
+    assert_eq!(shown().await, first);
+    let params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+    let renewed = params.signed_by(&other, &authority.issuer).unwrap();
+    std::fs::write(&certificate, renewed.pem() + "\n\n").unwrap();
+    tls.refresh();
+    assert_eq!(shown().await, renewed.der().to_vec());
+}
