@@ -3,7 +3,7 @@
 //! A task counts as published only after the broker has confirmed that a queue stores it.
 
 pub mod cli;
-pub mod deliver;
+pub mod destination;
 mod progress;
 pub mod publish;
 pub mod replay;

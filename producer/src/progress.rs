@@ -1,4 +1,4 @@
-//! How far it is: a bar where somebody watches, a line now and then where not.
+//! Progress on stderr: a bar on a terminal, else a line every few seconds.
 
 use std::{
     fmt::Display,
@@ -11,7 +11,7 @@ use std::{
 use garenne_common::text::printable;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Shows progress on stderr; stdout carries the result only.
+/// Shows progress on stderr, because stdout is for the result.
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,
     what: &'static str,
@@ -19,11 +19,11 @@ pub(crate) struct Progress {
     last: Mutex<Instant>,
 }
 
-/// Between two lines where nobody watches.
-const EVERY: Duration = Duration::from_secs(5);
+/// Interval of the lines without a terminal.
+const LINE_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Progress {
-    /// Progress through `size` bytes, or through nobody knows how many.
+    /// Progress through `size` bytes; `None` if the size is unknown.
     pub(crate) fn new(what: &'static str, size: Option<u64>) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let (bar, template) = match size {
@@ -41,15 +41,15 @@ impl Progress {
         Self { bar, what, size, last: Mutex::new(Instant::now()) }
     }
 
-    /// At this byte, with these figures.
-    pub(crate) fn at(&self, bytes: u64, figures: impl Display) {
+    /// Shows the position and these figures.
+    pub(crate) fn update(&self, bytes: u64, figures: impl Display) {
         if let Some(bar) = &self.bar {
             bar.set_position(bytes);
             bar.set_message(figures.to_string());
             return;
         }
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.elapsed() >= EVERY {
+        if last.elapsed() >= LINE_INTERVAL {
             *last = Instant::now();
             match self.size.filter(|size| *size > 0) {
                 Some(size) => eprintln!("{} {}% {figures}", self.what, bytes.min(size) * 100 / size),
@@ -58,9 +58,9 @@ impl Progress {
         }
     }
 
-    /// A line beside the bar.
-    pub(crate) fn say(&self, line: impl Display) {
-        // It may quote the file or the server.
+    /// Prints a line above the bar.
+    pub(crate) fn print(&self, line: impl Display) {
+        // The line may quote untrusted text.
         let line = line.to_string();
         let line = printable(&line);
         match &self.bar {
@@ -69,7 +69,7 @@ impl Progress {
         }
     }
 
-    /// The end, with the last figures.
+    /// Shows the final figures.
     pub(crate) fn finish(&self, figures: impl Display) {
         match &self.bar {
             Some(bar) => bar.finish_with_message(figures.to_string()),

@@ -1,4 +1,4 @@
-//! `publish`: NDJSON lines as tasks of any kind, straight to the broker.
+//! `publish`: publishes NDJSON lines as tasks of any kind, without a gateway.
 
 use std::{
     io::{self, BufRead, BufReader},
@@ -17,7 +17,7 @@ use garenne_common::{
 };
 use garenne_gateway::{
     BrokerSettings, READING,
-    outlet::{BrokerOutlet, Outlet, TracedOutlet},
+    task_publisher::{BrokerPublisher, TaskPublisher, TracedPublisher},
 };
 use garenne_protocol::{
     sensor::{Timestamp, readings_from},
@@ -29,7 +29,7 @@ use time::OffsetDateTime;
 use tokio::{sync::mpsc, time::Instant};
 
 use crate::{
-    deliver::{Setback, setback},
+    destination::{SendError, send_error},
     progress::Progress,
     service::instance,
 };
@@ -39,26 +39,26 @@ use crate::{
 pub struct PublishOptions {
     /// The kind of every line's task.
     pub kind: String,
-    /// The file; standard input when not given.
+    /// The file; `None` for standard input.
     pub file: Option<PathBuf>,
-    /// The field that holds the task's id.
+    /// The field with the task id; `None` for random ids.
     pub id_field: Option<String>,
-    /// The field that holds the task's key; its id is the key otherwise, where its lane wants one.
+    /// The field with the task key; `None` to use the task id, if the lane needs a key.
     pub key_field: Option<String>,
-    /// Group of all tasks.
+    /// The group of all tasks.
     pub group: Option<String>,
-    /// Not before this long from now.
+    /// The delay before the first attempt.
     pub delay: Option<Duration>,
-    /// Deadline once started.
+    /// The timeout of each attempt.
     pub timeout: Option<Duration>,
-    /// How long a task that is not taken is repeated.
+    /// How long a refused task is published again.
     pub retry_for: Duration,
 }
 
-/// Tasks whose confirms are outstanding.
-const IN_FLIGHT: usize = 1000;
-/// Bad lines that are told one by one.
-const TOLD: u64 = 20;
+/// Most unconfirmed tasks.
+const MAX_IN_FLIGHT: usize = 1000;
+/// Invalid lines that are printed; further ones are only counted.
+const MAX_PRINTED: u64 = 20;
 
 #[derive(Debug, Serialize)]
 struct Summary {
@@ -73,7 +73,8 @@ struct Summary {
     interrupted: bool,
 }
 
-struct Numbered {
+/// A line of the input.
+struct NumberedLine {
     number: u64,
     bytes: u64,
     text: io::Result<Vec<u8>>,
@@ -82,7 +83,7 @@ struct Numbered {
 /// Publishes every line, and writes a summary, one JSON line, to stdout.
 ///
 /// # Errors
-/// The kind is taken by no lane, the file cannot be read, or the broker cannot be had.
+/// No lane takes the kind, the file cannot be read, or the broker is not available.
 pub async fn run(
     settings: BrokerSettings,
     options: PublishOptions,
@@ -91,14 +92,14 @@ pub async fn run(
     let kind =
         settings.routes().kind(&options.kind).map_err(|refusal| Failure::new(Exit::Failed, refusal))?;
     let (lines, size) = open(&options)?;
-    let config = PublisherConfig { in_flight: IN_FLIGHT, ..PublisherConfig::default() };
+    let config = PublisherConfig { in_flight: MAX_IN_FLIGHT, ..PublisherConfig::default() };
     let metrics = Metrics::new("producer");
     let publisher = settings.connect(config, &metrics).await?;
     let traces = settings.traces("garenne-producer", instance(), &metrics)?;
-    let outlet = BrokerOutlet::new(publisher.clone(), &settings.names(), &settings.lanes);
-    let outlet = TracedOutlet::before(outlet, &traces, &settings.names());
+    let task_publisher = BrokerPublisher::new(publisher.clone(), &settings.names(), &settings.lanes);
+    let task_publisher = TracedPublisher::wrap(task_publisher, &traces, &settings.names());
 
-    let (sender, mut receiver) = mpsc::channel(IN_FLIGHT);
+    let (sender, mut receiver) = mpsc::channel(MAX_IN_FLIGHT);
     std::thread::spawn(move || read(lines, &sender));
     let progress = Progress::new("publish", size);
     let started = Instant::now();
@@ -114,14 +115,14 @@ pub async fn run(
         interrupted: false,
     };
     let mut failure = None;
-    let mut under_way = FuturesUnordered::new();
+    let mut in_flight = FuturesUnordered::new();
     let mut open = true;
-    while open || !under_way.is_empty() {
+    while open || !in_flight.is_empty() {
         tokio::select! {
-            Some(outcome) = under_way.next(), if !under_way.is_empty() => {
-                let Outcome { retries, ended } = outcome;
+            Some(outcome) = in_flight.next(), if !in_flight.is_empty() => {
+                let Outcome { retries, result } = outcome;
                 summary.retries += retries;
-                match ended {
+                match result {
                     Ok(()) => summary.published += 1,
                     Err(error) => {
                         summary.unpublished += 1;
@@ -130,21 +131,21 @@ pub async fn run(
                     }
                 }
             }
-            line = receiver.recv(), if open && under_way.len() < IN_FLIGHT => match line {
+            line = receiver.recv(), if open && in_flight.len() < MAX_IN_FLIGHT => match line {
                 None => open = false,
-                Some(Numbered { number, bytes, text }) => {
+                Some(NumberedLine { number, bytes, text }) => {
                     let text = text.map_err(|error| Failure::new(Exit::Failed, format!("line {number}: {error}")))?;
-                    progress.at(bytes, format_args!("{} safe", summary.published));
+                    progress.update(bytes, format_args!("{} confirmed", summary.published));
                     if text.iter().all(u8::is_ascii_whitespace) {
                         continue;
                     }
                     summary.lines += 1;
                     match task(&text, &kind, &options) {
-                        Ok(task) => under_way.push(publish(Arc::clone(&outlet), task, options.retry_for)),
+                        Ok(task) => in_flight.push(publish(Arc::clone(&task_publisher), task, options.retry_for)),
                         Err(problem) => {
                             summary.malformed += 1;
-                            if summary.malformed <= TOLD {
-                                progress.say(format_args!("line {number}: {problem}"));
+                            if summary.malformed <= MAX_PRINTED {
+                                progress.print(format_args!("line {number}: {problem}"));
                             }
                         }
                     }
@@ -161,7 +162,7 @@ pub async fn run(
     publisher.close().await;
     traces.close(LAST_EXPORT).await;
     summary.seconds = (started.elapsed().as_secs_f64() * 1000.0).round() / 1000.0;
-    progress.finish(format_args!("{} safe, {} malformed", summary.published, summary.malformed));
+    progress.finish(format_args!("{} confirmed, {} malformed", summary.published, summary.malformed));
     println!("{}", serde_json::to_string(&summary).expect("a summary is plain JSON"));
     match failure {
         Some(failure) => Err(failure),
@@ -180,7 +181,7 @@ fn open(options: &PublishOptions) -> Result<(Box<dyn BufRead + Send>, Option<u64
     Ok((Box::new(BufReader::new(file)), Some(size)))
 }
 
-fn read(mut lines: Box<dyn BufRead + Send>, sender: &mpsc::Sender<Numbered>) {
+fn read(mut lines: Box<dyn BufRead + Send>, sender: &mpsc::Sender<NumberedLine>) {
     let mut bytes = 0;
     for number in 1.. {
         let mut line = Vec::new();
@@ -193,13 +194,16 @@ fn read(mut lines: Box<dyn BufRead + Send>, sender: &mpsc::Sender<Numbered>) {
             Err(error) => Err(error),
         };
         let failed = text.is_err();
-        if sender.blocking_send(Numbered { number, bytes, text }).is_err() || failed {
+        if sender.blocking_send(NumberedLine { number, bytes, text }).is_err() || failed {
             return;
         }
     }
 }
 
-/// The task of one line; what is wrong with it otherwise.
+/// Converts a line into a task.
+///
+/// # Errors
+/// The problem with the line.
 fn task(line: &[u8], kind: &Kind, options: &PublishOptions) -> Result<NewTask, String> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -222,38 +226,39 @@ fn task(line: &[u8], kind: &Kind, options: &PublishOptions) -> Result<NewTask, S
     Ok(task)
 }
 
-/// A field that names something.
+/// The text or number of a field, which is used as the id or key.
 fn text(payload: &Value, field: &str, what: &str) -> Result<String, String> {
     match payload.get(field) {
         Some(Value::String(text)) => Ok(text.clone()),
         Some(Value::Number(number)) => Ok(number.to_string()),
-        Some(_) => Err(format!("field {field:?} is no text or number and cannot be the {what}")),
-        None => Err(format!("field {field:?}, the {what}, is not there")),
+        Some(_) => Err(format!("field {field:?} is not a string or number, so it cannot be the {what}")),
+        None => Err(format!("field {field:?} for the {what} is missing")),
     }
 }
 
+/// The outcome of one task.
 struct Outcome {
     retries: u64,
-    ended: Result<(), Failure>,
+    result: Result<(), Failure>,
 }
 
-/// Publishes a task until it is safe; the id stays, so that a repetition has no second effect.
-async fn publish(outlet: Arc<dyn Outlet>, task: NewTask, retry_for: Duration) -> Outcome {
-    let give_up = Instant::now() + retry_for;
+/// Publishes a task until it is confirmed. The id stays the same, so that a repetition has no second effect.
+async fn publish(publisher: Arc<dyn TaskPublisher>, task: NewTask, retry_for: Duration) -> Outcome {
+    let deadline = Instant::now() + retry_for;
     let mut backoff = Backoff::default();
     let mut retries = 0;
     loop {
-        let Err(error) = outlet.deliver(vec![task.clone()]).await else {
-            return Outcome { retries, ended: Ok(()) };
+        let Err(error) = publisher.publish(vec![task.clone()]).await else {
+            return Outcome { retries, result: Ok(()) };
         };
         let wait = backoff.next_wait();
-        let exit = match setback(&error) {
-            Setback::Never { exit, .. } => Some(exit),
-            _ if Instant::now() + wait >= give_up => Some(Exit::Failed),
+        let exit = match send_error(&error) {
+            SendError::Fatal { exit, .. } => Some(exit),
+            _ if Instant::now() + wait >= deadline => Some(Exit::Failed),
             _ => None,
         };
         if let Some(exit) = exit {
-            return Outcome { retries, ended: Err(Failure::new(exit, error)) };
+            return Outcome { retries, result: Err(Failure::new(exit, error)) };
         }
         retries += 1;
         tokio::time::sleep(wait).await;
@@ -282,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_becomes_a_task_with_its_own_id() {
+    fn a_line_becomes_a_task_with_the_id_of_its_field() {
         let task = made("{\"n\":50,\"key\":\"a-1\"}\r\n", "bench.factorial", Some("key")).unwrap();
         assert_eq!((task.id.as_str(), task.group.as_deref()), ("a-1", Some("g")));
         assert_eq!(&task.body[..], b"{\"n\":50,\"key\":\"a-1\"}");
@@ -290,21 +295,21 @@ mod tests {
     }
 
     #[test]
-    fn a_field_can_be_the_key() {
+    fn a_field_can_be_the_task_key() {
         let options = PublishOptions { key_field: Some("device".to_owned()), ..options("bench.noop", None) };
         let made = |line: &str| task(line.as_bytes(), &Kind::parse("bench.noop").unwrap(), &options);
         assert_eq!(made("{\"device\":\"d1\"}").unwrap().key.as_deref(), Some("d1"));
-        assert_eq!(made("{}").unwrap_err(), "field \"device\", the key, is not there");
+        assert_eq!(made("{}").unwrap_err(), "field \"device\" for the key is missing");
     }
 
     #[test]
-    fn a_bad_line_says_why() {
+    fn an_invalid_line_is_explained() {
         let problem = |line, kind, field| made(line, kind, field).unwrap_err();
         assert_eq!(
             problem("{", "bench.noop", None),
             "not JSON: EOF while parsing an object at line 1 column 1"
         );
-        assert_eq!(problem("{}", "bench.noop", Some("key")), "field \"key\", the id, is not there");
+        assert_eq!(problem("{}", "bench.noop", Some("key")), "field \"key\" for the id is missing");
         assert_eq!(
             problem("{\"key\":\"\"}", "bench.noop", Some("key")),
             "field \"key\": message_id is empty"

@@ -1,16 +1,16 @@
-//! `replay`: a recording, sent again at the speed it was made or faster.
+//! `replay`: sends the readings of a recording, at the recorded speed or another.
 
+mod civil_time;
 mod fields;
-mod header;
-mod instant;
+mod heading;
 mod layout;
-mod lines;
+mod line_reader;
 pub mod mapping;
 mod number;
 mod pace;
-mod rows;
+mod recording;
+mod row;
 mod run;
-mod source;
 
 pub use pace::{BadSpeed, Speed};
 pub use run::{ReplayOptions, run};

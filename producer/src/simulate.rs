@@ -1,8 +1,8 @@
-//! `simulate`: virtual sensors, with the faults that real ones have.
+//! `simulate`: virtual sensors with typical sensor faults.
 
-mod latency;
-mod model;
+mod latency_histogram;
 mod run;
+mod sensor_model;
 
-pub use model::{Faults, Model};
 pub use run::{SimulateOptions, run};
+pub use sensor_model::{Faults, SensorModel};

@@ -1,10 +1,10 @@
-//! The gateway's servers under the loads that sensors make, and what a receipt costs.
+//! Compares servers under typical loads, and measures the cost of a confirmed reading.
 //!
 //! `cargo bench -p garenne-gateway --bench gateway -- [--json FILE] [--seconds N] [--rounds N] [--amqp-url URL] [--only NAME]`
 //!
-//! The gateway is a process of its own, so that its processor time and memory are its own. Without a
-//! broker's URL receipts come from memory: the servers are compared, not the broker. With one, what a
-//! receipt costs with and without group commit is measured as well.
+//! The gateway is a child process, so that its CPU time and memory are measured alone. Without a broker's URL readings are
+//! confirmed in memory, which compares the servers. With a URL the cost of a confirmed reading with and without group commit
+//! is measured as well.
 
 #[path = "gateway/child.rs"]
 mod child;
@@ -15,21 +15,21 @@ mod servers;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
-use child::{Child, How, Outlet};
+use child::{Backend, Child, PublishMode};
 use garenne_bench::{Rows, Usage};
-use load::{Load, Seen};
+use load::{Load, LoadResult};
 
-/// The least that a fleet of sensors is looked at for.
-const MANY_BEATS: Duration = Duration::from_secs(10);
+/// Minimum duration of the load `fleet`, in which each sensor sends several times.
+const MIN_FLEET_TIME: Duration = Duration::from_secs(10);
 
-/// What to measure, and for how long.
+/// The options.
 #[derive(Clone)]
 struct Plan {
     json: Option<PathBuf>,
     seconds: Duration,
     rounds: usize,
     amqp_url: Option<String>,
-    /// Only rows with this in their names.
+    /// Measure only rows whose names contain this.
     only: Option<String>,
 }
 
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
             ("--amqp-url", Some(url)) => plan.amqp_url = Some(url),
             ("--only", Some(only)) => plan.only = Some(only),
             ("--serve", Some(words)) => return child::serve(&words),
-            // Cargo says `--bench`; names of other benches are none of ours.
+            // Cargo passes `--bench`, and a filter meant for other benchmarks.
             _ => {}
         }
     }
@@ -65,59 +65,58 @@ fn main() -> ExitCode {
 async fn run(plan: &Plan) -> Rows {
     let mut rows = Rows::default();
     for round in 0..plan.rounds {
-        // In turns, so that whatever else the machine does meets each alike.
+        // In turns, so that other activity on the machine affects all servers alike.
         for load in Load::SERVERS {
             for server in servers::ALL {
                 if server == servers::Sequential::NAME && !load.ends_connections() {
-                    // One connection for ever, and the others never: nothing to be measured.
+                    // It would serve the first connection until the end of the load.
                     continue;
                 }
                 if plan.takes(&format!("{server}/{load}")) {
-                    let seen = measure(server, &Outlet::Memory, load, plan.seconds).await;
-                    seen.add_to(&mut rows, &format!("gateway/{server}/{load}"));
+                    let result = measure(server, &Backend::Memory, load, plan.seconds).await;
+                    result.add_to(&mut rows, &format!("gateway/{server}/{load}"));
                 }
             }
         }
         if round == 0 && plan.takes("overload") {
-            // Long enough for whatever grows to be seen growing.
+            // Long enough to show memory growth.
             let seconds = plan.seconds * 10;
-            let seen = measure("connection-pool", &Outlet::Throttled, Load::Overload, seconds).await;
-            seen.add_to(&mut rows, "gateway/connection-pool/overload");
-            let capacity = f64::from(child::CAPACITY) * seen.took.as_secs_f64();
+            let result = measure("connection-pool", &Backend::Throttled, Load::Overload, seconds).await;
+            result.add_to(&mut rows, "gateway/connection-pool/overload");
+            let capacity = f64::from(child::CAPACITY) * result.took.as_secs_f64();
             rows.add(
                 "gateway/connection-pool/overload/goodput",
                 "of capacity",
-                seen.receipts as f64 / capacity,
+                result.receipts as f64 / capacity,
             );
         }
         let Some(url) = plan.amqp_url.clone().filter(|_| plan.takes("receipt")) else { continue };
-        for (load, how, name) in [
-            (Load::Http, How::Bare, "bare"),
-            (Load::Http, How::Direct, "direct"),
-            (Load::Http, How::Gathered, "gathered"),
-            (Load::Pipelined, How::Direct, "direct"),
-            (Load::Pipelined, How::Gathered, "gathered"),
+        for (load, mode, name) in [
+            (Load::Http, PublishMode::Bare, "bare"),
+            (Load::Http, PublishMode::Direct, "direct"),
+            (Load::Http, PublishMode::Gathered, "gathered"),
+            (Load::Pipelined, PublishMode::Direct, "direct"),
+            (Load::Pipelined, PublishMode::Gathered, "gathered"),
         ] {
-            let outlet = Outlet::Broker { url: url.clone(), how };
-            let seen = measure("connection-pool", &outlet, load, plan.seconds).await;
-            seen.add_to(&mut rows, &format!("gateway/receipt/{load}/{name}"));
+            let backend = Backend::Broker { url: url.clone(), mode };
+            let result = measure("connection-pool", &backend, load, plan.seconds).await;
+            result.add_to(&mut rows, &format!("gateway/receipt/{load}/{name}"));
         }
         for server in ["worker-pool", "connection-pool"] {
-            let outlet = Outlet::Broker { url: url.clone(), how: How::Gathered };
-            // Each sensor sends a few times.
-            let seen = measure(server, &outlet, Load::Fleet, plan.seconds.max(MANY_BEATS)).await;
-            seen.add_to(&mut rows, &format!("gateway/receipt/fleet/{server}"));
+            let backend = Backend::Broker { url: url.clone(), mode: PublishMode::Gathered };
+            let result = measure(server, &backend, Load::Fleet, plan.seconds.max(MIN_FLEET_TIME)).await;
+            result.add_to(&mut rows, &format!("gateway/receipt/fleet/{server}"));
         }
     }
     rows
 }
 
-async fn measure(server: &str, outlet: &Outlet, load: Load, seconds: Duration) -> Seen {
-    let child = Child::start(server, outlet);
+async fn measure(server: &str, backend: &Backend, load: Load, seconds: Duration) -> LoadResult {
+    let child = Child::start(server, backend);
     let before = Usage::of(child.id()).cpu;
-    let mut seen = load.run(child.address(), seconds).await;
+    let mut result = load.run(child.address(), seconds).await;
     let usage = Usage::of(child.id());
-    seen.cpu = usage.cpu.saturating_sub(before);
-    seen.rss_mb = usage.peak_mb;
-    seen
+    result.cpu = usage.cpu.saturating_sub(before);
+    result.rss_mb = usage.peak_mb;
+    result
 }

@@ -1,4 +1,4 @@
-//! Accepting connections and handing them to the server.
+//! Accepts connections and hands them to the server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,33 +6,37 @@ use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    audit::audit, auth::Peer, connection::Connection, http, parts::Parts, server::Server, sources::Sources,
+    audit::audit, auth::Peer, connection::Connection, context::GatewayContext, http, server::Server,
+    source_limit::SourceLimit,
 };
 
-/// How many senders that found no place are told so at once; beyond that they are only closed.
-const TURNED_AWAY_AT_ONCE: usize = 64;
+/// Most connections that are answered `busy` at once. Above it, refused connections are closed without an answer.
+const MAX_REJECTIONS: usize = 64;
 
-/// A bound port with a server behind it.
+/// Pause after a failed accept.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+
+/// A listening port and its server.
 pub struct Gateway {
     listener: TcpListener,
-    parts: Arc<Parts>,
+    gateway: Arc<GatewayContext>,
     server: Arc<dyn Server>,
 }
 
 impl Gateway {
-    /// Serves what `listener` accepts with `server`.
-    pub fn new(listener: TcpListener, parts: Arc<Parts>, server: Arc<dyn Server>) -> Self {
-        Self { listener, parts, server }
+    /// Serves connections of `listener` with `server`.
+    pub fn new(listener: TcpListener, gateway: Arc<GatewayContext>, server: Arc<dyn Server>) -> Self {
+        Self { listener, gateway, server }
     }
 
-    /// Accepts until `stop` is cancelled, then lets requests under way end, at most for the drain
-    /// timeout. Returns whether all of them ended.
+    /// Accepts connections until `stop` is cancelled, then waits for open requests, at most for `drain_timeout`. Returns
+    /// whether all of them ended.
     pub async fn run(self, stop: CancellationToken) -> bool {
-        let Self { listener, parts, server } = self;
-        let router = http::router(Arc::clone(&parts));
-        let turned_away = Arc::new(Semaphore::new(TURNED_AWAY_AT_ONCE));
-        let tellers = TaskTracker::new();
-        let sources = Sources::new(parts.limits.max_connections_per_source);
+        let Self { listener, gateway, server } = self;
+        let router = http::router(Arc::clone(&gateway));
+        let rejections = Arc::new(Semaphore::new(MAX_REJECTIONS));
+        let rejecting = TaskTracker::new();
+        let source_limit = SourceLimit::new(gateway.limits.max_connections_per_source);
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
@@ -41,38 +45,38 @@ impl Gateway {
             let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    // Out of file descriptors, or the peer is gone already: the port stays, and a
-                    // pause keeps the first from spinning.
+                    // The process has no file descriptor left, or the peer has closed the connection already. The
+                    // pause prevents a busy loop in the first case.
                     tracing::warn!(%error, "accept failed");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    tokio::time::sleep(ACCEPT_RETRY).await;
                     continue;
                 }
             };
             let connection = Connection {
                 stream,
                 peer,
-                parts: Arc::clone(&parts),
+                gateway: Arc::clone(&gateway),
                 router: router.clone(),
                 stop: stop.clone(),
-                source: sources.admit(peer.ip()),
+                source: source_limit.admit(peer.ip()),
             };
             let offered = match &connection.source {
                 Some(_) => server.offer(connection).map_err(|connection| (connection, "full")),
                 None => Err((connection, "source")),
             };
             if let Err((connection, reason)) = offered {
-                parts.instruments.refused(server.name(), reason);
+                gateway.instruments.refused(server.name(), reason);
                 audit(&Peer::new(peer), server.name(), "too-many-connections", None);
-                if let Ok(place) = Arc::clone(&turned_away).try_acquire_owned() {
-                    tellers.spawn(async move {
-                        let _ = connection.turn_away().await;
-                        drop(place);
+                if let Ok(permit) = Arc::clone(&rejections).try_acquire_owned() {
+                    rejecting.spawn(async move {
+                        let _ = connection.reject().await;
+                        drop(permit);
                     });
                 }
             }
         }
-        // New senders are refused by the system from here on and find another gateway.
+        // From here on the kernel refuses connections, so that senders use another gateway.
         drop(listener);
-        tokio::time::timeout(parts.limits.drain_timeout, server.drain()).await.is_ok()
+        tokio::time::timeout(gateway.limits.drain_timeout, server.drain()).await.is_ok()
     }
 }

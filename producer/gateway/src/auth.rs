@@ -99,12 +99,12 @@ impl Access {
                 let caller = tokens.caller(&Sha256::digest(token.as_bytes()).into());
                 caller
                     .map(|caller| caller.with_device(device.clone()))
-                    .ok_or(Refusal::Unauthorized("this one is not known"))
+                    .ok_or(Refusal::Unauthorized("unknown token"))
             }
             (_, _, Some(device)) => Ok(Caller::certified(device.clone())),
             (None, _, None) if !self.certificates => Ok(Caller::anonymous()),
-            (None, _, None) => Err(Refusal::Unauthorized("a client certificate")),
-            (Some(_), None, None) => Err(Refusal::Unauthorized("there is none")),
+            (None, _, None) => Err(Refusal::Unauthorized("no client certificate")),
+            (Some(_), None, None) => Err(Refusal::Unauthorized("no token")),
         }
     }
 
@@ -119,8 +119,7 @@ impl Access {
             return Ok(());
         }
         let device = caller.device().cloned();
-        let renewed =
-            tokens.caller(&token.hash).ok_or(Refusal::Unauthorized("this one is not known any more"))?;
+        let renewed = tokens.caller(&token.hash).ok_or(Refusal::Unauthorized("the token was removed"))?;
         *caller = renewed.with_device(device);
         Ok(())
     }

@@ -1,6 +1,6 @@
-//! One sensor connection, from its first byte to its last.
+//! One connection.
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
@@ -12,40 +12,43 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     audit::audit,
     auth::Peer,
+    context::GatewayContext,
     http,
-    parts::Parts,
     sniff::{Protocol, Sniffed, sniff},
-    sources::SourcePermit,
+    source_limit::SourcePermit,
     tcp, tls,
 };
 
-/// What any transport offers.
+/// How long the rejection of a connection may take, and the wait for its first bytes before it.
+const REJECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A byte stream in both directions.
 trait Transport: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Transport for T {}
 
-/// An accepted connection and everything needed to serve it.
+/// An accepted connection.
 pub struct Connection {
     pub(super) stream: TcpStream,
     pub(super) peer: SocketAddr,
-    pub(super) parts: Arc<Parts>,
+    pub(super) gateway: Arc<GatewayContext>,
     pub(super) router: axum::Router,
     pub(super) stop: CancellationToken,
-    /// Its place among the connections of its source; none where there was none left.
+    /// Counts it among the connections of its source address; `None` if that address has too many.
     pub(super) source: Option<Box<SourcePermit>>,
 }
 
 impl Connection {
-    /// Serves it to its end. What goes wrong on it concerns nobody else.
+    /// Serves the connection until it ends. Errors are logged and affect no other connection.
     pub async fn serve(self) {
-        let Self { stream, peer, parts, router, stop, source: _source } = self;
+        let Self { stream, peer, gateway, router, stop, source: _source } = self;
         let peer = Peer::new(peer);
-        // Receipts are small and awaited one by one.
+        // Answers are small, and senders wait for them.
         if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(peer = %peer.address, %error, "no TCP_NODELAY");
+            tracing::debug!(peer = %peer.address, %error, "failed to set TCP_NODELAY");
         }
         let ended = tokio::select! {
-            ended = speak(stream, &parts, router, &peer, &stop) => ended,
-            () = authentication_overdue(&parts, &peer) => {
+            ended = serve_protocol(stream, &gateway, router, &peer, &stop) => ended,
+            () = authentication_overdue(&gateway, &peer) => {
                 audit(&peer, "connection", "authentication-timeout", None);
                 return;
             }
@@ -55,12 +58,11 @@ impl Connection {
         }
     }
 
-    /// Says in the sender's own protocol that there is no place for it, if it says quickly enough
-    /// what it speaks.
-    pub(super) async fn turn_away(self) -> io::Result<()> {
-        let wait = std::time::Duration::from_secs(1);
-        let Some((protocol, mut stream)) = sniff(self.stream, wait).await? else { return Ok(()) };
-        let limits = &self.parts.limits;
+    /// Answers `busy` in the sender's protocol and closes the connection. A sender that sends nothing within
+    /// [`REJECT_TIMEOUT`] gets no answer.
+    pub(super) async fn reject(self) -> io::Result<()> {
+        let Some((protocol, mut stream)) = sniff(self.stream, REJECT_TIMEOUT).await? else { return Ok(()) };
+        let limits = &self.gateway.limits;
         let seconds = limits.retry_after.as_secs().max(1);
         let why = match self.source {
             Some(_) => format!("too many connections ({})", limits.max_connections),
@@ -82,7 +84,7 @@ impl Connection {
                 )
             }
         };
-        timeout(wait, async {
+        timeout(REJECT_TIMEOUT, async {
             stream.write_all(answer.as_bytes()).await?;
             stream.shutdown().await
         })
@@ -91,13 +93,14 @@ impl Connection {
     }
 }
 
-/// Resolves when the connection has not authenticated in time; never where nobody has to.
+/// Resolves when the connection has not authenticated within `auth_timeout`. Never resolves if authentication is not
+/// required.
 ///
-/// A connection that only says what anybody may say (nothing, blank lines, `/health`, wrong tokens) would otherwise
-/// hold its place for as long as it likes.
-async fn authentication_overdue(parts: &Parts, peer: &Peer) {
-    if parts.access.is_required() {
-        tokio::time::sleep(parts.limits.auth_timeout).await;
+/// Otherwise a connection that sends only what needs no authentication (blank lines, `/health`, wrong tokens) would occupy
+/// a slot of the server without end.
+async fn authentication_overdue(gateway: &GatewayContext, peer: &Peer) {
+    if gateway.access.is_required() {
+        tokio::time::sleep(gateway.limits.auth_timeout).await;
         if !peer.is_authenticated() {
             return;
         }
@@ -105,43 +108,43 @@ async fn authentication_overdue(parts: &Parts, peer: &Peer) {
     std::future::pending::<()>().await;
 }
 
-/// Protocols are boxed: a connection that is only open must not take the room of the largest.
-async fn speak(
+/// The futures of the protocols are boxed, so that an idle connection does not reserve memory for the largest of them.
+async fn serve_protocol(
     stream: impl Transport + 'static,
-    parts: &Arc<Parts>,
+    gateway: &Arc<GatewayContext>,
     router: axum::Router,
     peer: &Peer,
     stop: &CancellationToken,
 ) -> io::Result<()> {
-    match look(stream, parts, stop).await? {
+    match sniff_protocol(stream, gateway, stop).await? {
         None => Ok(()),
-        Some((Protocol::Http, stream)) => over_http(stream, router, parts, peer, stop).await,
-        Some((Protocol::Lines, stream)) => Box::pin(tcp::serve(stream, parts, peer, stop)).await,
-        Some((Protocol::Tls, stream)) => Box::pin(speak_within(stream, parts, router, peer, stop)).await,
+        Some((Protocol::Http, stream)) => serve_http(stream, router, gateway, peer, stop).await,
+        Some((Protocol::Lines, stream)) => Box::pin(tcp::serve(stream, gateway, peer, stop)).await,
+        Some((Protocol::Tls, stream)) => Box::pin(serve_tls(stream, gateway, router, peer, stop)).await,
     }
 }
 
-async fn look<S: Transport>(
+async fn sniff_protocol<S: Transport>(
     stream: S,
-    parts: &Parts,
+    gateway: &GatewayContext,
     stop: &CancellationToken,
 ) -> io::Result<Option<(Protocol, Sniffed<S>)>> {
     tokio::select! {
-        sniffed = sniff(stream, parts.limits.first_byte_timeout) => sniffed,
+        sniffed = sniff(stream, gateway.limits.first_byte_timeout) => sniffed,
         () = stop.cancelled() => Ok(None),
     }
 }
 
-async fn over_http(
+async fn serve_http(
     stream: Sniffed<impl Transport + 'static>,
     router: axum::Router,
-    parts: &Arc<Parts>,
+    gateway: &Arc<GatewayContext>,
     peer: &Peer,
     stop: &CancellationToken,
 ) -> io::Result<()> {
-    let served = Box::pin(http::serve(stream, router, parts, peer, stop)).await;
+    let served = Box::pin(http::serve(stream, router, gateway, peer, stop)).await;
     served.map_err(|error| {
-        // There was no request to answer yet, so nothing else tells of it.
+        // No request was complete, so no handler has logged it.
         if error.is_timeout() {
             audit(peer, "http", "timeout", None);
         }
@@ -149,20 +152,20 @@ async fn over_http(
     })
 }
 
-/// The same within TLS.
-async fn speak_within(
+/// Serves a TLS connection.
+async fn serve_tls(
     stream: impl Transport + 'static,
-    parts: &Arc<Parts>,
+    gateway: &Arc<GatewayContext>,
     router: axum::Router,
     peer: &Peer,
     stop: &CancellationToken,
 ) -> io::Result<()> {
-    let Some(tls) = &parts.tls else {
+    let Some(tls) = &gateway.tls else {
         audit(peer, "tls", "no-certificate-here", None);
-        return Err(io::Error::other("TLS spoken on a port without a certificate (--tls-cert)"));
+        return Err(io::Error::other("TLS on a port without a certificate (--tls-cert)"));
     };
     let stream = tokio::select! {
-        stream = timeout(parts.limits.header_timeout, tls.acceptor().accept(stream)) => {
+        stream = timeout(gateway.limits.header_timeout, tls.acceptor().accept(stream)) => {
             stream.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
         }
         () = stop.cancelled() => return Ok(()),
@@ -170,14 +173,14 @@ async fn speak_within(
     let stream = stream.inspect_err(|_| audit(peer, "tls", "handshake", None))?;
     let peer = peer.with_device(tls::subject(stream.get_ref().1));
     if peer.device.is_some() {
-        // A certificate that the authority signed; no token is needed where it is shown, and one that is shown is
-        // looked at all the same.
-        let _ = parts.access.caller(&peer, None);
+        // The handshake has verified the certificate, which authenticates the connection. A token that a request
+        // carries is checked all the same.
+        let _ = gateway.access.caller(&peer, None);
     }
-    match look(stream, parts, stop).await? {
+    match sniff_protocol(stream, gateway, stop).await? {
         None => Ok(()),
-        Some((Protocol::Http, stream)) => over_http(stream, router, parts, &peer, stop).await,
-        Some((Protocol::Lines, stream)) => Box::pin(tcp::serve(stream, parts, &peer, stop)).await,
+        Some((Protocol::Http, stream)) => serve_http(stream, router, gateway, &peer, stop).await,
+        Some((Protocol::Lines, stream)) => Box::pin(tcp::serve(stream, gateway, &peer, stop)).await,
         Some((Protocol::Tls, _)) => Err(io::Error::other("TLS within TLS")),
     }
 }

@@ -1,31 +1,31 @@
-//! The threads that serve sensors' connections.
+//! The threads that serve connections.
 
 use std::io;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// A runtime for sensors' connections and nothing else.
+/// A tokio runtime for the connections of senders only.
 ///
-/// However many of them want to be served, the broker's confirms, the heartbeats and the admin port do not wait behind
-/// them. On one runtime they do, and the gateway takes its own delay for a slow broker and refuses readings.
+/// Publisher confirms, heartbeats and the admin port run on another runtime, so that they do not wait behind the
+/// connections. On one runtime, a busy gateway would see late confirms, take the broker for slow, and refuse readings.
 pub(super) struct ConnectionRuntime(Option<Runtime>);
 
 impl ConnectionRuntime {
     /// # Errors
-    /// The system has no more threads.
+    /// The OS refuses to start the threads.
     pub(super) fn start() -> io::Result<Self> {
         let runtime = Builder::new_multi_thread().thread_name("connections").enable_all().build()?;
         Ok(Self(Some(runtime)))
     }
 
-    /// For what is spawned there.
+    /// Spawns tasks on the runtime.
     pub(super) fn handle(&self) -> &Handle {
-        self.0.as_ref().expect("it ends with self").handle()
+        self.0.as_ref().expect("taken only when self is dropped").handle()
     }
 }
 
 impl Drop for ConnectionRuntime {
-    /// Without waiting: a runtime's own drop may not happen on a thread of another runtime.
+    /// In the background: the drop of a `Runtime` blocks, which panics on a thread of another runtime.
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();
@@ -40,22 +40,22 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::delivery::Deliveries;
+    use crate::publish_runtime::PublishRuntime;
 
     #[tokio::test]
-    async fn deliveries_end_while_every_thread_of_the_connections_is_busy() {
+    async fn publishes_complete_while_all_connection_threads_are_busy() {
         let connections = ConnectionRuntime::start().unwrap();
         let (begin, begun) = oneshot::channel();
         let (confirm, confirmed) = oneshot::channel();
         let (end, ended) = oneshot::channel();
-        let deliveries = Deliveries::here();
+        let publish_runtime = PublishRuntime::current();
         let connection = connections.handle().spawn(async move {
-            let delivering = async move {
+            let publish = async move {
                 begin.send(()).unwrap();
                 confirmed.await.unwrap();
                 end.send(()).unwrap();
             };
-            deliveries.run(delivering).await
+            publish_runtime.run(publish).await
         });
         begun.await.unwrap();
 
@@ -71,7 +71,7 @@ mod tests {
         busy.wait();
         confirm.send(()).unwrap();
         ended.await.unwrap();
-        assert!(!connection.is_finished(), "there is no thread for it");
+        assert!(!connection.is_finished(), "no thread is free to poll it");
         idle.wait();
         assert_eq!(connection.await.unwrap(), Some(()));
     }

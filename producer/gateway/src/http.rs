@@ -22,14 +22,14 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::{auth::Peer, openapi, parts::Parts, unread::Unread};
+use crate::{auth::Peer, context::GatewayContext, openapi, write_stall_guard::WriteStallGuard};
 
-/// The largest head of a request, and the largest piece of a body that is read at once.
-const LARGEST_HEAD: usize = 16 * 1024;
+/// Largest head of a request, and largest chunk of a body that is read at once, in bytes.
+const MAX_HEAD: usize = 16 * 1024;
 
-/// The API over the gateway's parts.
-pub(super) fn router(parts: Arc<Parts>) -> Router {
-    let description = Bytes::from(openapi::document(parts.ingest.bindings()).to_string());
+/// The routes of the API.
+pub(super) fn router(gateway: Arc<GatewayContext>) -> Router {
+    let description = Bytes::from(openapi::document(gateway.ingest.bindings()).to_string());
     Router::new()
         .route("/v1/readings", post(api::readings))
         .route("/v1/tasks/{kind}", post(api::task))
@@ -39,29 +39,30 @@ pub(super) fn router(parts: Arc<Parts>) -> Router {
         .route("/query", get(influx::query).post(influx::query))
         .route("/ping", get(influx::ping))
         .route("/health", get(influx::health))
-        .layer(from_fn_with_state(Arc::clone(&parts), observe::observe))
-        .with_state(parts)
+        .layer(from_fn_with_state(Arc::clone(&gateway), observe::observe))
+        .with_state(gateway)
 }
 
-/// Serves one connection until it ends, or until the request under way is answered after `stop`.
+/// Serves one connection until it ends. After `stop` is cancelled, it completes the current request and closes the
+/// connection.
 pub(super) async fn serve<S>(
     stream: S,
     router: Router,
-    parts: &Parts,
+    gateway: &GatewayContext,
     peer: &Peer,
     stop: &CancellationToken,
 ) -> Result<(), hyper::Error>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    // Without `pipeline_flush`: it gathers answers for as long as requests come, and writes none meanwhile.
+    // `pipeline_flush` stays off: it writes no response while more requests arrive.
     let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(parts.limits.header_timeout).max_buf_size(LARGEST_HEAD);
+    http.timer(TokioTimer::new()).header_read_timeout(gateway.limits.header_timeout).max_buf_size(MAX_HEAD);
     let service = service_fn(|mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer.clone());
         router.clone().oneshot(request)
     });
-    let stream = Unread::new(stream, parts.limits.write_timeout).lingering(peer.refused());
+    let stream = WriteStallGuard::new(stream, gateway.limits.write_timeout).with_linger(peer.refused());
     let connection = http.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     tokio::select! {

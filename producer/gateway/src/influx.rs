@@ -1,4 +1,4 @@
-//! InfluxDB's line protocol as readings, so that Telegraf writes here unchanged.
+//! Converts InfluxDB's line protocol into readings, so that Telegraf can write to the gateway.
 
 use std::sync::Arc;
 
@@ -6,30 +6,29 @@ use garenne_protocol::sensor::{BadRecord, Fault, Limits, Reading, Record, Timest
 use influxdb_line_protocol::{FieldValue, ParsedLine, parse_lines, split_lines};
 use sha2::{Digest, Sha256};
 
-/// The tags that name the device, the likeliest first.
-const DEVICES: [&str; 8] =
+/// Tags that name the device, in order of preference.
+const DEVICE_TAGS: [&str; 8] =
     ["device", "device_id", "sensor", "sensor_id", "station", "node", "host", "hostname"];
-/// The longest device or metric, in bytes.
-const LONGEST_NAME: usize = 128;
+/// Longest device or metric, in bytes.
+const MAX_NAME: usize = 128;
 
-/// The longest line, in bytes.
-const LONGEST_LINE: usize = 1 << 20;
-/// The longest measurement and tags of a line, and the longest name of a field, in bytes: each reading of the line
-/// copies and hashes them.
-const LONGEST_SERIES: usize = 4096;
+/// Longest line, in bytes.
+const MAX_LINE: usize = 1 << 20;
+/// Longest measurement with its tags, and longest field name, in bytes. Each reading of the line copies and hashes them.
+const MAX_SERIES: usize = 4096;
 
-/// The most that is said of a bad line, in characters.
-const LONGEST_COMPLAINT: usize = 200;
+/// Longest part of the parser's error message that is quoted, in characters.
+const MAX_PARSER_MESSAGE: usize = 200;
 
-/// What a timestamp counts.
+/// The unit of timestamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Precision {
-    /// Nanoseconds of one tick.
+    /// Nanoseconds per tick.
     nanos: i64,
 }
 
 impl Precision {
-    /// By the words of both versions of the API; nanoseconds when not said.
+    /// Parses the parameter `precision` of both API versions; `None` for an unknown one. The default is nanoseconds.
     pub fn parse(word: Option<&str>) -> Option<Self> {
         let nanos = match word {
             None | Some("" | "ns" | "n") => 1,
@@ -44,10 +43,10 @@ impl Precision {
     }
 }
 
-/// Reads every numeric field as a reading; text fields are none and are passed over.
+/// Converts every numeric and boolean field into a reading. Text fields are ignored.
 ///
 /// # Errors
-/// The first line that is not the protocol, a time too far ahead, or more readings than `limits` allow.
+/// The first invalid line, a time too far ahead, or more readings than `limits` allow.
 pub fn records(
     body: &[u8],
     precision: Precision,
@@ -64,13 +63,13 @@ pub fn records(
     let mut records = Vec::new();
     let lines = split_lines(text).filter_map(|line| {
         let checked = check_line(line, most);
-        // Comments and blank lines are no lines.
+        // Comments and blank lines are skipped and not counted.
         checked.map_or_else(|refused| Some(Err(refused)), |()| parse_lines(line).next().map(Ok))
     });
     for (index, line) in lines.enumerate() {
         let line = line.map_err(|(code, message)| bad(index, "line", code, message))?;
         let line =
-            line.map_err(|error| bad(index, "line", Fault::Malformed, one_line(&error.to_string())))?;
+            line.map_err(|error| bad(index, "line", Fault::Malformed, parser_message(&error.to_string())))?;
         check_series(&line).map_err(|message| bad(index, "line", Fault::OutOfRange, message))?;
         let time = match line.timestamp {
             None => now,
@@ -82,7 +81,7 @@ pub fn records(
                         index,
                         "timestamp",
                         Fault::BadTime,
-                        format!("{ticks} is outside the calendar; is the precision right?"),
+                        format!("{ticks} is out of range; check the precision"),
                     )
                 })?,
         };
@@ -97,16 +96,15 @@ pub fn records(
     Ok(records)
 }
 
-/// Refuses a line whose parsed form would be many times its length: a field takes a few bytes of a line and many in
-/// memory. Tags and fields each have one `=`, and a line with more fields than a request may have readings is refused
-/// anyway.
+/// Refuses a line before it is parsed if its parsed form would be many times larger: a field of a few bytes needs much
+/// more memory. Each tag and field has one `=`, and a line may have at most as many fields as a request may have readings.
 fn check_line(line: &str, most: usize) -> Result<(), (Fault, String)> {
-    if line.len() > LONGEST_LINE {
-        let message = format!("it has {} bytes; {LONGEST_LINE} are allowed", line.len());
+    if line.len() > MAX_LINE {
+        let message = format!("it has {} bytes; {MAX_LINE} are allowed", line.len());
         return Err((Fault::OutOfRange, message));
     }
     let pairs = memchr::memchr_iter(b'=', line.as_bytes()).count();
-    let allowed = most.saturating_add(LONGEST_SERIES);
+    let allowed = most.saturating_add(MAX_SERIES);
     if pairs > allowed {
         return Err((
             Fault::TooManyRecords,
@@ -120,32 +118,31 @@ fn check_series(line: &ParsedLine<'_>) -> Result<(), String> {
     let tags = line.series.tag_set.iter().flatten();
     let tags: usize = tags.map(|(key, value)| key.as_str().len() + value.as_str().len() + 2).sum();
     let series = line.series.measurement.as_str().len() + tags;
-    if series > LONGEST_SERIES {
-        return Err(format!("measurement and tags have {series} bytes; {LONGEST_SERIES} are allowed"));
+    if series > MAX_SERIES {
+        return Err(format!("measurement and tags have {series} bytes; {MAX_SERIES} are allowed"));
     }
     let fields = line.field_set.iter().map(|(name, _)| name.as_str().len());
     match fields.max() {
-        Some(longest) if longest > LONGEST_SERIES => {
-            Err(format!("a field's name has {longest} bytes; {LONGEST_SERIES} are allowed"))
+        Some(longest) if longest > MAX_SERIES => {
+            Err(format!("a field's name has {longest} bytes; {MAX_SERIES} are allowed"))
         }
         _ => Ok(()),
     }
 }
 
-/// The parser's complaint without what it quotes of the input beyond some words: no line break, no length of
-/// the sender's choice.
-fn one_line(complaint: &str) -> String {
-    let words = complaint.chars().map(|c| if c.is_control() { ' ' } else { c });
-    format!("not line protocol: {}", words.take(LONGEST_COMPLAINT).collect::<String>())
+/// The parser's error message on one line and with a limited length, because it quotes the input.
+fn parser_message(message: &str) -> String {
+    let chars = message.chars().map(|c| if c.is_control() { ' ' } else { c });
+    format!("not line protocol: {}", chars.take(MAX_PARSER_MESSAGE).collect::<String>())
 }
 
 fn line_records(line: &ParsedLine<'_>, time: Timestamp, records: &mut Vec<Record>) {
     let measurement = line.series.measurement.as_str();
     let tag = |name: &str| line.tag_value(name).map(|value| value.as_str());
-    let device_tag = DEVICES.into_iter().find(|name| tag(name).is_some_and(|value| !value.is_empty()));
+    let device_tag = DEVICE_TAGS.into_iter().find(|name| tag(name).is_some_and(|value| !value.is_empty()));
     let device: Arc<str> = fit(device_tag.and_then(tag).unwrap_or(measurement));
     let unit = tag("unit").and_then(Unit::get);
-    // What else tells series apart must tell metrics apart: cpu0 and cpu1 of one host are two.
+    // The other tags become part of the metric: `cpu0` and `cpu1` of one host are two metrics.
     let mut rest: Vec<String> = line
         .series
         .tag_set
@@ -177,19 +174,19 @@ fn line_records(line: &ParsedLine<'_>, time: Timestamp, records: &mut Vec<Record
     }
 }
 
-/// A name that a reading may have. What is too long ends in a hash of all of it, so that two long
-/// names stay two.
+/// Makes a valid device or metric name. A name that is too long is cut and gets a hash of the whole name, so that different
+/// names stay different.
 fn fit(name: &str) -> Arc<str> {
     let clean: String = name.trim().chars().map(|c| if c.is_control() { '_' } else { c }).collect();
     if clean.is_empty() {
         return "_".into();
     }
-    if clean.len() <= LONGEST_NAME {
+    if clean.len() <= MAX_NAME {
         return clean.into();
     }
     let hash: String =
         Sha256::digest(clean.as_bytes())[..4].iter().map(|byte| format!("{byte:02x}")).collect();
-    let end = (0..=LONGEST_NAME - 9).rev().find(|&end| clean.is_char_boundary(end)).unwrap_or(0);
+    let end = (0..=MAX_NAME - 9).rev().find(|&end| clean.is_char_boundary(end)).unwrap_or(0);
     format!("{}#{hash}", clean[..end].trim_end()).into()
 }
 
@@ -216,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_telegraf_writes() {
+    fn lines_of_telegraf_become_readings() {
         let body = "cpu,cpu=cpu0,host=h1 usage_idle=99.5,usage_user=1i 1763600000000000000\n\
                     # a comment\n\
                     mem,host=h1 used=12u,ok=true,state=\"fine\" 1763600000000000000\n";
@@ -232,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_units_and_precisions() {
+    fn device_tags_units_and_precisions_are_understood() {
         assert_eq!(
             shown("temperature,sensor=roof\\ 1,unit=Cel value=21.5 1763600000", "s"),
             ["roof 1 temperature 21.5 Cel 2025-11-20T00:53:20Z"]
@@ -245,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_complaint_is_one_line_whatever_it_quotes() {
+    fn an_error_message_is_one_bounded_line() {
         let precision = Precision::parse(None).unwrap();
         let body = format!("m f=1 1\u{1}/\n{}", "x\r".repeat(5000));
         let refused = records(body.as_bytes(), precision, now(), &most(100)).unwrap_err().to_string();
@@ -253,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_line_is_named() {
+    fn an_invalid_line_is_named_by_its_index() {
         let error = |body: &str| {
             records(body.as_bytes(), Precision { nanos: 1_000_000_000 }, now(), &most(2)).unwrap_err()
         };
@@ -262,18 +259,18 @@ mod tests {
             "{}",
             error("b")
         );
-        assert!(error("a v=1 99999999999999").to_string().contains("is the precision right?"));
+        assert!(error("a v=1 99999999999999").to_string().contains("check the precision"));
         assert_eq!(error("a x=1,y=2,z=3").to_string(), "record 0: body: more than 2 readings");
     }
 
     #[test]
-    fn a_line_that_would_be_much_work_is_refused() {
+    fn an_expensive_line_is_refused() {
         let refused = |body: &str| {
             records(body.as_bytes(), Precision { nanos: 1 }, now(), &most(100)).unwrap_err().to_string()
         };
         let tags = |bytes: usize| format!("m,t={} f=1,g=2", "x".repeat(bytes));
         assert_eq!(
-            refused(&tags(LONGEST_SERIES)),
+            refused(&tags(MAX_SERIES)),
             "record 0: line: measurement and tags have 4100 bytes; 4096 are allowed"
         );
         assert!(records(tags(4000).as_bytes(), Precision { nanos: 1 }, now(), &most(100)).is_ok());
@@ -281,15 +278,15 @@ mod tests {
             refused(&format!("m {}=1", "x".repeat(5000))),
             "record 0: line: a field's name has 5000 bytes; 4096 are allowed"
         );
-        // Newlines within quotes end no line.
+        // Newlines within quotes do not end a line.
         let fields = "a=\"\n\",".repeat(5000);
         assert_eq!(
             refused(&format!("m {fields}b=1")),
             "record 0: line: it has 5001 tags and fields; 4196 are allowed"
         );
         assert_eq!(
-            refused(&format!("m f=1\nm f=\"{}\"", "x".repeat(LONGEST_LINE))),
-            format!("record 1: line: it has {} bytes; {LONGEST_LINE} are allowed", LONGEST_LINE + 6)
+            refused(&format!("m f=1\nm f=\"{}\"", "x".repeat(MAX_LINE))),
+            format!("record 1: line: it has {} bytes; {MAX_LINE} are allowed", MAX_LINE + 6)
         );
     }
 
@@ -312,15 +309,15 @@ mod tests {
     }
 
     #[test]
-    fn long_names_are_cut_and_stay_apart() {
+    fn long_names_are_cut_and_stay_different() {
         let long = |end: &str| fit(&format!("{}{end}", "ü".repeat(100)));
-        assert!(long("a").len() <= LONGEST_NAME);
+        assert!(long("a").len() <= MAX_NAME);
         assert_ne!(long("a"), long("b"));
     }
 
     proptest! {
         #[test]
-        fn nothing_a_sender_writes_makes_a_bad_reading(body in "[a-z,= \\\\\"0-9.\n#iut-]{0,120}") {
+        fn every_parsed_reading_is_valid(body in "[a-z,= \\\\\"0-9.\n#iut-]{0,120}") {
             if let Ok(records) = records(body.as_bytes(), Precision { nanos: 1 }, now(), &most(1000)) {
                 for record in records {
                     let json = serde_json::to_vec(&record.reading).unwrap();

@@ -1,4 +1,4 @@
-//! From a body to tasks to receipts: what HTTP and TCP share.
+//! Validates bodies, publishes their tasks and returns their ids, for HTTP and TCP.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,30 +14,31 @@ use time::OffsetDateTime;
 
 use crate::{
     auth::Caller,
-    delivery::Deliveries,
     influx::{self, Precision},
     limits::Limits,
     offload::Offload,
-    outlet::{Outlet, closing},
     payload::{Bounds, Payload, Prepared, Receipts, influx_records, json_records, one_record},
+    publish_runtime::PublishRuntime,
+    reading_id::reading_id,
     refusal::Refusal,
     routes::{READING, Routes},
+    task_publisher::{TaskPublisher, shutting_down},
 };
 
-/// Turns what senders write into tasks, delivers them, and answers with their ids.
+/// Validates bodies and publishes their tasks.
 pub struct Ingest {
-    outlet: Arc<dyn Outlet>,
+    publisher: Arc<dyn TaskPublisher>,
     routes: Routes,
-    /// A reading's, where some lane takes it: most tasks are readings.
+    /// The kind of readings, if a lane takes it; parsed once because most tasks are readings.
     reading: Option<Kind>,
     records: RecordLimits,
     bounds: Bounds,
     offload: Offload,
-    deliveries: Deliveries,
+    publish_runtime: PublishRuntime,
     retry_after: Duration,
 }
 
-/// What a sender says of a task beside its body.
+/// The properties of a task that its sender sets, besides the body.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TaskOptions {
     pub(super) id: Option<String>,
@@ -49,7 +50,7 @@ pub(super) struct TaskOptions {
     pub(super) trace: Option<TraceContext>,
 }
 
-/// Who sends readings, and what they say of all of them.
+/// The sender of readings and the properties of its request.
 pub(super) struct Sender {
     pub(super) caller: Caller,
     pub(super) idempotency_key: Option<String>,
@@ -57,10 +58,10 @@ pub(super) struct Sender {
 }
 
 impl Ingest {
-    /// Delivers to `outlet` what `routes` take, on the runtime that calls this. A reading's time may be
-    /// `max_clock_skew` ahead; 0 for any time.
+    /// Publishes with `publisher` on the current runtime. A reading's time may be `max_clock_skew` ahead of the local clock;
+    /// 0 for no limit.
     pub fn new(
-        outlet: Arc<dyn Outlet>,
+        publisher: Arc<dyn TaskPublisher>,
         routes: Routes,
         limits: &Limits,
         max_clock_skew: Duration,
@@ -70,8 +71,8 @@ impl Ingest {
         let reading = routes.kind(READING).ok();
         let bounds = Bounds { body: limits.max_body, records: limits.max_records };
         let (offload, retry_after) = (Offload::new(limits.retry_after), limits.retry_after);
-        let deliveries = Deliveries::here();
-        Arc::new(Self { outlet, routes, reading, records, bounds, offload, deliveries, retry_after })
+        let publish_runtime = PublishRuntime::current();
+        Arc::new(Self { publisher, routes, reading, records, bounds, offload, publish_runtime, retry_after })
     }
 
     /// The bindings of all lanes.
@@ -79,12 +80,12 @@ impl Ingest {
         self.routes.bindings()
     }
 
-    /// Takes a body of readings, in the form that its content type says: a task of its own for each, in the order of
-    /// the records, if the caller may send all of them now.
+    /// Publishes the readings of a body in the format of its content type: one task per record, in the order of the records.
     ///
     /// # Errors
-    /// The record at fault, or why the caller may not, and nothing was delivered; or as [`Ingest::deliver`].
-    pub(super) async fn readings(
+    /// A record is invalid or the caller may not send it, and nothing is published; or as
+    /// [`Ingest::publish_and_confirm`].
+    pub(super) async fn ingest_readings(
         self: &Arc<Self>,
         content_type: &str,
         payload: Payload,
@@ -97,14 +98,15 @@ impl Ingest {
             drop(body);
             ingest.record_tasks(records, &sender)
         };
-        self.deliver(payload.prepare(&self.offload, self.bounds, json_records, parse).await?).await
+        self.publish_and_confirm(payload.prepare(&self.offload, self.bounds, json_records, parse).await?)
+            .await
     }
 
-    /// Takes readings in InfluxDB's line protocol; none of them is an error to InfluxDB, and so not here.
+    /// Publishes readings in InfluxDB's line protocol. As in InfluxDB, a body without readings is valid.
     ///
     /// # Errors
-    /// As [`Ingest::readings`].
-    pub(super) async fn lines(
+    /// As [`Ingest::ingest_readings`].
+    pub(super) async fn ingest_line_protocol(
         self: &Arc<Self>,
         precision: Precision,
         payload: Payload,
@@ -116,14 +118,16 @@ impl Ingest {
             drop(body);
             if records.is_empty() { Ok(Vec::new()) } else { ingest.record_tasks(records, &sender) }
         };
-        self.deliver(payload.prepare(&self.offload, self.bounds, influx_records, parse).await?).await
+        self.publish_and_confirm(payload.prepare(&self.offload, self.bounds, influx_records, parse).await?)
+            .await
     }
 
-    /// Takes one task of any kind that some lane takes.
+    /// Publishes one task.
     ///
     /// # Errors
-    /// What is wrong with it, or why the caller may not, and nothing was delivered; or as [`Ingest::deliver`].
-    pub(super) async fn task(
+    /// The task is invalid or the caller may not send it, and nothing is published; or as
+    /// [`Ingest::publish_and_confirm`].
+    pub(super) async fn ingest_task(
         &self,
         kind: Kind,
         payload: Payload,
@@ -136,8 +140,7 @@ impl Ingest {
             .map(|id| TaskId::parse(&id).map_err(|error| Refusal::Id { field: "Idempotency-Key", error }))
             .transpose()?;
         let parse = move |body: Vec<u8>| {
-            // Parsed and not only passed on: a body that no worker can read is refused where its sender
-            // still listens.
+            // A body that no worker could parse is refused here, where the sender gets the error.
             serde_json::from_slice::<&RawValue>(&body)
                 .map_err(|error| Refusal::NotJson(error.to_string()))?;
             let mut task = NewTask::new(kind, options.content_type, body);
@@ -151,10 +154,10 @@ impl Ingest {
             task.trace = options.trace;
             Ok(vec![task])
         };
-        self.deliver(payload.prepare(&self.offload, self.bounds, one_record, parse).await?).await
+        self.publish_and_confirm(payload.prepare(&self.offload, self.bounds, one_record, parse).await?).await
     }
 
-    /// The kind of a task, where some lane takes it.
+    /// Parses a kind that some lane takes.
     ///
     /// # Errors
     /// As [`Routes::kind`].
@@ -162,7 +165,7 @@ impl Ingest {
         self.routes.kind(kind)
     }
 
-    /// A task for each record, if the caller may send all of them now.
+    /// Makes one task per record, after checking that the caller may send all of them now.
     fn record_tasks(&self, records: Vec<Record>, sender: &Sender) -> Result<Vec<NewTask>, Refusal> {
         let kind = self.reading.clone().map_or_else(|| self.routes.kind(READING), Ok)?;
         sender.caller.admit(records.iter().map(|record| &*record.reading.device))?;
@@ -183,30 +186,30 @@ impl Ingest {
         Ok(tasks.collect())
     }
 
-    /// Delivers all of them or promises none: answers their ids, in order, once all are safe. Their memory stays
-    /// reserved until then, also when the sender is gone before.
+    /// Publishes the tasks and returns their ids, in order, after the broker has confirmed all of them. Their memory stays
+    /// reserved until then, also if the sender disconnects before.
     ///
     /// # Errors
-    /// The broker, and nothing is promised.
-    async fn deliver(&self, Prepared { tasks, memory }: Prepared) -> Result<Receipts, Refusal> {
+    /// [`Refusal::Broker`]: at least one task is not confirmed.
+    async fn publish_and_confirm(&self, Prepared { tasks, memory }: Prepared) -> Result<Receipts, Refusal> {
         let ids: Vec<_> = tasks.iter().map(|task| task.id.clone()).collect();
         if tasks.is_empty() {
             return Ok(Receipts::new(ids, memory));
         }
-        let outlet = Arc::clone(&self.outlet);
-        let delivering = async move { (outlet.deliver(tasks).await, memory) };
-        let error = match self.deliveries.run(delivering).await {
+        let publisher = Arc::clone(&self.publisher);
+        let publish = async move { (publisher.publish(tasks).await, memory) };
+        let error = match self.publish_runtime.run(publish).await {
             Some((Ok(()), memory)) => return Ok(Receipts::new(ids, memory)),
             Some((Err(error), _)) => error,
-            None => closing(),
+            None => shutting_down(),
         };
         Err(Refusal::Broker { error, retry_after: self.retry_after })
     }
 }
 
-/// What a record is known by wherever it is repeated: the sender's own id, else its place in a
-/// request that has a key, else its own device, metric, time and value. A reading whose time was
-/// assumed has no identity and gets a new id.
+/// The id that a record has in every repetition: the sender's own id, else one derived from the request's idempotency key
+/// and the record's index, else one derived from device, metric, time and value. `None` for a reading without a time of
+/// its own, which gets a random id.
 fn record_id(record: &Record, request: Option<&TaskId>, index: usize) -> Option<TaskId> {
     if let Some(id) = &record.id {
         return TaskId::parse(id).ok();
@@ -214,7 +217,7 @@ fn record_id(record: &Record, request: Option<&TaskId>, index: usize) -> Option<
     if let Some(request) = request {
         return Some(TaskId::derived(request, &index.to_string()));
     }
-    (!record.time_assumed).then(|| crate::identity::of(&record.reading))
+    (!record.time_assumed).then(|| reading_id(&record.reading))
 }
 
 pub(super) fn now() -> Timestamp {

@@ -1,11 +1,11 @@
-//! What the gateway counts.
+//! Metrics of the gateway.
 
 use garenne_common::telemetry::Metrics;
 use prometheus::{IntCounterVec, IntGauge, Opts};
 
 use crate::memory::MemoryBudget;
 
-/// The gateway's metrics; a clone counts into the same.
+/// Metrics of the gateway. Clones share them.
 #[derive(Clone)]
 pub struct Instruments {
     metrics: Metrics,
@@ -14,10 +14,10 @@ pub struct Instruments {
 }
 
 impl Instruments {
-    /// Adds what only a gateway has to say to the process's metrics. Once per process.
+    /// Registers the gateway's metrics.
     ///
     /// # Errors
-    /// It was done before.
+    /// They are registered already.
     pub fn register(metrics: &Metrics) -> prometheus::Result<Self> {
         let counter = |name: &str, help: &str, labels: &[&str]| {
             let counter = IntCounterVec::new(Opts::new(name, help), labels)?;
@@ -25,17 +25,17 @@ impl Instruments {
             prometheus::Result::Ok(counter)
         };
         Ok(Self {
-            records: counter("garenne_gateway_records_total", "Records receipted.", &["protocol"])?,
+            records: counter("garenne_gateway_records_total", "Records confirmed.", &["protocol"])?,
             refused: counter(
                 "garenne_gateway_refused_connections_total",
-                "Connections that nobody could serve.",
+                "Connections refused.",
                 &["server", "reason"],
             )?,
             metrics: metrics.clone(),
         })
     }
 
-    /// A request or line got its answer; `records` were receipted.
+    /// Counts an answer that confirms `records`.
     pub(super) fn answered(&self, protocol: &str, status: &str, records: usize) {
         self.metrics.gateway().requests(protocol, status).inc();
         if records > 0 {
@@ -43,15 +43,15 @@ impl Instruments {
         }
     }
 
-    /// A connection found no place.
+    /// Counts a refused connection.
     pub(super) fn refused(&self, server: &str, reason: &str) {
         self.refused.with_label_values(&[server, reason]).inc();
     }
 
-    /// Shows how much of a budget is in use.
+    /// Exports the use of `budget`.
     ///
     /// # Errors
-    /// It was done before.
+    /// It is exported already.
     pub fn watch_memory(&self, budget: &MemoryBudget) -> prometheus::Result<()> {
         let help = "Bytes of gateway.memory_budget in use.";
         let reserved = IntGauge::new("garenne_gateway_reserved_bytes", help)?;
@@ -61,7 +61,7 @@ impl Instruments {
         Ok(())
     }
 
-    /// `garenne_gateway_connections`.
+    /// The gauge `garenne_gateway_connections`.
     pub(super) fn connections(&self, server: &str, state: &str) -> IntGauge {
         self.metrics.gateway().connections(server, state)
     }

@@ -1,4 +1,4 @@
-//! How much one sender may ask for, and how long it may take.
+//! Limits on size, number and duration per connection and request.
 
 use std::time::Duration;
 
@@ -9,50 +9,50 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Connections served at once; one more is refused.
+    /// Most open connections; further ones are refused.
     pub max_connections: usize,
-    /// Connections of one source address; 0 for no limit.
+    /// Most open connections of one source address; 0 for no limit.
     pub max_connections_per_source: usize,
-    /// What all requests, lines and outstanding receipts together may hold.
+    /// Memory of all requests, lines and outstanding answers together.
     pub memory_budget: Size,
-    /// Fewest and most workers of `--server worker-pool`.
+    /// Number of workers of `--server worker-pool`.
     pub workers: Concurrency,
     /// Connections that may wait for a worker of `--server worker-pool`; above it new connections are refused.
     pub max_waiting: usize,
-    /// The longest line of the TCP protocol.
+    /// Longest line of the TCP protocol.
     pub max_line: Size,
-    /// The largest HTTP body, before and after decompression.
+    /// Largest HTTP body, before and after decompression.
     pub max_body: Size,
-    /// Records in one request or line.
+    /// Most records in one request or line.
     pub max_records: usize,
-    /// Lines of one TCP connection whose receipts are outstanding.
+    /// Most lines of one TCP connection whose answers are outstanding.
     pub max_in_flight: usize,
-    /// From accepting a connection to its first bytes.
+    /// Longest time from accepting a connection to its first bytes.
     #[serde(with = "humantime_serde")]
     pub first_byte_timeout: Duration,
-    /// From accepting a connection to its first successful authentication, where tokens or certificates are asked
-    /// for.
+    /// Longest time from accepting a connection to its first successful authentication, if tokens or certificates are
+    /// required.
     #[serde(with = "humantime_serde")]
     pub auth_timeout: Duration,
-    /// From the first byte of an HTTP request to the end of its headers.
+    /// Longest time from the first byte of an HTTP request to the end of its headers, and longest TLS handshake.
     #[serde(with = "humantime_serde")]
     pub header_timeout: Duration,
-    /// From the end of the headers to the end of the body; from a line's first byte to its last.
+    /// Longest time from the end of the headers to the end of the body, and from the first byte of a line to its last.
     #[serde(with = "humantime_serde")]
     pub body_timeout: Duration,
-    /// How long a connection may stay silent between requests or lines.
+    /// Longest silence between requests or lines.
     #[serde(with = "humantime_serde")]
     pub idle_timeout: Duration,
-    /// How long a sender may leave answers unread.
+    /// Longest time that a write may take because the sender reads no answers.
     #[serde(with = "humantime_serde")]
     pub write_timeout: Duration,
-    /// How long a stop waits for requests under way.
+    /// How long a stop waits for open requests.
     #[serde(with = "humantime_serde")]
     pub drain_timeout: Duration,
-    /// What `Retry-After` says while the broker pushes back.
+    /// The value of `Retry-After` while the broker or the gateway refuses requests.
     #[serde(with = "humantime_serde")]
     pub retry_after: Duration,
-    /// New readings are refused while a confirm has been outstanding for longer.
+    /// New readings are refused while a publisher confirm has been outstanding for longer.
     #[serde(with = "humantime_serde")]
     pub max_confirm_latency: Duration,
 }
@@ -84,7 +84,7 @@ impl Default for Limits {
 
 impl Limits {
     /// # Errors
-    /// The first limit that nothing could keep.
+    /// The first invalid limit.
     pub fn validate(&self) -> Result<(), Invalid> {
         let counts = [
             ("max_connections", self.max_connections),
@@ -98,7 +98,7 @@ impl Limits {
                 return Err(Invalid::new(format!("gateway.{name}"), count, "expected at least 1"));
             }
         }
-        // A line and its reading's task, and the same again for the next sender.
+        // Two senders with a line of the largest size and its task each.
         let least = Size(4 * self.max_line.0.max(64 << 10));
         if self.memory_budget < least {
             let problem = format!("expected at least {least}, four times gateway.max_line or 64KiB");

@@ -1,9 +1,8 @@
-//! One budget in bytes for everything that senders make the gateway hold: bodies being read, inflated data, parsed
-//! records, tasks whose confirms are outstanding, and receipts that are not written yet.
+//! One memory budget for everything that senders cause: bodies, decompressed data, parsed records, unconfirmed tasks, and
+//! answers that are not written yet.
 //!
-//! A [`Reservation`] travels with the memory it stands for and is released when it is dropped, so that both end at
-//! the same place. What every connection holds anyway (its task, its first buffers) is bounded by the number of
-//! connections and is not part of the budget.
+//! A [`Reservation`] is stored next to the memory that it covers and is released when it is dropped. The fixed memory of a
+//! connection (its task, its first buffers) is limited by the number of connections and is not part of the budget.
 
 use std::{
     sync::{
@@ -17,11 +16,11 @@ use garenne_common::config::Size;
 
 use crate::{limits::Limits, refusal::Refusal};
 
-/// A reservation of at most this many bytes may use all of the budget: a few readings. Larger ones share three
-/// quarters of it, so that large bodies, however many and slow, leave room for the readings of healthy sensors.
+/// Reservations of at most this many bytes (a few readings) may use the whole budget. Larger ones share three quarters of
+/// it, so that many large or slow bodies leave room for small requests.
 const SMALL: usize = 8 * 1024;
 
-/// The gateway's budget. Clones share it.
+/// The gateway's memory budget. Clones share it.
 #[derive(Clone, Debug)]
 pub struct MemoryBudget(Arc<Shared>);
 
@@ -33,23 +32,23 @@ struct Shared {
 }
 
 impl MemoryBudget {
-    /// The budget of these limits.
+    /// The budget `memory_budget`.
     pub fn new(limits: &Limits) -> Self {
         let (limit, retry_after) = (limits.memory_budget, limits.retry_after);
         Self(Arc::new(Shared { limit, used: AtomicUsize::new(0), retry_after }))
     }
 
-    /// Bytes that are reserved now.
+    /// The bytes that are reserved.
     pub fn used(&self) -> usize {
         self.0.used.load(Ordering::Relaxed)
     }
 
-    /// A reservation of nothing yet.
+    /// A reservation of 0 bytes.
     pub(super) fn empty(&self) -> Reservation {
         Reservation { budget: self.clone(), bytes: 0 }
     }
 
-    /// Reserves so many bytes.
+    /// Reserves `bytes` bytes.
     ///
     /// # Errors
     /// As [`Reservation::grow`].
@@ -59,25 +58,25 @@ impl MemoryBudget {
         Ok(reservation)
     }
 
-    /// What is answered while it is used up.
+    /// The refusal while the budget is used up.
     pub(super) fn exhausted(&self) -> Refusal {
         let Shared { limit, retry_after, .. } = &*self.0;
         let why = format!("the memory for requests is in use (gateway.memory_budget {limit})");
         Refusal::Overloaded { why, retry_after: *retry_after }
     }
 
-    /// What one reservation can ever hold.
+    /// The largest possible reservation.
     fn largest(&self) -> usize {
         largest(self.0.limit)
     }
 }
 
-/// What one request may hold of a budget.
+/// The largest reservation of a budget of this size: what one request may use.
 pub(super) fn largest(budget: Size) -> usize {
     budget.bytes() / 4 * 3
 }
 
-/// A part of the budget; released when dropped.
+/// A part of the budget, released when dropped.
 #[derive(Debug)]
 pub(super) struct Reservation {
     budget: MemoryBudget,
@@ -85,11 +84,11 @@ pub(super) struct Reservation {
 }
 
 impl Reservation {
-    /// Reserves more.
+    /// Reserves `more` bytes in addition.
     ///
     /// # Errors
-    /// [`Refusal::Overloaded`] while others hold too much, [`Refusal::TooLarge`] where it would be too much even
-    /// without them. The reservation is unchanged.
+    /// [`Refusal::Overloaded`] if the budget is used up by others, [`Refusal::TooLarge`] if the reservation exceeds what one
+    /// request may use. The reservation is then unchanged.
     pub(super) fn grow(&mut self, more: usize) -> Result<(), Refusal> {
         let Shared { limit, used, .. } = &*self.budget.0;
         let wanted = self.bytes.saturating_add(more);
@@ -108,7 +107,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// Sets it to what is held now, more or less than before.
+    /// Sets the reservation to `bytes`, more or less than before.
     ///
     /// # Errors
     /// As [`Reservation::grow`].
@@ -120,7 +119,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// Sets it to at most so many bytes.
+    /// Reduces the reservation to at most `bytes`.
     pub(super) fn shrink_to(&mut self, bytes: usize) {
         self.release(self.bytes.saturating_sub(bytes));
     }
@@ -137,7 +136,7 @@ impl Drop for Reservation {
     }
 }
 
-/// Adds `data` to `bytes`, whose capacity is what is reserved for it. `most` bounds the length.
+/// Appends `data` to `bytes` and keeps `memory` equal to the capacity of `bytes`. `limit` bounds the length.
 ///
 /// # Errors
 /// [`Refusal::TooLarge`] naming `what`, or as [`Reservation::grow`].
@@ -146,14 +145,14 @@ pub(super) fn append(
     data: &[u8],
     memory: &mut Reservation,
     what: &'static str,
-    most: Size,
+    limit: Size,
 ) -> Result<(), Refusal> {
     let needed = bytes.len() + data.len();
-    if needed > most.bytes() {
-        return Err(Refusal::TooLarge { what, limit: most });
+    if needed > limit.bytes() {
+        return Err(Refusal::TooLarge { what, limit });
     }
     if needed > bytes.capacity() {
-        let capacity = needed.max(bytes.capacity() * 2).clamp(256, most.bytes().max(256));
+        let capacity = needed.max(bytes.capacity() * 2).clamp(256, limit.bytes().max(256));
         memory.grow(capacity - bytes.capacity())?;
         bytes.reserve_exact(capacity - bytes.len());
     }
@@ -170,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dropped_is_released_exactly() {
+    fn dropped_reservations_are_released() {
         let budget = budget(100_000);
         let mut first = budget.reserve(10_000).unwrap();
         let second = budget.reserve(500).unwrap();
@@ -186,14 +185,14 @@ mod tests {
     }
 
     #[test]
-    fn large_reservations_leave_a_quarter_to_small_ones() {
+    fn large_reservations_leave_a_quarter_for_small_ones() {
         let budget = budget(100_000);
         let mut large = budget.reserve(50_000).unwrap();
         let refused = large.grow(25_001).unwrap_err();
         assert_eq!(
             refused.to_string(),
-            "the request's memory (gateway.memory_budget) is over 75000B",
-            "more than a request may ever have: repeating it is of no use"
+            "the request's memory (gateway.memory_budget) is larger than 75000B",
+            "it can never succeed, so it is no 503"
         );
         let refused = budget.reserve(30_000).unwrap_err();
         assert_eq!((refused.status(), refused.retry_after()), (503, Some(Duration::from_secs(1))));
@@ -206,15 +205,15 @@ mod tests {
     }
 
     #[test]
-    fn many_small_pieces_cost_their_bytes_and_not_a_piece_each() {
-        let (budget, most) = (budget(1 << 20), Size(10_000));
+    fn many_small_chunks_reserve_their_bytes_only() {
+        let (budget, limit) = (budget(1 << 20), Size(10_000));
         let (mut bytes, mut memory) = (Vec::new(), budget.empty());
         for _ in 0..10_000 {
-            append(&mut bytes, b"x", &mut memory, "body", most).unwrap();
+            append(&mut bytes, b"x", &mut memory, "body", limit).unwrap();
             assert_eq!(budget.used(), bytes.capacity());
         }
         assert_eq!((bytes.len(), bytes.capacity()), (10_000, 10_000));
-        let refused = append(&mut bytes, b"x", &mut memory, "body", most).unwrap_err();
-        assert_eq!(refused.to_string(), "body is over 10000B");
+        let refused = append(&mut bytes, b"x", &mut memory, "body", limit).unwrap_err();
+        assert_eq!(refused.to_string(), "body is larger than 10000B");
     }
 }

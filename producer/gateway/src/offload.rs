@@ -1,7 +1,7 @@
-//! CPU-bound work on large bodies, kept off the runtime's threads.
+//! Runs CPU-bound work on blocking threads.
 //!
-//! A runtime thread that parses a large body serves nobody else meanwhile. Large bodies are parsed on blocking
-//! threads, few at a time, so that they cannot take all cores either.
+//! A runtime thread that parses a large body serves no other connection meanwhile. Large bodies are parsed on blocking
+//! threads, few at a time, so that they do not occupy all cores.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,11 +9,11 @@ use tokio::{sync::Semaphore, time::timeout};
 
 use crate::refusal::Refusal;
 
-/// How long a large body waits for its turn.
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// How long a large body may wait for a thread.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// At most this many large bodies are parsed at once, on machines with many cores.
-const MOST_THREADS: usize = 4;
+/// Most large bodies that are parsed at once; fewer on machines with few cores.
+const MAX_THREADS: usize = 4;
 
 /// Runs work on a bounded number of blocking threads.
 #[derive(Clone, Debug)]
@@ -25,22 +25,24 @@ pub(super) struct Offload {
 impl Offload {
     pub(super) fn new(retry_after: Duration) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { permits: Arc::new(Semaphore::new((cores / 2).clamp(1, MOST_THREADS))), retry_after }
+        Self { permits: Arc::new(Semaphore::new((cores / 2).clamp(1, MAX_THREADS))), retry_after }
     }
 
-    /// Runs `work` to its end, also when this future is dropped: what the work holds is released when it has ended.
+    /// Runs `work` on a blocking thread. If the future is dropped, started work still runs to its end.
     ///
     /// # Errors
-    /// [`Refusal::Overloaded`] when its turn does not come in time.
+    /// [`Refusal::Overloaded`] if no thread is free in time.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Refusal> {
         let overloaded = || Refusal::Overloaded {
-            why: format!("too many large requests wait to be parsed (for {LONGEST_WAIT:?})"),
+            why: format!(
+                "too many large requests are waiting to be parsed (no thread was free within {WAIT_TIMEOUT:?})"
+            ),
             retry_after: self.retry_after,
         };
-        let permit = timeout(LONGEST_WAIT, Arc::clone(&self.permits).acquire_owned()).await;
+        let permit = timeout(WAIT_TIMEOUT, Arc::clone(&self.permits).acquire_owned()).await;
         let permit = permit.ok().and_then(Result::ok).ok_or_else(overloaded)?;
         let working = tokio::task::spawn_blocking(move || {
             let _permit = permit;
@@ -48,7 +50,7 @@ impl Offload {
         });
         match working.await {
             Ok(done) => Ok(done),
-            // As if it had happened here: the connection ends and the panic is logged.
+            // The panic continues here: it ends the connection and is logged.
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
             // The runtime is shutting down.
             Err(_) => Err(overloaded()),
@@ -61,7 +63,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn work_waits_for_its_turn_and_is_then_refused() {
+    async fn work_without_a_free_thread_is_refused_after_the_timeout() {
         let offload = Offload { permits: Arc::new(Semaphore::new(1)), retry_after: Duration::from_secs(1) };
         assert_eq!(offload.run(|| 7).await.unwrap(), 7);
         let held = Arc::clone(&offload.permits).acquire_owned().await.unwrap();
@@ -69,7 +71,7 @@ mod tests {
         let refused = offload.run(|| 7).await.unwrap_err();
         assert_eq!(
             (refused.status(), refused.to_string().as_str()),
-            (503, "too many large requests wait to be parsed (for 5s)")
+            (503, "too many large requests are waiting to be parsed (no thread was free within 5s)")
         );
         drop(held);
         tokio::time::resume();

@@ -1,10 +1,9 @@
-//! The API's own description, OpenAPI 3.1.
+//! The OpenAPI 3.1 description of the API.
 
 use garenne_protocol::sensor::{Reading, Unit};
 use serde_json::{Value, json};
 
-/// The document of a gateway whose lanes have these bindings. The reading's schema comes from the type
-/// itself.
+/// The document of a gateway whose lanes have these bindings. The schema of a reading is derived from its type.
 pub(crate) fn document(bindings: &[String]) -> Value {
     let mut reading = serde_json::to_value(schemars::schema_for!(Reading)).expect("a schema is plain JSON");
     let definitions = reading.as_object_mut().and_then(|schema| schema.remove("$defs"));
@@ -15,7 +14,7 @@ pub(crate) fn document(bindings: &[String]) -> Value {
             "type": "object",
             "required": ["accepted", "ids"],
             "properties": {
-                "accepted": { "type": "integer", "minimum": 1, "description": "Records that are safe." },
+                "accepted": { "type": "integer", "minimum": 1, "description": "Number of records that the broker has confirmed." },
                 "ids": {
                     "type": "array",
                     "items": { "type": "string", "maxLength": 128 },
@@ -25,18 +24,18 @@ pub(crate) fn document(bindings: &[String]) -> Value {
         },
         "Problem": problem_schema(),
     });
-    let table = schemas.as_object_mut().expect("it was written as an object");
+    let table = schemas.as_object_mut().expect("an object literal");
     if let Some(Value::Object(definitions)) = definitions {
         table.extend(definitions);
     }
     let text = reading.to_string().replace("#/$defs/", "#/components/schemas/");
-    table.insert("Reading".to_owned(), serde_json::from_str(&text).expect("it was JSON before"));
+    table.insert("Reading".to_owned(), serde_json::from_str(&text).expect("still JSON"));
     json!({
         "openapi": "3.1.0",
         "info": {
             "title": "Garenne gateway",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "A 2xx is given only after the broker confirmed that a queue has every record of the request."
+            "description": "A 2xx is sent only after the broker has confirmed that every record of the request is stored in a queue."
         },
         "paths": {
             "/v1/readings": { "post": readings_operation() },
@@ -57,15 +56,15 @@ pub(crate) fn document(bindings: &[String]) -> Value {
             "schemas": schemas,
             "responses": {
                 "Accepted": {
-                    "description": "Every record is safe.",
+                    "description": "The broker has confirmed every record.",
                     "content": { "application/json": { "schema": reference("Accepted") } }
                 },
                 "Problem": {
-                    "description": "Nothing of the request is promised.",
+                    "description": "No record of the request is confirmed.",
                     "content": { "application/problem+json": { "schema": reference("Problem") } }
                 },
                 "Retry": {
-                    "description": "The broker or the gateway pushes back: send it again, nothing has a second effect.",
+                    "description": "The broker or the gateway is overloaded. Send the request again; a repetition has no second effect.",
                     "headers": { "Retry-After": { "schema": { "type": "integer", "minimum": 1 }, "description": "Seconds." } },
                     "content": { "application/problem+json": { "schema": reference("Problem") } }
                 }
@@ -80,7 +79,7 @@ fn reference(name: &str) -> Value {
 
 fn responses() -> Value {
     let mut responses = json!({ "202": { "$ref": "#/components/responses/Accepted" } });
-    let table = responses.as_object_mut().expect("it was written as an object");
+    let table = responses.as_object_mut().expect("an object literal");
     for status in ["400", "401", "403", "408", "413", "415", "422"] {
         table.insert(status.to_owned(), json!({ "$ref": "#/components/responses/Problem" }));
     }
@@ -106,7 +105,7 @@ fn readings_operation() -> Value {
     ] });
     json!({
         "operationId": "postReadings",
-        "summary": "Readings: one, several, or a SenML pack; all or nothing",
+        "summary": "Send readings: one, an array, or a SenML pack; all or none are accepted",
         "parameters": [idempotency_key()],
         "requestBody": { "required": true, "content": {
             "application/json": {
@@ -126,7 +125,7 @@ fn readings_operation() -> Value {
     })
 }
 
-/// The kinds that some binding takes, as a regular expression: `*` is one word, `#` any number.
+/// The kinds that the bindings match, as a regular expression: `*` is one word, `#` any number of words.
 fn kinds(bindings: &[String]) -> String {
     const WORD: &str = "[A-Za-z0-9_-]+";
     let pattern = |binding: &String| match binding.strip_suffix(".#") {
@@ -152,15 +151,15 @@ fn task_operation(bindings: &[String]) -> Value {
     };
     json!({
         "operationId": "postTask",
-        "summary": "One task of any kind that some lane takes",
+        "summary": "Send one task of any kind that a lane takes",
         "parameters": [
             { "name": "kind", "in": "path", "required": true,
               "schema": { "type": "string", "minLength": 1, "maxLength": 127, "pattern": kinds(bindings) } },
             idempotency_key(),
             name("garenne-group", "Tasks of one group can be stopped, paused and awaited together."),
             name("garenne-key", "Tasks with the same key go to the same queue of a lane with several shards."),
-            milliseconds("garenne-delay-ms", "Not before this long from now."),
-            milliseconds("garenne-timeout-ms", "Deadline once started.")
+            milliseconds("garenne-delay-ms", "Earliest start, in milliseconds from now."),
+            milliseconds("garenne-timeout-ms", "Timeout of an attempt, in milliseconds.")
         ],
         "requestBody": { "required": true, "content": {
             "application/json": { "schema": {} },
@@ -170,17 +169,16 @@ fn task_operation(bindings: &[String]) -> Value {
     })
 }
 
-/// A part of what is accepted: the fields of RFC 8428 that a schema can describe without the records
-/// around them.
+/// A subset of what is accepted: the fields of RFC 8428 that a schema can describe without the other records of the pack.
 fn senml_record() -> Value {
     let name = json!({ "type": "string", "minLength": 1, "maxLength": 60, "pattern": "^[A-Za-z0-9][A-Za-z0-9:._/-]*$" });
     let number = json!({ "type": "number", "minimum": -1e100, "maximum": 1e100 });
-    // Below 2^28 it is relative to now, above it counts from 1970.
+    // Below 2^28 it is relative to now, else a Unix time.
     let time = json!({ "type": "number", "minimum": -1e9, "maximum": 1e11 });
     let unit = json!({ "enum": Unit::all().map(Unit::symbol).collect::<Vec<_>>() });
     json!({
         "type": "object",
-        "description": "RFC 8428; text and data values are no readings.",
+        "description": "A record of RFC 8428 with a number or a boolean; text and data values are refused.",
         "required": ["n"],
         "oneOf": [{ "required": ["v"] }, { "required": ["vb"] }],
         "additionalProperties": false,
@@ -200,9 +198,9 @@ fn problem_schema() -> Value {
             "title": { "type": "string" },
             "status": { "type": "integer" },
             "detail": { "type": "string" },
-            "code": { "type": "string", "description": "One word for programs." },
-            "record": { "type": "integer", "minimum": 0, "description": "The record at fault, from 0." },
-            "field": { "type": "string", "description": "The field at fault." }
+            "code": { "type": "string", "description": "Machine-readable code." },
+            "record": { "type": "integer", "minimum": 0, "description": "Index of the invalid record, from 0." },
+            "field": { "type": "string", "description": "Name of the invalid field." }
         }
     })
 }
@@ -212,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_are_described_as_the_bindings_take_them() {
+    fn the_kind_pattern_follows_the_bindings() {
         let bindings = ["reading.#", "a.*", "exact"].map(str::to_owned);
         assert_eq!(kinds(&bindings), r"^(reading(\.[A-Za-z0-9_-]+)*|a\.[A-Za-z0-9_-]+|exact)$");
     }

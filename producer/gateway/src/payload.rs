@@ -1,4 +1,4 @@
-//! A request's body or a line with the memory reserved for it, and its way to tasks.
+//! The bytes of a request or line with their memory reservation, and their conversion into tasks.
 
 use std::io::{Cursor, Read};
 
@@ -12,48 +12,48 @@ use crate::{
     refusal::Refusal,
 };
 
-/// Bodies of this size are parsed on a blocking thread, and inflated there beyond it.
+/// Bodies of at least this many bytes are decompressed and parsed on a blocking thread.
 const LARGE: usize = 64 * 1024;
-/// So are bodies of this many records: what a small body holds may still be much work.
+/// Bodies with more records than this are parsed on a blocking thread as well: a small body may have many.
 const MANY_RECORDS: usize = 1000;
-/// What a decoder holds: its window and tables.
+/// Memory of a gzip decoder: its window and tables.
 const DECODER: usize = 64 * 1024;
-/// What a record holds at least while it is parsed and becomes a task.
+/// Memory of a record while it is parsed and converted.
 const RECORD: usize = 1024;
-/// What a task holds besides its fields: a copy in a message, its place in queues, its confirm.
+/// Memory of a task besides its fields: its message, its queue entries and its confirm.
 const TASK: usize = 320;
-/// What an id holds in a receipt, its text in the answer included.
+/// Memory of an id, including its text in the answer.
 const ID: usize = 192;
 
-/// Bytes that were received.
+/// Received bytes.
 pub(super) struct Payload {
     bytes: Vec<u8>,
     gzip: bool,
     memory: Reservation,
 }
 
-/// Tasks that are checked and not delivered yet.
+/// Validated tasks that are not published yet.
 pub(super) struct Prepared {
     pub(super) tasks: Vec<NewTask>,
     pub(super) memory: Reservation,
 }
 
-/// Ids of tasks that are safe.
+/// Ids of tasks that the broker has confirmed.
 #[derive(Debug)]
 pub(super) struct Receipts {
     pub(super) ids: Vec<TaskId>,
     pub(super) memory: Reservation,
 }
 
-/// How many records a body has at most, from a pass over its bytes.
+/// An upper bound of a body's records, from one pass over its bytes.
 pub(super) type CountRecords = fn(&[u8]) -> usize;
 
-/// Every record of JSON is an object.
+/// In JSON, every record is an object.
 pub(super) fn json_records(body: &[u8]) -> usize {
     memchr::memchr_iter(b'{', body).count()
 }
 
-/// Every reading of InfluxDB's line protocol is a field with its value.
+/// In InfluxDB's line protocol, every reading is a field with a value.
 pub(super) fn influx_records(body: &[u8]) -> usize {
     memchr::memchr_iter(b'=', body).count()
 }
@@ -63,7 +63,7 @@ pub(super) fn one_record(_: &[u8]) -> usize {
     1
 }
 
-/// Limits on what is parsed.
+/// Limits on a body.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     pub(super) body: Size,
@@ -71,25 +71,25 @@ pub(super) struct Bounds {
 }
 
 impl Payload {
-    /// Bytes whose capacity is reserved in `memory`, compressed where `gzip` says so.
+    /// `memory` is the reservation of the bytes' capacity. `gzip` says whether they are compressed.
     pub(super) fn new(bytes: Vec<u8>, gzip: bool, memory: Reservation) -> Self {
         Self { bytes, gzip, memory }
     }
 
-    /// The plain bytes of a body that has to be small.
+    /// The plain bytes of a body of at most `limit` bytes.
     ///
     /// # Errors
-    /// It is larger than `most`, or not what it says.
-    pub(super) fn small(self, most: Size) -> Result<(Vec<u8>, Reservation), Refusal> {
-        let mut inflating = Inflating::new(self, most)?;
-        inflating.advance(usize::MAX)?;
-        Ok((inflating.plain, inflating.memory))
+    /// It is larger, or it is not gzip although it says so.
+    pub(super) fn small(self, limit: Size) -> Result<(Vec<u8>, Reservation), Refusal> {
+        let mut decompressor = Decompressor::new(self, limit)?;
+        decompressor.advance(usize::MAX)?;
+        Ok((decompressor.plain, decompressor.memory))
     }
 
-    /// Turns it into tasks with `parse`: here where that is little work, else on a thread for large bodies.
+    /// Converts the body into tasks with `parse`: on this thread if it is small, else on a blocking thread.
     ///
     /// # Errors
-    /// What `parse` refuses, the limits, or no memory for the records.
+    /// The error of `parse`, a limit, or no memory for the records.
     pub(super) async fn prepare(
         self,
         offload: &Offload,
@@ -98,40 +98,40 @@ impl Payload {
         parse: impl FnOnce(Vec<u8>) -> Result<Vec<NewTask>, Refusal> + Send + 'static,
     ) -> Result<Prepared, Refusal> {
         let compressed = if self.gzip { self.bytes.len() } else { 0 };
-        let mut inflating = Inflating::new(self, bounds.body)?;
-        let small = compressed < LARGE && inflating.advance(LARGE)? && inflating.plain.len() < LARGE;
-        if small && count(&inflating.plain) <= MANY_RECORDS {
-            return inflating.finish(bounds, count, parse);
+        let mut decompressor = Decompressor::new(self, bounds.body)?;
+        let small = compressed < LARGE && decompressor.advance(LARGE)? && decompressor.plain.len() < LARGE;
+        if small && count(&decompressor.plain) <= MANY_RECORDS {
+            return decompressor.finish(bounds, count, parse);
         }
         offload
             .run(move || {
-                inflating.advance(usize::MAX)?;
-                inflating.finish(bounds, count, parse)
+                decompressor.advance(usize::MAX)?;
+                decompressor.finish(bounds, count, parse)
             })
             .await?
     }
 }
 
-/// A body on its way to plain bytes, never more of them than allowed, whatever the compressed ones promise.
-struct Inflating {
+/// Decompresses a body within the limit on its plain size.
+struct Decompressor {
     compressed: Option<MultiGzDecoder<Cursor<Vec<u8>>>>,
     plain: Vec<u8>,
     memory: Reservation,
-    most: Size,
+    limit: Size,
 }
 
-impl Inflating {
-    fn new(Payload { bytes, gzip, mut memory }: Payload, most: Size) -> Result<Self, Refusal> {
+impl Decompressor {
+    fn new(Payload { bytes, gzip, mut memory }: Payload, limit: Size) -> Result<Self, Refusal> {
         let (compressed, plain) = if gzip {
             memory.grow(DECODER)?;
             (Some(MultiGzDecoder::new(Cursor::new(bytes))), Vec::new())
         } else {
             (None, bytes)
         };
-        Ok(Self { compressed, plain, memory, most })
+        Ok(Self { compressed, plain, memory, limit })
     }
 
-    /// Inflates until there are so many plain bytes; true once there are no more to come.
+    /// Decompresses until there are `until` plain bytes. True when the body is complete.
     fn advance(&mut self, until: usize) -> Result<bool, Refusal> {
         let Some(decoder) = &mut self.compressed else { return Ok(true) };
         let mut piece = [0; 8 * 1024];
@@ -143,7 +143,7 @@ impl Inflating {
                 self.memory.shrink_to(self.plain.capacity());
                 return Ok(true);
             }
-            append(&mut self.plain, &piece[..read], &mut self.memory, "decompressed body", self.most)?;
+            append(&mut self.plain, &piece[..read], &mut self.memory, "decompressed body", self.limit)?;
         }
         Ok(false)
     }
@@ -155,9 +155,9 @@ impl Inflating {
         parse: impl FnOnce(Vec<u8>) -> Result<Vec<NewTask>, Refusal>,
     ) -> Result<Prepared, Refusal> {
         let Self { plain, mut memory, .. } = self;
-        // A string with an escape is copied while it is read.
+        // Strings with escapes are copied while they are parsed.
         let escaped = if memchr::memchr(b'\\', &plain).is_some() { plain.len() } else { 0 };
-        // One record beyond the limit is read before it is refused.
+        // The parser refuses the body at the first record above the limit.
         let records = count(&plain).min(bounds.records.saturating_add(1));
         memory.grow(escaped + records * RECORD)?;
         let tasks = parse(plain)?;
@@ -166,12 +166,12 @@ impl Inflating {
     }
 }
 
-/// What a task makes this process hold until it is confirmed.
+/// The memory of a task until it is confirmed.
 fn footprint(task: &NewTask) -> usize {
     let text = |text: &Option<String>| text.as_ref().map_or(0, String::capacity);
     size_of::<NewTask>()
         + task.body.capacity()
-        // In a message of several tasks, and in the frames of that message.
+        // The copies in a batch message and in its frames.
         + 2 * task.body.len()
         + task.id.as_str().len()
         + text(&task.group)
@@ -217,23 +217,23 @@ mod tests {
         NewTask::new(Kind::parse("reading.process").unwrap(), ContentType::Json, body)
     }
 
-    /// Runs the parser where it is told to and answers whether that was a thread of its own.
+    /// Runs the parser and returns whether it ran on another thread.
     async fn parsed(budget: &MemoryBudget, payload: Payload) -> Result<(bool, Prepared), Refusal> {
         let here = std::thread::current().id();
-        let (told, elsewhere) = std::sync::mpsc::channel();
+        let (sender, other_thread) = std::sync::mpsc::channel();
         let held = budget.clone();
         let offload = Offload::new(Duration::from_secs(1));
         let prepared = payload.prepare(&offload, BOUNDS, json_records, move |body| {
-            assert!(held.used() >= body.capacity(), "what is parsed is reserved");
-            told.send(std::thread::current().id() != here).unwrap();
+            assert!(held.used() >= body.capacity(), "the parsed body is reserved");
+            sender.send(std::thread::current().id() != here).unwrap();
             Ok(vec![task(body)])
         });
         let prepared = prepared.await?;
-        Ok((elsewhere.recv().unwrap(), prepared))
+        Ok((other_thread.recv().unwrap(), prepared))
     }
 
     #[tokio::test]
-    async fn large_bodies_and_bodies_of_many_records_leave_the_runtime() {
+    async fn large_bodies_and_bodies_with_many_records_are_parsed_on_blocking_threads() {
         let budget = budget(24);
         for (body, compressed, elsewhere) in [
             (b"{}".to_vec(), false, false),
@@ -245,18 +245,18 @@ mod tests {
             let plain = if compressed { 2.max(body.len()) } else { body.len() };
             let (was, prepared) = parsed(&budget, payload(&budget, body, compressed)).await.unwrap();
             assert_eq!(was, elsewhere, "{plain} bytes");
-            assert_eq!(budget.used(), footprint(&prepared.tasks[0]), "the body's own memory is released");
+            assert_eq!(budget.used(), footprint(&prepared.tasks[0]), "the memory of the body is released");
         }
         assert_eq!(budget.used(), 0);
     }
 
     #[tokio::test]
-    async fn a_bomb_stops_at_the_limit_and_leaves_nothing_reserved() {
+    async fn a_decompression_bomb_is_refused_at_the_limit_and_releases_its_memory() {
         let budget = budget(24);
         let bomb = gzip(&vec![b' '; 8 << 20]);
         assert!(bomb.len() < 10_000);
         let refused = parsed(&budget, payload(&budget, bomb, true)).await.map(|_| ()).unwrap_err();
-        assert_eq!(refused.to_string(), "decompressed body is over 4MiB");
+        assert_eq!(refused.to_string(), "decompressed body is larger than 4MiB");
         assert_eq!(budget.used(), 0);
         let torn =
             parsed(&budget, payload(&budget, b"nonsense".to_vec(), true)).await.map(|_| ()).unwrap_err();
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn records_that_do_not_fit_are_refused_before_they_are_parsed() {
+    async fn records_without_memory_are_refused_before_they_are_parsed() {
         let budget = budget(24);
         let body = b"{},".repeat(9_000);
         let others = budget.reserve(11 << 20).unwrap();
@@ -276,13 +276,13 @@ mod tests {
     }
 
     #[test]
-    fn a_small_body_has_to_be_small() {
+    fn a_statement_above_its_limit_is_refused() {
         let budget = budget(24);
-        let most = Size::kib(64);
-        let (plain, memory) = payload(&budget, gzip(b"q=1"), true).small(most).unwrap();
+        let limit = Size::kib(64);
+        let (plain, memory) = payload(&budget, gzip(b"q=1"), true).small(limit).unwrap();
         assert_eq!((plain.as_slice(), budget.used()), (&b"q=1"[..], plain.capacity()));
         drop(memory);
         let bomb = payload(&budget, gzip(&vec![0; 1 << 20]), true);
-        assert_eq!(bomb.small(most).unwrap_err().to_string(), "decompressed body is over 64KiB");
+        assert_eq!(bomb.small(limit).unwrap_err().to_string(), "decompressed body is larger than 64KiB");
     }
 }

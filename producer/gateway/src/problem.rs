@@ -1,4 +1,4 @@
-//! A refusal as a problem document (RFC 9457).
+//! Refusals as problem documents (RFC 9457).
 
 use axum::{
     body::Body,
@@ -9,14 +9,14 @@ use serde::Serialize;
 
 use crate::refusal::Refusal;
 
-/// Which refusal a response is, for the audit log.
+/// The code of a refusal in a response, for the audit log.
 #[derive(Clone, Copy)]
 pub(super) struct RefusalCode(pub(super) &'static str);
 
-/// What a refused HTTP request is answered with.
+/// The body of the response to a refused request.
 #[derive(Debug, Serialize)]
 struct Problem<'a> {
-    /// `about:blank`: the status and [`Problem::code`] say it all.
+    /// Always `about:blank`: the status and [`Problem::code`] identify the problem.
     r#type: &'static str,
     title: &'static str,
     status: u16,
@@ -47,7 +47,7 @@ impl IntoResponse for Refusal {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if let Some(wait) = self.retry_after() {
-            // Whole seconds, and never 0: that would mean at once.
+            // At least 1: the header has whole seconds, and 0 would mean immediately.
             let seconds = wait.as_secs_f64().ceil().max(1.0) as u64;
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

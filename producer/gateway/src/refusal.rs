@@ -1,4 +1,4 @@
-//! Why a request or a line was not taken; the same reasons over HTTP and TCP.
+//! Why a request or line was refused, for HTTP and TCP.
 
 use std::time::Duration;
 
@@ -10,81 +10,81 @@ use garenne_protocol::{
 };
 use thiserror::Error;
 
-/// The most characters of a sender's text that an answer quotes.
-const LONGEST_QUOTE: usize = 64;
+/// Most characters of a sender's text that an answer quotes.
+const MAX_QUOTE: usize = 64;
 
-/// A sender's text as an answer quotes it: escaped, and at most [`LONGEST_QUOTE`] characters of it.
+/// A sender's text for an answer: quoted, escaped, and cut after [`MAX_QUOTE`] characters.
 pub(super) fn quoted(text: &str) -> String {
-    match text.char_indices().nth(LONGEST_QUOTE) {
+    match text.char_indices().nth(MAX_QUOTE) {
         Some((end, _)) => format!("{:?}…", &text[..end]),
         None => format!("{text:?}"),
     }
 }
 
-/// Nothing of what was sent is promised.
+/// Why a request or line was refused. None of its records is confirmed.
 #[derive(Debug, Error)]
 pub enum Refusal {
-    /// A record that is no reading.
+    /// An invalid record.
     #[error(transparent)]
     Record(#[from] BadRecord),
-    /// A body that is no JSON.
+    /// A body that is not JSON.
     #[error("body: {0}")]
     NotJson(String),
-    /// A kind that is none.
+    /// An invalid kind.
     #[error("{}", kind_error(.0))]
     Kind(#[from] KindError),
-    /// A kind that would lie in `garenne.unroutable` for ever.
-    #[error("kind {} is taken by no lane; bindings are {bindings}", quoted(kind))]
+    /// A kind that no lane takes. Its tasks would stay in the queue `garenne.unroutable`.
+    #[error("no lane takes kind {}; bindings are {bindings}", quoted(kind))]
     NoLane {
         /// The kind.
         kind: String,
-        /// All bindings, for a human.
+        /// The bindings of all lanes.
         bindings: String,
     },
-    /// A header or query field that cannot be used.
+    /// An invalid header or query parameter.
     #[error("{field}: {problem}")]
     Field {
         /// Its name.
         field: &'static str,
-        /// What is wrong and what is allowed.
+        /// The problem and what is allowed.
         problem: String,
     },
-    /// A task id that cannot be used.
+    /// An invalid task id.
     #[error("{field}: {error}")]
     Id {
-        /// Where it was given.
+        /// The header that contains it.
         field: &'static str,
-        /// What is wrong with it.
+        /// The problem.
         error: IdError,
     },
-    /// More bytes than allowed.
-    #[error("{what} is over {limit}")]
+    /// Too many bytes.
+    #[error("{what} is larger than {limit}")]
     TooLarge {
-        /// `body`, `line`, `decompressed body`, or the memory that a request needs.
+        /// `body`, `line`, `decompressed body`, or the memory of the request.
         what: &'static str,
         /// The limit.
         limit: Size,
     },
-    /// A content encoding that is not understood.
-    #[error("content-encoding {} is not understood; gzip and identity are", quoted(.0))]
+    /// An unsupported content encoding.
+    #[error("content-encoding {} is not supported, expected gzip or identity", quoted(.0))]
     Encoding(String),
-    /// A content type that no task has.
-    #[error("content-type {} carries no task; application/json and application/senml+json do", quoted(.0))]
+    /// An unsupported content type.
+    #[error("content-type {} is not supported, expected application/json or application/senml+json", quoted(.0))]
     Media(String),
-    /// No token, or one that is not known.
-    #[error("a token is needed: {0}")]
+    /// Authentication failed. The text is the reason.
+    #[error("not authenticated: {0}")]
     Unauthorized(&'static str),
-    /// A reading of a device that the sender's certificate does not speak for.
-    #[error("record {record}: device: {} is not the certificate's own {subject:?}", quoted(device))]
+    /// A reading of another device than the certificate's.
+    #[error("record {record}: device: {} is not the certificate's device {subject:?}", quoted(device))]
     ForeignDevice {
-        /// Its place.
+        /// The index of the record.
         record: usize,
         /// The device of the reading.
         device: String,
         /// The certificate's subject.
         subject: String,
     },
-    /// A task of a sender that may only send its own readings.
+    /// A task of a sender with a certificate, which may send only readings.
     #[error("device {subject:?} may send readings, not tasks of kind {}", quoted(kind))]
     DeviceTask {
         /// The task's kind.
@@ -92,15 +92,15 @@ pub enum Refusal {
         /// The certificate's subject.
         subject: String,
     },
-    /// More than this sender may send.
-    #[error("over the rate limit of {per_second} records a second")]
+    /// The sender's rate limit.
+    #[error("rate limit of {per_second} records per second exceeded")]
     RateLimited {
         /// The limit.
         per_second: u32,
-        /// When it may go on.
+        /// When the request may be repeated.
         retry_after: Duration,
     },
-    /// The sender took too long.
+    /// The sender was too slow.
     #[error("{what} did not arrive within {limit:?}")]
     Timeout {
         /// `body` or `line`.
@@ -108,21 +108,21 @@ pub enum Refusal {
         /// The limit.
         limit: Duration,
     },
-    /// The broker pushes back, or is away. Nothing else may be concluded from it: a part may be
-    /// stored, and sending it all again under the same ids is safe.
+    /// The broker refused the tasks or is unavailable. Some of them may be stored all the same; sending all of them again
+    /// under the same ids has no second effect.
     #[error("{error}")]
     Broker {
-        /// What happened.
+        /// The error.
         error: PublishError,
-        /// When to try again.
+        /// When the request may be repeated.
         retry_after: Duration,
     },
-    /// The gateway has no room for it now.
+    /// The gateway is overloaded.
     #[error("{why}")]
     Overloaded {
-        /// What is used up, and its limit.
+        /// The resource that is used up, and its limit.
         why: String,
-        /// When to try again.
+        /// When the request may be repeated.
         retry_after: Duration,
     },
 }
@@ -137,7 +137,7 @@ fn kind_error(error: &KindError) -> String {
 }
 
 impl Refusal {
-    /// One word for programs: the code of a problem document and of a TCP `error` line.
+    /// The code for programs, in problem documents and in `error` lines of the TCP protocol.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Record(error) => error.code.code(),
@@ -179,7 +179,7 @@ impl Refusal {
         }
     }
 
-    /// When the same request may succeed, where waiting helps.
+    /// When the same request may succeed; `None` if it never will.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Broker { error: PublishError::TooLarge { .. }, .. } => None,
@@ -190,7 +190,7 @@ impl Refusal {
         }
     }
 
-    /// The record and the field at fault, where there are any.
+    /// The index of the invalid record and the name of the invalid field, if known.
     pub fn place(&self) -> (Option<usize>, Option<&str>) {
         match self {
             Self::Record(error) => (Some(error.index), Some(&error.field)),

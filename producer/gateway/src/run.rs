@@ -24,19 +24,19 @@ use crate::{
     auth::Access,
     broker::BrokerSettings,
     connection_runtime::ConnectionRuntime,
-    files::raise_file_limit,
+    context::GatewayContext,
+    file_limit::raise_file_limit,
     ingest::Ingest,
     instruments::Instruments,
     listen::listen,
     memory::MemoryBudget,
-    outlet::{
-        BrokerOutlet, Outlet, PATIENCE, TracedOutlet,
-        gather::{GatherConfig, GatherOutlet},
-    },
-    parts::Parts,
     routes::READING,
     settings::GatewaySettings,
     status::Status,
+    task_publisher::{
+        BrokerPublisher, PUBLISH_SLOT_TIMEOUT, TaskPublisher, TracedPublisher,
+        group_commit::{GroupCommit, GroupCommitConfig},
+    },
     tls::{Tls, TlsFiles},
 };
 
@@ -77,8 +77,11 @@ pub async fn run(
         sender.clone(),
         "not begun: connecting to the broker",
     );
-    let config =
-        PublisherConfig { in_flight: IN_FLIGHT, acquire_timeout: PATIENCE, ..PublisherConfig::default() };
+    let config = PublisherConfig {
+        in_flight: IN_FLIGHT,
+        acquire_timeout: PUBLISH_SLOT_TIMEOUT,
+        ..PublisherConfig::default()
+    };
     let publisher = tokio::select! {
         publisher = broker.connect(config, &metrics) => publisher?,
         () = stop_requested(&mut commands) => return Ok(Exit::Done),
@@ -92,13 +95,17 @@ pub async fn run(
     let budget = MemoryBudget::new(&limits);
     instruments.watch_memory(&budget).map_err(refused)?;
 
-    let direct =
-        BrokerOutlet::within(publisher.clone(), &broker.names(), &broker.lanes, limits.max_confirm_latency);
-    let outlet: Arc<dyn Outlet> = match settings.group_commit {
-        GatherConfig { records: 1, .. } => direct,
-        config => GatherOutlet::start(direct, config, Kind::parse(READING).expect("a constant")),
+    let direct = BrokerPublisher::with_max_confirm_latency(
+        publisher.clone(),
+        &broker.names(),
+        &broker.lanes,
+        limits.max_confirm_latency,
+    );
+    let outlet: Arc<dyn TaskPublisher> = match settings.group_commit {
+        GroupCommitConfig { records: 1, .. } => direct,
+        config => GroupCommit::start(direct, config, Kind::parse(READING).expect("a constant")),
     };
-    let outlet = TracedOutlet::before(outlet, &traces, &broker.names());
+    let outlet = TracedPublisher::wrap(outlet, &traces, &broker.names());
     let ingest = Ingest::new(outlet, broker.routes(), &limits, settings.max_clock_skew);
     let connections = ConnectionRuntime::start().map_err(|error| {
         Failure::new(Exit::Failed, format!("cannot start the threads for connections: {error}"))
@@ -108,7 +115,7 @@ pub async fn run(
         settings.server.start(&limits, &instruments)
     };
     let server = server.map_err(|error| Failure::new(Exit::Config, format!("gateway: {error}")))?;
-    let parts = Arc::new(Parts {
+    let parts = Arc::new(GatewayContext {
         ingest,
         access: Arc::clone(&access),
         tls: tls.clone(),

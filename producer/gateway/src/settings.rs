@@ -9,7 +9,7 @@ use std::{
 use garenne_common::config::Invalid;
 use serde::{Deserialize, Serialize};
 
-use crate::{limits::Limits, outlet::gather::GatherConfig, server::ServerKind};
+use crate::{limits::Limits, server::ServerKind, task_publisher::group_commit::GroupCommitConfig};
 
 /// The default of `max_clock_skew`.
 const MAX_CLOCK_SKEW: Duration = Duration::from_secs(600);
@@ -37,7 +37,7 @@ pub struct GatewaySettings {
     #[serde(rename = "gateway")]
     pub limits: Limits,
     /// Bounds of group commit.
-    pub group_commit: GatherConfig,
+    pub group_commit: GroupCommitConfig,
 }
 
 impl Default for GatewaySettings {
@@ -51,7 +51,7 @@ impl Default for GatewaySettings {
             tls_client_ca: None,
             max_clock_skew: MAX_CLOCK_SKEW,
             limits: Limits::default(),
-            group_commit: GatherConfig::default(),
+            group_commit: GroupCommitConfig::default(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The first bytes of a connection decide what is spoken on it.
+//! Detects the protocol of a connection by its first bytes.
 
 use std::{
     io,
@@ -13,25 +13,25 @@ use tokio::{
     time::timeout,
 };
 
-/// What is spoken.
+/// The protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
     /// HTTP/1.1.
     Http,
-    /// A TLS handshake; what is inside it is sniffed again.
+    /// TLS; the protocol inside it is detected again.
     Tls,
-    /// One JSON document a line.
+    /// The TCP line protocol.
     Lines,
 }
 
 const TLS_HANDSHAKE: u8 = 0x16;
-/// Longer than any HTTP method that anybody registered.
-const LONGEST_METHOD: usize = 24;
+/// Longer than any registered HTTP method.
+const MAX_METHOD: usize = 24;
 
-/// Decides by the bytes there are; `None` when more are needed.
+/// The protocol of a connection that starts with these bytes; `None` if more are needed.
 ///
-/// HTTP begins with a method, capital letters and a space; JSON and `auth` do not. How HTTP/2 begins
-/// looks the same, and is refused by HTTP/1 in words that its clients understand.
+/// HTTP starts with a method in capital letters and a space; JSON and `auth` do not. The preface of HTTP/2 looks like a
+/// request of HTTP/1, whose server refuses it.
 pub(super) fn classify(first: &[u8]) -> Option<Protocol> {
     if *first.first()? == TLS_HANDSHAKE {
         return Some(Protocol::Tls);
@@ -39,11 +39,11 @@ pub(super) fn classify(first: &[u8]) -> Option<Protocol> {
     match first.iter().position(|byte| !(byte.is_ascii_uppercase() || *byte == b'-')) {
         Some(end) if end > 0 && first[end] == b' ' => Some(Protocol::Http),
         Some(_) => Some(Protocol::Lines),
-        None => (first.len() > LONGEST_METHOD).then_some(Protocol::Lines),
+        None => (first.len() > MAX_METHOD).then_some(Protocol::Lines),
     }
 }
 
-/// Reads until the protocol is clear. `None` when the sender closes or says nothing in time.
+/// Reads until the protocol is known. `None` if the sender closes the connection or `deadline` passes.
 pub(super) async fn sniff<S: AsyncRead + Unpin>(
     mut stream: S,
     deadline: Duration,
@@ -63,7 +63,7 @@ pub(super) async fn sniff<S: AsyncRead + Unpin>(
     Ok(decided?.map(|protocol| (protocol, Sniffed { first: first.freeze(), stream })))
 }
 
-/// A stream whose first bytes were looked at and are read again.
+/// A stream that returns the bytes that were read for detection first.
 pub(super) struct Sniffed<S> {
     first: Bytes,
     stream: S,
@@ -82,7 +82,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Sniffed<S> {
         buffer.put_slice(&self.first[..taken]);
         self.first.advance(taken);
         if self.first.is_empty() {
-            // An empty slice still holds the memory it is a slice of.
+            // An empty slice would keep the buffer alive.
             self.first = Bytes::new();
         }
         Poll::Ready(Ok(()))
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_bytes_decide() {
+    fn the_first_bytes_determine_the_protocol() {
         for (first, protocol) in [
             (&b"POST /v1/readings HTTP/1.1\r\n"[..], Some(Protocol::Http)),
             (b"PRI * HTTP/2.0\r\n", Some(Protocol::Http)),
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_looked_at_is_read_again_even_when_it_came_in_pieces() {
+    async fn bytes_read_for_detection_are_returned_first() {
         let begun = AsyncReadExt::chain(&b"PO"[..], &b"ST /"[..]);
         let stream = AsyncReadExt::chain(begun, &b"x"[..]);
         let (protocol, mut rest) = sniff(stream, Duration::from_secs(1)).await.unwrap().unwrap();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_silent_sender_is_given_up() {
+    async fn a_silent_sender_is_dropped_at_the_deadline() {
         let (_silent, stream) = tokio::io::duplex(64);
         let sniffed = sniff(stream, Duration::from_secs(10)).await.unwrap();
         assert!(sniffed.is_none());

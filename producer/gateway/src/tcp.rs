@@ -1,10 +1,10 @@
-//! The TCP line protocol: one JSON document a line, answered in order.
+//! The TCP line protocol: one JSON document per line, answered in order.
 
 use std::{io, sync::Arc};
 
 use futures_util::{
     FutureExt, StreamExt,
-    future::{BoxFuture, ready},
+    future::{self, BoxFuture},
     stream::FuturesOrdered,
 };
 use garenne_common::telemetry::traces::{Begun, Span, SpanKind};
@@ -18,30 +18,30 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     audit::audit,
     auth::{Caller, Peer},
-    frame::{Frame, Lines},
+    context::GatewayContext,
     ingest::Sender,
+    line_reader::{Frame, LineReader},
     memory::Reservation,
-    parts::Parts,
     payload::{Payload, Receipts},
     refusal::Refusal,
 };
 
-/// The longest line of a sender that is not known yet: `auth` and a token.
-const LONGEST_AUTH: usize = 4096;
-/// What a line holds while its answer is outstanding, besides its bytes and its tasks.
-const LINE: usize = 1024;
-/// Answers that are gathered into one write, in bytes, and the largest buffer that is kept for the next ones.
-const ONE_WRITE: usize = 64 * 1024;
+/// Longest line before authentication, in bytes: `auth` and a token.
+const MAX_AUTH_LINE: usize = 4096;
+/// Memory of a line whose answer is outstanding, besides its bytes and its tasks.
+const LINE_OVERHEAD: usize = 1024;
+/// Answers of this many bytes are buffer at once. A larger buffer is not kept for the next answers.
+const WRITE_SIZE: usize = 64 * 1024;
 
-/// What a line is answered with.
+/// A successful answer.
 enum Reply {
-    /// A receipt per record.
+    /// One task id per record.
     Receipts(Receipts),
-    /// The token is known, by this name.
+    /// The token is valid and has this name.
     Welcome(String),
 }
 
-/// An answer, the trace that its line is in, and what both hold until they are written.
+/// The answer to a line. Its memory is reserved until it is buffer.
 struct Answer {
     outcome: Result<Reply, Refusal>,
     trace: Option<TraceContext>,
@@ -49,127 +49,128 @@ struct Answer {
 }
 
 impl Answer {
-    fn at_once(outcome: Result<Reply, Refusal>, memory: Option<Reservation>) -> BoxFuture<'static, Self> {
-        ready(Self { outcome, trace: None, memory }).boxed()
+    fn ready(outcome: Result<Reply, Refusal>, memory: Option<Reservation>) -> BoxFuture<'static, Self> {
+        future::ready(Self { outcome, trace: None, memory }).boxed()
     }
 }
 
-/// Serves one connection until the sender closes, is silent for too long, or `stop` is cancelled:
-/// then no more lines are read and what is under way is answered.
+/// Serves one connection until the sender closes it, sends nothing for `idle_timeout`, or `stop` is cancelled. Then it reads
+/// no more lines and answers those that it has read.
 pub(super) async fn serve<S>(
     stream: S,
-    parts: &Arc<Parts>,
+    gateway: &Arc<GatewayContext>,
     peer: &Peer,
     stop: &CancellationToken,
 ) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let limits = &parts.limits;
+    let limits = &gateway.limits;
     let (reader, mut writer) = tokio::io::split(stream);
-    // Nobody yet, where a token is needed.
-    let mut caller = parts.access.caller(peer, None).ok();
+    // `None` until the sender authenticates, if that is required.
+    let mut caller = gateway.access.caller(peer, None).ok();
     let longest = limits.max_line.bytes();
-    let first = if caller.is_some() { longest } else { longest.min(LONGEST_AUTH) };
-    let mut lines = Lines::new(reader, first, limits.idle_timeout, limits.body_timeout, parts.budget.empty());
-    let mut under_way: FuturesOrdered<BoxFuture<'static, Answer>> = FuturesOrdered::new();
-    let mut written = Written::default();
+    let first = if caller.is_some() { longest } else { longest.min(MAX_AUTH_LINE) };
+    let mut lines =
+        LineReader::new(reader, first, limits.idle_timeout, limits.body_timeout, gateway.budget.empty());
+    let mut in_flight: FuturesOrdered<BoxFuture<'static, Answer>> = FuturesOrdered::new();
+    let mut buffer = WriteBuffer::default();
     let mut reading = true;
-    // There was no memory for a line's answer: nothing more is read until those before it are written.
+    // No memory was left for a line's answer. No line is read until the answers before it are written.
     let mut short_of_memory = false;
-    while reading || !under_way.is_empty() {
-        short_of_memory &= !under_way.is_empty();
+    while reading || !in_flight.is_empty() {
+        short_of_memory &= !in_flight.is_empty();
         tokio::select! {
             biased;
-            Some(answer) = under_way.next(), if !under_way.is_empty() => {
-                written.add(answer, parts, peer);
-                // What else is answered already goes out in the same write.
-                while written.out.len() < ONE_WRITE
-                    && let Some(Some(answer)) = under_way.next().now_or_never()
+            Some(answer) = in_flight.next(), if !in_flight.is_empty() => {
+                buffer.add(answer, gateway, peer);
+                // Answers that are ready go out in the same write.
+                while buffer.bytes.len() < WRITE_SIZE
+                    && let Some(Some(answer)) = in_flight.next().now_or_never()
                 {
-                    written.add(answer, parts, peer);
+                    buffer.add(answer, gateway, peer);
                 }
-                // Flushed before anything is waited for: TLS may hold back what the socket did not take.
+                // Flushed before the next wait: TLS buffers what the socket did not take.
                 let writing = async {
-                    writer.write_all(&written.out).await?;
+                    writer.write_all(&buffer.bytes).await?;
                     writer.flush().await
                 };
                 match timeout(limits.write_timeout, writing).await {
                     Ok(done) => done?,
                     Err(_) => return Err(io::ErrorKind::TimedOut.into()),
                 }
-                written.clear();
+                buffer.clear();
                 lines.answered();
             }
             () = stop.cancelled(), if reading => reading = false,
-            frame = lines.next(), if reading && !short_of_memory && under_way.len() < limits.max_in_flight => {
+            frame = lines.next(), if reading && !short_of_memory && in_flight.len() < limits.max_in_flight => {
                 let frame = frame?;
                 if let Frame::End = frame {
                     reading = false;
                     continue;
                 }
                 if let Frame::Idle = frame {
-                    if under_way.is_empty() { reading = false } else { lines.answered() }
+                    if in_flight.is_empty() { reading = false } else { lines.answered() }
                     continue;
                 }
-                let memory = parts.budget.reserve(LINE).ok();
+                let memory = gateway.budget.reserve(LINE_OVERHEAD).ok();
                 short_of_memory = memory.is_none();
                 let answer = match frame {
-                    Frame::Line(line) => match admit(&line, &mut caller, parts, peer) {
-                        Admitted::Sender(caller) => taken(parts, &line, caller, memory),
-                        Admitted::Welcome(name) => {
+                    Frame::Line(line) => match authenticate(&line, &mut caller, gateway, peer) {
+                        LineAuth::Caller(caller) => ingest_line(gateway, &line, caller, memory),
+                        LineAuth::Welcome(name) => {
                             lines.set_limit(longest);
-                            Answer::at_once(Ok(Reply::Welcome(name)), memory)
+                            Answer::ready(Ok(Reply::Welcome(name)), memory)
                         }
-                        Admitted::Refused(refusal) => {
+                        LineAuth::Refused(refusal) => {
                             reading = false;
-                            Answer::at_once(Err(refusal), memory)
+                            Answer::ready(Err(refusal), memory)
                         }
                     },
                     Frame::TooLong if caller.is_none() => {
                         reading = false;
-                        Answer::at_once(Err(Refusal::Unauthorized(BEGIN_WITH_AUTH)), memory)
+                        Answer::ready(Err(Refusal::Unauthorized(AUTH_FIRST)), memory)
                     }
                     Frame::TooLong => {
                         let refusal = Refusal::TooLarge { what: "line", limit: limits.max_line };
-                        Answer::at_once(Err(refusal), memory)
+                        Answer::ready(Err(refusal), memory)
                     }
-                    Frame::NoMemory => Answer::at_once(Err(parts.budget.exhausted()), memory),
+                    Frame::NoMemory => Answer::ready(Err(gateway.budget.exhausted()), memory),
                     Frame::Slow => {
                         reading = false;
                         let refusal = Refusal::Timeout { what: "line", limit: limits.body_timeout };
-                        Answer::at_once(Err(refusal), memory)
+                        Answer::ready(Err(refusal), memory)
                     }
                     Frame::Idle | Frame::End => unreachable!("handled above"),
                 };
-                under_way.push_back(answer);
+                in_flight.push_back(answer);
             }
         }
     }
     timeout(limits.write_timeout, writer.shutdown()).await.unwrap_or(Ok(()))
 }
 
-/// A line of readings, whose sender cannot say which trace it is in: each begins one. `memory` is the line's own, held
-/// until its answer is written.
-fn taken(
-    parts: &Arc<Parts>,
+/// Publishes the readings of a line. The protocol carries no trace context, so each line starts a trace. `memory` is held
+/// until the answer is written.
+fn ingest_line(
+    gateway: &Arc<GatewayContext>,
     line: &[u8],
     caller: Caller,
     memory: Option<Reservation>,
 ) -> BoxFuture<'static, Answer> {
-    let payload = match (parts.budget.reserve(line.len()), memory.is_some()) {
+    let payload = match (gateway.budget.reserve(line.len()), memory.is_some()) {
         (Ok(reserved), true) => Payload::new(line.to_vec(), false, reserved),
-        (Err(refusal), _) => return Answer::at_once(Err(refusal), memory),
-        (Ok(_), false) => return Answer::at_once(Err(parts.budget.exhausted()), memory),
+        (Err(refusal), _) => return Answer::ready(Err(refusal), memory),
+        (Ok(_), false) => return Answer::ready(Err(gateway.budget.exhausted()), memory),
     };
-    let Begun { context, span } = parts.traces.begin(None, SpanKind::Server, |span| {
+    let Begun { context, span } = gateway.traces.begin(None, SpanKind::Server, |span| {
         span.name("line");
         span.set("network.transport", "tcp");
     });
-    let (parts, span) = (Arc::clone(parts), span.map(Box::new));
+    let (gateway, span) = (Arc::clone(gateway), span.map(Box::new));
     async move {
         let sender = Sender { caller, idempotency_key: None, trace: context.clone() };
-        let outcome = parts.ingest.readings("", payload, sender).await;
+        let outcome = gateway.ingest.ingest_readings("", payload, sender).await;
         if let Some(span) = span {
             finish(*span, &outcome);
         }
@@ -192,65 +193,66 @@ fn finish(mut span: Span, outcome: &Result<Receipts, Refusal>) {
     }
 }
 
-const BEGIN_WITH_AUTH: &str = "begin with a line auth TOKEN";
+const AUTH_FIRST: &str = "the first line must be auth TOKEN";
 
-enum Admitted {
-    Sender(Caller),
+/// The result of authenticating a line.
+enum LineAuth {
+    Caller(Caller),
     Welcome(String),
-    /// The connection ends after this: guessing costs a connection a guess.
+    /// The connection is closed after this answer, so that guessing a token costs a connection per guess.
     Refused(Refusal),
 }
 
-/// `auth TOKEN` makes the sender known; any other line needs it to be known, and still to be.
-fn admit(line: &[u8], caller: &mut Option<Caller>, parts: &Parts, peer: &Peer) -> Admitted {
+/// Authenticates a line: `auth TOKEN` sets the caller, and any other line needs a caller whose token is still valid.
+fn authenticate(line: &[u8], caller: &mut Option<Caller>, gateway: &GatewayContext, peer: &Peer) -> LineAuth {
     if let Some(token) = line.strip_prefix(b"auth ") {
         let token = str::from_utf8(token).unwrap_or_default().trim();
-        return match parts.access.caller(peer, Some(token)) {
+        return match gateway.access.caller(peer, Some(token)) {
             Ok(known) => {
                 let name = known.name().to_owned();
                 *caller = Some(known);
-                Admitted::Welcome(name)
+                LineAuth::Welcome(name)
             }
-            Err(refusal) => Admitted::Refused(refusal),
+            Err(refusal) => LineAuth::Refused(refusal),
         };
     }
     let Some(known) = caller else {
-        return Admitted::Refused(Refusal::Unauthorized(BEGIN_WITH_AUTH));
+        return LineAuth::Refused(Refusal::Unauthorized(AUTH_FIRST));
     };
-    match parts.access.refresh_caller(known) {
-        Ok(()) => Admitted::Sender(known.clone()),
-        Err(refusal) => Admitted::Refused(refusal),
+    match gateway.access.refresh_caller(known) {
+        Ok(()) => LineAuth::Caller(known.clone()),
+        Err(refusal) => LineAuth::Refused(refusal),
     }
 }
 
-/// Answers that go out in one write, and what they hold until then.
+/// Answers that are written together, and their memory reservations.
 #[derive(Default)]
-struct Written {
-    out: Vec<u8>,
-    held: Vec<Reservation>,
+struct WriteBuffer {
+    bytes: Vec<u8>,
+    memory: Vec<Reservation>,
 }
 
-impl Written {
-    /// `ok <id>…` with an id per record, or `error <code> <message>`; one line each.
-    fn add(&mut self, Answer { outcome, trace, memory }: Answer, parts: &Parts, peer: &Peer) {
-        self.held.extend(memory);
-        let out = &mut self.out;
+impl WriteBuffer {
+    /// Adds one line: `ok <id>…` with one id per record, or `error <code> <message>`.
+    fn add(&mut self, Answer { outcome, trace, memory }: Answer, gateway: &GatewayContext, peer: &Peer) {
+        self.memory.extend(memory);
+        let out = &mut self.bytes;
         match outcome {
             Ok(Reply::Welcome(name)) => {
-                parts.instruments.answered("tcp", "welcome", 0);
+                gateway.instruments.answered("tcp", "welcome", 0);
                 out.extend_from_slice(format!("ok {name}").as_bytes());
             }
             Ok(Reply::Receipts(Receipts { ids, memory })) => {
-                parts.instruments.answered("tcp", "ok", ids.len());
+                gateway.instruments.answered("tcp", "ok", ids.len());
                 out.extend_from_slice(b"ok");
                 for id in &ids {
                     out.push(b' ');
                     out.extend_from_slice(id.as_str().as_bytes());
                 }
-                self.held.push(memory);
+                self.memory.push(memory);
             }
             Err(refusal) => {
-                parts.instruments.answered("tcp", refusal.code(), 0);
+                gateway.instruments.answered("tcp", refusal.code(), 0);
                 audit(peer, "tcp", refusal.code(), trace.as_ref());
                 let text = refusal.to_string().replace(['\r', '\n'], " ");
                 out.extend_from_slice(format!("error {} {text}", refusal.code()).as_bytes());
@@ -259,10 +261,10 @@ impl Written {
         out.push(b'\n');
     }
 
-    /// All of it is written.
+    /// Empties the buffer after a write.
     fn clear(&mut self) {
-        self.out.clear();
-        self.out.shrink_to(ONE_WRITE);
-        self.held.clear();
+        self.bytes.clear();
+        self.bytes.shrink_to(WRITE_SIZE);
+        self.memory.clear();
     }
 }

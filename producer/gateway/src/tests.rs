@@ -1,4 +1,4 @@
-//! The gateway over real sockets, with an outlet that keeps what it is given.
+//! The gateway over real sockets, with tasks kept in memory.
 
 mod connections;
 mod hostile;
@@ -24,39 +24,39 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Access, Gateway, Ingest, Instruments, Limits, MemoryBudget, Parts, Routes, ServerKind, Tls,
-    outlet::{TracedOutlet, memory::MemoryOutlet},
+    Access, Gateway, GatewayContext, Ingest, Instruments, Limits, MemoryBudget, Routes, ServerKind, Tls,
+    task_publisher::{TracedPublisher, memory::MemoryPublisher},
 };
 
 struct Running {
     address: std::net::SocketAddr,
-    outlet: Arc<MemoryOutlet>,
+    publisher: Arc<MemoryPublisher>,
     stop: CancellationToken,
-    gateway: JoinHandle<bool>,
+    serving: JoinHandle<bool>,
     metrics: Metrics,
-    parts: Arc<Parts>,
+    context: Arc<GatewayContext>,
 }
 
-async fn start(outlet: Arc<MemoryOutlet>, limits: Limits) -> Running {
-    start_on(ServerKind::default(), outlet, limits).await
+async fn start(publisher: Arc<MemoryPublisher>, limits: Limits) -> Running {
+    start_on(ServerKind::default(), publisher, limits).await
 }
 
-async fn start_on(kind: ServerKind, outlet: Arc<MemoryOutlet>, limits: Limits) -> Running {
-    start_secured(kind, outlet, limits, (Access::open(), None)).await
+async fn start_on(kind: ServerKind, publisher: Arc<MemoryPublisher>, limits: Limits) -> Running {
+    start_secured(kind, publisher, limits, (Access::open(), None)).await
 }
 
 async fn start_secured(
     kind: ServerKind,
-    outlet: Arc<MemoryOutlet>,
+    publisher: Arc<MemoryPublisher>,
     limits: Limits,
     security: (Access, Option<Arc<Tls>>),
 ) -> Running {
-    start_traced(kind, outlet, limits, security, Traces::default()).await
+    start_traced(kind, publisher, limits, security, Traces::default()).await
 }
 
 async fn start_traced(
     kind: ServerKind,
-    outlet: Arc<MemoryOutlet>,
+    publisher: Arc<MemoryPublisher>,
     limits: Limits,
     security: (Access, Option<Arc<Tls>>),
     traces: Traces,
@@ -64,7 +64,7 @@ async fn start_traced(
     let metrics = Metrics::new("gateway");
     let instruments = Instruments::register(&metrics).unwrap();
     let routes = Routes::new(["reading.#".to_owned(), "bench.#".to_owned()]);
-    let traced = TracedOutlet::before(outlet.clone(), &traces, &Names::new("garenne"));
+    let traced = TracedPublisher::wrap(publisher.clone(), &traces, &Names::new("garenne"));
     let ingest = Ingest::new(traced, routes, &limits, Duration::from_secs(600));
     let budget = MemoryBudget::new(&limits);
     let server = kind.start(&limits, &instruments).unwrap();
@@ -73,9 +73,9 @@ async fn start_traced(
     let stop = CancellationToken::new();
     let (access, tls) = security;
     let access = Arc::new(access);
-    let parts = Arc::new(Parts { ingest, access, tls, limits, budget, instruments, traces });
-    let gateway = tokio::spawn(Gateway::new(listener, Arc::clone(&parts), server).run(stop.clone()));
-    Running { address, outlet, stop, gateway, metrics, parts }
+    let context = Arc::new(GatewayContext { ingest, access, tls, limits, budget, instruments, traces });
+    let serving = tokio::spawn(Gateway::new(listener, Arc::clone(&context), server).run(stop.clone()));
+    Running { address, publisher, stop, serving, metrics, context }
 }
 
 impl Running {
@@ -95,7 +95,7 @@ impl Running {
     }
 
     fn bodies(&self) -> Vec<Value> {
-        self.outlet.tasks().iter().map(|task| serde_json::from_slice(&task.body).unwrap()).collect()
+        self.publisher.tasks().iter().map(|task| serde_json::from_slice(&task.body).unwrap()).collect()
     }
 }
 

@@ -1,4 +1,4 @@
-//! TLS on the same port, and devices known by their certificate.
+//! TLS, and devices identified by client certificates.
 
 use std::{
     path::{Path, PathBuf},
@@ -17,19 +17,19 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::file_stamp::{FileStamp, file_stamp};
 
-/// The files of the settings.
+/// The PEM files.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
-    /// Certificate chain.
+    /// The certificate chain.
     pub certificate: PathBuf,
-    /// Its key.
+    /// The private key.
     pub key: PathBuf,
-    /// Who signs clients' certificates.
+    /// The certificate authority of client certificates; with it every client needs one.
     pub client_ca: Option<PathBuf>,
 }
 
-/// TLS by the certificates that the files hold now: they are short-lived, and a renewal must not need a
-/// restart. A connection keeps what it began with.
+/// TLS with certificates that are reloaded when their files change, so that a renewal needs no restart. Open connections
+/// keep their certificates.
 pub struct Tls {
     files: TlsFiles,
     current: RwLock<Current>,
@@ -42,9 +42,9 @@ struct Current {
 
 impl Tls {
     /// # Errors
-    /// The file that cannot be used is named.
+    /// A file cannot be read, is invalid, or does not match the others.
     pub fn new(files: TlsFiles) -> Result<Self, ConfigError> {
-        // Looked at first: what changes while it is read will be read again.
+        // Before the files are read: a change during the read is then noticed later.
         let seen = files.stamps();
         let current = RwLock::new(Current { acceptor: acceptor(&files)?, seen });
         Ok(Self { files, current })
@@ -54,10 +54,10 @@ impl Tls {
         self.current.read().unwrap_or_else(PoisonError::into_inner).acceptor.clone()
     }
 
-    /// Looks at the files now and then, and reads them again when one has changed. Files that do not
-    /// fit together, as while they are being replaced, change nothing.
-    pub async fn watch(&self, every: Duration) {
-        let mut tick = tokio::time::interval(every);
+    /// Checks the files at this interval and reloads them when one has changed. Files that do not match, as while they are
+    /// being replaced, are logged and the previous certificates stay in use.
+    pub async fn watch(&self, interval: Duration) {
+        let mut tick = tokio::time::interval(interval);
         loop {
             tick.tick().await;
             self.refresh();
@@ -74,10 +74,10 @@ impl Tls {
         current.seen = seen;
         match read {
             Ok(acceptor) => {
-                tracing::info!(certificate = %self.files.certificate.display(), "certificates read again");
+                tracing::info!(certificate = %self.files.certificate.display(), "certificates reloaded");
                 current.acceptor = acceptor;
             }
-            Err(error) => tracing::error!(%error, "certificates not taken over; they stay as they were"),
+            Err(error) => tracing::error!(%error, "certificates are invalid, keeping the previous ones"),
         }
     }
 }
@@ -120,9 +120,9 @@ fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, ConfigError> {
             builder.with_client_cert_verifier(verifier)
         }
     };
-    let mut config = builder
-        .with_single_cert(chain, key)
-        .map_err(|error| refused("tls_key", &files.key, format!("does not fit the certificate: {error}")))?;
+    let mut config = builder.with_single_cert(chain, key).map_err(|error| {
+        refused("tls_key", &files.key, format!("does not match the certificate: {error}"))
+    })?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
@@ -131,10 +131,10 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let chain: Result<Vec<_>, _> =
         CertificateDer::pem_file_iter(path).map_err(|error| error.to_string())?.collect();
     let chain = chain.map_err(|error| error.to_string())?;
-    if chain.is_empty() { Err("it holds no certificate".to_owned()) } else { Ok(chain) }
+    if chain.is_empty() { Err("the file contains no certificate".to_owned()) } else { Ok(chain) }
 }
 
-/// The common name of the client's certificate, which is the device it may send for.
+/// The common name of the client's certificate: the device whose readings it may send.
 pub(super) fn subject(session: &rustls::ServerConnection) -> Option<Arc<str>> {
     let der = session.peer_certificates()?.first()?;
     let (_, certificate) = X509Certificate::from_der(der).ok()?;

@@ -6,28 +6,28 @@ use garenne_protocol::sensor::Unit;
 use time::UtcOffset;
 
 use super::{
+    civil_time::{DateOrder, Format},
     fields,
-    header::metric_and_unit,
-    instant::{Format, Order},
-    lines::Sample,
+    heading::metric_and_unit,
+    line_reader::Sample,
     mapping::Mapping,
-    number::{self, Cell, Numbers},
+    number::{self, Cell, NumberFormat},
 };
 
 mod dialect;
-mod moment;
+mod time_columns;
 
 pub(super) use dialect::skipped;
-pub(super) use moment::{TimeColumns, from_epoch};
+pub(super) use time_columns::{TimeColumns, from_epoch};
 
 /// Everything needed to read a row.
 pub(super) struct Layout {
     pub(super) delimiter: char,
-    pub(super) numbers: Numbers,
+    pub(super) numbers: NumberFormat,
     pub(super) headings: Vec<String>,
     pub(super) has_header: bool,
     pub(super) time: TimeColumns,
-    pub(super) order: Order,
+    pub(super) order: DateOrder,
     pub(super) format: Option<Format>,
     pub(super) zone: UtcOffset,
     pub(super) device: Device,
@@ -155,9 +155,9 @@ impl Layout {
         };
         let rows = Rows { headings, rows };
         let mut notes = Vec::new();
-        let numbers = Numbers { decimal_comma, ..Numbers::default() };
+        let numbers = NumberFormat { decimal_comma, ..NumberFormat::default() };
 
-        let (time, order) = moment::find(&rows, mapping, delimiter, decimal_comma, &mut notes)?;
+        let (time, order) = time_columns::find(&rows, mapping, delimiter, decimal_comma, &mut notes)?;
         let device = match (&mapping.device, &mapping.device_column) {
             (Some(name), _) => Device::Fixed(name.as_str().into()),
             (None, Some(column)) => Device::Column(rows.exactly(column)?),
@@ -180,7 +180,7 @@ impl Layout {
 fn shape(
     rows: &Rows,
     mapping: &Mapping,
-    numbers: &Numbers,
+    numbers: &NumberFormat,
     used: impl Fn(usize) -> bool,
     notes: &mut Vec<String>,
 ) -> Result<Shape, String> {
@@ -241,7 +241,12 @@ fn mapped(rows: &Rows, mapping: &Mapping) -> Result<Vec<Metric>, String> {
     Ok(metrics)
 }
 
-fn guess_missing(rows: &Rows, shape: &Shape, mut numbers: Numbers, notes: &mut Vec<String>) -> Numbers {
+fn guess_missing(
+    rows: &Rows,
+    shape: &Shape,
+    mut numbers: NumberFormat,
+    notes: &mut Vec<String>,
+) -> NumberFormat {
     let indexes: Vec<usize> = match shape {
         Shape::Wide(metrics) => metrics.iter().map(|metric| metric.index).collect(),
         Shape::Long { value, .. } => vec![*value],

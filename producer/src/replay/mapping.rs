@@ -8,7 +8,7 @@ use garenne_common::exit::{Exit, Failure};
 use serde::Deserialize;
 use time::UtcOffset;
 
-use super::instant;
+use super::civil_time;
 
 /// How to read a recording; what is not said is found out from the file itself.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -68,7 +68,7 @@ impl Mapping {
     pub fn zone(&self) -> Result<UtcOffset, String> {
         match &self.utc_offset {
             None => Ok(UtcOffset::UTC),
-            Some(text) => instant::offset(text.trim())
+            Some(text) => civil_time::offset(text.trim())
                 .ok_or_else(|| format!("utc_offset {text:?} is no offset such as +01:00 or Z")),
         }
     }

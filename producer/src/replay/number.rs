@@ -1,11 +1,11 @@
-//! Numbers as recordings write them.
+//! NumberFormat as recordings write them.
 
 /// How a file writes numbers, and which of them stand for nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Numbers {
+pub(super) struct NumberFormat {
     /// `2,6` is two and six tenths.
     pub(super) decimal_comma: bool,
-    /// Numbers that say there is none, such as -200.
+    /// NumberFormat that say there is none, such as -200.
     pub(super) missing_numbers: Vec<f64>,
     /// Texts that say there is none, beside the usual ones.
     pub(super) missing_texts: Vec<String>,
@@ -24,7 +24,7 @@ pub(super) enum Cell {
 
 const NOTHING: &[&str] = &["na", "n/a", "nan", "null", "none", "nil", "-", "--", "?", "missing"];
 
-impl Numbers {
+impl NumberFormat {
     /// Adds codes as a user gives them: numbers are compared as numbers, anything else as text.
     pub(super) fn with_missing<'a>(mut self, codes: impl IntoIterator<Item = &'a str>) -> Self {
         for code in codes {
@@ -125,7 +125,8 @@ mod tests {
 
     #[test]
     fn missing_values_by_code_by_word_and_by_being_empty() {
-        let numbers = Numbers { decimal_comma: true, ..Numbers::default() }.with_missing(["-200", "bad"]);
+        let numbers =
+            NumberFormat { decimal_comma: true, ..NumberFormat::default() }.with_missing(["-200", "bad"]);
         for text in ["", " ", "-200", "-200,0", "NaN", "n/a", "bad"] {
             assert_eq!(numbers.cell(text), Cell::Missing, "{text}");
         }

@@ -1,4 +1,4 @@
-//! The replay itself: read, wait until due, batch, deliver, sum up.
+//! Reads a recording, paces its readings, sends them, and prints a summary.
 
 use std::{
     path::PathBuf,
@@ -18,54 +18,55 @@ use tokio::{
     time::Instant,
 };
 
-use super::{Speed, mapping::Mapping, pace::Pace, source::Source};
+use super::{Speed, mapping::Mapping, pace::Pace, recording::Recording};
 use crate::{
-    deliver::{Courier, CourierConfig, Receipts, Tally, Target},
+    destination::{DeliveryConfig, DeliveryCounts, DeliveryQueue, Endpoint, ReceiptFile},
     progress::Progress,
     stop::stop_requested,
 };
 
-/// What to replay, where to and how fast.
+/// Options of `replay`.
 #[derive(Clone, Debug)]
 pub struct ReplayOptions {
     /// The recording; `-` for standard input.
     pub file: PathBuf,
-    /// How it is laid out, as far as the user says.
+    /// The layout, as far as the user gives it.
     pub mapping: Mapping,
-    /// How fast recorded time runs.
+    /// The speed of recorded time.
     pub speed: Speed,
-    /// Readings a second at most; over 0.
+    /// Most readings per second; above 0.
     pub rate: Option<f64>,
-    /// A gateway's URL; the broker itself when not given.
+    /// The URL of a gateway; `None` for the broker.
     pub to: Option<String>,
-    /// The gateway's token.
+    /// The token for the gateway.
     pub token: Option<String>,
-    /// Where receipts are appended.
+    /// File to which receipts are appended.
     pub receipts: Option<PathBuf>,
-    /// Readings in one request at most, 1 or more.
+    /// Most readings in one request; 1 or more.
     pub batch: usize,
-    /// Requests under way at once.
+    /// Requests in flight at once.
     pub in_flight: usize,
     /// How long a request is repeated.
     pub retry_for: Duration,
 }
 
-/// Rows the reader may be ahead.
-const AHEAD: usize = 1024;
-/// Broken rows that are told one by one; further ones are only counted.
-const TOLD: u64 = 20;
+/// Rows that the reader may read ahead.
+const READ_AHEAD: usize = 1024;
+/// Invalid rows that are printed; further ones are only counted.
+const MAX_PRINTED: u64 = 20;
 
-/// How long a reader that nobody listens to may take to notice.
-const READER_GRACE: Duration = Duration::from_secs(1);
+/// How long the reader may take to end after the receiver of its rows is dropped.
+const READER_TIMEOUT: Duration = Duration::from_secs(1);
 
-struct Chunk {
+/// The readings of one row.
+struct RowReadings {
     readings: Vec<Reading>,
     bytes: u64,
 }
 
-/// What the reader counted.
+/// Counters of the reader.
 #[derive(Debug, Default, Serialize)]
-struct Read {
+struct ReadCounts {
     rows: u64,
     readings: u64,
     missing: u64,
@@ -79,7 +80,7 @@ struct Summary {
     file: String,
     to: String,
     #[serde(flatten)]
-    read: Read,
+    read: ReadCounts,
     delivered: u64,
     refused: u64,
     undelivered: u64,
@@ -94,79 +95,83 @@ struct Summary {
 /// Replays a recording and writes a summary, one JSON line, to stdout.
 ///
 /// # Errors
-/// The file cannot be understood, or the destination cannot be had.
+/// The file cannot be read or its layout is unknown, or the destination is not available.
 pub async fn run(
     settings: BrokerSettings,
     options: ReplayOptions,
     mut commands: mpsc::Receiver<Command>,
 ) -> Result<Exit, Failure> {
-    let (source, size) = Source::open(&options.file, &options.mapping)?;
+    let (recording, size) = Recording::open(&options.file, &options.mapping)?;
     let receipts = options.receipts.as_deref().map(|path| {
-        Receipts::open(path).map_err(|error| {
+        ReceiptFile::open(path).map_err(|error| {
             Failure::new(Exit::Failed, format!("receipts file {} cannot be written: {error}", path.display()))
         })
     });
     let receipts = receipts.transpose()?;
-    let target = Target::open(options.to.as_deref(), options.token.clone(), &settings).await?;
+    let endpoint = Endpoint::open(options.to.as_deref(), options.token.clone(), &settings).await?;
 
     let progress = Arc::new(Progress::new("replay", size));
-    for note in source.notes() {
-        progress.say(note);
+    for note in recording.notes() {
+        progress.print(note);
     }
-    let config = CourierConfig { in_flight: options.in_flight, retry_for: options.retry_for };
-    let courier = Courier::new(Arc::clone(&target.destination), receipts, config);
-    let tally = courier.tally();
+    let config = DeliveryConfig { in_flight: options.in_flight, retry_for: options.retry_for };
+    let queue = DeliveryQueue::new(Arc::clone(&endpoint.destination), receipts, config);
+    let counts = queue.counts();
     let started = Instant::now();
-    let (sender, receiver) = mpsc::channel(AHEAD);
+    let (sender, receiver) = mpsc::channel(READ_AHEAD);
     let (report, reported) = oneshot::channel();
     let watched = Arc::clone(&progress);
-    // A thread of its own: a read from a silent pipe cannot be called off, and must not hold up the
-    // runtime's end.
-    std::thread::spawn(move || report.send(read(source, &sender, &watched)));
+    // Not a blocking task of the runtime, whose shutdown would wait for it: a read from a silent pipe cannot be
+    // cancelled.
+    std::thread::spawn(move || report.send(read(recording, &sender, &watched)));
 
-    let mut span = Span::default();
+    let mut span = TimeSpan::default();
     let interrupted = tokio::select! {
-        () = feed(receiver, &courier, &options, &progress, &tally, &mut span, started) => false,
+        () = send_rows(receiver, &queue, &options, &progress, &counts, &mut span, started) => false,
         () = stop_requested(&mut commands) => true,
     };
     if interrupted {
-        progress.say("interrupted: what is under way is still delivered");
+        progress.print("interrupted: completing the requests in flight");
     }
     let failure = tokio::select! {
-        failure = courier.finish() => failure,
+        failure = queue.finish() => failure,
         () = stop_requested(&mut commands) => return Ok(Exit::Interrupted),
     };
-    let read = match tokio::time::timeout(READER_GRACE, reported).await {
+    let read = match tokio::time::timeout(READER_TIMEOUT, reported).await {
         Ok(Ok(Ok(read))) => read,
         Ok(Ok(Err(error))) => {
             return Err(Failure::new(Exit::Failed, format!("{}: {error}", options.file.display())));
         }
-        // It waits for more input, which only an interruption leaves it to.
-        Ok(Err(_)) | Err(_) => Read::default(),
+        // After an interruption the reader may still wait for input.
+        Ok(Err(_)) | Err(_) => ReadCounts::default(),
     };
-    progress.finish(figures(&tally, started));
-    let summary = summarize(&options, target.name.clone(), read, &tally, &span, started, interrupted);
-    target.close().await;
+    progress.finish(figures(&counts, started));
+    let summary = summarize(&options, endpoint.name.clone(), read, &counts, &span, started, interrupted);
+    endpoint.close().await;
     let line = serde_json::to_string(&summary).expect("a summary is plain JSON");
     println!("{line}");
     match failure {
-        Some((why, exit)) => Err(Failure::new(exit, why)),
+        Some((reason, exit)) => Err(Failure::new(exit, reason)),
         None if interrupted || summary.refused + summary.undelivered > 0 => Ok(Exit::Failed),
         None => Ok(Exit::Done),
     }
 }
 
-/// Recorded times of what was sent.
+/// The recorded times of the readings that were sent.
 #[derive(Debug, Default)]
-struct Span {
+struct TimeSpan {
     first: Option<Timestamp>,
     last: Option<Timestamp>,
 }
 
-/// Reads to the end, or until nobody takes the rows any more.
-fn read(mut source: Source, rows: &mpsc::Sender<Chunk>, progress: &Progress) -> std::io::Result<Read> {
-    let mut count = Read::default();
-    while let Some(numbered) = source.next()? {
+/// Reads until the end of the recording, or until the receiver of the rows is dropped.
+fn read(
+    mut recording: Recording,
+    rows: &mpsc::Sender<RowReadings>,
+    progress: &Progress,
+) -> std::io::Result<ReadCounts> {
+    let mut count = ReadCounts::default();
+    while let Some(numbered) = recording.next()? {
         let row = numbered.row;
         if row.blank {
             count.blank += 1;
@@ -177,14 +182,14 @@ fn read(mut source: Source, rows: &mpsc::Sender<Chunk>, progress: &Progress) -> 
         count.readings += row.readings.len() as u64;
         if !row.faults.is_empty() {
             count.malformed += 1;
-            if count.malformed <= TOLD {
-                progress.say(format_args!("line {}: {}", numbered.line, row.faults.join("; ")));
-            } else if count.malformed == TOLD + 1 {
-                progress.say("further broken rows are only counted");
+            if count.malformed <= MAX_PRINTED {
+                progress.print(format_args!("line {}: {}", numbered.line, row.faults.join("; ")));
+            } else if count.malformed == MAX_PRINTED + 1 {
+                progress.print("further invalid rows are counted only");
             }
         }
         if !row.readings.is_empty()
-            && rows.blocking_send(Chunk { readings: row.readings, bytes: source.bytes() }).is_err()
+            && rows.blocking_send(RowReadings { readings: row.readings, bytes: recording.bytes() }).is_err()
         {
             break;
         }
@@ -192,13 +197,14 @@ fn read(mut source: Source, rows: &mpsc::Sender<Chunk>, progress: &Progress) -> 
     Ok(count)
 }
 
-async fn feed(
-    mut rows: mpsc::Receiver<Chunk>,
-    courier: &Courier,
+/// Sends the rows when they are due.
+async fn send_rows(
+    mut rows: mpsc::Receiver<RowReadings>,
+    queue: &DeliveryQueue,
     options: &ReplayOptions,
     progress: &Progress,
-    tally: &Tally,
-    span: &mut Span,
+    counts: &DeliveryCounts,
+    span: &mut TimeSpan,
     started: Instant,
 ) {
     let mut pace = Pace::new(options.speed, options.rate);
@@ -207,8 +213,8 @@ async fn feed(
         for reading in chunk.readings {
             let due = pace.due(reading.time);
             if due > Instant::now() {
-                // What is due already does not wait for what is not.
-                if !batch.is_empty() && !courier.send(std::mem::take(&mut batch)).await {
+                // Readings that are due do not wait for those that are not.
+                if !batch.is_empty() && !queue.push(std::mem::take(&mut batch)).await {
                     return;
                 }
                 tokio::time::sleep_until(due).await;
@@ -216,51 +222,51 @@ async fn feed(
             span.first.get_or_insert(reading.time);
             span.last = Some(reading.time);
             batch.push(reading);
-            if batch.len() >= options.batch && !courier.send(std::mem::take(&mut batch)).await {
+            if batch.len() >= options.batch && !queue.push(std::mem::take(&mut batch)).await {
                 return;
             }
         }
-        progress.at(chunk.bytes, figures(tally, started));
+        progress.update(chunk.bytes, figures(counts, started));
     }
     if !batch.is_empty() {
-        courier.send(batch).await;
+        queue.push(batch).await;
     }
 }
 
-fn figures(tally: &Tally, started: Instant) -> String {
-    let delivered = tally.delivered.load(Relaxed);
+fn figures(counts: &DeliveryCounts, started: Instant) -> String {
+    let delivered = counts.delivered.load(Relaxed);
     let per_second = delivered as f64 / started.elapsed().as_secs_f64().max(1e-3);
-    let troubles = [("refused", &tally.refused), ("retried", &tally.retries)];
-    let troubles: String = troubles
+    let problems = [("refused", &counts.refused), ("retried", &counts.retries)];
+    let problems: String = problems
         .iter()
         .filter_map(|(what, count)| {
             Some(count.load(Relaxed)).filter(|n| *n > 0).map(|n| format!(", {n} {what}"))
         })
         .collect();
-    format!("{delivered} safe, {per_second:.0}/s{troubles}")
+    format!("{delivered} confirmed, {per_second:.0}/s{problems}")
 }
 
 fn summarize(
     options: &ReplayOptions,
     to: String,
-    read: Read,
-    tally: &Tally,
-    span: &Span,
+    read: ReadCounts,
+    counts: &DeliveryCounts,
+    span: &TimeSpan,
     started: Instant,
     interrupted: bool,
 ) -> Summary {
     let seconds = started.elapsed().as_secs_f64();
-    let delivered = tally.delivered.load(Relaxed);
-    let refused = tally.refused.load(Relaxed);
+    let delivered = counts.delivered.load(Relaxed);
+    let refused = counts.refused.load(Relaxed);
     Summary {
         event: "replay_summary",
         file: options.file.display().to_string(),
         to,
         delivered,
         refused,
-        // Also what was read and never sent.
+        // Including readings that were read and not sent.
         undelivered: read.readings.saturating_sub(delivered + refused),
-        retries: tally.retries.load(Relaxed),
+        retries: counts.retries.load(Relaxed),
         first: span.first,
         last: span.last,
         seconds: (seconds * 1000.0).round() / 1000.0,

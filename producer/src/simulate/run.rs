@@ -1,4 +1,4 @@
-//! Many virtual sensors, each measuring on time whatever its sending does.
+//! Runs virtual sensors. Each measures on time, however long its requests take.
 
 use std::{
     path::PathBuf,
@@ -17,38 +17,37 @@ use time::OffsetDateTime;
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{Faults, Model, latency::Latency};
+use super::{Faults, SensorModel, latency_histogram::LatencyHistogram};
 use crate::{
-    deliver::{Carrier, Destination, Receipts, Target, TcpDestination},
+    destination::{Destination, Endpoint, ReceiptFile, RetryingSender, TcpDestination},
     progress::Progress,
     stop::stop_requested,
 };
 
-/// Which sensors, for how long, where to.
+/// Options of `simulate`.
 #[derive(Clone, Debug)]
 pub struct SimulateOptions {
-    /// How many sensors.
+    /// Number of sensors.
     pub sensors: usize,
-    /// Readings a second of each; over 0.
+    /// Readings per second of each sensor; above 0.
     pub rate: f64,
-    /// How long; until interrupted when not given.
+    /// Duration; `None` until interrupted.
     pub duration: Option<Duration>,
-    /// Makes them repeatable.
+    /// Seed of the random numbers.
     pub seed: u64,
-    /// Time of the first readings; now when not given.
+    /// Time of the first readings; `None` for now.
     pub start: Option<Timestamp>,
-    /// What is wrong with them.
+    /// Faults of the sensors.
     pub faults: Faults,
-    /// A gateway's URL; the broker itself when not given. Over `tcp://` each sensor has a connection
-    /// of its own.
+    /// The URL of a gateway; `None` for the broker. With `tcp://` each sensor has a connection of its own.
     pub to: Option<String>,
-    /// The gateway's token.
+    /// The token for the gateway.
     pub token: Option<String>,
-    /// Where receipts are appended.
+    /// File to which receipts are appended.
     pub receipts: Option<PathBuf>,
-    /// Readings that a sensor sends at once when it is behind, 1 or more.
+    /// Most readings that a sensor sends in one request when it is behind; 1 or more.
     pub batch: usize,
-    /// How long they are repeated.
+    /// How long a request is repeated.
     pub retry_for: Duration,
 }
 
@@ -71,32 +70,32 @@ struct Summary {
 /// Runs the sensors and writes a summary, one JSON line, to stdout.
 ///
 /// # Errors
-/// The destination cannot be had.
+/// The destination is not available.
 pub async fn run(
     settings: BrokerSettings,
     options: SimulateOptions,
     mut commands: mpsc::Receiver<Command>,
 ) -> Result<Exit, Failure> {
     let receipts = options.receipts.as_deref().map(|path| {
-        Receipts::open(path).map_err(|error| {
+        ReceiptFile::open(path).map_err(|error| {
             Failure::new(Exit::Failed, format!("receipts file {} cannot be written: {error}", path.display()))
         })
     });
     let receipts = receipts.transpose()?;
-    let target = Target::open(options.to.as_deref(), options.token.clone(), &settings).await?;
-    let carrier = Arc::new(Carrier::new(receipts, options.retry_for));
-    let latency = Arc::new(Latency::default());
+    let endpoint = Endpoint::open(options.to.as_deref(), options.token.clone(), &settings).await?;
+    let sender = Arc::new(RetryingSender::new(receipts, options.retry_for));
+    let latency = Arc::new(LatencyHistogram::default());
     let progress = Progress::new("simulate", None);
     let stop = CancellationToken::new();
     let sensors = TaskTracker::new();
     let started = Instant::now();
     for number in 0..options.sensors {
-        let sensor = Sensor {
-            model: Model::new(options.seed, number, options.faults),
-            destination: destination(&options, &target),
-            carrier: Arc::clone(&carrier),
+        let sensor = VirtualSensor {
+            model: SensorModel::new(options.seed, number, options.faults),
+            destination: destination(&options, &endpoint),
+            sender: Arc::clone(&sender),
             latency: Arc::clone(&latency),
-            clock: Clock::new(&options, number, started),
+            clock: MeasurementClock::new(&options, number, started),
             batch: options.batch,
             stop: stop.clone(),
         };
@@ -105,21 +104,21 @@ pub async fn run(
     sensors.close();
 
     let figures = || {
-        let tally = carrier.tally();
-        let delivered = tally.delivered.load(Relaxed);
+        let counts = sender.counts();
+        let delivered = counts.delivered.load(Relaxed);
         let per_second = delivered as f64 / started.elapsed().as_secs_f64().max(1e-3);
         let ms = |share| latency.percentile(share).as_secs_f64() * 1000.0;
         let (p50, p99) = (ms(0.5), ms(0.99));
-        let retries = tally.retries.load(Relaxed);
+        let retries = counts.retries.load(Relaxed);
         format!(
-            "{delivered} safe, {per_second:.0}/s, receipt p50 {p50:.1} ms p99 {p99:.1} ms, {retries} retried"
+            "{delivered} confirmed, {per_second:.0}/s, latency p50 {p50:.1} ms p99 {p99:.1} ms, {retries} retried"
         )
     };
     let watching = async {
         let mut tick = tokio::time::interval(Duration::from_millis(500));
         loop {
             tick.tick().await;
-            progress.at(0, figures());
+            progress.update(0, figures());
         }
     };
     let over = async {
@@ -131,7 +130,7 @@ pub async fn run(
     tokio::select! {
         () = watching => {}
         () = over => {}
-        () = carrier.broken().cancelled() => {}
+        () = sender.failed().cancelled() => {}
         () = stop_requested(&mut commands) => {}
     }
     stop.cancel();
@@ -141,25 +140,25 @@ pub async fn run(
         () = stop_requested(&mut commands) => return Ok(Exit::Interrupted),
     }
     progress.finish(figures());
-    let summary = summarize(&options, &target, &carrier, &latency, measured);
-    target.close().await;
+    let summary = summarize(&options, &endpoint, &sender, &latency, measured);
+    endpoint.close().await;
     println!("{}", serde_json::to_string(&summary).expect("a summary is plain JSON"));
-    match carrier.failure() {
-        Some((why, exit)) => Err(Failure::new(exit, why)),
+    match sender.failure() {
+        Some((reason, exit)) => Err(Failure::new(exit, reason)),
         None if summary.refused + summary.undelivered > 0 => Ok(Exit::Failed),
         None => Ok(Exit::Done),
     }
 }
 
-fn destination(options: &SimulateOptions, target: &Target) -> Arc<dyn Destination> {
+fn destination(options: &SimulateOptions, endpoint: &Endpoint) -> Arc<dyn Destination> {
     match options.to.as_deref().and_then(|to| to.strip_prefix("tcp://")) {
         Some(address) => Arc::new(TcpDestination::new(address)),
-        None => Arc::clone(&target.destination),
+        None => Arc::clone(&endpoint.destination),
     }
 }
 
-/// When a sensor measures: evenly, and not all sensors at once.
-struct Clock {
+/// When a sensor measures: at a fixed interval, with the sensors spread over it.
+struct MeasurementClock {
     started: Instant,
     first: Timestamp,
     interval: f64,
@@ -167,7 +166,7 @@ struct Clock {
     next: u64,
 }
 
-impl Clock {
+impl MeasurementClock {
     fn new(options: &SimulateOptions, number: usize, started: Instant) -> Self {
         let interval = 1.0 / options.rate;
         let phase = interval * number as f64 / options.sensors as f64;
@@ -183,7 +182,7 @@ impl Clock {
         self.started + Duration::from_secs_f64(self.seconds())
     }
 
-    /// The time of the next measurement; `None` past the calendar's end.
+    /// The time of the next reading; `None` if it is out of range.
     fn take(&mut self) -> Option<Timestamp> {
         let time = self.first.plus_seconds(self.seconds()).ok();
         self.next += 1;
@@ -191,19 +190,19 @@ impl Clock {
     }
 }
 
-struct Sensor {
-    model: Model,
+/// A virtual sensor and its connection.
+struct VirtualSensor {
+    model: SensorModel,
     destination: Arc<dyn Destination>,
-    carrier: Arc<Carrier>,
-    latency: Arc<Latency>,
-    clock: Clock,
+    sender: Arc<RetryingSender>,
+    latency: Arc<LatencyHistogram>,
+    clock: MeasurementClock,
     batch: usize,
     stop: CancellationToken,
 }
 
-impl Sensor {
-    /// Measures and sends until stopped. While a sending takes long, the readings that fall due wait
-    /// and go out together.
+impl VirtualSensor {
+    /// Measures and sends until stopped. Readings that become due during a request go into the next one.
     async fn run(mut self) {
         loop {
             tokio::select! {
@@ -219,8 +218,8 @@ impl Sensor {
                 continue;
             }
             let began = Instant::now();
-            self.carrier.carry(&*self.destination, batch).await;
-            if self.carrier.broken().is_cancelled() {
+            self.sender.send(&*self.destination, batch).await;
+            if self.sender.failed().is_cancelled() {
                 return;
             }
             self.latency.record(began.elapsed());
@@ -230,23 +229,23 @@ impl Sensor {
 
 fn summarize(
     options: &SimulateOptions,
-    target: &Target,
-    carrier: &Carrier,
-    latency: &Latency,
+    endpoint: &Endpoint,
+    sender: &RetryingSender,
+    latency: &LatencyHistogram,
     measured: Duration,
 ) -> Summary {
-    let tally = carrier.tally();
-    let delivered = tally.delivered.load(Relaxed);
+    let counts = sender.counts();
+    let delivered = counts.delivered.load(Relaxed);
     let round = |number: f64| (number * 1000.0).round() / 1000.0;
     let ms = |share| round(latency.percentile(share).as_secs_f64() * 1000.0);
     Summary {
         event: "simulate_summary",
-        to: target.name.clone(),
+        to: endpoint.name.clone(),
         sensors: options.sensors,
         delivered,
-        refused: tally.refused.load(Relaxed),
-        undelivered: tally.undelivered.load(Relaxed),
-        retries: tally.retries.load(Relaxed),
+        refused: counts.refused.load(Relaxed),
+        undelivered: counts.undelivered.load(Relaxed),
+        retries: counts.retries.load(Relaxed),
         seconds: round(measured.as_secs_f64()),
         per_second: round(delivered as f64 / measured.as_secs_f64().max(1e-3)),
         p50_ms: ms(0.5),

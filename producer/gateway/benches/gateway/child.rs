@@ -1,4 +1,4 @@
-//! The gateway as a child process, and what the system says of it.
+//! The gateway as a child process.
 
 use std::{
     io::{BufRead, BufReader},
@@ -16,10 +16,10 @@ use garenne_common::{
     telemetry::{Metrics, Traces, metrics::Role},
 };
 use garenne_gateway::{
-    Access, BrokerSettings, Gateway, Ingest, Instruments, Limits, MemoryBudget, Parts, Routes,
-    outlet::{
-        BrokerOutlet,
-        gather::{GatherConfig, GatherOutlet, Parcels},
+    Access, BrokerSettings, Gateway, GatewayContext, Ingest, Instruments, Limits, MemoryBudget, Routes,
+    task_publisher::{
+        BrokerPublisher, TaskPublisher,
+        group_commit::{GroupCommit, GroupCommitConfig, GroupPublisher},
     },
 };
 use garenne_protocol::{
@@ -33,37 +33,36 @@ use tokio_util::sync::CancellationToken;
 
 use crate::servers;
 
-/// Where receipts come from.
-pub(crate) enum Outlet {
-    /// Nowhere: what a server and its parsing cost.
+/// What confirms the readings.
+pub(crate) enum Backend {
+    /// Confirms at once: measures the server and the parsing.
     Memory,
-    /// A quorum queue.
-    Broker { url: String, how: How },
-    /// As a broker that stores 2,000 readings a second, behind the gatherer.
+    /// A quorum queue of a broker.
+    Broker { url: String, mode: PublishMode },
+    /// Group commit in front of a simulated broker that stores [`CAPACITY`] readings per second.
     Throttled,
 }
 
-/// How readings get to the broker.
+/// How readings are published.
 #[derive(Clone, Copy)]
-pub(crate) enum How {
-    /// The least there can be: an axum endpoint that takes JSON, and a confirmed publish of the client
-    /// library.
+pub(crate) enum PublishMode {
+    /// A minimal axum endpoint that publishes each body with lapin and waits for the confirm.
     Bare,
-    /// A message a reading.
+    /// One message per reading.
     Direct,
     /// Group commit.
     Gathered,
 }
 
-/// What the throttled outlet stores, readings a second.
+/// Readings per second that [`Backend::Throttled`] stores.
 pub(crate) const CAPACITY: u32 = 2000;
 
-/// Stores one message after the other, each reading in its time.
+/// Confirms one message after the other, after a time proportional to its readings.
 #[derive(Default)]
 struct Throttled(Arc<Mutex<()>>);
 
-impl Parcels for Throttled {
-    fn send(&self, tasks: Vec<NewTask>) -> BoxFuture<'static, Result<(), PublishError>> {
+impl GroupPublisher for Throttled {
+    fn publish_group(&self, tasks: Vec<NewTask>) -> BoxFuture<'static, Result<(), PublishError>> {
         let turn = Arc::clone(&self.0);
         Box::pin(async move {
             let _turn = turn.lock().await;
@@ -74,11 +73,11 @@ impl Parcels for Throttled {
     }
 }
 
-/// Confirms and keeps nothing, so that a long run does not fill the memory it measures.
+/// Confirms at once and keeps nothing, so that a long run does not use the memory that it measures.
 struct Nowhere;
 
-impl garenne_gateway::outlet::Outlet for Nowhere {
-    fn deliver(&self, _tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
+impl TaskPublisher for Nowhere {
+    fn publish(&self, _tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
         Box::pin(async { Ok(()) })
     }
 }
@@ -90,13 +89,13 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    pub(crate) fn start(server: &str, outlet: &Outlet) -> Self {
-        let words = match outlet {
-            Outlet::Memory => server.to_owned(),
-            Outlet::Throttled => format!("{server} throttled"),
-            Outlet::Broker { url, how: How::Bare } => format!("{server} bare {url}"),
-            Outlet::Broker { url, how: How::Direct } => format!("{server} direct {url}"),
-            Outlet::Broker { url, how: How::Gathered } => format!("{server} gathered {url}"),
+    pub(crate) fn start(server: &str, backend: &Backend) -> Self {
+        let words = match backend {
+            Backend::Memory => server.to_owned(),
+            Backend::Throttled => format!("{server} throttled"),
+            Backend::Broker { url, mode: PublishMode::Bare } => format!("{server} bare {url}"),
+            Backend::Broker { url, mode: PublishMode::Direct } => format!("{server} direct {url}"),
+            Backend::Broker { url, mode: PublishMode::Gathered } => format!("{server} gathered {url}"),
         };
         let program = std::env::current_exe().expect("a path to this program");
         let mut process = std::process::Command::new(program)
@@ -127,19 +126,19 @@ impl Drop for Child {
     }
 }
 
-/// The child's own `main`.
+/// `main` of the child process.
 pub(crate) fn serve(words: &str) -> ExitCode {
     let mut words = words.split(' ').map(str::to_owned);
     let server = words.next().unwrap_or_default();
-    let (how, url) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let (mode, url) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     garenne_gateway::raise_file_limit();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async move {
-        let outlet: Arc<dyn garenne_gateway::outlet::Outlet> = match how.as_str() {
+        let publisher: Arc<dyn TaskPublisher> = match mode.as_str() {
             "" => Arc::new(Nowhere),
-            "throttled" => gathering(Arc::new(Throttled::default())),
+            "throttled" => group_commit(Arc::new(Throttled::default())),
             "bare" => return bare(&url).await,
-            how => through_broker(&url, how == "gathered").await,
+            mode => broker_publisher(&url, mode == "gathered").await,
         };
         let limits = Limits {
             max_connections: 20_000,
@@ -149,11 +148,11 @@ pub(crate) fn serve(words: &str) -> ExitCode {
         };
         let instruments = Instruments::register(&Metrics::new("bench")).expect("metrics");
         let routes = Routes::new(["reading.#".to_owned()]);
-        let ingest = Ingest::new(outlet, routes, &limits, Duration::ZERO);
+        let ingest = Ingest::new(publisher, routes, &limits, Duration::ZERO);
         let budget = MemoryBudget::new(&limits);
         let server = servers::start(&server, &limits, &instruments);
         let access = Arc::new(Access::open());
-        let parts = Arc::new(Parts {
+        let context = Arc::new(GatewayContext {
             ingest,
             access,
             tls: None,
@@ -164,17 +163,17 @@ pub(crate) fn serve(words: &str) -> ExitCode {
         });
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         println!("{}", listener.local_addr().expect("an address"));
-        Gateway::new(listener, parts, server).run(CancellationToken::new()).await;
+        Gateway::new(listener, context, server).run(CancellationToken::new()).await;
     });
     ExitCode::SUCCESS
 }
 
-fn gathering(parcels: Arc<dyn Parcels>) -> Arc<GatherOutlet> {
+fn group_commit(publisher: Arc<dyn GroupPublisher>) -> Arc<GroupCommit> {
     let kind = Kind::parse("reading.process").expect("a constant");
-    GatherOutlet::start(parcels, GatherConfig::default(), kind)
+    GroupCommit::start(publisher, GroupCommitConfig::default(), kind)
 }
 
-/// A topology with an empty lane: what earlier rounds left would slow this one down.
+/// Declares the topology and purges the lane: messages of earlier rounds would slow this one down.
 async fn prepared(url: &str) -> (Broker, Names) {
     let mut settings = BrokerSettings::default();
     settings.common.prefix = "garenne-bench".to_owned();
@@ -191,14 +190,14 @@ async fn prepared(url: &str) -> (Broker, Names) {
     (broker, names)
 }
 
-async fn through_broker(url: &str, gather: bool) -> Arc<dyn garenne_gateway::outlet::Outlet> {
+async fn broker_publisher(url: &str, grouped: bool) -> Arc<dyn TaskPublisher> {
     let (broker, names) = prepared(url).await;
     let config = PublisherConfig { in_flight: 8192, ..PublisherConfig::default() };
-    let direct = BrokerOutlet::new(Publisher::new(broker, config), &names, &Lanes::default());
-    if gather { gathering(direct) } else { direct }
+    let direct = BrokerPublisher::new(Publisher::new(broker, config), &names, &Lanes::default());
+    if grouped { group_commit(direct) } else { direct }
 }
 
-/// What somebody would write in an hour: no limits, no checks, no return of what has no queue.
+/// [`PublishMode::Bare`]: no limits, no validation, no handling of unroutable messages.
 async fn bare(url: &str) {
     let (broker, names) = prepared(url).await;
     let connection = broker.connect(Role::Publish).await.expect("a broker");

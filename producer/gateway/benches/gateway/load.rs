@@ -1,4 +1,4 @@
-//! What sensors do to a gateway.
+//! Loads: simulated senders.
 
 use std::{
     collections::VecDeque,
@@ -19,21 +19,21 @@ use tokio::{
     time::{interval, interval_at, sleep, timeout},
 };
 
-/// Senders that wait for each receipt.
+/// Senders that wait for each answer.
 const SENDERS: usize = 64;
-/// Lines that a pipelining sender has under way.
+/// Lines in flight of a pipelining sender.
 const WINDOW: usize = 64;
-/// Connections that say nothing.
+/// Silent connections.
 const IDLE: usize = 5_000;
-/// Connections that send a byte now and then.
+/// Connections that send one byte per second.
 const SLOW: usize = 1_000;
-/// Connections that come at once.
+/// Connections per burst.
 const BURST: usize = 500;
-/// Sensors that are connected and send now and then.
+/// Connected sensors of the load `fleet`.
 const FLEET: usize = 10_000;
-/// How often each of them does: 5,000 readings a second in all.
+/// Interval between the readings of each of them: 5,000 readings per second in all.
 const FLEET_EVERY: Duration = Duration::from_secs(2);
-/// Senders that do not wait for receipts, and what they offer together, readings a second.
+/// Senders that do not wait for answers, and their readings per second together.
 const OFFERING: usize = 100;
 const OFFERED: usize = 10_000;
 
@@ -42,21 +42,21 @@ const READING: &str = r#"{"device":"greenhouse-1","metric":"temperature","value"
 /// A load.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Load {
-    /// Each sender a line, its receipt, the next line.
+    /// Each sender sends a line, waits for the answer, and sends the next.
     Steady,
-    /// The same over HTTP, connections kept.
+    /// The same over HTTP with keep-alive.
     Http,
-    /// Each sender many lines under way.
+    /// Each sender has [`WINDOW`] lines in flight.
     Pipelined,
-    /// Many connections at once, a reading each, then a pause.
+    /// Many new connections at once, one reading each, then a pause.
     Bursty,
-    /// `Steady` among senders that never finish a line.
+    /// `Steady`, with [`SLOW`] other senders that never finish a line.
     Slow,
-    /// `Steady` among connections that say nothing.
+    /// `Steady`, with [`IDLE`] silent connections.
     Idle,
-    /// Ten thousand sensors, a reading every other second each.
+    /// [`FLEET`] sensors with one reading per [`FLEET_EVERY`] each.
     Fleet,
-    /// Ten thousand readings a second, whatever is answered.
+    /// [`OFFERED`] readings per second, independent of the answers.
     Overload,
 }
 
@@ -75,12 +75,12 @@ impl fmt::Display for Load {
     }
 }
 
-/// What came of it.
+/// The measurements of one load.
 #[derive(Default)]
-pub(crate) struct Seen {
+pub(crate) struct LoadResult {
     pub(crate) receipts: u64,
     pub(crate) refused: u64,
-    /// Sent and never answered.
+    /// Lines without an answer.
     pub(crate) silent: u64,
     pub(crate) took: Duration,
     pub(crate) p50: Duration,
@@ -89,7 +89,7 @@ pub(crate) struct Seen {
     pub(crate) rss_mb: f64,
 }
 
-impl Seen {
+impl LoadResult {
     pub(crate) fn add_to(&self, rows: &mut Rows, name: &str) {
         let receipts = (self.receipts as f64).max(1.0);
         let cpu = self.cpu.as_secs_f64();
@@ -117,16 +117,16 @@ struct Counts {
 }
 
 impl Load {
-    /// What the servers are compared by.
+    /// The loads that compare servers.
     pub(crate) const SERVERS: [Self; 6] =
         [Self::Steady, Self::Http, Self::Pipelined, Self::Bursty, Self::Slow, Self::Idle];
 
-    /// Whether senders close, so that a server of one connection gets to the next.
+    /// Whether the senders close their connections, so that a sequential server can serve the next one.
     pub(crate) fn ends_connections(self) -> bool {
         self == Self::Bursty
     }
 
-    pub(crate) async fn run(self, address: SocketAddr, seconds: Duration) -> Seen {
+    pub(crate) async fn run(self, address: SocketAddr, seconds: Duration) -> LoadResult {
         garenne_gateway::raise_file_limit();
         let counts = Arc::new(Counts::default());
         let mut others = JoinSet::new();
@@ -147,7 +147,7 @@ impl Load {
         for number in 0..count {
             let counts = Arc::clone(&counts);
             senders.spawn(async move {
-                // A connection that breaks has said so in `refused`.
+                // Errors end the sender; refused lines are counted.
                 let _ = match self {
                     Self::Bursty => bursts(address, until, &counts).await,
                     Self::Http => http(address, until, &counts).await,
@@ -168,23 +168,23 @@ impl Load {
         while senders.join_next().await.is_some() {}
         let took = begun.elapsed();
         others.abort_all();
-        let mut waits = std::mem::take(&mut *counts.waits.lock().expect("nobody panics holding it"));
+        let mut waits = std::mem::take(&mut *counts.waits.lock().expect("no panic while locked"));
         waits.sort_unstable();
         let at = |share: f64| waits.get((waits.len() as f64 * share) as usize).copied().unwrap_or_default();
         let (receipts, refused) = (counts.receipts.load(Relaxed), counts.refused.load(Relaxed));
-        Seen {
+        LoadResult {
             receipts,
             refused,
             silent: counts.sent.load(Relaxed).saturating_sub(receipts + refused),
             took,
             p50: at(0.5),
             p99: at(0.99),
-            ..Seen::default()
+            ..LoadResult::default()
         }
     }
 }
 
-/// Connections that are open and in the way. A dripping one sends `drip` for ever.
+/// Opens connections that only occupy the server. With `drip` other than a line ending they send a byte per second.
 async fn bystanders(others: &mut JoinSet<()>, address: SocketAddr, count: usize, drip: &'static [u8]) {
     for _ in 0..count {
         let Ok(Ok(mut stream)) = timeout(Duration::from_secs(5), TcpStream::connect(address)).await else {
@@ -209,7 +209,7 @@ async fn bystanders(others: &mut JoinSet<()>, address: SocketAddr, count: usize,
     }
 }
 
-/// Keeps `window` lines under way on one connection.
+/// Keeps `window` lines in flight on one connection.
 async fn lines(address: SocketAddr, until: Instant, counts: &Counts, window: usize) -> std::io::Result<()> {
     let mut stream = BufReader::new(TcpStream::connect(address).await?);
     stream.get_ref().set_nodelay(true)?;
@@ -228,11 +228,11 @@ async fn lines(address: SocketAddr, until: Instant, counts: &Counts, window: usi
         }
         waits.push(sent.elapsed());
     }
-    counts.waits.lock().expect("nobody panics holding it").extend(waits);
+    counts.waits.lock().expect("no panic while locked").extend(waits);
     Ok(())
 }
 
-/// A line at each beat, whether or not the last is answered; the waits are those of the receipts.
+/// Sends a line per interval, independent of the answers, and measures the time to each answer.
 async fn offer(
     address: SocketAddr,
     until: Instant,
@@ -240,7 +240,7 @@ async fn offer(
     first: Duration,
     every: Duration,
 ) -> std::io::Result<()> {
-    // All connect before the first sends, as sensors that were there before.
+    // All senders connect before the first one sends.
     sleep(first / 4).await;
     let (reader, mut writer) = TcpStream::connect(address).await?.into_split();
     let sent_at = Mutex::new(VecDeque::new());
@@ -249,7 +249,7 @@ async fn offer(
         let mut beat = interval_at((Instant::now() + first).into(), every);
         while Instant::now() < until {
             beat.tick().await;
-            sent_at.lock().expect("nobody panics holding it").push_back(Instant::now());
+            sent_at.lock().expect("no panic while locked").push_back(Instant::now());
             counts.sent.fetch_add(1, Relaxed);
             writer.write_all(format!("{READING}\n").as_bytes()).await?;
         }
@@ -260,19 +260,19 @@ async fn offer(
         let mut waits = Vec::new();
         let mut lines = BufReader::new(reader).lines();
         while let Some(answer) = lines.next_line().await? {
-            let sent = sent_at.lock().expect("nobody panics holding it").pop_front();
+            let sent = sent_at.lock().expect("no panic while locked").pop_front();
             count(counts, answer.starts_with("ok "));
             if let Some(sent) = sent.filter(|_| answer.starts_with("ok ") && !over.load(Relaxed)) {
                 waits.push(sent.elapsed());
             }
         }
-        counts.waits.lock().expect("nobody panics holding it").extend(waits);
+        counts.waits.lock().expect("no panic while locked").extend(waits);
         Ok::<_, std::io::Error>(())
     };
     tokio::try_join!(sending, answers).map(drop)
 }
 
-/// One request after the other on a kept connection.
+/// Sends one request after the other on one connection.
 async fn http(address: SocketAddr, until: Instant, counts: &Counts) -> std::io::Result<()> {
     let mut stream = BufReader::new(TcpStream::connect(address).await?);
     stream.get_ref().set_nodelay(true)?;
@@ -303,11 +303,11 @@ async fn http(address: SocketAddr, until: Instant, counts: &Counts) -> std::io::
         count(counts, accepted);
         waits.push(sent.elapsed());
     }
-    counts.waits.lock().expect("nobody panics holding it").extend(waits);
+    counts.waits.lock().expect("no panic while locked").extend(waits);
     Ok(())
 }
 
-/// Every quarter of a second many connections, a reading each.
+/// Opens [`BURST`] connections with one reading each, then pauses for 250 ms.
 async fn bursts(address: SocketAddr, until: Instant, counts: &Arc<Counts>) -> std::io::Result<()> {
     while Instant::now() < until {
         let mut burst = JoinSet::new();
@@ -318,7 +318,7 @@ async fn bursts(address: SocketAddr, until: Instant, counts: &Arc<Counts>) -> st
                 let receipted = timeout(Duration::from_secs(10), one(address)).await;
                 let receipted = matches!(receipted, Ok(Ok(true)));
                 count(&counts, receipted);
-                counts.waits.lock().expect("nobody panics holding it").push(begun.elapsed());
+                counts.waits.lock().expect("no panic while locked").push(begun.elapsed());
             });
         }
         while burst.join_next().await.is_some() {}

@@ -28,11 +28,8 @@ fn refused(result: Result<Caller, Refusal>) -> String {
 fn only_known_tokens_are_accepted() {
     let access = access(&format!("# senders\nroof {}  # since May\n", hash("s3cret"))).unwrap();
     assert_eq!(access.caller(&peer(None), Some("s3cret")).unwrap().name(), "roof");
-    assert_eq!(
-        refused(access.caller(&peer(None), Some("guess"))),
-        "a token is needed: this one is not known"
-    );
-    assert_eq!(refused(access.caller(&peer(None), None)), "a token is needed: there is none");
+    assert_eq!(refused(access.caller(&peer(None), Some("guess"))), "not authenticated: unknown token");
+    assert_eq!(refused(access.caller(&peer(None), None)), "not authenticated: no token");
     assert_eq!(Access::open().caller(&peer(None), None).unwrap().name(), "anonymous");
 }
 
@@ -44,7 +41,7 @@ fn a_certificate_allows_readings_of_its_own_device_only() {
     caller.admit(["d1", "d1"].into_iter()).unwrap();
     assert_eq!(
         caller.admit(["d1", "d2"].into_iter()).unwrap_err().to_string(),
-        "record 1: device: \"d2\" is not the certificate's own \"d1\""
+        "record 1: device: \"d2\" is not the certificate's device \"d1\""
     );
 }
 
@@ -55,7 +52,7 @@ fn the_rate_limit_is_per_token_and_answers_when_to_retry() {
     // The burst is as large as the largest request.
     caller.admit(["d"; 10].into_iter()).unwrap();
     let refusal = caller.admit(["d"; 10].into_iter()).unwrap_err();
-    assert_eq!(refusal.to_string(), "over the rate limit of 5 records a second");
+    assert_eq!(refusal.to_string(), "rate limit of 5 records per second exceeded");
     let wait = refusal.retry_after().unwrap();
     assert!(wait > Duration::from_secs(1) && wait <= Duration::from_secs(2), "{wait:?}");
     // All connections with the same token share the limit.
@@ -78,7 +75,7 @@ fn a_changed_token_file_is_reloaded_and_an_invalid_one_is_not() {
     assert!(access.caller(&peer(None), Some("old")).is_err());
     assert_eq!(
         access.refresh_caller(&mut long_lived).unwrap_err().to_string(),
-        "a token is needed: this one is not known any more"
+        "not authenticated: the token was removed"
     );
 }
 

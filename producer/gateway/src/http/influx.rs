@@ -1,5 +1,5 @@
-//! The part of InfluxDB's API that writers need: `/api/v2/write`, `/write`, `/ping`, `/health` and
-//! the `CREATE DATABASE` that old writers begin with.
+//! The endpoints of InfluxDB's API that writers use: `/api/v2/write`, `/write`, `/ping`, `/health`, and `/query` for the
+//! `CREATE DATABASE` that version 1 writers send first.
 
 use std::sync::Arc;
 
@@ -17,56 +17,55 @@ use serde_json::json;
 use super::{
     body,
     request::{caller_of, trace_of},
-    response::Receipted,
+    response::ConfirmedRecords,
 };
 use crate::{
     auth::Peer,
+    context::GatewayContext,
     influx::Precision,
     ingest::Sender,
-    parts::Parts,
     refusal::{Refusal, quoted},
 };
 
-/// What both versions of the API may say in the query; databases, buckets and the like are taken and
-/// mean nothing here.
+/// The query parameters of a write in both versions of the API. Others, such as `db` and `bucket`, are ignored.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct WriteQuery {
     precision: Option<String>,
-    /// Version 1 carries its password here.
+    /// The password in version 1.
     p: Option<String>,
 }
 
-/// Readings in line protocol: 204 once all of them are safe.
+/// Publishes readings in line protocol. 204 after the broker has confirmed all of them.
 pub(super) async fn write(
-    State(parts): State<Arc<Parts>>,
+    State(gateway): State<Arc<GatewayContext>>,
     Query(query): Query<WriteQuery>,
     request: Request,
 ) -> Response<Body> {
-    match take(&parts, &query, request).await {
+    match ingest(&gateway, &query, request).await {
         Ok(records) => {
             let mut response = StatusCode::NO_CONTENT.into_response();
-            response.extensions_mut().insert(Receipted(records));
+            response.extensions_mut().insert(ConfirmedRecords(records));
             response
         }
         Err(refusal) => refuse(refusal),
     }
 }
 
-async fn take(parts: &Parts, query: &WriteQuery, request: Request) -> Result<usize, Refusal> {
+async fn ingest(gateway: &GatewayContext, query: &WriteQuery, request: Request) -> Result<usize, Refusal> {
     let (head, body) = request.into_parts();
     let peer = head.extensions.get::<Peer>();
-    let caller = caller_of(parts, peer, &head.headers, query.p.as_deref())?;
+    let caller = caller_of(gateway, peer, &head.headers, query.p.as_deref())?;
     let Some(precision) = Precision::parse(query.precision.as_deref()) else {
         let given = quoted(query.precision.as_deref().unwrap_or_default());
-        let problem = format!("{given} is none of ns, us, ms, s, m and h");
+        let problem = format!("{given} is unknown, expected ns, us, ms, s, m or h");
         return Err(Refusal::Field { field: "precision", problem });
     };
-    let body = body::read(body, &head.headers, parts, parts.limits.max_body).await?;
+    let body = body::read(body, &head.headers, gateway, gateway.limits.max_body).await?;
     let sender = Sender { caller, idempotency_key: None, trace: trace_of(&head) };
-    parts.ingest.lines(precision, body, sender).await.map(|receipts| receipts.ids.len())
+    gateway.ingest.ingest_line_protocol(precision, body, sender).await.map(|receipts| receipts.ids.len())
 }
 
-/// A refusal in the words of both versions: `message` for one, `error` for the other.
+/// A refusal in the format of both versions: version 2 reads `message`, version 1 reads `error`.
 fn refuse(refusal: Refusal) -> Response<Body> {
     let code = match refusal.status() {
         401 => "unauthorized",
@@ -77,7 +76,7 @@ fn refuse(refusal: Refusal) -> Response<Body> {
         _ => "invalid",
     };
     let message = refusal.to_string();
-    // 422 is none of InfluxDB's: a writer gives a batch up at a 400 and keeps it otherwise.
+    // InfluxDB does not use 422: writers drop a batch after a 400 and retry it after other codes.
     let status = if refusal.status() == 422 { 400 } else { refusal.status() };
     let body = json!({ "code": code, "message": message, "error": message });
     let mut response = refusal.into_response();
@@ -88,10 +87,10 @@ fn refuse(refusal: Refusal) -> Response<Body> {
     response
 }
 
-/// What writers look for before they write.
+/// Writers call it before they write.
 pub(super) async fn ping() -> impl IntoResponse {
     let mut headers = HeaderMap::new();
-    // Writers choose their dialect by it; 2.x takes both.
+    // Writers choose the API version by this header; 2.x has both.
     headers.insert("x-influxdb-version", HeaderValue::from_static("2.7.0-garenne"));
     headers.insert("x-influxdb-build", HeaderValue::from_static("Garenne"));
     (StatusCode::NO_CONTENT, headers)
@@ -106,23 +105,23 @@ pub(super) async fn health() -> impl IntoResponse {
     }))
 }
 
-/// The largest statement.
-const LARGEST_STATEMENT: Size = Size::kib(16);
+/// Largest statement.
+const MAX_STATEMENT: Size = Size::kib(16);
 
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Statement {
     q: Option<String>,
-    /// Version 1 carries its password here.
+    /// The password in version 1.
     p: Option<String>,
 }
 
-/// There are no databases here to create, so that creating one is done.
+/// Answers `CREATE DATABASE` with success, since there is no database to create, and refuses other statements.
 pub(super) async fn query(
-    State(parts): State<Arc<Parts>>,
+    State(gateway): State<Arc<GatewayContext>>,
     Query(in_url): Query<Statement>,
     request: Request,
 ) -> Response<Body> {
-    let statement = match statement(&parts, in_url, request).await {
+    let statement = match statement(&gateway, in_url, request).await {
         Ok(statement) => statement,
         Err(refusal) => return refuse(refusal),
     };
@@ -130,17 +129,17 @@ pub(super) async fn query(
     if (words.next().as_deref(), words.next().as_deref()) == (Some("CREATE"), Some("DATABASE")) {
         return Json(json!({ "results": [{ "statement_id": 0 }] })).into_response();
     }
-    let error = "only CREATE DATABASE is understood: this is a gateway and holds no data";
+    let error = "only CREATE DATABASE is supported: the gateway stores no data";
     (StatusCode::BAD_REQUEST, Json(json!({ "error": error }))).into_response()
 }
 
-async fn statement(parts: &Parts, in_url: Statement, request: Request) -> Result<String, Refusal> {
+async fn statement(gateway: &GatewayContext, in_url: Statement, request: Request) -> Result<String, Refusal> {
     let (head, body) = request.into_parts();
-    caller_of(parts, head.extensions.get::<Peer>(), &head.headers, in_url.p.as_deref())?;
+    caller_of(gateway, head.extensions.get::<Peer>(), &head.headers, in_url.p.as_deref())?;
     if let Some(statement) = in_url.q {
         return Ok(statement);
     }
-    let body = body::read(body, &head.headers, parts, LARGEST_STATEMENT).await?;
-    let (body, _memory) = body.small(LARGEST_STATEMENT)?;
+    let body = body::read(body, &head.headers, gateway, MAX_STATEMENT).await?;
+    let (body, _memory) = body.small(MAX_STATEMENT)?;
     Ok(serde_urlencoded::from_bytes::<Statement>(&body).ok().and_then(|form| form.q).unwrap_or_default())
 }

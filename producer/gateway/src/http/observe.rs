@@ -10,12 +10,12 @@ use axum::{
 };
 use garenne_common::telemetry::traces::{Begun, Span, SpanKind};
 
-use super::{request::trace, response::Receipted};
-use crate::{audit::audit, auth::Peer, parts::Parts, problem::RefusalCode};
+use super::{request::trace, response::ConfirmedRecords};
+use crate::{audit::audit, auth::Peer, context::GatewayContext, problem::RefusalCode};
 
-/// Counts every answer, those of the router itself included, and leaves a line for each refusal.
+/// Counts every response, including those of the router, and writes refusals to the audit log.
 pub(super) async fn observe(
-    State(parts): State<Arc<Parts>>,
+    State(gateway): State<Arc<GatewayContext>>,
     mut request: Request,
     next: Next,
 ) -> Response<Body> {
@@ -26,17 +26,19 @@ pub(super) async fn observe(
     let peer = request.extensions().get::<Peer>().cloned();
     let sent = trace(request.headers());
     let Begun { context, mut span } = match request.method() {
-        &Method::POST => parts.traces.begin(sent.as_ref(), SpanKind::Server, |span| describe(span, &request)),
+        &Method::POST => {
+            gateway.traces.begin(sent.as_ref(), SpanKind::Server, |span| describe(span, &request))
+        }
         _ => Begun { context: sent, span: None },
     };
     if let Some(context) = &context {
         request.extensions_mut().insert(context.clone());
     }
     let response = next.run(request).await;
-    let records = response.extensions().get::<Receipted>().map_or(0, |receipted| receipted.0);
-    parts.instruments.answered(protocol, response.status().as_str(), records);
+    let records = response.extensions().get::<ConfirmedRecords>().map_or(0, |confirmed| confirmed.0);
+    gateway.instruments.answered(protocol, response.status().as_str(), records);
     if let (Some(RefusalCode(code)), Some(peer)) = (response.extensions().get(), peer) {
-        // Its body may be unread: the answer must reach the sender all the same.
+        // The body may be unread: the connection lingers at its end, so that the sender gets the response.
         peer.refused().store(true, Ordering::Relaxed);
         audit(&peer, protocol, code, context.as_ref());
         if let Some(span) = &mut span {
@@ -54,7 +56,7 @@ pub(super) async fn observe(
     response
 }
 
-/// What the span of a request says of it.
+/// Sets the attributes of a request's span.
 fn describe(span: &mut Span, request: &Request) {
     let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
     span.name(format!("{} {route}", request.method()).trim_end().to_owned());

@@ -8,20 +8,20 @@ use garenne_protocol::task::{ContentType, Envelope, TraceContext};
 
 use crate::{
     auth::{Caller, Peer},
+    context::GatewayContext,
     ingest::TaskOptions,
-    parts::Parts,
     refusal::{Refusal, quoted},
 };
 
-/// Who sent a request. The token is a bearer's, InfluxDB's `Token`, or a password of either API's
-/// version 1, in the header or in the query.
+/// Authenticates a request. The token is the credential of the schemes `Bearer` and `Token`, the password of `Basic`, or the
+/// `password` of the query.
 pub(super) fn caller_of(
-    parts: &Parts,
+    gateway: &GatewayContext,
     peer: Option<&Peer>,
     headers: &HeaderMap,
     password: Option<&str>,
 ) -> Result<Caller, Refusal> {
-    let peer = peer.ok_or(Refusal::Unauthorized("the peer is not known"))?;
+    let peer = peer.ok_or(Refusal::Unauthorized("unknown peer"))?;
     let given = text(headers, "authorization")?.and_then(|value| value.split_once(' '));
     let basic;
     let token = match given {
@@ -36,28 +36,31 @@ pub(super) fn caller_of(
         }
         _ => password,
     };
-    parts.access.caller(peer, token)
+    gateway.access.caller(peer, token)
 }
 
-/// A header as text; one that is not UTF-8 is the sender's mistake.
+/// A header as text.
+///
+/// # Errors
+/// It has characters that are not visible ASCII.
 pub(super) fn text<'h>(headers: &'h HeaderMap, name: &'static str) -> Result<Option<&'h str>, Refusal> {
     headers
         .get(name)
         .map(|value| {
             value
                 .to_str()
-                .map_err(|_| Refusal::Field { field: name, problem: "it is not visible ASCII".to_owned() })
+                .map_err(|_| Refusal::Field { field: name, problem: "expected visible ASCII".to_owned() })
         })
         .transpose()
 }
 
-/// The trace that the sender is in.
+/// The sender's trace context.
 pub(super) fn trace(headers: &HeaderMap) -> Option<TraceContext> {
     let parent = headers.get("traceparent")?.to_str().ok()?;
     TraceContext::parse(parent, headers.get("tracestate").and_then(|state| state.to_str().ok()))
 }
 
-/// The trace that a request's tasks go on with.
+/// The trace context that a request's tasks continue.
 pub(super) fn trace_of(head: &request::Parts) -> Option<TraceContext> {
     head.extensions.get().cloned()
 }
@@ -103,7 +106,7 @@ fn milliseconds(headers: &HeaderMap, name: &'static str) -> Result<Option<Durati
             parsed.map(|ms| Duration::from_millis(ms.unsigned_abs())).ok_or_else(|| Refusal::Field {
                 field: name,
                 problem: format!(
-                    "{} is no whole number of milliseconds from 0 to {}",
+                    "{} is not a whole number of milliseconds from 0 to {}",
                     quoted(value),
                     Envelope::MAX_MS
                 ),

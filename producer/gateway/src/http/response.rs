@@ -9,36 +9,37 @@ use serde::Serialize;
 
 use crate::{memory::Reservation, payload::Receipts};
 
-/// What a 202 says.
+/// The body of a 202.
 #[derive(Debug, Serialize)]
 struct Accepted<'a> {
     accepted: usize,
     ids: Vec<&'a str>,
 }
 
-/// The answer's bytes own the reservation: it ends when they are written or the connection is gone.
-struct Reserved {
+/// Response bytes that own their memory reservation, which ends when they are written or the connection is closed.
+struct ReservedBytes {
     bytes: Vec<u8>,
     _memory: Reservation,
 }
 
-impl AsRef<[u8]> for Reserved {
+impl AsRef<[u8]> for ReservedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
+/// 202 with the task ids.
 pub(super) fn accepted(Receipts { ids, mut memory }: Receipts) -> Response<Body> {
     let body = Accepted { accepted: ids.len(), ids: ids.iter().map(TaskId::as_str).collect() };
     let bytes = serde_json::to_vec(&body).expect("ids are plain JSON");
     memory.shrink_to(bytes.capacity());
-    let mut response = Response::new(Body::from(Bytes::from_owner(Reserved { bytes, _memory: memory })));
+    let mut response = Response::new(Body::from(Bytes::from_owner(ReservedBytes { bytes, _memory: memory })));
     *response.status_mut() = StatusCode::ACCEPTED;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response.extensions_mut().insert(Receipted(ids.len()));
+    response.extensions_mut().insert(ConfirmedRecords(ids.len()));
     response
 }
 
-/// How many records a response receipts, for the counters.
+/// The number of records that a response confirms, for the metrics.
 #[derive(Clone, Copy)]
-pub(super) struct Receipted(pub(super) usize);
+pub(super) struct ConfirmedRecords(pub(super) usize);

@@ -1,8 +1,8 @@
-//! An elastic pool of workers that take turns at connections.
+//! An elastic pool of workers that poll connections.
 //!
-//! A worker polls a connection until it would have to wait and then lets go of it: whatever the
-//! connection waits for (bytes, a confirm, a deadline) puts it back into the pool's queue. So an idle
-//! connection holds no worker, and neither does one that waits for the broker.
+//! A worker polls a connection until it is pending and then takes the next one. The waker of a connection (bytes, a
+//! confirm, a timer) puts it back into the pool's queue. So a connection that is idle or waits for the broker occupies no
+//! worker.
 
 use std::{
     pin::Pin,
@@ -25,13 +25,13 @@ use crate::{connection::Connection, instruments::Instruments, limits::Limits};
 
 const NAME: &str = "worker-pool";
 
-/// How long a worker over the minimum stays without work.
-const IDLE: Duration = Duration::from_secs(10);
+/// How long a worker above the minimum stays without work.
+const WORKER_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) struct WorkerPool {
-    pool: Pool<Turn, ()>,
-    places: Arc<Semaphore>,
-    /// Turns that wait for a worker.
+    pool: Pool<PollConnection, ()>,
+    permits: Arc<Semaphore>,
+    /// Connections that wait for a worker.
     waiting: Arc<AtomicUsize>,
     max_waiting: usize,
     sessions: TaskTracker,
@@ -40,21 +40,21 @@ pub(super) struct WorkerPool {
 
 impl WorkerPool {
     /// # Errors
-    /// Sizes that cannot work together.
+    /// The limits contradict each other.
     pub(super) fn start(limits: &Limits, instruments: &Instruments) -> Result<Self, ConfigError> {
         let config = PoolConfig {
             name: "gateway".to_owned(),
-            // Each connection waits or runs at most once, so that a wake-up is never refused.
+            // Each connection is queued at most once, so that a wake-up always finds room.
             queue: limits.max_connections.max(limits.workers.max),
             workers: limits.workers.min..=limits.workers.max,
-            idle_timeout: IDLE,
+            idle_timeout: WORKER_IDLE_TIMEOUT,
             default_deadline: Duration::from_secs(3600),
             grace: Duration::from_secs(1),
         };
         let pool = Pool::start(config, tokio::runtime::Handle::current())?;
         Ok(Self {
             pool,
-            places: Arc::new(Semaphore::new(limits.max_connections)),
+            permits: Arc::new(Semaphore::new(limits.max_connections)),
             waiting: Arc::default(),
             max_waiting: limits.max_waiting,
             sessions: TaskTracker::new(),
@@ -69,21 +69,21 @@ impl Server for WorkerPool {
     }
 
     fn offer(&self, connection: Connection) -> Result<(), Connection> {
-        // A queue this long is overload: a new connection would only make everybody slower.
+        // The workers are overloaded: another connection would slow down all others.
         if self.waiting.load(Ordering::Relaxed) >= self.max_waiting {
             return Err(connection);
         }
-        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else { return Err(connection) };
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else { return Err(connection) };
         self.active.inc();
         let session = Arc::new(Session {
-            // Turns are short and bounded by what is there to read; tokio's own budget counts for
-            // the worker, who would never see it renewed.
+            // Without tokio's cooperative budget, which is per task: a pool worker is one task and would never get a new
+            // budget. A poll is bounded by the bytes that are available.
             future: Mutex::new(Some(Box::pin(tokio::task::unconstrained(connection.serve())))),
-            state: AtomicU8::new(IDLE_STATE),
+            state: AtomicU8::new(IDLE),
             pool: self.pool.clone(),
             waiting: Arc::clone(&self.waiting),
-            _place: place,
-            _counted: Counted(self.active.clone()),
+            _permit: permit,
+            _active: ActiveGuard(self.active.clone()),
             _tracked: self.sessions.token(),
         });
         session.wake();
@@ -98,29 +98,30 @@ impl Server for WorkerPool {
     }
 }
 
-/// Nothing to do.
-const IDLE_STATE: u8 = 0;
+/// Waits for its waker.
+const IDLE: u8 = 0;
 /// In the pool's queue.
 const QUEUED: u8 = 1;
-/// A worker is at it.
+/// A worker polls it.
 const RUNNING: u8 = 2;
-/// A worker is at it, and something more happened meanwhile.
+/// A worker polls it, and it was woken meanwhile: it is queued again after the poll.
 const WOKEN: u8 = 3;
 
-/// A connection between two turns.
+/// A connection and its state.
 struct Session {
     future: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
     state: AtomicU8,
-    pool: Pool<Turn, ()>,
+    pool: Pool<PollConnection, ()>,
     waiting: Arc<AtomicUsize>,
-    _place: OwnedSemaphorePermit,
-    _counted: Counted,
+    _permit: OwnedSemaphorePermit,
+    _active: ActiveGuard,
     _tracked: TaskTrackerToken,
 }
 
-struct Counted(IntGauge);
+/// Decrements the gauge when dropped.
+struct ActiveGuard(IntGauge);
 
-impl Drop for Counted {
+impl Drop for ActiveGuard {
     fn drop(&mut self) {
         self.0.dec();
     }
@@ -130,8 +131,8 @@ impl Session {
     fn submit(self: Arc<Self>) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let pool = self.pool.clone();
-        if pool.submit_detached(Spec::short("connection"), Turn(self), ()).is_err() {
-            // Only a pool that is closing refuses; the connection is dropped with its turn.
+        if pool.submit_detached(Spec::short("connection"), PollConnection(self), ()).is_err() {
+            // Only a closing pool refuses. The connection is dropped with the task.
             tracing::debug!("connection dropped: the pool is closing");
         }
     }
@@ -140,20 +141,20 @@ impl Session {
 impl Wake for Session {
     fn wake(self: Arc<Self>) {
         let next = |state| match state {
-            IDLE_STATE => Some(QUEUED),
+            IDLE => Some(QUEUED),
             RUNNING => Some(WOKEN),
             _ => None,
         };
-        if self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, next) == Ok(IDLE_STATE) {
+        if self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, next) == Ok(IDLE) {
             self.submit();
         }
     }
 }
 
-/// One turn of a worker at a connection.
-struct Turn(Arc<Session>);
+/// Polls a connection once.
+struct PollConnection(Arc<Session>);
 
-impl Task for Turn {
+impl Task for PollConnection {
     type Output = ();
 
     async fn run(self, _cx: TaskContext) {
@@ -163,7 +164,7 @@ impl Task for Turn {
         let waker = Waker::from(Arc::clone(&session));
         let ended = {
             let mut slot = session.future.lock().unwrap_or_else(PoisonError::into_inner);
-            // Taken out while it is polled: one that panics is gone and not polled again.
+            // Taken out for the poll: a future that panicked must not be polled again.
             match slot.take() {
                 None => true,
                 Some(mut future) => match future.as_mut().poll(&mut Context::from_waker(&waker)) {
@@ -178,7 +179,7 @@ impl Task for Turn {
         if ended {
             return;
         }
-        let idle = session.state.compare_exchange(RUNNING, IDLE_STATE, Ordering::AcqRel, Ordering::Acquire);
+        let idle = session.state.compare_exchange(RUNNING, IDLE, Ordering::AcqRel, Ordering::Acquire);
         if idle.is_err() {
             session.state.store(QUEUED, Ordering::Release);
             session.submit();

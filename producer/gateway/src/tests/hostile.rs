@@ -1,4 +1,4 @@
-//! Senders that want to take memory, time or places.
+//! Senders that try to exhaust memory, time or connections.
 
 use std::{io::Write, net::SocketAddr};
 
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{auth::Peer, tcp};
 
-/// Looks until it holds; what it waits for is work of the gateway that nobody is told of.
+/// Polls until `holds`, for work of the gateway that has no event.
 async fn until(what: &str, holds: impl Fn() -> bool) {
     let looking = async {
         while !holds() {
@@ -30,10 +30,10 @@ async fn with_tokens(limits: Limits) -> (Running, tempfile::TempDir) {
 
 impl Running {
     fn reserved(&self) -> usize {
-        self.parts.budget.used()
+        self.context.budget.used()
     }
 
-    /// Sends bytes as they are.
+    /// Opens a connection and sends these bytes.
     async fn raw(&self, sent: &[u8]) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         stream.write_all(sent).await.unwrap();
@@ -41,7 +41,7 @@ impl Running {
     }
 }
 
-/// All that the gateway says until it closes.
+/// Everything that the gateway sends until it closes the connection.
 async fn all(stream: &mut TcpStream) -> String {
     let mut got = Vec::new();
     tokio::time::timeout(Duration::from_secs(30), stream.read_to_end(&mut got))
@@ -62,42 +62,42 @@ fn head(path: &str, headers: &str) -> String {
 }
 
 #[tokio::test]
-async fn no_route_reads_a_body_before_the_sender_is_known() {
+async fn no_route_reads_a_body_before_authentication() {
     let (gateway, _folder) = with_tokens(Limits::default()).await;
     for path in ["/v1/readings", "/v1/tasks/bench.noop", "/api/v2/write", "/write", "/query"] {
-        // Announced and not sent: the answer does not wait for it.
+        // The body is announced and not sent: the answer does not wait for it.
         let mut stream = gateway.raw(head(path, "content-length: 4000000\r\n").as_bytes()).await;
         let mut status = [0; 12];
         stream.read_exact(&mut status).await.unwrap();
         assert_eq!(&status, b"HTTP/1.1 401", "{path}");
-        // Sent to the end: the answer is not lost in a reset.
+        // The body is sent: the answer is not lost by a reset.
         let mut stream = gateway.raw(head(path, "content-length: 1000000\r\n").as_bytes()).await;
         stream.write_all(&vec![b' '; 1_000_000]).await.unwrap();
         assert!(all(&mut stream).await.starts_with("HTTP/1.1 401"), "{path}");
     }
     assert_eq!(gateway.reserved(), 0);
     let ping = reqwest::get(format!("http://{}/ping", gateway.address)).await.unwrap();
-    assert_eq!(ping.status(), 204, "nobody has to be known to ask whether it lives");
+    assert_eq!(ping.status(), 204, "no authentication for /ping");
 }
 
 #[tokio::test]
-async fn a_body_in_chunks_of_a_byte_costs_its_bytes_until_its_sender_is_gone() {
-    let gateway = start(MemoryOutlet::new(), Limits::default()).await;
+async fn a_body_in_one_byte_chunks_reserves_its_bytes_until_the_sender_disconnects() {
+    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
     let mut senders = Vec::new();
     for path in ["/v1/readings", "/v1/tasks/bench.noop", "/api/v2/write", "/query"] {
         let chunks = "1\r\nx\r\n".repeat(5000);
         let sent = head(path, "transfer-encoding: chunked\r\n") + &chunks;
         senders.push(gateway.raw(sent.as_bytes()).await);
     }
-    until("all of it is read", || gateway.reserved() >= 4 * 5000).await;
+    until("all bytes are read", || gateway.reserved() >= 4 * 5000).await;
     assert!(gateway.reserved() <= 4 * 16 * 1024, "{} bytes for 20,000", gateway.reserved());
     drop(senders);
-    until("all of it is released", || gateway.reserved() == 0).await;
+    until("all memory is released", || gateway.reserved() == 0).await;
 }
 
 #[tokio::test]
-async fn a_statement_has_its_own_limit() {
-    let gateway = start(MemoryOutlet::new(), Limits::default()).await;
+async fn an_influx_statement_has_a_limit_of_its_own() {
+    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
     let url = format!("http://{}/query", gateway.address);
     let post =
         async |body: String| reqwest::Client::new().post(&url).body(body).send().await.unwrap().status();
@@ -106,10 +106,10 @@ async fn a_statement_has_its_own_limit() {
 }
 
 #[tokio::test]
-async fn tasks_hold_memory_until_their_confirm_also_when_their_sender_is_gone() {
-    let outlet = MemoryOutlet::gated();
+async fn tasks_reserve_memory_until_their_confirm_even_if_the_sender_disconnects() {
+    let publisher = MemoryPublisher::gated();
     let limits = Limits { memory_budget: Size::mib(1), ..Limits::default() };
-    let gateway = start(outlet.clone(), limits).await;
+    let gateway = start(publisher.clone(), limits).await;
     let many = format!("[{}]", vec![READING; 100].join(","));
     let request = head("/v1/readings", &format!("content-length: {}\r\n", many.len())) + &many;
     let mut waiting = 0;
@@ -117,12 +117,12 @@ async fn tasks_hold_memory_until_their_confirm_also_when_their_sender_is_gone() 
     let refused = loop {
         let mut sender = gateway.raw(request.as_bytes()).await;
         tokio::select! {
-            () = outlet.waiting(waiting + 1) => (),
+            () = publisher.received(waiting + 1) => (),
             answer = all(&mut sender) => break answer,
         }
         waiting += 1;
         senders.push(sender);
-        assert!(waiting < 100, "no end of it");
+        assert!(waiting < 100, "the budget is never used up");
     };
     assert!(waiting > 1, "{waiting}");
     assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("\r\nretry-after: 1\r\n"), "{refused}");
@@ -130,7 +130,7 @@ async fn tasks_hold_memory_until_their_confirm_also_when_their_sender_is_gone() 
     let held = gateway.reserved();
     assert!((waiting * 100 * READING.len()..=1 << 20).contains(&held), "{held}");
 
-    // Lines are told the same, and single readings are still taken.
+    // Lines get the same answer, and single readings are still accepted.
     let mut lines = gateway.lines().await;
     lines.write_all(format!("{many}\n").as_bytes()).await.unwrap();
     assert_eq!(
@@ -138,25 +138,25 @@ async fn tasks_hold_memory_until_their_confirm_also_when_their_sender_is_gone() 
         "error busy the memory for requests is in use (gateway.memory_budget 1MiB)"
     );
     lines.write_all(format!("{READING}\n").as_bytes()).await.unwrap();
-    outlet.waiting(waiting + 1).await;
+    publisher.received(waiting + 1).await;
 
     let with_line = gateway.reserved();
     drop(senders);
-    // Something that the gateway does after it has seen the senders go.
+    // The gauge changes after the gateway has noticed the disconnects.
     let active = r#"garenne_gateway_connections{server="connection-pool",state="active"} 1"#;
-    until("only the lines are left", || gateway.metrics.encode().contains(active)).await;
-    assert_eq!(gateway.reserved(), with_line, "what is on its way to the broker is held");
-    outlet.confirm(waiting + 1);
+    until("only the line connection is open", || gateway.metrics.encode().contains(active)).await;
+    assert_eq!(gateway.reserved(), with_line, "unconfirmed tasks stay reserved");
+    publisher.confirm(waiting + 1);
     assert!(line(&mut lines).await.starts_with("ok "));
     drop(lines);
-    until("all of it is released", || gateway.reserved() == 0).await;
-    assert_eq!(outlet.tasks().len(), waiting * 100 + 1);
+    until("all memory is released", || gateway.reserved() == 0).await;
+    assert_eq!(publisher.tasks().len(), waiting * 100 + 1);
 }
 
 #[tokio::test]
-async fn bombs_are_refused_and_leave_nothing_reserved() {
-    let outlet = MemoryOutlet::gated();
-    let gateway = start(outlet.clone(), Limits::default()).await;
+async fn decompression_bombs_are_refused_and_release_their_memory() {
+    let publisher = MemoryPublisher::gated();
+    let gateway = start(publisher.clone(), Limits::default()).await;
     let post = async |body: Vec<u8>| {
         let request = reqwest::Client::new().post(format!("http://{}/v1/readings", gateway.address));
         let request =
@@ -165,7 +165,7 @@ async fn bombs_are_refused_and_leave_nothing_reserved() {
     };
     let inflated = post(gzip(&vec![b' '; 16 << 20])).await;
     assert_eq!(inflated.status(), 413);
-    // A field name of 4 MB is neither compared nor quoted.
+    // A field name of 4 MB is neither compared with known names nor quoted.
     let name = format!(r#"[{{"n":"a","v":1,"{}_":1}}]"#, "x".repeat(4 << 20).split_off(100));
     let refused = post(gzip(name.as_bytes())).await;
     let status = refused.status();
@@ -174,27 +174,27 @@ async fn bombs_are_refused_and_leave_nothing_reserved() {
     assert!(problem.to_string().len() < 500, "{problem}");
     assert_eq!(gateway.reserved(), 0);
 
-    // Few bytes that become 10,000 tasks each: what waits for confirms stays within the budget.
+    // Small bodies that become 10,000 tasks each: unconfirmed tasks stay within the budget.
     let pack = format!(r#"[{{"bn":"a","v":1}}{}]"#, r#",{"v":1}"#.repeat(9_999));
     let pack = gzip(pack.as_bytes());
     assert!(pack.len() < 25_000);
     let posts: Vec<_> = (0..6).map(|_| post(pack.clone())).collect();
     let watching = async {
-        outlet.waiting(1).await;
+        publisher.received(1).await;
         let peak = gateway.reserved();
         assert!(peak <= Limits::default().memory_budget.bytes(), "{peak}");
-        outlet.confirm(6);
+        publisher.confirm(6);
     };
     let (answers, ()) = tokio::join!(futures_util::future::join_all(posts), watching);
     let accepted = answers.iter().filter(|answer| answer.status() == 202).count();
     let refused = answers.iter().filter(|answer| answer.status() == 503).count();
     assert!(accepted > 0 && accepted + refused == 6, "{accepted} accepted, {refused} refused");
     drop(answers);
-    until("all of it is released", || gateway.reserved() == 0).await;
+    until("all memory is released", || gateway.reserved() == 0).await;
 }
 
 #[tokio::test]
-async fn who_does_not_authenticate_in_time_is_closed_whatever_it_says() {
+async fn a_connection_without_authentication_is_closed_after_the_timeout() {
     let limits = Limits { auth_timeout: Duration::from_millis(400), ..Limits::default() };
     let (gateway, _folder) = with_tokens(limits).await;
     let mut known = gateway.lines().await;
@@ -223,37 +223,37 @@ async fn who_does_not_authenticate_in_time_is_closed_whatever_it_says() {
         };
         let mut got = Vec::new();
         tokio::select! {
-            // Reset, where something was still on its way.
+            // The result may be a reset, if bytes were in flight.
             _ = tokio::time::timeout(Duration::from_secs(30), reader.read_to_end(&mut got)) => {}
             () = going_on => unreachable!(),
         }
     }
     known.write_all(format!("{READING}\n").as_bytes()).await.unwrap();
-    assert!(line(&mut known).await.starts_with("ok "), "who is known stays");
+    assert!(line(&mut known).await.starts_with("ok "), "an authenticated connection stays open");
     drop(known);
     let active = r#"garenne_gateway_connections{server="connection-pool",state="active"} 0"#;
-    until("every place is free", || gateway.metrics.encode().contains(active)).await;
+    until("no connection is active", || gateway.metrics.encode().contains(active)).await;
 }
 
 #[tokio::test]
-async fn a_line_of_a_stranger_is_short() {
+async fn a_line_before_authentication_is_limited_to_4_kib() {
     let (gateway, _folder) = with_tokens(Limits::default()).await;
     let mut stream = gateway.raw(format!("auth {}\n", "x".repeat(5000)).as_bytes()).await;
     assert_eq!(
         all(&mut stream).await,
-        "error unauthorized a token is needed: begin with a line auth TOKEN\n"
+        "error unauthorized not authenticated: the first line must be auth TOKEN\n"
     );
     let mut lines = gateway.lines().await;
     let long = format!("[{}]", vec![READING; 60].join(","));
     lines.write_all(format!("auth s3cret\n{long}\n").as_bytes()).await.unwrap();
     assert_eq!(line(&mut lines).await, "ok roof");
-    assert_eq!(line(&mut lines).await.split(' ').count(), 61, "the limit is another once it is known");
+    assert_eq!(line(&mut lines).await.split(' ').count(), 61, "the limit is higher after authentication");
 }
 
 #[tokio::test]
-async fn one_source_has_only_so_many_connections() {
+async fn connections_of_one_source_are_limited() {
     let limits = Limits { max_connections_per_source: 2, ..Limits::default() };
-    let gateway = start(MemoryOutlet::new(), limits).await;
+    let gateway = start(MemoryPublisher::new(), limits).await;
     let from = async |address: [u8; 4]| {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind(SocketAddr::from((address, 0))).unwrap();
@@ -269,7 +269,7 @@ async fn one_source_has_only_so_many_connections() {
         from([127, 0, 0, 1]).await.1,
         "error busy too many connections from this address (gateway.max_connections_per_source 2)"
     );
-    assert!(from([127, 0, 0, 2]).await.1.starts_with("ok "), "another source has its own places");
+    assert!(from([127, 0, 0, 2]).await.1.starts_with("ok "), "another source has its own limit");
     let (status, problem) = gateway.post("/v1/readings", "application/json", READING).await;
     assert_eq!((status, &problem["code"]), (503, &json!("busy")));
     assert!(gateway.metrics.encode().contains(
@@ -277,18 +277,18 @@ async fn one_source_has_only_so_many_connections() {
     ));
     drop(first);
     let active = r#"garenne_gateway_connections{server="connection-pool",state="active"} 1"#;
-    until("its place is free", || gateway.metrics.encode().contains(active)).await;
+    until("the closed connection is not counted", || gateway.metrics.encode().contains(active)).await;
     assert!(from([127, 0, 0, 1]).await.1.starts_with("ok "));
 }
 
-/// A transport such as TLS may keep what is written until it is flushed.
+/// A transport such as TLS buffers writes until it is flushed.
 #[tokio::test]
-async fn answers_are_flushed_before_more_is_waited_for() {
-    let gateway = start(MemoryOutlet::new(), Limits::default()).await;
+async fn answers_are_flushed_before_the_next_read() {
+    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
     let (sensor, ours) = duplex(64 * 1024);
-    let (parts, stop) = (Arc::clone(&gateway.parts), gateway.stop.clone());
+    let (context, stop) = (Arc::clone(&gateway.context), gateway.stop.clone());
     let peer = Peer::new(SocketAddr::from(([127, 0, 0, 1], 1)));
-    let serving = tokio::spawn(async move { tcp::serve(BufStream::new(ours), &parts, &peer, &stop).await });
+    let serving = tokio::spawn(async move { tcp::serve(BufStream::new(ours), &context, &peer, &stop).await });
     let mut sensor = BufReader::new(sensor);
     for _ in 0..2 {
         sensor.write_all(format!("{READING}\n").as_bytes()).await.unwrap();
@@ -302,8 +302,8 @@ async fn answers_are_flushed_before_more_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_reading_of_the_future_is_refused_by_name_on_every_way() {
-    let gateway = start(MemoryOutlet::new(), Limits::default()).await;
+async fn a_reading_from_the_future_is_refused_on_every_protocol() {
+    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
     let future = READING.replace("2026-11-20T07:30:00Z", "2099-01-01T00:00:00Z");
     let words = "time: 2099-01-01T00:00:00Z is more than 10m ahead of the local clock, ";
     let body = format!("[{READING},{future}]");
@@ -319,12 +319,12 @@ async fn a_reading_of_the_future_is_refused_by_name_on_every_way() {
     assert_eq!(status, 400, "{problem}");
     let message = problem["message"].as_str().unwrap();
     assert!(message.starts_with("record 0: timestamp: 2099-01-01T00:00:00Z is more than 10m"), "{message}");
-    assert!(gateway.outlet.tasks().is_empty());
+    assert!(gateway.publisher.tasks().is_empty());
 }
 
 #[tokio::test]
-async fn what_a_sender_wrote_is_quoted_in_few_characters() {
-    let gateway = start(MemoryOutlet::new(), Limits::default()).await;
+async fn quotes_of_the_request_are_short() {
+    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
     let long = "x".repeat(8000);
     for (path, header) in [
         ("/v1/readings", "content-type"),

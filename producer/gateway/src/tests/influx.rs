@@ -18,8 +18,8 @@ fn gzip(text: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn writers_of_both_versions_write_unchanged() {
-    let gateway = start(MemoryOutlet::new(), Limits::default()).await;
+async fn writers_of_both_api_versions_work() {
+    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
     let ping = reqwest::get(format!("http://{}/ping", gateway.address)).await.unwrap();
     assert_eq!(ping.status(), 204);
     assert!(ping.headers().contains_key("x-influxdb-version"));
@@ -45,29 +45,29 @@ async fn writers_of_both_versions_write_unchanged() {
 }
 
 #[tokio::test]
-async fn refusals_are_in_the_writers_own_words() {
-    let gateway = start(MemoryOutlet::new(), Limits::default()).await;
+async fn refusals_have_the_format_of_influxdb() {
+    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
     let (status, body) = write(&gateway, "/api/v2/write", &[], b"nonsense".to_vec()).await;
     let body: Value = serde_json::from_str(&body).unwrap();
     assert_eq!((status, &body["code"]), (400, &json!("invalid")));
     assert!(body["message"].as_str().unwrap().starts_with("record 0: line: not line protocol"), "{body}");
     let (status, body) = write(&gateway, "/query?q=SELECT%201", &[], vec![]).await;
     assert_eq!(status, 400);
-    assert!(body.contains("only CREATE DATABASE is understood"), "{body}");
-    gateway.outlet.fail(Some(PublishError::InDoubt("the connection ended".into())));
+    assert!(body.contains("only CREATE DATABASE is supported"), "{body}");
+    gateway.publisher.fail(Some(PublishError::InDoubt("the connection ended".into())));
     assert_eq!(write(&gateway, "/write", &[], b"a v=1".to_vec()).await.0, 503);
 }
 
 #[tokio::test]
-async fn a_compressed_body_is_bounded_once_it_is_plain() {
+async fn the_body_limit_applies_after_decompression() {
     let limits = Limits { max_body: Size::kib(16), ..Limits::default() };
-    let gateway = start(MemoryOutlet::new(), limits).await;
+    let gateway = start(MemoryPublisher::new(), limits).await;
     let gzipped = [("content-encoding", "gzip"), ("content-type", "application/json")];
     let bomb = gzip(&" ".repeat(10 * 1024 * 1024));
     assert!(bomb.len() < 16 * 1024);
     let (status, body) = write(&gateway, "/v1/readings", &gzipped, bomb).await;
     assert_eq!(status, 413);
-    assert!(body.contains("decompressed body is over 16KiB"), "{body}");
+    assert!(body.contains("decompressed body is larger than 16KiB"), "{body}");
     let (status, _) = write(&gateway, "/v1/readings", &gzipped, gzip(READING)).await;
     assert_eq!(status, 202);
     let (status, body) = write(&gateway, "/v1/readings", &gzipped, b"plain".to_vec()).await;
@@ -75,5 +75,5 @@ async fn a_compressed_body_is_bounded_once_it_is_plain() {
     assert!(body.contains("not gzip"), "{body}");
     let (status, body) = write(&gateway, "/v1/readings", &[("content-encoding", "br")], vec![]).await;
     assert_eq!(status, 415);
-    assert!(body.contains("gzip and identity are"), "{body}");
+    assert!(body.contains("expected gzip or identity"), "{body}");
 }

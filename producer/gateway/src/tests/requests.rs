@@ -3,8 +3,8 @@
 use super::*;
 
 #[tokio::test]
-async fn every_form_of_readings_becomes_a_task_a_record() {
-    let gateway = start(MemoryOutlet::new(), Limits::default()).await;
+async fn every_format_of_readings_becomes_one_task_per_record() {
+    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
     let (status, answer) = gateway.post("/v1/readings", "application/json", READING).await;
     assert_eq!((status, answer["accepted"].as_u64()), (202, Some(1)));
     let array = format!("[{READING},{}]", READING.replace("21.5", "22"));
@@ -14,7 +14,7 @@ async fn every_form_of_readings_becomes_a_task_a_record() {
     let pack = r#"[{"bn":"urn:dev:ow:1:","bt":1763600000,"n":"temperature","u":"Cel","v":1},{"n":"humidity","u":"%RH","v":50}]"#;
     let (status, answer) = gateway.post("/v1/readings", "application/senml+json", pack).await;
     assert_eq!((status, answer["ids"].as_array().map(Vec::len)), (202, Some(2)));
-    let tasks = gateway.outlet.tasks();
+    let tasks = gateway.publisher.tasks();
     assert_eq!(tasks.len(), 7);
     assert!(tasks.iter().all(|task| task.kind.as_str() == "reading.process"));
     assert_eq!(gateway.bodies()[0], serde_json::from_str::<Value>(READING).unwrap());
@@ -22,21 +22,21 @@ async fn every_form_of_readings_becomes_a_task_a_record() {
 }
 
 #[tokio::test]
-async fn a_repeated_reading_keeps_its_id_and_an_untimed_one_gets_a_time_and_a_new_id() {
-    let gateway = start(MemoryOutlet::new(), Limits::default()).await;
+async fn a_repeated_reading_keeps_its_id_and_a_reading_without_a_time_gets_a_new_one() {
+    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
     let untimed = r#"{"device":"d1","metric":"temperature","value":21.5}"#;
     for body in [READING, READING, untimed, untimed] {
         assert_eq!(gateway.post("/v1/readings", "application/json", body).await.0, 202);
     }
-    let tasks = gateway.outlet.tasks();
+    let tasks = gateway.publisher.tasks();
     assert_eq!(tasks[0].id, tasks[1].id);
     assert_ne!(tasks[2].id, tasks[3].id);
     assert!(gateway.bodies()[2]["time"].is_string());
 }
 
 #[tokio::test]
-async fn an_idempotency_key_decides_the_ids_of_all_records() {
-    let gateway = start(MemoryOutlet::new(), Limits::default()).await;
+async fn the_ids_of_all_records_are_derived_from_the_idempotency_key() {
+    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
     let body = r#"[{"device":"a","metric":"m","value":1},{"device":"b","metric":"m","value":2}]"#;
     let client = reqwest::Client::new();
     for _ in 0..2 {
@@ -44,14 +44,14 @@ async fn an_idempotency_key_decides_the_ids_of_all_records() {
         let request = client.post(url).header("idempotency-key", "k1").body(body);
         assert_eq!(request.send().await.unwrap().status(), 202);
     }
-    let ids: Vec<_> = gateway.outlet.tasks().into_iter().map(|task| task.id).collect();
+    let ids: Vec<_> = gateway.publisher.tasks().into_iter().map(|task| task.id).collect();
     assert_eq!((&ids[0], &ids[1]), (&ids[2], &ids[3]));
     assert_ne!(ids[0], ids[1]);
 }
 
 #[tokio::test]
-async fn a_bad_record_refuses_all_of_them_and_is_named() {
-    let gateway = start(MemoryOutlet::new(), Limits::default()).await;
+async fn an_invalid_record_is_named_and_refuses_the_whole_request() {
+    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
     let body = format!(r#"[{READING},{{"device":"d1","metric":"t","value":1,"unit":"cel"}}]"#);
     let (status, problem) = gateway.post("/v1/readings", "application/json", &body).await;
     assert_eq!(status, 422);
@@ -61,7 +61,7 @@ async fn a_bad_record_refuses_all_of_them_and_is_named() {
         problem["detail"].as_str().unwrap().starts_with("record 1: unit: \"cel\" is not a SenML unit"),
         "{problem}"
     );
-    assert!(gateway.outlet.tasks().is_empty());
+    assert!(gateway.publisher.tasks().is_empty());
     let (status, problem) = gateway.post("/v1/readings", "application/json", "{").await;
     assert_eq!((status, &problem["code"]), (400, &json!("malformed")));
     let (status, _) = gateway.post("/v1/readings", "text/csv", "a;b").await;
@@ -69,25 +69,22 @@ async fn a_bad_record_refuses_all_of_them_and_is_named() {
 }
 
 #[tokio::test]
-async fn a_kind_that_no_lane_takes_is_refused_before_it_is_published() {
-    let gateway = start(MemoryOutlet::new(), Limits::default()).await;
+async fn a_kind_that_no_lane_takes_is_refused_and_not_published() {
+    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
     let (status, problem) = gateway.post("/v1/tasks/spectrum.analyze", "application/json", "{}").await;
     assert_eq!(status, 422);
-    assert_eq!(
-        problem["detail"],
-        "kind \"spectrum.analyze\" is taken by no lane; bindings are reading.#, bench.#"
-    );
+    assert_eq!(problem["detail"], "no lane takes kind \"spectrum.analyze\"; bindings are reading.#, bench.#");
     assert_eq!(gateway.post("/v1/tasks/a%20b", "application/json", "{}").await.0, 422);
     assert_eq!(gateway.post("/v1/tasks/bench.noop", "application/json", "{").await.0, 400);
-    assert!(gateway.outlet.tasks().is_empty());
+    assert!(gateway.publisher.tasks().is_empty());
     assert_eq!(gateway.post("/v1/tasks/bench.noop", "application/json", "{}").await.0, 202);
-    assert_eq!(gateway.outlet.tasks()[0].kind.as_str(), "bench.noop");
+    assert_eq!(gateway.publisher.tasks()[0].kind.as_str(), "bench.noop");
 }
 
 #[tokio::test]
-async fn while_the_broker_pushes_back_nothing_is_claimed() {
-    let gateway = start(MemoryOutlet::new(), Limits::default()).await;
-    gateway.outlet.fail(Some(PublishError::Refused { routing_key: "reading.process".into() }));
+async fn no_success_is_answered_while_the_broker_refuses_messages() {
+    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
+    gateway.publisher.fail(Some(PublishError::Refused { routing_key: "reading.process".into() }));
     let response = reqwest::Client::new()
         .post(format!("http://{}/v1/readings", gateway.address))
         .body(READING)
@@ -103,16 +100,16 @@ async fn while_the_broker_pushes_back_nothing_is_claimed() {
         line(&mut lines).await,
         "error busy the broker refused the message (queue \"reading.process\" full or unavailable)"
     );
-    gateway.outlet.fail(None);
+    gateway.publisher.fail(None);
     lines.write_all(format!("{READING}\n").as_bytes()).await.unwrap();
     assert!(line(&mut lines).await.starts_with("ok "));
 }
 
 #[tokio::test]
-async fn a_message_that_no_frame_holds_is_too_large_and_not_worth_another_try() {
-    let gateway = start(MemoryOutlet::new(), Limits::default()).await;
+async fn a_message_above_the_frame_limit_is_too_large_and_not_retryable() {
+    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
     let error = PublishError::TooLarge { what: "header frame", bytes: 131_073, limit: 131_072 };
-    gateway.outlet.fail(Some(error));
+    gateway.publisher.fail(Some(error));
     let url = format!("http://{}/v1/readings", gateway.address);
     let response = reqwest::Client::new().post(url).body(READING).send().await.unwrap();
     assert_eq!((response.status().as_u16(), response.headers().get("retry-after")), (413, None));
@@ -125,8 +122,8 @@ async fn a_message_that_no_frame_holds_is_too_large_and_not_worth_another_try() 
 }
 
 #[tokio::test]
-async fn the_description_is_served_and_names_every_route() {
-    let gateway = start(MemoryOutlet::new(), Limits::default()).await;
+async fn the_openapi_document_names_every_route() {
+    let gateway = start(MemoryPublisher::new(), Limits::default()).await;
     let url = format!("http://{}/openapi.json", gateway.address);
     let document: Value = reqwest::get(url).await.unwrap().json().await.unwrap();
     assert_eq!(document["openapi"], "3.1.0");

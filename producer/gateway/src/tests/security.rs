@@ -22,7 +22,7 @@ pub(super) async fn with_tokens_and(text: &str, limits: Limits) -> (Running, tem
     std::fs::write(&path, text).unwrap();
     let access = Access::new(Some(&path), false, 100).unwrap();
     let security = (access, None);
-    let gateway = start_secured(ServerKind::default(), MemoryOutlet::new(), limits, security).await;
+    let gateway = start_secured(ServerKind::default(), MemoryPublisher::new(), limits, security).await;
     (gateway, folder)
 }
 
@@ -41,7 +41,7 @@ async fn post_as(gateway: &Running, authorization: Option<&str>) -> reqwest::Res
 }
 
 #[tokio::test]
-async fn http_asks_for_a_token() {
+async fn http_requires_a_token() {
     let (gateway, _folder) = with_tokens(&entry("roof", "s3cret", "")).await;
     let refused = post_as(&gateway, None).await;
     assert_eq!(
@@ -58,33 +58,36 @@ async fn http_asks_for_a_token() {
 }
 
 #[tokio::test]
-async fn lines_begin_with_a_token() {
+async fn the_line_protocol_requires_auth_as_the_first_line() {
     let (gateway, _folder) = with_tokens(&entry("roof", "s3cret", "")).await;
     let mut lines = gateway.lines().await;
     lines.write_all(format!("{READING}\n{READING}\n").as_bytes()).await.unwrap();
-    assert_eq!(line(&mut lines).await, "error unauthorized a token is needed: begin with a line auth TOKEN");
+    assert_eq!(
+        line(&mut lines).await,
+        "error unauthorized not authenticated: the first line must be auth TOKEN"
+    );
     assert_eq!(line(&mut lines).await, "");
     let mut lines = gateway.lines().await;
     lines.write_all(format!("auth s3cret\n{READING}\n").as_bytes()).await.unwrap();
     assert_eq!(line(&mut lines).await, "ok roof");
     assert!(line(&mut lines).await.starts_with("ok "));
-    assert_eq!(gateway.outlet.tasks().len(), 1);
+    assert_eq!(gateway.publisher.tasks().len(), 1);
 }
 
 #[tokio::test]
-async fn a_token_has_its_rate() {
+async fn a_token_has_a_rate_limit() {
     let (gateway, _folder) = with_tokens(&entry("roof", "s3cret", "1")).await;
     let many = format!("[{}]", vec![READING; 100].join(","));
     let mut lines = gateway.lines().await;
     lines.write_all(format!("auth s3cret\n{many}\n{READING}\n").as_bytes()).await.unwrap();
     assert_eq!(line(&mut lines).await, "ok roof");
     assert_eq!(line(&mut lines).await.split(' ').count(), 101);
-    assert_eq!(line(&mut lines).await, "error rate-limited over the rate limit of 1 records a second");
+    assert_eq!(line(&mut lines).await, "error rate-limited rate limit of 1 records per second exceeded");
     let refused = post_as(&gateway, Some("Bearer s3cret")).await;
     assert_eq!((refused.status().as_u16(), refused.headers().contains_key("retry-after")), (429, true));
 }
 
-/// A certificate authority and what it signed, as files.
+/// A certificate authority, with its certificates in files.
 struct Authority {
     folder: tempfile::TempDir,
     issuer: CertifiedIssuer<'static, KeyPair>,
@@ -146,19 +149,19 @@ impl Authority {
 
 async fn secured(authority: &Authority, client_ca: bool) -> Running {
     let security = (Access::new(None, client_ca, 100).unwrap(), Some(authority.tls(client_ca)));
-    start_secured(ServerKind::default(), MemoryOutlet::new(), Limits::default(), security).await
+    start_secured(ServerKind::default(), MemoryPublisher::new(), Limits::default(), security).await
 }
 
 async fn exchange(mut stream: impl tokio::io::AsyncRead + AsyncWriteExt + Unpin, sent: &str) -> String {
     stream.write_all(sent.as_bytes()).await.unwrap();
     let mut answer = String::new();
-    // A peer that refuses the certificate ends without TLS's own good-bye.
+    // A peer that refuses the certificate closes without close_notify.
     let _ = BufReader::new(stream).read_line(&mut answer).await;
     answer.trim_end().to_owned()
 }
 
 #[tokio::test]
-async fn tls_and_plain_are_spoken_on_the_same_port() {
+async fn tls_and_plain_connections_share_the_port() {
     let authority = Authority::new();
     let gateway = secured(&authority, false).await;
     let stream = authority.connect(&gateway, None).await;
@@ -174,7 +177,7 @@ async fn tls_and_plain_are_spoken_on_the_same_port() {
 }
 
 #[tokio::test]
-async fn a_device_sends_for_itself_only_and_nobody_without_a_certificate() {
+async fn a_device_may_send_its_own_readings_only_and_needs_a_certificate() {
     let authority = Authority::new();
     let gateway = secured(&authority, true).await;
     let stream = authority.connect(&gateway, Some("d1")).await;
@@ -182,31 +185,31 @@ async fn a_device_sends_for_itself_only_and_nobody_without_a_certificate() {
     let stream = authority.connect(&gateway, Some("d2")).await;
     assert_eq!(
         exchange(stream, &format!("{READING}\n")).await,
-        "error foreign-device record 0: device: \"d1\" is not the certificate's own \"d2\""
+        "error foreign-device record 0: device: \"d1\" is not the certificate's device \"d2\""
     );
     let plain = TcpStream::connect(gateway.address).await.unwrap();
     assert_eq!(
         exchange(plain, &format!("{READING}\n")).await,
-        "error unauthorized a token is needed: begin with a line auth TOKEN"
+        "error unauthorized not authenticated: the first line must be auth TOKEN"
     );
     let stream = authority.connect(&gateway, None).await;
     assert_eq!(exchange(stream, &format!("{READING}\n")).await, "");
-    assert_eq!(gateway.outlet.tasks().len(), 1);
+    assert_eq!(gateway.publisher.tasks().len(), 1);
 }
 
 #[tokio::test]
-async fn a_renewed_certificate_is_shown_without_a_restart_and_a_torn_one_is_not() {
+async fn a_renewed_certificate_is_used_without_a_restart_and_an_inconsistent_one_is_not() {
     let authority = Authority::new();
     let tls = authority.tls(false);
     let security = (Access::open(), Some(Arc::clone(&tls)));
     let gateway =
-        start_secured(ServerKind::default(), MemoryOutlet::new(), Limits::default(), security).await;
+        start_secured(ServerKind::default(), MemoryPublisher::new(), Limits::default(), security).await;
     let shown = async || {
         let stream = authority.connect(&gateway, None).await;
         stream.get_ref().1.peer_certificates().unwrap()[0].to_vec()
     };
     let first = shown().await;
-    // A key alone does not fit: the old pair stays.
+    // The new key does not match the old certificate: the old pair stays in use.
     let (certificate, key) = (authority.path("localhost.pem"), authority.path("localhost.key"));
     let other = KeyPair::generate().unwrap();
     std::fs::write(&key, other.serialize_pem() + "\n").unwrap();

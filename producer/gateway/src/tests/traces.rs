@@ -1,4 +1,4 @@
-//! What a gateway's requests and lines are in a trace.
+//! Spans of requests and lines.
 
 use garenne_common::telemetry::traces::{Recorder, SpanKind};
 
@@ -11,7 +11,8 @@ async fn traced() -> (Running, Recorder) {
     let (traces, recorder) = Traces::recorded();
     let security = (Access::open(), None);
     let running =
-        start_traced(ServerKind::default(), MemoryOutlet::new(), Limits::default(), security, traces).await;
+        start_traced(ServerKind::default(), MemoryPublisher::new(), Limits::default(), security, traces)
+            .await;
     (running, recorder)
 }
 
@@ -24,17 +25,17 @@ impl Running {
 }
 
 #[tokio::test]
-async fn a_request_goes_on_with_its_senders_trace_into_every_task_of_it() {
+async fn all_tasks_of_a_request_continue_the_trace_of_its_sender() {
     let (running, recorder) = traced().await;
     let body = format!("[{READING},{}]", READING.replace('1', "2"));
     assert_eq!(running.post_within("/v1/readings", PARENT, &body).await, 202);
     let (request, publish) = (recorder.only("POST /v1/readings"), recorder.only("publish garenne.tasks"));
     assert_eq!((request.kind, request.trace_id.as_str()), (SpanKind::Server, &PARENT[3..35]));
     assert_eq!((request.parent_id.as_str(), publish.parent_id), (&PARENT[36..52], request.span_id));
-    let said = |name: &str| request.attributes[name].as_str();
-    assert_eq!((said("http.request.method"), said("http.route")), ("POST", "/v1/readings"));
-    assert_eq!((said("http.response.status_code"), said("garenne.records")), ("202", "2"));
-    let tasks = running.outlet.tasks();
+    let attribute = |name: &str| request.attributes[name].as_str();
+    assert_eq!((attribute("http.request.method"), attribute("http.route")), ("POST", "/v1/readings"));
+    assert_eq!((attribute("http.response.status_code"), attribute("garenne.records")), ("202", "2"));
+    let tasks = running.publisher.tasks();
     assert_eq!(tasks.len(), 2);
     for task in tasks {
         let trace = task.trace.unwrap();
@@ -44,19 +45,19 @@ async fn a_request_goes_on_with_its_senders_trace_into_every_task_of_it() {
 }
 
 #[tokio::test]
-async fn tasks_and_influx_lines_are_traced_as_readings_are() {
+async fn tasks_and_influx_writes_continue_the_trace_too() {
     let (running, recorder) = traced().await;
     assert_eq!(running.post_within("/v1/tasks/bench.noop", PARENT, "{}").await, 202);
     assert_eq!(running.post_within("/api/v2/write", PARENT, "m,device=d f=1").await, 204);
     let parents: Vec<_> =
         ["POST /v1/tasks/{kind}", "POST /api/v2/write"].map(|name| recorder.only(name)).into();
     assert!(parents.iter().all(|span| span.parent_id == PARENT[36..52]));
-    let traces: Vec<_> = running.outlet.tasks().into_iter().map(|task| task.trace.unwrap()).collect();
+    let traces: Vec<_> = running.publisher.tasks().into_iter().map(|task| task.trace.unwrap()).collect();
     assert!(traces.len() == 2 && traces.iter().all(|trace| trace.trace_id() == &PARENT[3..35]), "{traces:?}");
 }
 
 #[tokio::test]
-async fn a_sender_that_is_in_no_trace_begins_one() {
+async fn a_request_without_trace_context_starts_a_trace() {
     let (running, recorder) = traced().await;
     assert_eq!(running.post_within("/v1/readings", "nonsense", READING).await, 202);
     let mut lines = running.lines().await;
@@ -64,7 +65,7 @@ async fn a_sender_that_is_in_no_trace_begins_one() {
     lines.read_line(&mut String::new()).await.unwrap();
     let (request, line) = (recorder.only("POST /v1/readings"), recorder.only("line"));
     assert_ne!(request.trace_id, line.trace_id);
-    let traces: Vec<_> = running.outlet.tasks().into_iter().map(|task| task.trace.unwrap()).collect();
+    let traces: Vec<_> = running.publisher.tasks().into_iter().map(|task| task.trace.unwrap()).collect();
     assert_eq!(
         [traces[0].trace_id(), traces[1].trace_id()],
         [request.trace_id.as_str(), line.trace_id.as_str()]
@@ -72,12 +73,12 @@ async fn a_sender_that_is_in_no_trace_begins_one() {
 }
 
 #[tokio::test]
-async fn what_fails_says_so_and_what_is_only_asked_is_no_span() {
+async fn failures_are_recorded_and_queries_make_no_span() {
     let (running, recorder) = traced().await;
     assert_eq!(running.post_within("/v1/readings", PARENT, "{").await, 400);
     let refused = recorder.only("POST /v1/readings");
     assert_eq!((refused.attributes["error.type"].as_str(), refused.error), ("malformed", None));
-    running.outlet.fail(Some(PublishError::Blocked));
+    running.publisher.fail(Some(PublishError::Blocked));
     assert_eq!(running.post_within("/v1/tasks/bench.noop", PARENT, "{}").await, 503);
     assert_eq!(recorder.only("POST /v1/tasks/{kind}").error.as_deref(), Some("Service Unavailable"));
     let health = reqwest::get(format!("http://{}/health", running.address)).await.unwrap();
@@ -86,11 +87,11 @@ async fn what_fails_says_so_and_what_is_only_asked_is_no_span() {
 }
 
 #[tokio::test]
-async fn without_traces_the_senders_is_passed_on() {
-    let running = start(MemoryOutlet::new(), Limits::default()).await;
+async fn without_export_the_trace_context_is_passed_on() {
+    let running = start(MemoryPublisher::new(), Limits::default()).await;
     assert_eq!(running.post_within("/v1/readings", PARENT, READING).await, 202);
     assert_eq!(running.post_within("/v1/readings", "nonsense", READING).await, 202);
-    let tasks = running.outlet.tasks();
+    let tasks = running.publisher.tasks();
     assert_eq!(tasks[0].trace.as_ref().map(|trace| trace.parent()), Some(PARENT));
     assert_eq!(tasks[1].trace, None);
 }

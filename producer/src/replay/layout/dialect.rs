@@ -49,7 +49,7 @@ pub(super) fn decimal_comma(rows: &[Vec<String>]) -> bool {
 pub(super) fn has_header(rows: &[Vec<String>], decimal_comma: bool) -> bool {
     let says = |cell: &String| {
         number::parse(cell, decimal_comma).is_some()
-            || crate::replay::instant::civil(cell, Default::default()).is_some()
+            || crate::replay::civil_time::civil(cell, Default::default()).is_some()
     };
     rows.first().is_some_and(|first| !first.iter().any(says))
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::replay::rows::Row;
+use crate::replay::row::Row;
 
 fn layout(text: &str, mapping: &Mapping) -> Layout {
     Layout::detect(&Sample::of(text), mapping, "file").unwrap()
@@ -114,8 +114,8 @@ fn a_mapping_names_what_is_read() {
 #[test]
 fn day_or_month_first_is_found_out() {
     let order = |text: &str| layout(text, &Mapping::default()).order;
-    assert_eq!(order("date,v\n01/02/2020 0:00,1\n01/13/2020 0:00,2\n"), Order::Mdy);
-    assert_eq!(order("date,v\n01/02/2020 0:00,1\n02/02/2020 0:00,2\n03/02/2020 0:00,2\n"), Order::Dmy);
+    assert_eq!(order("date,v\n01/02/2020 0:00,1\n01/13/2020 0:00,2\n"), DateOrder::Mdy);
+    assert_eq!(order("date,v\n01/02/2020 0:00,1\n02/02/2020 0:00,2\n03/02/2020 0:00,2\n"), DateOrder::Dmy);
     let guessed = layout("date,v\n01/02/2020 0:00,1\n02/02/2020 0:00,2\n", &Mapping::default());
     assert_eq!(guessed.notes, ["dates are ambiguous and read day first (--time-format decides)"]);
 }

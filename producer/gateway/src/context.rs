@@ -1,0 +1,27 @@
+//! What all connections of a gateway share.
+
+use std::sync::Arc;
+
+use garenne_common::telemetry::Traces;
+
+use crate::{
+    auth::Access, ingest::Ingest, instruments::Instruments, limits::Limits, memory::MemoryBudget, tls::Tls,
+};
+
+/// The state that all connections of a gateway share.
+pub struct GatewayContext {
+    /// Validates bodies and publishes their tasks.
+    pub ingest: Arc<Ingest>,
+    /// Authentication.
+    pub access: Arc<Access>,
+    /// Certificates; without them the port does not speak TLS.
+    pub tls: Option<Arc<Tls>>,
+    /// Limits per connection and request.
+    pub limits: Limits,
+    /// Memory budget of requests and lines.
+    pub budget: MemoryBudget,
+    /// Metrics.
+    pub instruments: Instruments,
+    /// Spans of requests and lines.
+    pub traces: Traces,
+}

@@ -1,0 +1,39 @@
+//! Publishing tasks with publisher confirms.
+//!
+//! [`BrokerPublisher`] publishes to the broker, [`group_commit::GroupCommit`] puts many tasks into one message in front of
+//! it, and [`TracedPublisher`] adds spans.
+
+mod broker;
+pub mod group_commit;
+mod traced;
+mod unconfirmed;
+
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use garenne_amqp::PublishError;
+use garenne_protocol::task::NewTask;
+
+pub use broker::BrokerPublisher;
+pub use traced::TracedPublisher;
+
+/// How long a task may wait for a publisher permit or a place in a message before it is refused.
+pub const PUBLISH_SLOT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The outcome of tasks that are in flight when the process ends.
+pub(crate) fn shutting_down() -> PublishError {
+    PublishError::InDoubt("the gateway is shutting down".to_owned())
+}
+
+/// Publishes tasks and waits for their confirms.
+pub trait TaskPublisher: Send + Sync + 'static {
+    /// Resolves when the broker has confirmed all tasks.
+    ///
+    /// # Errors
+    /// At least one task is not confirmed. Some may be stored all the same; publishing all of them again under the same
+    /// ids has no second effect.
+    fn publish(&self, tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>>;
+}
+
+#[cfg(test)]
+pub(crate) mod memory;

@@ -1,0 +1,223 @@
+use std::{sync::Mutex, time::Duration};
+
+use garenne_common::config::Size;
+use garenne_protocol::task::{ContentType, TaskId};
+use tokio::sync::Semaphore;
+
+use super::*;
+
+/// Records the groups and confirms on demand.
+struct RecordingPublisher {
+    groups: Mutex<Vec<Vec<String>>>,
+    gate: Arc<Semaphore>,
+    failure: Option<PublishError>,
+}
+
+impl GroupPublisher for RecordingPublisher {
+    fn publish_group(&self, tasks: Vec<NewTask>) -> BoxFuture<'static, Result<(), PublishError>> {
+        self.groups.lock().unwrap().push(tasks.iter().map(|task| task.id.to_string()).collect());
+        let (gate, failure) = (Arc::clone(&self.gate), self.failure.clone());
+        Box::pin(async move {
+            gate.acquire().await.unwrap().forget();
+            failure.map_or(Ok(()), Err)
+        })
+    }
+}
+
+fn recording(failure: Option<PublishError>) -> Arc<RecordingPublisher> {
+    Arc::new(RecordingPublisher { groups: Mutex::default(), gate: Arc::new(Semaphore::new(0)), failure })
+}
+
+fn reading() -> Kind {
+    Kind::parse("reading.process").unwrap()
+}
+
+fn task(id: &str) -> NewTask {
+    NewTask { id: TaskId::parse(id).unwrap(), ..NewTask::new(reading(), ContentType::Json, b"{}".to_vec()) }
+}
+
+fn config(records: usize, messages: usize) -> GroupCommitConfig {
+    GroupCommitConfig { records, bytes: Size::kib(1), wait: Duration::from_millis(5), messages }
+}
+
+struct Fixture {
+    publisher: Arc<RecordingPublisher>,
+    group_commit: Arc<GroupCommit>,
+}
+
+impl Fixture {
+    fn new(config: GroupCommitConfig) -> Self {
+        let publisher = recording(None);
+        Self { group_commit: GroupCommit::start(publisher.clone(), config, reading()), publisher }
+    }
+
+    /// Publishes tasks, and runs everything that is ready without advancing the clock.
+    async fn publish(&self, ids: &[&str]) -> tokio::task::JoinHandle<Result<(), PublishError>> {
+        let (group_commit, tasks) = (Arc::clone(&self.group_commit), ids.iter().map(|id| task(id)).collect());
+        let publishing = tokio::spawn(async move { group_commit.publish(tasks).await });
+        run_ready().await;
+        publishing
+    }
+
+    fn groups(&self) -> Vec<Vec<String>> {
+        self.publisher.groups.lock().unwrap().clone()
+    }
+}
+
+async fn run_ready() {
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_is_published_at_once_or_grouped_while_a_confirm_is_outstanding() {
+    let fixture = Fixture::new(config(100, 16));
+    let first = fixture.publish(&["a"]).await;
+    assert_eq!(fixture.groups(), [["a"]]);
+    let others = [fixture.publish(&["b"]).await, fixture.publish(&["c", "d"]).await];
+    assert_eq!(fixture.groups().len(), 1);
+    fixture.publisher.gate.add_permits(1);
+    first.await.unwrap().unwrap();
+    run_ready().await;
+    assert_eq!(fixture.groups()[1], ["b", "c", "d"]);
+    assert!(!others[0].is_finished(), "not resolved before the confirm");
+    fixture.publisher.gate.add_permits(1);
+    for other in others {
+        other.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_is_published_after_its_wait_even_without_a_confirm() {
+    let fixture = Fixture::new(config(100, 16));
+    let _first = fixture.publish(&["a"]).await;
+    let _second = fixture.publish(&["b"]).await;
+    tokio::time::sleep(Duration::from_millis(4)).await;
+    assert_eq!(fixture.groups().len(), 1);
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    assert_eq!(fixture.groups()[1], ["b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn groups_are_bounded_in_records_and_number() {
+    let fixture = Fixture::new(config(2, 4));
+    let mut in_flight = Vec::new();
+    for id in ["a", "b", "c", "d", "e", "f", "g"] {
+        in_flight.push(fixture.publish(&[id]).await);
+    }
+    assert_eq!(fixture.groups(), [vec!["a"], vec!["b", "c"]], "two messages are in flight, the rest waits");
+    fixture.publisher.gate.add_permits(100);
+    for publishing in in_flight {
+        publishing.await.unwrap().unwrap();
+    }
+    assert!(fixture.groups().iter().all(|group| group.len() <= 2));
+    let mut all = fixture.groups().concat();
+    all.sort();
+    assert_eq!(all, ["a", "b", "c", "d", "e", "f", "g"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_without_a_place_are_refused_after_the_timeout_and_not_published() {
+    let fixture = Fixture::new(config(2, 2));
+    let _sent = fixture.publish(&["a"]).await;
+    let mut waiting = Vec::new();
+    for id in ["b", "c", "d", "e"] {
+        waiting.push(fixture.publish(&[id]).await);
+    }
+    tokio::time::sleep(PUBLISH_SLOT_TIMEOUT + Duration::from_millis(100)).await;
+    for waiting in waiting {
+        let refused = waiting.await.unwrap().unwrap_err();
+        assert_eq!(refused.to_string(), "publisher is busy: no place in a message within 1s");
+    }
+    fixture.publisher.gate.add_permits(100);
+    run_ready().await;
+    assert_eq!(fixture.groups(), [["a"]]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_requests_get_half_of_the_messages_and_small_ones_the_rest() {
+    let fixture = Fixture::new(config(32, 4));
+    let many: Vec<_> = (0..320).map(|n| format!("large-{n}")).collect();
+    let many: Vec<_> = many.iter().map(String::as_str).collect();
+    let large = fixture.publish(&many).await;
+    assert_eq!(fixture.groups().len(), 2, "the other eight parts wait");
+    tokio::time::sleep(PUBLISH_SLOT_TIMEOUT / 2).await;
+    let first = fixture.publish(&["a", "b"]).await;
+    assert_eq!(fixture.groups()[2..], [["a", "b"]], "a small request does not wait for them");
+    let second = fixture.publish(&["c"]).await;
+    tokio::time::sleep(PUBLISH_SLOT_TIMEOUT / 4).await;
+    assert_eq!(fixture.groups()[3..], [["c"]]);
+    tokio::time::sleep(PUBLISH_SLOT_TIMEOUT / 2).await;
+    assert!(!first.is_finished() && !second.is_finished(), "not resolved before the confirm");
+    fixture.publisher.gate.add_permits(100);
+    for small in [first, second] {
+        small.await.unwrap().unwrap();
+    }
+    let refused = large.await.unwrap().unwrap_err();
+    assert_eq!(refused.to_string(), "publisher is busy: no place in a message within 1s");
+    assert_eq!(fixture.groups().len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_is_small_if_sixteen_of_its_size_fit_into_one_message() {
+    let group_commit = Fixture::new(config(32, 2)).group_commit;
+    let of = |bytes: usize| NewTask { body: vec![b'1'; bytes], ..task("a") };
+    assert!(group_commit.is_small(&[of(32), of(32)]));
+    assert!(!group_commit.is_small(&[of(1), of(1), of(1)]));
+    assert!(!group_commit.is_small(&[of(65)]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_request_is_split_and_resolves_after_all_confirms() {
+    let fixture = Fixture::new(config(3, 16));
+    let publishing = fixture.publish(&["a", "b", "c", "d", "e", "f", "g"]).await;
+    fixture.publisher.gate.add_permits(2);
+    run_ready().await;
+    assert!(!publishing.is_finished());
+    fixture.publisher.gate.add_permits(2);
+    publishing.await.unwrap().unwrap();
+    assert_eq!(fixture.groups().concat().len(), 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_no_batch_record_can_express_gets_its_own_message() {
+    let fixture = Fixture::new(config(100, 16));
+    let _first = fixture.publish(&["a"]).await;
+    let grouped = NewTask { group: Some("g".to_owned()), ..task("grouped") };
+    let large = NewTask { body: vec![b'1'; 2000], ..task("large") };
+    let group_commit = Arc::clone(&fixture.group_commit);
+    let other = NewTask { kind: Kind::parse("spectrum.analyze").unwrap(), ..task("other") };
+    let tasks = vec![task("b"), grouped, large, other];
+    let publishing = tokio::spawn(async move { group_commit.publish(tasks).await });
+    run_ready().await;
+    assert_eq!(fixture.groups(), [["a"], ["grouped"], ["large"], ["other"]]);
+    fixture.publisher.gate.add_permits(100);
+    publishing.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_message_fails_all_its_requests() {
+    let publisher = recording(Some(PublishError::InDoubt("the connection ended".to_owned())));
+    let group_commit = GroupCommit::start(publisher.clone(), config(100, 16), reading());
+    publisher.gate.add_permits(100);
+    let outcomes = join_all(["a", "b", "c"].map(|id| group_commit.publish(vec![task(id)]))).await;
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, Err(PublishError::InDoubt(_)))));
+}
+
+#[test]
+fn settings_out_of_range_are_refused_by_name() {
+    let refused = |config: GroupCommitConfig| config.validate().unwrap_err().to_string();
+    let default = GroupCommitConfig::default();
+    assert!(default.validate().is_ok());
+    assert!(GroupCommitConfig { records: 1, wait: Duration::ZERO, ..default }.validate().is_ok());
+    for (config, name) in [
+        (GroupCommitConfig { records: 0, ..default }, "group_commit.records"),
+        (GroupCommitConfig { records: 1001, ..default }, "group_commit.records"),
+        (GroupCommitConfig { bytes: Size::mib(2), ..default }, "group_commit.bytes"),
+        (GroupCommitConfig { wait: Duration::from_secs(2), ..default }, "group_commit.wait"),
+        (GroupCommitConfig { messages: 1, ..default }, "group_commit.messages"),
+    ] {
+        assert!(refused(config).contains(name), "{}", refused(config));
+    }
+}

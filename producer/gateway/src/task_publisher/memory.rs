@@ -1,0 +1,70 @@
+//! Keeps tasks in memory instead of publishing them, for tests.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::future::BoxFuture;
+use garenne_amqp::PublishError;
+use garenne_protocol::task::NewTask;
+use tokio::sync::{Semaphore, watch};
+
+use super::TaskPublisher;
+
+/// Confirms at once or on demand, and fails on demand.
+#[derive(Default)]
+pub(crate) struct MemoryPublisher {
+    confirmed: Mutex<Vec<NewTask>>,
+    failure: Mutex<Option<PublishError>>,
+    gate: Option<Semaphore>,
+    received: watch::Sender<usize>,
+}
+
+impl MemoryPublisher {
+    /// Confirms at once.
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Confirms nothing before [`MemoryPublisher::confirm`].
+    pub(crate) fn gated() -> Arc<Self> {
+        Arc::new(Self { gate: Some(Semaphore::new(0)), ..Self::default() })
+    }
+
+    /// Confirms the tasks of `calls` more calls.
+    pub(crate) fn confirm(&self, calls: usize) {
+        if let Some(gate) = &self.gate {
+            gate.add_permits(calls);
+        }
+    }
+
+    /// Resolves when `calls` calls have been made since the start, confirmed or not.
+    pub(crate) async fn received(&self, calls: usize) {
+        let reached = self.received.subscribe().wait_for(|received| *received >= calls).await.map(drop);
+        reached.expect("the sender is part of self");
+    }
+
+    /// From now on every call fails with `failure`; `None` ends this.
+    pub(crate) fn fail(&self, failure: Option<PublishError>) {
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+    }
+
+    /// All tasks that were confirmed.
+    pub(crate) fn tasks(&self) -> Vec<NewTask> {
+        self.confirmed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl TaskPublisher for MemoryPublisher {
+    fn publish(&self, tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
+        Box::pin(async move {
+            self.received.send_modify(|received| *received += 1);
+            if let Some(gate) = &self.gate {
+                gate.acquire().await.expect("the gate is never closed").forget();
+            }
+            if let Some(failure) = self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone() {
+                return Err(failure);
+            }
+            self.confirmed.lock().unwrap_or_else(PoisonError::into_inner).extend(tasks);
+            Ok(())
+        })
+    }
+}

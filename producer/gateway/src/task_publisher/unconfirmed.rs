@@ -1,0 +1,88 @@
+//! Refuses new tasks while the oldest unconfirmed message is overdue, instead of queueing them behind it.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use garenne_amqp::PublishError;
+use tokio::time::Instant;
+
+/// The unconfirmed messages and when they were published.
+pub(super) struct UnconfirmedMessages {
+    limit: Duration,
+    messages: Mutex<Messages>,
+}
+
+#[derive(Default)]
+struct Messages {
+    published_at: BTreeMap<u64, Instant>,
+    next: u64,
+}
+
+/// An unconfirmed message, until this is dropped.
+pub(super) struct UnconfirmedMessage<'a> {
+    unconfirmed: &'a UnconfirmedMessages,
+    number: u64,
+}
+
+impl UnconfirmedMessages {
+    /// A message is overdue after `limit`.
+    pub(super) fn new(limit: Duration) -> Self {
+        Self { limit, messages: Mutex::default() }
+    }
+
+    /// Adds a message that is published now.
+    pub(super) fn track(&self) -> UnconfirmedMessage<'_> {
+        let mut messages = self.messages();
+        let number = messages.next;
+        messages.next += 1;
+        messages.published_at.insert(number, Instant::now());
+        UnconfirmedMessage { unconfirmed: self, number }
+    }
+
+    /// # Errors
+    /// [`PublishError::Busy`] while the oldest unconfirmed message is overdue.
+    pub(super) fn check_overdue(&self) -> Result<(), PublishError> {
+        // Numbers ascend with time: the first is the oldest.
+        let oldest = self.messages().published_at.first_entry().map(|entry| *entry.get());
+        match oldest {
+            Some(oldest) if oldest.elapsed() > self.limit => {
+                Err(PublishError::Busy { what: "confirm of an earlier message", waited: self.limit })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn messages(&self) -> MutexGuard<'_, Messages> {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for UnconfirmedMessage<'_> {
+    fn drop(&mut self) {
+        self.unconfirmed.messages().published_at.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn new_tasks_are_refused_while_a_confirm_is_overdue() {
+        let unconfirmed = UnconfirmedMessages::new(Duration::from_secs(2));
+        let (first, second) = (unconfirmed.track(), unconfirmed.track());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let _third = unconfirmed.track();
+        assert!(unconfirmed.check_overdue().is_ok());
+        tokio::time::sleep(Duration::from_millis(1001)).await;
+        let refused = unconfirmed.check_overdue().unwrap_err();
+        assert_eq!(refused.to_string(), "publisher is busy: no confirm of an earlier message within 2s");
+        drop(first);
+        assert!(unconfirmed.check_overdue().is_err(), "the second is as old");
+        drop(second);
+        assert!(unconfirmed.check_overdue().is_ok());
+    }
+}
