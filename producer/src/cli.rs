@@ -17,32 +17,32 @@ use crate::{
     simulate::{Faults, SimulateOptions},
 };
 
-/// Readings and tasks into Garenne: a gateway for sensors, and tools that publish, replay and
+/// Sends readings and tasks to Garenne: a gateway for sensors, and tools that publish, replay and
 /// simulate.
 #[derive(Debug, Parser)]
 #[command(name = "garenne-producer", version, arg_required_else_help = true)]
 pub struct Cli {
-    /// Flags of every program.
+    /// Flags of all programs.
     #[command(flatten)]
     pub common: CommonArgs,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What can be done.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run the sensor gateway: HTTP and the TCP line protocol on one port
+    /// Run the gateway: HTTP, InfluxDB writes and the TCP line protocol on one port
     #[command(after_help = SERVE_EXAMPLE)]
     Serve(ServeArgs),
-    /// Send a recording, CSV or NDJSON, at the speed it was made or faster
+    /// Send the readings of a recording (CSV or NDJSON) at the recorded speed or faster
     #[command(after_help = REPLAY_EXAMPLE)]
     Replay(Box<ReplayArgs>),
-    /// Publish NDJSON lines as tasks, straight to the broker
+    /// Publish NDJSON lines as tasks to the broker
     #[command(after_help = PUBLISH_EXAMPLE)]
     Publish(PublishArgs),
-    /// Run virtual sensors, thousands if need be, with the faults that real ones have
+    /// Run virtual sensors with typical sensor faults
     #[command(after_help = SIMULATE_EXAMPLE)]
     Simulate(SimulateArgs),
 }
@@ -56,8 +56,8 @@ const REPLAY_EXAMPLE: &str = "Examples:
   garenne-producer replay greenhouse.csv --speed 60x --to http://127.0.0.1:8080
   garenne-producer replay AirQualityUCI.csv --utc-offset +01:00 --missing -200 --receipts sent.ndjson
 
-Delimiter, decimal comma, time columns, devices, metrics, units and missing-value codes are found out
-from the file; the flags and a map say otherwise. A map is TOML:
+Delimiter, decimal comma, time columns, devices, metrics, units and missing-value codes are detected.
+Flags and a map override the detection. A map is a TOML file:
   time = [\"Date\", \"Time\"]
   device = \"roadside\"
   [columns.\"CO(GT)\"]
@@ -75,22 +75,22 @@ const SIMULATE_EXAMPLE: &str = "Examples:
 /// Flags of `serve`.
 #[derive(Debug, Clone, Default, Args)]
 pub struct ServeArgs {
-    /// Where sensors connect [default: 127.0.0.1:8080]
+    /// Address that sensors connect to [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<String>,
     /// How connections are run: worker-pool or connection-pool [default: connection-pool]
     #[arg(long, value_name = "SERVER")]
     pub server: Option<String>,
-    /// File with one `NAME SHA256-HEX-OF-TOKEN [RECORDS/S]` a line; without it everybody may send
+    /// File with one `NAME SHA256-HEX-OF-TOKEN [RECORDS/S]` per line; without it no token is needed
     #[arg(long, value_name = "FILE")]
     pub tokens: Option<PathBuf>,
-    /// Certificate chain in PEM; with it the port speaks TLS as well
+    /// Certificate chain in PEM; with it the port also accepts TLS
     #[arg(long, value_name = "FILE")]
     pub tls_cert: Option<PathBuf>,
-    /// The certificate's key in PEM
+    /// Private key of the certificate in PEM
     #[arg(long, value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
-    /// Who signs the sensors' certificates; with it every TLS client needs one
+    /// Certificate authority of client certificates in PEM; with it every TLS client needs one
     #[arg(long, value_name = "FILE")]
     pub tls_client_ca: Option<PathBuf>,
 }
@@ -98,43 +98,43 @@ pub struct ServeArgs {
 /// Flags of `replay`.
 #[derive(Debug, Clone, Args)]
 pub struct ReplayArgs {
-    /// The recording; - for standard input
+    /// Recording to send; - for standard input
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// max, or how many times faster than recorded, such as 60x
+    /// Speed: max, or a factor of the recorded speed such as 60x
     #[arg(long, value_name = "SPEED", default_value = "max")]
     pub speed: Speed,
-    /// Readings a second at most
-    #[arg(long, value_name = "N", value_parser = over_zero)]
+    /// Most readings per second
+    #[arg(long, value_name = "N", value_parser = positive)]
     pub rate: Option<f64>,
     #[command(flatten)]
     #[expect(missing_docs, reason = "clap would take a comment for the command's description")]
     pub sending: SendingArgs,
-    /// How the file is laid out, in TOML
+    /// Description of the file's columns, in TOML
     #[arg(long, value_name = "FILE")]
     pub map: Option<PathBuf>,
-    /// Between columns: one character, or tab
+    /// Column delimiter: one character, or tab
     #[arg(long, value_name = "CHAR", value_parser = delimiter)]
     pub delimiter: Option<char>,
-    /// 2,6 is two and six tenths
+    /// Numbers have a decimal comma: 2,6 is 2.6
     #[arg(long)]
     pub decimal_comma: bool,
-    /// A code for a missing value, such as -200; repeatable; none: take every number for one
+    /// Code of a missing value, such as -200; repeatable; none: every number is a value
     #[arg(long, value_name = "VALUE", allow_hyphen_values = true)]
     pub missing: Vec<String>,
-    /// How times are written, as in strftime, such as '%d/%m/%Y %H.%M.%S'
+    /// Format of times, in strftime notation such as '%d/%m/%Y %H.%M.%S'
     #[arg(long, value_name = "FORMAT")]
     pub time_format: Option<String>,
-    /// Heading of a column that makes up the time; repeatable
+    /// Heading of a column with the time or a part of it; repeatable
     #[arg(long, value_name = "HEADING")]
     pub time_column: Vec<String>,
-    /// Offset of times that have none, such as +01:00 [default: UTC]
+    /// UTC offset of times without one, such as +01:00 [default: UTC]
     #[arg(long, value_name = "OFFSET", allow_hyphen_values = true)]
     pub utc_offset: Option<String>,
-    /// The device of every row [default: the column called device, sensor or the like, else the file's name]
+    /// Device of all rows [default: the column named device, sensor or similar, else the file name]
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
-    /// Heading of the column that names the device
+    /// Heading of the column with the device
     #[arg(long, value_name = "HEADING")]
     pub device_column: Option<String>,
 }
@@ -142,35 +142,35 @@ pub struct ReplayArgs {
 /// Flags of `publish`.
 #[derive(Debug, Clone, Args)]
 pub struct PublishArgs {
-    /// The kind of every line's task; some lane must take it
+    /// Kind of the tasks; a lane must take it
     #[arg(long, value_name = "KIND", default_value = "reading.process")]
     pub kind: String,
-    /// The file [default: standard input]
+    /// File to read [default: standard input]
     #[arg(long, value_name = "F")]
     pub file: Option<PathBuf>,
-    /// The field of each line that is the task's id; the same id has no second effect
+    /// Field with the task id; tasks with the same id take effect once
     #[arg(long, value_name = "NAME")]
     pub id_field: Option<String>,
-    /// The field of each line that is the task's key: in a lane with several shards, the same key goes to the
-    /// same queue [default: the task's id]
+    /// Field with the task key: in a lane with several shards, tasks with the same key go to the same
+    /// queue [default: the task id]
     #[arg(long, value_name = "NAME")]
     pub key_field: Option<String>,
-    /// Group: stop, pause or await the tasks together
+    /// Group of the tasks, to stop, pause or await them together
     #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
-    /// Not before this long from now
+    /// Delay before the tasks may start
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub delay: Option<Duration>,
-    /// Deadline of each task once it is started
+    /// Timeout of each attempt
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub timeout: Option<Duration>,
-    /// How long a task that is not taken is repeated
+    /// How long a refused task is published again
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
     pub retry_for: Duration,
 }
 
 impl PublishArgs {
-    /// What to publish.
+    /// The options.
     pub fn options(self) -> PublishOptions {
         let Self { kind, file, id_field, key_field, group, delay, timeout, retry_for } = self;
         PublishOptions { kind, file, id_field, key_field, group, delay, timeout, retry_for }
@@ -180,35 +180,35 @@ impl PublishArgs {
 /// Flags of `simulate`.
 #[derive(Debug, Clone, Args)]
 pub struct SimulateArgs {
-    /// How many sensors; four in a row are one device with four metrics
+    /// Number of sensors; four consecutive ones are one device with four metrics
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1_000_000))]
     pub sensors: usize,
-    /// Readings a second of each sensor
-    #[arg(long, value_name = "R", default_value = "1", value_parser = over_zero)]
+    /// Readings per second of each sensor
+    #[arg(long, value_name = "R", default_value = "1", value_parser = positive)]
     pub rate: f64,
-    /// How long [default: until interrupted]
+    /// Duration [default: until interrupted]
     #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
     pub duration: Option<Duration>,
-    /// The same seed gives the same values
+    /// Seed of the random values; the same seed gives the same values
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// Time of the first readings [default: now]
     #[arg(long, value_name = "TIME", value_parser = instant)]
     pub start: Option<Timestamp>,
     /// Standard deviation of the noise, in the metric's unit
-    #[arg(long, value_name = "SIGMA", default_value = "0.15", value_parser = from_zero)]
+    #[arg(long, value_name = "SIGMA", default_value = "0.15", value_parser = non_negative)]
     pub noise: f64,
-    /// Drift in a day, in the metric's unit
+    /// Drift per day, in the metric's unit
     #[arg(long, value_name = "PER-DAY", default_value_t = 0.5, allow_hyphen_values = true)]
     pub drift: f64,
-    /// Chance that a reading is not sent
-    #[arg(long, value_name = "P", default_value = "0", value_parser = chance)]
+    /// Probability that a reading is not sent
+    #[arg(long, value_name = "P", default_value = "0", value_parser = probability)]
     pub dropout: f64,
-    /// Chance that a sensor hangs at its value for a while
-    #[arg(long, value_name = "P", default_value = "0.001", value_parser = chance)]
+    /// Probability that a sensor repeats its value for a while
+    #[arg(long, value_name = "P", default_value = "0.001", value_parser = probability)]
     pub stuck: f64,
-    /// Chance of a value far off
-    #[arg(long, value_name = "P", default_value = "0.001", value_parser = chance)]
+    /// Probability of an outlier
+    #[arg(long, value_name = "P", default_value = "0.001", value_parser = probability)]
     pub spike: f64,
     #[command(flatten)]
     #[expect(missing_docs, reason = "clap would take a comment for the command's description")]
@@ -216,10 +216,10 @@ pub struct SimulateArgs {
 }
 
 impl SimulateArgs {
-    /// Which sensors, for how long, where to.
+    /// The options.
     ///
     /// # Errors
-    /// The token file cannot be used.
+    /// The token file cannot be read.
     pub fn options(self) -> Result<SimulateOptions, Failure> {
         let token = self.sending.token()?;
         let faults = Faults {
@@ -247,46 +247,46 @@ impl SimulateArgs {
     }
 }
 
-fn chance(text: &str) -> Result<f64, String> {
+fn probability(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number| (0.0..=1.0).contains(number));
-    number.ok_or_else(|| "expected a chance from 0 to 1".to_owned())
+    number.ok_or_else(|| "expected a probability from 0 to 1".to_owned())
 }
 
-fn from_zero(text: &str) -> Result<f64, String> {
+fn non_negative(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
-    number.ok_or_else(|| "expected a number from 0".to_owned())
+    number.ok_or_else(|| "expected a number of at least 0".to_owned())
 }
 
 fn instant(text: &str) -> Result<Timestamp, String> {
     Timestamp::parse(text).map_err(|error| error.to_string())
 }
 
-/// How readings are sent, by whatever makes them.
+/// Flags for sending readings.
 #[derive(Debug, Clone, Args)]
 pub struct SendingArgs {
-    /// A gateway: http://HOST:PORT or tcp://HOST:PORT [default: straight to the broker]
+    /// Gateway to send to, http://HOST:PORT or tcp://HOST:PORT [default: publish to the broker]
     #[arg(long, value_name = "URL")]
     pub to: Option<String>,
-    /// File with the gateway's token
+    /// File with the token for the gateway
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// Append a line of JSON for every reading that is safe
+    /// Append a JSON line to this file for every confirmed reading
     #[arg(long, value_name = "FILE")]
     pub receipts: Option<PathBuf>,
-    /// Readings in one request at most
+    /// Most readings in one request
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000))]
     pub batch: usize,
-    /// Requests under way at once
+    /// Requests in flight at once
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
     pub in_flight: usize,
-    /// How long a request that is not taken is repeated
+    /// How long a refused request is sent again
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
     pub retry_for: Duration,
 }
 
-fn over_zero(text: &str) -> Result<f64, String> {
+fn positive(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
-    number.ok_or_else(|| "expected a number over 0".to_owned())
+    number.ok_or_else(|| "expected a number above 0".to_owned())
 }
 
 fn delimiter(text: &str) -> Result<char, String> {
@@ -303,10 +303,10 @@ fn delimiter(text: &str) -> Result<char, String> {
 }
 
 impl SendingArgs {
-    /// The gateway's token.
+    /// The token for the gateway.
     ///
     /// # Errors
-    /// The file cannot be used.
+    /// The file cannot be read.
     pub fn token(&self) -> Result<Option<String>, ConfigError> {
         let secret =
             self.token_file.as_deref().map(|path| read_secret_file("token_file", path)).transpose()?;
@@ -315,10 +315,10 @@ impl SendingArgs {
 }
 
 impl ReplayArgs {
-    /// The map with what the flags say over it, and everything else.
+    /// The options. Flags override the map.
     ///
     /// # Errors
-    /// A file cannot be used.
+    /// The map or the token file cannot be read or is invalid.
     pub fn options(self) -> Result<ReplayOptions, Failure> {
         let mut mapping = self.map.as_deref().map_or_else(|| Ok(Mapping::default()), Mapping::read)?;
         mapping.delimiter = self.delimiter.or(mapping.delimiter);
@@ -343,10 +343,10 @@ impl ReplayArgs {
 }
 
 impl Cli {
-    /// The settings that flags, environment and file add up to.
+    /// The settings from flags, environment and file.
     ///
     /// # Errors
-    /// The first setting that is refused.
+    /// The first unknown or invalid setting.
     pub fn settings(&self) -> Result<ProducerSettings, ConfigError> {
         let mut flags = toml::Table::new();
         if let Command::Serve(serve) = &self.command {

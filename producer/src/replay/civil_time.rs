@@ -1,9 +1,9 @@
-//! Dates and times of day as recordings write them.
+//! Parses dates and times of day in the formats of recordings.
 
 use garenne_protocol::sensor::Timestamp;
 use time::{Date, Month, OffsetDateTime, PrimitiveDateTime, Time, UtcOffset};
 
-/// What comes first in a date whose year is not.
+/// The order of a date that does not start with the year.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) enum DateOrder {
     /// Day, month, year.
@@ -13,18 +13,18 @@ pub(super) enum DateOrder {
     Mdy,
 }
 
-/// A date, a time of day, or both; with an offset where one is written.
+/// A date, a time of day, or both, with a UTC offset if one is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CivilTime {
     pub(super) date: Option<Date>,
     pub(super) clock: Option<Time>,
     pub(super) offset: Option<UtcOffset>,
-    /// `24:00` is the next day's midnight.
+    /// Set for `24:00`, which is midnight of the next day.
     next_day: bool,
 }
 
 impl CivilTime {
-    /// The date of one and the time of day of another, where they are in columns of their own.
+    /// Combines a date and a time of day from two columns.
     pub(super) fn joined(self, other: Self) -> Self {
         Self {
             date: self.date.or(other.date),
@@ -34,7 +34,7 @@ impl CivilTime {
         }
     }
 
-    /// The instant; a date alone is its midnight, and `zone` holds where no offset is written.
+    /// The instant. A date alone is its midnight; `zone` is the offset if none is given.
     pub(super) fn instant(self, zone: UtcOffset) -> Option<Timestamp> {
         let mut date = self.date?;
         if self.next_day {
@@ -45,7 +45,7 @@ impl CivilTime {
     }
 }
 
-/// Reads a date, a time of day, or both, in the forms that recordings use.
+/// Parses a date, a time of day, or both.
 pub(super) fn civil(text: &str, order: DateOrder) -> Option<CivilTime> {
     let text = text.trim();
     let (date_text, clock_text) = match text.split_once(['T', 't', ' ', '_']) {
@@ -66,7 +66,7 @@ pub(super) fn civil(text: &str, order: DateOrder) -> Option<CivilTime> {
     clock(text)
 }
 
-/// The three numbers of a date as they stand.
+/// The three numbers of a date in their written order.
 pub(super) fn date_numbers(text: &str) -> Option<[u32; 3]> {
     let mut parts = text.split(['-', '/', '.']);
     let mut number = || -> Option<u32> {
@@ -134,7 +134,7 @@ fn clock(text: &str) -> Option<CivilTime> {
     };
     let next_day = hour == 24 && minute == 0 && second == 0.0;
     let hour = if next_day { 0 } else { hour };
-    // Leap seconds belong to the minute before, as in POSIX.
+    // A leap second becomes the end of its minute.
     let micros = ((second * 1e6).round() as u32).min(59_999_999);
     let clock = Time::from_hms_micro(hour, minute, (micros / 1_000_000) as u8, micros % 1_000_000).ok()?;
     Some(CivilTime { date: None, clock: Some(clock), offset, next_day })
@@ -150,7 +150,7 @@ fn clock_numbers(text: &str) -> Option<(u8, u8, f64)> {
     let hour = parts.next().filter(|part| (1..=2).contains(&part.len()))?.parse().ok()?;
     let minute = parts.next().filter(|part| part.len() == 2)?.parse().ok()?;
     let second = match parts.next() {
-        // Without seconds, `18.30` is a number.
+        // `18.30` is a number, not a time of day.
         None if mark == '.' => return None,
         None => 0.0,
         Some(text) => {
@@ -163,7 +163,7 @@ fn clock_numbers(text: &str) -> Option<(u8, u8, f64)> {
     Some((hour, minute, second))
 }
 
-/// Takes `Z`, `UTC`, `+02:00`, `+0200` or `-05` off the end.
+/// Splits `Z`, `UTC`, `+02:00`, `+0200` or `-05` from the end.
 fn split_offset(text: &str) -> Option<(&str, Option<UtcOffset>)> {
     for zulu in ["Z", "z", "UTC", "GMT"] {
         if let Some(rest) = text.strip_suffix(zulu) {
@@ -195,7 +195,7 @@ pub(super) fn offset(text: &str) -> Option<UtcOffset> {
     UtcOffset::from_hms(sign * hours, sign * minutes, 0).ok()
 }
 
-/// A number as seconds, milliseconds, microseconds or nanoseconds since 1970, by its size.
+/// Converts a Unix time in seconds, milliseconds, microseconds or nanoseconds, by its magnitude.
 pub(super) fn epoch(number: f64) -> Option<Timestamp> {
     let seconds = match number.abs() {
         size if size >= 1e17 => number / 1e9,
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_forms_of_real_recordings() {
+    fn the_formats_of_real_recordings_are_parsed() {
         for (text, instant) in [
             ("2013-07-04 00:00:00", "2013-07-04T00:00:00Z"),
             ("2010/01/01 23:00", "2010-01-01T23:00:00Z"),
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_none() {
+    fn text_that_is_not_a_time_is_refused() {
         for text in
             ["", "18.5", "21", "2004-13-01", "31/02/2004", "2004-03-10 25:00", "noon", "1.2.3.4", "-5"]
         {
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn date_and_time_of_day_in_columns_of_their_own() {
+    fn date_and_time_of_day_from_two_columns_are_combined() {
         let date = civil("10/03/2004", DateOrder::Dmy).unwrap();
         let clock = civil("18.00.00", DateOrder::Dmy).unwrap();
         let zone = offset("+01:00").unwrap();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn epochs_by_their_size_and_formats_by_their_letters() {
+    fn unix_times_and_strftime_formats_are_parsed() {
         for number in [1_763_600_000.0, 1_763_600_000e3, 1_763_600_000e6, 1_763_600_000e9] {
             assert_eq!(epoch(number).unwrap().to_string(), "2025-11-20T00:53:20Z");
         }

@@ -1,7 +1,7 @@
-//! Columns out of one line.
+//! Splits a CSV line into fields.
 
-/// Splits a line at `delimiter`. Quotes hold a field together and are doubled inside it, as RFC 4180
-/// has it; `None` when a quote is not closed on the line, so that a stray one costs one row.
+/// Splits a line at `delimiter`, with quotes as in RFC 4180. `None` if a quote is not closed on the line, so that a stray
+/// quote invalidates one row only.
 pub(super) fn split(line: &str, delimiter: char) -> Option<Vec<String>> {
     let mut bytes = line.as_bytes();
     let mut reader = csv_core::ReaderBuilder::new().delimiter(delimiter as u8).build();
@@ -15,7 +15,7 @@ pub(super) fn split(line: &str, delimiter: char) -> Option<Vec<String>> {
         let (result, read, wrote) = reader.read_field(bytes, &mut out[written..]);
         bytes = &bytes[read..];
         match result {
-            // No more input: an empty one says so.
+            // The next call, with empty input, returns the last field.
             csv_core::ReadFieldResult::InputEmpty => written += wrote,
             csv_core::ReadFieldResult::OutputFull | csv_core::ReadFieldResult::End => return Some(fields),
             csv_core::ReadFieldResult::Field { record_end } => {
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_quotes_and_a_stray_quote() {
+    fn quoted_fields_are_unquoted_and_a_stray_quote_is_refused() {
         assert_eq!(split("a;2,6;;", ';').unwrap(), ["a", "2,6", "", ""]);
         assert_eq!(split(r#""a,b",c,"say ""hi""""#, ',').unwrap(), ["a,b", "c", "say \"hi\""]);
         assert_eq!(split("21.5\t\u{b0}C", '\t').unwrap(), ["21.5", "°C"]);

@@ -1,8 +1,8 @@
-//! A column's heading: what is measured, and in which unit.
+//! Parses a column's heading into metric and unit.
 
 use garenne_protocol::sensor::Unit;
 
-/// How units are written in headings, where that is not the registry's own symbol.
+/// Spellings of units in headings that differ from the symbol of the SenML registry.
 const SPELLINGS: &[(&str, &str)] = &[
     ("C", "Cel"),
     ("degC", "Cel"),
@@ -42,8 +42,7 @@ const SPELLINGS: &[(&str, &str)] = &[
     ("RH", "%RH"),
 ];
 
-/// A single letter after an underscore is a unit only beside a word that it fits: `sensor_A` is no
-/// current.
+/// Single-letter units and the words of a heading that they fit: `sensor_A` is not a current.
 const LETTERS: &[(&str, &[&str])] = &[
     ("C", &["temp", "dew", "therm", "heat", "air", "water", "soil"]),
     ("F", &["temp", "dew", "therm", "heat", "air", "water", "soil"]),
@@ -54,8 +53,8 @@ const LETTERS: &[(&str, &[&str])] = &[
     ("m", &["dist", "height", "alt", "depth", "level", "visib"]),
 ];
 
-/// Splits a heading such as `temperature_C`, `Humidity (%)` or `pressure [hPa]` into the metric and
-/// its unit. Without a unit in it the whole heading is the metric.
+/// Splits a heading such as `temperature_C`, `Humidity (%)` or `pressure [hPa]` into metric and unit. Without a unit, the
+/// whole heading is the metric.
 pub(super) fn metric_and_unit(heading: &str) -> (String, Option<Unit>) {
     let heading = heading.trim();
     if let Some((metric, unit)) = bracketed(heading).or_else(|| suffixed(heading)) {
@@ -87,7 +86,7 @@ fn suffixed(heading: &str) -> Option<(&str, Unit)> {
         let word = metric.to_lowercase();
         let fits = match LETTERS.iter().find(|(letter, _)| *letter == symbol) {
             Some((_, words)) => words.iter().any(|hint| word.contains(hint)),
-            // `temp_min` is a minimum; seconds and hours after an underscore are too rare to guess.
+            // `temp_min` is a minimum. Other single letters, such as `s` and `h`, are rarely units.
             None => symbol.chars().count() > 1 && symbol != "min" || symbol == "%",
         };
         (fits && !metric.is_empty()).then(|| unit(symbol, metric)).flatten().map(|unit| (metric, unit))
@@ -116,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn units_are_read_from_headings_and_not_guessed() {
+    fn only_clear_units_are_taken_from_headings() {
         for (heading, metric, unit) in [
             ("temperature_C", "temperature", Some("Cel")),
             ("humidity_pct", "humidity", Some("%RH")),

@@ -1,4 +1,4 @@
-//! What is where in a recording: found out from its first rows, where the user did not say.
+//! The layout of a CSV recording: given by the user or detected from its first rows.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ mod time_columns;
 pub(super) use dialect::skipped;
 pub(super) use time_columns::{TimeColumns, from_epoch};
 
-/// Everything needed to read a row.
+/// The layout of a CSV recording.
 pub(super) struct Layout {
     pub(super) delimiter: char,
     pub(super) numbers: NumberFormat,
@@ -32,25 +32,25 @@ pub(super) struct Layout {
     pub(super) zone: UtcOffset,
     pub(super) device: Device,
     pub(super) shape: Shape,
-    /// What was concluded, for the user to object to.
+    /// Assumptions to show to the user.
     pub(super) notes: Vec<String>,
 }
 
-/// Who measured a row.
+/// The device of a row.
 pub(super) enum Device {
     Fixed(Arc<str>),
     Column(usize),
 }
 
-/// How rows hold readings.
+/// How a row contains readings.
 pub(super) enum Shape {
-    /// A metric a column.
+    /// One metric per column.
     Wide(Vec<Metric>),
-    /// A reading a row, its metric named in it.
+    /// One reading per row, with its metric in a column.
     Long { metric: usize, value: usize, unit: Option<usize> },
 }
 
-/// A column that measures something.
+/// A column with values of a metric.
 #[derive(Debug)]
 pub(super) struct Metric {
     pub(super) index: usize,
@@ -89,14 +89,14 @@ const METRICS: &[&str] =
 const VALUES: &[&str] = &["value", "reading", "val", "result"];
 const UNITS: &[&str] = &["unit", "units", "uom"];
 
-/// Rows of the sample, split.
+/// The rows of the sample.
 pub(super) struct Rows {
     headings: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 
 impl Rows {
-    /// The cells of a column that say something.
+    /// The cells of a column that are not empty.
     fn cells(&self, index: usize) -> impl Iterator<Item = &str> {
         self.rows
             .iter()
@@ -106,7 +106,7 @@ impl Rows {
     }
 
     fn heading(&self, index: usize) -> String {
-        normal(&self.headings[index])
+        normalized(&self.headings[index])
     }
 
     fn named(&self, names: &[&str]) -> Option<usize> {
@@ -114,32 +114,32 @@ impl Rows {
     }
 
     fn exactly(&self, heading: &str) -> Result<usize, String> {
-        self.headings
-            .iter()
-            .position(|known| known.trim() == heading.trim())
-            .ok_or_else(|| format!("no column is called {heading:?}; there are {}", self.headings.join(", ")))
+        self.headings.iter().position(|known| known.trim() == heading.trim()).ok_or_else(|| {
+            format!("no column has the heading {heading:?}; the columns are {}", self.headings.join(", "))
+        })
     }
 }
 
-/// A heading for comparison: lower case, words joined by underscores.
-fn normal(heading: &str) -> String {
+/// Normalizes a heading for comparison: lower case, words joined by underscores.
+fn normalized(heading: &str) -> String {
     let words = heading.to_lowercase();
     let words = words.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
     words.collect::<Vec<_>>().join("_")
 }
 
 impl Layout {
-    /// Works the layout out. `file_device` names the device of a file that names none.
+    /// Detects the layout, as far as `mapping` does not give it. `file_device` is the device of a file without a device
+    /// column.
     ///
     /// # Errors
-    /// What could not be found out, and how to say it.
+    /// A part of the layout is unknown. The text says how to give it.
     pub(super) fn detect(sample: &Sample, mapping: &Mapping, file_device: &str) -> Result<Self, String> {
         let zone = mapping.zone()?;
         let format = mapping.time_format.as_deref().map(Format::parse).transpose()?;
         let lines: Vec<&str> =
             sample.lines.iter().map(String::as_str).filter(|line| !dialect::skipped(line)).collect();
         if lines.is_empty() {
-            return Err("it holds no rows".to_owned());
+            return Err("the file contains no rows".to_owned());
         }
         let delimiter = mapping.delimiter.unwrap_or_else(|| dialect::delimiter(&lines));
         let mut rows: Vec<Vec<String>> =
@@ -196,7 +196,7 @@ fn shape(
     for (index, heading) in rows.headings.iter().enumerate().filter(|(index, _)| !used(*index)) {
         let numeric = rows.cells(index).any(|cell| matches!(numbers.cell(cell), Cell::Number(_)));
         if heading.is_empty() || !numeric {
-            // A column with neither heading nor cells is only a trailing delimiter.
+            // A column without heading and cells comes from a trailing delimiter.
             if rows.cells(index).next().is_some() {
                 left_out.push(if heading.is_empty() {
                     format!("number {}", index + 1)
@@ -211,12 +211,12 @@ fn shape(
     }
     if !left_out.is_empty() {
         notes.push(format!(
-            "columns without numbers or without a heading are left out: {}",
+            "columns without numbers or without a heading are ignored: {}",
             left_out.join(", ")
         ));
     }
     if metrics.is_empty() {
-        return Err(format!("no column holds numbers; there are {}", rows.headings.join(", ")));
+        return Err(format!("no column contains numbers; the columns are {}", rows.headings.join(", ")));
     }
     Ok(Shape::Wide(metrics))
 }
@@ -256,7 +256,7 @@ fn guess_missing(
     };
     let columns: Vec<Vec<f64>> = indexes.into_iter().map(column).collect();
     if let Some(code) = number::missing_code(&columns) {
-        notes.push(format!("{code} is taken for a missing value (--missing none keeps it)"));
+        notes.push(format!("{code} is treated as a missing value (--missing none disables this)"));
         numbers.missing_numbers.push(code);
     }
     numbers

@@ -1,4 +1,4 @@
-//! A recording's lines, whoever wrote it and however large it is.
+//! Reads the lines of a recording of any size and of common encodings.
 
 use std::{
     borrow::Cow,
@@ -7,12 +7,12 @@ use std::{
     path::Path,
 };
 
-/// How much of a file is looked at before its first row is read.
-const SAMPLE: usize = 512 * 1024;
-/// The longest line that is kept; the rest of a longer one is read past.
-const LONGEST: usize = 1024 * 1024;
+/// Bytes at the start of a file from which the layout is detected.
+const SAMPLE_SIZE: usize = 512 * 1024;
+/// Longest line in bytes. The rest of a longer line is skipped.
+const MAX_LINE: usize = 1024 * 1024;
 
-/// A recording being read.
+/// Reads the lines of a recording.
 pub(super) struct LineReader {
     reader: Box<dyn BufRead + Send>,
     buffer: Vec<u8>,
@@ -20,22 +20,22 @@ pub(super) struct LineReader {
     bytes: u64,
 }
 
-/// One line.
+/// A line.
 pub(super) struct Line<'a> {
-    /// From 1.
+    /// Starts at 1.
     pub(super) number: u64,
-    /// Its text; bytes that are not UTF-8 are read as Latin-1, which is what loggers write then.
+    /// The text. A line that is not UTF-8 is decoded as Latin-1, which loggers use.
     pub(super) text: Cow<'a, str>,
-    /// Set when it was over [`LONGEST`] and cut.
+    /// Whether it was longer than [`MAX_LINE`] and is cut.
     pub(super) cut: bool,
 }
 
-/// The start of a recording, whole lines only.
+/// The complete lines at the start of a recording.
 pub(super) struct Sample {
     pub(super) lines: Vec<String>,
 }
 
-/// Opens `path`, or standard input for `-`, and answers its size where it has one.
+/// Opens `path`, or standard input for `-`. Returns the size of a file as well.
 pub(super) fn open(path: &Path) -> io::Result<(Sample, LineReader, Option<u64>)> {
     let (reader, size): (Box<dyn Read + Send>, _) = if path.as_os_str() == "-" {
         (Box::new(io::stdin()), None)
@@ -49,11 +49,11 @@ pub(super) fn open(path: &Path) -> io::Result<(Sample, LineReader, Option<u64>)>
 
 fn read(mut reader: Box<dyn Read + Send>) -> io::Result<(Sample, LineReader)> {
     let mut start = Vec::new();
-    reader.by_ref().take(SAMPLE as u64).read_to_end(&mut start)?;
+    reader.by_ref().take(SAMPLE_SIZE as u64).read_to_end(&mut start)?;
     if start.starts_with(&[0xff, 0xfe]) || start.starts_with(&[0xfe, 0xff]) {
-        return Err(io::Error::other("it is UTF-16; `iconv -f UTF-16 -t UTF-8` makes it readable"));
+        return Err(io::Error::other("the file is UTF-16; convert it with `iconv -f UTF-16 -t UTF-8`"));
     }
-    let complete = start.len() < SAMPLE;
+    let complete = start.len() < SAMPLE_SIZE;
     let mut sampled = LineReader::over(Box::new(Cursor::new(start.clone())));
     let mut lines = Vec::new();
     while let Some(line) = sampled.next()? {
@@ -76,16 +76,16 @@ impl LineReader {
         self.bytes
     }
 
-    /// The next line without its line end.
+    /// Returns the next line without its line ending.
     pub(super) fn next(&mut self) -> io::Result<Option<Line<'_>>> {
         self.buffer.clear();
-        let read = self.reader.by_ref().take(LONGEST as u64).read_until(b'\n', &mut self.buffer)?;
+        let read = self.reader.by_ref().take(MAX_LINE as u64).read_until(b'\n', &mut self.buffer)?;
         if read == 0 {
             return Ok(None);
         }
         self.number += 1;
         self.bytes += read as u64;
-        let cut = read == LONGEST && self.buffer.last() != Some(&b'\n');
+        let cut = read == MAX_LINE && self.buffer.last() != Some(&b'\n');
         if cut {
             self.bytes += skip_line(&mut self.reader)?;
         }
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_and_foreign_letters_are_taken_away_and_the_sample_is_read_again() {
+    fn byte_order_mark_and_latin_1_are_decoded_and_the_sample_is_read_again() {
         let (sample, mut lines) = read(Box::new(&b"\xef\xbb\xbfa;b\r\n\xb0C\nlast"[..])).unwrap();
         assert_eq!(sample.lines, ["a;b", "°C", "last"]);
         assert_eq!(lines.next().unwrap().unwrap().text, "a;b");
@@ -145,8 +145,8 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_line_costs_itself_only() {
-        let mut input = vec![b'x'; 3 * LONGEST];
+    fn a_line_above_the_limit_is_cut_and_the_next_is_read() {
+        let mut input = vec![b'x'; 3 * MAX_LINE];
         input.extend(b"\nnext\n");
         let (_, mut lines) = read(Box::new(Cursor::new(input))).unwrap();
         assert!(lines.next().unwrap().unwrap().cut);
@@ -154,8 +154,8 @@ mod tests {
     }
 
     #[test]
-    fn utf_16_is_refused_with_what_to_do() {
+    fn utf_16_is_refused_with_the_command_to_convert_it() {
         let error = read(Box::new(&b"\xff\xfea\0"[..])).err().unwrap().to_string();
-        assert_eq!(error, "it is UTF-16; `iconv -f UTF-16 -t UTF-8` makes it readable");
+        assert_eq!(error, "the file is UTF-16; convert it with `iconv -f UTF-16 -t UTF-8`");
     }
 }

@@ -1,4 +1,4 @@
-//! What a user says of a recording, in a TOML file or by flags.
+//! The layout of a recording as given by the user, in a TOML file or by flags.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,41 +10,41 @@ use time::UtcOffset;
 
 use super::civil_time;
 
-/// How to read a recording; what is not said is found out from the file itself.
+/// The layout of a recording. Fields that are not set are detected.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Mapping {
-    /// Between columns: one character.
+    /// The column delimiter.
     pub delimiter: Option<char>,
-    /// Whether `2,6` is two and six tenths.
+    /// Whether numbers have a decimal comma.
     pub decimal_comma: Option<bool>,
-    /// Codes for a missing value; given, none is guessed.
+    /// Codes of missing values; `None` to detect them.
     pub missing: Option<Vec<String>>,
-    /// Headings of the columns that make up the time, in the order the format has them.
+    /// Headings of the columns with the time, in the order of the format.
     pub time: Vec<String>,
-    /// Format of the time in the notation of `strftime`; columns are joined by one space.
+    /// Format of the time in `strftime` notation; several columns are joined by one space.
     pub time_format: Option<String>,
-    /// Offset of times that have none, such as `+01:00`; UTC when not given.
+    /// UTC offset of times without one, such as `+01:00`; `None` for UTC.
     pub utc_offset: Option<String>,
-    /// The device of every row.
+    /// The device of all rows.
     pub device: Option<String>,
-    /// Heading of the column that names the device.
+    /// Heading of the column with the device.
     pub device_column: Option<String>,
-    /// What the columns measure, by heading; given, other columns are left out.
+    /// The columns with values, by heading. If it is not empty, other columns are ignored.
     pub columns: BTreeMap<String, Column>,
 }
 
-/// One column.
+/// A column with values.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Column {
-    /// The metric; the heading when not given.
+    /// The metric; `None` for the heading.
     pub metric: Option<String>,
-    /// The unit by the SenML registry.
+    /// The unit, a symbol of the SenML registry.
     pub unit: Option<String>,
-    /// Multiplies the number.
+    /// Factor of the values.
     pub scale: Option<f64>,
-    /// Is added after that.
+    /// Added to the scaled value.
     pub offset: Option<f64>,
 }
 
@@ -52,24 +52,24 @@ impl Mapping {
     /// Reads a mapping file.
     ///
     /// # Errors
-    /// It cannot be read, or says something that nothing understands.
+    /// The file cannot be read or is invalid.
     pub fn read(path: &Path) -> Result<Self, Failure> {
         let refused = |problem: String| {
-            Failure::new(Exit::Usage, format!("map {} cannot be used: {problem}", path.display()))
+            Failure::new(Exit::Usage, format!("map {} is invalid: {problem}", path.display()))
         };
         let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
         parse_toml(&text).map_err(refused)
     }
 
-    /// The offset of times that have none.
+    /// The UTC offset of times without one.
     ///
     /// # Errors
-    /// It is none.
+    /// It is not an offset.
     pub fn zone(&self) -> Result<UtcOffset, String> {
         match &self.utc_offset {
             None => Ok(UtcOffset::UTC),
             Some(text) => civil_time::offset(text.trim())
-                .ok_or_else(|| format!("utc_offset {text:?} is no offset such as +01:00 or Z")),
+                .ok_or_else(|| format!("utc_offset {text:?} is not an offset such as +01:00 or Z")),
         }
     }
 }

@@ -1,31 +1,32 @@
-//! NumberFormat as recordings write them.
+//! Parses the numbers of recordings.
 
-/// How a file writes numbers, and which of them stand for nothing.
+/// The number format of a file and its codes of missing values.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct NumberFormat {
-    /// `2,6` is two and six tenths.
+    /// `2,6` is 2.6.
     pub(super) decimal_comma: bool,
-    /// NumberFormat that say there is none, such as -200.
+    /// Numbers that mean a missing value, such as -200.
     pub(super) missing_numbers: Vec<f64>,
-    /// Texts that say there is none, beside the usual ones.
+    /// Texts that mean a missing value, besides the usual ones.
     pub(super) missing_texts: Vec<String>,
 }
 
-/// A cell.
+/// The content of a cell.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Cell {
     /// A number.
     Number(f64),
-    /// A code for a missing value, or nothing at all.
+    /// A missing value: a code or an empty cell.
     Missing,
-    /// Neither.
+    /// Other text.
     Text,
 }
 
-const NOTHING: &[&str] = &["na", "n/a", "nan", "null", "none", "nil", "-", "--", "?", "missing"];
+/// Usual texts of missing values.
+const MISSING_TEXTS: &[&str] = &["na", "n/a", "nan", "null", "none", "nil", "-", "--", "?", "missing"];
 
 impl NumberFormat {
-    /// Adds codes as a user gives them: numbers are compared as numbers, anything else as text.
+    /// Adds the codes of a user. Numbers are compared by value, other codes as text.
     pub(super) fn with_missing<'a>(mut self, codes: impl IntoIterator<Item = &'a str>) -> Self {
         for code in codes {
             match parse(code.trim(), self.decimal_comma).or_else(|| parse(code.trim(), false)) {
@@ -36,11 +37,11 @@ impl NumberFormat {
         self
     }
 
-    /// What a cell says.
+    /// Parses a cell.
     pub(super) fn cell(&self, text: &str) -> Cell {
         let text = text.trim();
         if text.is_empty()
-            || NOTHING.iter().any(|nothing| nothing.eq_ignore_ascii_case(text))
+            || MISSING_TEXTS.iter().any(|missing| missing.eq_ignore_ascii_case(text))
             || self.missing_texts.iter().any(|code| code == text)
         {
             return Cell::Missing;
@@ -53,12 +54,12 @@ impl NumberFormat {
     }
 }
 
-/// A finite number, with the other mark between thousands where it stands in the right places.
+/// Parses a finite number. The other separator is allowed between groups of three digits.
 pub(super) fn parse(text: &str, decimal_comma: bool) -> Option<f64> {
     let (mark, thousands) = if decimal_comma { (',', '.') } else { ('.', ',') };
     let text = text.trim().replace('\u{2212}', "-");
     let digits = text.trim_start_matches(['+', '-']);
-    // `inf`, `nan` and hexadecimal are Rust's or C's business.
+    // Refuses `inf`, `nan` and hexadecimal numbers.
     if !digits.starts_with(|c: char| c.is_ascii_digit() || c == mark) {
         return None;
     }
@@ -69,7 +70,7 @@ pub(super) fn parse(text: &str, decimal_comma: bool) -> Option<f64> {
         if (1..=3).contains(&first.len()) && groups.all(|group| group.len() == 3) {
             text.replace(thousands, "")
         } else if decimal_comma && !digits.contains(mark) {
-            // A decimal point in a file of decimal commas can only be meant as one.
+            // In a file with decimal commas, a point that separates no thousands is a decimal point.
             return text.parse().ok().filter(|number: &f64| number.is_finite());
         } else {
             return None;
@@ -81,12 +82,12 @@ pub(super) fn parse(text: &str, decimal_comma: bool) -> Option<f64> {
     plain.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-/// Codes that loggers write where there is no value.
+/// Codes that loggers use for missing values.
 const CODES: &[f64] =
     [-99.0, -99.9, -99.99, -200.0, -888.0, -999.0, -999.9, -999.99, -9999.0, -9999.9, -99999.0].as_slice();
 
-/// The code, if any, that stands for a missing value in columns of these numbers: it occurs more
-/// than once, and every other number is far from it in each column that has it.
+/// Detects the code of missing values in these columns: a known code that occurs more than once and is far from all other
+/// numbers in each column that has it.
 pub(super) fn missing_code(columns: &[Vec<f64>]) -> Option<f64> {
     CODES.iter().copied().find(|&code| {
         let mut occurrences = 0;
@@ -103,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_with_either_mark() {
+    fn numbers_with_decimal_point_or_comma_are_parsed() {
         for (text, comma, number) in [
             ("2,6", true, Some(2.6)),
             ("1.234,5", true, Some(1234.5)),
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_values_by_code_by_word_and_by_being_empty() {
+    fn codes_words_and_empty_cells_are_missing_values() {
         let numbers =
             NumberFormat { decimal_comma: true, ..NumberFormat::default() }.with_missing(["-200", "bad"]);
         for text in ["", " ", "-200", "-200,0", "NaN", "n/a", "bad"] {
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_code_is_found_where_it_stands_apart_and_a_cold_day_is_none() {
+    fn a_code_is_detected_only_if_it_is_far_from_the_values() {
         assert_eq!(missing_code(&[vec![1.0, -200.0, 2.0], vec![600.0, -200.0]]), Some(-200.0));
         assert_eq!(missing_code(&[vec![1.0, -200.0, 2.0]]), None);
         assert_eq!(missing_code(&[vec![-200.0, -200.0, -180.0]]), None);

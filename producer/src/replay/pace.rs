@@ -1,4 +1,4 @@
-//! When each reading is due.
+//! Decides when each reading is due.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -6,18 +6,18 @@ use garenne_protocol::sensor::Timestamp;
 use thiserror::Error;
 use tokio::time::Instant;
 
-/// How fast recorded time runs.
+/// The speed of recorded time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Speed {
-    /// As fast as the destination takes it.
+    /// As fast as the destination accepts readings.
     Max,
-    /// This many recorded seconds a second; finite and over 0.
+    /// Recorded seconds per second; finite and above 0.
     Times(f64),
 }
 
-/// A text that is no speed.
+/// An invalid speed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is no speed, expected max, or how many times faster than recorded, such as 60x or 0.5x")]
+#[error("{0:?} is not a speed, expected max or a factor such as 60x or 0.5x")]
 pub struct BadSpeed(String);
 
 impl FromStr for Speed {
@@ -44,11 +44,11 @@ impl fmt::Display for Speed {
     }
 }
 
-/// Turns recorded times into instants of this process, from the first reading on.
+/// Converts recorded times into instants, relative to the first reading.
 #[derive(Debug)]
 pub(super) struct Pace {
     speed: Speed,
-    /// Readings a second at most.
+    /// Most readings per second.
     rate: Option<f64>,
     started: Option<(Instant, Timestamp)>,
     sent: u64,
@@ -59,8 +59,7 @@ impl Pace {
         Self { speed, rate, started: None, sent: 0 }
     }
 
-    /// When the next reading, recorded at `time`, is due. What was recorded before the first one is
-    /// due at once.
+    /// When the next reading, recorded at `time`, is due. A reading that is older than the first one is due at once.
     pub(super) fn due(&mut self, time: Timestamp) -> Instant {
         let (start, first) = *self.started.get_or_insert_with(|| (Instant::now(), time));
         let by_time = match self.speed {
@@ -82,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn speeds() {
+    fn speeds_are_parsed() {
         assert_eq!("60x".parse(), Ok(Speed::Times(60.0)));
         assert_eq!("0.5".parse(), Ok(Speed::Times(0.5)));
         assert_eq!("max".parse(), Ok(Speed::Max));
@@ -90,15 +89,13 @@ mod tests {
             let error = text.parse::<Speed>().unwrap_err().to_string();
             assert_eq!(
                 error,
-                format!(
-                    "{text:?} is no speed, expected max, or how many times faster than recorded, such as 60x or 0.5x"
-                )
+                format!("{text:?} is not a speed, expected max or a factor such as 60x or 0.5x")
             );
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn recorded_time_runs_at_the_speed_and_never_over_the_rate() {
+    async fn readings_follow_the_speed_and_stay_below_the_rate() {
         let at = |seconds: i64| Timestamp::from_micros(seconds * 1_000_000).unwrap();
         let start = Instant::now();
         let mut pace = Pace::new(Speed::Times(60.0), None);

@@ -1,4 +1,4 @@
-//! A recording as a sequence of rows, CSV or JSON.
+//! Reads a recording, CSV or JSON, as a sequence of rows.
 
 use std::{io, path::Path};
 
@@ -13,53 +13,54 @@ use super::{
     row::Row,
 };
 
-/// A recording, opened and understood.
+/// An open recording.
 pub(super) struct Recording {
     lines: LineReader,
-    form: Form,
+    format: Format,
     header_read: bool,
 }
 
-enum Form {
+/// The format of a recording.
+enum Format {
     Csv(Box<Layout>),
-    /// A document a line.
+    /// One document per line.
     Ndjson,
-    /// One document over many lines.
+    /// One document on several lines.
     Json,
 }
 
 /// A row with its line number.
-pub(super) struct Numbered {
+pub(super) struct NumberedRow {
     pub(super) line: u64,
     pub(super) row: Row,
 }
 
-/// The largest document that is read whole.
-const WHOLE: usize = 256 * 1024 * 1024;
+/// Largest document that is read into memory, in bytes.
+const MAX_DOCUMENT: usize = 256 * 1024 * 1024;
 
 impl Recording {
-    /// Opens `path` and finds out how it is laid out. Answers the size as well, where there is one.
+    /// Opens `path` and detects its layout. Returns the size of a file as well.
     ///
     /// # Errors
-    /// It cannot be read or understood; the line says what to do.
+    /// It cannot be read, or its layout is unknown.
     pub(super) fn open(path: &Path, mapping: &Mapping) -> Result<(Self, Option<u64>), Failure> {
         let refused = |problem: String| Failure::new(Exit::Failed, format!("{}: {problem}", path.display()));
         let (sample, lines, size) = line_reader::open(path).map_err(|error| refused(error.to_string()))?;
-        let form = match json(&sample) {
-            Some(form) => form,
+        let format = match json(&sample) {
+            Some(format) => format,
             None => {
                 let layout = Layout::detect(&sample, mapping, &device(path)).map_err(refused)?;
-                Form::Csv(Box::new(layout))
+                Format::Csv(Box::new(layout))
             }
         };
-        Ok((Self { lines, form, header_read: false }, size))
+        Ok((Self { lines, format, header_read: false }, size))
     }
 
-    /// What was concluded about the file.
+    /// Assumptions about the layout.
     pub(super) fn notes(&self) -> &[String] {
-        match &self.form {
-            Form::Csv(layout) => &layout.notes,
-            Form::Ndjson | Form::Json => &[],
+        match &self.format {
+            Format::Csv(layout) => &layout.notes,
+            Format::Ndjson | Format::Json => &[],
         }
     }
 
@@ -68,51 +69,53 @@ impl Recording {
         self.lines.bytes()
     }
 
-    /// The next row.
+    /// Returns the next row.
     ///
     /// # Errors
-    /// The file cannot be read any more.
-    pub(super) fn next(&mut self) -> io::Result<Option<Numbered>> {
-        if let Form::Json = self.form {
-            return self.whole();
+    /// Reading the file failed.
+    pub(super) fn next(&mut self) -> io::Result<Option<NumberedRow>> {
+        if let Format::Json = self.format {
+            return self.document();
         }
         loop {
             let Some(line) = self.lines.next()? else { return Ok(None) };
             let number = line.number;
-            let row = match &self.form {
-                _ if line.cut => Row { faults: vec!["the line is over 1 MiB".to_owned()], ..Row::default() },
-                Form::Csv(layout) => {
+            let row = match &self.format {
+                _ if line.cut => {
+                    Row { faults: vec!["the line is longer than 1 MiB".to_owned()], ..Row::default() }
+                }
+                Format::Csv(layout) => {
                     if layout.has_header && !self.header_read && !super::layout::skipped(&line.text) {
                         self.header_read = true;
                         continue;
                     }
                     layout.row(&line.text)
                 }
-                Form::Ndjson | Form::Json => document(&line.text),
+                Format::Ndjson | Format::Json => parse_document(&line.text),
             };
-            return Ok(Some(Numbered { line: number, row }));
+            return Ok(Some(NumberedRow { line: number, row }));
         }
     }
 
-    fn whole(&mut self) -> io::Result<Option<Numbered>> {
+    fn document(&mut self) -> io::Result<Option<NumberedRow>> {
         let mut text = String::new();
         while let Some(line) = self.lines.next()? {
             text.push_str(&line.text);
             text.push('\n');
-            if text.len() > WHOLE {
+            if text.len() > MAX_DOCUMENT {
                 return Err(io::Error::other(
-                    "one JSON document over 256 MiB; write a record a line instead",
+                    "a JSON document larger than 256 MiB; write one record per line instead",
                 ));
             }
         }
         if text.is_empty() {
             return Ok(None);
         }
-        Ok(Some(Numbered { line: 1, row: document(&text) }))
+        Ok(Some(NumberedRow { line: 1, row: parse_document(&text) }))
     }
 }
 
-fn document(text: &str) -> Row {
+fn parse_document(text: &str) -> Row {
     if text.trim().is_empty() {
         return Row { blank: true, ..Row::default() };
     }
@@ -125,19 +128,19 @@ fn document(text: &str) -> Row {
     }
 }
 
-fn json(sample: &Sample) -> Option<Form> {
+fn json(sample: &Sample) -> Option<Format> {
     let first = sample.lines.iter().map(|line| line.trim()).find(|line| !line.is_empty())?;
     if !first.starts_with(['{', '[']) {
         return None;
     }
     let complete = serde_json::from_str::<serde::de::IgnoredAny>(first).is_ok();
-    // A broken first line is one broken row, where the second stands on its own.
+    // If only the first line is invalid, the file is NDJSON with one invalid row.
     let second = sample.lines.iter().map(|line| line.trim()).filter(|line| !line.is_empty()).nth(1);
     let next_complete = second.is_some_and(|line| line.starts_with('{') && line.ends_with('}'));
-    Some(if complete || next_complete && first.starts_with('{') { Form::Ndjson } else { Form::Json })
+    Some(if complete || next_complete && first.starts_with('{') { Format::Ndjson } else { Format::Json })
 }
 
-/// The device of a file that names none: the file's own name.
+/// The device of a file without a device column: the name of the file.
 fn device(path: &Path) -> String {
     let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("recording");
     let name: String =
@@ -154,16 +157,16 @@ mod tests {
     fn read(text: &str) -> Vec<(u64, usize, usize)> {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(text.as_bytes()).unwrap();
-        let (mut source, _) = Recording::open(file.path(), &Mapping::default()).unwrap();
+        let (mut recording, _) = Recording::open(file.path(), &Mapping::default()).unwrap();
         let mut rows = Vec::new();
-        while let Some(Numbered { line, row }) = source.next().unwrap() {
+        while let Some(NumberedRow { line, row }) = recording.next().unwrap() {
             rows.push((line, row.readings.len(), row.faults.len()));
         }
         rows
     }
 
     #[test]
-    fn csv_ndjson_and_one_document_are_told_apart() {
+    fn csv_ndjson_and_json_are_detected() {
         let reading = r#"{"device":"d","metric":"m","value":1,"time":"2026-01-01T00:00:00Z"}"#;
         assert_eq!(read("time,a,b\n2026-01-01T00:00:00Z,1,2\n"), [(2, 2, 0)]);
         assert_eq!(read(&format!("{reading}\n{{broken\n{reading}\n")), [(1, 1, 0), (2, 0, 1), (3, 1, 0)]);

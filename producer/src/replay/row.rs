@@ -1,4 +1,4 @@
-//! Readings out of rows.
+//! Converts rows into readings.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use super::{
     number::Cell,
 };
 
-/// What a row held.
+/// The content of a row.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Row {
     pub(super) readings: Vec<Reading>,
-    /// Cells that say there is no value.
+    /// Number of missing values.
     pub(super) missing: u64,
-    /// What could not be read, in words.
+    /// Problems of the row.
     pub(super) faults: Vec<String>,
-    /// Neither time nor value: a blank line, a comment, or only delimiters.
+    /// Whether it is a blank line, a comment, or only delimiters.
     pub(super) blank: bool,
 }
 
@@ -29,10 +29,11 @@ impl Row {
     }
 }
 
-const LONGEST_NAME: usize = 128;
+/// Longest device or metric, in bytes.
+const MAX_NAME: usize = 128;
 
 impl Layout {
-    /// Reads one line after the heading.
+    /// Parses one line after the header.
     pub(super) fn row(&self, line: &str) -> Row {
         if skipped(line) {
             return Row { blank: true, ..Row::default() };
@@ -45,7 +46,7 @@ impl Layout {
         }
         let expected = self.headings.len();
         let surplus = fields.iter().skip(expected).any(|field| !field.trim().is_empty());
-        if surplus || fields.len() < self.last_needed() {
+        if surplus || fields.len() < self.min_columns() {
             return Row::fault(format!("{} columns where {expected} are expected", fields.len()));
         }
         let Some(time) = self.time(&fields) else {
@@ -72,7 +73,7 @@ impl Layout {
             match self.numbers.cell(text) {
                 Cell::Missing => row.missing += 1,
                 Cell::Text => row.faults.push(format!(
-                    "column {:?}: {:?} is no number",
+                    "column {:?}: {:?} is not a number",
                     self.headings[metric.index],
                     short(text)
                 )),
@@ -108,7 +109,7 @@ impl Layout {
         let text = cell(fields, value);
         match self.numbers.cell(text) {
             Cell::Missing => Row { missing: 1, ..Row::default() },
-            Cell::Text => Row::fault(format!("{:?} is no number", short(text))),
+            Cell::Text => Row::fault(format!("{:?} is not a number", short(text))),
             Cell::Number(value) => {
                 Row { readings: vec![Reading { device, metric, value, unit, time }], ..Row::default() }
             }
@@ -150,9 +151,9 @@ impl Layout {
         indexes.iter().map(|&index| short(cell(fields, index))).collect::<Vec<_>>().join(" ")
     }
 
-    /// How many columns a row must have to be read at all: a logger that lost power in the middle
-    /// of a row must not lose it silently.
-    fn last_needed(&self) -> usize {
+    /// Number of columns that a row must have. A shorter row is invalid, for example because the logger lost power while
+    /// writing it.
+    fn min_columns(&self) -> usize {
         let time = match &self.time {
             TimeColumns::Epoch(index) => *index,
             TimeColumns::Text(indexes) | TimeColumns::GatewayContext(indexes) => {
@@ -180,9 +181,9 @@ fn name(text: &str) -> Result<Arc<str>, String> {
     if text.is_empty() {
         return Err("is empty".to_owned());
     }
-    if text.len() > LONGEST_NAME || text.chars().any(char::is_control) {
+    if text.len() > MAX_NAME || text.chars().any(char::is_control) {
         return Err(format!(
-            "{:?} is longer than {LONGEST_NAME} bytes or holds a control character",
+            "{:?} is longer than {MAX_NAME} bytes or contains a control character",
             short(text)
         ));
     }

@@ -1,23 +1,23 @@
-//! Delimiter, decimal mark, and whether there is a heading.
+//! Detects the CSV dialect: delimiter, decimal separator and header line.
 
 use crate::replay::{fields, number};
 
 const DELIMITERS: [char; 4] = [';', '\t', '|', ','];
-/// How many lines decide.
-const LOOKED_AT: usize = 200;
+/// Lines that are examined.
+const EXAMINED_LINES: usize = 200;
 
-/// Blank lines and comments are no rows.
+/// Whether a line is blank or a comment.
 pub(in crate::replay) fn skipped(line: &str) -> bool {
     let line = line.trim();
     line.is_empty() || line.starts_with('#')
 }
 
-/// The delimiter that cuts most lines into the same number of columns, and into more than one.
+/// The delimiter that splits most lines into the same number of columns, at least two.
 pub(super) fn delimiter(lines: &[&str]) -> char {
     let agreement = |delimiter: char| {
         let widths: Vec<usize> = lines
             .iter()
-            .take(LOOKED_AT)
+            .take(EXAMINED_LINES)
             .filter_map(|line| fields::split(line, delimiter))
             .map(|fields| fields.len())
             .collect();
@@ -28,12 +28,12 @@ pub(super) fn delimiter(lines: &[&str]) -> char {
             _ => 0,
         }
     };
-    // Of equals the first wins: a comma may be a decimal mark beside a semicolon, not the reverse.
+    // On a tie the first of `DELIMITERS` wins: in a file with semicolons, a comma may be the decimal separator.
     let best = DELIMITERS.into_iter().rev().max_by_key(|delimiter| agreement(*delimiter));
     best.unwrap_or(',')
 }
 
-/// Whether some column writes numbers with a comma and never with a point.
+/// Whether a column has numbers with a comma and none with a point.
 pub(super) fn decimal_comma(rows: &[Vec<String>]) -> bool {
     let width = rows.iter().map(Vec::len).max().unwrap_or(0);
     (0..width).any(|index| {
@@ -45,7 +45,7 @@ pub(super) fn decimal_comma(rows: &[Vec<String>]) -> bool {
     })
 }
 
-/// A heading has no number in it, and something below it has.
+/// Whether the first row is a header: none of its cells is a number or a time.
 pub(super) fn has_header(rows: &[Vec<String>], decimal_comma: bool) -> bool {
     let says = |cell: &String| {
         number::parse(cell, decimal_comma).is_some()

@@ -27,7 +27,7 @@ const AIR: &str = "Date;Time;CO(GT);T;RH;AH;;
 ";
 
 #[test]
-fn a_recording_as_the_repository_lays_it_out() {
+fn the_air_quality_recording_is_understood() {
     let rows = rows(AIR, &Mapping::default());
     assert_eq!(
         shown(&rows[0]),
@@ -40,15 +40,15 @@ fn a_recording_as_the_repository_lays_it_out() {
     );
     assert_eq!((rows[1].readings.len(), rows[1].missing), (2, 2));
     assert!(rows[2].blank);
-    assert_eq!(rows[3].faults, ["column \"T\": \"x\" is no number"]);
+    assert_eq!(rows[3].faults, ["column \"T\": \"x\" is not a number"]);
     assert_eq!(rows[3].readings.len(), 3);
     assert_eq!(rows[4].faults, ["no time in \"14/03/2004 99.00.00\""]);
     let notes = layout(AIR, &Mapping::default()).notes;
-    assert_eq!(notes, ["-200 is taken for a missing value (--missing none keeps it)"]);
+    assert_eq!(notes, ["-200 is treated as a missing value (--missing none disables this)"]);
 }
 
 #[test]
-fn devices_units_and_several_metrics_from_the_headings() {
+fn devices_units_and_metrics_are_taken_from_the_headings() {
     let text = "time,device,temperature_C,humidity_pct\n2026-05-04T05:00:03Z,greenhouse-1,16.48,75.0\n2026-05-04T05:00:11Z,,17,72\n";
     let rows = rows(text, &Mapping::default());
     assert_eq!(
@@ -62,7 +62,7 @@ fn devices_units_and_several_metrics_from_the_headings() {
 }
 
 #[test]
-fn one_metric_and_a_file_of_days() {
+fn files_with_one_metric_are_understood() {
     let rows_of = |text: &str| rows(text, &Mapping::default());
     let rows = rows_of("timestamp,value\n2013-07-04 00:00:00,69.88083514\n");
     assert_eq!(shown(&rows[0]), ["file value 69.88083514 - 2013-07-04T00:00:00Z"]);
@@ -73,7 +73,7 @@ fn one_metric_and_a_file_of_days() {
 }
 
 #[test]
-fn long_rows_epochs_parts_and_no_heading() {
+fn long_format_unix_times_date_parts_and_missing_headings_are_understood() {
     let rows_of = |text: &str| rows(text, &Mapping::default());
     let rows =
         rows_of("ts|sensor_id|metric|value|unit\n1763600000|s1|power|12|kW\n1763600060|s1|power|1|kw\n");
@@ -87,7 +87,7 @@ fn long_rows_epochs_parts_and_no_heading() {
 }
 
 #[test]
-fn a_mapping_names_what_is_read() {
+fn a_mapping_overrides_the_detection() {
     let mapping: Mapping = toml::from_str(
         r#"
         time = ["Date", "Time"]
@@ -112,16 +112,16 @@ fn a_mapping_names_what_is_read() {
 }
 
 #[test]
-fn day_or_month_first_is_found_out() {
+fn the_order_of_day_and_month_is_detected() {
     let order = |text: &str| layout(text, &Mapping::default()).order;
     assert_eq!(order("date,v\n01/02/2020 0:00,1\n01/13/2020 0:00,2\n"), DateOrder::Mdy);
     assert_eq!(order("date,v\n01/02/2020 0:00,1\n02/02/2020 0:00,2\n03/02/2020 0:00,2\n"), DateOrder::Dmy);
     let guessed = layout("date,v\n01/02/2020 0:00,1\n02/02/2020 0:00,2\n", &Mapping::default());
-    assert_eq!(guessed.notes, ["dates are ambiguous and read day first (--time-format decides)"]);
+    assert_eq!(guessed.notes, ["dates are ambiguous and are read day first (--time-format decides)"]);
 }
 
 #[test]
-fn broken_rows_are_told_apart() {
+fn invalid_rows_are_explained() {
     let text = "time,a,b\n2026-01-01T00:00:00Z,1,2\n2026-01-01T00:00:00Z,1\n2026-01-01T00:00:00Z,1,2,3\n2026-01-01T00:00:00Z,\"1,2\n# note\n";
     let rows = rows(text, &Mapping::default());
     assert_eq!(rows[1].faults, ["2 columns where 3 are expected"]);
@@ -131,14 +131,14 @@ fn broken_rows_are_told_apart() {
 }
 
 #[test]
-fn what_cannot_be_found_out_is_asked_for() {
+fn an_unknown_layout_is_refused_with_the_flags_to_give_it() {
     let error =
         |text: &str, mapping: &Mapping| Layout::detect(&Sample::of(text), mapping, "f").err().unwrap();
     assert_eq!(
         error("a,b\nx,1\n", &Mapping::default()),
-        "no column is recognised as the time; there are a, b; say which with --time-column, and how it is written with --time-format"
+        "no time column was found; the columns are a, b; give it with --time-column and its format with --time-format"
     );
     let mapping = Mapping { time: vec!["when".to_owned()], ..Mapping::default() };
-    assert_eq!(error("a,b\nx,1\n", &mapping), "no column is called \"when\"; there are a, b");
-    assert_eq!(error("", &Mapping::default()), "it holds no rows");
+    assert_eq!(error("a,b\nx,1\n", &mapping), "no column has the heading \"when\"; the columns are a, b");
+    assert_eq!(error("", &Mapping::default()), "the file contains no rows");
 }

@@ -1,4 +1,4 @@
-//! Which columns say when.
+//! Detects the columns with the time.
 
 use super::{Mapping, Rows};
 use crate::replay::{
@@ -6,14 +6,14 @@ use crate::replay::{
     number,
 };
 
-/// Where a row's time is.
+/// The columns with a row's time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::replay) enum TimeColumns {
-    /// In these columns, joined by a space.
+    /// Text in these columns, joined by a space.
     Text(Vec<usize>),
-    /// A number of seconds or a fraction of them since 1970.
+    /// A Unix time.
     Epoch(usize),
-    /// Year, month, day, and hour, minute, second where there are any.
+    /// Year, month and day, and optionally hour, minute and second.
     GatewayContext(Vec<usize>),
 }
 
@@ -26,8 +26,8 @@ impl TimeColumns {
     }
 }
 
-/// Headings of a time, the likeliest first; a part of the heading is enough.
-const TIMES: &[&str] = &[
+/// Words in the headings of time columns, in order of preference.
+const TIME_WORDS: &[&str] = &[
     "timestamp",
     "datetime",
     "date_time",
@@ -47,7 +47,7 @@ const TIMES: &[&str] = &[
     "data",
 ];
 
-/// What the cells of a column are, when most of them are the same.
+/// The content of most cells of a column.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Content {
     Full,
@@ -67,7 +67,7 @@ fn content(rows: &Rows, index: usize, decimal_comma: bool) -> Content {
         counts[content_of(cell, decimal_comma) as usize] += 1;
     }
     let all: usize = counts.iter().sum();
-    // One cell in four may be broken without changing what the column is.
+    // Up to a quarter of the cells may be invalid.
     let usual = Content::ALL.into_iter().find(|kind| counts[*kind as usize] * 4 >= all * 3);
     if all == 0 { Content::Other } else { usual.unwrap_or(Content::Other) }
 }
@@ -86,7 +86,7 @@ fn content_of(cell: &str, decimal_comma: bool) -> Content {
     }
 }
 
-/// Finds the time, and the order of its dates.
+/// Finds the time columns and the order of their dates.
 pub(super) fn find(
     rows: &Rows,
     mapping: &Mapping,
@@ -120,7 +120,7 @@ fn columns(rows: &Rows, mapping: &Mapping, contents: &[Content]) -> Result<TimeC
     let all = |content: Content| (0..contents.len()).filter(move |&index| contents[index] == content);
     let rank = |index: usize| {
         let heading = rows.heading(index);
-        TIMES.iter().position(|name| heading.contains(name)).unwrap_or(TIMES.len())
+        TIME_WORDS.iter().position(|name| heading.contains(name)).unwrap_or(TIME_WORDS.len())
     };
     let best = |content: Content| all(content).min_by_key(|&index| rank(index));
     if let Some(full) = best(Content::Full) {
@@ -138,7 +138,7 @@ fn columns(rows: &Rows, mapping: &Mapping, contents: &[Content]) -> Result<TimeC
         rows.cells(index).filter_map(|cell| number::parse(cell, false)).take(20).all(|number| number >= 1e8)
     };
     if let Some(epoch) = all(Content::Number)
-        .filter(|&index| rank(index) < TIMES.len() && plausible(index))
+        .filter(|&index| rank(index) < TIME_WORDS.len() && plausible(index))
         .min_by_key(|&i| rank(i))
     {
         return Ok(TimeColumns::Epoch(epoch));
@@ -147,12 +147,12 @@ fn columns(rows: &Rows, mapping: &Mapping, contents: &[Content]) -> Result<TimeC
         return Ok(TimeColumns::Text(vec![date]));
     }
     Err(format!(
-        "no column is recognised as the time; there are {}; say which with --time-column, and how it is written with --time-format",
+        "no time column was found; the columns are {}; give it with --time-column and its format with --time-format",
         rows.headings.join(", ")
     ))
 }
 
-/// Day or month first: a number over 12 says it, else the order in which time goes forward.
+/// Whether the day or the month comes first: a number above 12 decides, else the order with the smaller steps in time.
 fn order(rows: &Rows, index: usize, delimiter: char, notes: &mut Vec<String>) -> DateOrder {
     let mut first_over_12 = false;
     let mut second_over_12 = false;
@@ -170,14 +170,14 @@ fn order(rows: &Rows, index: usize, delimiter: char, notes: &mut Vec<String>) ->
     if !ambiguous || first_over_12 != second_over_12 {
         return if second_over_12 { DateOrder::Mdy } else { DateOrder::Dmy };
     }
-    let backwards = |order: DateOrder| {
+    let total_steps = |order: DateOrder| {
         let dates: Vec<_> =
             rows.cells(index).filter_map(|cell| civil(cell, order)).filter_map(|civil| civil.date).collect();
         let steps = dates.windows(2);
-        // Days between neighbours: the right order makes small steps.
+        // The sum of days between consecutive rows; the right order has the smaller one.
         steps.map(|pair| (pair[1] - pair[0]).whole_days().unsigned_abs()).sum::<u64>()
     };
-    let (dmy, mdy) = (backwards(DateOrder::Dmy), backwards(DateOrder::Mdy));
+    let (dmy, mdy) = (total_steps(DateOrder::Dmy), total_steps(DateOrder::Mdy));
     let order = match dmy.cmp(&mdy) {
         std::cmp::Ordering::Less => DateOrder::Dmy,
         std::cmp::Ordering::Greater => DateOrder::Mdy,
@@ -185,11 +185,11 @@ fn order(rows: &Rows, index: usize, delimiter: char, notes: &mut Vec<String>) ->
         std::cmp::Ordering::Equal => DateOrder::Dmy,
     };
     let words = if order == DateOrder::Dmy { "day first" } else { "month first" };
-    notes.push(format!("dates are ambiguous and read {words} (--time-format decides)"));
+    notes.push(format!("dates are ambiguous and are read {words} (--time-format decides)"));
     order
 }
 
-/// Whether a number can be a time at all.
+/// Converts a cell with a Unix time.
 pub(in crate::replay) fn from_epoch(
     text: &str,
     decimal_comma: bool,
