@@ -34,7 +34,7 @@ use crate::{
     service::instance,
 };
 
-/// What to publish, and as what.
+/// Options of `publish`.
 #[derive(Clone, Debug)]
 pub struct PublishOptions {
     /// The kind of every line's task.

@@ -19,24 +19,24 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// A listening port and its server.
 pub struct Gateway {
     listener: TcpListener,
-    gateway: Arc<GatewayContext>,
+    context: Arc<GatewayContext>,
     server: Arc<dyn Server>,
 }
 
 impl Gateway {
     /// Serves connections of `listener` with `server`.
-    pub fn new(listener: TcpListener, gateway: Arc<GatewayContext>, server: Arc<dyn Server>) -> Self {
-        Self { listener, gateway, server }
+    pub fn new(listener: TcpListener, context: Arc<GatewayContext>, server: Arc<dyn Server>) -> Self {
+        Self { listener, context, server }
     }
 
     /// Accepts connections until `stop` is cancelled, then waits for open requests, at most for `drain_timeout`. Returns
     /// whether all of them ended.
     pub async fn run(self, stop: CancellationToken) -> bool {
-        let Self { listener, gateway, server } = self;
-        let router = http::router(Arc::clone(&gateway));
+        let Self { listener, context, server } = self;
+        let router = http::router(Arc::clone(&context));
         let rejections = Arc::new(Semaphore::new(MAX_REJECTIONS));
         let rejecting = TaskTracker::new();
-        let source_limit = SourceLimit::new(gateway.limits.max_connections_per_source);
+        let source_limit = SourceLimit::new(context.limits.max_connections_per_source);
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
@@ -55,7 +55,7 @@ impl Gateway {
             let connection = Connection {
                 stream,
                 peer,
-                gateway: Arc::clone(&gateway),
+                gateway: Arc::clone(&context),
                 router: router.clone(),
                 stop: stop.clone(),
                 source: source_limit.admit(peer.ip()),
@@ -65,7 +65,7 @@ impl Gateway {
                 None => Err((connection, "source")),
             };
             if let Err((connection, reason)) = offered {
-                gateway.instruments.refused(server.name(), reason);
+                context.instruments.refused(server.name(), reason);
                 audit(&Peer::new(peer), server.name(), "too-many-connections", None);
                 if let Ok(permit) = Arc::clone(&rejections).try_acquire_owned() {
                     rejecting.spawn(async move {
@@ -77,6 +77,6 @@ impl Gateway {
         }
         // From here on the kernel refuses connections, so that senders use another gateway.
         drop(listener);
-        tokio::time::timeout(gateway.limits.drain_timeout, server.drain()).await.is_ok()
+        tokio::time::timeout(context.limits.drain_timeout, server.drain()).await.is_ok()
     }
 }

@@ -64,7 +64,7 @@ impl Connection {
         let Some((protocol, mut stream)) = sniff(self.stream, REJECT_TIMEOUT).await? else { return Ok(()) };
         let limits = &self.gateway.limits;
         let seconds = limits.retry_after.as_secs().max(1);
-        let why = match self.source {
+        let reason = match self.source {
             Some(_) => format!("too many connections ({})", limits.max_connections),
             None => {
                 let most = limits.max_connections_per_source;
@@ -73,10 +73,10 @@ impl Connection {
         };
         let answer = match protocol {
             Protocol::Tls => return Ok(()),
-            Protocol::Lines => format!("error busy {why}\n"),
+            Protocol::Lines => format!("error busy {reason}\n"),
             Protocol::Http => {
                 let body = format!(
-                    r#"{{"type":"about:blank","title":"Service Unavailable","status":503,"detail":"{why}","code":"busy"}}"#
+                    r#"{{"type":"about:blank","title":"Service Unavailable","status":503,"detail":"{reason}","code":"busy"}}"#
                 );
                 format!(
                     "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: {seconds}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",

@@ -134,16 +134,16 @@ impl Decompressor {
     /// Decompresses until there are `until` plain bytes. True when the body is complete.
     fn advance(&mut self, until: usize) -> Result<bool, Refusal> {
         let Some(decoder) = &mut self.compressed else { return Ok(true) };
-        let mut piece = [0; 8 * 1024];
+        let mut chunk = [0; 8 * 1024];
         while self.plain.len() < until {
-            let read = decoder.read(&mut piece);
+            let read = decoder.read(&mut chunk);
             let read = read.map_err(|error| Refusal::NotJson(format!("not gzip: {error}")))?;
             if read == 0 {
                 self.compressed = None;
                 self.memory.shrink_to(self.plain.capacity());
                 return Ok(true);
             }
-            append(&mut self.plain, &piece[..read], &mut self.memory, "decompressed body", self.limit)?;
+            append(&mut self.plain, &chunk[..read], &mut self.memory, "decompressed body", self.limit)?;
         }
         Ok(false)
     }

@@ -50,16 +50,19 @@ const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the token file and the certificates are checked for changes.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Runs the gateway until a command stops it. `commands` are those of [`garenne_common::shutdown::signal::commands`].
-/// The first stop command ends the intake and waits for open requests; the second ends the process at once.
+/// Runs the gateway until a command stops it.
+///
+/// `commands` is the channel that [`garenne_common::shutdown::signal::commands`] returns; the admin port gets a clone of its
+/// sender. The first stop command ends the intake and waits for open requests. The second one returns without waiting.
 ///
 /// # Errors
 /// The gateway cannot start: the port, the broker, a permission or a file.
 pub async fn run(
     broker: BrokerSettings,
     settings: GatewaySettings,
-    (sender, mut commands): (mpsc::Sender<Command>, mpsc::Receiver<Command>),
+    commands: (mpsc::Sender<Command>, mpsc::Receiver<Command>),
 ) -> Result<Exit, Failure> {
+    let (sender, mut commands) = commands;
     raise_file_limit();
     let limits = settings.limits.clone();
     let requires_certificates = settings.tls_client_ca.is_some();

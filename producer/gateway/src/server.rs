@@ -1,5 +1,6 @@
 //! Servers: how accepted connections are run.
 
+mod active_guard;
 mod connection_pool;
 mod kind;
 mod worker_pool;

@@ -19,7 +19,7 @@ pub(super) struct SourceLimit {
 #[derive(Debug)]
 pub(super) struct SourcePermit {
     source: IpAddr,
-    limits: SourceLimit,
+    counter: SourceLimit,
 }
 
 impl SourceLimit {
@@ -39,7 +39,7 @@ impl SourceLimit {
             }
             *count += 1;
         }
-        Some(Box::new(SourcePermit { source, limits: self.clone() }))
+        Some(Box::new(SourcePermit { source, counter: self.clone() }))
     }
 
     fn connections(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
@@ -49,10 +49,10 @@ impl SourceLimit {
 
 impl Drop for SourcePermit {
     fn drop(&mut self) {
-        if self.limits.limit == 0 {
+        if self.counter.limit == 0 {
             return;
         }
-        let mut connections = self.limits.connections();
+        let mut connections = self.counter.connections();
         if let Some(count) = connections.get_mut(&self.source) {
             *count -= 1;
             if *count == 0 {

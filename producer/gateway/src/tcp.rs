@@ -30,7 +30,7 @@ use crate::{
 const MAX_AUTH_LINE: usize = 4096;
 /// Memory of a line whose answer is outstanding, besides its bytes and its tasks.
 const LINE_OVERHEAD: usize = 1024;
-/// Answers of this many bytes are buffer at once. A larger buffer is not kept for the next answers.
+/// Answers of this many bytes are written at once. A larger buffer is not kept for the next answers.
 const WRITE_SIZE: usize = 64 * 1024;
 
 /// A successful answer.
@@ -41,7 +41,7 @@ enum Reply {
     Welcome(String),
 }
 
-/// The answer to a line. Its memory is reserved until it is buffer.
+/// The answer to a line. Its memory is reserved until it is written.
 struct Answer {
     outcome: Result<Reply, Refusal>,
     trace: Option<TraceContext>,

@@ -72,11 +72,11 @@ impl<S: AsyncRead + Unpin> WriteStallGuard<S> {
         if linger.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }
-        let mut piece = [MaybeUninit::uninit(); 4096];
+        let mut chunk = [MaybeUninit::uninit(); 4096];
         for _ in 0..DISCARDED_READS {
-            let mut piece = ReadBuf::uninit(&mut piece);
-            match ready!(Pin::new(&mut self.stream).poll_read(cx, &mut piece)) {
-                Ok(()) if !piece.filled().is_empty() => {}
+            let mut chunk = ReadBuf::uninit(&mut chunk);
+            match ready!(Pin::new(&mut self.stream).poll_read(cx, &mut chunk)) {
+                Ok(()) if !chunk.filled().is_empty() => {}
                 _ => return Poll::Ready(()),
             }
         }

@@ -7,7 +7,7 @@ use prometheus::IntGauge;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
-use super::Server;
+use super::{Server, active_guard::ActiveGuard};
 use crate::{connection::Connection, instruments::Instruments, limits::Limits};
 
 const NAME: &str = "connection-pool";
@@ -36,12 +36,10 @@ impl Server for ConnectionPool {
 
     fn offer(&self, connection: Connection) -> Result<(), Connection> {
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else { return Err(connection) };
-        let active = self.active.clone();
-        active.inc();
+        let active = ActiveGuard::new(&self.active);
         self.connections.spawn(async move {
             connection.serve().await;
-            active.dec();
-            drop(permit);
+            drop((active, permit));
         });
         Ok(())
     }

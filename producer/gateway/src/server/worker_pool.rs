@@ -20,7 +20,7 @@ use prometheus::IntGauge;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 
-use super::Server;
+use super::{Server, active_guard::ActiveGuard};
 use crate::{connection::Connection, instruments::Instruments, limits::Limits};
 
 const NAME: &str = "worker-pool";
@@ -74,7 +74,6 @@ impl Server for WorkerPool {
             return Err(connection);
         }
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else { return Err(connection) };
-        self.active.inc();
         let session = Arc::new(Session {
             // Without tokio's cooperative budget, which is per task: a pool worker is one task and would never get a new
             // budget. A poll is bounded by the bytes that are available.
@@ -83,7 +82,7 @@ impl Server for WorkerPool {
             pool: self.pool.clone(),
             waiting: Arc::clone(&self.waiting),
             _permit: permit,
-            _active: ActiveGuard(self.active.clone()),
+            _active: ActiveGuard::new(&self.active),
             _tracked: self.sessions.token(),
         });
         session.wake();
@@ -116,15 +115,6 @@ struct Session {
     _permit: OwnedSemaphorePermit,
     _active: ActiveGuard,
     _tracked: TaskTrackerToken,
-}
-
-/// Decrements the gauge when dropped.
-struct ActiveGuard(IntGauge);
-
-impl Drop for ActiveGuard {
-    fn drop(&mut self) {
-        self.0.dec();
-    }
 }
 
 impl Session {
