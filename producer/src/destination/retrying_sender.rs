@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use garenne_amqp::Backoff;
+use garenne_common::backoff::Backoff;
 use garenne_common::exit::Exit;
 use garenne_protocol::sensor::Reading;
 use tokio::time::Instant;
