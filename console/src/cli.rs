@@ -1,15 +1,21 @@
 //! The command line.
 
-use std::time::Duration;
-
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 use garenne_common::{
     config::{CommonArgs, flag},
     shutdown::Mode,
 };
-use garenne_protocol::topology::BrokerVersion;
 
-use crate::{dead::cli::DeadVerb, demo::DemoArgs, drill::DrillArgs, leash::LeashArgs};
+use crate::{
+    dashboard::DashboardArgs,
+    dead::DeadVerb,
+    demo::DemoArgs,
+    directives::{GroupVerb, TaskVerb, WorkerArgs},
+    drill::DrillArgs,
+    leash::LeashArgs,
+    status::StatusArgs,
+    topology::TopologyVerb,
+};
 
 /// Looks at a Garenne fleet and steers it.
 #[derive(Debug, Parser)]
@@ -59,17 +65,17 @@ pub enum Command {
     Drain {
         /// Which worker.
         #[command(flatten)]
-        which: WhichArgs,
+        which: WorkerArgs,
         /// light, soft, soft-timeout or hard [default: soft-timeout]
         #[arg(long, value_name = "MODE")]
         mode: Option<Mode>,
     },
     /// Let a worker take no more work until it is told to resume
     #[command(after_help = "Example:\n  garenne quiet worker-3")]
-    Quiet(WhichArgs),
+    Quiet(WorkerArgs),
     /// Let a quiet worker go on
     #[command(after_help = "Example:\n  garenne resume --all")]
-    Resume(WhichArgs),
+    Resume(WorkerArgs),
     /// Groups of tasks
     Group {
         /// What to do with them.
@@ -112,108 +118,6 @@ pub enum Command {
     Leash(LeashArgs),
 }
 
-/// `garenne status`.
-#[derive(Clone, Debug, Args)]
-pub struct StatusArgs {
-    /// Also ask this worker's admin port, for what its heartbeats do not reach; repeatable
-    #[arg(long = "worker", value_name = "URL")]
-    pub workers: Vec<String>,
-    /// Listen for so long, also for gateways, which cannot be asked and beat every 2s [default: until every worker has answered, at most 1s]
-    #[arg(long, value_name = "TIME", value_parser = span)]
-    pub wait: Option<Duration>,
-    /// One JSON object instead of a table
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `garenne task …`.
-#[derive(Clone, Debug, Subcommand)]
-pub enum TaskVerb {
-    /// Stop tasks wherever they are: queued, running, or waiting for a retry
-    #[command(after_help = "Examples:\n  garenne task stop 0198c5c2-…\n  garenne task stop --group import-7")]
-    Stop(StopArgs),
-}
-
-/// `garenne dashboard`.
-#[derive(Args, Clone, Debug, Default)]
-pub struct DashboardArgs {
-    /// Where browsers find it [default: 127.0.0.1:9465]
-    #[arg(long, value_name = "ADDR")]
-    pub listen: Option<String>,
-}
-
-/// `garenne group …`.
-#[derive(Clone, Debug, Subcommand)]
-pub enum GroupVerb {
-    /// Start nothing more of a group, on any worker, until it is resumed; what runs goes on
-    #[command(after_help = "Example:\n  garenne group pause import-7")]
-    Pause {
-        /// The group
-        group: String,
-    },
-    /// Go on with a group
-    #[command(after_help = "Example:\n  garenne group resume import-7")]
-    Resume {
-        /// The group
-        group: String,
-    },
-}
-
-/// `garenne task stop`.
-#[derive(Args, Clone, Debug, Default)]
-pub struct StopArgs {
-    /// Task ids
-    #[arg(value_name = "ID", required_unless_present = "group")]
-    pub ids: Vec<String>,
-    /// Every task of this group that was published before now; repeatable
-    #[arg(long, value_name = "NAME")]
-    pub group: Vec<String>,
-}
-
-/// One worker or all of them.
-#[derive(Args, Clone, Debug, Default)]
-#[group(required = true, multiple = false)]
-pub struct WhichArgs {
-    /// The worker's id
-    #[arg(value_name = "WORKER")]
-    pub worker: Option<String>,
-    /// Every worker of the fleet
-    #[arg(long)]
-    pub all: bool,
-}
-
-/// `garenne topology …`.
-#[derive(Clone, Debug, Subcommand)]
-pub enum TopologyVerb {
-    /// Create what is missing (needs the configure permission)
-    #[command(after_help = "Example:\n  garenne topology apply --amqp-url amqp://admin:…@broker:5672/%2f")]
-    Apply,
-    /// Compare the broker's exchanges, queues and bindings with what the settings want; 1 if they differ
-    #[command(
-        after_help = "Example:\n  garenne topology check --management-url http://guest:guest@127.0.0.1:15672"
-    )]
-    Check,
-    /// Print it for a boot import (load_definitions)
-    #[command(
-        after_help = "Example:\n  garenne topology export --format definitions --broker-version 4.0 > definitions.json"
-    )]
-    Export {
-        /// What it is printed as
-        #[arg(long, value_enum, default_value_t = ExportFormat::Definitions)]
-        format: ExportFormat,
-        /// The broker's version, such as 3.13 or 4.0; asked of the broker when absent
-        #[arg(long, value_name = "VERSION")]
-        broker_version: Option<BrokerVersion>,
-    },
-}
-
-/// What the topology is printed as.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ExportFormat {
-    /// RabbitMQ's definitions file, JSON.
-    Definitions,
-}
-
 impl Cli {
     /// Settings that this program's own flags give.
     pub fn own_settings(&self) -> toml::Table {
@@ -233,12 +137,4 @@ impl Cli {
         }
         own
     }
-}
-
-/// Reads a span such as `90s`, `1h` or `2d`.
-///
-/// # Errors
-/// One line saying how one looks.
-pub fn span(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|error| format!("{error}; expected a span such as 90s, 1h or 2d"))
 }

@@ -1,19 +1,21 @@
 //! `garenne dashboard`: the fleet in a browser, its queues for Prometheus, and the number of workers for
 //! an autoscaler.
 //!
-//! Looking is free; what changes something needs a login with the admin token.
+//! Reading needs no login. Actions need a login with the admin token.
 
 mod actions;
-mod answer;
+mod app_state;
+mod dead_letters;
+mod feed;
 mod metrics;
 mod page;
+mod problem;
 mod routes;
 mod session;
-mod settings;
-mod stream;
 
 use std::{io::ErrorKind, net::SocketAddr, sync::Arc};
 
+use clap::Args;
 use garenne_common::{
     config::{ConfigError, read_secret_file},
     exit::{Exit, Failure},
@@ -28,13 +30,21 @@ use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::Notify};
 use tokio_util::sync::CancellationToken;
 
-use crate::{interrupt::interrupts, operator::Operator, scope::Scope};
-pub use settings::DashboardConfig;
+use crate::{interrupt::interrupts, monitor::FleetMonitor, operator::Operator};
+use app_state::AppState;
 
-/// Serves until it is told to stop.
+/// `garenne dashboard`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct DashboardArgs {
+    /// Address to listen on [default: 127.0.0.1:9465]
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<String>,
+}
+
+/// Serves until it is stopped by a signal or by its admin port. It waits for a broker that cannot be reached.
 ///
 /// # Errors
-/// A port that cannot be had, or a token file that cannot be read. A broker that is away is waited for.
+/// A port cannot be bound, or the token file cannot be read.
 pub async fn run(operator: Operator) -> Result<Exit, Failure> {
     init(&operator.settings.common)?;
     let common = operator.settings.common.clone();
@@ -45,28 +55,28 @@ pub async fn run(operator: Operator) -> Result<Exit, Failure> {
     let mut interrupts = interrupts()?;
     let address = listener.local_addr().map_err(anyhow::Error::from)?;
     let metrics = Metrics::new("console");
-    let (scope, _watching) = Scope::start(operator);
-    metrics::register(&metrics, &scope);
-    let told = Arc::new(Notify::new());
-    let state = Arc::new(State { scope: Arc::clone(&scope), told: Arc::clone(&told) });
+    let (monitor, _tasks) = FleetMonitor::start(operator);
+    metrics::register(&metrics, &monitor);
+    let stop = Arc::new(Notify::new());
+    let control = Arc::new(DashboardControl { monitor: Arc::clone(&monitor), stop: Arc::clone(&stop) });
     let parts = AdminParts {
         metrics: metrics.clone(),
-        readiness: Arc::clone(&state) as _,
-        control: state,
+        readiness: Arc::clone(&control) as _,
+        control,
         mode: Mode::default(),
     };
     let closing = CancellationToken::new();
     let admin = tokio::spawn(admin::serve(admin_port, parts, closing.clone().cancelled_owned()));
     if token.is_none() {
-        tracing::info!("actions are off: set --admin-token-file to a file with a token to log in with");
+        tracing::info!("actions are disabled: set --admin-token-file to a file with a login token");
     }
-    let desk = Arc::new(routes::Desk::new(scope, metrics, token));
+    let app = Arc::new(AppState::new(monitor, metrics, token));
     let page =
-        tokio::spawn(admin::serve_router(listener, routes::router(desk), closing.clone().cancelled_owned()));
-    tracing::info!(address = %format_args!("http://{address}"), "dashboard is open");
+        tokio::spawn(admin::serve_router(listener, routes::router(app), closing.clone().cancelled_owned()));
+    tracing::info!(address = %format_args!("http://{address}"), "dashboard is listening");
     tokio::select! {
         _ = interrupts.recv() => {}
-        () = told.notified() => {}
+        () = stop.notified() => {}
     }
     closing.cancel();
     let _ = page.await;
@@ -81,28 +91,28 @@ async fn bind(listen: SocketAddr) -> Result<TcpListener, ConfigError> {
         origin: "--listen or GARENNE_DASHBOARD__LISTEN".to_owned(),
         problem: match error.kind() {
             ErrorKind::AddrInUse => "the address is already in use: choose another port".to_owned(),
-            ErrorKind::AddrNotAvailable => "the address is none of this machine's".to_owned(),
+            ErrorKind::AddrNotAvailable => "the address is not assigned to this host".to_owned(),
             _ => error.to_string(),
         },
     })
 }
 
-/// The dashboard as its admin port sees it.
-struct State {
-    scope: Arc<Scope>,
-    told: Arc<Notify>,
+/// Readiness and control of the dashboard for its admin port.
+struct DashboardControl {
+    monitor: Arc<FleetMonitor>,
+    stop: Arc<Notify>,
 }
 
-impl Readiness for State {
+impl Readiness for DashboardControl {
     fn ready(&self) -> Result<(), Vec<String>> {
-        self.scope.fresh().map(drop).map_err(|problem| vec![problem])
+        self.monitor.latest().map(drop).map_err(|problem| vec![problem])
     }
 }
 
-impl Control for State {
+impl Control for DashboardControl {
     fn command(&self, command: Command) {
         if matches!(command, Command::Shutdown(_) | Command::Escalate) {
-            self.told.notify_one();
+            self.stop.notify_one();
         }
     }
 

@@ -4,7 +4,7 @@
 //! nothing is removed, the order stays, and no limit counts it.
 
 mod account;
-pub mod cli;
+mod cli;
 mod copy;
 mod filter;
 mod letter;
@@ -20,14 +20,14 @@ use lapin::message::Delivery;
 use tokio_util::sync::CancellationToken;
 
 pub use account::{Kept, Moved};
-pub use cli::FilterArgs;
-pub use filter::{Filter, PatternError};
+pub use cli::DeadVerb;
+pub use filter::{Filter, FilterArgs, PatternError};
 pub use letter::Letter;
 pub use moves::{Mover, Order};
 pub use walk::{Finished, Walk, WalkError};
 
 use crate::{operator::Operator, output, progress};
-use cli::{DeadVerb, ListArgs, MoveArgs, ShowArgs};
+use cli::{ListArgs, MoveArgs, ShowArgs};
 
 /// Runs a verb.
 ///

@@ -1,13 +1,13 @@
-//! The fleet as its processes show themselves: their heartbeats, kept in memory and nowhere else.
+//! The fleet's processes by their heartbeats, kept in memory only.
 
-mod ear;
-mod lives;
-mod muster;
+mod lifecycle;
+mod listener;
+mod poll;
 mod roster;
 mod totals;
 
-pub use ear::Ear;
-pub use lives::on_record;
-pub use muster::{Muster, muster};
+pub use lifecycle::running_workers;
+pub use listener::HeartbeatListener;
+pub use poll::{FleetPoll, poll_fleet};
 pub use roster::{MemberView, Roster, State};
 pub use totals::{KindTotals, LaneTotals, Totals, quantile};

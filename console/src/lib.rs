@@ -2,24 +2,25 @@
 //!
 //! The binary `garenne` is a few lines on top of this; the tests and the drill use the same parts.
 
+pub mod args;
 pub mod audit;
 pub mod cli;
 pub mod dashboard;
 pub mod dead;
 pub mod demo;
+pub mod directives;
 pub mod drill;
 pub mod fleet;
 mod interrupt;
 mod leash;
 pub mod management;
+pub mod monitor;
 pub mod operator;
-pub mod orders;
 mod output;
 pub mod process;
 pub mod progress;
 pub mod queues;
 pub mod scale;
-pub mod scope;
 pub mod settings;
 pub mod status;
 pub mod table;
@@ -33,7 +34,8 @@ use garenne_common::{
 };
 
 use crate::{
-    cli::{Cli, Command, GroupVerb, TaskVerb},
+    cli::{Cli, Command},
+    directives::{GroupVerb, TaskVerb, WorkerCommand},
     operator::Operator,
     settings::ConsoleConfig,
 };
@@ -60,16 +62,20 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Status(args) => status::run(&operator, &args).await,
         Command::Topology { verb } => topology::run(&operator, verb).await,
         Command::Dead { verb } => dead::run(&operator, verb).await,
-        Command::Task { verb: TaskVerb::Stop(args) } => orders::stop(&operator, &args).await,
+        Command::Task { verb: TaskVerb::Stop(args) } => directives::stop(&operator, &args).await,
         Command::Drain { which, mode } => {
-            orders::command(&operator, &which, orders::Command::Shutdown { mode }).await
+            directives::send(&operator, &which, WorkerCommand::Shutdown { mode }).await
         }
-        Command::Quiet(which) => orders::command(&operator, &which, orders::Command::Quiet).await,
-        Command::Resume(which) => orders::command(&operator, &which, orders::Command::Resume).await,
+        Command::Quiet(which) => directives::send(&operator, &which, WorkerCommand::Quiet).await,
+        Command::Resume(which) => directives::send(&operator, &which, WorkerCommand::Resume).await,
         Command::Top => top::run(operator).await,
         Command::Dashboard(_) => dashboard::run(operator).await,
-        Command::Group { verb: GroupVerb::Pause { group } } => orders::pause(&operator, &group, true).await,
-        Command::Group { verb: GroupVerb::Resume { group } } => orders::pause(&operator, &group, false).await,
+        Command::Group { verb: GroupVerb::Pause { group } } => {
+            directives::pause(&operator, &group, true).await
+        }
+        Command::Group { verb: GroupVerb::Resume { group } } => {
+            directives::pause(&operator, &group, false).await
+        }
         Command::Demo(args) => demo::run(&operator, &args, cli.common.config.as_deref()).await,
         Command::Drill(args) => drill::run(&operator, &args, cli.common.config.as_deref()).await,
         Command::Completions { .. } | Command::Leash(_) => unreachable!("done above"),

@@ -1,9 +1,11 @@
 //! The console's settings: where the broker is, and what the fleet's lanes are called.
 
+use std::net::{Ipv4Addr, SocketAddr};
+
 use garenne_common::config::{Common, Invalid, Lanes, Retry, SecretUrl, Settings, scheme};
 use serde::{Deserialize, Serialize};
 
-use crate::{dashboard::DashboardConfig, scale::Goal};
+use crate::scale::Goal;
 
 /// Settings of `garenne`. A fleet can share one file: what only its workers know is passed over.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -24,6 +26,20 @@ pub struct ConsoleConfig {
     pub dashboard: DashboardConfig,
     /// What the autoscaler is to meet; each request may ask for something else.
     pub scale: Goal,
+}
+
+/// The settings `dashboard.*`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DashboardConfig {
+    /// Where browsers, Prometheus and autoscalers find it.
+    pub listen: SocketAddr,
+}
+
+impl Default for DashboardConfig {
+    fn default() -> Self {
+        Self { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 9465)) }
+    }
 }
 
 impl Settings for ConsoleConfig {

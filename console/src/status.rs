@@ -1,29 +1,44 @@
 //! `garenne status`: what waits, runs, retries and died, lane by lane, and who works on it.
 
 mod fleet;
-mod snapshot;
 mod view;
 mod workers;
 
+use std::time::Duration;
+
+use clap::Args;
 use garenne_common::exit::{Exit, Failure};
 use garenne_protocol::heartbeat::Program;
 use serde_json::json;
 
-use crate::{cli::StatusArgs, fleet::muster, operator::Operator, output};
-pub use snapshot::{LaneStatus, QueueStatus, Snapshot, Source};
+use crate::{args::duration, fleet::poll_fleet, operator::Operator, output, queues::Snapshot};
+
+/// `garenne status`.
+#[derive(Clone, Debug, Args)]
+pub struct StatusArgs {
+    /// Also ask this worker's admin port, for what its heartbeats do not reach; repeatable
+    #[arg(long = "worker", value_name = "URL")]
+    pub workers: Vec<String>,
+    /// Listen for so long, also for gateways, which cannot be asked and beat every 2s [default: until every worker has answered, at most 1s]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub wait: Option<Duration>,
+    /// One JSON object instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// Prints the state of the fleet: its queues, its workers, its gateways.
 ///
 /// # Errors
 /// One line and an exit code. A fleet that cannot be heard is a remark: the queues are shown all the same.
 pub async fn run(operator: &Operator, args: &StatusArgs) -> Result<Exit, Failure> {
-    let (snapshot, muster) = tokio::join!(Snapshot::take(operator), muster(operator, args.wait));
+    let (snapshot, poll) = tokio::join!(Snapshot::take(operator), poll_fleet(operator, args.wait));
     let (snapshot, asked) = (snapshot?, workers::ask(&args.workers).await?);
     if args.json {
         let mut all = serde_json::to_value(&snapshot).map_err(anyhow::Error::from)?;
-        match &muster {
-            Ok(muster) => {
-                let members = |program| muster.roster.members(program, muster.at).collect::<Vec<_>>();
+        match &poll {
+            Ok(poll) => {
+                let members = |program| poll.roster.members(program, poll.at).collect::<Vec<_>>();
                 all["workers"] = json!(members(Program::Worker));
                 all["gateways"] = json!(members(Program::Gateway));
             }
@@ -35,8 +50,8 @@ pub async fn run(operator: &Operator, args: &StatusArgs) -> Result<Exit, Failure
         output::json(&format!("{all:#}\n"))?;
     } else {
         let mut text = view::table(&snapshot);
-        text += &match &muster {
-            Ok(muster) => format!("\n{}", fleet::tables(&muster.roster, muster.at)),
+        text += &match &poll {
+            Ok(poll) => format!("\n{}", fleet::tables(&poll.roster, poll.at)),
             Err(failure) => format!("\nworkers are not shown: {failure}\n"),
         };
         if !asked.is_empty() {

@@ -12,7 +12,7 @@ use garenne_common::exit::{Exit, Failure};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use tokio::{sync::mpsc, time::interval};
 
-use crate::{operator::Operator, scope::Scope};
+use crate::{monitor::FleetMonitor, operator::Operator};
 use screen::Screen;
 
 /// Between two pictures; workers say no more in less time.
@@ -26,7 +26,7 @@ pub async fn run(operator: Operator) -> Result<Exit, Failure> {
     if !stdout().is_terminal() {
         return Err(Failure::new(Exit::Usage, "top needs a terminal; `garenne status` prints the same once"));
     }
-    let (scope, _watching) = Scope::start(operator);
+    let (monitor, _tasks) = FleetMonitor::start(operator);
     let (sender, mut keys) = mpsc::unbounded_channel();
     // Reading blocks; the thread ends with the process.
     thread::spawn(move || {
@@ -40,7 +40,7 @@ pub async fn run(operator: Operator) -> Result<Exit, Failure> {
     let mut screen = Screen::default();
     let mut tick = interval(EVERY);
     let ended = loop {
-        let now = scope.now();
+        let now = monitor.now();
         if let Err(error) = terminal.draw(|frame| screen.draw(frame, &now)) {
             break Err(anyhow::Error::from(error).into());
         }

@@ -1,21 +1,53 @@
 //! `garenne topology`: create it, compare it with the broker's, print it.
 
+use clap::{Subcommand, ValueEnum};
 use garenne_amqp::declare::TopologyError;
 use garenne_common::{
     exit::{Exit, Failure, HasExit},
     text::printable,
 };
-use garenne_protocol::topology::{Difference, Leftover, Topology, compare, definitions};
+use garenne_protocol::topology::{BrokerVersion, Difference, Leftover, Topology, compare, definitions};
 use lapin::Connection;
 use serde_json::{Value, json};
 
 use crate::{
-    cli::{ExportFormat, TopologyVerb},
     management::{Management, ManagementError},
     operator::Operator,
     output,
     queues::{LookError, Looker},
 };
+
+/// `garenne topology …`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum TopologyVerb {
+    /// Create what is missing (needs the configure permission)
+    #[command(after_help = "Example:\n  garenne topology apply --amqp-url amqp://admin:…@broker:5672/%2f")]
+    Apply,
+    /// Compare the broker's exchanges, queues and bindings with what the settings want; 1 if they differ
+    #[command(
+        after_help = "Example:\n  garenne topology check --management-url http://guest:guest@127.0.0.1:15672"
+    )]
+    Check,
+    /// Print it for a boot import (load_definitions)
+    #[command(
+        after_help = "Example:\n  garenne topology export --format definitions --broker-version 4.0 > definitions.json"
+    )]
+    Export {
+        /// What it is printed as
+        #[arg(long, value_enum, default_value_t = ExportFormat::Definitions)]
+        format: ExportFormat,
+        /// The broker's version, such as 3.13 or 4.0; asked of the broker when absent
+        #[arg(long, value_name = "VERSION")]
+        broker_version: Option<BrokerVersion>,
+    },
+}
+
+/// What the topology is printed as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExportFormat {
+    /// RabbitMQ's definitions file, JSON.
+    Definitions,
+}
 
 /// Runs a verb.
 ///

@@ -1,4 +1,4 @@
-//! The page: three files of this program, nothing from anywhere else.
+//! The page, embedded in the program. It loads nothing from other hosts.
 
 use axum::{
     extract::Path,
@@ -6,7 +6,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::answer::Refusal;
+use super::problem::Problem;
 
 const INDEX: &str = include_str!("page/index.html");
 const STYLE: &str = include_str!("page/style.css");
@@ -18,13 +18,13 @@ pub(super) async fn index() -> Response {
     text("text/html; charset=utf-8", INDEX)
 }
 
-pub(super) async fn file(Path(file): Path<String>) -> Result<Response, Refusal> {
+pub(super) async fn file(Path(file): Path<String>) -> Result<Response, Problem> {
     Ok(match file.as_str() {
         "style.css" => text("text/css; charset=utf-8", STYLE),
         "app.js" => text("text/javascript; charset=utf-8", SCRIPT),
         "charts.js" => text("text/javascript; charset=utf-8", CHARTS),
         "icon.svg" | "favicon.ico" => text("image/svg+xml", ICON),
-        _ => return Err(Refusal::new(StatusCode::NOT_FOUND, format!("nothing is at /{file}"))),
+        _ => return Err(Problem::new(StatusCode::NOT_FOUND, format!("no route /{file}"))),
     })
 }
 

@@ -1,4 +1,4 @@
-//! What the dashboard answers.
+//! The routes of the dashboard.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,73 +10,47 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use garenne_common::telemetry::Metrics;
-use secrecy::SecretString;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
 
-use super::{
-    actions::{self, Letters},
-    answer::Refusal,
-    page,
-    session::{Sessions, same_site},
-    stream::{self, Feed},
-};
+use super::{actions, app_state::AppState, page, problem::Problem, session::same_site};
 use crate::{
-    scale::Goal,
-    scope::{Point, Scope},
+    monitor::{Now, Point},
+    scale::{self, Goal},
 };
 
-/// Everything a request needs.
-pub(super) struct Desk {
-    pub(super) scope: Arc<Scope>,
-    pub(super) metrics: Metrics,
-    pub(super) sessions: Sessions,
-    pub(super) feed: Feed,
-    /// One walk over the dead letters at a time, and what the last one saw.
-    pub(super) letters: Mutex<Letters>,
-}
-
-impl Desk {
-    pub(super) fn new(scope: Arc<Scope>, metrics: Metrics, token: Option<SecretString>) -> Self {
-        let feed = Feed::start(Arc::clone(&scope));
-        Self { scope, metrics, sessions: Sessions::new(token), feed, letters: Mutex::default() }
-    }
-}
-
-/// Nothing comes from anywhere else, nothing runs that is not one of these files, and nobody frames it.
+/// The page loads nothing from other hosts, runs no inline script, and cannot be framed.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
                       connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// Bodies are an id or a token.
-const LARGEST_BODY: usize = 16 * 1024;
+/// Request bodies are an id or a token.
+const MAX_BODY: usize = 16 * 1024;
 
-pub(super) fn router(desk: Arc<Desk>) -> Router {
+pub(super) fn router(app: Arc<AppState>) -> Router {
     let changes = Router::new()
         .route("/api/logout", post(logout))
         .route("/api/tasks/stop", post(actions::stop_task))
         .route("/api/workers/{worker}/{command}", post(actions::worker))
         .route("/api/groups/{group}/{command}", post(actions::group))
         .route("/api/dead/replay", post(actions::replay))
-        .route_layer(middleware::from_fn_with_state(Arc::clone(&desk), logged_in));
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&app), logged_in));
     Router::new()
         .route("/", get(page::index))
         .route("/{file}", get(page::file))
         .route("/livez", get(async || "ok\n"))
         .route("/metrics", get(metrics))
-        .route("/scale/{lane}", get(scale))
+        .route("/scale/{lane}", get(replicas))
         .route("/api/now", get(now))
         .route("/api/history", get(history))
-        .route("/api/events", get(stream::events))
-        .route("/api/dead", get(actions::dead))
+        .route("/api/events", get(events))
+        .route("/api/dead", get(dead))
         .route("/api/session", get(session))
         .route("/api/login", post(login))
         .merge(changes)
         .fallback(not_found)
-        .layer(DefaultBodyLimit::max(LARGEST_BODY))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(middleware::map_response(secured))
-        .with_state(desk)
+        .with_state(app)
 }
 
 async fn secured(mut response: Response) -> Response {
@@ -94,10 +68,10 @@ async fn secured(mut response: Response) -> Response {
     response
 }
 
-async fn logged_in(State(desk): State<Arc<Desk>>, request: Request, next: Next) -> Response {
-    match desk.sessions.check(request.headers()) {
+async fn logged_in(State(app): State<Arc<AppState>>, request: Request, next: Next) -> Response {
+    match app.sessions.check(request.headers()) {
         Ok(()) => next.run(request).await,
-        Err(refusal) => refusal.into_response(),
+        Err(problem) => problem.into_response(),
     }
 }
 
@@ -107,40 +81,48 @@ struct Login {
 }
 
 async fn login(
-    State(desk): State<Arc<Desk>>,
+    State(app): State<Arc<AppState>>,
     headers: HeaderMap,
     Json(given): Json<Login>,
-) -> Result<Response, Refusal> {
+) -> Result<Response, Problem> {
     same_site(&headers)?;
-    let cookie = desk.sessions.login(given.token.trim())?;
-    tracing::info!("somebody logged in to the dashboard");
+    let cookie = app.sessions.login(given.token.trim())?;
+    tracing::info!("login to the dashboard");
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
 }
 
-async fn logout(State(desk): State<Arc<Desk>>, headers: HeaderMap) -> Response {
-    (StatusCode::NO_CONTENT, [(header::SET_COOKIE, desk.sessions.logout(&headers))]).into_response()
+async fn logout(State(app): State<Arc<AppState>>, headers: HeaderMap) -> Response {
+    (StatusCode::NO_CONTENT, [(header::SET_COOKIE, app.sessions.logout(&headers))]).into_response()
 }
 
-async fn session(State(desk): State<Arc<Desk>>, headers: HeaderMap) -> Json<Value> {
-    Json(json!({ "possible": desk.sessions.possible(), "csrf": desk.sessions.csrf(&headers) }))
+async fn session(State(app): State<Arc<AppState>>, headers: HeaderMap) -> Json<Value> {
+    Json(json!({ "possible": app.sessions.possible(), "csrf": app.sessions.csrf(&headers) }))
 }
 
-async fn metrics(State(desk): State<Arc<Desk>>) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], desk.metrics.encode())
+async fn metrics(State(app): State<Arc<AppState>>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], app.metrics.encode())
 }
 
-async fn now(State(desk): State<Arc<Desk>>) -> Json<crate::scope::Now> {
-    Json(desk.scope.now())
+async fn now(State(app): State<Arc<AppState>>) -> Json<Now> {
+    Json(app.monitor.now())
 }
 
-async fn history(State(desk): State<Arc<Desk>>) -> Json<Vec<Point>> {
-    Json(desk.scope.history())
+async fn history(State(app): State<Arc<AppState>>) -> Json<Vec<Point>> {
+    Json(app.monitor.history())
 }
 
-/// What a request may ask for instead of the settings.
+async fn events(State(app): State<Arc<AppState>>) -> impl IntoResponse {
+    app.feed.subscribe(&app.monitor)
+}
+
+async fn dead(State(app): State<Arc<AppState>>) -> Result<Json<Value>, Problem> {
+    Ok(Json(app.dead_letters.lock().await.get(app.operator()).await?))
+}
+
+/// Query parameters that override the settings.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wish {
+struct ScaleQuery {
     #[serde(default, with = "humantime_serde")]
     objective: Option<Duration>,
     #[serde(default, with = "humantime_serde")]
@@ -150,41 +132,41 @@ struct Wish {
     utilization: Option<f64>,
 }
 
-async fn scale(
-    State(desk): State<Arc<Desk>>,
+async fn replicas(
+    State(app): State<Arc<AppState>>,
     Path(lane): Path<String>,
-    wish: Result<Query<Wish>, QueryRejection>,
-) -> Result<Json<Value>, Refusal> {
-    let Query(wish) = wish.map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, error.body_text()))?;
-    let set = &desk.scope.operator.settings.scale;
+    query: Result<Query<ScaleQuery>, QueryRejection>,
+) -> Result<Json<Value>, Problem> {
+    let Query(query) = query.map_err(|error| Problem::new(StatusCode::BAD_REQUEST, error.body_text()))?;
+    let set = &app.operator().settings.scale;
     let goal = Goal {
-        objective: wish.objective.unwrap_or(set.objective),
-        window: wish.window.unwrap_or(set.window),
-        min: wish.min.unwrap_or(set.min),
-        max: wish.max.unwrap_or(set.max),
-        utilization: wish.utilization.unwrap_or(set.utilization),
+        objective: query.objective.unwrap_or(set.objective),
+        window: query.window.unwrap_or(set.window),
+        min: query.min.unwrap_or(set.min),
+        max: query.max.unwrap_or(set.max),
+        utilization: query.utilization.unwrap_or(set.utilization),
     };
     goal.validate().map_err(|invalid| {
         let detail = format!("{} = {} is refused: {}", invalid.setting, invalid.value, invalid.problem);
-        Refusal::new(StatusCode::BAD_REQUEST, detail)
+        Problem::new(StatusCode::BAD_REQUEST, detail)
     })?;
-    let unknown = |problem| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, problem);
-    let Some((replicas, sample)) = desk.scope.replicas(&lane, &goal).map_err(unknown)? else {
-        let names: Vec<_> = desk.scope.operator.settings.lanes.defined().map(|(name, _)| name).collect();
-        let detail = format!("no lane is called {lane:?}, there are {}", names.join(", "));
-        return Err(Refusal::new(StatusCode::NOT_FOUND, detail));
+    let unknown = |problem| Problem::new(StatusCode::SERVICE_UNAVAILABLE, problem);
+    let Some((replicas, sample)) = app.monitor.replicas(&lane, &goal).map_err(unknown)? else {
+        let names: Vec<_> = app.operator().settings.lanes.defined().map(|(name, _)| name).collect();
+        let detail = format!("unknown lane {lane:?}, the lanes are {}", names.join(", "));
+        return Err(Problem::new(StatusCode::NOT_FOUND, detail));
     };
     Ok(Json(json!({
         "lane": lane,
         "replicas": replicas,
-        "needed_now": crate::scale::needed(&sample.load, &goal),
+        "needed_now": scale::needed(&sample.load, &goal),
         "load": sample.load,
         "backlog_seconds": sample.backlog_seconds,
         "goal": goal,
     })))
 }
 
-async fn not_found(uri: Uri) -> Refusal {
-    let detail = format!("nothing is at {}; GET /, /metrics, /scale/{{lane}} or /api/now", uri.path());
-    Refusal::new(StatusCode::NOT_FOUND, detail)
+async fn not_found(uri: Uri) -> Problem {
+    let detail = format!("no route {}; try /, /metrics, /scale/{{lane}} or /api/now", uri.path());
+    Problem::new(StatusCode::NOT_FOUND, detail)
 }

@@ -1,5 +1,5 @@
-//! Who may change something: a session begins with the admin token and lives in a cookie that no script
-//! can read; every change also shows the session's second secret, which no other site can know.
+//! Sessions for actions. A login with the admin token sets a cookie that scripts cannot read. Every action also
+//! sends the session's CSRF token, which other sites cannot read.
 
 use std::{
     collections::VecDeque,
@@ -13,18 +13,18 @@ use secrecy::{ExposeSecret, SecretString};
 use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 
-use super::answer::Refusal;
+use super::problem::Problem;
 
 const COOKIE: &str = "garenne_session";
-/// The header of a change.
+/// The header with the CSRF token.
 pub(super) const CSRF: &str = "x-garenne-csrf";
-/// A shift, and then some.
-const LIFE: Duration = Duration::from_secs(12 * 3600);
-/// Browsers logged in at once; the oldest goes.
-const MOST: usize = 64;
-/// Wrong tokens within a minute, of everybody; more are not looked at.
-const MOST_FAILURES: usize = 10;
-const FAILURES_WITHIN: Duration = Duration::from_secs(60);
+/// Lifetime of a session: longer than a working day.
+const LIFETIME: Duration = Duration::from_secs(12 * 3600);
+/// Limit on sessions. A new one ends the oldest.
+const MAX_SESSIONS: usize = 64;
+/// Limit on failed logins of all clients within [`FAILURE_WINDOW`]. Beyond it, tokens are not compared.
+const MAX_FAILURES: usize = 10;
+const FAILURE_WINDOW: Duration = Duration::from_secs(60);
 
 /// All sessions of this process.
 pub(super) struct Sessions {
@@ -57,7 +57,7 @@ impl Sessions {
         Self { token, inner: Mutex::default() }
     }
 
-    /// Whether anybody can log in at all.
+    /// Whether there is a token to log in with.
     pub(super) fn possible(&self) -> bool {
         self.token.is_some()
     }
@@ -66,35 +66,34 @@ impl Sessions {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a session; answers the cookie to set.
-    pub(super) fn login(&self, given: &str) -> Result<String, Refusal> {
+    /// Starts a session and returns the cookie to set.
+    pub(super) fn login(&self, given: &str) -> Result<String, Problem> {
         let Some(token) = &self.token else {
-            let detail =
-                "actions are off: set --admin-token-file or GARENNE_ADMIN_TOKEN_FILE to a file with a token";
-            return Err(Refusal::new(StatusCode::FORBIDDEN, detail));
+            let detail = "actions are disabled: set --admin-token-file or GARENNE_ADMIN_TOKEN_FILE to a file with a token";
+            return Err(Problem::new(StatusCode::FORBIDDEN, detail));
         };
         let now = Instant::now();
         let mut inner = self.inner();
-        inner.failures.retain(|at| now - *at < FAILURES_WITHIN);
-        if inner.failures.len() >= MOST_FAILURES {
-            let detail = "too many wrong tokens: wait a minute";
-            return Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, detail));
+        inner.failures.retain(|at| now - *at < FAILURE_WINDOW);
+        if inner.failures.len() >= MAX_FAILURES {
+            let detail = "too many failed logins: wait a minute";
+            return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, detail));
         }
         if !same(given, token.expose_secret()) {
             inner.failures.push_back(now);
-            return Err(Refusal::new(StatusCode::UNAUTHORIZED, "this is not the admin token"));
+            return Err(Problem::new(StatusCode::UNAUTHORIZED, "wrong admin token"));
         }
         inner.open.retain(|session| session.until > now);
-        if inner.open.len() >= MOST {
+        if inner.open.len() >= MAX_SESSIONS {
             inner.open.pop_front();
         }
-        let session = Session { id: secret(), csrf: secret(), until: now + LIFE };
-        let cookie = cookie(&session.id, LIFE);
+        let session = Session { id: secret(), csrf: secret(), until: now + LIFETIME };
+        let cookie = cookie(&session.id, LIFETIME);
         inner.open.push_back(session);
         Ok(cookie)
     }
 
-    /// The second secret of a request's session, where it has one.
+    /// The CSRF token of the request's session, if it has one.
     pub(super) fn csrf(&self, headers: &HeaderMap) -> Option<String> {
         let id = id(headers)?;
         let now = Instant::now();
@@ -103,21 +102,21 @@ impl Sessions {
         Some(session.csrf.clone())
     }
 
-    /// Lets a change pass, or says why not.
-    pub(super) fn check(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+    /// Checks that a request may change something.
+    pub(super) fn check(&self, headers: &HeaderMap) -> Result<(), Problem> {
         same_site(headers)?;
         let Some(csrf) = self.csrf(headers) else {
-            return Err(Refusal::new(StatusCode::UNAUTHORIZED, "log in first"));
+            return Err(Problem::new(StatusCode::UNAUTHORIZED, "not logged in"));
         };
         let given = headers.get(CSRF).and_then(|value| value.to_str().ok()).unwrap_or_default();
         if same(given, &csrf) {
             return Ok(());
         }
-        let detail = format!("the header {CSRF} is missing or wrong: GET /api/session has it");
-        Err(Refusal::new(StatusCode::FORBIDDEN, detail))
+        let detail = format!("header {CSRF} is missing or wrong: GET /api/session returns the value");
+        Err(Problem::new(StatusCode::FORBIDDEN, detail))
     }
 
-    /// Ends a request's session; answers the cookie that removes it.
+    /// Ends the request's session and returns the cookie that removes its cookie.
     pub(super) fn logout(&self, headers: &HeaderMap) -> String {
         if let Some(id) = id(headers) {
             self.inner().open.retain(|session| !same(&session.id, id));
@@ -126,16 +125,16 @@ impl Sessions {
     }
 }
 
-/// Browsers say where a request comes from; one that another site started changes nothing here.
-pub(super) fn same_site(headers: &HeaderMap) -> Result<(), Refusal> {
+/// Refuses requests that a page of another site started, as the browser reports it.
+pub(super) fn same_site(headers: &HeaderMap) -> Result<(), Problem> {
     match headers.get("sec-fetch-site").map(|value| value.as_bytes()) {
         None | Some(b"same-origin" | b"none") => Ok(()),
-        Some(_) => Err(Refusal::new(StatusCode::FORBIDDEN, "another site sent this request")),
+        Some(_) => Err(Problem::new(StatusCode::FORBIDDEN, "cross-site request refused")),
     }
 }
 
-fn cookie(id: &str, life: Duration) -> String {
-    format!("{COOKIE}={id}; Path=/; Max-Age={}; HttpOnly; SameSite=Strict", life.as_secs())
+fn cookie(id: &str, lifetime: Duration) -> String {
+    format!("{COOKIE}={id}; Path=/; Max-Age={}; HttpOnly; SameSite=Strict", lifetime.as_secs())
 }
 
 fn id(headers: &HeaderMap) -> Option<&str> {
@@ -157,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_needs_the_session_and_its_second_secret() {
+    fn actions_need_the_session_cookie_and_the_csrf_token() {
         let sessions = Sessions::new(Some("t0ken".to_owned().into()));
         let cookie = sessions.login("t0ken").unwrap();
         assert!(cookie.ends_with("; Path=/; Max-Age=43200; HttpOnly; SameSite=Strict"), "{cookie}");
@@ -177,17 +176,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn guessing_and_time_end_it() {
+    async fn failed_logins_are_limited_and_sessions_expire() {
         let sessions = Sessions::new(Some("t0ken".to_owned().into()));
         let login = |token: &str| sessions.login(token).map_err(|it| it.status());
-        for _ in 0..MOST_FAILURES {
+        for _ in 0..MAX_FAILURES {
             assert_eq!(login("t0kem").unwrap_err(), StatusCode::UNAUTHORIZED);
         }
         assert_eq!(login("t0ken").unwrap_err(), StatusCode::TOO_MANY_REQUESTS);
-        tokio::time::advance(FAILURES_WITHIN).await;
+        tokio::time::advance(FAILURE_WINDOW).await;
         let cookie = session_of(&login("t0ken").unwrap());
         assert!(sessions.csrf(&headers(&[("cookie", &cookie)])).is_some());
-        tokio::time::advance(LIFE).await;
+        tokio::time::advance(LIFETIME).await;
         assert!(sessions.csrf(&headers(&[("cookie", &cookie)])).is_none());
         assert_eq!(Sessions::new(None).login("").unwrap_err().status(), StatusCode::FORBIDDEN);
     }

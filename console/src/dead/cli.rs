@@ -1,12 +1,9 @@
 //! The command line of `garenne dead`.
 
-use std::time::Duration;
-
 use clap::{Args, Subcommand};
 use garenne_common::exit::{Exit, Failure};
 
-use super::filter::{Filter, PatternError};
-use crate::cli::span;
+use super::filter::{Filter, FilterArgs};
 
 /// `garenne dead …`.
 #[derive(Clone, Debug, Subcommand)]
@@ -35,50 +32,6 @@ pub enum DeadVerb {
         #[command(flatten)]
         moves: MoveArgs,
     },
-}
-
-/// Which letters: all conditions must hold; of one repeated, any.
-#[derive(Args, Clone, Debug, Default)]
-pub struct FilterArgs {
-    /// Kind, or a pattern as in bindings (`reading.#`); repeatable
-    #[arg(long, value_name = "KIND")]
-    pub kind: Vec<String>,
-    /// Reason, such as attempts-exhausted, conflict, or the broker's own; repeatable
-    #[arg(long, value_name = "REASON")]
-    pub reason: Vec<String>,
-    /// Died at least this long ago
-    #[arg(long, value_name = "SPAN", value_parser = span)]
-    pub older_than: Option<Duration>,
-    /// Died at most this long ago
-    #[arg(long, value_name = "SPAN", value_parser = span)]
-    pub newer_than: Option<Duration>,
-    /// The error contains this text, in any case
-    #[arg(long, value_name = "TEXT")]
-    pub error: Option<String>,
-    /// Task id, exactly or as it is shown; repeatable
-    #[arg(long, value_name = "ID")]
-    pub id: Vec<String>,
-}
-
-impl FilterArgs {
-    /// Whether no condition is given, so that every letter matches.
-    pub fn is_empty(&self) -> bool {
-        let Self { kind, reason, older_than, newer_than, error, id } = self;
-        kind.is_empty()
-            && reason.is_empty()
-            && id.is_empty()
-            && older_than.is_none()
-            && newer_than.is_none()
-            && error.is_none()
-    }
-
-    /// The filter they describe.
-    ///
-    /// # Errors
-    /// An unknown reason.
-    pub fn filter(&self) -> Result<Filter, PatternError> {
-        Filter::new(self)
-    }
 }
 
 /// `garenne dead list`.

@@ -6,6 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use clap::Args;
 use garenne_common::{
     exit::{Exit, HasExit},
     text::printable,
@@ -13,12 +14,55 @@ use garenne_common::{
 use garenne_protocol::task::{DeadReason, epoch_ms, matches_binding};
 use thiserror::Error;
 
-use super::{cli::FilterArgs, letter::Letter};
+use super::letter::{Letter, UNKNOWN};
+use crate::args::duration;
 
 /// What the broker itself gives as reasons for dead-lettering.
 const BROKER_REASONS: [&str; 4] = ["expired", "rejected", "maxlen", "delivery_limit"];
-/// The reason of letters that state none.
-pub(super) const UNKNOWN: &str = "unknown";
+
+/// Which letters: all conditions must hold; of one repeated, any.
+#[derive(Args, Clone, Debug, Default)]
+pub struct FilterArgs {
+    /// Kind, or a pattern as in bindings (`reading.#`); repeatable
+    #[arg(long, value_name = "KIND")]
+    pub kind: Vec<String>,
+    /// Reason, such as attempts-exhausted, conflict, or the broker's own; repeatable
+    #[arg(long, value_name = "REASON")]
+    pub reason: Vec<String>,
+    /// Died at least this long ago
+    #[arg(long, value_name = "SPAN", value_parser = duration)]
+    pub older_than: Option<Duration>,
+    /// Died at most this long ago
+    #[arg(long, value_name = "SPAN", value_parser = duration)]
+    pub newer_than: Option<Duration>,
+    /// The error contains this text, in any case
+    #[arg(long, value_name = "TEXT")]
+    pub error: Option<String>,
+    /// Task id, exactly or as it is shown; repeatable
+    #[arg(long, value_name = "ID")]
+    pub id: Vec<String>,
+}
+
+impl FilterArgs {
+    /// Whether no condition is given, so that every letter matches.
+    pub fn is_empty(&self) -> bool {
+        let Self { kind, reason, older_than, newer_than, error, id } = self;
+        kind.is_empty()
+            && reason.is_empty()
+            && id.is_empty()
+            && older_than.is_none()
+            && newer_than.is_none()
+            && error.is_none()
+    }
+
+    /// The filter they describe.
+    ///
+    /// # Errors
+    /// An unknown reason.
+    pub fn filter(&self) -> Result<Filter, PatternError> {
+        Filter::new(self)
+    }
+}
 
 /// Conditions on dead letters; all must hold, of each set any.
 #[derive(Clone, Debug, Default)]

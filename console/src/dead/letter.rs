@@ -8,7 +8,8 @@ use lapin::{
     types::{AMQPValue, FieldTable},
 };
 
-use super::filter::UNKNOWN;
+/// The reason of letters that state none.
+pub(super) const UNKNOWN: &str = "unknown";
 
 /// One dead letter, without its headers and payload: a queue may hold many large ones.
 #[derive(Clone, Debug)]

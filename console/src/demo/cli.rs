@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
 
-use crate::cli::span;
+use crate::args::duration;
 
 /// `garenne demo`.
 #[derive(Args, Clone, Debug)]
@@ -13,7 +13,7 @@ pub struct DemoArgs {
     #[arg(long, value_name = "FILE")]
     pub recording: Option<PathBuf>,
     /// End after this long, with the audit [default: go on until Ctrl-C]
-    #[arg(long = "for", value_name = "SPAN", value_parser = span)]
+    #[arg(long = "for", value_name = "SPAN", value_parser = duration)]
     pub lasts: Option<Duration>,
     /// How many times faster than recorded, such as 1440x [default: one pass takes 30 s]
     #[arg(long, value_name = "SPEED", value_parser = speed)]

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::Args;
 
 use super::plan::Counts;
-use crate::cli::span;
+use crate::args::duration;
 
 /// `garenne drill`.
 #[derive(Args, Clone, Debug)]
@@ -50,7 +50,7 @@ pub struct DrillArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub pauses: u32,
     /// How long a frozen worker stays frozen and a cut network silent
-    #[arg(long, value_name = "SPAN", default_value = "3s", value_parser = span)]
+    #[arg(long, value_name = "SPAN", default_value = "3s", value_parser = duration)]
     pub pause_for: Duration,
     /// Broker restarts; needs --broker-restart
     #[arg(long, value_name = "N", default_value_t = 0, requires = "broker_restart")]
@@ -62,7 +62,7 @@ pub struct DrillArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub cuts: u32,
     /// How long nothing may get done at the end before what is open counts as lost
-    #[arg(long, value_name = "SPAN", default_value = "30s", value_parser = span)]
+    #[arg(long, value_name = "SPAN", default_value = "30s", value_parser = duration)]
     pub patience: Duration,
     /// Where effects are stored in Postgres [default: none, unless the workers write DRILL_EFFECTS]
     #[arg(long, value_name = "URL")]

@@ -1,6 +1,6 @@
-//! Everybody who was heard of, and for how long they have been silent.
+//! The known processes of a fleet and the time of their last heartbeats.
 //!
-//! Times are milliseconds since 1970 by this console's clock, given by the caller.
+//! Times are milliseconds since 1970 by the console's clock. The caller passes them.
 
 use std::collections::BTreeMap;
 
@@ -9,33 +9,33 @@ use serde::Serialize;
 
 use super::totals::Totals;
 
-/// Missed beats after which a process counts as silent.
-const MISSED: u64 = 3;
-/// How long one that is silent is shown, milliseconds.
+/// Missed heartbeats after which a process counts as silent.
+const MAX_MISSED: u64 = 3;
+/// How long a silent process is shown, milliseconds.
 const FORGET_SILENT: i64 = 10 * 60 * 1000;
-/// How long one that said good-bye is shown, milliseconds.
+/// How long a stopped process is shown, milliseconds.
 const FORGET_STOPPED: i64 = 60 * 1000;
-/// What of a foreign flood of names is kept.
-const MOST_MEMBERS: usize = 5_000;
+/// Limit on processes, so that foreign heartbeats cannot exhaust the memory.
+const MAX_MEMBERS: usize = 5_000;
 
-/// How a process stands.
+/// State of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// Three beats are missing.
+    /// Three heartbeats are missing.
     Silent,
-    /// On its way down.
+    /// Shutting down.
     Stopping,
-    /// Takes no work for now.
+    /// Takes no tasks until it is resumed.
     Quiet,
-    /// At work.
+    /// Takes tasks.
     Open,
-    /// Said good-bye.
+    /// Sent its last heartbeat.
     Stopped,
 }
 
 impl State {
-    /// The word for it.
+    /// The state as shown to operators.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Silent => "silent",
@@ -52,46 +52,46 @@ impl State {
 pub struct MemberView<'r> {
     /// Its id.
     pub id: &'r str,
-    /// How it stands.
+    /// Its state.
     pub state: State,
-    /// How long ago it was heard, milliseconds; absent where it never was.
+    /// Time since its last heartbeat, milliseconds; absent if it never sent one.
     pub heard_ms_ago: Option<u64>,
-    /// What it said last.
+    /// Its last heartbeat.
     #[serde(flatten)]
-    pub beat: Option<&'r Heartbeat>,
+    pub heartbeat: Option<&'r Heartbeat>,
 }
 
 struct Member {
-    /// What it said last; absent where it is only on record as living.
-    beat: Option<Heartbeat>,
-    /// When it was heard, or when it was missed first.
+    /// Its last heartbeat; `None` for a worker that is on record and never sent one.
+    heartbeat: Option<Heartbeat>,
+    /// Time of its last heartbeat, or of the first check that missed it.
     heard: i64,
 }
 
-/// Everybody.
+/// The processes of a fleet.
 pub struct Roster {
     members: BTreeMap<(Program, String), Member>,
-    /// What happened since `since`, over the whole fleet.
+    /// Counters of the whole fleet since `since`.
     totals: Totals,
     since: i64,
 }
 
 impl Roster {
-    /// Nobody yet, at `now`.
+    /// An empty roster that counts from `now` on.
     pub fn new(now: i64) -> Self {
         Self { members: BTreeMap::new(), totals: Totals::default(), since: now }
     }
 
-    /// Takes a beat; one that is older than what is known says nothing.
-    pub fn hear(&mut self, beat: Heartbeat, now: i64) {
+    /// Records a heartbeat. One that is older than the last one is ignored.
+    pub fn record(&mut self, beat: Heartbeat, now: i64) {
         let key = (beat.program, beat.id.clone());
-        let known = self.members.get(&key).and_then(|member| member.beat.as_ref());
-        if known.is_none() && self.members.len() >= MOST_MEMBERS && !self.members.contains_key(&key) {
+        let known = self.members.get(&key).and_then(|member| member.heartbeat.as_ref());
+        if known.is_none() && self.members.len() >= MAX_MEMBERS && !self.members.contains_key(&key) {
             return;
         }
         match known {
             Some(old) if old.incarnation == beat.incarnation => {
-                // A good-bye is the last word, whatever arrives late.
+                // `stopped` is final for an incarnation, even if heartbeats arrive out of order.
                 if beat.at < old.at || old.stance == Stance::Stopped {
                     return;
                 }
@@ -99,20 +99,20 @@ impl Roster {
             }
             Some(old) if beat.started_at < old.started_at => return,
             Some(_) => self.totals.add(None, &beat),
-            // What one that was there before this console did in its life is not news.
+            // A process that started before the roster: its earlier counts are not part of the totals.
             None if beat.started_at < self.since => self.totals.add(Some(&beat), &beat),
             None => self.totals.add(None, &beat),
         }
-        self.members.insert(key, Member { beat: Some(beat), heard: now });
+        self.members.insert(key, Member { heartbeat: Some(beat), heard: now });
     }
 
-    /// Notes a worker that should be there; until it is heard it is silent.
-    pub fn miss(&mut self, worker: &str, now: i64) {
+    /// Adds a worker that is on record. It is silent until its first heartbeat.
+    pub fn expect(&mut self, worker: &str, now: i64) {
         let key = (Program::Worker, worker.to_owned());
-        self.members.entry(key).or_insert(Member { beat: None, heard: now });
+        self.members.entry(key).or_insert(Member { heartbeat: None, heard: now });
     }
 
-    /// Lets go of those who have been silent, or stopped, for long enough.
+    /// Removes processes that have been silent or stopped for longer than their limit.
     pub fn forget(&mut self, now: i64) {
         self.members.retain(|_, member| {
             let limit = match state(member, now) {
@@ -124,35 +124,37 @@ impl Roster {
         });
     }
 
-    /// Everybody of a program, by id.
+    /// The processes of a program, by id.
     pub fn members(&self, program: Program, now: i64) -> impl Iterator<Item = MemberView<'_>> {
         let of_program = self.members.iter().filter(move |((one, _), _)| *one == program);
         of_program.map(move |((_, id), member)| MemberView {
             id,
             state: state(member, now),
-            heard_ms_ago: member.beat.as_ref().map(|_| (now - member.heard).max(0).unsigned_abs()),
-            beat: member.beat.as_ref(),
+            heard_ms_ago: member.heartbeat.as_ref().map(|_| (now - member.heard).max(0).unsigned_abs()),
+            heartbeat: member.heartbeat.as_ref(),
         })
     }
 
-    /// What happened over the whole fleet since this roster began.
+    /// Counters of the whole fleet since the roster was created.
     pub fn totals(&self) -> &Totals {
         &self.totals
     }
 
-    /// Whether this life of a worker was heard.
+    /// Whether this incarnation of a worker sent a heartbeat.
     pub fn has_heard(&self, worker: &str, incarnation: &str) -> bool {
         let member = self.members.get(&(Program::Worker, worker.to_owned()));
-        member.and_then(|member| member.beat.as_ref()).is_some_and(|beat| beat.incarnation == incarnation)
+        member
+            .and_then(|member| member.heartbeat.as_ref())
+            .is_some_and(|beat| beat.incarnation == incarnation)
     }
 }
 
 fn state(member: &Member, now: i64) -> State {
-    let Some(beat) = &member.beat else { return State::Silent };
+    let Some(beat) = &member.heartbeat else { return State::Silent };
     if beat.stance == Stance::Stopped {
         return State::Stopped;
     }
-    let overdue = i64::try_from(beat.every_ms.saturating_mul(MISSED)).unwrap_or(i64::MAX);
+    let overdue = i64::try_from(beat.every_ms.saturating_mul(MAX_MISSED)).unwrap_or(i64::MAX);
     if beat.every_ms > 0 && now - member.heard > overdue {
         return State::Silent;
     }
@@ -169,7 +171,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A beat of worker `w` in its life `incarnation`, which began at `started_at`, after `done` tasks.
+    /// A heartbeat of worker `w` in incarnation `incarnation`, started at `started_at`, after `done` tasks.
     pub(crate) fn beat(incarnation: &str, started_at: i64, at: i64, done: u64) -> Heartbeat {
         let mut beat: Heartbeat = serde_json::from_value(serde_json::json!({
             "program": "worker", "id": "w", "incarnation": incarnation, "started_at": started_at,
@@ -187,9 +189,9 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn three_missing_beats_are_silence_and_silence_is_forgotten() {
+    fn a_process_is_silent_after_three_missed_heartbeats_and_then_removed() {
         let mut roster = Roster::new(0);
-        roster.hear(beat("i", 0, 0, 0), 1_000);
+        roster.record(beat("i", 0, 0, 0), 1_000);
         assert_eq!(states(&roster, 7_000), [State::Open]);
         assert_eq!(states(&roster, 7_001), [State::Silent]);
         roster.forget(1_000 + FORGET_SILENT - 1);
@@ -199,48 +201,48 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_good_bye_is_the_last_word_of_a_life() {
+    fn stopped_is_final_for_an_incarnation() {
         let mut roster = Roster::new(0);
-        let mut bye = beat("i", 0, 5, 0);
-        bye.stance = Stance::Stopped;
-        roster.hear(bye, 10);
-        roster.hear(beat("i", 0, 6, 0), 11);
+        let mut last = beat("i", 0, 5, 0);
+        last.stance = Stance::Stopped;
+        roster.record(last, 10);
+        roster.record(beat("i", 0, 6, 0), 11);
         assert_eq!(states(&roster, 20_000), [State::Stopped]);
-        roster.hear(beat("j", 7, 8, 0), 12);
+        roster.record(beat("j", 7, 8, 0), 12);
         assert_eq!(states(&roster, 12), [State::Open]);
-        roster.hear(beat("i", 0, 9, 0), 13);
-        assert!(roster.has_heard("w", "j"), "a late word of an earlier life");
+        roster.record(beat("i", 0, 9, 0), 13);
+        assert!(roster.has_heard("w", "j"), "a late heartbeat of an earlier incarnation");
     }
 
     #[test]
-    fn one_who_should_be_there_and_says_nothing_is_silent() {
+    fn an_expected_worker_without_a_heartbeat_is_silent() {
         let mut roster = Roster::new(0);
-        roster.miss("w", 100);
+        roster.expect("w", 100);
         assert_eq!(states(&roster, 100), [State::Silent]);
-        roster.hear(beat("i", 0, 0, 0), 200);
-        roster.miss("w", 300);
+        roster.record(beat("i", 0, 0, 0), 200);
+        roster.expect("w", 300);
         assert_eq!(states(&roster, 300), [State::Open]);
     }
 
     #[test]
-    fn counters_become_what_happened_since() {
+    fn totals_are_the_differences_between_heartbeats() {
         let done = |roster: &Roster| roster.totals().kinds.get("k").map_or(0, |kind| kind.done);
         let mut roster = Roster::new(1_000);
-        roster.hear(beat("old", 10, 1_500, 700), 1_500);
-        assert_eq!(done(&roster), 0, "it had done that before");
-        roster.hear(beat("old", 10, 1_600, 705), 1_600);
-        roster.hear(beat("old", 10, 1_550, 703), 1_601);
+        roster.record(beat("old", 10, 1_500, 700), 1_500);
+        assert_eq!(done(&roster), 0, "done before the roster was created");
+        roster.record(beat("old", 10, 1_600, 705), 1_600);
+        roster.record(beat("old", 10, 1_550, 703), 1_601);
         assert_eq!(done(&roster), 5);
-        roster.hear(beat("new", 1_650, 1_700, 3), 1_700);
-        assert_eq!(done(&roster), 8, "another life counts from zero");
+        roster.record(beat("new", 1_650, 1_700, 3), 1_700);
+        assert_eq!(done(&roster), 8, "a new incarnation counts from zero");
     }
 
     #[test]
-    fn a_flood_of_names_has_a_bound() {
+    fn the_number_of_members_is_limited() {
         let mut roster = Roster::new(0);
-        for n in 0..MOST_MEMBERS + 10 {
-            roster.hear(Heartbeat { id: n.to_string(), ..beat("i", 0, 0, 0) }, 0);
+        for n in 0..MAX_MEMBERS + 10 {
+            roster.record(Heartbeat { id: n.to_string(), ..beat("i", 0, 0, 0) }, 0);
         }
-        assert_eq!(states(&roster, 0).len(), MOST_MEMBERS);
+        assert_eq!(states(&roster, 0).len(), MAX_MEMBERS);
     }
 }

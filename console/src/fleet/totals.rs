@@ -1,5 +1,5 @@
-//! What happened over the whole fleet: the sum of the differences between each process's beats, so that
-//! processes may come, go and start over.
+//! Counters of the whole fleet: the sum of the differences between successive heartbeats of each process, so
+//! that processes may start, stop and restart.
 
 use std::collections::BTreeMap;
 
@@ -7,28 +7,28 @@ use garenne_common::telemetry::metrics::DURATIONS;
 use garenne_protocol::heartbeat::{Heartbeat, KindBeat, LaneBeat};
 use serde::Serialize;
 
-/// Names that are kept; what comes beyond them is a foreign flood.
-const MOST_NAMES: usize = 100;
+/// Limit on names per table, so that foreign heartbeats cannot exhaust the memory.
+const MAX_NAMES: usize = 100;
 
-/// Everything, since a console began to listen.
+/// Counters since the console started.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Totals {
     /// By kind.
     pub kinds: BTreeMap<String, KindTotals>,
     /// By lane.
     pub lanes: BTreeMap<String, LaneTotals>,
-    /// Gateways' answers by status.
+    /// Responses of gateways by status.
     pub requests: BTreeMap<String, u64>,
 }
 
 /// One kind.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct KindTotals {
-    /// Attempts begun.
+    /// Attempts that started.
     pub started: u64,
     /// Attempts that succeeded.
     pub done: u64,
-    /// Attempts that ended in another way.
+    /// Attempts that ended otherwise.
     pub failed: u64,
     /// Dead letters.
     pub dead: u64,
@@ -43,18 +43,18 @@ pub struct KindTotals {
 pub struct LaneTotals {
     /// Messages delivered.
     pub delivered: u64,
-    /// Deliveries taken off the queue: done, or copied to where they go next.
+    /// Deliveries removed from the queue: done, or copied to their next queue.
     pub removed: u64,
 }
 
 impl Totals {
-    /// Adds what happened between two beats of one life; from its beginning without an earlier one.
+    /// Adds the difference between two heartbeats of one incarnation; without an earlier one, all of `new`.
     pub(super) fn add(&mut self, old: Option<&Heartbeat>, new: &Heartbeat) {
         let none = KindBeat::default();
         for (kind, now) in &new.kinds {
-            let Some(total) = place(&mut self.kinds, kind) else { continue };
+            let Some(total) = entry(&mut self.kinds, kind) else { continue };
             let before = old.and_then(|old| old.kinds.get(kind)).unwrap_or(&none);
-            // Started tasks are those that ended and those that run: read apart, the sum may step back.
+            // A heartbeat reads ended and running attempts separately, so `started` can decrease for a moment.
             total.started += now.started.saturating_sub(before.started);
             total.done += now.done().saturating_sub(before.done());
             let failed = |kind: &KindBeat| kind.ended().saturating_sub(kind.done());
@@ -70,13 +70,13 @@ impl Totals {
         }
         let none = LaneBeat::default();
         for (lane, now) in &new.lanes {
-            let Some(total) = place(&mut self.lanes, lane) else { continue };
+            let Some(total) = entry(&mut self.lanes, lane) else { continue };
             let before = old.and_then(|old| old.lanes.get(lane)).unwrap_or(&none);
             total.delivered += now.delivered.saturating_sub(before.delivered);
             total.removed += now.removed.saturating_sub(before.removed);
         }
         for (status, now) in new.gateway.iter().flat_map(|gateway| &gateway.requests) {
-            let Some(total) = place(&mut self.requests, status) else { continue };
+            let Some(total) = entry(&mut self.requests, status) else { continue };
             let before = old.and_then(|old| old.gateway.as_ref()?.requests.get(status)).copied();
             *total += now.saturating_sub(before.unwrap_or(0));
         }
@@ -89,7 +89,7 @@ impl KindTotals {
         self.done + self.failed
     }
 
-    /// What happened since `earlier`.
+    /// The difference to `earlier`.
     #[must_use]
     pub fn since(&self, earlier: Option<&Self>) -> Self {
         let Some(earlier) = earlier else { return self.clone() };
@@ -105,15 +105,15 @@ impl KindTotals {
     }
 }
 
-fn place<'t, T: Default>(totals: &'t mut BTreeMap<String, T>, name: &str) -> Option<&'t mut T> {
-    if totals.len() >= MOST_NAMES && !totals.contains_key(name) {
+fn entry<'t, T: Default>(totals: &'t mut BTreeMap<String, T>, name: &str) -> Option<&'t mut T> {
+    if totals.len() >= MAX_NAMES && !totals.contains_key(name) {
         return None;
     }
     Some(totals.entry(name.to_owned()).or_default())
 }
 
-/// The duration that a share of attempts did not exceed, seconds, by straight lines within a bucket;
-/// none where nothing was counted. What took longer than every bound counts as the last of them.
+/// A quantile of durations in seconds, interpolated linearly within a bucket; `None` for empty buckets.
+/// Durations beyond the last bound count as that bound.
 pub fn quantile(buckets: &[u64], share: f64) -> Option<f64> {
     let all: u64 = buckets.iter().sum();
     if all == 0 {
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happened_since_is_a_difference() {
+    fn since_subtracts_the_earlier_counters() {
         let kind = |done, buckets: &[u64]| KindTotals {
             started: done,
             done,

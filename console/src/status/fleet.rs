@@ -22,13 +22,13 @@ fn rows(roster: &Roster, now: i64) -> Vec<(State, [String; 6])> {
 
 fn row(member: &MemberView<'_>) -> [String; 6] {
     let heard = member.heard_ms_ago.map_or("never".to_owned(), |ms| format!("{} ago", span(ms)));
-    let longest = member.beat.and_then(|beat| beat.tasks.first());
+    let longest = member.heartbeat.and_then(|beat| beat.tasks.first());
     let task = longest.map_or_else(String::new, |task| {
         let done = task.progress.map(|done| format!(" {:.0} %", done * 100.0)).unwrap_or_default();
         format!("{} {}{done}", task.kind, cut(&task.id, WIDEST_ID))
     });
     let since = longest.map_or_else(String::new, |task| span((task.seconds * 1e3) as u64));
-    let lanes = member.beat.map(lanes).unwrap_or_default();
+    let lanes = member.heartbeat.map(lanes).unwrap_or_default();
     [cut(member.id, WIDEST_ID), member.state.as_str().to_owned(), lanes, task, since, heard]
 }
 
@@ -66,7 +66,7 @@ pub(super) fn tables(roster: &Roster, now: i64) -> String {
     let gateways: Vec<_> = roster
         .members(Program::Gateway, now)
         .map(|member| {
-            let gateway = member.beat.and_then(|beat| beat.gateway.clone()).unwrap_or_default();
+            let gateway = member.heartbeat.and_then(|beat| beat.gateway.clone()).unwrap_or_default();
             let connections = gateway.connections.iter().map(|(state, n)| format!("{n} {state}"));
             let requests = gateway.requests.iter().map(|(status, n)| format!("{status}: {}", grouped(*n)));
             vec![
@@ -104,9 +104,9 @@ mod tests {
             }))
             .unwrap()
         };
-        roster.hear(beat("b", 0), 0);
-        roster.hear(beat("a", 9_000), 9_000);
-        roster.miss("never-seen", 9_000);
+        roster.record(beat("b", 0), 0);
+        roster.record(beat("a", 9_000), 9_000);
+        roster.expect("never-seen", 9_000);
         let text = tables(&roster, 10_000);
         let lines: Vec<_> =
             text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();

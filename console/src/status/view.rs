@@ -2,8 +2,10 @@
 
 use std::fmt::Write;
 
-use super::snapshot::{QueueStatus, Snapshot, Source};
-use crate::table::{Column, grouped, lay_out};
+use crate::{
+    queues::{QueueStatus, Snapshot, Source},
+    table::{Column, grouped, lay_out},
+};
 
 /// The snapshot as a table, with a line for everything that wants attention.
 pub(super) fn table(snapshot: &Snapshot) -> String {

@@ -12,7 +12,7 @@ use ratatui::{
 
 use crate::{
     fleet::State,
-    scope::{LaneSample, Now, WorkerNow},
+    monitor::{LaneSample, Now, WorkerNow},
     table::{cut, grouped, span},
 };
 
@@ -85,7 +85,7 @@ impl Screen {
         draw_lanes(frame, lanes, now);
         draw_kinds(frame, kinds, now);
         self.draw_workers(frame, workers, now);
-        let problem = now.deaf.as_ref().or(now.blind.as_ref());
+        let problem = now.fleet_problem.as_ref().or(now.queue_problem.as_ref());
         let help = "q quit   ↑ ↓ workers   `garenne dashboard` has the last hour, and buttons";
         let line = problem.map_or_else(|| Line::from(help), |it| Line::styled(shown(it), Color::Red));
         frame.render_widget(Paragraph::new(line), bottom);
@@ -158,9 +158,9 @@ fn seconds_or_none(backlog: u64, known: Option<f64>) -> String {
 
 fn draw_kinds(frame: &mut Frame<'_>, area: Rect, now: &Now) {
     let mut kinds: Vec<_> = now.point.iter().flat_map(|point| &point.kinds).collect();
-    let load = |kind: &crate::scope::KindPoint| kind.done_rate + kind.failed_rate;
+    let load = |kind: &crate::monitor::KindPoint| kind.done_rate + kind.failed_rate;
     kinds.sort_by(|a, b| load(b.1).total_cmp(&load(a.1)).then(a.0.cmp(b.0)));
-    let row = |(name, kind): (&String, &crate::scope::KindPoint)| {
+    let row = |(name, kind): (&String, &crate::monitor::KindPoint)| {
         let cells = [
             shown(name),
             rate(kind.done_rate),
@@ -214,8 +214,8 @@ mod tests {
 
     use super::*;
     use crate::{
+        monitor::{KindPoint, Point},
         scale::Load,
-        scope::{KindPoint, Point},
     };
 
     fn worker(id: &str, state: State) -> WorkerNow {
@@ -284,8 +284,8 @@ mod tests {
             at: 0,
             broker: "broker:5672".into(),
             prefix: "garenne".into(),
-            blind: None,
-            deaf: None,
+            queue_problem: None,
+            fleet_problem: None,
             queues: None,
             point: Some(point),
             workers: vec![worker("frozen", State::Silent), worker("greenhouse-1", State::Open)],
@@ -329,8 +329,12 @@ mod tests {
 
     #[test]
     fn what_cannot_be_seen_is_said() {
-        let now =
-            Now { deaf: Some("no broker at broker:5672".into()), point: None, workers: Vec::new(), ..now() };
+        let now = Now {
+            fleet_problem: Some("no broker at broker:5672".into()),
+            point: None,
+            workers: Vec::new(),
+            ..now()
+        };
         let lines = lines(&mut Screen::default(), &now);
         assert_eq!(lines.last().unwrap(), "no broker at broker:5672");
     }

@@ -25,7 +25,7 @@ pub struct Dashboard {
 }
 
 impl Dashboard {
-    /// Starts one on the scene's virtual host, on a free port, and waits until it is open.
+    /// Starts one on the scene's virtual host, on a free port, and waits until it listens.
     ///
     /// # Errors
     /// When it ends before.
@@ -42,7 +42,7 @@ impl Dashboard {
             .start()
             .await?;
         let address = process.stderr().until("the dashboard's address", |lines| {
-            let line = lines.iter().find(|line| line.contains("dashboard is open"))?;
+            let line = lines.iter().find(|line| line.contains("dashboard is listening"))?;
             Some(line.rsplit("address=").next()?.trim().to_owned())
         });
         let url = address.await?;

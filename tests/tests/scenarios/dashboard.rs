@@ -29,7 +29,7 @@ async fn dashboard_shows_the_fleet_and_does_what_it_is_told() -> Result<()> {
     assert_eq!(worker(&now, "w")["state"], "open");
     assert_eq!(worker(&now, "w")["lanes"]["fast"]["slots"], 2);
     assert_eq!(worker(&now, "w")["tasks"][0]["kind"], "bench.sleep");
-    assert_eq!((&now["blind"], &now["deaf"]), (&Value::Null, &Value::Null));
+    assert_eq!((&now["queue_problem"], &now["fleet_problem"]), (&Value::Null, &Value::Null));
 
     // Nobody who is not logged in changes anything, nor does another site with this browser's cookie.
     let stop = json!({"id": "stuck-0"});
@@ -126,14 +126,14 @@ async fn dashboard_exports_the_queues_and_says_how_many_workers_a_lane_needs() -
         .await?;
     }
     for (path, status, words) in [
-        ("/scale/none", StatusCode::NOT_FOUND, "no lane is called \"none\", there are fast, slow"),
+        ("/scale/none", StatusCode::NOT_FOUND, "unknown lane \"none\", the lanes are fast, slow"),
         (
             "/scale/fast?min=9&max=2",
             StatusCode::BAD_REQUEST,
             "scale.min = 9 is refused: expected at most scale.max = 2",
         ),
         ("/scale/fast?objektive=1s", StatusCode::BAD_REQUEST, "unknown field `objektive`"),
-        ("/nothing", StatusCode::NOT_FOUND, "nothing is at /nothing"),
+        ("/nothing", StatusCode::NOT_FOUND, "no route /nothing"),
     ] {
         let answer = dashboard.get(path).await?;
         assert_eq!(answer.status(), status, "{path}");
@@ -203,9 +203,7 @@ async fn dashboard_works_in_a_browser_by_keyboard() -> Result<()> {
     browser.until("document.getElementById('login').open && document.activeElement.id === 'token'").await?;
     browser.write("guess").await?;
     browser.press("Enter").await?;
-    browser
-        .until("document.getElementById('login-error').textContent === 'this is not the admin token'")
-        .await?;
+    browser.until("document.getElementById('login-error').textContent === 'wrong admin token'").await?;
     browser.value("document.getElementById('token').focus()").await?;
     browser.write(TOKEN).await?;
     browser.press("Enter").await?;

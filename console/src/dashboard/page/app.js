@@ -415,8 +415,8 @@ $("look").addEventListener("click", look);
 
 function problems() {
   const all = [];
-  if (now.deaf) all.push(`Workers are not heard: ${now.deaf}`);
-  if (now.blind) all.push(`Queues are not seen: ${now.blind}`);
+  if (now.fleet_problem) all.push(`No heartbeats from workers: ${now.fleet_problem}`);
+  if (now.queue_problem) all.push(`Queues cannot be read: ${now.queue_problem}`);
   if (now.queues?.missing.length) all.push(`Missing: ${now.queues.missing.join(", ")}. garenne topology apply creates them.`);
   for (const [name, lane] of Object.entries(now.point?.lanes ?? {})) if (lane.ready > 0 && lane.consumers === 0) all.push(`Lane ${name}: ${short(lane.ready)} tasks wait and no worker consumes them.`);
   keyed($("problems"), all, (text) => text, (text) => h("div", "", text), () => {});

@@ -1,4 +1,4 @@
-//! Refusals as JSON problems (RFC 9457).
+//! Errors as JSON problems (RFC 9457).
 
 use axum::{
     Json,
@@ -8,14 +8,14 @@ use axum::{
 use garenne_common::exit::{Exit, Failure};
 use serde_json::json;
 
-/// A refusal.
+/// An error response.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct Problem {
     status: StatusCode,
     detail: String,
 }
 
-impl Refusal {
+impl Problem {
     pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         Self { status, detail: detail.into() }
     }
@@ -26,8 +26,8 @@ impl Refusal {
     }
 }
 
-/// What an action on the broker failed with.
-impl From<Failure> for Refusal {
+/// A failed action on the broker.
+impl From<Failure> for Problem {
     fn from(failure: Failure) -> Self {
         let status = match failure.exit {
             Exit::Usage | Exit::Config => StatusCode::BAD_REQUEST,
@@ -39,9 +39,9 @@ impl From<Failure> for Refusal {
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let title = self.status.canonical_reason().unwrap_or("Refused");
+        let title = self.status.canonical_reason().unwrap_or("Error");
         let body = json!({ "title": title, "status": self.status.as_u16(), "detail": self.detail });
         (self.status, [(header::CONTENT_TYPE, "application/problem+json")], Json(body)).into_response()
     }

@@ -7,10 +7,10 @@ use garenne_protocol::topology::{BrokerVersion, Delay, LaneQueues, Topology};
 use lapin::Connection;
 use serde::{Deserialize, Serialize};
 
+use super::passive_declare::{LookError, Looker};
 use crate::{
     management::{Management, ManagementError},
     operator::Operator,
-    queues::{LookError, Looker},
 };
 
 /// Where figures come from.
@@ -108,7 +108,7 @@ impl Snapshot {
     pub async fn take(operator: &Operator) -> Result<Self, Failure> {
         let mut connection = None;
         let version = operator.broker.version().await?;
-        let snapshot = Self::look(operator, version, &mut connection).await;
+        let snapshot = Self::take_on(operator, version, &mut connection).await;
         if let Some(connection) = connection {
             Operator::leave(connection).await;
         }
@@ -119,7 +119,7 @@ impl Snapshot {
     ///
     /// # Errors
     /// One line and an exit code.
-    pub async fn look(
+    pub async fn take_on(
         operator: &Operator,
         version: BrokerVersion,
         connection: &mut Option<Connection>,

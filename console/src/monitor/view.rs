@@ -1,38 +1,45 @@
-//! The fleet as the page and the terminal show it: what is now, and one point per sample for the curves.
+//! The fleet as the dashboard and `garenne top` show it: the current state, and one point per sample for the
+//! charts.
+
+use std::collections::BTreeMap;
 
 use garenne_protocol::heartbeat::{GatewayBeat, Heartbeat, LaneBeat, Program, TaskBeat};
 use serde::Serialize;
-use std::collections::BTreeMap;
 
-use super::{Sample, Scope, now, ring::Ring};
+use super::{
+    history::SampleHistory,
+    sample::{LaneSample, Sample},
+    state::MonitorState,
+};
 use crate::{
     fleet::{KindTotals, State, quantile},
-    status::Snapshot,
+    operator::Operator,
+    queues::Snapshot,
 };
 
-/// Rates and percentiles of kinds are taken over so many milliseconds.
+/// Window of the kinds' rates and percentiles, milliseconds.
 const WINDOW: i64 = 60_000;
-/// Tasks shown of each worker.
-const TASKS: usize = 6;
+/// Running tasks shown per worker.
+const MAX_TASKS: usize = 6;
 
-/// What is now.
+/// The current state.
 #[derive(Clone, Debug, Serialize)]
 pub struct Now {
-    /// When, milliseconds since 1970.
+    /// Time, milliseconds since 1970.
     pub at: i64,
     /// Host and port of the broker.
     pub broker: String,
     /// The fleet's prefix.
     pub prefix: String,
-    /// Why the queues cannot be seen.
-    pub blind: Option<String>,
-    /// Why the workers cannot be heard.
-    pub deaf: Option<String>,
+    /// Why there is no current snapshot of the queues.
+    pub queue_problem: Option<String>,
+    /// Why no heartbeats arrive.
+    pub fleet_problem: Option<String>,
     /// The queues.
     pub queues: Option<Snapshot>,
     /// The newest point.
     pub point: Option<Point>,
-    /// The workers, those that want attention first.
+    /// The workers, silent ones first.
     pub workers: Vec<WorkerNow>,
     /// The gateways.
     pub gateways: Vec<GatewayNow>,
@@ -43,9 +50,9 @@ pub struct Now {
 pub struct WorkerNow {
     /// Its id.
     pub id: String,
-    /// How it stands.
+    /// Its state.
     pub state: State,
-    /// How long ago it was heard, milliseconds.
+    /// Time since its last heartbeat, milliseconds.
     pub heard_ms_ago: Option<u64>,
     /// Its host.
     pub host: String,
@@ -55,15 +62,15 @@ pub struct WorkerNow {
     pub started_at: i64,
     /// Its lanes.
     pub lanes: BTreeMap<String, LaneBeat>,
-    /// Running tasks, named or not.
+    /// Number of running tasks, including those that `tasks` leaves out.
     pub running: usize,
-    /// Groups of which it starts nothing.
+    /// Paused groups.
     pub paused: Vec<String>,
-    /// The longest running ones.
+    /// The longest running tasks.
     pub tasks: Vec<TaskBeat>,
-    /// Connections lost so far.
+    /// Reconnects since its start.
     pub reconnects: u64,
-    /// Whether the broker lets it publish nothing.
+    /// Whether the broker blocks its publishing connection.
     pub blocked: bool,
 }
 
@@ -72,39 +79,39 @@ pub struct WorkerNow {
 pub struct GatewayNow {
     /// Host and port.
     pub id: String,
-    /// How it stands.
+    /// Its state.
     pub state: State,
-    /// How long ago it was heard, milliseconds.
+    /// Time since its last heartbeat, milliseconds.
     pub heard_ms_ago: Option<u64>,
     /// Its version.
     pub version: String,
-    /// Its senders.
+    /// Its connections and requests.
     #[serde(flatten)]
     pub gateway: GatewayBeat,
 }
 
-/// One point of the curves.
+/// One point of the charts.
 #[derive(Clone, Debug, Serialize)]
 pub struct Point {
-    /// When, milliseconds since 1970.
+    /// Time, milliseconds since 1970.
     pub at: i64,
     /// The lanes.
-    pub lanes: BTreeMap<String, super::LaneSample>,
+    pub lanes: BTreeMap<String, LaneSample>,
     /// The kinds.
     pub kinds: BTreeMap<String, KindPoint>,
     /// Dead letters.
     pub dead: u64,
     /// Quarantined tasks.
     pub quarantine: u64,
-    /// What no lane took.
+    /// Unroutable messages.
     pub unroutable: u64,
-    /// Workers that answer.
+    /// Workers that send heartbeats.
     pub workers: u32,
-    /// Workers that should and do not.
+    /// Workers on record that send none.
     pub silent: u32,
-    /// Sensors' connections.
+    /// Sensor connections.
     pub connections: i64,
-    /// Gateways' answers per second, by status.
+    /// Responses of the gateways per second, by status.
     pub answers: BTreeMap<String, f64>,
 }
 
@@ -113,20 +120,20 @@ pub struct Point {
 pub struct KindPoint {
     /// Attempts that succeeded, per second.
     pub done_rate: f64,
-    /// Attempts that ended in another way, per second.
+    /// Attempts that failed, per second.
     pub failed_rate: f64,
-    /// Dead letters of the minute.
+    /// Dead letters in the minute.
     pub dead: u64,
-    /// The duration that half of the attempts did not exceed.
+    /// Median duration.
     pub p50: Option<f64>,
-    /// 95 of 100.
+    /// 95th percentile.
     pub p95: Option<f64>,
-    /// 99 of 100.
+    /// 99th percentile.
     pub p99: Option<f64>,
 }
 
-fn rounded(figure: f64) -> f64 {
-    (figure * 1e5).round() / 1e5
+fn rounded(value: f64) -> f64 {
+    (value * 1e5).round() / 1e5
 }
 
 fn kind_point(now: &KindTotals, then: Option<&KindTotals>, seconds: f64) -> KindPoint {
@@ -142,9 +149,9 @@ fn kind_point(now: &KindTotals, then: Option<&KindTotals>, seconds: f64) -> Kind
     }
 }
 
-fn point(ring: &Ring, sample: &Sample) -> Point {
-    // A first sample has nothing before it, and so no rates.
-    let then = ring.at_or_after(sample.at - WINDOW).filter(|then| then.at < sample.at);
+fn point(history: &SampleHistory, sample: &Sample) -> Point {
+    // The first sample has no rates.
+    let then = history.at_or_after(sample.at - WINDOW).filter(|then| then.at < sample.at);
     let seconds = then.map_or(1.0, |then| (sample.at - then.at) as f64 / 1e3);
     let then = then.unwrap_or(sample);
     let kinds = &sample.totals.kinds;
@@ -172,16 +179,13 @@ fn point(ring: &Ring, sample: &Sample) -> Point {
     }
 }
 
-impl Scope {
-    /// What is now.
-    pub fn now(&self) -> Now {
-        let at = now();
-        let known = self.known();
-        let mut workers: Vec<_> = known
+impl Now {
+    pub(super) fn of(operator: &Operator, state: &MonitorState, at: i64) -> Self {
+        let mut workers: Vec<_> = state
             .roster
             .members(Program::Worker, at)
             .map(|member| {
-                let beat = member.beat;
+                let beat = member.heartbeat;
                 let text = |of: fn(&Heartbeat) -> &String| beat.map(of).cloned().unwrap_or_default();
                 WorkerNow {
                     id: member.id.to_owned(),
@@ -193,48 +197,37 @@ impl Scope {
                     lanes: beat.map(|beat| beat.lanes.clone()).unwrap_or_default(),
                     running: beat.map_or(0, |beat| beat.running),
                     paused: beat.map_or_else(Vec::new, |beat| beat.paused.clone()),
-                    tasks: beat.iter().flat_map(|beat| beat.tasks.iter().take(TASKS)).cloned().collect(),
+                    tasks: beat.iter().flat_map(|beat| beat.tasks.iter().take(MAX_TASKS)).cloned().collect(),
                     reconnects: beat.map_or(0, |beat| beat.connections.values().map(|it| it.epoch).sum()),
                     blocked: beat.is_some_and(|beat| beat.blocked),
                 }
             })
             .collect();
         workers.sort_by(|a, b| (a.state, &a.id).cmp(&(b.state, &b.id)));
-        let gateways = known.roster.members(Program::Gateway, at).map(|member| GatewayNow {
+        let gateways = state.roster.members(Program::Gateway, at).map(|member| GatewayNow {
             id: member.id.to_owned(),
             state: member.state,
             heard_ms_ago: member.heard_ms_ago,
-            version: member.beat.map(|beat| beat.version.clone()).unwrap_or_default(),
-            gateway: member.beat.and_then(|beat| beat.gateway.clone()).unwrap_or_default(),
+            version: member.heartbeat.map(|beat| beat.version.clone()).unwrap_or_default(),
+            gateway: member.heartbeat.and_then(|beat| beat.gateway.clone()).unwrap_or_default(),
         });
-        Now {
+        Self {
             at,
-            broker: self.operator.broker.address(),
-            prefix: self.operator.settings.common.prefix.clone(),
-            blind: known.blind.clone(),
-            deaf: known.deaf.clone(),
-            queues: known.snapshot.clone(),
-            point: known.ring.newest().map(|sample| point(&known.ring, sample)),
+            broker: operator.broker.address(),
+            prefix: operator.settings.common.prefix.clone(),
+            queue_problem: state.queue_problem.clone(),
+            fleet_problem: state.fleet_problem.clone(),
+            queues: state.snapshot.clone(),
+            point: state.history.newest().map(|sample| point(&state.history, sample)),
             workers,
             gateways: gateways.collect(),
         }
     }
+}
 
-    /// The last hour, oldest first.
-    pub fn history(&self) -> Vec<Point> {
-        let known = self.known();
-        known.ring.iter().map(|sample| point(&known.ring, sample)).collect()
-    }
-
-    /// Every queue, as last seen.
-    pub fn queues(&self) -> Option<BTreeMap<String, crate::status::QueueStatus>> {
-        self.known().snapshot.as_ref().map(|snapshot| snapshot.queues.clone())
-    }
-
-    /// Messages that no lane took, since this console began and what was there then.
-    pub fn unroutable(&self) -> u64 {
-        self.known().unroutable
-    }
+/// One point per sample, oldest first.
+pub(super) fn points(history: &SampleHistory) -> Vec<Point> {
+    history.iter().map(|sample| point(history, sample)).collect()
 }
 
 #[cfg(test)]
@@ -242,20 +235,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_those_of_the_last_minute() {
-        let mut ring = Ring::default();
+    fn rates_cover_the_last_minute() {
+        let mut history = SampleHistory::default();
         for n in 0..30 {
             let mut sample = Sample { at: n * 5_000, ..Sample::default() };
             let done = 10 * n.unsigned_abs();
             let kind = KindTotals { started: done, done, buckets: vec![0, done], ..KindTotals::default() };
             sample.totals.kinds.insert("k".into(), kind);
-            ring.push(sample);
+            history.push(sample);
         }
-        let newest = point(&ring, ring.newest().unwrap());
+        let newest = point(&history, history.newest().unwrap());
         let kind = &newest.kinds["k"];
         assert_eq!((kind.done_rate, kind.failed_rate, kind.dead), (2.0, 0.0, 0));
         assert!(kind.p50 > Some(0.0001) && kind.p99 <= Some(0.00025), "{kind:?}");
-        let first = point(&ring, ring.iter().next().unwrap());
-        assert_eq!(first.kinds["k"], KindPoint::default(), "nothing before it to compare with");
+        let first = point(&history, history.iter().next().unwrap());
+        assert_eq!(first.kinds["k"], KindPoint::default(), "the first sample has no rates");
     }
 }

@@ -1,0 +1,123 @@
+//! Reads from the stream `garenne.lifecycle` which workers started and did not stop.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use futures_util::StreamExt;
+use garenne_amqp::unreadable;
+use garenne_common::exit::Failure;
+use garenne_protocol::task::header;
+use lapin::{
+    Channel, Connection, Consumer,
+    message::Delivery,
+    options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions},
+    types::{AMQPValue, FieldTable},
+};
+use serde::Deserialize;
+use tokio::time::timeout;
+
+use crate::queues::LookError;
+
+/// Unacknowledged records at once.
+const PREFETCH: u16 = 500;
+/// A stream with records delivers the first one sooner than this.
+const FIRST_RECORD_TIMEOUT: Duration = Duration::from_millis(500);
+/// Pause after which the last chunk is complete. The broker delivers a chunk at once.
+const LAST_CHUNK_TIMEOUT: Duration = Duration::from_millis(20);
+
+/// A record of the stream. Marks of starting workers are not records.
+#[derive(Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+enum LifecycleEvent {
+    Hello { worker: String, incarnation: String, at: i64 },
+    Goodbye { worker: String, incarnation: String },
+    Died { worker: String, incarnation: String },
+}
+
+/// Workers with a start record and no stop record: the incarnation and the start time (milliseconds since 1970)
+/// by worker.
+///
+/// # Errors
+/// One line and an exit code: the stream is missing, or the user may not read it.
+pub async fn running_workers(
+    connection: &Connection,
+    stream: &str,
+) -> Result<BTreeMap<String, (String, i64)>, Failure> {
+    let error = |source| LookError::of(stream, source);
+    let channel = connection.create_channel().await.map_err(error)?;
+    channel.basic_qos(PREFETCH, BasicQosOptions::default()).await.map_err(error)?;
+    let mut running = BTreeMap::new();
+    // The end of the stream is taken from a delivery. The broker's message count may be out of date.
+    let mut newest = consume(&channel, stream, "last").await.map_err(error)?;
+    let Ok(Some(Ok(record))) = timeout(FIRST_RECORD_TIMEOUT, newest.next()).await else { return Ok(running) };
+    let last_chunk = offset(&record).unwrap_or(0);
+    let mut records = consume(&channel, stream, "first").await.map_err(error)?;
+    let mut reached = false;
+    while let Ok(Some(record)) =
+        timeout(if reached { LAST_CHUNK_TIMEOUT } else { FIRST_RECORD_TIMEOUT }, records.next()).await
+    {
+        let record = record.map_err(error)?;
+        // An ack returns credit. It does not remove the record from the stream.
+        channel.basic_ack(record.delivery_tag, BasicAckOptions::default()).await.map_err(error)?;
+        reached |= offset(&record).is_some_and(|offset| offset >= last_chunk);
+        if unreadable(&record.properties).is_none() {
+            apply(&mut running, &record.data);
+        }
+    }
+    if let Err(error) = channel.close(200, "read".into()).await {
+        tracing::debug!(%error, "failed to close the channel");
+    }
+    Ok(running)
+}
+
+async fn consume(channel: &Channel, stream: &str, from: &str) -> Result<Consumer, lapin::Error> {
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-stream-offset".into(), header::long(from));
+    channel.basic_consume(stream.into(), "".into(), BasicConsumeOptions::default(), arguments).await
+}
+
+fn offset(record: &Delivery) -> Option<i64> {
+    header::get(record.properties.headers(), "x-stream-offset")
+        .and_then(|value: &AMQPValue| header::integer(value))
+}
+
+fn apply(running: &mut BTreeMap<String, (String, i64)>, record: &[u8]) {
+    match serde_json::from_slice(record) {
+        Ok(LifecycleEvent::Hello { worker, incarnation, at }) => {
+            running.insert(worker, (incarnation, at));
+        }
+        Ok(LifecycleEvent::Goodbye { worker, incarnation }) => {
+            if running.get(&worker).is_some_and(|(known, _)| *known == incarnation) {
+                running.remove(&worker);
+            }
+        }
+        // A crashed worker is kept until it starts again, so that operators see it as silent.
+        Ok(LifecycleEvent::Died { worker, incarnation }) => {
+            tracing::debug!(worker, incarnation, "worker crashed");
+        }
+        Err(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_with_a_start_and_no_stop_record_are_running() {
+        let mut running = BTreeMap::new();
+        for record in [
+            r#"{"event":"hello","worker":"a","incarnation":"1","at":1}"#,
+            r#"{"event":"hello","worker":"b","incarnation":"2","at":2}"#,
+            r#"{"mark":"2"}"#,
+            r#"{"event":"hello","worker":"a","incarnation":"3","at":3}"#,
+            r#"{"event":"goodbye","worker":"a","incarnation":"1","at":4}"#,
+            r#"{"event":"died","worker":"b","incarnation":"2","at":5}"#,
+            r#"{"event":"hello","worker":"c","incarnation":"4","at":6}"#,
+            r#"{"event":"goodbye","worker":"c","incarnation":"4","at":7}"#,
+        ] {
+            apply(&mut running, record.as_bytes());
+        }
+        let expected = [("a", "3", 3), ("b", "2", 2)].map(|(w, i, at)| (w.to_owned(), (i.to_owned(), at)));
+        assert_eq!(running, BTreeMap::from(expected));
+    }
+}

@@ -1,0 +1,190 @@
+//! The fleet over time: heartbeats as they arrive, a snapshot of the queues every few seconds, and the last
+//! hour of both in memory.
+
+mod history;
+mod lane;
+mod sample;
+mod state;
+mod view;
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::SystemTime,
+};
+
+use garenne_amqp::Backoff;
+use garenne_common::exit::Failure;
+use garenne_protocol::task::epoch_ms;
+use tokio::{
+    task::JoinSet,
+    time::{MissedTickBehavior, interval, sleep},
+};
+
+pub use history::{SAMPLE_INTERVAL, SampleHistory};
+pub use sample::{LaneSample, Sample};
+pub use view::{GatewayNow, KindPoint, Now, Point, WorkerNow};
+
+use crate::{
+    fleet::{HeartbeatListener, running_workers},
+    operator::Operator,
+    queues::{QueueStatus, Snapshot},
+    scale::{self, Goal},
+};
+use state::MonitorState;
+
+/// How long a worker on record may take to send a heartbeat before it is shown as silent, milliseconds.
+const FIRST_HEARTBEAT_TIMEOUT: i64 = 10_000;
+
+/// Watches one fleet: a task receives heartbeats, another one takes snapshots of the queues.
+pub struct FleetMonitor {
+    /// The fleet.
+    pub operator: Operator,
+    state: Mutex<MonitorState>,
+}
+
+impl FleetMonitor {
+    /// Starts the monitor, which runs until the returned tasks are dropped. It waits for a broker that cannot
+    /// be reached yet.
+    pub fn start(operator: Operator) -> (Arc<Self>, JoinSet<()>) {
+        let monitor = Arc::new(Self { operator, state: Mutex::new(MonitorState::new(now())) });
+        let mut tasks = JoinSet::new();
+        let listener = Arc::clone(&monitor);
+        tasks.spawn(async move {
+            let mut backoff = Backoff::default();
+            loop {
+                let error = listener.listen(&mut backoff).await;
+                let retry_in = backoff.next_wait();
+                tracing::warn!(error, ?retry_in, "heartbeats unavailable, reconnecting");
+                listener.state().fleet_problem = Some(error);
+                sleep(retry_in).await;
+            }
+        });
+        let sampler = Arc::clone(&monitor);
+        tasks.spawn(async move {
+            let mut connection = None;
+            let mut tick = interval(SAMPLE_INTERVAL);
+            tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                tick.tick().await;
+                sampler.sample_queues(&mut connection).await;
+            }
+        });
+        (monitor, tasks)
+    }
+
+    fn state(&self) -> MutexGuard<'_, MonitorState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Receives heartbeats on one connection, and returns the error that ended it.
+    async fn listen(&self, backoff: &mut Backoff) -> String {
+        let mut listener = match HeartbeatListener::open(&self.operator).await {
+            Ok(listener) => listener,
+            Err(failure) => return failure.to_string(),
+        };
+        if let Err(error) = listener.request().await {
+            return error.to_string();
+        }
+        let expected = running_workers(&listener.connection, &self.operator.names.lifecycle()).await;
+        let started = now();
+        let mut expected = expected.unwrap_or_else(|failure| {
+            tracing::warn!(%failure, "cannot read the lifecycle stream: workers that crashed before this console started are not shown");
+            Default::default()
+        });
+        self.state().fleet_problem = None;
+        backoff.reset();
+        loop {
+            let heartbeat = match listener.next().await {
+                Ok(heartbeat) => heartbeat,
+                Err(error) => return error,
+            };
+            let now = now();
+            let mut state = self.state();
+            state.roster.record(heartbeat, now);
+            if !expected.is_empty() && now - started > FIRST_HEARTBEAT_TIMEOUT {
+                for (worker, (incarnation, _)) in std::mem::take(&mut expected) {
+                    if !state.roster.has_heard(&worker, &incarnation) {
+                        state.roster.expect(&worker, now);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes a snapshot of the queues and records a sample.
+    async fn sample_queues(&self, connection: &mut Option<lapin::Connection>) {
+        let snapshot = async {
+            let version = self.operator.broker.version().await?;
+            Snapshot::take_on(&self.operator, version, connection).await
+        };
+        let snapshot: Result<_, Failure> = snapshot.await;
+        let now = now();
+        let mut state = self.state();
+        state.roster.forget(now);
+        match snapshot {
+            Ok(snapshot) => {
+                state.queue_problem = None;
+                state.record(&self.operator, snapshot, now);
+            }
+            Err(failure) => state.queue_problem = Some(failure.to_string()),
+        }
+    }
+
+    /// The newest sample, unless it is too old to act on.
+    ///
+    /// # Errors
+    /// Why there is no recent sample.
+    pub fn latest(&self) -> Result<Sample, String> {
+        let state = self.state();
+        let max_age = i64::try_from(SAMPLE_INTERVAL.as_millis()).unwrap_or(i64::MAX) * 4;
+        match state.history.newest() {
+            Some(sample) if now() - sample.at <= max_age => Ok(sample.clone()),
+            _ => Err(state
+                .queue_problem
+                .clone()
+                .unwrap_or_else(|| "no sample of the queues was taken yet".to_owned())),
+        }
+    }
+
+    /// The number of workers that a lane needs, and the sample it was computed from; `None` for an unknown
+    /// lane.
+    ///
+    /// # Errors
+    /// Queues or workers cannot be read at the moment. The caller should keep the number of workers as it is.
+    pub fn replicas(&self, lane: &str, goal: &Goal) -> Result<Option<(u32, LaneSample)>, String> {
+        let newest = self.latest()?;
+        let state = self.state();
+        if let Some(problem) = &state.fleet_problem {
+            return Err(format!("no heartbeats from workers: {problem}"));
+        }
+        let Some(sample) = newest.lanes.get(lane) else { return Ok(None) };
+        let window = i64::try_from(goal.window.as_millis()).unwrap_or(i64::MAX);
+        let (loads, complete) = state.history.loads(lane, newest.at.saturating_sub(window));
+        Ok(Some((scale::settled(&loads, complete, goal), sample.clone())))
+    }
+
+    /// The current state of the fleet.
+    pub fn now(&self) -> Now {
+        Now::of(&self.operator, &self.state(), now())
+    }
+
+    /// One point per sample of the last hour, oldest first.
+    pub fn history(&self) -> Vec<Point> {
+        view::points(&self.state().history)
+    }
+
+    /// Every queue of the newest snapshot.
+    pub fn queues(&self) -> Option<BTreeMap<String, QueueStatus>> {
+        self.state().snapshot.as_ref().map(|snapshot| snapshot.queues.clone())
+    }
+
+    /// Unroutable messages since this console started, those that were in the queue at its start included.
+    pub fn unroutable(&self) -> u64 {
+        self.state().unroutable
+    }
+}
+
+fn now() -> i64 {
+    epoch_ms(SystemTime::now())
+}

@@ -1,0 +1,89 @@
+//! The samples of the last hour.
+
+use std::{collections::VecDeque, time::Duration};
+
+use super::sample::Sample;
+use crate::scale::Load;
+
+/// Time between two samples.
+pub const SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Samples of the last hour, oldest first.
+#[derive(Debug, Default)]
+pub struct SampleHistory(VecDeque<Sample>);
+
+impl SampleHistory {
+    /// How long a sample is kept, milliseconds.
+    pub const SPAN: i64 = 3_600_000;
+    const CAPACITY: usize = (Self::SPAN as u64 / (SAMPLE_INTERVAL.as_secs() * 1000)) as usize + 1;
+
+    /// Adds a sample. A full history drops its oldest one.
+    pub fn push(&mut self, sample: Sample) {
+        if self.0.len() >= Self::CAPACITY {
+            self.0.pop_front();
+        }
+        self.0.push_back(sample);
+    }
+
+    /// The newest sample.
+    pub fn newest(&self) -> Option<&Sample> {
+        self.0.back()
+    }
+
+    /// The oldest sample taken at `at` or later.
+    pub fn at_or_after(&self, at: i64) -> Option<&Sample> {
+        self.0.get(self.0.partition_point(|sample| sample.at < at))
+    }
+
+    /// All samples, oldest first.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Sample> {
+        self.0.iter()
+    }
+
+    /// The loads of a lane since `from`, oldest first, and whether the history reaches back that far.
+    pub fn loads(&self, lane: &str, from: i64) -> (Vec<Load>, bool) {
+        let first = self.0.partition_point(|sample| sample.at < from);
+        let complete = first > 0 || self.0.front().is_some_and(|sample| sample.at <= from);
+        let loads = self.0.range(first..).filter_map(|sample| Some(sample.lanes.get(lane)?.load));
+        (loads.collect(), complete)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::monitor::sample::LaneSample;
+
+    fn sample(at: i64, backlog: u64) -> Sample {
+        let load = Load { backlog, ..Load::default() };
+        let lanes = [("fast".to_owned(), LaneSample { load, ..LaneSample::default() })].into();
+        Sample { at, lanes, ..Sample::default() }
+    }
+
+    #[test]
+    fn the_history_keeps_one_hour() {
+        let mut history = SampleHistory::default();
+        for n in 0..2_000 {
+            history.push(sample(n * 5_000, 0));
+        }
+        assert_eq!(history.iter().count(), SampleHistory::CAPACITY);
+        let (oldest, newest) = (history.iter().next().unwrap().at, history.newest().unwrap().at);
+        assert_eq!((newest, newest - oldest), (9_995_000, SampleHistory::SPAN));
+        assert_eq!(history.at_or_after(9_990_001).unwrap().at, 9_995_000);
+        assert!(history.at_or_after(9_995_001).is_none());
+    }
+
+    #[test]
+    fn a_window_is_complete_once_samples_reach_back_to_its_start() {
+        let mut history = SampleHistory::default();
+        (0..10).for_each(|n| history.push(sample(1_000 + n * 5_000, n.unsigned_abs())));
+        let backlogs = |from| {
+            let (loads, complete) = history.loads("fast", from);
+            (loads.iter().map(|load| load.backlog).collect::<Vec<_>>(), complete)
+        };
+        assert_eq!(backlogs(36_000), (vec![7, 8, 9], true));
+        assert!(backlogs(1_000).1);
+        assert!(!backlogs(999).1);
+        assert_eq!(history.loads("none", 0).0, []);
+    }
+}

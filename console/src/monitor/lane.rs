@@ -1,0 +1,122 @@
+//! Computes the sample of a lane from its queue, the workers' heartbeats and earlier samples.
+
+use garenne_protocol::heartbeat::Program;
+
+use super::{
+    history::SampleHistory,
+    sample::{LaneSample, Sample},
+};
+use crate::{
+    fleet::{KindTotals, Roster, State, Totals},
+    operator::Operator,
+    queues::LaneStatus,
+    scale::Load,
+};
+
+/// Window of the rates, milliseconds. Long enough to even out the delay of the broker's statistics.
+const RATE_WINDOW: i64 = 60_000;
+/// Window of the mean service time, milliseconds. It changes slowly and needs many tasks.
+const SERVICE_WINDOW: i64 = 600_000;
+
+const _: () = assert!(SampleHistory::SPAN >= SERVICE_WINDOW);
+
+/// What all workers together report about a lane.
+#[derive(Default)]
+struct LaneWorkers {
+    slots: u64,
+    running: u64,
+    held: u64,
+    replicas: u32,
+}
+
+impl LaneWorkers {
+    fn of(roster: &Roster, lane: &str, now: i64) -> Self {
+        let mut sum = Self::default();
+        for member in roster.members(Program::Worker, now) {
+            let Some(beat) = member.heartbeat.and_then(|beat| beat.lanes.get(lane)) else { continue };
+            // The tasks of a silent worker may still run.
+            if member.state == State::Stopped {
+                continue;
+            }
+            sum.running += beat.busy as u64;
+            sum.held += beat.held;
+            if member.state == State::Open {
+                sum.slots += beat.slots as u64;
+                sum.replicas += 1;
+            }
+        }
+        sum
+    }
+}
+
+pub(super) fn sample(
+    operator: &Operator,
+    roster: &Roster,
+    history: &SampleHistory,
+    status: &LaneStatus,
+    now: i64,
+) -> LaneSample {
+    let workers = LaneWorkers::of(roster, &status.name, now);
+    let queue = &status.queue;
+    let unacked = queue.unacked.unwrap_or(workers.held);
+    let backlog = queue.ready + unacked;
+    let configured = operator.settings.lanes.defined().find(|(name, _)| *name == status.name);
+    let configured = configured.map_or(1, |(_, lane)| lane.concurrency.max);
+    let slots_per_replica = match workers.replicas {
+        0 => configured as f64,
+        replicas => workers.slots as f64 / f64::from(replicas),
+    };
+    let removed = |totals: &Totals| totals.lanes.get(&status.name).map_or(0, |lane| lane.removed);
+    let (mut arrival_rate, mut removal_rate) = (0.0, 0.0);
+    if let Some(before) = history.at_or_after(now - RATE_WINDOW)
+        && let Some(lane) = before.lanes.get(&status.name)
+        && now > before.at
+    {
+        let seconds = (now - before.at) as f64 / 1e3;
+        let done = removed(roster.totals()).saturating_sub(removed(&before.totals)) as f64;
+        removal_rate = done / seconds;
+        // Arrivals = growth of the backlog + removals.
+        arrival_rate = ((backlog as f64 - lane.load.backlog as f64 + done) / seconds).max(0.0);
+    }
+    let service_seconds = service_seconds(operator, roster, history, &status.name, now);
+    let backlog_seconds = match (backlog, service_seconds) {
+        (0, _) => Some(0.0),
+        (_, Some(_)) if workers.slots == 0 => Some(f64::INFINITY),
+        (backlog, Some(service)) => Some(backlog as f64 * service / workers.slots as f64),
+        _ => None,
+    };
+    let (running, replicas) = (workers.running, workers.replicas);
+    LaneSample {
+        ready: queue.ready,
+        unacked,
+        consumers: queue.consumers,
+        retrying: status.retrying,
+        removal_rate,
+        load: Load { arrival_rate, backlog, running, service_seconds, slots_per_replica, replicas },
+        slots: workers.slots,
+        backlog_seconds,
+    }
+}
+
+/// Mean duration of an attempt at the lane's kinds over the window, or since the console started if no attempt
+/// ended in the window.
+fn service_seconds(
+    operator: &Operator,
+    roster: &Roster,
+    history: &SampleHistory,
+    lane: &str,
+    now: i64,
+) -> Option<f64> {
+    let totals = roster.totals();
+    let lanes = &operator.settings.lanes;
+    let mean = |before: Option<&Sample>| {
+        let of_lane = totals.kinds.iter().filter(|(kind, _)| lanes.taking(kind) == Some(lane));
+        let since =
+            |kind: &str, now: &KindTotals| now.since(before.and_then(|before| before.totals.kinds.get(kind)));
+        let (ended, seconds) = of_lane
+            .map(|(kind, now)| since(kind, now))
+            .fold((0, 0.0), |sum, kind| (sum.0 + kind.ended(), sum.1 + kind.seconds));
+        (ended > 0).then(|| seconds / ended as f64)
+    };
+    history.at_or_after(now - SERVICE_WINDOW).and_then(|before| mean(Some(before))).or_else(|| mean(None))
+}

@@ -1,0 +1,80 @@
+//! What the monitor knows at the moment.
+
+use garenne_protocol::heartbeat::Program;
+
+use super::{history::SampleHistory, lane, sample::Sample};
+use crate::{
+    fleet::{Roster, State},
+    operator::Operator,
+    queues::Snapshot,
+};
+
+/// The state behind the monitor's lock.
+pub(super) struct MonitorState {
+    pub(super) roster: Roster,
+    pub(super) history: SampleHistory,
+    /// The newest snapshot of the queues.
+    pub(super) snapshot: Option<Snapshot>,
+    /// Why the last snapshot failed; `None` after a successful one.
+    pub(super) queue_problem: Option<String>,
+    /// Why no heartbeats arrive; `None` while the listener is connected.
+    pub(super) fleet_problem: Option<String>,
+    /// Unroutable messages since the console started.
+    pub(super) unroutable: u64,
+}
+
+impl MonitorState {
+    pub(super) fn new(now: i64) -> Self {
+        Self {
+            roster: Roster::new(now),
+            history: SampleHistory::default(),
+            snapshot: None,
+            queue_problem: Some("no snapshot yet".to_owned()),
+            fleet_problem: Some("not connected yet".to_owned()),
+            unroutable: 0,
+        }
+    }
+
+    /// Adds a sample of the given queues and the known processes to the history.
+    pub(super) fn record(&mut self, operator: &Operator, snapshot: Snapshot, now: i64) {
+        self.unroutable += match &self.snapshot {
+            Some(before) => newly_unroutable(&snapshot, before),
+            None => snapshot.unroutable.ready,
+        };
+        let lane = |status| lane::sample(operator, &self.roster, &self.history, status, now);
+        let lanes = snapshot.lanes.iter().map(|status| (status.name.clone(), lane(status))).collect();
+        let workers = |wanted: fn(State) -> bool| {
+            let members = self.roster.members(Program::Worker, now);
+            members.filter(|member| wanted(member.state)).count().try_into().unwrap_or(u32::MAX)
+        };
+        let gateways = self.roster.members(Program::Gateway, now);
+        let connections = gateways
+            .filter(|member| member.state == State::Open)
+            .filter_map(|member| Some(member.heartbeat?.gateway.as_ref()?.connections.values().sum::<i64>()));
+        let sample = Sample {
+            at: now,
+            lanes,
+            totals: self.roster.totals().clone(),
+            dead: snapshot.dead.ready + snapshot.dead.unacked.unwrap_or(0),
+            quarantine: snapshot.quarantine.ready + snapshot.quarantine.unacked.unwrap_or(0),
+            unroutable: snapshot.unroutable.ready,
+            workers: workers(|state| !matches!(state, State::Silent | State::Stopped)),
+            silent: workers(|state| state == State::Silent),
+            connections: connections.sum(),
+        };
+        self.history.push(sample);
+        self.snapshot = Some(snapshot);
+    }
+}
+
+/// Messages that became unroutable between two snapshots. Without the broker's counter the growth of the queue
+/// stands in for it.
+fn newly_unroutable(now: &Snapshot, before: &Snapshot) -> u64 {
+    let (now, before) = (&now.unroutable, &before.unroutable);
+    match (now.published, before.published) {
+        (Some(now), Some(before)) => now.saturating_sub(before),
+        // The broker has no counter until the first message arrives.
+        (Some(now), None) => now,
+        _ => now.ready.saturating_sub(before.ready),
+    }
+}
