@@ -13,7 +13,6 @@ pub mod drill;
 pub mod fleet;
 mod interrupt;
 mod leash;
-pub mod management;
 pub mod monitor;
 pub mod operator;
 mod output;

@@ -7,10 +7,11 @@ use garenne_common::{
     exit::{Exit, Failure},
     telemetry::metrics::Role,
 };
+use garenne_management::ManagementClient;
 use garenne_protocol::topology::{BrokerVersion, Ladder, Names, Topology};
 use lapin::Connection;
 
-use crate::{management::Management, process::Launcher, settings::ConsoleConfig};
+use crate::{process::Launcher, settings::ConsoleConfig};
 
 /// One fleet as an operator reaches it.
 #[derive(Debug)]
@@ -20,7 +21,7 @@ pub struct Operator {
     /// The broker.
     pub broker: Broker,
     /// The broker's management API, where it was given.
-    pub management: Option<Management>,
+    pub management: Option<ManagementClient>,
     /// The fleet's names.
     pub names: Names,
     /// The retry ladder's rungs.
@@ -35,7 +36,7 @@ impl Operator {
     pub fn new(settings: ConsoleConfig) -> Result<Self, Failure> {
         let common = &settings.common;
         let broker = Broker::configured(common, "garenne")?;
-        let management = common.management_url.as_ref().map(Management::new).transpose()?;
+        let management = common.management_url.as_ref().map(ManagementClient::new).transpose()?;
         let ladder = settings.retry.ladder().map_err(|error| Failure::new(Exit::Config, error))?;
         let names = Names::new(&common.prefix);
         Ok(Self { broker, management, names, ladder, settings })

@@ -6,12 +6,12 @@ use garenne_common::{
     exit::{Exit, Failure, HasExit},
     text::printable,
 };
+use garenne_management::{ManagementClient, ManagementError};
 use garenne_protocol::topology::{BrokerVersion, Difference, Leftover, Topology, compare, definitions};
 use lapin::Connection;
 use serde_json::{Value, json};
 
 use crate::{
-    management::{Management, ManagementError},
     operator::Operator,
     output,
     queues::{LookError, Looker},
@@ -143,22 +143,22 @@ fn print_differences(found: &[Difference], on_stdout: bool) {
 /// # Errors
 /// [`ManagementError`].
 pub async fn differences(
-    management: &Management,
+    management: &ManagementClient,
     wanted: &Topology,
     vhost: &str,
 ) -> Result<Vec<Difference>, ManagementError> {
     // Without statistics the answer is small and does not wait for the broker's collectors.
     let bare = [("disable_stats", "true")];
-    let exchanges: Value = management.get(&["exchanges", vhost], &bare).await?;
-    let queues: Value = management.get(&["queues", vhost], &bare).await?;
-    let bindings: Value = management.get(&["bindings", vhost], &[]).await?;
+    let exchanges: Value = management.get_with(&["exchanges", vhost], &bare).await?;
+    let queues: Value = management.get_with(&["queues", vhost], &bare).await?;
+    let bindings: Value = management.get(&["bindings", vhost]).await?;
     let actual = json!({"exchanges": exchanges, "queues": queues, "bindings": bindings});
     let mut found = compare(wanted, &actual);
     let there =
         |it: &&Leftover| queues.as_array().is_some_and(|all| all.iter().any(|q| q["name"] == it.queue));
     for leftover in wanted.leftovers.iter().filter(there) {
         let columns = [("columns", "messages,consumers")];
-        let queue: Value = management.get(&["queues", vhost, &leftover.queue], &columns).await?;
+        let queue: Value = management.get_with(&["queues", vhost, &leftover.queue], &columns).await?;
         found.extend(left(leftover, queue["messages"].as_u64().unwrap_or(0)));
     }
     Ok(found)

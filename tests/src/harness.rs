@@ -12,7 +12,6 @@ pub mod dashboard;
 pub mod engine;
 pub mod fault;
 pub mod gateway;
-pub mod management;
 pub mod meddler;
 pub mod postgres;
 pub mod process;

@@ -141,7 +141,7 @@ impl<'o> Demo<'o> {
                 )
             }
         };
-        let broker = operator.management.as_ref().map(crate::management::Management::address);
+        let broker = operator.management.as_ref().map(garenne_management::ManagementClient::address);
         let workers = fleet.members.iter().map(|m| (m.process.name.as_str(), m.admin.clone())).collect();
         screen.say(&story::places(&Places {
             gateway: &fleet.gateway_url,

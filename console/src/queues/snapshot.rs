@@ -3,15 +3,13 @@
 use std::collections::BTreeMap;
 
 use garenne_common::exit::Failure;
+use garenne_management::{ManagementClient, ManagementError};
 use garenne_protocol::topology::{BrokerVersion, Delay, LaneQueues, Topology};
 use lapin::Connection;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::passive_declare::{LookError, Looker};
-use crate::{
-    management::{Management, ManagementError},
-    operator::Operator,
-};
+use crate::operator::Operator;
 
 /// Where figures come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -198,40 +196,16 @@ impl Snapshot {
     }
 }
 
-/// A queue as the management API lists it. Figures are absent until its collectors have some.
-#[derive(Deserialize)]
-struct Listed {
-    name: String,
-    #[serde(default)]
-    messages_ready: u64,
-    #[serde(default)]
-    messages_unacknowledged: u64,
-    #[serde(default)]
-    consumers: u64,
-    /// An object; an empty list where nothing was counted yet.
-    #[serde(default)]
-    message_stats: serde_json::Value,
-}
-
-impl Listed {
-    fn status(&self) -> QueueStatus {
-        QueueStatus {
-            ready: self.messages_ready,
-            unacked: Some(self.messages_unacknowledged),
-            consumers: self.consumers,
-            published: self.message_stats["publish"].as_u64(),
-        }
-    }
-}
-
 async fn by_management(
-    management: &Management,
+    management: &ManagementClient,
     vhost: &str,
 ) -> Result<BTreeMap<String, QueueStatus>, ManagementError> {
-    let columns =
-        [("columns", "name,messages_ready,messages_unacknowledged,consumers,message_stats.publish")];
-    let listed: Vec<Listed> = management.get(&["queues", vhost], &columns).await?;
-    Ok(listed.into_iter().map(|queue| (queue.name.clone(), queue.status())).collect())
+    let queues = management.vhost(vhost).queue_counts().await?;
+    let status = |queue: garenne_management::QueueStatus| {
+        let (ready, unacked, consumers) = (queue.ready, Some(queue.unacked), queue.consumers);
+        (queue.name, QueueStatus { ready, unacked, consumers, published: queue.published })
+    };
+    Ok(queues.into_iter().map(status).collect())
 }
 
 async fn by_amqp(
@@ -258,22 +232,4 @@ async fn by_amqp(
         }
     }
     Ok(found)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn queues_are_read_whatever_was_counted_of_them() {
-        let listed = |stats: &str| -> QueueStatus {
-            let json = format!(r#"{{"name":"q","messages_ready":3,"consumers":1{stats}}}"#);
-            serde_json::from_str::<Listed>(&json).unwrap().status()
-        };
-        let known = |published| QueueStatus { ready: 3, unacked: Some(0), consumers: 1, published };
-        assert_eq!(listed(""), known(None));
-        // As the broker says it of a queue whose figures have aged away.
-        assert_eq!(listed(r#","message_stats":[]"#), known(None));
-        assert_eq!(listed(r#","message_stats":{"publish":7}"#), known(Some(7)));
-    }
 }

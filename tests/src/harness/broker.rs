@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use garenne_management::ManagementClient;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -17,7 +18,6 @@ use uuid::Uuid;
 
 use super::{
     engine::{self, Mode},
-    management::Management,
     node::{Node, NodeFile, NodeSpec, Seat},
     port::free_port,
     runtime::{block_on_harness, on_harness},
@@ -41,6 +41,9 @@ static OWN_BROKERS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semapho
 
 /// How long a broker may take to answer after a start.
 const READY: Duration = Duration::from_secs(90);
+
+/// A request to the management API takes longer only if the broker is down or frozen.
+const MANAGEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Differences from a stock broker.
 #[derive(Clone, Debug, Default)]
@@ -68,7 +71,8 @@ struct Inner {
     node: Option<Arc<Node>>,
     amqp_port: u16,
     amqps_port: Option<u16>,
-    management: Management,
+    management_url: String,
+    management: ManagementClient,
     version: BrokerVersion,
     mode: Mode,
     /// Held by a broker of one scenario until it is gone.
@@ -133,7 +137,8 @@ impl Broker {
     /// Starts a broker that others find at its seat.
     pub(super) async fn launch_at(mode: Mode, options: BrokerOptions, seat: Option<Seat>) -> Result<Self> {
         let (amqp_port, management_port) = (free_port()?, free_port()?);
-        let management = Management::new(format!("http://127.0.0.1:{management_port}"), USER, USER)?;
+        let management_url = format!("http://{USER}:{USER}@127.0.0.1:{management_port}");
+        let management = ManagementClient::new(&management_url.parse()?)?.with_timeout(MANAGEMENT_TIMEOUT);
         let mut spec = spec(&options, amqp_port, management_port).await;
         let mut amqps_port = None;
         if let Some(tls) = &options.tls {
@@ -152,7 +157,16 @@ impl Broker {
         let version = BrokerVersion::parse(&text).with_context(|| format!("broker version `{text}`"))?;
         let node = Some(Arc::new(node));
         Ok(Self {
-            inner: Arc::new(Inner { node, amqp_port, amqps_port, management, version, mode, permit: None }),
+            inner: Arc::new(Inner {
+                node,
+                amqp_port,
+                amqps_port,
+                management_url,
+                management,
+                version,
+                mode,
+                permit: None,
+            }),
         })
     }
 
@@ -176,12 +190,12 @@ impl Broker {
     /// Where the management API is, with user and password.
     #[must_use]
     pub fn management_url(&self) -> String {
-        self.inner.management.url_with_password()
+        self.inner.management_url.clone()
     }
 
     /// A client of the management API.
     #[must_use]
-    pub fn management(&self) -> &Management {
+    pub fn management(&self) -> &ManagementClient {
         &self.inner.management
     }
 
@@ -366,7 +380,7 @@ async fn spec(options: &BrokerOptions, amqp_port: u16, management_port: u16) -> 
 
 /// Waits until the broker greets AMQP clients and the management API answers. Either port accepts
 /// connections before that: docker-proxy listens from the container's start.
-async fn wait_until_ready(node: &Node, amqp_port: u16, management: &Management) -> Result<()> {
+async fn wait_until_ready(node: &Node, amqp_port: u16, management: &ManagementClient) -> Result<()> {
     let deadline = Instant::now() + READY;
     loop {
         node.check_alive()?;

@@ -1,10 +1,10 @@
 //! A virtual host of a broker, and users on it.
 
 use anyhow::Result;
+use garenne_management::VhostView;
 
 use super::{
     broker::{Broker, USER},
-    management::VhostView,
     runtime::spawn_on_harness,
 };
 
@@ -65,7 +65,7 @@ impl VirtualHost {
         let user = format!("{name}-{}", self.name);
         let management = self.broker.management();
         management.create_user(&user, &user).await?;
-        management.grant(&self.name, &user, rights.configure, rights.write, rights.read).await?;
+        management.set_permissions(&self.name, &user, rights.configure, rights.write, rights.read).await?;
         Ok(format!("{}/{}", self.broker.amqp_authority(&user), self.name))
     }
 }

@@ -5,6 +5,7 @@ use std::{fmt, time::Duration};
 use anyhow::{Context, Result, ensure};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use garenne_bench::option;
+use garenne_management::{ManagementClient, ManagementError};
 use lapin::{
     BasicProperties, Channel, Confirmation, Connection, ConnectionProperties,
     options::{
@@ -12,8 +13,7 @@ use lapin::{
     },
     types::{AMQPValue, FieldTable},
 };
-use reqwest::Client;
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// Unconfirmed messages at most.
 const IN_FLIGHT: usize = 2000;
@@ -44,8 +44,7 @@ impl fmt::Display for QueueType {
 pub(crate) struct Broker {
     kind: QueueType,
     amqp_url: String,
-    management: String,
-    http: Client,
+    management: ManagementClient,
     name: String,
     // The channel is of no use without it.
     _connection: Connection,
@@ -64,15 +63,18 @@ impl Broker {
         let management = option("--management-url").context("--management-url is missing")?;
         let authority = server.strip_suffix("/%2f").context("--amqp-url must end in /%2f")?;
         let name = name.to_owned();
-        let (amqp_url, http) = (format!("{authority}/{name}"), Client::new());
-        let host = format!("{management}/api/vhosts/{name}");
-        http.delete(&host).send().await?;
-        let made = http.put(&host).json(&json!({ "default_queue_type": kind.to_string() })).send().await?;
-        ensure!(made.status().is_success(), "the broker makes no virtual host: {}", made.text().await?);
+        let amqp_url = format!("{authority}/{name}");
+        let management = ManagementClient::new(&management.parse()?)?;
+        match management.delete_vhost(&name).await {
+            Ok(()) | Err(ManagementError::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let definition = json!({ "default_queue_type": kind.to_string() });
+        management.put(&["vhosts", &name], &definition).await?;
         let connection = Connection::connect(&amqp_url, ConnectionProperties::default()).await?;
         let channel = connection.create_channel().await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
-        Ok(Self { kind, amqp_url, management, http, name, _connection: connection, channel })
+        Ok(Self { kind, amqp_url, management, name, _connection: connection, channel })
     }
 
     /// What its queues are.
@@ -85,15 +87,12 @@ impl Broker {
     }
 
     pub(crate) async fn version(&self) -> Result<String> {
-        let overview: Value =
-            self.http.get(format!("{}/api/overview", self.management)).send().await?.json().await?;
-        Ok(overview["rabbitmq_version"].as_str().context("a version")?.to_owned())
+        Ok(self.management.version().await?)
     }
 
     /// Deletes the virtual host and all that is in it.
     pub(crate) async fn clear(self) -> Result<()> {
-        self.http.delete(format!("{}/api/vhosts/{}", self.management, self.name)).send().await?;
-        Ok(())
+        Ok(self.management.delete_vhost(&self.name).await?)
     }
 
     /// Declares a queue of the virtual host's type with no arguments at all, as most clients do, in the place
