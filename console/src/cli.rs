@@ -17,7 +17,7 @@ use crate::{
     topology::TopologyVerb,
 };
 
-/// Looks at a Garenne fleet and steers it.
+/// Inspects and controls a Garenne fleet.
 #[derive(Debug, Parser)]
 #[command(
     name = "garenne",
@@ -28,71 +28,71 @@ use crate::{
     arg_required_else_help = true
 )]
 pub struct Cli {
-    /// What every program takes.
+    /// Options of every program.
     #[command(flatten)]
     pub common: CommonArgs,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// What waits, runs, retries and died, lane by lane
+    /// Show queues by lane, workers and gateways
     #[command(after_help = "Examples:\n  garenne status\n  garenne status --json | jq .lanes")]
     Status(StatusArgs),
-    /// Exchanges and queues: create them, compare them with the broker's, print them
+    /// Create, compare or export exchanges, queues and bindings
     Topology {
-        /// What to do with it.
+        /// The subcommand.
         #[command(subcommand)]
         verb: TopologyVerb,
     },
-    /// Dead letters: look at them, send them back to work, drop them
+    /// List, show, replay or drop dead letters
     Dead {
-        /// What to do with them.
+        /// The subcommand.
         #[command(subcommand)]
         verb: DeadVerb,
     },
-    /// Single tasks
+    /// Stop single tasks
     Task {
-        /// What to do with them.
+        /// The subcommand.
         #[command(subcommand)]
         verb: TaskVerb,
     },
-    /// Stop a worker in order: it hands back what it did not do
+    /// Shut a worker down; it requeues unfinished tasks
     #[command(after_help = "Examples:\n  garenne drain worker-3\n  garenne drain --all --mode light")]
     Drain {
-        /// Which worker.
+        /// The worker, or all of them.
         #[command(flatten)]
-        which: WorkerArgs,
+        workers: WorkerArgs,
         /// light, soft, soft-timeout or hard [default: soft-timeout]
         #[arg(long, value_name = "MODE")]
         mode: Option<Mode>,
     },
-    /// Let a worker take no more work until it is told to resume
+    /// Make a worker take no more tasks until it is resumed
     #[command(after_help = "Example:\n  garenne quiet worker-3")]
     Quiet(WorkerArgs),
-    /// Let a quiet worker go on
+    /// Resume a quiet worker
     #[command(after_help = "Example:\n  garenne resume --all")]
     Resume(WorkerArgs),
-    /// Groups of tasks
+    /// Pause or resume groups of tasks
     Group {
-        /// What to do with them.
+        /// The subcommand.
         #[command(subcommand)]
         verb: GroupVerb,
     },
-    /// The fleet in this terminal, live
+    /// Show a live view of the fleet in the terminal
     #[command(after_help = "Example:\n  garenne top --management-url http://guest:guest@127.0.0.1:15672")]
     Top,
-    /// The fleet in a browser, its queues for Prometheus (/metrics), workers needed for an autoscaler (/scale)
+    /// Serve the fleet as a web page, as Prometheus metrics (/metrics) and for autoscalers (/scale)
     #[command(
         after_help = "Examples:\n  garenne dashboard --management-url http://guest:guest@127.0.0.1:15672\n  \
                       garenne dashboard --listen 0.0.0.0:9465 --admin-token-file /run/secrets/token\n  \
                       curl 'http://127.0.0.1:9465/scale/fast?objective=10s&max=50'"
     )]
     Dashboard(DashboardArgs),
-    /// Completions of this command line, for a shell
+    /// Print shell completions
     #[command(
         after_help = "Example:\n  garenne completions bash > ~/.local/share/bash-completion/completions/garenne"
     )]
@@ -101,17 +101,17 @@ pub enum Command {
         #[arg(value_name = "SHELL")]
         shell: clap_complete::Shell,
     },
-    /// A gateway, workers and a recording on this machine, with trouble on the way and an account at the end
+    /// Run a gateway, workers and a recording on this host, inject faults, and audit the result
     #[command(
         after_help = "Examples:\n  garenne demo --for 30s\n  garenne demo --recording readings.csv --speed 60x --workers 5"
     )]
     Demo(DemoArgs),
-    /// Kills, stops, pauses and restarts against your broker and your worker, and an account of every task
+    /// Kill, stop, pause and restart your workers and your broker, and account for every task
     #[command(after_help = "Examples:\n  garenne drill --tasks 20000 --seed 7\n  \
                       garenne drill --worker './my-worker --queue jobs' --broker-restarts 2 --broker-restart 'docker restart -t 0 rabbit'\n\n\
                       Your worker reads GARENNE_AMQP_URL and GARENNE_PREFIX and writes one JSON line with task_id to\n\
-                      stdout per task it runs. Effects are counted in the file DRILL_EFFECTS names, if your\n\
-                      worker writes one JSON line with task_id per effect to it, or in Postgres (--effects-sql).")]
+                      stdout per executed task. Effects are counted in the file DRILL_EFFECTS, if your worker\n\
+                      writes one JSON line with task_id per effect to it, or in Postgres (--effects-sql).")]
     Drill(Box<DrillArgs>),
     #[command(hide = true)]
     #[expect(missing_docs, reason = "clap would take a comment for the command's description")]
@@ -119,7 +119,7 @@ pub enum Command {
 }
 
 impl Cli {
-    /// Settings that this program's own flags give.
+    /// Settings from the flags of single commands.
     pub fn own_settings(&self) -> toml::Table {
         let mut own = toml::Table::new();
         let postgres = match &self.command {

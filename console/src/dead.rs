@@ -1,35 +1,37 @@
-//! `garenne dead`: what died and why, and the way back to work.
+//! `garenne dead`: lists, shows, replays and drops dead letters.
 //!
-//! Looking holds every letter unacknowledged on one channel and hands all of them back at its end:
-//! nothing is removed, the order stays, and no limit counts it.
+//! Reading holds every dead letter unacknowledged on one channel and requeues all of them at the end: nothing is
+//! removed, the order is kept, and the queue has no delivery limit.
 
-mod account;
+mod action;
 mod cli;
 mod copy;
+mod dead_letter;
 mod filter;
-mod letter;
-mod moves;
+mod move_run;
+mod mover;
+mod queue_walk;
+mod report;
 mod view;
-mod walk;
 
 use std::collections::HashMap;
 
 use garenne_common::exit::{Exit, Failure};
-
 use lapin::message::Delivery;
 use tokio_util::sync::CancellationToken;
 
-pub use account::{Kept, Moved};
+pub use action::MoveAction;
 pub use cli::DeadVerb;
-pub use filter::{Filter, FilterArgs, PatternError};
-pub use letter::Letter;
-pub use moves::{Mover, Order};
-pub use walk::{Finished, Walk, WalkError};
+pub use dead_letter::DeadLetter;
+pub use filter::{Filter, FilterArgs, UnknownReason};
+pub use mover::Mover;
+pub use queue_walk::{Finished, QueueWalk, QueueWalkError};
+pub use report::{FailedLetters, MoveReport};
 
 use crate::{operator::Operator, output, progress};
 use cli::{ListArgs, MoveArgs, ShowArgs};
 
-/// Runs a verb.
+/// Runs `garenne dead …`.
 ///
 /// # Errors
 /// One line and an exit code.
@@ -37,79 +39,79 @@ pub async fn run(operator: &Operator, verb: DeadVerb) -> Result<Exit, Failure> {
     match verb {
         DeadVerb::List(args) => list(operator, &args).await,
         DeadVerb::Show(args) => show(operator, &args).await,
-        DeadVerb::Replay(args) => moves(operator, &args, Order::Replay).await,
-        DeadVerb::Drop { yes, moves: args } => {
+        DeadVerb::Replay(args) => move_dead_letters(operator, &args, MoveAction::Replay).await,
+        DeadVerb::Drop { yes, args } => {
             args.selection()?;
             if !yes && !args.dry_run {
                 return Err(Failure::new(
                     Exit::Usage,
-                    "dropped letters are gone for good: look with --dry-run, then repeat with --yes",
+                    "drop removes dead letters permanently: check with --dry-run, then repeat with --yes",
                 ));
             }
-            moves(operator, &args, Order::Drop).await
+            move_dead_letters(operator, &args, MoveAction::Drop).await
         }
     }
 }
 
-/// Reads the matching letters and keeps what `keep` makes of each; all are back in the queue when this
-/// returns.
+/// Reads the matching dead letters, mapped by `keep`, and the number of dead letters read. All of them are back in
+/// the queue when this returns.
 async fn matching<T>(
     operator: &Operator,
     filter: &Filter,
-    keep: impl Fn(Letter, Delivery) -> T,
+    keep: impl Fn(DeadLetter, Delivery) -> T,
 ) -> Result<(Vec<T>, u64), Failure> {
     let connection = operator.connect().await?;
-    let mut walk = Walk::start(&connection, &operator.names.dead()).await?;
-    let bar = progress::bar(walk.total(), "looking");
+    let mut walk = QueueWalk::start(&connection, &operator.names.dead()).await?;
+    let bar = progress::bar(walk.total(), "reading");
     let now = std::time::SystemTime::now();
     let mut letters = Vec::new();
     while let Some(delivery) = walk.next().await? {
         bar.inc(1);
-        let letter = Letter::read(&delivery);
-        if filter.takes(&letter, now) {
+        let letter = DeadLetter::read(&delivery);
+        if filter.matches(&letter, now) {
             letters.push(keep(letter, delivery));
         }
     }
-    let looked = walk.seen();
+    let read = walk.read();
     walk.finish().await?;
     Operator::leave(connection).await;
     bar.finish_and_clear();
-    Ok((letters, looked))
+    Ok((letters, read))
 }
 
-/// The same in order of their deaths, without what they carry.
-async fn letters(operator: &Operator, filter: &Filter) -> Result<(Vec<Letter>, u64), Failure> {
-    let (mut letters, looked) = matching(operator, filter, |letter, _| letter).await?;
+/// The matching dead letters without their payloads, oldest first.
+async fn letters(operator: &Operator, filter: &Filter) -> Result<(Vec<DeadLetter>, u64), Failure> {
+    let (mut letters, read) = matching(operator, filter, |letter, _| letter).await?;
     letters.sort_by_key(|letter| letter.died_at);
-    Ok((letters, looked))
+    Ok((letters, read))
 }
 
-/// Why each task in the dead-letter queue is there, by id. Looking costs nothing.
+/// The reason of each task in the dead-letter queue, by id.
 ///
 /// # Errors
 /// One line and an exit code.
 pub async fn reasons(operator: &Operator) -> Result<HashMap<String, String>, Failure> {
-    let reason = |letter: Letter, _| Some((letter.id?, letter.reason));
+    let reason = |letter: DeadLetter, _| Some((letter.id?, letter.reason));
     let (reasons, _) = matching(operator, &Filter::default(), reason).await?;
     Ok(reasons.into_iter().flatten().collect())
 }
 
 async fn list(operator: &Operator, args: &ListArgs) -> Result<Exit, Failure> {
-    let (letters, looked) = letters(operator, &args.filter.filter()?).await?;
+    let (letters, read) = letters(operator, &args.filter.filter()?).await?;
     if args.json {
         output::json(&view::json_lines(&letters, args.limit))?;
     } else {
-        output::lines(&view::list(&letters, looked, args.limit.unwrap_or(view::LISTED)))?;
+        output::lines(&view::list(&letters, read, args.limit.unwrap_or(view::DEFAULT_LIMIT)))?;
     }
     Ok(Exit::Done)
 }
 
 async fn show(operator: &Operator, args: &ShowArgs) -> Result<Exit, Failure> {
     let filter = Filter::of_ids(args.ids.iter().cloned());
-    let (letters, looked) = matching(operator, &filter, |letter, delivery| (letter, delivery)).await?;
+    let (letters, read) = matching(operator, &filter, |letter, delivery| (letter, delivery)).await?;
     if letters.is_empty() {
         let ids = args.ids.join(", ");
-        return Err(Failure::new(Exit::Failed, format_args!("no dead letter {ids} among {looked}")));
+        return Err(Failure::new(Exit::Failed, format_args!("no dead letter with id {ids} among {read}")));
     }
     if args.json {
         output::json(&view::show_json(&letters))?;
@@ -119,24 +121,28 @@ async fn show(operator: &Operator, args: &ShowArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-async fn moves(operator: &Operator, args: &MoveArgs, order: Order) -> Result<Exit, Failure> {
+async fn move_dead_letters(
+    operator: &Operator,
+    args: &MoveArgs,
+    action: MoveAction,
+) -> Result<Exit, Failure> {
     let filter = args.selection()?;
     if args.dry_run {
-        let (mut letters, looked) = letters(operator, &filter).await?;
+        let (mut letters, read) = letters(operator, &filter).await?;
         letters.truncate(args.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX)));
-        output::lines(&view::list(&letters, looked, view::LISTED))?;
-        output::note(format_args!("dry run: {} would be {}", letters.len(), order.done()));
+        output::lines(&view::list(&letters, read, view::DEFAULT_LIMIT))?;
+        output::note(format_args!("dry run: {} would be {}", letters.len(), action.done()));
         return Ok(Exit::Done);
     }
     let stop = CancellationToken::new();
     let (limit, rate, hold) = (args.limit, args.rate, Mover::HOLD);
-    let mover = Mover { operator, filter, order, limit, rate, hold, stop: stop.clone() };
+    let mover = Mover { operator, filter, action, limit, rate, hold, stop: stop.clone() };
     let moved = tokio::select! {
         moved = mover.run() => moved?,
-        failure = moves::interrupted_twice(stop) => return Err(failure),
+        failure = mover::interrupted_twice(stop) => return Err(failure),
     };
     let names = &operator.names;
-    moved.remarks(order.done(), &names.dead(), &names.tasks()).into_iter().for_each(output::note);
-    output::lines(&format!("{} {} of {} dead letters looked at\n", order.done(), moved.moved, moved.looked))?;
+    moved.remarks(action.done(), &names.dead(), &names.tasks()).into_iter().for_each(output::note);
+    output::lines(&format!("{} {} of {} dead letters\n", action.done(), moved.moved, moved.read))?;
     Ok(if moved.is_complete() { Exit::Done } else { Exit::Failed })
 }

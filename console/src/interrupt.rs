@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM as something to wait for.
+//! SIGINT and SIGTERM as messages.
 
 use garenne_common::exit::Failure;
 use tokio::{
@@ -6,11 +6,10 @@ use tokio::{
     sync::mpsc,
 };
 
-/// Each SIGINT or SIGTERM from now on is one message: the first asks for an orderly end, the second
-/// for an end.
+/// Every SIGINT or SIGTERM from now on is one message.
 ///
 /// # Errors
-/// The system refuses a handler.
+/// A signal handler cannot be installed.
 pub(crate) fn interrupts() -> Result<mpsc::Receiver<()>, Failure> {
     let caught = |kind| signal(kind).map_err(anyhow::Error::from);
     let (mut interrupt, mut terminate) = (caught(SignalKind::interrupt())?, caught(SignalKind::terminate())?);

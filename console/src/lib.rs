@@ -1,6 +1,6 @@
-//! The operator's tool: what is on the broker, what died and why, and proof that nothing is lost.
+//! The command line tool `garenne`: inspects and controls a fleet, and verifies that no task is lost.
 //!
-//! The binary `garenne` is a few lines on top of this; the tests and the drill use the same parts.
+//! The binary only calls [`run`]. Tests use the other modules.
 
 pub mod args;
 pub mod audit;
@@ -39,10 +39,10 @@ use crate::{
     settings::ConsoleConfig,
 };
 
-/// Does what the command line asks for.
+/// Runs a command.
 ///
 /// # Errors
-/// The line for stderr and the code to exit with.
+/// One line for stderr and the exit code.
 pub async fn run(cli: Cli) -> Result<Exit, Failure> {
     if let Command::Leash(args) = &cli.command {
         return leash::run(args).map(|never| match never {});
@@ -62,11 +62,11 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Topology { verb } => topology::run(&operator, verb).await,
         Command::Dead { verb } => dead::run(&operator, verb).await,
         Command::Task { verb: TaskVerb::Stop(args) } => directives::stop(&operator, &args).await,
-        Command::Drain { which, mode } => {
-            directives::send(&operator, &which, WorkerCommand::Shutdown { mode }).await
+        Command::Drain { workers, mode } => {
+            directives::send(&operator, &workers, WorkerCommand::Shutdown { mode }).await
         }
-        Command::Quiet(which) => directives::send(&operator, &which, WorkerCommand::Quiet).await,
-        Command::Resume(which) => directives::send(&operator, &which, WorkerCommand::Resume).await,
+        Command::Quiet(workers) => directives::send(&operator, &workers, WorkerCommand::Quiet).await,
+        Command::Resume(workers) => directives::send(&operator, &workers, WorkerCommand::Resume).await,
         Command::Top => top::run(operator).await,
         Command::Dashboard(_) => dashboard::run(operator).await,
         Command::Group { verb: GroupVerb::Pause { group } } => {

@@ -1,11 +1,10 @@
-//! `garenne`, the operator's tool. Everything it does is in the library beside it.
+//! The binary `garenne`.
 
 use clap::Parser;
 use garenne_common::exit::{self, Exit};
 use garenne_console::cli::Cli;
 
-// One thread: it is a tool that mostly waits, and a child's parent-death signal follows the thread
-// that started it.
+// One thread, because a child gets its parent-death signal when the thread that started it ends.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Exit {
     let cli = Cli::parse();

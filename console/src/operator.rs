@@ -1,4 +1,4 @@
-//! Whom the console speaks to: one fleet on one broker.
+//! One fleet on one broker, as an operator reaches it.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ pub struct Operator {
     pub settings: ConsoleConfig,
     /// The broker.
     pub broker: Broker,
-    /// The broker's management API, where it was given.
+    /// The broker's management API, if it is configured.
     pub management: Option<ManagementClient>,
     /// The fleet's names.
     pub names: Names,
@@ -29,7 +29,7 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// Prepares; nothing connects yet.
+    /// Reads the settings. Nothing connects yet.
     ///
     /// # Errors
     /// A URL that cannot be used.
@@ -42,7 +42,7 @@ impl Operator {
         Ok(Self { broker, management, names, ladder, settings })
     }
 
-    /// A connection to look or declare on: one attempt, for somebody waits at the terminal.
+    /// Connects to the broker in one attempt, because a user waits for the result.
     ///
     /// # Errors
     /// [`BrokerError`].
@@ -50,20 +50,20 @@ impl Operator {
         self.broker.connect(Role::Operate).await
     }
 
-    /// What must be on a broker of this version.
+    /// The topology for a broker of this version.
     pub fn topology(&self, version: BrokerVersion) -> Topology {
         Topology::new(&self.names, &self.settings.lanes.specs(), &self.ladder, version)
     }
 
-    /// Takes leave, so that the broker's log shows no broken connection. Failing at that harms nobody.
+    /// Closes a connection, so that the broker does not log it as lost. A failure is ignored.
     pub async fn leave(connection: Connection) {
         if let Err(error) = connection.close(200, "done".into()).await {
-            tracing::debug!(%error, "connection not closed in order");
+            tracing::debug!(%error, "failed to close the connection");
         }
     }
 
-    /// Gives a child the console's own settings, by environment: a password on a command line could be
-    /// read by everybody on the machine.
+    /// Passes the console's settings to a child process in its environment: every user of the host can read command
+    /// lines.
     pub fn pass_on(&self, launcher: &mut Launcher, config: Option<&Path>) {
         let common = &self.settings.common;
         let mut settings = vec![
@@ -74,7 +74,7 @@ impl Operator {
         settings.extend(postgres.map(|url| ("GARENNE_POSTGRES_URL", url.expose().to_owned())));
         settings.extend(config.map(|path| ("GARENNE_CONFIG", path.display().to_string())));
         for (name, value) in settings {
-            // Given both ways a setting is refused.
+            // A setting in two forms is refused.
             launcher.hidden.push(format!("{name}_FILE").into());
             launcher.environment.push((name.into(), value.into()));
         }

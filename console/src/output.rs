@@ -1,4 +1,4 @@
-//! What the tool prints. Results quote ids, kinds and errors that others wrote, so they are escaped here.
+//! Prints results. They quote ids, kinds and errors of others, so control characters are escaped here.
 
 use std::{
     fmt::Display,
@@ -10,15 +10,15 @@ use garenne_common::{
     text::{printable, printable_json, printable_lines},
 };
 
-/// Prints lines for people on standard output.
+/// Prints text to stdout.
 ///
 /// # Errors
-/// Standard output cannot be written. A reader that has seen enough (`| head`) is no error.
+/// A failed write. A reader that closed the pipe (`| head`) is not an error.
 pub(crate) fn lines(text: &str) -> Result<(), Failure> {
     write(&printable_lines(text))
 }
 
-/// Prints serialized JSON on standard output, line ends included.
+/// Prints serialized JSON to stdout. The text includes its line feeds.
 ///
 /// # Errors
 /// As [`lines`].
@@ -26,7 +26,7 @@ pub(crate) fn json(json: &str) -> Result<(), Failure> {
     write(&printable_json(json))
 }
 
-/// Prints one line for people on standard error.
+/// Prints one line to stderr.
 pub(crate) fn note(line: impl Display) {
     eprintln!("{}", printable(&line.to_string()));
 }

@@ -1,8 +1,8 @@
-//! Progress on stderr, where a person watches; nothing where nobody does.
+//! A progress bar on stderr.
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A bar over `total` things, hidden unless stderr is a terminal.
+/// A bar over `total` items, hidden unless stderr is a terminal.
 pub fn bar(total: u64, what: &'static str) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} {wide_bar} {human_pos}/{human_len} {per_sec} eta {eta}")
         .unwrap_or_else(|_| ProgressStyle::default_bar());

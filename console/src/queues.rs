@@ -1,7 +1,7 @@
-//! The fleet's queues on the broker: single ones by passive declare, all of them as a snapshot.
+//! The fleet's queues: single ones by passive declare, all of them as a snapshot.
 
-mod passive_declare;
+mod inspector;
 mod snapshot;
 
-pub use passive_declare::{Depth, LookError, Looker};
+pub use inspector::{Depth, InspectError, QueueInspector};
 pub use snapshot::{LaneStatus, QueueStatus, Snapshot, Source};

@@ -1,4 +1,4 @@
-//! The console's settings: where the broker is, and what the fleet's lanes are called.
+//! The console's settings.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -7,24 +7,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::scale::Goal;
 
-/// Settings of `garenne`. A fleet can share one file: what only its workers know is passed over.
+/// Settings of `garenne`. Settings of other programs in a shared file are ignored.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ConsoleConfig {
-    /// What every program has.
+    /// Settings of every program.
     #[serde(flatten)]
     pub common: Common,
-    /// The fleet's lanes; the topology follows from them.
+    /// The fleet's lanes, from which the topology is derived.
     pub lanes: Lanes,
-    /// The retry ladder, whose rungs are queues.
+    /// The retry ladder.
     pub retry: Retry,
-    /// Where the workers store readings, for audits.
+    /// The workers' database, for audits.
     pub postgres_url: Option<SecretUrl>,
-    /// With which a drill's workers reach the broker, where they are another user there than the drill.
+    /// The broker's URL for the workers of a drill, if they use another user than the drill.
     pub worker_amqp_url: Option<SecretUrl>,
-    /// The page, the exporter and the autoscaler's source.
+    /// The dashboard.
     pub dashboard: DashboardConfig,
-    /// What the autoscaler is to meet; each request may ask for something else.
+    /// The scaling objective. A request to `/scale/{lane}` can override it.
     pub scale: Goal,
 }
 
@@ -32,7 +32,7 @@ pub struct ConsoleConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DashboardConfig {
-    /// Where browsers, Prometheus and autoscalers find it.
+    /// Address to listen on, for browsers, Prometheus and autoscalers.
     pub listen: SocketAddr,
 }
 

@@ -1,4 +1,4 @@
-//! `garenne status`: what waits, runs, retries and died, lane by lane, and who works on it.
+//! `garenne status`: queues by lane, workers and gateways.
 
 mod fleet;
 mod view;
@@ -16,21 +16,21 @@ use crate::{args::duration, fleet::poll_fleet, operator::Operator, output, queue
 /// `garenne status`.
 #[derive(Clone, Debug, Args)]
 pub struct StatusArgs {
-    /// Also ask this worker's admin port, for what its heartbeats do not reach; repeatable
+    /// Also ask the admin port of a worker whose heartbeats do not arrive; repeatable
     #[arg(long = "worker", value_name = "URL")]
     pub workers: Vec<String>,
-    /// Listen for so long, also for gateways, which cannot be asked and beat every 2s [default: until every worker has answered, at most 1s]
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    /// Listen for heartbeats this long; needed to see gateways, which send one every 2s [default: until every worker has answered, at most 1s]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub wait: Option<Duration>,
-    /// One JSON object instead of a table
+    /// Print one JSON object instead of tables
     #[arg(long)]
     pub json: bool,
 }
 
-/// Prints the state of the fleet: its queues, its workers, its gateways.
+/// Prints the queues, the workers and the gateways.
 ///
 /// # Errors
-/// One line and an exit code. A fleet that cannot be heard is a remark: the queues are shown all the same.
+/// One line and an exit code. If the workers cannot be polled, the queues are shown with a remark.
 pub async fn run(operator: &Operator, args: &StatusArgs) -> Result<Exit, Failure> {
     let (snapshot, poll) = tokio::join!(Snapshot::take(operator), poll_fleet(operator, args.wait));
     let (snapshot, asked) = (snapshot?, workers::ask(&args.workers).await?);
@@ -52,7 +52,7 @@ pub async fn run(operator: &Operator, args: &StatusArgs) -> Result<Exit, Failure
         let mut text = view::table(&snapshot);
         text += &match &poll {
             Ok(poll) => format!("\n{}", fleet::tables(&poll.roster, poll.at)),
-            Err(failure) => format!("\nworkers are not shown: {failure}\n"),
+            Err(failure) => format!("\nworkers cannot be shown: {failure}\n"),
         };
         if !asked.is_empty() {
             text += &workers::table(&asked);

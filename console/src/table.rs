@@ -1,20 +1,20 @@
-//! Tables that are read at a glance: aligned columns, no frames, one line a row.
+//! Tables for terminals: aligned columns, no borders, one line per row.
 
 use std::borrow::Cow;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use garenne_common::text::printable;
 
-/// How a column's cells stand.
+/// Heading and alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Column {
-    /// Text, to the left.
+    /// Text, left-aligned.
     Text(&'static str),
-    /// A figure, to the right.
+    /// A number, right-aligned.
     Figure(&'static str),
 }
 
-/// Lays rows out under their headings; every line ends with a line end. Cells may hold foreign text.
+/// Formats rows under their headings. Every line ends with a line feed. Cells are escaped.
 pub fn lay_out<R: IntoIterator<Item = String>>(
     columns: &[Column],
     rows: impl IntoIterator<Item = R>,
@@ -53,7 +53,7 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// At most `width` characters, the last an ellipsis where something was cut.
+/// At most `width` characters; a cut text ends with an ellipsis.
 pub fn cut(text: &str, width: usize) -> String {
     match text.char_indices().nth(width) {
         None => text.to_owned(),
@@ -61,8 +61,8 @@ pub fn cut(text: &str, width: usize) -> String {
     }
 }
 
-/// A span in one unit, two digits where they matter: `850ms`, `4.2s`, `3m`, `5h`, `2d`.
-pub fn span(milliseconds: u64) -> String {
+/// A duration in one unit, with a decimal below 10 s: `850ms`, `4.2s`, `3m`, `5h`, `2d`.
+pub fn duration(milliseconds: u64) -> String {
     match milliseconds {
         ms @ 0..1_000 => format!("{ms}ms"),
         ms @ 1_000..10_000 => format!("{:.1}s", ms as f64 / 1e3),
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_stand_to_the_right() {
+    fn numbers_are_right_aligned() {
         let text = lay_out(
             &[Column::Text("lane"), Column::Figure("ready")],
             [vec!["fast".to_owned(), grouped(1_234)], vec!["slow".to_owned(), grouped(7)]],
@@ -87,17 +87,17 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_one_line_whatever_its_cells_hold() {
+    fn control_characters_in_cells_are_escaped() {
         let text = lay_out(&[Column::Text("id")], [["a\nb\u{1b}[2J\u{202e}".to_owned()]]);
         assert_eq!(text, "id\na\\nb\\u{1b}[2J\\u{202e}\n");
     }
 
     #[test]
-    fn numbers_texts_and_spans_are_short() {
+    fn numbers_texts_and_durations_are_short() {
         assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([cut("abc", 3), cut("abcd", 3), cut("äöüß", 3)], ["abc", "ab…", "äö…"]);
         assert_eq!(
-            [999, 4_200, 61_000, 180_000, 7_200_000, 200_000_000].map(span),
+            [999, 4_200, 61_000, 180_000, 7_200_000, 200_000_000].map(duration),
             ["999ms", "4.2s", "61s", "3m", "2h", "2d"]
         );
     }

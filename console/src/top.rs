@@ -1,4 +1,4 @@
-//! `garenne top`: the fleet in a terminal, live.
+//! `garenne top`: a live view of the fleet in the terminal.
 
 mod screen;
 
@@ -15,20 +15,20 @@ use tokio::{sync::mpsc, time::interval};
 use crate::{monitor::FleetMonitor, operator::Operator};
 use screen::Screen;
 
-/// Between two pictures; workers say no more in less time.
-const EVERY: Duration = Duration::from_secs(1);
+/// Refresh interval.
+const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Shows the fleet until `q`.
+/// Shows the fleet until the user presses `q`. While the broker cannot be reached, the problem is shown.
 ///
 /// # Errors
-/// No terminal. A broker that is away is waited for, and said so.
+/// Stdout is not a terminal.
 pub async fn run(operator: Operator) -> Result<Exit, Failure> {
     if !stdout().is_terminal() {
         return Err(Failure::new(Exit::Usage, "top needs a terminal; `garenne status` prints the same once"));
     }
     let (monitor, _tasks) = FleetMonitor::start(operator);
     let (sender, mut keys) = mpsc::unbounded_channel();
-    // Reading blocks; the thread ends with the process.
+    // Reading an event blocks. The thread ends with the process.
     thread::spawn(move || {
         while let Ok(event) = event::read() {
             if sender.send(event).is_err() {
@@ -38,7 +38,7 @@ pub async fn run(operator: Operator) -> Result<Exit, Failure> {
     });
     let mut terminal = ratatui::try_init().map_err(anyhow::Error::from)?;
     let mut screen = Screen::default();
-    let mut tick = interval(EVERY);
+    let mut tick = interval(INTERVAL);
     let ended = loop {
         let now = monitor.now();
         if let Err(error) = terminal.draw(|frame| screen.draw(frame, &now)) {
@@ -47,7 +47,7 @@ pub async fn run(operator: Operator) -> Result<Exit, Failure> {
         tokio::select! {
             _ = tick.tick() => {}
             event = keys.recv() => match event {
-                Some(event) if !ends(&event) => screen.handle(&event),
+                Some(event) if !is_quit(&event) => screen.handle(&event),
                 _ => break Ok(Exit::Done),
             }
         }
@@ -56,7 +56,7 @@ pub async fn run(operator: Operator) -> Result<Exit, Failure> {
     ended
 }
 
-fn ends(event: &Event) -> bool {
+fn is_quit(event: &Event) -> bool {
     let Event::Key(key) = event else { return false };
     let control_c = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
     key.kind == KeyEventKind::Press && (control_c || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc))

@@ -1,4 +1,4 @@
-//! `garenne topology`: create it, compare it with the broker's, print it.
+//! `garenne topology`: creates, compares and exports exchanges, queues and bindings.
 
 use clap::{Subcommand, ValueEnum};
 use garenne_amqp::declare::TopologyError;
@@ -14,42 +14,42 @@ use serde_json::{Value, json};
 use crate::{
     operator::Operator,
     output,
-    queues::{LookError, Looker},
+    queues::{InspectError, QueueInspector},
 };
 
 /// `garenne topology …`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum TopologyVerb {
-    /// Create what is missing (needs the configure permission)
+    /// Create missing exchanges, queues and bindings (needs the configure permission)
     #[command(after_help = "Example:\n  garenne topology apply --amqp-url amqp://admin:…@broker:5672/%2f")]
     Apply,
-    /// Compare the broker's exchanges, queues and bindings with what the settings want; 1 if they differ
+    /// Compare the broker's exchanges, queues and bindings with the settings; exits with 1 if they differ
     #[command(
         after_help = "Example:\n  garenne topology check --management-url http://guest:guest@127.0.0.1:15672"
     )]
     Check,
-    /// Print it for a boot import (load_definitions)
+    /// Print the topology for an import by the broker (load_definitions)
     #[command(
         after_help = "Example:\n  garenne topology export --format definitions --broker-version 4.0 > definitions.json"
     )]
     Export {
-        /// What it is printed as
+        /// Output format
         #[arg(long, value_enum, default_value_t = ExportFormat::Definitions)]
         format: ExportFormat,
-        /// The broker's version, such as 3.13 or 4.0; asked of the broker when absent
+        /// Version of the broker, such as 3.13 or 4.0 [default: ask the broker]
         #[arg(long, value_name = "VERSION")]
         broker_version: Option<BrokerVersion>,
     },
 }
 
-/// What the topology is printed as.
+/// Output format of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ExportFormat {
-    /// RabbitMQ's definitions file, JSON.
+    /// RabbitMQ's definitions file (JSON).
     Definitions,
 }
 
-/// Runs a verb.
+/// Runs `garenne topology …`.
 ///
 /// # Errors
 /// One line and an exit code.
@@ -63,7 +63,7 @@ pub async fn run(operator: &Operator, verb: TopologyVerb) -> Result<Exit, Failur
                 None => operator.broker.version().await.map_err(|error| {
                     Failure::new(
                         error.exit(),
-                        format_args!("{error}; or name the version: --broker-version 4.0"),
+                        format_args!("{error}; or set the version: --broker-version 4.0"),
                     )
                 })?,
             };
@@ -83,7 +83,7 @@ async fn apply(operator: &Operator) -> Result<Exit, Failure> {
     match applied {
         Ok(()) => {
             println!(
-                "RabbitMQ {version} at {}: {} exchanges, {} queues and {} bindings are there",
+                "RabbitMQ {version} at {}: {} exchanges, {} queues and {} bindings exist",
                 operator.broker.address(),
                 wanted.exchanges.len(),
                 wanted.queues.len(),
@@ -91,7 +91,7 @@ async fn apply(operator: &Operator) -> Result<Exit, Failure> {
             );
             Ok(Exit::Done)
         }
-        // The broker names the first that differs; the management API knows all of them.
+        // The broker reports the first difference only, the management API all of them.
         Err(error @ TopologyError::Differs { .. }) => {
             if let Some(management) = &operator.management {
                 print_differences(&differences(management, &wanted, &operator.broker.vhost()).await?, false);
@@ -113,12 +113,12 @@ async fn check(operator: &Operator) -> Result<Exit, Failure> {
             let connection = operator.connect().await?;
             let found = missing(&connection, &wanted).await?;
             Operator::leave(connection).await;
-            (found, "existence only: with --management-url the arguments are compared")
+            (found, "existence only; --management-url compares the arguments too")
         }
     };
     print_differences(&found, true);
     let summary = match found.len() {
-        0 => "the topology is as it should be".to_owned(),
+        0 => "the topology matches the settings".to_owned(),
         1 => "1 difference".to_owned(),
         n => format!("{n} differences"),
     };
@@ -128,7 +128,7 @@ async fn check(operator: &Operator) -> Result<Exit, Failure> {
 
 fn print_differences(found: &[Difference], on_stdout: bool) {
     for Difference { what, name, detail } in found {
-        // The management API quotes what is on the broker.
+        // The text quotes names from the broker.
         let line = format!("{what} {name}: {detail}");
         if on_stdout {
             println!("{}", printable(&line));
@@ -138,7 +138,7 @@ fn print_differences(found: &[Difference], on_stdout: bool) {
     }
 }
 
-/// Compares what is wanted with what the management API tells of a virtual host.
+/// Compares the wanted topology with the one that the management API reports.
 ///
 /// # Errors
 /// [`ManagementError`].
@@ -147,54 +147,54 @@ pub async fn differences(
     wanted: &Topology,
     vhost: &str,
 ) -> Result<Vec<Difference>, ManagementError> {
-    // Without statistics the answer is small and does not wait for the broker's collectors.
+    // Without statistics the answers are small and fast.
     let bare = [("disable_stats", "true")];
     let exchanges: Value = management.get_with(&["exchanges", vhost], &bare).await?;
     let queues: Value = management.get_with(&["queues", vhost], &bare).await?;
     let bindings: Value = management.get(&["bindings", vhost]).await?;
     let actual = json!({"exchanges": exchanges, "queues": queues, "bindings": bindings});
     let mut found = compare(wanted, &actual);
-    let there =
+    let exists =
         |it: &&Leftover| queues.as_array().is_some_and(|all| all.iter().any(|q| q["name"] == it.queue));
-    for leftover in wanted.leftovers.iter().filter(there) {
+    for leftover in wanted.leftovers.iter().filter(exists) {
         let columns = [("columns", "messages,consumers")];
         let queue: Value = management.get_with(&["queues", vhost, &leftover.queue], &columns).await?;
-        found.extend(left(leftover, queue["messages"].as_u64().unwrap_or(0)));
+        found.extend(leftover_difference(leftover, queue["messages"].as_u64().unwrap_or(0)));
     }
     Ok(found)
 }
 
-/// What is wrong with a queue beyond its lane's shards: nobody consumes what it holds.
-fn left(Leftover { queue, lane, shards }: &Leftover, messages: u64) -> Option<Difference> {
+/// The difference for a queue of a former shard that holds messages: no worker consumes it.
+fn leftover_difference(Leftover { queue, lane, shards }: &Leftover, messages: u64) -> Option<Difference> {
     let detail = format!(
-        "holds {messages} messages and is beyond lanes.{lane}.shards = {shards}: run a worker with as many \
-         shards as it had until it is empty"
+        "has {messages} messages and is beyond lanes.{lane}.shards = {shards}: run a worker with the former \
+         number of shards until it is empty"
     );
     (messages > 0).then(|| Difference { what: "queue", name: queue.clone(), detail })
 }
 
-/// What AMQP alone can tell: which exchanges and queues are not there, and which hold what nobody consumes.
-async fn missing(connection: &Connection, wanted: &Topology) -> Result<Vec<Difference>, LookError> {
-    let mut looker = Looker::new(connection);
+/// The differences that AMQP alone can report: missing exchanges and queues, and queues of former shards with messages.
+async fn missing(connection: &Connection, wanted: &Topology) -> Result<Vec<Difference>, InspectError> {
+    let mut inspector = QueueInspector::new(connection);
     let mut found = Vec::new();
-    let mut note = |what, looked: Result<(), LookError>| match looked {
+    let mut note = |what, result: Result<(), InspectError>| match result {
         Ok(()) => Ok(()),
-        Err(LookError::Missing(name)) => {
+        Err(InspectError::Missing(name)) => {
             found.push(Difference { what, name, detail: "missing".into() });
             Ok(())
         }
         Err(error) => Err(error),
     };
     for exchange in &wanted.exchanges {
-        note("exchange", looker.exchange(&exchange.name).await)?;
+        note("exchange", inspector.exchange(&exchange.name).await)?;
     }
     for queue in &wanted.queues {
-        note("queue", looker.depth(&queue.name).await.map(drop))?;
+        note("queue", inspector.depth(&queue.name).await.map(drop))?;
     }
     for leftover in &wanted.leftovers {
-        match looker.depth(&leftover.queue).await {
-            Ok(depth) => found.extend(left(leftover, depth.ready)),
-            Err(LookError::Missing(_)) => {}
+        match inspector.depth(&leftover.queue).await {
+            Ok(depth) => found.extend(leftover_difference(leftover, depth.ready)),
+            Err(InspectError::Missing(_)) => {}
             Err(error) => return Err(error),
         }
     }

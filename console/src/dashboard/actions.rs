@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{app_state::AppState, problem::Problem};
 use crate::{
-    dead::{FilterArgs, Mover, Order},
+    dead::{FilterArgs, MoveAction, Mover},
     directives::{WorkerCommand, send_command, set_group_paused, stop_tasks},
 };
 
@@ -30,7 +30,7 @@ pub(super) async fn stop_task(
 ) -> Result<Json<Value>, Problem> {
     tracing::info!(task = id, "stopping a task from the dashboard");
     stop_tasks(app.operator(), &[id], &[]).await?;
-    Ok(Json(json!({ "ordered": 1 })))
+    Ok(Json(json!({ "directives": 1 })))
 }
 
 pub(super) async fn worker(
@@ -45,7 +45,7 @@ pub(super) async fn worker(
     };
     tracing::info!(worker, command = word, "sending a worker command from the dashboard");
     send_command(app.operator(), Some(&worker), &command).await?;
-    Ok(Json(json!({ "told": worker })))
+    Ok(Json(json!({ "worker": worker })))
 }
 
 pub(super) async fn group(
@@ -66,7 +66,7 @@ fn unknown(word: &str, expected: &str) -> Problem {
     Problem::new(StatusCode::NOT_FOUND, format!("unknown command {word:?}, expected {expected}"))
 }
 
-/// The letters to replay: one by its id, or all of a kind and reason.
+/// The dead letters to replay: one by its id, or all of a kind and reason.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Replay {
@@ -98,7 +98,7 @@ pub(super) async fn replay(
     let mover = Mover {
         operator: app.operator(),
         filter,
-        order: Order::Replay,
+        action: MoveAction::Replay,
         limit: None,
         rate: None,
         hold: Mover::HOLD,
@@ -108,7 +108,7 @@ pub(super) async fn replay(
     letters.clear();
     Ok(Json(json!({
         "replayed": moved.moved,
-        "looked": moved.looked,
+        "read": moved.read,
         "missed": moved.missed,
         "failures": moved.failures,
     })))

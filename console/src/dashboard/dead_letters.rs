@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::{
-    dead::{Letter, Walk},
+    dead::{DeadLetter, QueueWalk},
     operator::Operator,
 };
 
@@ -63,15 +63,16 @@ impl DeadLetterCache {
 
 async fn read(operator: &Operator) -> Result<Value, Failure> {
     let connection = operator.connect().await?;
-    let mut walk = Walk::first(&connection, &operator.names.dead(), MAX_READ).await?;
+    let mut walk = QueueWalk::first(&connection, &operator.names.dead(), MAX_READ).await?;
     let mut groups: BTreeMap<(String, String), u64> = BTreeMap::new();
     let mut letters = Vec::new();
     while let Some(delivery) = walk.next().await? {
-        let Letter { id, kind, reason, error, worker, lane, attempt, died_at, .. } = Letter::read(&delivery);
+        let DeadLetter { id, kind, reason, error, worker, lane, attempt, died_at, .. } =
+            DeadLetter::read(&delivery);
         *groups.entry((kind.clone(), reason.clone())).or_default() += 1;
         letters.push(Row { id, kind, reason, error, worker, lane, attempt, died_at });
     }
-    let looked = walk.seen();
+    let read = walk.read();
     walk.finish().await?;
     Operator::leave(connection).await;
     letters.sort_by_key(|letter| Reverse(letter.died_at));
@@ -82,8 +83,8 @@ async fn read(operator: &Operator) -> Result<Value, Failure> {
         .collect();
     Ok(json!({
         "at": epoch_ms(SystemTime::now()),
-        "looked": looked,
-        "more": looked >= MAX_READ,
+        "read": read,
+        "more": read >= MAX_READ,
         "groups": groups,
         "letters": letters,
     }))

@@ -8,42 +8,42 @@ use super::filter::{Filter, FilterArgs};
 /// `garenne dead …`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum DeadVerb {
-    /// What died, newest last, and how many of each kind and reason
+    /// List dead letters, newest last, with counts by kind and reason
     #[command(after_help = "Examples:\n  garenne dead list\n  \
                             garenne dead list --kind 'reading.#' --reason conflict --json | jq .error")]
     List(ListArgs),
-    /// Everything about some letters: headers, error, payload
+    /// Show dead letters with headers, error and payload
     #[command(after_help = "Example:\n  garenne dead show 0198c5c2-…")]
     Show(ShowArgs),
-    /// Send letters back to work, attempts reset and earlier stop orders overruled; each copy is confirmed
-    /// before its letter goes. Exit code 1 where a letter that matched is still there
+    /// Publish dead letters as tasks again, with attempts reset and earlier stop directives overridden. Each copy is
+    /// confirmed before its dead letter is removed. Exits with 1 if a matching dead letter remains
     #[command(after_help = "Examples:\n  garenne dead replay --id 0198c5c2-…\n  \
                             garenne dead replay --kind alert.notify --error timeout --older-than 1h --rate 50 --dry-run\n  \
-                            garenne dead replay --all     # also what was stopped")]
+                            garenne dead replay --all     # includes stopped tasks")]
     Replay(MoveArgs),
-    /// Remove letters for good
+    /// Remove dead letters permanently
     #[command(after_help = "Examples:\n  garenne dead drop --reason malformed --older-than 7d --yes\n  \
                             garenne dead drop --all --yes")]
     Drop {
-        /// Yes, they may be gone for good
+        /// Confirm that the dead letters are removed permanently
         #[arg(long)]
         yes: bool,
-        /// Which, how many, how fast.
+        /// Selection and limits.
         #[command(flatten)]
-        moves: MoveArgs,
+        args: MoveArgs,
     },
 }
 
 /// `garenne dead list`.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ListArgs {
-    /// Which.
+    /// Filter.
     #[command(flatten)]
     pub filter: FilterArgs,
-    /// One JSON object a line, all of them unless --limit says otherwise
+    /// Print one JSON object per line, for all dead letters unless --limit is given
     #[arg(long)]
     pub json: bool,
-    /// How many to list [default: the newest 50]
+    /// List the newest N only [default: 50]
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
 }
@@ -51,45 +51,45 @@ pub struct ListArgs {
 /// `garenne dead show`.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ShowArgs {
-    /// Task ids, exactly or as they are shown
+    /// Task ids, exact or as displayed
     #[arg(value_name = "ID", required = true)]
     pub ids: Vec<String>,
-    /// One JSON object a line, the payload as base64 where it is no JSON
+    /// Print one JSON object per line; a payload that is not JSON is base64
     #[arg(long)]
     pub json: bool,
 }
 
-/// What `replay` and `drop` share.
+/// Arguments of `replay` and `drop`.
 #[derive(Args, Clone, Debug, Default)]
 pub struct MoveArgs {
-    /// Which.
+    /// Filter.
     #[command(flatten)]
     pub filter: FilterArgs,
-    /// Every letter, whatever its kind and reason
+    /// Every dead letter
     #[arg(long)]
     pub all: bool,
-    /// Only show what would be done
+    /// Show what would be moved, without moving it
     #[arg(long)]
     pub dry_run: bool,
-    /// At most this many a second
+    /// Maximum per second
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub rate: Option<u32>,
-    /// At most this many
+    /// Maximum number
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
 }
 
 impl MoveArgs {
-    /// The letters that were chosen, one way or the other.
+    /// The filter for the selected dead letters.
     ///
     /// # Errors
-    /// Nothing was chosen, or everything and a part of it, or a reason is unknown.
+    /// Nothing is selected, `--all` is combined with a filter, or a reason is unknown.
     pub fn selection(&self) -> Result<Filter, Failure> {
         let problem = match (self.all, self.filter.is_empty()) {
             (false, true) => {
-                "no letters are selected: give --kind, --reason, --error, --older-than, --newer-than or --id, or --all"
+                "no dead letters are selected: set --kind, --reason, --error, --older-than, --newer-than, --id or --all"
             }
-            (true, false) => "--all and a selection contradict each other: give one of them",
+            (true, false) => "--all cannot be combined with a filter",
             _ => return Ok(self.filter.filter()?),
         };
         Err(Failure::new(Exit::Usage, problem))
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn letters_are_moved_by_an_explicit_choice_only() {
+    fn moving_dead_letters_needs_an_explicit_selection() {
         let choice = |all, kind: &[&str]| {
             let filter =
                 FilterArgs { kind: kind.iter().map(ToString::to_string).collect(), ..FilterArgs::default() };
@@ -112,9 +112,9 @@ mod tests {
         };
         assert_eq!(choice(true, &[]), Ok(()));
         assert_eq!(choice(false, &["reading.#"]), Ok(()));
-        let none = "no letters are selected: give --kind, --reason, --error, --older-than, --newer-than or --id, or --all";
+        let none = "no dead letters are selected: set --kind, --reason, --error, --older-than, --newer-than, --id or --all";
         assert_eq!(choice(false, &[]), Err((Exit::Usage, none.to_owned())));
-        let both = "--all and a selection contradict each other: give one of them";
+        let both = "--all cannot be combined with a filter";
         assert_eq!(choice(true, &["reading.#"]), Err((Exit::Usage, both.to_owned())));
     }
 }

@@ -1,4 +1,4 @@
-//! A dead letter as it goes back to work.
+//! Makes the copy of a dead letter that a replay publishes.
 
 use std::time::SystemTime;
 
@@ -10,11 +10,11 @@ use garenne_protocol::{
 use lapin::BasicProperties;
 use uuid::Uuid;
 
-use super::letter::Letter;
+use super::dead_letter::DeadLetter;
 use crate::operator::Operator;
 
-/// Marks that a death, a retry or the quarantine left.
-const MARKS: [&str; 11] = [
+/// Headers of dead-lettering, retries and the quarantine.
+const STATE_HEADERS: [&str; 11] = [
     header::REASON,
     header::ERROR,
     header::WORKER,
@@ -27,40 +27,39 @@ const MARKS: [&str; 11] = [
     header::QUARANTINE_WORKER,
     header::QUARANTINE_SINCE,
 ];
-/// What else only workers and this program write. Workers ignore it in what comes from the tasks exchange,
-/// where anyone may publish.
+/// Other headers that only workers and this program write. Workers ignore them in messages from the tasks exchange,
+/// to which any publisher has access.
 const WORKER_ONLY: [&str; 5] =
     [header::EXPIRES_AT, header::USER_ID, header::DEPTH, header::PARENT, header::REPLAYED_AT];
 
 /// A copy, ready to be published.
 pub(super) struct Copy {
     pub(super) message: Message,
-    /// Whether it goes to the queue of its lane. Otherwise it goes to the tasks exchange, and whether a lane
-    /// takes it is not known here.
+    /// Whether it is published to the queue of its lane. Otherwise it goes to the tasks exchange and may be unroutable.
     pub(super) to_lane: bool,
 }
 
-/// The task as it was before it died: attempts are reset, earlier stop orders overruled.
+/// The task with attempts reset and earlier stop directives overridden.
 ///
 /// # Errors
 /// Why it cannot be published.
 pub(super) fn copy(
     operator: &Operator,
-    letter: &Letter,
+    letter: &DeadLetter,
     properties: &BasicProperties,
     body: Vec<u8>,
 ) -> Result<Copy, String> {
     let Operator { names, settings, .. } = operator;
     let now = SystemTime::now();
-    // A letter without a type names its kind by its first routing key, unless that is our own queue.
+    // Without a type, the kind is the first routing key, unless that is the dead-letter queue.
     let kind = if letter.kind == names.dead() { "" } else { &letter.kind };
     if kind.len() > 255 {
-        return Err(format!("its kind has {} bytes, at most 255 are allowed", kind.len()));
+        return Err(format!("its kind has {} bytes, the limit is 255", kind.len()));
     }
     let mut copied =
-        MARKS.iter().fold(Copied::verbatim(properties, kind, now), |copied, it| copied.without(it));
+        STATE_HEADERS.iter().fold(Copied::verbatim(properties, kind, now), |copied, it| copied.without(it));
     let expires_at = header::get(properties.headers(), header::EXPIRES_AT).and_then(header::integer);
-    // Replaying what expired means that it is to run.
+    // An expired task that is replayed should run.
     let expires_at = expires_at.filter(|at| letter.reason != "expired" && *at > epoch_ms(now));
     if expires_at.is_none() {
         copied = copied.without(header::EXPIRES_AT);
@@ -72,13 +71,13 @@ pub(super) fn copy(
     let lane = lane_of(operator, letter);
     let target = match &lane {
         Some(lane) => {
-            // A stopped task that is replayed is to run.
+            // A stopped task that is replayed should run.
             copied = copied.with(header::REPLAYED_AT, epoch_ms(now));
             let place = LaneQueues::new(names, lane, settings.lanes.shards(lane));
             copied = if place.is_sharded() { copied.keyed(&id) } else { copied };
             Target::lane(place)
         }
-        None if kind.is_empty() => return Err("it names neither its kind nor its lane".to_owned()),
+        None if kind.is_empty() => return Err("it has neither a kind nor a lane".to_owned()),
         None => {
             copied = WORKER_ONLY.iter().fold(copied, |copied, it| copied.without(it));
             Target::exchange(names.tasks(), kind.to_owned())
@@ -91,12 +90,12 @@ pub(super) fn copy(
     Ok(Copy { message: Message { target, properties, body: body.into() }, to_lane: lane.is_some() })
 }
 
-/// The lane that takes it: the one that it came from if that still takes its kind, else the one that takes
-/// its kind, else the one that it came from.
-fn lane_of(operator: &Operator, letter: &Letter) -> Option<String> {
+/// The lane of the copy: the original one if it still has a binding for the kind, else the one that has, else the
+/// original one.
+fn lane_of(operator: &Operator, letter: &DeadLetter) -> Option<String> {
     let Operator { names, settings, ladder, .. } = operator;
     let lanes: Vec<_> = settings.lanes.defined().collect();
-    let taking = |name: &str| {
+    let has_binding = |name: &str| {
         lanes.iter().any(|(lane, it)| {
             *lane == name && it.bindings.iter().any(|binding| matches_binding(binding, &letter.kind))
         })
@@ -111,19 +110,19 @@ fn lane_of(operator: &Operator, letter: &Letter) -> Option<String> {
         lanes.iter().find(|(lane, _)| owns(lane, queue))
     });
     let from = from.map(|(lane, _)| *lane);
-    let lane = from.filter(|lane| taking(lane)).or_else(|| settings.lanes.taking(&letter.kind)).or(from);
+    let lane = from.filter(|lane| has_binding(lane)).or_else(|| settings.lanes.taking(&letter.kind)).or(from);
     lane.map(str::to_owned)
 }
 
-/// An id for a letter without one. Its first half follows from everything that the letter is, so copies of
-/// equal letters can be counted; its second half is random, so that none of them is taken for another.
+/// An id for a dead letter without one. The first half is a hash of the message, so that copies of equal messages can
+/// be counted. The second half is random, so that each copy is a task of its own.
 fn new_id(properties: &BasicProperties, body: &[u8]) -> String {
     let mut all = stable(properties).into_bytes();
     all.extend_from_slice(body);
     format!("{}-{}", Uuid::new_v5(&Uuid::NAMESPACE_OID, &all).simple(), Uuid::now_v7().simple())
 }
 
-/// The properties as text, without the headers in which the broker counts deliveries.
+/// The properties as text, without the broker's delivery counters.
 pub(super) fn stable(properties: &BasicProperties) -> String {
     let counts = |name: &str| ["x-delivery-count", "x-acquired-count"].contains(&name);
     let headers: std::collections::BTreeMap<_, _> = properties
@@ -154,7 +153,7 @@ mod tests {
 
     fn copied(properties: &BasicProperties) -> Result<Copy, String> {
         let operator = Operator::new(ConsoleConfig::default()).unwrap();
-        let letter = Letter::of("garenne.dead", properties, 2);
+        let letter = DeadLetter::of("garenne.dead", properties, 2);
         copy(&operator, &letter, properties, b"{}".to_vec())
     }
 
@@ -167,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_goes_to_the_queue_of_its_lane() {
+    fn a_copy_goes_to_the_queue_of_its_lane() {
         let from = |kind: &str, lane: &str| target(&properties(kind, &[(header::LANE, long(lane))]));
         assert_eq!(target(&properties("alert.notify", &[])), to("", "garenne.tasks.slow"));
         assert_eq!(from("alert.notify", "fast"), to("", "garenne.tasks.slow"));
@@ -180,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_known_lane_it_goes_where_anyone_publishes_without_what_only_workers_write() {
+    fn a_copy_without_a_known_lane_goes_to_the_tasks_exchange_without_internal_headers() {
         let in_an_hour = epoch_ms(SystemTime::now()) + 3_600_000;
         let letter = properties(
             "unbound",
@@ -202,11 +201,11 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_published_says_why() {
+    fn a_dead_letter_that_cannot_be_published_has_a_reason() {
         let why = |properties: &BasicProperties| copied(properties).map(|_| ()).unwrap_err();
         assert_eq!(
             why(&BasicProperties::default().with_message_id("7".into())),
-            "it names neither its kind nor its lane"
+            "it has neither a kind nor a lane"
         );
         let death = |key: &str| {
             let mut death = FieldTable::default();
@@ -216,7 +215,7 @@ mod tests {
             table.insert("x-death".into(), deaths);
             BasicProperties::default().with_headers(table)
         };
-        assert_eq!(why(&death(&"k".repeat(256))), "its kind has 256 bytes, at most 255 are allowed");
+        assert_eq!(why(&death(&"k".repeat(256))), "its kind has 256 bytes, the limit is 255");
     }
 
     #[test]
@@ -230,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_of_equal_letters_without_an_id_have_different_ids_that_begin_alike() {
+    fn copies_of_equal_messages_without_an_id_have_ids_with_an_equal_first_half() {
         let id = |count: u32, body: &[u8]| {
             let mut table = FieldTable::default();
             table.insert("x-delivery-count".into(), AMQPValue::LongUInt(count));

@@ -1,4 +1,4 @@
-//! Dead letters for people and for programs.
+//! Dead letters as text and as JSON.
 
 use std::{collections::BTreeMap, fmt::Write, time::SystemTime};
 
@@ -8,18 +8,18 @@ use lapin::{BasicProperties, message::Delivery};
 use serde_json::{Map, Value, json};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use super::letter::Letter;
-use crate::table::{Column, cut, grouped, lay_out, span};
+use super::dead_letter::DeadLetter;
+use crate::table::{Column, cut, duration, grouped, lay_out};
 
-/// How many letters a list shows unless asked for more.
-pub(super) const LISTED: usize = 50;
-/// Errors are cut to this many characters in a list.
+/// Default number of dead letters in a list.
+pub(super) const DEFAULT_LIMIT: usize = 50;
+/// Width of errors in a list, in characters.
 const ERROR_WIDTH: usize = 70;
-/// A payload is shown up to this many bytes.
-const BODY_SHOWN: usize = 64 * 1024;
+/// Bytes of a payload that are shown.
+const MAX_BODY: usize = 64 * 1024;
 
-/// The newest letters, and how many of each kind and reason there are.
-pub(super) fn list(letters: &[Letter], looked: u64, limit: usize) -> String {
+/// The newest dead letters, and counts by kind and reason.
+pub(super) fn list(letters: &[DeadLetter], read: u64, limit: usize) -> String {
     let now = epoch_ms(SystemTime::now());
     let columns = [
         Column::Text("id"),
@@ -29,14 +29,14 @@ pub(super) fn list(letters: &[Letter], looked: u64, limit: usize) -> String {
         Column::Figure("died"),
         Column::Text("error"),
     ];
-    let row = |letter: &Letter| {
+    let row = |letter: &DeadLetter| {
         vec![
             letter.id.clone().unwrap_or_else(|| "-".to_owned()),
             letter.kind.clone(),
             if letter.by_broker { format!("{} (broker)", letter.reason) } else { letter.reason.clone() },
             letter.attempt.to_string(),
             letter.died_at.map_or("-".to_owned(), |at| {
-                format!("{} ago", span(now.saturating_sub(at).max(0).unsigned_abs()))
+                format!("{} ago", duration(now.saturating_sub(at).max(0).unsigned_abs()))
             }),
             cut(letter.error.as_deref().unwrap_or("-"), ERROR_WIDTH),
         ]
@@ -56,9 +56,9 @@ pub(super) fn list(letters: &[Letter], looked: u64, limit: usize) -> String {
         .map(|((kind, reason), n)| format!("{} {} {}", grouped(*n), printable(kind), printable(reason)))
         .collect();
     let matched = grouped(letters.len() as u64);
-    let _ = write!(text, "{matched} of {} dead letters", grouped(looked));
+    let _ = write!(text, "{matched} of {} dead letters", grouped(read));
     if shown.len() < letters.len() {
-        let _ = write!(text, ", the newest {} shown (--limit)", grouped(shown.len() as u64));
+        let _ = write!(text, ", showing the newest {} (--limit)", grouped(shown.len() as u64));
     }
     if !groups.is_empty() {
         let _ = write!(text, ": {}", groups.join(", "));
@@ -67,8 +67,8 @@ pub(super) fn list(letters: &[Letter], looked: u64, limit: usize) -> String {
     text
 }
 
-/// One JSON object a line, without payloads.
-pub(super) fn json_lines(letters: &[Letter], limit: Option<usize>) -> String {
+/// One JSON object per line, without payloads.
+pub(super) fn json_lines(letters: &[DeadLetter], limit: Option<usize>) -> String {
     let skipped = limit.map_or(0, |limit| letters.len().saturating_sub(limit));
     letters[skipped..].iter().fold(String::new(), |mut text, letter| {
         let _ = writeln!(text, "{}", object(letter));
@@ -76,8 +76,8 @@ pub(super) fn json_lines(letters: &[Letter], limit: Option<usize>) -> String {
     })
 }
 
-/// Everything about each letter, one JSON object a line.
-pub(super) fn show_json(letters: &[(Letter, Delivery)]) -> String {
+/// Everything about each dead letter, one JSON object per line.
+pub(super) fn show_json(letters: &[(DeadLetter, Delivery)]) -> String {
     letters.iter().fold(String::new(), |mut text, (letter, delivery)| {
         let mut whole = object(letter);
         whole["headers"] = headers(&delivery.properties);
@@ -88,11 +88,11 @@ pub(super) fn show_json(letters: &[(Letter, Delivery)]) -> String {
     })
 }
 
-/// Everything about each letter, for people.
-pub(super) fn show(letters: &[(Letter, Delivery)]) -> String {
+/// Everything about each dead letter, as text.
+pub(super) fn show(letters: &[(DeadLetter, Delivery)]) -> String {
     let mut text = String::new();
     for (letter, delivery) in letters {
-        // A line end in a value must not look like another line of ours.
+        // Escapes line ends, so that a value cannot look like another field.
         let mut line = |name: &str, value: &str| {
             let _ = writeln!(text, "{name:<12} {}", printable(value));
         };
@@ -117,16 +117,16 @@ pub(super) fn show(letters: &[(Letter, Delivery)]) -> String {
 
 fn body(body: &[u8]) -> String {
     if let Ok(value) = serde_json::from_slice::<Value>(body) {
-        return cut(&printable_json(&format!("{value:#}")), BODY_SHOWN);
+        return cut(&printable_json(&format!("{value:#}")), MAX_BODY);
     }
-    let shown = &body[..body.len().min(BODY_SHOWN)];
+    let shown = &body[..body.len().min(MAX_BODY)];
     match std::str::from_utf8(shown) {
         Ok(text) => text.to_owned(),
-        Err(_) => format!("(not text) {}", shown.escape_ascii()),
+        Err(_) => format!("(binary) {}", shown.escape_ascii()),
     }
 }
 
-fn object(letter: &Letter) -> Value {
+fn object(letter: &DeadLetter) -> Value {
     json!({
         "id": letter.id,
         "kind": letter.kind,
@@ -143,9 +143,9 @@ fn object(letter: &Letter) -> Value {
     })
 }
 
-/// Headers that the lines above have not told yet.
+/// Headers that are not shown as a field of their own.
 fn headers(properties: &BasicProperties) -> Value {
-    let told = [
+    let shown = [
         header::REASON,
         header::ERROR,
         header::WORKER,
@@ -156,7 +156,7 @@ fn headers(properties: &BasicProperties) -> Value {
     ];
     let table = properties.headers();
     let rest =
-        table.iter().flat_map(|table| table.inner()).filter(|(name, _)| !told.contains(&name.as_str()));
+        table.iter().flat_map(|table| table.inner()).filter(|(name, _)| !shown.contains(&name.as_str()));
     rest.map(|(name, value)| (name.to_string(), plain(value))).collect::<Map<_, _>>().into()
 }
 

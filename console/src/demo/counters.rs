@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use garenne_protocol::topology::LaneQueues;
 use lapin::Connection;
 
-use crate::{operator::Operator, queues::Looker};
+use crate::{operator::Operator, queues::QueueInspector};
 
 /// Asks the broker; comes back by itself when the broker was away.
 pub(super) struct BrokerWatch<'o> {
@@ -49,19 +49,19 @@ impl<'o> BrokerWatch<'o> {
 
     async fn ask(&self, connection: &Connection) -> Option<Held> {
         let names = &self.operator.names;
-        let mut looker = Looker::new(connection);
+        let mut inspector = QueueInspector::new(connection);
         let mut held = Held::default();
         for (lane, shards) in &self.lanes {
             let place = LaneQueues::new(names, lane, *shards);
             for queue in place.queues() {
-                held.queued += looker.depth(&queue).await.ok()?.ready;
+                held.queued += inspector.depth(&queue).await.ok()?.ready;
             }
             for &rung in self.operator.ladder.rungs() {
-                held.retrying += looker.depth(&place.rung(rung)).await.ok()?.ready;
+                held.retrying += inspector.depth(&place.rung(rung)).await.ok()?.ready;
             }
         }
-        held.quarantine = looker.depth(&names.quarantine()).await.ok()?.ready;
-        held.dead = looker.depth(&names.dead()).await.ok()?.ready;
+        held.quarantine = inspector.depth(&names.quarantine()).await.ok()?.ready;
+        held.dead = inspector.depth(&names.dead()).await.ok()?.ready;
         Some(held)
     }
 

@@ -15,7 +15,7 @@ use lapin::{
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use crate::queues::LookError;
+use crate::queues::InspectError;
 
 /// Unacknowledged records at once.
 const PREFETCH: u16 = 500;
@@ -26,11 +26,14 @@ const LAST_CHUNK_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// A record of the stream. Marks of starting workers are not records.
 #[derive(Deserialize)]
-#[serde(tag = "event", rename_all = "kebab-case")]
+#[serde(tag = "event")]
 enum LifecycleEvent {
-    Hello { worker: String, incarnation: String, at: i64 },
-    Goodbye { worker: String, incarnation: String },
-    Died { worker: String, incarnation: String },
+    #[serde(rename = "hello")]
+    Started { worker: String, incarnation: String, at: i64 },
+    #[serde(rename = "goodbye")]
+    Stopped { worker: String, incarnation: String },
+    #[serde(rename = "died")]
+    Crashed { worker: String, incarnation: String },
 }
 
 /// Workers with a start record and no stop record: the incarnation and the start time (milliseconds since 1970)
@@ -42,7 +45,7 @@ pub async fn running_workers(
     connection: &Connection,
     stream: &str,
 ) -> Result<BTreeMap<String, (String, i64)>, Failure> {
-    let error = |source| LookError::of(stream, source);
+    let error = |source| InspectError::of(stream, source);
     let channel = connection.create_channel().await.map_err(error)?;
     channel.basic_qos(PREFETCH, BasicQosOptions::default()).await.map_err(error)?;
     let mut running = BTreeMap::new();
@@ -82,16 +85,16 @@ fn offset(record: &Delivery) -> Option<i64> {
 
 fn apply(running: &mut BTreeMap<String, (String, i64)>, record: &[u8]) {
     match serde_json::from_slice(record) {
-        Ok(LifecycleEvent::Hello { worker, incarnation, at }) => {
+        Ok(LifecycleEvent::Started { worker, incarnation, at }) => {
             running.insert(worker, (incarnation, at));
         }
-        Ok(LifecycleEvent::Goodbye { worker, incarnation }) => {
+        Ok(LifecycleEvent::Stopped { worker, incarnation }) => {
             if running.get(&worker).is_some_and(|(known, _)| *known == incarnation) {
                 running.remove(&worker);
             }
         }
         // A crashed worker is kept until it starts again, so that operators see it as silent.
-        Ok(LifecycleEvent::Died { worker, incarnation }) => {
+        Ok(LifecycleEvent::Crashed { worker, incarnation }) => {
             tracing::debug!(worker, incarnation, "worker crashed");
         }
         Err(_) => {}

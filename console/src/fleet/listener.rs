@@ -13,7 +13,7 @@ use lapin::{
 use crate::{
     directives::{ALL_WORKERS, WorkerCommand},
     operator::Operator,
-    queues::LookError,
+    queues::InspectError,
 };
 
 /// Length limit of the queue. The broker drops the oldest heartbeats first; newer ones repeat their counters.
@@ -40,7 +40,7 @@ impl HeartbeatListener {
         let connection = operator.connect().await?;
         let queue = operator.names.console(&uuid::Uuid::now_v7().to_string());
         let events = operator.names.events();
-        let error = |source| LookError::of(&events, source);
+        let error = |source| InspectError::of(&events, source);
         let channel = connection.create_channel().await.map_err(error)?;
         let options = QueueDeclareOptions { exclusive: true, auto_delete: true, ..Default::default() };
         let mut arguments = FieldTable::default();

@@ -1,4 +1,4 @@
-//! The queues at one moment.
+//! All queues at one moment.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,16 @@ use garenne_protocol::topology::{BrokerVersion, Delay, LaneQueues, Topology};
 use lapin::Connection;
 use serde::Serialize;
 
-use super::passive_declare::{LookError, Looker};
+use super::inspector::{InspectError, QueueInspector};
 use crate::operator::Operator;
 
-/// Where figures come from.
+/// Source of the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
-    /// The management API: everything, a few seconds old.
+    /// The management API: complete, and a few seconds old.
     Management,
-    /// Passive declares: now, but without unacknowledged messages.
+    /// Passive declares: current, without unacknowledged messages.
     Amqp,
 }
 
@@ -28,16 +28,16 @@ pub struct QueueStatus {
     pub ready: u64,
     /// Messages delivered and not settled; unknown without the management API.
     pub unacked: Option<u64>,
-    /// Consumers attached.
+    /// Number of consumers.
     pub consumers: u64,
-    /// Messages ever published to it, since the broker counts; unknown without the management API.
+    /// Messages published to it since the broker counts; unknown without the management API.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub published: Option<u64>,
 }
 
 impl QueueStatus {
-    /// Both together, with the consumers of the one that has fewer.
-    fn and(self, other: Self) -> Self {
+    /// The sum of two queues, with the lower number of consumers.
+    fn combined(self, other: Self) -> Self {
         let sum = |one: Option<u64>, other: Option<u64>| Some(one? + other?);
         Self {
             ready: self.ready + other.ready,
@@ -53,24 +53,23 @@ impl QueueStatus {
 pub struct LaneStatus {
     /// The lane.
     pub name: String,
-    /// Its queue; where it has several, all of them together, with the consumers of the one that has fewest:
-    /// each worker consumes all.
+    /// Its queue, or the sum of its shards with the lowest number of consumers: each worker consumes every shard.
     #[serde(flatten)]
     pub queue: QueueStatus,
-    /// Its queues one by one, where it has several.
+    /// Its shards, if it has several.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub shards: BTreeMap<String, QueueStatus>,
-    /// Messages in queues that it had with more shards and that no worker consumes, by queue; known by the
-    /// management API only. They are among `ready`.
+    /// Messages in queues of former shards, which no worker consumes, by queue. Only the management API lists them.
+    /// `ready` includes them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub leftovers: BTreeMap<String, u64>,
-    /// Tasks waiting in its retry ladder, all rungs.
+    /// Tasks in its retry ladder.
     pub retrying: u64,
-    /// The same by delay, empty rungs left out.
+    /// The same by delay, without empty rungs.
     pub rungs: BTreeMap<String, u64>,
 }
 
-/// All of it.
+/// All queues of a fleet at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Snapshot {
     /// Host and port.
@@ -81,25 +80,25 @@ pub struct Snapshot {
     pub version: String,
     /// The fleet's prefix.
     pub prefix: String,
-    /// Where the figures come from.
+    /// Source of the numbers.
     pub source: Source,
     /// The lanes, by name.
     pub lanes: Vec<LaneStatus>,
-    /// Messages that came back from unclean deaths.
+    /// Quarantined tasks.
     pub quarantine: QueueStatus,
     /// Dead letters.
     pub dead: QueueStatus,
-    /// What no lane took.
+    /// Unroutable messages.
     pub unroutable: QueueStatus,
-    /// Queues that should be there and are not.
+    /// Missing queues.
     pub missing: Vec<String>,
-    /// Every queue that is there, rungs and what former settings left included.
+    /// Every existing queue, including rungs and queues of former settings.
     #[serde(skip)]
     pub queues: BTreeMap<String, QueueStatus>,
 }
 
 impl Snapshot {
-    /// Looks at every queue: through the management API where it was given, else one by one.
+    /// Reads every queue, from the management API if it is configured, else one by one.
     ///
     /// # Errors
     /// One line and an exit code.
@@ -113,7 +112,7 @@ impl Snapshot {
         snapshot
     }
 
-    /// The same for who looks again and again: over one connection, where one is needed at all.
+    /// The same for regular polling: `connection` is opened if it is needed, and kept.
     ///
     /// # Errors
     /// One line and an exit code.
@@ -149,7 +148,7 @@ impl Snapshot {
         let queue = |name: &str| found.get(name).copied().unwrap_or_default();
         let names = &operator.names;
         let lanes = operator.settings.lanes.defined().map(|(lane, settings)| {
-            // A lane's other rungs empty themselves after its number of shards has changed.
+            // A lane that changed its number of shards has tasks in both kinds of rungs for a while.
             let waiting = |delay: Delay| {
                 let both = [names.retry(lane, delay), names.retry_shards(lane, delay)];
                 (delay.to_string(), both.iter().map(|rung| queue(rung).ready).sum())
@@ -158,7 +157,7 @@ impl Snapshot {
                 operator.ladder.rungs().iter().map(|&d| waiting(d)).filter(|(_, n)| *n > 0).collect();
             let queues = LaneQueues::new(names, lane, settings.shards).queues();
             let statuses = queues.iter().map(|name| queue(name));
-            let mut all = statuses.reduce(QueueStatus::and).unwrap_or_default();
+            let mut all = statuses.reduce(QueueStatus::combined).unwrap_or_default();
             let of_lane = topology.leftovers.iter().filter(|leftover| leftover.lane == lane);
             let leftovers: BTreeMap<_, _> = of_lane
                 .map(|it| (it.queue.clone(), queue(&it.queue).ready))
@@ -218,16 +217,16 @@ async fn by_amqp(
         Some(connection) => connection,
         None => connection.insert(operator.connect().await?),
     };
-    let mut looker = Looker::new(connection);
+    let mut inspector = QueueInspector::new(connection);
     let mut found = BTreeMap::new();
     for name in wanted {
-        match looker.depth(name).await {
+        match inspector.depth(name).await {
             Ok(depth) => {
                 let (ready, consumers) = (depth.ready, depth.consumers);
                 let queue = QueueStatus { ready, unacked: None, consumers, published: None };
                 found.insert(name.clone(), queue);
             }
-            Err(LookError::Missing(_)) => {}
+            Err(InspectError::Missing(_)) => {}
             Err(error) => return Err(error.into()),
         }
     }

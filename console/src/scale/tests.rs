@@ -18,10 +18,10 @@ fn load(arrival_rate: f64, backlog: u64, service: f64) -> Load {
 }
 
 #[test]
-fn littles_law_by_hand() {
-    // 40/s for 0.5 s keep 20 slots busy; at 80 % that is 25 slots, 7 workers of 4.
+fn needed_follows_littles_law() {
+    // 40/s × 0.5 s = 20 busy slots; at 80 % utilization 25 slots, so 7 workers with 4 slots.
     assert_eq!(needed(&load(40.0, 0, 0.5), &goal(1, 100)), 7);
-    // 1,200 of 0.5 s in 30 s take 20 slots more: 45 slots, 12 workers.
+    // 1,200 × 0.5 s in 30 s = 20 more slots; 45 slots, so 12 workers.
     assert_eq!(needed(&load(40.0, 1200, 0.5), &goal(1, 100)), 12);
     assert_eq!(needed(&load(40.0, 1200, 0.5), &goal(1, 9)), 9);
     assert_eq!(needed(&load(0.0, 0, 0.5), &goal(0, 9)), 0);
@@ -29,7 +29,7 @@ fn littles_law_by_hand() {
 }
 
 #[test]
-fn what_is_not_known_yet_changes_nothing() {
+fn an_unknown_service_time_keeps_the_number_of_workers() {
     let unknown = Load { service_seconds: None, replicas: 3, ..load(10.0, 5, 0.0) };
     assert_eq!(needed(&unknown, &goal(1, 9)), 3);
     assert_eq!(needed(&Load { replicas: 0, ..unknown }, &goal(0, 9)), 1);
@@ -38,7 +38,7 @@ fn what_is_not_known_yet_changes_nothing() {
 }
 
 #[test]
-fn a_console_that_just_started_lets_nobody_go() {
+fn an_incomplete_window_never_scales_down() {
     let idle = Load { replicas: 8, ..load(0.0, 0, 0.5) };
     assert_eq!(settled(&[idle], false, &goal(1, 20)), 8);
     assert_eq!(settled(&[idle], true, &goal(1, 20)), 1);
@@ -46,7 +46,7 @@ fn a_console_that_just_started_lets_nobody_go() {
 }
 
 #[test]
-fn bounds_are_named() {
+fn a_field_out_of_its_bounds_is_named() {
     let refused = |goal: Goal| goal.validate().unwrap_err();
     let both = |invalid: Invalid| (invalid.setting, invalid.problem);
     assert_eq!(
@@ -56,7 +56,7 @@ fn bounds_are_named() {
     let objective = Goal { objective: Duration::from_millis(5), ..Goal::default() };
     assert_eq!(both(refused(objective)).1, "expected 1s to 1h");
     let utilization = Goal { utilization: f64::NAN, ..Goal::default() };
-    assert_eq!(both(refused(utilization)).1, "expected over 0, at most 1");
+    assert_eq!(both(refused(utilization)).1, "expected above 0, at most 1");
 }
 
 prop_compose! {
@@ -83,42 +83,42 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn needs_stay_within_their_bounds(load in any_load(), goal in any_goal()) {
+    fn needed_is_within_min_and_max(load in any_load(), goal in any_goal()) {
         let needed = needed(&load, &goal);
         prop_assert!(needed >= goal.min && needed <= goal.max);
     }
 
     #[test]
-    fn what_runs_keeps_its_workers(load in any_load(), goal in any_goal()) {
+    fn running_tasks_keep_their_workers(load in any_load(), goal in any_goal()) {
         let slots = if load.slots_per_replica.is_finite() { load.slots_per_replica.max(1.0) } else { 1.0 };
         let workers = needed(&load, &goal);
         prop_assert!(workers == goal.max || f64::from(workers) * slots >= load.running as f64);
     }
 
     #[test]
-    fn more_arrivals_never_need_fewer(load in any_load(), goal in any_goal(), more in 0.0f64..1e4) {
+    fn more_arrivals_never_need_fewer_workers(load in any_load(), goal in any_goal(), more in 0.0f64..1e4) {
         prop_assume!(load.arrival_rate.is_finite());
         let harder = Load { arrival_rate: load.arrival_rate.max(0.0) + more, ..load };
         prop_assert!(needed(&harder, &goal) >= needed(&load, &goal));
     }
 
     #[test]
-    fn a_longer_queue_never_needs_fewer(load in any_load(), goal in any_goal(), more in 0u64..1_000_000) {
+    fn a_longer_queue_never_needs_fewer_workers(load in any_load(), goal in any_goal(), more in 0u64..1_000_000) {
         let harder = Load { backlog: load.backlog + more, ..load };
         prop_assert!(needed(&harder, &goal) >= needed(&load, &goal));
     }
 
     #[test]
-    fn a_tighter_objective_never_needs_fewer(load in any_load(), goal in any_goal(), by in 1u32..100) {
+    fn a_shorter_objective_never_needs_fewer_workers(load in any_load(), goal in any_goal(), by in 1u32..100) {
         let before = needed(&load, &goal);
         let tighter = Goal { objective: goal.objective / by, ..goal };
         prop_assert!(needed(&load, &tighter) >= before);
     }
 
-    /// A load that swings does not make the number swing: over a window that slides along, it is let down
-    /// only when everything in the window needs fewer, and never under what is needed now.
+    /// Over a sliding window the number decreases only if every load in the window needs fewer workers, and it never
+    /// falls below the current need.
     #[test]
-    fn nothing_flaps(
+    fn the_number_decreases_only_if_the_whole_window_needs_fewer(
         loads in proptest::collection::vec(any_load(), 2..60), goal in any_goal(), window in 2usize..12,
     ) {
         let at = |end: usize| &loads[end.saturating_sub(window)..end];
@@ -131,9 +131,9 @@ proptest! {
         }
     }
 
-    /// A load that keeps alternating is answered by one number, for as long as it does.
+    /// A load that alternates between two values has a constant result.
     #[test]
-    fn an_alternating_load_is_one_number(
+    fn an_alternating_load_has_a_constant_result(
         high in any_load(), low in any_load(), goal in any_goal(), window in 2usize..12,
     ) {
         let loads: Vec<_> = (0..40).map(|n| if n % 2 == 0 { high } else { low }).collect();

@@ -1,19 +1,20 @@
-//! Workers and gateways for people.
+//! Workers and gateways as tables.
 
 use garenne_protocol::heartbeat::{Heartbeat, Program};
 
 use crate::{
     fleet::{MemberView, Roster, State},
-    table::{Column, cut, grouped, lay_out, span},
+    table::{Column, cut, duration, grouped, lay_out},
 };
 
-/// The longest worker id and task shown.
-const WIDEST_ID: usize = 40;
+/// Ids are cut to this width.
+const MAX_ID_WIDTH: usize = 40;
 
-/// Columns of the workers' table.
-const COLUMNS: [&str; 6] = ["worker", "state", "lanes: busy/slots +waiting", "longest task", "for", "heard"];
+/// Columns of the table of workers.
+const COLUMNS: [&str; 6] =
+    ["worker", "state", "lanes: busy/slots +queued", "longest task", "for", "last heartbeat"];
 
-/// The workers, those that want attention first.
+/// The workers, silent ones first.
 fn rows(roster: &Roster, now: i64) -> Vec<(State, [String; 6])> {
     let mut members: Vec<_> = roster.members(Program::Worker, now).collect();
     members.sort_by_key(|member| (member.state, member.id.to_owned()));
@@ -21,18 +22,18 @@ fn rows(roster: &Roster, now: i64) -> Vec<(State, [String; 6])> {
 }
 
 fn row(member: &MemberView<'_>) -> [String; 6] {
-    let heard = member.heard_ms_ago.map_or("never".to_owned(), |ms| format!("{} ago", span(ms)));
+    let heard = member.heard_ms_ago.map_or("never".to_owned(), |ms| format!("{} ago", duration(ms)));
     let longest = member.heartbeat.and_then(|beat| beat.tasks.first());
     let task = longest.map_or_else(String::new, |task| {
         let done = task.progress.map(|done| format!(" {:.0} %", done * 100.0)).unwrap_or_default();
-        format!("{} {}{done}", task.kind, cut(&task.id, WIDEST_ID))
+        format!("{} {}{done}", task.kind, cut(&task.id, MAX_ID_WIDTH))
     });
-    let since = longest.map_or_else(String::new, |task| span((task.seconds * 1e3) as u64));
+    let since = longest.map_or_else(String::new, |task| duration((task.seconds * 1e3) as u64));
     let lanes = member.heartbeat.map(lanes).unwrap_or_default();
-    [cut(member.id, WIDEST_ID), member.state.as_str().to_owned(), lanes, task, since, heard]
+    [cut(member.id, MAX_ID_WIDTH), member.state.as_str().to_owned(), lanes, task, since, heard]
 }
 
-/// Lanes in one line, an idle quarantine left out.
+/// The lanes in one line, without an idle quarantine.
 fn lanes(beat: &Heartbeat) -> String {
     let shown = beat.lanes.iter().filter(|(name, lane)| *name != "quarantine" || lane.busy + lane.queued > 0);
     let text = shown.map(|(name, lane)| {
@@ -55,11 +56,11 @@ fn lanes(beat: &Heartbeat) -> String {
     text
 }
 
-/// Both tables; a line instead of an empty one.
+/// Both tables; an empty one is replaced by a line.
 pub(super) fn tables(roster: &Roster, now: i64) -> String {
     let workers = rows(roster, now);
     let mut text = if workers.is_empty() {
-        "no worker answers and none is on record\n".to_owned()
+        "no worker answered and none is on record\n".to_owned()
     } else {
         lay_out(&COLUMNS.map(Column::Text), workers.into_iter().map(|(_, row)| row.to_vec()))
     };
@@ -78,10 +79,9 @@ pub(super) fn tables(roster: &Roster, now: i64) -> String {
         })
         .collect();
     if gateways.is_empty() {
-        text +=
-            "\nno gateway was heard: they cannot be asked and beat every 2s, --wait 3s listens for them\n";
+        text += "\nno gateway sent a heartbeat: gateways send one every 2s, use --wait 3s to include them\n";
     } else {
-        let columns = ["gateway", "state", "connections", "answers"].map(Column::Text);
+        let columns = ["gateway", "state", "connections", "responses"].map(Column::Text);
         text += &format!("\n{}", lay_out(&columns, gateways));
     }
     text
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_silent_worker_comes_first_and_shows_what_it_ran() {
+    fn a_silent_worker_comes_first_with_its_last_known_task() {
         let mut roster = Roster::new(0);
         let beat = |id: &str, at: i64| -> Heartbeat {
             serde_json::from_value(serde_json::json!({
@@ -121,11 +121,11 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_is_said() {
+    fn empty_tables_are_replaced_by_a_line() {
         assert_eq!(
             tables(&Roster::new(0), 0),
-            "no worker answers and none is on record\n\n\
-             no gateway was heard: they cannot be asked and beat every 2s, --wait 3s listens for them\n"
+            "no worker answered and none is on record\n\n\
+             no gateway sent a heartbeat: gateways send one every 2s, use --wait 3s to include them\n"
         );
     }
 }

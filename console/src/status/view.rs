@@ -1,4 +1,4 @@
-//! A snapshot for people.
+//! The queues as text.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use crate::{
     table::{Column, grouped, lay_out},
 };
 
-/// The snapshot as a table, with a line for everything that wants attention.
+/// The snapshot as a table, followed by remarks.
 pub(super) fn table(snapshot: &Snapshot) -> String {
     let Snapshot { broker, version, vhost, prefix, .. } = snapshot;
     let mut text = format!("RabbitMQ {version} at {broker}, virtual host {vhost}, prefix {prefix}\n\n");
@@ -47,24 +47,25 @@ pub(super) fn table(snapshot: &Snapshot) -> String {
     text
 }
 
-/// What an operator would want to know next, most urgent first.
+/// What needs attention, most urgent first.
 fn remarks(snapshot: &Snapshot) -> Vec<String> {
     let mut lines = Vec::new();
     if !snapshot.missing.is_empty() {
         lines.push(format!("missing: {} - run `garenne topology apply`", snapshot.missing.join(", ")));
     }
     for lane in &snapshot.lanes {
-        let alone = |ready: u64| format!("{} tasks wait and no worker consumes them", grouped(ready));
+        let unconsumed =
+            |ready: u64| format!("{} tasks are waiting and no worker consumes them", grouped(ready));
         if lane.shards.is_empty() && lane.queue.ready > 0 && lane.queue.consumers == 0 {
-            lines.push(format!("lane {}: {}", lane.name, alone(lane.queue.ready)));
+            lines.push(format!("lane {}: {}", lane.name, unconsumed(lane.queue.ready)));
         }
         for (name, queue) in &lane.shards {
             if queue.ready > 0 && queue.consumers == 0 {
-                lines.push(format!("{name}: {}", alone(queue.ready)));
+                lines.push(format!("{name}: {}", unconsumed(queue.ready)));
             }
         }
         for (name, ready) in &lane.leftovers {
-            lines.push(format!("{name}: {}, its lane has fewer shards now", alone(*ready)));
+            lines.push(format!("{name}: {}; its lane has fewer shards now", unconsumed(*ready)));
         }
         if lane.retrying > 0 {
             let rungs: Vec<_> =
@@ -73,16 +74,19 @@ fn remarks(snapshot: &Snapshot) -> Vec<String> {
         }
     }
     if snapshot.dead.ready > 0 {
-        lines.push(format!("{} dead letters - `garenne dead list` says why", grouped(snapshot.dead.ready)));
+        lines.push(format!(
+            "{} dead letters - `garenne dead list` shows the reasons",
+            grouped(snapshot.dead.ready)
+        ));
     }
     if snapshot.unroutable.ready > 0 {
         lines.push(format!(
-            "{} messages that no lane takes: a binding is missing",
+            "{} unroutable messages: no binding matches them",
             grouped(snapshot.unroutable.ready)
         ));
     }
     if snapshot.source == Source::Amqp {
-        lines.push("unacked needs --management-url".to_owned());
+        lines.push("unacked is shown with --management-url only".to_owned());
     }
     lines
 }

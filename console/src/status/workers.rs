@@ -1,25 +1,25 @@
-//! What workers run at this moment, as their admin ports say.
+//! Running tasks of single workers, read from their admin ports.
 
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::table::{Column, cut, lay_out, span};
+use crate::table::{Column, cut, duration, lay_out};
 
-/// A worker that does not answer in this time is passed over.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Time limit of a request to an admin port.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The longest id shown.
-const WIDEST_ID: usize = 40;
+/// Ids are cut to this width.
+const MAX_ID_WIDTH: usize = 40;
 
-/// A worker as asked for, and what it said.
+/// The answer of a worker.
 #[derive(Debug, serde::Serialize)]
 pub(super) struct Worker {
     pub(super) url: String,
-    /// Its lanes as `/pool` has them; none when it did not answer.
+    /// The lanes of `/pool`; `None` without an answer.
     pub(super) lanes: Option<Map<String, Value>>,
-    /// Why it did not answer.
+    /// Why there is no answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) problem: Option<String>,
 }
@@ -31,7 +31,7 @@ struct Pool {
 
 /// Asks each worker's admin port.
 pub(super) async fn ask(urls: &[String]) -> anyhow::Result<Vec<Worker>> {
-    let http = reqwest::Client::builder().timeout(PATIENCE).build()?;
+    let http = reqwest::Client::builder().timeout(TIMEOUT).build()?;
     let mut workers = Vec::new();
     for url in urls {
         let url = url.trim_end_matches('/').to_owned();
@@ -48,14 +48,14 @@ pub(super) async fn ask(urls: &[String]) -> anyhow::Result<Vec<Worker>> {
     Ok(workers)
 }
 
-/// The running tasks as a table, with how far those are that say so.
+/// The running tasks as a table, with the progress of those that report it.
 pub(super) fn table(workers: &[Worker]) -> String {
     let columns = [
         Column::Text("worker"),
         Column::Text("lane"),
         Column::Text("running task"),
-        Column::Figure("for"),
-        Column::Figure("done"),
+        Column::Figure("running for"),
+        Column::Figure("progress"),
     ];
     let mut rows = Vec::new();
     let mut silent = String::new();
@@ -65,9 +65,9 @@ pub(super) fn table(workers: &[Worker]) -> String {
         }
         for (lane, pool) in worker.lanes.iter().flatten() {
             for task in pool["tasks"].as_array().into_iter().flatten() {
-                let since = task["running_seconds"].as_f64().map(|seconds| span((seconds * 1e3) as u64));
+                let since = task["running_seconds"].as_f64().map(|seconds| duration((seconds * 1e3) as u64));
                 let done = task["progress"].as_f64().map(|done| format!("{:.0} %", done * 100.0));
-                let id = cut(task["id"].as_str().unwrap_or_default(), WIDEST_ID);
+                let id = cut(task["id"].as_str().unwrap_or_default(), MAX_ID_WIDTH);
                 let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
                 rows.push(vec![worker.url.clone(), lane.clone(), id, or_dash(since), or_dash(done)]);
             }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn running_tasks_show_how_far_they_are() {
+    fn running_tasks_are_shown_with_their_progress() {
         let task =
             |id: &str, progress: Value| json!({"id": id, "running_seconds": 4.2, "progress": progress});
         let slow = json!({"tasks": [task("a", json!(0.256)), task("b", Value::Null)]});
@@ -94,9 +94,9 @@ mod tests {
         ];
         assert_eq!(
             table(&workers),
-            "\nworker    lane  running task   for  done\n\
-             http://w  slow  a             4.2s  26 %\n\
-             http://w  slow  b             4.2s     -\n\
+            "\nworker    lane  running task  running for  progress\n\
+             http://w  slow  a                    4.2s      26 %\n\
+             http://w  slow  b                    4.2s         -\n\
              http://x: no answer\n"
         );
     }

@@ -1,4 +1,4 @@
-//! One picture of the fleet, drawn from what is known of it.
+//! Draws the fleet.
 
 use garenne_common::text::printable;
 use ratatui::{
@@ -13,16 +13,16 @@ use ratatui::{
 use crate::{
     fleet::State,
     monitor::{LaneSample, Now, WorkerNow},
-    table::{cut, grouped, span},
+    table::{cut, duration, grouped},
 };
 
-/// Lines of the kinds' table at most; the busiest come first.
-const MOST_KINDS: usize = 8;
+/// Limit on rows of the kinds' table; the busiest kinds come first.
+const MAX_KINDS: usize = 8;
 
-/// What the person at the terminal has chosen.
+/// The scroll position.
 #[derive(Debug, Default)]
 pub(super) struct Screen {
-    /// Workers above the first one shown.
+    /// Number of workers above the first visible one.
     skipped: usize,
 }
 
@@ -30,11 +30,11 @@ fn seconds(seconds: Option<f64>) -> String {
     match seconds {
         None => "-".to_owned(),
         Some(seconds) if seconds < 0.001 => format!("{:.0}µs", seconds * 1e6),
-        Some(seconds) => span((seconds * 1e3) as u64),
+        Some(seconds) => duration((seconds * 1e3) as u64),
     }
 }
 
-/// Foreign text as it may be drawn.
+/// Escapes control characters.
 fn shown(text: &str) -> String {
     printable(text).into_owned()
 }
@@ -57,7 +57,7 @@ fn heading(cells: &[&'static str]) -> Row<'static> {
 }
 
 impl Screen {
-    /// Moves by the arrow keys, or `j` and `k`.
+    /// Scrolls with the arrow keys, or `j` and `k`.
     pub(super) fn handle(&mut self, event: &Event) {
         let Event::Key(key) = event else { return };
         if key.kind == KeyEventKind::Release {
@@ -73,10 +73,10 @@ impl Screen {
         }
     }
 
-    /// Draws it all.
+    /// Draws the screen.
     pub(super) fn draw(&mut self, frame: &mut Frame<'_>, now: &Now) {
         let (lanes, kinds) =
-            now.point.as_ref().map_or((0, 0), |point| (point.lanes.len(), point.kinds.len().min(MOST_KINDS)));
+            now.point.as_ref().map_or((0, 0), |point| (point.lanes.len(), point.kinds.len().min(MAX_KINDS)));
         let height = |rows: usize| Constraint::Length(u16::try_from(rows + 2).unwrap_or(u16::MAX));
         let rows =
             [Constraint::Length(2), height(lanes), height(kinds), Constraint::Min(3), Constraint::Length(1)];
@@ -86,7 +86,7 @@ impl Screen {
         draw_kinds(frame, kinds, now);
         self.draw_workers(frame, workers, now);
         let problem = now.fleet_problem.as_ref().or(now.queue_problem.as_ref());
-        let help = "q quit   ↑ ↓ workers   `garenne dashboard` has the last hour, and buttons";
+        let help = "q quit   ↑ ↓ scroll workers   `garenne dashboard` shows the last hour and has actions";
         let line = problem.map_or_else(|| Line::from(help), |it| Line::styled(shown(it), Color::Red));
         frame.render_widget(Paragraph::new(line), bottom);
     }
@@ -102,7 +102,7 @@ impl Screen {
             Constraint::Length(6),
             Constraint::Length(9),
         ];
-        let header = heading(&["worker", "state", "busy/slots +waiting", "longest task", "for", "heard"]);
+        let header = heading(&["worker", "state", "busy/slots +queued", "longest task", "for", "heartbeat"]);
         frame.render_widget(Table::new(rows, widths).header(header), area);
     }
 }
@@ -111,7 +111,7 @@ fn title(frame: &mut Frame<'_>, area: Rect, now: &Now) {
     let count = |state| now.workers.iter().filter(|worker| worker.state == state).count();
     let (dead, unroutable) = now.point.as_ref().map_or((0, 0), |point| (point.dead, point.unroutable));
     let text = format!(
-        "{} at {}   {} workers, {} quiet, {} silent   {} dead letters   {} taken by no lane   gateways: {}",
+        "{} at {}   {} workers, {} quiet, {} silent   {} dead letters   {} unroutable   {} gateways",
         now.prefix,
         now.broker,
         count(State::Open),
@@ -127,8 +127,8 @@ fn title(frame: &mut Frame<'_>, area: Rect, now: &Now) {
 
 fn draw_lanes(frame: &mut Frame<'_>, area: Rect, now: &Now) {
     let row = |(name, lane): (&String, &LaneSample)| {
-        let behind = match lane.backlog_seconds {
-            Some(seconds) if seconds.is_infinite() => "nobody works".to_owned(),
+        let backlog = match lane.backlog_seconds {
+            Some(seconds) if seconds.is_infinite() => "no workers".to_owned(),
             seconds => seconds_or_none(lane.load.backlog, seconds),
         };
         let cells = [
@@ -140,14 +140,23 @@ fn draw_lanes(frame: &mut Frame<'_>, area: Rect, now: &Now) {
             rate(lane.removal_rate),
             seconds(lane.load.service_seconds),
             format!("{}/{}", lane.load.running, lane.slots),
-            behind,
+            backlog,
         ];
-        let late = lane.slots == 0 && lane.load.backlog > 0;
-        Row::new(cells.map(Cell::from)).style(if late { Color::Red } else { Color::Reset })
+        let unserved = lane.slots == 0 && lane.load.backlog > 0;
+        Row::new(cells.map(Cell::from)).style(if unserved { Color::Red } else { Color::Reset })
     };
     let rows = now.point.iter().flat_map(|point| point.lanes.iter().map(row));
-    let titles =
-        ["lane", "ready", "held", "retrying", "arrive/s", "leave/s", "takes", "slots", "to work off"];
+    let titles = [
+        "lane",
+        "ready",
+        "unacked",
+        "retrying",
+        "arrivals/s",
+        "done/s",
+        "service time",
+        "busy/slots",
+        "backlog",
+    ];
     let widths = [Constraint::Fill(1); 9];
     frame.render_widget(Table::new(rows, widths).header(heading(&titles)), area);
 }
@@ -175,8 +184,8 @@ fn draw_kinds(frame: &mut Frame<'_>, area: Rect, now: &Now) {
     };
     let widths = [Constraint::Fill(2), Constraint::Fill(1), Constraint::Fill(1), Constraint::Fill(1)];
     let widths = widths.into_iter().chain([Constraint::Fill(1); 3]);
-    let header = heading(&["kind", "done/s", "failed/s", "p50", "p95", "p99", "died/min"]);
-    frame.render_widget(Table::new(kinds.into_iter().take(MOST_KINDS).map(row), widths).header(header), area);
+    let header = heading(&["kind", "done/s", "failed/s", "p50", "p95", "p99", "dead/min"]);
+    frame.render_widget(Table::new(kinds.into_iter().take(MAX_KINDS).map(row), widths).header(header), area);
 }
 
 fn worker_row(worker: &WorkerNow) -> Row<'static> {
@@ -195,7 +204,7 @@ fn worker_row(worker: &WorkerNow) -> Row<'static> {
         }
         None => Default::default(),
     };
-    let heard = worker.heard_ms_ago.map_or("never".to_owned(), |ms| format!("{} ago", span(ms)));
+    let heard = worker.heard_ms_ago.map_or("never".to_owned(), |ms| format!("{} ago", duration(ms)));
     let state = Cell::from(worker.state.as_str()).style(colour(worker.state));
     let id = Cell::from(cut(&printable(&worker.id), 32));
     Row::new([id, state, lanes.join(", ").into(), task.into(), since.into(), heard.into()])
@@ -302,11 +311,11 @@ mod tests {
     }
 
     #[test]
-    fn a_fleet_fits_on_a_screen() {
+    fn lanes_kinds_and_workers_are_drawn() {
         let lines = lines(&mut Screen::default(), &now());
         assert_eq!(
             lines[0],
-            "garenne at broker:5672 1 workers, 0 quiet, 1 silent 3 dead letters 0 taken by no lane gateways: 0"
+            "garenne at broker:5672 1 workers, 0 quiet, 1 silent 3 dead letters 0 unroutable 0 gateways"
         );
         let has = |text: &str| lines.iter().any(|line| line == text);
         assert!(has("fast 1,271 150 0 76.2 0.0 86ms 8/8 4.5s"), "{lines:#?}");
@@ -316,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_move_the_workers_and_stop_at_the_last() {
+    fn scrolling_stops_at_the_last_worker() {
         let mut screen = Screen::default();
         let down = Event::Key(KeyEvent::new(KeyCode::Down, KeyModifiers::NONE));
         (0..5).for_each(|_| screen.handle(&down));
@@ -328,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_seen_is_said() {
+    fn a_problem_is_shown_in_the_last_line() {
         let now = Now {
             fleet_problem: Some("no broker at broker:5672".into()),
             point: None,

@@ -61,13 +61,13 @@ async fn dead_letters_are_filtered_replayed_and_dropped() -> Result<()> {
     assert_eq!(refused.code, Some(2));
     assert_eq!(
         refused.stderr,
-        ["garenne: dropped letters are gone for good: look with --dry-run, then repeat with --yes"]
+        ["garenne: drop removes dead letters permanently: check with --dry-run, then repeat with --yes"]
     );
     let dropped = scene.garenne(&["dead", "drop", "--reason", "unknown-kind", "--yes"]).await?;
-    assert_eq!(dropped.stdout, ["dropped 10 of 23 dead letters looked at"]);
+    assert_eq!(dropped.stdout, ["dropped 10 of 23 dead letters"]);
     // More than fit between a channel's last settlement and its end.
     let dropped = scene.garenne(&["dead", "replay", "--all"]).await?;
-    assert_eq!(dropped.stdout, ["replayed 13 of 13 dead letters looked at"]);
+    assert_eq!(dropped.stdout, ["replayed 13 of 13 dead letters"]);
     scene.until_ready("fast", 20).await?;
     scene.is_empty("garenne.dead").await
 }
@@ -101,7 +101,7 @@ async fn dead_letters_are_found_by_their_error_and_age() -> Result<()> {
     assert_eq!(listed(&scene, &["--newer-than", "1ms"]).await?.len(), 0);
     let dropped =
         scene.garenne(&["dead", "drop", "--error", "no handler", "--newer-than", "1h", "--yes"]).await?;
-    assert_eq!(dropped.stdout, ["dropped 3 of 9 dead letters looked at"]);
+    assert_eq!(dropped.stdout, ["dropped 3 of 9 dead letters"]);
     Ok(())
 }
 
@@ -145,7 +145,7 @@ async fn dead_letters_move_with_a_progress_bar_on_a_terminal() -> Result<()> {
     let replay = ["dead", "replay", "--rate", "20", "--kind", "bench.sleep"];
     let watched = scene.garenne_on_terminal(&replay).await?;
     assert_eq!(watched.code, Some(0), "{watched:?}");
-    assert_eq!(watched.stdout, "replayed 8 of 12 dead letters looked at\n");
+    assert_eq!(watched.stdout, "replayed 8 of 12 dead letters\n");
     for shown in ["replayed ", "/12 ", "/s eta "] {
         assert!(watched.terminal.contains(shown), "{shown:?} is not in {:?}", watched.terminal);
     }
@@ -155,10 +155,10 @@ async fn dead_letters_move_with_a_progress_bar_on_a_terminal() -> Result<()> {
     let drop = ["dead", "drop", "--all", "--rate", "20", "--yes"];
     let unwatched = scene.garenne(&drop).await?;
     assert_eq!((unwatched.code, unwatched.stderr.as_slice()), (Some(0), [].as_slice()));
-    assert_eq!(unwatched.stdout, ["dropped 4 of 4 dead letters looked at"]);
+    assert_eq!(unwatched.stdout, ["dropped 4 of 4 dead letters"]);
     let scene = with_dead_letters(6).await?;
     let watched = scene.garenne_on_terminal(&drop).await?;
-    assert_eq!((watched.code, watched.stdout.as_str()), (Some(0), "dropped 6 of 6 dead letters looked at\n"));
+    assert_eq!((watched.code, watched.stdout.as_str()), (Some(0), "dropped 6 of 6 dead letters\n"));
     assert!(watched.terminal.contains("dropped ") && watched.terminal.contains("/6 "), "{watched:?}");
     Ok(())
 }

@@ -7,7 +7,7 @@ use anyhow::{Result, anyhow};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use garenne_common::config::Common;
 use garenne_console::{
-    dead::{FilterArgs, Mover, Order},
+    dead::{FilterArgs, MoveAction, Mover},
     operator::Operator,
     settings::ConsoleConfig,
 };
@@ -105,7 +105,7 @@ async fn equal_letters_are_replayed_completely_and_once_each() -> Result<()> {
     publish(&scene, "garenne.tasks", "bench.noop", &expiring, 3_000).await?;
     scene.until_ready_in(DEAD, 3_000).await?;
     let replayed = scene.garenne(&["dead", "replay", "--reason", "expired"]).await?;
-    ends_with(&replayed, 0, "replayed 3000 of 3000 dead letters looked at");
+    ends_with(&replayed, 0, "replayed 3000 of 3000 dead letters");
     scene.is_empty(DEAD).await?;
     // Each is a task of its own.
     let ids = ids(&scene, 3_000).await?;
@@ -120,7 +120,7 @@ async fn letters_that_are_equal_in_pairs_are_replayed_in_pairs() -> Result<()> {
         letters(&scene, "pair", "bench.noop", "stopped", 40).await?;
     }
     let replayed = scene.garenne(&["dead", "replay", "--kind", "bench.#"]).await?;
-    ends_with(&replayed, 0, "replayed 80 of 80 dead letters looked at");
+    ends_with(&replayed, 0, "replayed 80 of 80 dead letters");
     scene.is_empty(DEAD).await?;
     let mut ids = ids(&scene, 80).await?;
     ids.sort_unstable();
@@ -140,10 +140,10 @@ async fn letters_that_arrive_during_a_replay_are_left_and_told_of() -> Result<()
     until_replayed(&scene, 3).await?;
     publish(&scene, "", DEAD, &same, 7).await?;
     let ended = replay.ended().await?;
-    ends_with(&ended, 0, "replayed 40 of 40 dead letters looked at");
+    ends_with(&ended, 0, "replayed 40 of 40 dead letters");
     assert_eq!(
         ended.stderr,
-        ["7 more are in garenne.dead now: they came meanwhile, or another program was looking at them"]
+        ["7 more are in garenne.dead: they arrived during the run, or another program was holding them"]
     );
     assert_eq!((scene.client().ready(FAST).await?, scene.client().ready(DEAD).await?), (40, 7));
     Ok(())
@@ -162,7 +162,7 @@ async fn letters_that_cannot_be_published_stay_and_are_named() -> Result<()> {
     scene.client().channel().queue_delete("garenne.tasks.slow".into(), QueueDeleteOptions::default()).await?;
 
     let replayed = scene.garenne(&["dead", "replay", "--kind", "#"]).await?;
-    ends_with(&replayed, 1, "replayed 41 of 44 dead letters looked at");
+    ends_with(&replayed, 1, "replayed 41 of 44 dead letters");
     let said = replayed.stderr.join("\n");
     assert!(
         said.contains(
@@ -203,11 +203,11 @@ async fn letters_are_moved_by_an_explicit_choice_only() -> Result<()> {
     assert_eq!((scene.client().ready(FAST).await?, scene.client().ready(DEAD).await?), (0, 40));
 
     let dropped = scene.garenne(&["dead", "drop", "--reason", "poison", "--id", "poison-3", "--yes"]).await?;
-    ends_with(&dropped, 0, "dropped 1 of 40 dead letters looked at");
+    ends_with(&dropped, 0, "dropped 1 of 40 dead letters");
     let dropped = scene.garenne(&["dead", "drop", "--reason", "poison", "--yes"]).await?;
-    ends_with(&dropped, 0, "dropped 19 of 39 dead letters looked at");
+    ends_with(&dropped, 0, "dropped 19 of 39 dead letters");
     let replayed = scene.garenne(&["dead", "replay", "--all"]).await?;
-    ends_with(&replayed, 0, "replayed 20 of 20 dead letters looked at");
+    ends_with(&replayed, 0, "replayed 20 of 20 dead letters");
     let ids = ids(&scene, 20).await?;
     assert!(ids.iter().all(|id| id.starts_with("stopped-")), "{ids:?}");
     Ok(())
@@ -222,7 +222,7 @@ async fn an_interrupted_replay_finishes_what_it_began() -> Result<()> {
     replay.signal(Signal::INT)?;
     let ended = replay.ended().await?;
     assert_eq!(ended.code, Some(1), "{ended:?}");
-    assert_eq!(ended.stderr, ["interrupted: what was not replayed is still in garenne.dead"]);
+    assert_eq!(ended.stderr, ["interrupted: dead letters that were not replayed remain in garenne.dead"]);
     let replayed = scene.client().ready(FAST).await?;
     assert!((30..300).contains(&replayed), "{replayed}");
     assert!(ended.stdout[0].starts_with(&format!("replayed {replayed} of ")), "{ended:?}");
@@ -269,7 +269,7 @@ async fn a_slow_replay_moves_each_letter_once_over_several_walks() -> Result<()>
     let mover = Mover {
         operator: &operator,
         filter,
-        order: Order::Replay,
+        action: MoveAction::Replay,
         limit: None,
         rate: Some(20),
         hold: Duration::from_millis(400),
@@ -283,7 +283,7 @@ async fn a_slow_replay_moves_each_letter_once_over_several_walks() -> Result<()>
     meddled?;
     let moved = moved.map_err(|failure| anyhow!("{failure}"))?;
     assert_eq!((moved.moved, moved.missed, moved.arrived), (60, 0, 5), "{moved:?}");
-    let kept = &moved.failures["it names neither its kind nor its lane"];
+    let kept = &moved.failures["it has neither a kind nor a lane"];
     assert_eq!((kept.count, kept.letters.as_slice()), (1, &["kindless".to_owned()][..]));
     assert_eq!(scene.client().ready(DEAD).await?, 16);
     let ids = ids(&scene, 60).await?;
@@ -298,7 +298,7 @@ async fn a_letter_of_an_unbound_kind_goes_to_the_tasks_exchange() -> Result<()> 
     let scene = scene().await?;
     publish(&scene, "", DEAD, &letter(Some("odd"), "nobody.binds", "stopped"), 1).await?;
     let replayed = scene.garenne(&["dead", "replay", "--id", "odd"]).await?;
-    ends_with(&replayed, 0, "replayed 1 of 1 dead letters looked at");
+    ends_with(&replayed, 0, "replayed 1 of 1 dead letters");
     assert!(replayed.stderr[0].starts_with("1 published to garenne.tasks, for no lane"), "{replayed:?}");
     let taken = scene.take_all("garenne.unroutable", 1).await?;
     assert_eq!((taken[0].id(), taken[0].routing_key.as_str()), ("odd", "nobody.binds"));

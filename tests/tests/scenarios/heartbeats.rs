@@ -140,10 +140,13 @@ async fn heartbeats_of_a_gateway_are_waited_for_where_that_is_asked() -> Result<
     let worker = scene.worker("worker")?.start().await?;
     let gateway = GatewayPlan::new(&scene)?.start().await?;
     let listened = scene.garenne(&["status", "--wait", "3s"]).await?.stdout.join("\n");
-    assert!(listened.contains("gateway  ") && !listened.contains("no gateway was heard"), "{listened}");
+    assert!(
+        listened.contains("gateway  ") && !listened.contains("no gateway sent a heartbeat"),
+        "{listened}"
+    );
     gateway.stop().await?;
     let asked = scene.garenne(&["status"]).await?.stdout.join("\n");
-    assert!(asked.contains("worker  ") && asked.contains("--wait 3s listens for them"), "{asked}");
+    assert!(asked.contains("worker  ") && asked.contains("use --wait 3s to include them"), "{asked}");
     worker.stop().await?;
     Ok(())
 }

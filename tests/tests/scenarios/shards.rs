@@ -165,7 +165,7 @@ async fn dead_letters_of_a_sharded_lane_go_back_to_all_shards() -> Result<()> {
     let replayed = garenne(&scene, "console", 4, &["dead", "replay", "--all"]).await?;
     assert_eq!(replayed.code, Some(0), "{:?}", replayed.stderr);
     // One of them is seen again by the second walk, which makes sure that the first's acks arrived.
-    assert_eq!(replayed.stdout, ["replayed 40 of 40 dead letters looked at"]);
+    assert_eq!(replayed.stdout, ["replayed 40 of 40 dead letters"]);
     let (mut ids, mut used) = (BTreeSet::new(), 0);
     for queue in queues(4) {
         let before = ids.len();

@@ -180,7 +180,7 @@ async fn stop_gives_way_to_a_later_replay_and_wins_again_after_it() -> Result<()
     scene.until_ready_in("garenne.dead", 3).await?;
 
     let replayed = scene.garenne(&["dead", "replay", "--reason", "stopped"]).await?;
-    assert_eq!(replayed.stdout, ["replayed 3 of 3 dead letters looked at"], "{:?}", replayed.stderr);
+    assert_eq!(replayed.stdout, ["replayed 3 of 3 dead letters"], "{:?}", replayed.stderr);
     worker.until_done_with("single-0").await?;
     worker.until_done_with("grouped").await?;
     worker.until_holds("fast", 1, 0).await?;

@@ -1,12 +1,12 @@
-// The page: what the server says, every two seconds, put into elements that stay where they are, so that
-// neither focus nor selection gets lost. Text goes in as text only.
+// Renders the state that the server sends every two seconds. Elements are updated in place, so that focus and
+// selection are kept. All text is set as text, never as HTML.
 import { Areas, short, span, spark } from "/charts.js";
 
 const $ = (id) => document.getElementById(id);
 let csrf = null, possible = false, points = [], now = null, minutes = 15, filter = "";
 
-// Others chose ids, kinds and errors: a hidden or bidirectional character in one could make it look like
-// another. What the server is told is always the exact text.
+// Publishers choose ids, kinds and errors. Hidden and bidirectional characters are shown as escapes, so that two texts
+// cannot look the same. Requests to the server contain the exact text.
 const hidden = /[\p{Cc}\p{Zl}\p{Zp}\p{Bidi_Control}\p{Default_Ignorable_Code_Point}\ufff9-\ufffb]/gu;
 const visible = (text) => String(text).replace(hidden, (it) => /\p{Variation_Selector}/u.test(it) ? it : `\\u{${it.codePointAt(0).toString(16)}}`);
 
@@ -33,8 +33,8 @@ function button(text, css, act) {
   return node;
 }
 
-// Keeps one element per item: removes what is gone, makes what is new, updates what is there. What stays is
-// not moved unless the order changed: an element that moves loses the focus.
+// Keeps one element per item: creates, updates and removes elements. An element moves only if the order changed, because
+// a moved element loses the focus.
 function keyed(box, items, key, make, update) {
   box.made ??= new Map();
   const wanted = new Map(items.map((item) => [key(item), item]));
@@ -70,7 +70,7 @@ function tip(text, event) {
   node.style.top = event.clientY + 14 + "px";
 }
 
-// --- asking the server ---------------------------------------------------------------------------------
+// --- requests ------------------------------------------------------------------------------------------
 
 async function ask(path, options = {}) {
   const answer = await fetch(path, { credentials: "same-origin", ...options });
@@ -103,7 +103,7 @@ function confirmed(title, text) {
   return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true }));
 }
 
-// Enter takes a form's first submit button, which must not be the one that gives up.
+// Enter activates the first submit button of a form, which must not be Cancel.
 for (const cancel of document.querySelectorAll("dialog .cancel")) {
   cancel.addEventListener("click", () => cancel.closest("dialog").close("cancel"));
 }
@@ -113,7 +113,7 @@ async function session() {
   ({ csrf, possible } = said);
   const account = $("account");
   account.disabled = !possible;
-  account.title = possible ? "" : "The server has no admin token: actions are off";
+  account.title = possible ? "" : "Actions are disabled: the server has no admin token";
   set(account, csrf ? "Log out" : possible ? "Log in" : "Read only");
   $("group-form").hidden = !csrf;
   document.querySelectorAll(".auth").forEach((node) => { node.hidden = !csrf; });
@@ -121,7 +121,7 @@ async function session() {
 }
 
 async function login() {
-  if (!possible) { toast("Actions are off: the server was started without --admin-token-file", true); return false; }
+  if (!possible) { toast("Actions are disabled: start the server with --admin-token-file", true); return false; }
   const dialog = $("login");
   set($("login-error"), "");
   $("token").value = "";
@@ -148,7 +148,7 @@ $("account").addEventListener("click", async () => {
   else if (await login()) toast("Logged in");
 });
 
-// --- what is now ---------------------------------------------------------------------------------------
+// --- state ---------------------------------------------------------------------------------------------
 
 const many = (n, word) => `${short(n)} ${word}${n === 1 ? "" : "s"}`;
 
@@ -160,12 +160,12 @@ function tiles() {
   const silent = count("silent"), quiet = count("quiet") + count("stopping"), open = count("open");
   const all = [
     { name: "workers", value: short(open + quiet), css: silent ? "bad" : open ? "" : "warn", note: silent ? `${silent} silent` : quiet ? `${quiet} quiet or stopping` : `${short(running)} of ${short(slots)} slots busy`, bad: silent },
-    { name: "tasks in the lanes", value: point ? short(sum((lane) => lane.backlog)) : "–", note: point ? `${short(sum((lane) => lane.retrying))} wait for a retry` : "" },
-    { name: "tasks arrive per second", value: point ? short(sum((lane) => lane.arrival_rate)) : "–", note: "over the last minute" },
-    { name: "tasks leave per second", value: point ? short(sum((lane) => lane.removal_rate)) : "–", note: "over the last minute" },
-    { name: "dead letters", value: point ? short(point.dead) : "–", css: point?.dead ? "bad" : "", note: point?.quarantine ? `${short(point.quarantine)} under suspicion` : "" },
-    { name: "taken by no lane", value: point ? short(point.unroutable) : "–", css: point?.unroutable ? "warn" : "", note: point?.unroutable ? "a binding is missing" : "" },
-    { name: "sensors' connections", value: short(now.gateways.reduce((n, gateway) => n + Object.values(gateway.connections).reduce((a, b) => a + b, 0), 0)), note: many(now.gateways.filter((it) => it.state === "open").length, "gateway") },
+    { name: "backlog", value: point ? short(sum((lane) => lane.backlog)) : "–", note: point ? `${short(sum((lane) => lane.retrying))} waiting for a retry` : "" },
+    { name: "arrivals per second", value: point ? short(sum((lane) => lane.arrival_rate)) : "–", note: "last minute" },
+    { name: "removals per second", value: point ? short(sum((lane) => lane.removal_rate)) : "–", note: "last minute" },
+    { name: "dead letters", value: point ? short(point.dead) : "–", css: point?.dead ? "bad" : "", note: point?.quarantine ? `${short(point.quarantine)} in quarantine` : "" },
+    { name: "unroutable messages", value: point ? short(point.unroutable) : "–", css: point?.unroutable ? "warn" : "", note: point?.unroutable ? "no binding matches" : "" },
+    { name: "sensor connections", value: short(now.gateways.reduce((n, gateway) => n + Object.values(gateway.connections).reduce((a, b) => a + b, 0), 0)), note: many(now.gateways.filter((it) => it.state === "open").length, "gateway") },
   ];
   keyed($("tiles"), all, (tile) => tile.name, () => {
     const node = h("div", "tile");
@@ -181,22 +181,22 @@ function tiles() {
 }
 
 function backlog(lane) {
-  if (lane.backlog === 0) return "nothing waits";
-  return lane.backlog_seconds === null ? (lane.slots ? "?" : "nobody works on it") : span(lane.backlog_seconds);
+  if (lane.backlog === 0) return "empty";
+  return lane.backlog_seconds === null ? (lane.slots ? "?" : "no workers") : span(lane.backlog_seconds);
 }
 
 function lanes() {
   const all = Object.entries(now.point?.lanes ?? {});
   keyed($("lane-cards"), all, ([name]) => name, ([name]) => {
     const node = h("article", "card"), head = h("header"), big = h("span", "big");
-    big.append(h("b"), document.createTextNode(" to work off"));
+    big.append(h("b"), document.createTextNode(" of backlog"));
     head.append(h("h3", "", name), big);
     node.chart = new Areas(`Messages in lane ${name} over time`, [
-      { name: "held by workers", css: "area-held", of: (point) => point.lanes[name]?.unacked ?? 0 },
+      { name: "unacked", css: "area-held", of: (point) => point.lanes[name]?.unacked ?? 0 },
       { name: "ready", css: "area-ready", of: (point) => point.lanes[name]?.ready ?? 0 },
     ], tip);
     const figures = h("dl", "figures");
-    node.figures = ["ready", "held", "retrying", "arrive/s", "leave/s", "a task takes", "busy slots"].map((title, n) => {
+    node.figures = ["ready", "unacked", "retrying", "arrivals/s", "removals/s", "service time", "busy slots"].map((title, n) => {
       const pair = h("div");
       pair.append(h("dt", ["ready", "held"][n] ?? "", title), h("dd"));
       figures.append(pair);
@@ -208,12 +208,12 @@ function lanes() {
     node.big = big;
     return node;
   }, (node, [name, lane]) => {
-    const nobody = lane.backlog > 0 && !lane.slots;
+    const unserved = lane.backlog > 0 && !lane.slots;
     set(node.big.firstChild, backlog(lane));
-    node.big.lastChild.data = lane.backlog && !nobody ? " to work off" : "";
-    node.big.className = nobody ? "big bad" : "big";
-    const there = now.workers.filter((worker) => worker.state === "open").map((worker) => worker.lanes[name]);
-    const busy = there.reduce((n, own) => n + (own?.busy ?? 0), 0);
+    node.big.lastChild.data = lane.backlog && !unserved ? " of backlog" : "";
+    node.big.className = unserved ? "big bad" : "big";
+    const open = now.workers.filter((worker) => worker.state === "open").map((worker) => worker.lanes[name]);
+    const busy = open.reduce((n, own) => n + (own?.busy ?? 0), 0);
     const texts = [short(lane.ready), short(lane.unacked), short(lane.retrying), short(lane.arrival_rate), short(lane.removal_rate), span(lane.service_seconds), `${short(busy)} / ${short(lane.slots)}`];
     texts.forEach((text, n) => set(node.figures[n], text));
     const share = lane.slots ? busy / lane.slots : 0;
@@ -269,10 +269,10 @@ function makeWorker(worker) {
   const acts = h("div", "acts auth");
   acts.hidden = !csrf;
   const tell = (word, text) => () => act(`/api/workers/${encodeURIComponent(worker.id)}/${word}`, {}, text);
-  node.pause = button("Quiet", "small", () => tell(node.isQuiet ? "resume" : "quiet", node.isQuiet ? `${worker.id} goes on` : `${worker.id} takes no more work`)());
+  node.pause = button("Quiet", "small", () => tell(node.isQuiet ? "resume" : "quiet", node.isQuiet ? `${worker.id} resumes` : `${worker.id} takes no more tasks`)());
   const drain = button("Drain", "small danger", async () => {
-    const text = "It finishes or hands back what it has and ends. Whoever started it may start it again.";
-    if (await confirmed(`Drain ${worker.id}?`, text)) await tell("drain", `${worker.id} stops`)();
+    const text = "The worker finishes or requeues its tasks and exits. Its supervisor may start it again.";
+    if (await confirmed(`Drain ${worker.id}?`, text)) await tell("drain", `${worker.id} is shutting down`)();
   });
   label(drain, `Drain ${worker.id}`);
   acts.append(node.pause, drain);
@@ -287,7 +287,7 @@ function updateWorker(node, worker) {
   node.isQuiet = worker.state === "quiet";
   set(node.pause, node.isQuiet ? "Resume" : "Quiet");
   label(node.pause, `${node.isQuiet ? "Resume" : "Quiet"} ${worker.id}`);
-  const heard = worker.heard_ms_ago === null ? "never answered here" : worker.state === "silent" ? `last heard ${span(worker.heard_ms_ago / 1000)} ago` : `up ${span(Math.max(0, now.at - worker.started_at) / 1000)}`;
+  const heard = worker.heard_ms_ago === null ? "no heartbeat yet" : worker.state === "silent" ? `last heartbeat ${span(worker.heard_ms_ago / 1000)} ago` : `up ${span(Math.max(0, now.at - worker.started_at) / 1000)}`;
   const host = worker.host && !worker.id.startsWith(worker.host) ? [worker.host] : [];
   const lost = worker.reconnects ? [`${worker.reconnects} reconnects`] : [];
   set(node.meta, [heard, ...host, worker.version && `v${worker.version}`, ...lost, worker.blocked && "publishing blocked", worker.paused?.length && `paused: ${worker.paused.join(", ")}`].filter(Boolean).join(" · "));
@@ -304,8 +304,8 @@ function updateWorker(node, worker) {
     const row = h("div", "task");
     row.time = h("span", "for");
     row.end = button("Stop", "small danger auth", async () => {
-      const text = `${task.kind} ${task.id} is stopped wherever it is, and becomes a dead letter with reason stopped.`;
-      if (await confirmed("Stop this task?", text)) await act("/api/tasks/stop", { id: task.id }, `${task.id} is told to stop`);
+      const text = `${task.kind} ${task.id} is interrupted and becomes a dead letter with reason stopped.`;
+      if (await confirmed("Stop this task?", text)) await act("/api/tasks/stop", { id: task.id }, `Stopping ${task.id}`);
     });
     label(row.end, `Stop task ${task.id}`);
     row.end.hidden = !csrf;
@@ -350,55 +350,55 @@ function gateways() {
 
 // --- dead letters --------------------------------------------------------------------------------------
 
-let lookedFor = -1, looking = false;
+let shownDead = -1, loading = false;
 
-async function look() {
-  if (looking) return;
-  looking = true;
+async function loadDead() {
+  if (loading) return;
+  loading = true;
   try {
-    const seen = await ask("/api/dead");
-    showDead(seen);
-    // The console shows a look of the last five seconds again, and letters come while it looks.
-    if (!seen.more && seen.looked !== (now?.point?.dead ?? 0)) setTimeout(look, 5500);
+    const result = await ask("/api/dead");
+    showDead(result);
+    // The server caches the list for five seconds, and dead letters arrive while it reads them.
+    if (!result.more && result.read !== (now?.point?.dead ?? 0)) setTimeout(loadDead, 5500);
   } catch (error) {
     set($("dead-note"), error.message);
   } finally {
-    looking = false;
+    loading = false;
   }
 }
 
 const replayed = (answer) => {
   const failures = Object.entries(answer.failures), failed = failures.reduce((sum, [, kept]) => sum + kept.count, 0);
-  const why = failures.length ? `, ${failed} not: ${failures[0][0]} (${failures[0][1].letters.slice(0, 3).join(", ")})` : "";
-  return `${answer.replayed} replayed` + why + (answer.missed ? `, ${answer.missed} taken by another program` : "");
+  const why = failures.length ? `, ${failed} failed: ${failures[0][0]} (${failures[0][1].letters.slice(0, 3).join(", ")})` : "";
+  return `${answer.replayed} replayed` + why + (answer.missed ? `, ${answer.missed} consumed by another program` : "");
 };
 
-function showDead(seen) {
-  $("no-dead").hidden = seen.letters.length > 0;
-  $("dead-table").hidden = seen.letters.length === 0;
-  set($("dead-note"), seen.more ? `the oldest ${short(seen.looked)} of more` : seen.looked ? `${short(seen.looked)} looked at` : "");
-  keyed($("dead-groups"), seen.groups, (group) => group.kind + " " + group.reason, (group) => {
+function showDead(result) {
+  $("no-dead").hidden = result.letters.length > 0;
+  $("dead-table").hidden = result.letters.length === 0;
+  set($("dead-note"), result.more ? `showing the oldest ${short(result.read)}` : result.read ? `${short(result.read)} in total` : "");
+  keyed($("dead-groups"), result.groups, (group) => group.kind + " " + group.reason, (group) => {
     const chip = h("span", "chip");
     const again = button("Replay all", "small auth", async () => {
-      const text = `Every ${group.kind} that died with ${group.reason} goes back to work as a new attempt.`;
-      if (await confirmed(`Replay ${group.kind}?`, text) && await act("/api/dead/replay", { kind: group.kind, reason: group.reason }, replayed)) await look();
+      const text = `Every dead letter of kind ${group.kind} with reason ${group.reason} is published again with its attempts reset.`;
+      if (await confirmed(`Replay ${group.kind}?`, text) && await act("/api/dead/replay", { kind: group.kind, reason: group.reason }, replayed)) await loadDead();
     });
-    label(again, `Replay all ${group.kind} that died with ${group.reason}`);
+    label(again, `Replay all ${group.kind} with reason ${group.reason}`);
     again.hidden = !csrf;
     chip.append(h("b"), h("span", "", `${group.kind}, ${group.reason}`), again);
     return chip;
   }, (chip, group) => set(chip.firstChild, short(group.count)));
-  // Letters can be equal in everything: each gets a row.
+  // Several dead letters can be equal in all properties. Each one gets a row.
   const rows = new Map();
-  for (const letter of seen.letters) {
+  for (const letter of result.letters) {
     const same = `${letter.id} ${letter.kind} ${letter.died_at} ${letter.attempt}`;
     rows.set(same, (rows.get(same) ?? 0) + 1);
     letter.row = `${same} ${rows.get(same)}`;
   }
-  keyed($("dead-table").tBodies[0], seen.letters, (letter) => letter.row, (letter) => {
+  keyed($("dead-table").tBodies[0], result.letters, (letter) => letter.row, (letter) => {
     const row = h("tr"), last = h("td");
     const again = button("Replay", "small auth", async () => {
-      if (await act("/api/dead/replay", { id: letter.id }, replayed)) await look();
+      if (await act("/api/dead/replay", { id: letter.id }, replayed)) await loadDead();
     });
     label(again, `Replay ${letter.id}`);
     again.hidden = !csrf;
@@ -406,19 +406,19 @@ function showDead(seen) {
     row.append(h("td", "id", letter.id ?? "–"), h("td", "", letter.kind), h("td"), h("td", "error", letter.error ?? ""), h("td", "n", String(letter.attempt)), h("td", "id", letter.worker ?? "–"), h("td", "n"), last);
     row.children[2].append(h("span", "pill silent", letter.reason));
     return row;
-  }, (row, letter) => set(row.children[6], letter.died_at ? span(Math.max(0, seen.at - letter.died_at) / 1000) + " ago" : "–"));
+  }, (row, letter) => set(row.children[6], letter.died_at ? span(Math.max(0, result.at - letter.died_at) / 1000) + " ago" : "–"));
 }
 
-$("look").addEventListener("click", look);
+$("refresh").addEventListener("click", loadDead);
 
-// --- all of it -----------------------------------------------------------------------------------------
+// --- page ----------------------------------------------------------------------------------------------
 
 function problems() {
   const all = [];
   if (now.fleet_problem) all.push(`No heartbeats from workers: ${now.fleet_problem}`);
   if (now.queue_problem) all.push(`Queues cannot be read: ${now.queue_problem}`);
-  if (now.queues?.missing.length) all.push(`Missing: ${now.queues.missing.join(", ")}. garenne topology apply creates them.`);
-  for (const [name, lane] of Object.entries(now.point?.lanes ?? {})) if (lane.ready > 0 && lane.consumers === 0) all.push(`Lane ${name}: ${short(lane.ready)} tasks wait and no worker consumes them.`);
+  if (now.queues?.missing.length) all.push(`Missing: ${now.queues.missing.join(", ")}. Run garenne topology apply to create them.`);
+  for (const [name, lane] of Object.entries(now.point?.lanes ?? {})) if (lane.ready > 0 && lane.consumers === 0) all.push(`Lane ${name}: ${short(lane.ready)} tasks are waiting and no worker consumes them.`);
   keyed($("problems"), all, (text) => text, (text) => h("div", "", text), () => {});
 }
 
@@ -453,11 +453,11 @@ async function connect() {
       while (points.length && points[0].at < now.at - 3600000) points.shift();
     }
     render();
-    if ((now.point?.dead ?? 0) !== lookedFor && now.point) { lookedFor = now.point.dead; look(); }
+    if ((now.point?.dead ?? 0) !== shownDead && now.point) { shownDead = now.point.dead; loadDead(); }
   });
-  feed.onerror = () => live("off", "not connected");
+  feed.onerror = () => live("off", "disconnected");
   feed.onopen = async () => {
-    // After a pause the points in between are the server's to tell.
+    // After a pause, fetch the points that were missed.
     if (lastHeard && Date.now() - lastHeard > 15000) points = await ask("/api/history").catch(() => points);
   };
 }
@@ -469,14 +469,14 @@ $("filter").addEventListener("input", (event) => { filter = event.target.value.t
 $("group-form").addEventListener("submit", async (event) => {
   event.preventDefault();
   const word = event.submitter?.name ?? "pause", group = $("group-name").value.trim();
-  if (word === "stop" && !(await confirmed(`Stop group ${group}?`, "Every task of it that was published before now ends as a dead letter with reason stopped."))) return;
+  if (word === "stop" && !(await confirmed(`Stop group ${group}?`, "Every task of the group that was published before now becomes a dead letter with reason stopped."))) return;
   await act(`/api/groups/${encodeURIComponent(group)}/${word}`, {}, `Group ${group}: ${word}`);
 });
 addEventListener("keydown", (event) => {
   if (event.target.matches("input, textarea") || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
-  const place = { l: "lanes", k: "kinds", w: "workers", d: "dead" }[event.key];
+  const section = { l: "lanes", k: "kinds", w: "workers", d: "dead" }[event.key];
   if (event.key === "/") { event.preventDefault(); $("filter").focus(); }
-  else if (place) { $(place).scrollIntoView(); $(place).querySelector("button:not([hidden]), input")?.focus({ preventScroll: true }); }
+  else if (section) { $(section).scrollIntoView(); $(section).querySelector("button:not([hidden]), input")?.focus({ preventScroll: true }); }
 });
 
 session().catch(() => {}).then(connect);

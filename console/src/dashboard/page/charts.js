@@ -1,4 +1,4 @@
-// Curves of the last minutes, drawn as SVG. Colours are the style sheet's.
+// Charts as SVG. The style sheet defines the colors.
 const NS = "http://www.w3.org/2000/svg";
 
 export function svg(name, attributes = {}, ...children) {
@@ -28,14 +28,14 @@ export function span(s) {
 
 const clock = (at) => new Date(at).toLocaleTimeString("en-GB");
 
-// A round number at or above the largest value.
+// The next round number at or above the largest value.
 function ceiling(most) {
   if (most <= 0) return 1;
   const power = 10 ** Math.floor(Math.log10(most));
   return [1, 2, 2.5, 5, 10].map((n) => n * power).find((n) => n >= most);
 }
 
-// Points further apart than this are not joined: nobody looked in between.
+// Milliseconds between two points beyond which the line is interrupted.
 const GAP = 20000;
 
 function runs(points) {
@@ -108,7 +108,7 @@ export class Areas {
   }
 }
 
-// Small curves without axes. `lines` are {css, of}; an unknown value is a gap.
+// Sparklines. `lines` are {css, of}; an unknown value is a gap.
 export function spark(label, points, lines) {
   const w = 150, h = 30;
   const node = svg("svg", { class: "spark", viewBox: `0 0 ${w} ${h}`, role: "img", "aria-label": label });
@@ -116,7 +116,7 @@ export function spark(label, points, lines) {
   const [from, to] = [points[0].at, points.at(-1).at];
   const most = Math.max(1e-9, ...points.flatMap((point) => lines.map((line) => line.of(point) ?? 0)));
   for (const line of lines) {
-    // Nothing bad in all that time needs no line to say so.
+    // An error line without errors is left out.
     if (line.css === "bad" && points.every((point) => !line.of(point))) continue;
     const known = points.filter((point) => line.of(point) !== null && line.of(point) !== undefined);
     for (const run of runs(known)) {

@@ -1,5 +1,5 @@
-//! Queues and exchanges by passive declare, which changes nothing. From RabbitMQ 4.3.1 it needs some right on the object,
-//! before that none.
+//! Inspects queues and exchanges by passive declare, which changes nothing. Since RabbitMQ 4.3.1 it needs any permission
+//! on the object, before that none.
 
 use garenne_common::exit::{Exit, HasExit};
 use lapin::{
@@ -9,40 +9,40 @@ use lapin::{
 };
 use thiserror::Error;
 
-/// What a passive declare answers. Unacknowledged messages are not among it.
+/// The answer of a passive declare. It does not include unacknowledged messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Depth {
     /// Messages ready for delivery.
     pub ready: u64,
-    /// Consumers attached.
+    /// Number of consumers.
     pub consumers: u64,
 }
 
-/// A look that failed.
+/// A failed inspection.
 #[derive(Debug, Error)]
-pub enum LookError {
-    /// It is not there.
-    #[error("{0:?} is missing: run `garenne topology apply` (or is it another --prefix?)")]
+pub enum InspectError {
+    /// The object does not exist.
+    #[error("{0:?} is missing: run `garenne topology apply`, or check --prefix")]
     Missing(String),
-    /// The user may not look.
-    #[error("the broker denied a look at {name:?}: {detail}")]
+    /// The user has no permission.
+    #[error("the broker denied access to {name:?}: {detail}")]
     Denied {
-        /// Its name.
+        /// The object's name.
         name: String,
-        /// The broker's words.
+        /// The broker's message.
         detail: String,
     },
-    /// The connection failed on the way.
-    #[error("lost the broker while looking at {name:?}: {source}")]
+    /// The connection failed.
+    #[error("lost the connection to the broker while inspecting {name:?}: {source}")]
     Broker {
-        /// Its name.
+        /// The object's name.
         name: String,
-        /// What the client said.
+        /// The client's error.
         source: lapin::Error,
     },
 }
 
-impl HasExit for LookError {
+impl HasExit for InspectError {
     fn exit(&self) -> Exit {
         match self {
             Self::Missing(_) => Exit::Failed,
@@ -52,8 +52,8 @@ impl HasExit for LookError {
     }
 }
 
-impl LookError {
-    /// Tells what the broker's reply code means for `queue`.
+impl InspectError {
+    /// The error for the broker's reply code.
     pub fn of(name: &str, source: lapin::Error) -> Self {
         let name = name.to_owned();
         match source.kind() {
@@ -67,52 +67,53 @@ impl LookError {
     }
 }
 
-/// Looks at queues; a missing one closes its channel, so the next look opens another.
-pub struct Looker<'c> {
+/// Inspects queues and exchanges. The broker closes the channel if an object is missing, so the next inspection opens a
+/// new one.
+pub struct QueueInspector<'c> {
     connection: &'c Connection,
     channel: Option<Channel>,
 }
 
-impl<'c> Looker<'c> {
-    /// Looks over this connection.
+impl<'c> QueueInspector<'c> {
+    /// An inspector on this connection.
     pub fn new(connection: &'c Connection) -> Self {
         Self { connection, channel: None }
     }
 
-    async fn channel(&mut self, name: &str) -> Result<Channel, LookError> {
+    async fn channel(&mut self, name: &str) -> Result<Channel, InspectError> {
         match self.channel.take() {
             Some(channel) => Ok(channel),
-            None => self.connection.create_channel().await.map_err(|e| LookError::of(name, e)),
+            None => self.connection.create_channel().await.map_err(|e| InspectError::of(name, e)),
         }
     }
 
-    /// Whether an exchange is there; an error says why not.
+    /// Checks that an exchange exists.
     ///
     /// # Errors
-    /// [`LookError`].
-    pub async fn exchange(&mut self, name: &str) -> Result<(), LookError> {
+    /// [`InspectError`].
+    pub async fn exchange(&mut self, name: &str) -> Result<(), InspectError> {
         let channel = self.channel(name).await?;
         let options = ExchangeDeclareOptions { passive: true, durable: true, ..Default::default() };
         // A passive declare does not compare the type.
         channel
             .exchange_declare(name.into(), ExchangeKind::Topic, options, FieldTable::default())
             .await
-            .map_err(|e| LookError::of(name, e))?;
+            .map_err(|e| InspectError::of(name, e))?;
         self.channel = Some(channel);
         Ok(())
     }
 
-    /// How deep a queue is.
+    /// The number of messages and consumers of a queue.
     ///
     /// # Errors
-    /// [`LookError`].
-    pub async fn depth(&mut self, queue: &str) -> Result<Depth, LookError> {
+    /// [`InspectError`].
+    pub async fn depth(&mut self, queue: &str) -> Result<Depth, InspectError> {
         let channel = self.channel(queue).await?;
         let options = QueueDeclareOptions { passive: true, durable: true, ..Default::default() };
         let found = channel
             .queue_declare(queue.into(), options, FieldTable::default())
             .await
-            .map_err(|e| LookError::of(queue, e))?;
+            .map_err(|e| InspectError::of(queue, e))?;
         self.channel = Some(channel);
         Ok(Depth { ready: found.message_count().into(), consumers: found.consumer_count().into() })
     }

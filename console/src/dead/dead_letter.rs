@@ -1,4 +1,4 @@
-//! A dead letter, as far as an operator asks about it.
+//! The properties of a dead letter.
 
 use garenne_amqp::take_unreadable;
 use garenne_protocol::task::header::{self, integer, text};
@@ -8,40 +8,40 @@ use lapin::{
     types::{AMQPValue, FieldTable},
 };
 
-/// The reason of letters that state none.
+/// The reason of dead letters without one.
 pub(super) const UNKNOWN: &str = "unknown";
 
-/// One dead letter, without its headers and payload: a queue may hold many large ones.
+/// One dead letter, without its headers and payload to save memory.
 #[derive(Clone, Debug)]
-pub struct Letter {
-    /// The task's id, where it had one.
+pub struct DeadLetter {
+    /// The task's id, if it has one.
     pub id: Option<String>,
-    /// The kind: `type`, else the routing key it was first published with.
+    /// The kind: the property `type`, else the first routing key.
     pub kind: String,
-    /// Why: `garenne-reason`, else what the broker says.
+    /// The reason: the header `garenne-reason`, else the broker's reason.
     pub reason: String,
     /// Whether the broker itself dead-lettered it.
     pub by_broker: bool,
-    /// The error, one line.
+    /// The error in one line.
     pub error: Option<String>,
-    /// The worker that gave it up.
+    /// The worker that dead-lettered it.
     pub worker: Option<String>,
-    /// The lane it came from.
+    /// The task's lane.
     pub lane: Option<String>,
-    /// The queue it came from, where the broker dead-lettered it.
+    /// The queue that the broker dead-lettered it from.
     pub queue: Option<String>,
-    /// Attempts spent.
+    /// Number of attempts.
     pub attempt: i64,
-    /// When a worker first saw it fail, milliseconds since 1970.
+    /// Time of its first failure, milliseconds since 1970.
     pub first_seen: Option<i64>,
-    /// When it died, milliseconds since 1970.
+    /// Time of its dead-lettering, milliseconds since 1970.
     pub died_at: Option<i64>,
-    /// Bytes of payload.
+    /// Size of the payload.
     pub bytes: usize,
 }
 
-impl Letter {
-    /// Reads one; whatever is missing or odd is left out, for a dead letter may be anything.
+impl DeadLetter {
+    /// Reads a dead letter. Missing and malformed fields are left out, because any message can be dead-lettered.
     pub fn read(delivery: &Delivery) -> Self {
         let mut properties = delivery.properties.clone();
         let unreadable = take_unreadable(&mut properties);
@@ -76,7 +76,7 @@ impl Letter {
             attempt: number(header::ATTEMPT).unwrap_or(0),
             first_seen: number(header::FIRST_SEEN),
             died_at: number(header::DIED_AT).or_else(|| {
-                // The broker's clock has whole seconds; other clients can write any number.
+                // The broker writes seconds. Other clients can write any number.
                 let seconds = death.and_then(|death| death.inner().get("time")).and_then(integer)?;
                 seconds.checked_mul(1000)
             }),
@@ -102,19 +102,19 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A letter with these headers.
-    pub(in crate::dead) fn letter(kind: &str, headers: &[(&str, AMQPValue)]) -> Letter {
+    /// A dead letter with these headers.
+    pub(in crate::dead) fn letter(kind: &str, headers: &[(&str, AMQPValue)]) -> DeadLetter {
         let mut table = FieldTable::default();
         for (name, value) in headers {
             table.insert((*name).into(), value.clone());
         }
         let properties =
             BasicProperties::default().with_message_id("7".into()).with_type(kind.into()).with_headers(table);
-        Letter::of("garenne.dead", &properties, 2)
+        DeadLetter::of("garenne.dead", &properties, 2)
     }
 
     #[test]
-    fn a_workers_marks_are_read() {
+    fn headers_of_a_worker_are_read() {
         let read = letter(
             "alert.notify",
             &[
@@ -130,7 +130,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_brokers_own_dead_letters_show_what_it_says() {
+    fn a_message_dead_lettered_by_the_broker_has_its_reason_kind_and_time() {
         let mut death = FieldTable::default();
         death.insert("reason".into(), long("expired"));
         death.insert("queue".into(), long("garenne.tasks.fast"));
@@ -139,7 +139,7 @@ pub(super) mod tests {
         let mut table = FieldTable::default();
         table.insert("x-death".into(), AMQPValue::FieldArray(vec![AMQPValue::FieldTable(death)].into()));
         table.insert("x-first-death-reason".into(), long("expired"));
-        let read = Letter::of("x", &BasicProperties::default().with_headers(table), 0);
+        let read = DeadLetter::of("x", &BasicProperties::default().with_headers(table), 0);
         assert_eq!((read.reason.as_str(), read.by_broker), ("expired", true));
         assert_eq!((read.kind.as_str(), read.id), ("reading.process", None));
         assert_eq!(read.queue.as_deref(), Some("garenne.tasks.fast"));
@@ -147,13 +147,13 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_letter_that_says_nothing_is_still_one() {
-        let read = Letter::of("some.key", &BasicProperties::default(), 0);
+    fn a_dead_letter_without_properties_is_read() {
+        let read = DeadLetter::of("some.key", &BasicProperties::default(), 0);
         assert_eq!((read.kind.as_str(), read.reason.as_str(), read.died_at), ("some.key", "unknown", None));
     }
 
     #[test]
-    fn a_forged_time_of_death_is_left_out() {
+    fn a_forged_time_is_left_out() {
         let mut death = FieldTable::default();
         death.insert("time".into(), AMQPValue::LongLongInt(i64::MAX));
         let deaths = AMQPValue::FieldArray(vec![AMQPValue::FieldTable(death)].into());

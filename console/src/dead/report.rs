@@ -1,68 +1,68 @@
-//! What a replay or a drop did, and what it did not do.
+//! The result of a replay or a drop.
 
 use std::collections::{BTreeMap, HashMap};
 
 use garenne_common::text::printable;
 use serde::Serialize;
 
-use super::letter::Letter;
+use super::dead_letter::DeadLetter;
 
-/// Letters named per reason; the rest is counted.
-const MOST_NAMED: usize = 20;
-/// Reasons kept; the rest is counted together. Foreign kinds are part of some.
-const MOST_REASONS: usize = 50;
+/// Dead letters named per reason; the others are counted.
+const MAX_NAMED: usize = 20;
+/// Limit on different reasons; the others are counted together. Reasons can contain kinds, which publishers choose.
+const MAX_REASONS: usize = 50;
 
-/// What was done.
+/// The result of a replay or a drop.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Moved {
-    /// Letters moved.
+pub struct MoveReport {
+    /// Dead letters moved.
     pub moved: u64,
-    /// Letters looked at.
-    pub looked: u64,
-    /// Of the moved ones, those that went to the tasks exchange because their lane is not known here.
+    /// Dead letters read.
+    pub read: u64,
+    /// Moved ones that were published to the tasks exchange because their lane is unknown.
     pub without_lane: u64,
-    /// Letters that matched and are still there, by the reason.
-    pub failures: BTreeMap<String, Kept>,
-    /// Letters that were there at the start and were gone when it was their turn.
+    /// Matching dead letters that remain, by reason.
+    pub failures: BTreeMap<String, FailedLetters>,
+    /// Dead letters of the start that another program removed.
     pub missed: u64,
-    /// Letters in the queue that were not there at the start.
+    /// Dead letters that arrived after the start.
     pub arrived: u64,
-    /// Whether it was told to stop before all was done.
+    /// Whether it was interrupted.
     pub interrupted: bool,
 }
 
-/// Letters that stayed.
+/// Dead letters that remain for the same reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Kept {
-    /// How many.
+pub struct FailedLetters {
+    /// Their number.
     pub count: u64,
-    /// The first of them: ids, and kinds of those without an id.
+    /// The first ones: ids, or kinds of those without an id.
     pub letters: Vec<String>,
 }
 
-impl Moved {
-    /// Whether every letter that matched at the start was moved, up to the limit that was asked for.
+impl MoveReport {
+    /// Whether every dead letter that matched at the start was moved, up to the requested limit.
     pub fn is_complete(&self) -> bool {
         self.failures.is_empty() && self.missed == 0 && !self.interrupted
     }
 
-    /// A letter stays.
+    /// Records a dead letter that remains.
     pub(super) fn failed(&mut self, why: String, name: String) {
-        let room = self.failures.len() < MOST_REASONS || self.failures.contains_key(&why);
+        let room = self.failures.len() < MAX_REASONS || self.failures.contains_key(&why);
         let why = if room { why } else { "other reasons".to_owned() };
         let kept = self.failures.entry(why).or_default();
         kept.count += 1;
-        if kept.letters.len() < MOST_NAMED {
+        if kept.letters.len() < MAX_NAMED {
             kept.letters.push(name);
         }
     }
 
-    /// A line for everything that an operator must know beside the number of moved letters.
+    /// Lines for the operator about everything that was not moved.
     pub(super) fn remarks(&self, done: &str, dead: &str, tasks: &str) -> Vec<String> {
         let mut lines: Vec<_> = self
             .failures
             .iter()
-            .map(|(why, Kept { count, letters })| {
+            .map(|(why, FailedLetters { count, letters })| {
                 let names: Vec<_> = letters.iter().map(|name| printable(name)).collect();
                 let more = count - letters.len() as u64;
                 let more = if more > 0 { format!(" and {more} more") } else { String::new() };
@@ -71,22 +71,22 @@ impl Moved {
             .collect();
         if self.missed > 0 {
             lines.push(format!(
-                "{} not {done}: another program took them from {dead} meanwhile; look again",
+                "{} not {done}: another program consumed them from {dead}; run the command again",
                 self.missed
             ));
         }
         if self.interrupted {
-            lines.push(format!("interrupted: what was not {done} is still in {dead}"));
+            lines.push(format!("interrupted: dead letters that were not {done} remain in {dead}"));
         }
         if self.without_lane > 0 {
             lines.push(format!(
-                "{} published to {tasks}, for no lane of these settings takes their kind: what no lane takes is unroutable",
+                "{} published to {tasks}, because no lane in the settings has a binding for their kind; without one they are unroutable",
                 self.without_lane
             ));
         }
         if self.arrived > 0 {
             lines.push(format!(
-                "{} more are in {dead} now: they came meanwhile, or another program was looking at them",
+                "{} more are in {dead}: they arrived during the run, or another program was holding them",
                 self.arrived
             ));
         }
@@ -94,12 +94,12 @@ impl Moved {
     }
 }
 
-/// How an operator finds a letter.
-pub(super) fn name(letter: &Letter) -> String {
+/// The text that identifies a dead letter for the operator.
+pub(super) fn name(letter: &DeadLetter) -> String {
     letter.id.clone().unwrap_or_else(|| format!("(no id) {}", letter.kind))
 }
 
-/// Letters by identity. Equal ones are counted, for letters can be equal in all properties.
+/// Dead letters by identity. Several can be equal in all properties, so they are counted.
 #[derive(Debug, Default)]
 pub(super) struct Multiset(HashMap<u64, u64>);
 
@@ -108,7 +108,7 @@ impl Multiset {
         *self.0.entry(identity).or_default() += 1;
     }
 
-    /// Takes one out; whether there was one.
+    /// Removes one; returns whether there was one.
     pub(super) fn take(&mut self, identity: u64) -> bool {
         let Some(count) = self.0.get_mut(&identity) else { return false };
         *count -= 1;
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_letters_are_counted() {
+    fn equal_dead_letters_are_counted() {
         let mut letters = Multiset::default();
         [7, 7, 8].into_iter().for_each(|identity| letters.add(identity));
         assert_eq!(letters.len(), 3);
@@ -141,19 +141,19 @@ mod tests {
     }
 
     #[test]
-    fn what_stayed_is_named_and_bounded() {
-        let mut moved = Moved { moved: 3, looked: 100, ..Moved::default() };
+    fn remaining_dead_letters_are_named_up_to_a_limit() {
+        let mut moved = MoveReport { moved: 3, read: 100, ..MoveReport::default() };
         assert!(moved.is_complete());
         assert!(moved.remarks("replayed", "g.dead", "g.tasks").is_empty());
         for n in 0..25 {
             moved.failed("no queue".into(), format!("id-{n}"));
         }
-        for n in 0..2 * MOST_REASONS {
+        for n in 0..2 * MAX_REASONS {
             moved.failed(format!("reason {n}"), "\x1b[2J".into());
         }
         assert!(!moved.is_complete());
-        assert_eq!(moved.failures.len(), MOST_REASONS + 1);
-        assert_eq!(moved.failures.values().map(|kept| kept.count).sum::<u64>(), 25 + 2 * MOST_REASONS as u64);
+        assert_eq!(moved.failures.len(), MAX_REASONS + 1);
+        assert_eq!(moved.failures.values().map(|kept| kept.count).sum::<u64>(), 25 + 2 * MAX_REASONS as u64);
         let lines = moved.remarks("replayed", "g.dead", "g.tasks");
         assert!(lines[0].starts_with("25 not replayed: no queue: id-0, id-1, "), "{}", lines[0]);
         assert!(lines[0].ends_with(", id-19 and 5 more"), "{}", lines[0]);
