@@ -1,10 +1,10 @@
-//! Heartbeats of workers that do not exist, to see what a console costs with many of them:
+//! Sends heartbeats of synthetic workers, to measure the cost of a console with a large fleet:
 //!
 //! ```sh
 //! cargo run --example heartbeats -- amqp://guest:guest@127.0.0.1:5672/%2f 200 60   # workers, seconds
 //! ```
 //!
-//! Each beats every two seconds, with two lanes, eight kinds and ten named tasks, and answers when asked.
+//! Each worker sends one every two seconds, with two lanes, eight kinds and ten tasks, and one when it is asked.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +24,7 @@ use lapin::{
 };
 use tokio::time::{Instant, interval};
 
-/// Between two beats of one worker.
+/// Time between two heartbeats of one worker.
 const EVERY: Duration = Duration::from_secs(2);
 
 fn beat(worker: usize, round: u64, started_at: i64) -> Heartbeat {
@@ -68,7 +68,7 @@ fn beat(worker: usize, round: u64, started_at: i64) -> Heartbeat {
     Heartbeat {
         program: Program::Worker,
         id: format!("synthetic-{worker:03}"),
-        incarnation: format!("life-of-{worker}"),
+        incarnation: format!("incarnation-{worker}"),
         host: format!("host-{:02}", worker / 10),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         started_at,
@@ -92,7 +92,7 @@ fn beat(worker: usize, round: u64, started_at: i64) -> Heartbeat {
 async fn main() -> Result<()> {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     let [url, workers, seconds] = arguments.as_slice() else {
-        anyhow::bail!("expected a broker's URL, a number of workers, and for how many seconds");
+        anyhow::bail!("expected the URL of a broker, a number of workers, and a duration in seconds");
     };
     let workers: usize = workers.parse().context("workers")?;
     let until = Instant::now() + Duration::from_secs(seconds.parse().context("seconds")?);
@@ -130,6 +130,6 @@ async fn main() -> Result<()> {
                 .await?;
         }
     }
-    println!("{} beats of {size} bytes", rounds.values().sum::<u64>());
+    println!("{} heartbeats of {size} bytes", rounds.values().sum::<u64>());
     Ok(connection.close(200, "done".into()).await?)
 }
