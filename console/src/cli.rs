@@ -54,7 +54,7 @@ pub enum Command {
         #[command(subcommand)]
         verb: DeadVerb,
     },
-    /// Stop single tasks
+    /// Stop tasks
     Task {
         /// The subcommand.
         #[command(subcommand)]

@@ -15,8 +15,10 @@ pub enum DeadVerb {
     /// Show dead letters with headers, error and payload
     #[command(after_help = "Example:\n  garenne dead show 0198c5c2-…")]
     Show(ShowArgs),
-    /// Publish dead letters as tasks again, with attempts reset and earlier stop directives overridden. Each copy is
-    /// confirmed before its dead letter is removed. Exits with 1 if a matching dead letter remains
+    /// Publish dead letters as tasks again; exits with 1 if a matching dead letter remains
+    ///
+    /// Attempts are reset and earlier stop directives are overridden. Each copy is confirmed before its dead letter is
+    /// removed.
     #[command(after_help = "Examples:\n  garenne dead replay --id 0198c5c2-…\n  \
                             garenne dead replay --kind alert.notify --error timeout --older-than 1h --rate 50 --dry-run\n  \
                             garenne dead replay --all     # includes stopped tasks")]

@@ -57,7 +57,7 @@ impl MoveReport {
         }
     }
 
-    /// Lines for the operator about everything that was not moved.
+    /// Remarks for the operator, besides the number of moved dead letters.
     pub(super) fn remarks(&self, done: &str, dead: &str, tasks: &str) -> Vec<String> {
         let mut lines: Vec<_> = self
             .failures
