@@ -13,7 +13,7 @@ use std::{
     time::SystemTime,
 };
 
-use garenne_amqp::Backoff;
+use garenne_common::backoff::Backoff;
 use garenne_common::exit::Failure;
 use garenne_protocol::task::epoch_ms;
 use tokio::{
