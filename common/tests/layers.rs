@@ -56,6 +56,7 @@ fn only_the_traces_module_names_opentelemetry() {
         "producer/gateway/src",
         "worker/src",
         "console/src",
+        "console/chaos/src",
     ] {
         sources(&root.join(part), &mut found);
     }

@@ -1,6 +1,9 @@
 //! The command line.
 
+use std::ffi::OsString;
+
 use clap::{Parser, Subcommand};
+use garenne_chaos::die_with_parent;
 use garenne_common::{
     config::{CommonArgs, flag},
     shutdown::Mode,
@@ -12,7 +15,6 @@ use crate::{
     demo::DemoArgs,
     directives::{GroupVerb, TaskVerb, WorkerArgs},
     drill::DrillArgs,
-    leash::LeashArgs,
     status::StatusArgs,
     topology::TopologyVerb,
 };
@@ -113,9 +115,16 @@ pub enum Command {
                       stdout per executed task. Effects are counted in the file DRILL_EFFECTS, if your worker\n\
                       writes one JSON line with task_id per effect to it, or in Postgres (--effects-sql).")]
     Drill(Box<DrillArgs>),
-    #[command(hide = true)]
-    #[expect(missing_docs, reason = "clap would take a comment for the command's description")]
-    Leash(LeashArgs),
+    /// Executes a program that is killed when its parent ends; the console starts its children through this
+    #[command(name = die_with_parent::COMMAND, hide = true)]
+    DieWithParent {
+        /// Process id of the parent
+        parent: i32,
+        /// The program and its arguments
+        // One argument: after its first value clap takes everything as it is, also the console's own flags.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        command: Vec<OsString>,
+    },
 }
 
 impl Cli {

@@ -1,11 +1,11 @@
-//! `garenne demo`: a gateway, a few workers, a recording, trouble on the way, and an account of every
-//! reading at the end.
+//! `garenne demo`: a gateway and workers process a recording while workers are stopped and killed, and every reading
+//! is accounted for at the end.
 
-mod account;
 pub mod cli;
+mod conclude;
 mod counters;
 mod findings;
-mod fleet;
+mod gateway;
 mod recording;
 mod run;
 mod schedule;

@@ -3,7 +3,8 @@
 //! The binary only calls [`run`]. Tests use the other modules.
 
 pub mod args;
-pub mod audit;
+mod audit_table;
+mod chaos;
 pub mod cli;
 pub mod dashboard;
 pub mod dead;
@@ -12,11 +13,9 @@ pub mod directives;
 pub mod drill;
 pub mod fleet;
 mod interrupt;
-mod leash;
 pub mod monitor;
 pub mod operator;
 mod output;
-pub mod process;
 pub mod progress;
 pub mod queues;
 pub mod scale;
@@ -27,6 +26,7 @@ pub mod top;
 pub mod topology;
 
 use clap::CommandFactory;
+use garenne_chaos::die_with_parent;
 use garenne_common::{
     config,
     exit::{Exit, Failure},
@@ -44,8 +44,8 @@ use crate::{
 /// # Errors
 /// One line for stderr and the exit code.
 pub async fn run(cli: Cli) -> Result<Exit, Failure> {
-    if let Command::Leash(args) = &cli.command {
-        return leash::run(args).map(|never| match never {});
+    if let Command::DieWithParent { parent, command } = &cli.command {
+        return Err(die_with_parent::exec(*parent, command).into());
     }
     if let Command::Completions { shell } = cli.command {
         clap_complete::generate(shell, &mut Cli::command(), "garenne", &mut std::io::stdout());
@@ -77,6 +77,6 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
         }
         Command::Demo(args) => demo::run(&operator, &args, cli.common.config.as_deref()).await,
         Command::Drill(args) => drill::run(&operator, &args, cli.common.config.as_deref()).await,
-        Command::Completions { .. } | Command::Leash(_) => unreachable!("done above"),
+        Command::Completions { .. } | Command::DieWithParent { .. } => unreachable!("handled above"),
     }
 }

@@ -1,7 +1,5 @@
 //! One fleet on one broker, as an operator reaches it.
 
-use std::path::Path;
-
 use garenne_amqp::{Broker, BrokerError};
 use garenne_common::{
     exit::{Exit, Failure},
@@ -11,7 +9,7 @@ use garenne_management::ManagementClient;
 use garenne_protocol::topology::{BrokerVersion, Ladder, Names, Topology};
 use lapin::Connection;
 
-use crate::{process::Launcher, settings::ConsoleConfig};
+use crate::settings::ConsoleConfig;
 
 /// One fleet as an operator reaches it.
 #[derive(Debug)]
@@ -59,24 +57,6 @@ impl Operator {
     pub async fn leave(connection: Connection) {
         if let Err(error) = connection.close(200, "done".into()).await {
             tracing::debug!(%error, "failed to close the connection");
-        }
-    }
-
-    /// Passes the console's settings to a child process in its environment: every user of the host can read command
-    /// lines.
-    pub fn pass_on(&self, launcher: &mut Launcher, config: Option<&Path>) {
-        let common = &self.settings.common;
-        let mut settings = vec![
-            ("GARENNE_AMQP_URL", common.amqp_url.expose().to_owned()),
-            ("GARENNE_PREFIX", common.prefix.clone()),
-        ];
-        let postgres = self.settings.postgres_url.as_ref();
-        settings.extend(postgres.map(|url| ("GARENNE_POSTGRES_URL", url.expose().to_owned())));
-        settings.extend(config.map(|path| ("GARENNE_CONFIG", path.display().to_string())));
-        for (name, value) in settings {
-            // A setting in two forms is refused.
-            launcher.hidden.push(format!("{name}_FILE").into());
-            launcher.environment.push((name.into(), value.into()));
         }
     }
 }

@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use futures_util::StreamExt;
 use garenne_bench::{Rows, number};
-use garenne_tests::harness::{client::Client, process::Signal, scene::Scene};
+use garenne_tests::harness::{client::Client, process::Signal, test_env::TestEnv};
 use lapin::{
     options::{BasicConsumeOptions, BasicQosOptions, QueuePurgeOptions},
     types::FieldTable,
@@ -26,10 +26,10 @@ const RUNS: usize = 20;
 #[tokio::main]
 async fn main() -> Result<()> {
     let runs = number("--runs", RUNS).map_err(anyhow::Error::msg)?;
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     let mut rows = Rows::default();
     for run in 0..runs {
-        let mut waits = hand_back(&scene, run).await?;
+        let mut waits = hand_back(&env, run).await?;
         waits.sort_by(f64::total_cmp);
         for (name, place) in [("p50_ms", HELD / 2), ("p99_ms", HELD * 99 / 100)] {
             rows.add(format!("handback/{HELD}/{name}"), "ms", waits[place - 1]);
@@ -40,19 +40,19 @@ async fn main() -> Result<()> {
 }
 
 /// One stop; milliseconds from the signal to each delivery elsewhere.
-async fn hand_back(scene: &Scene, run: usize) -> Result<Vec<f64>> {
+async fn hand_back(env: &TestEnv, run: usize) -> Result<Vec<f64>> {
     // The one that runs is interrupted after the default mode's timeout and comes last.
-    let stopping = scene
+    let stopping = env
         .worker(&format!("stopping-{run}"))?
         .stdout()
         .lane(&format!("fast:prefetch={HELD},concurrency=1..1"))
         .option("--shutdown-timeout", "1s")
         .start()
         .await?;
-    scene.publish("bench.sleep", &json!({"ms": 600_000}), &format!("run-{run}"), HELD).await?;
+    env.publish("bench.sleep", &json!({"ms": 600_000}), &format!("run-{run}"), HELD).await?;
     stopping.until_holds("fast", 1, HELD - 1).await?;
 
-    let elsewhere = Client::connect(&scene.vhost().amqp_url()).await?;
+    let elsewhere = Client::connect(&env.vhost().amqp_url()).await?;
     let channel = elsewhere.channel();
     channel.basic_qos(u16::try_from(HELD)?, BasicQosOptions::default()).await?;
     let (queue, options) = ("garenne.tasks.fast", BasicConsumeOptions::default());
@@ -74,7 +74,7 @@ async fn hand_back(scene: &Scene, run: usize) -> Result<Vec<f64>> {
     // Not acknowledged: they come back when this connection is gone, and the next run wants none of them.
     channel.close(200, "done".into()).await?;
     drop(elsewhere);
-    scene.until_ready("fast", HELD).await?;
-    scene.client().channel().queue_purge(queue.into(), QueuePurgeOptions::default()).await?;
+    env.until_ready("fast", HELD).await?;
+    env.client().channel().queue_purge(queue.into(), QueuePurgeOptions::default()).await?;
     Ok(waits)
 }

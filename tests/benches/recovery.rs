@@ -13,7 +13,7 @@ use garenne_bench::{Rows, number};
 use garenne_protocol::task::epoch_ms;
 use garenne_tests::harness::{
     broker::{Broker, BrokerOptions},
-    scene::Scene,
+    test_env::TestEnv,
     wait::{Seen, eventually},
 };
 use serde_json::json;
@@ -26,10 +26,9 @@ const RUNS: usize = 10;
 async fn main() -> Result<()> {
     let runs = number("--runs", RUNS).map_err(anyhow::Error::msg)?;
     let broker = Broker::start(BrokerOptions::default()).await?;
-    let mut scene = Scene::on(&broker).await?;
-    let worker =
-        scene.worker("recovering")?.stdout().lane("fast:prefetch=20,concurrency=2..2").start().await?;
-    scene.publish("bench.noop", &json!({}), "before", 1).await?;
+    let mut env = TestEnv::on(&broker).await?;
+    let worker = env.worker("recovering")?.stdout().lane("fast:prefetch=20,concurrency=2..2").start().await?;
+    env.publish("bench.noop", &json!({}), "before", 1).await?;
     worker.until_done(1).await?;
     let mut rows = Rows::default();
     for run in 0..runs {
@@ -39,8 +38,8 @@ async fn main() -> Result<()> {
         let greeted = broker.restart_until_it_greets().await?;
         let greeted = SystemTime::now() - (Instant::now() - greeted);
         eventually("a task is published", async || {
-            scene.reconnect().await?;
-            scene.publish("bench.noop", &json!({}), &format!("run-{run}"), 1).await?;
+            env.reconnect().await?;
+            env.publish("bench.noop", &json!({}), &format!("run-{run}"), 1).await?;
             Ok(Seen::Wanted(()))
         })
         .await?;

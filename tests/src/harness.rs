@@ -1,6 +1,7 @@
 //! Real servers for scenarios, in containers where a Docker engine answers, else as plain processes.
 //!
-//! Nothing that a harness starts outlives the test process, however that ends: see `lifeline`.
+//! Nothing that a harness starts outlives the test process, however that ends: see `lifeline` and
+//! `garenne_chaos::die_with_parent`.
 
 pub mod authority;
 pub mod broker;
@@ -11,14 +12,14 @@ pub mod collector;
 pub mod dashboard;
 pub mod engine;
 pub mod fault;
+pub mod frame_proxy;
 pub mod gateway;
-pub mod meddler;
 pub mod postgres;
 pub mod process;
 pub mod raw_amqp;
-pub mod scene;
 pub mod stack;
 pub mod suite;
+pub mod test_env;
 pub mod users;
 pub mod vhost;
 pub mod wait;

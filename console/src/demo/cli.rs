@@ -12,7 +12,7 @@ pub struct DemoArgs {
     /// Recording to replay, CSV or NDJSON [default: half a day in a greenhouse, built in]
     #[arg(long, value_name = "FILE")]
     pub recording: Option<PathBuf>,
-    /// End after this long, with the audit [default: go on until Ctrl-C]
+    /// End after this long [default: continue until Ctrl-C]
     #[arg(long = "for", value_name = "SPAN", value_parser = duration)]
     pub lasts: Option<Duration>,
     /// How many times faster than recorded, such as 1440x [default: one pass takes 30 s]
@@ -21,10 +21,10 @@ pub struct DemoArgs {
     /// Worker processes
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=20))]
     pub workers: u16,
-    /// Where logs, receipts and the audit go [default: a new folder under the system's temporary one]
+    /// Folder for logs, receipts and the audit [default: a new one under the system's temporary folder]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Postgres the readings are stored in [default: none, NDJSON files only]
+    /// Postgres in which readings are stored [default: none, NDJSON files only]
     #[arg(long, value_name = "URL")]
     pub postgres_url: Option<String>,
 }

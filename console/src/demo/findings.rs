@@ -1,5 +1,5 @@
-//! What the fleet finds in the recording: the first pass of each device's metrics, read back from the
-//! store and analyzed by the workers themselves.
+//! What the workers find in the recording: they read the first pass of each device's metrics from the database and
+//! analyze it.
 
 use std::{
     collections::HashMap,
@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::Context;
+use garenne_chaos::audit::Store;
 use garenne_protocol::sensor::Timestamp;
 use serde::Deserialize;
 use serde_json::json;
@@ -14,16 +15,15 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::form
 use tokio::time::{Instant, interval};
 
 use super::recording::Movable;
-use crate::audit::Store;
 
-/// Windows that are analyzed at most; a recording of thousands of devices has enough in a few.
+/// Maximum of windows. A recording of thousands of devices does not need all of them.
 const MOST_WINDOWS: usize = 50;
-/// A window of some hundred values takes milliseconds.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(20);
-/// How often the store is asked for answers.
+/// Limit for all results. A window of some hundred values takes milliseconds.
+const RESULTS_TIMEOUT: Duration = Duration::from_secs(20);
+/// Interval between two queries for results.
 const TICK: Duration = Duration::from_millis(200);
 
-/// The first pass: when it began, and how fast.
+/// When a pass began, and its speed.
 pub(super) struct Pass {
     pub(super) start: SystemTime,
     pub(super) speed: f64,
@@ -48,10 +48,10 @@ struct Anomaly {
     signal: String,
 }
 
-/// Asks the fleet, and tells what it found in lines.
+/// Posts a task per window and describes the results, one line per finding.
 ///
 /// # Errors
-/// The gateway or the store does not do what it should.
+/// If the gateway or the database fails.
 pub(super) async fn find(
     http: &reqwest::Client,
     gateway: &str,
@@ -72,7 +72,7 @@ pub(super) async fn find(
         });
         let posting = http.post(format!("{gateway}/v1/tasks/window.analyze")).json(&window).send();
         let receipt: Receipt = posting.await?.error_for_status()?.json().await?;
-        let id = receipt.ids.into_iter().next().context("a receipt without an id")?;
+        let id = receipt.ids.into_iter().next().context("the gateway's receipt has no task id")?;
         asked.push((id, device, metric));
     }
     let answers = answers(store, &asked).await?;
@@ -106,18 +106,18 @@ pub(super) async fn find(
     Ok(text)
 }
 
-/// Waits for the results of these tasks, for as long as they may take.
+/// The results of these tasks that arrive in time.
 async fn answers(
     store: &Store,
     asked: &[(String, String, String)],
 ) -> anyhow::Result<HashMap<String, Answer>> {
     let ids: Vec<&str> = asked.iter().map(|(id, ..)| id.as_str()).collect();
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut ticks = interval(TICK);
     loop {
         ticks.tick().await;
         let outputs = store.outputs(&ids).await?;
-        if outputs.len() == ids.len() || begun.elapsed() > ANSWERED_WITHIN {
+        if outputs.len() == ids.len() || started.elapsed() > RESULTS_TIMEOUT {
             let read = |(id, output)| serde_json::from_value(output).map(|answer| (id, answer));
             return Ok(outputs.into_iter().map(read).collect::<Result<_, _>>()?);
         }
@@ -125,7 +125,7 @@ async fn answers(
 }
 
 impl Movable {
-    /// The recording's own time of day for a moment of a pass.
+    /// The time of day in the recording that belongs to a time in a pass.
     fn recorded(&self, time: Timestamp, pass: &Pass) -> String {
         let Some(first) = self.first() else { return time.to_string() };
         let since =

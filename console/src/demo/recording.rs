@@ -1,5 +1,5 @@
-//! The recording, moved to now: demo readings are measured while one watches, and no two runs share
-//! a device's time, so that a later run is not a repetition of an earlier one.
+//! The demo's recording, with its times moved to the present. Two runs never send the same device and time: the
+//! readings of the later run would count as repetitions.
 
 use std::{
     io::{self, Cursor, Read},
@@ -10,20 +10,20 @@ use std::{
 use anyhow::Context;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-/// The recording that comes with the program.
+/// The recording that is part of the program.
 const BUILT_IN: &str = include_str!("../../../deploy/demo/recording.csv");
-/// How long one pass of a recording takes unless a speed is asked for.
+/// Duration of one pass unless a speed is given.
 pub(super) const PASS: Duration = Duration::from_secs(30);
 
-/// A recording to be replayed, pass after pass.
+/// A recording to replay.
 pub(super) enum Recording {
-    /// One whose times can be moved.
+    /// Its times can be moved, so it is replayed pass after pass.
     Movable(Movable),
-    /// One whose layout only `replay` knows; it is sent once, as it is.
+    /// Only `replay` knows its layout. It is sent once, unchanged.
     AsIs(PathBuf),
 }
 
-/// A CSV file with a column `time` in RFC 3339, and most likely one called `device`.
+/// A CSV file with a column `time` in RFC 3339, and usually a column `device`.
 pub(super) struct Movable {
     headings: csv::StringRecord,
     rows: Vec<csv::StringRecord>,
@@ -32,19 +32,19 @@ pub(super) struct Movable {
     times: Vec<OffsetDateTime>,
     /// From the first row to the last.
     pub(super) span: Duration,
-    /// Readings in one pass: cells that hold a number.
+    /// Readings in one pass: cells with a number.
     pub(super) readings: u64,
 }
 
 impl Recording {
-    /// Opens a file, or the recording that is built in.
+    /// Opens a file, or the built-in recording.
     pub(super) fn open(path: Option<&Path>) -> anyhow::Result<Self> {
         let Some(path) = path else {
             let movable =
                 Movable::read(Cursor::new(BUILT_IN))?.context("the built-in recording has no times")?;
             return Ok(Self::Movable(movable));
         };
-        let named = || format!("recording {} cannot be read", path.display());
+        let named = || format!("cannot read recording {}", path.display());
         let file = std::fs::File::open(path).with_context(named)?;
         Ok(match Movable::read(file).ok().flatten() {
             Some(movable) => Self::Movable(movable),
@@ -54,7 +54,7 @@ impl Recording {
 }
 
 impl Movable {
-    /// Reads a recording; `None` where it has no usable `time` column.
+    /// Reads a recording. Nothing if it has no usable `time` column.
     fn read(from: impl Read) -> Result<Option<Self>, csv::Error> {
         let mut reader = csv::Reader::from_reader(from);
         let headings = reader.headers()?.clone();
@@ -74,7 +74,7 @@ impl Movable {
         Ok(Some(Self { headings, rows, time, device, times, span, readings }))
     }
 
-    /// The devices it names.
+    /// Its devices.
     pub(super) fn devices(&self) -> Vec<&str> {
         let mut devices: Vec<_> = self
             .device
@@ -86,22 +86,22 @@ impl Movable {
         devices
     }
 
-    /// When its first row was measured.
+    /// The time of its first row.
     pub(super) fn first(&self) -> Option<OffsetDateTime> {
         self.times.iter().min().copied()
     }
 
-    /// Writes one pass in which the first row is measured at `start` and recorded time runs `speed`
-    /// times as fast; devices get `prefix` in front.
+    /// Writes one pass. Its first row has the time `start`, and its time runs `speed` times as fast as recorded.
+    /// `prefix` is put before the devices' names.
     pub(super) fn write(&self, to: &Path, start: SystemTime, speed: f64, prefix: &str) -> anyhow::Result<()> {
         let first = self.times.iter().min().copied().unwrap_or(OffsetDateTime::UNIX_EPOCH);
         let start = OffsetDateTime::from(start);
         let mut writer =
-            csv::Writer::from_path(to).with_context(|| format!("{} cannot be written", to.display()))?;
+            csv::Writer::from_path(to).with_context(|| format!("cannot write {}", to.display()))?;
         writer.write_record(&self.headings)?;
         for (row, time) in self.rows.iter().zip(&self.times) {
             let moved = start + (*time - first) / speed;
-            // Readings are keyed to the microsecond.
+            // A reading's time has microseconds.
             let moved = moved.replace_nanosecond(moved.nanosecond() / 1000 * 1000).unwrap_or(moved);
             let moved = moved.format(&Rfc3339).map_err(io::Error::other)?;
             let cells = row.iter().enumerate().map(|(at, cell)| match at {
@@ -124,13 +124,15 @@ mod tests {
 
     #[test]
     fn the_built_in_recording_can_be_moved() {
-        let Recording::Movable(movable) = Recording::open(None).unwrap() else { panic!("as it is") };
+        let Recording::Movable(movable) = Recording::open(None).unwrap() else {
+            panic!("its times cannot be moved")
+        };
         assert!(movable.readings > 5_000, "{}", movable.readings);
         assert!(movable.span > Duration::from_secs(3600));
     }
 
     #[test]
-    fn a_pass_begins_at_its_start_and_runs_as_fast_as_asked() {
+    fn a_pass_begins_at_its_start_and_runs_at_its_speed() {
         let text = "time,device,t_C\n2026-05-04T05:00:00Z,a,1\n2026-05-04T05:01:00Z,b,\n";
         let movable = Movable::read(Cursor::new(text)).unwrap().unwrap();
         assert_eq!((movable.readings, movable.span), (1, Duration::from_secs(60)));
@@ -144,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recording_with_other_times_is_left_to_replay() {
+    fn a_recording_without_rfc_3339_times_is_not_movable() {
         assert!(Movable::read(Cursor::new("Date;Time\n10/03/2004;18.00.00\n")).unwrap().is_none());
         assert!(Movable::read(Cursor::new("time,v\nyesterday,1\n")).unwrap().is_none());
     }

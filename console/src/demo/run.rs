@@ -1,14 +1,16 @@
-//! The demo itself: start, feed, make trouble, drain, account.
+//! Runs a demo: starts the processes, sends readings, injects faults, and waits for its end.
 
 use std::{
-    collections::HashSet,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
 
-use anyhow::Context;
+use garenne_chaos::{
+    Engine, Fault, FaultInjector, FaultStep, WorkerExit, WorkerFleet,
+    audit::{Expected, Store},
+    create_run_folder,
+};
 use garenne_common::exit::{Exit, Failure};
-use rustix::process::Signal;
 use tokio::{
     sync::mpsc,
     time::{Instant, MissedTickBehavior, interval},
@@ -17,29 +19,27 @@ use tokio::{
 use super::{
     cli::DemoArgs,
     counters::{BrokerWatch, Redelivered},
-    fleet::{Fleet, Gone, Replay},
-    recording::{PASS, Recording},
-    schedule::{Act, Schedule},
+    gateway::{ADMIN_PORT, Gateway, Replay},
+    recording::{Movable, PASS, Recording},
+    schedule::{DemoSchedule, DemoStep, schedule},
     screen::Screen,
     story::{self, Places},
     summary::{Counts, Summary},
 };
-use crate::{
-    audit::{Evidence, Expected, Store},
-    interrupt::interrupts,
-    operator::Operator,
-    process::{Launcher, ProcessError},
-};
+use crate::{chaos, interrupt::interrupts, operator::Operator};
 
-/// How often children are looked after.
+/// Interval between two polls of the processes.
 const TICK: Duration = Duration::from_millis(100);
 /// Ticks between two summary lines.
-pub(super) const TICKS_A_LINE: u64 = 10;
-/// A burst's first receipts, at the latest.
-const BURST_ARRIVES_WITHIN: Duration = Duration::from_secs(3);
-/// A worker that does not answer its admin port in this time answers next second.
-const ADMIN_PATIENCE: Duration = Duration::from_millis(300);
+pub(super) const TICKS_PER_LINE: u64 = 10;
+/// Limit for the first receipt of a burst.
+const BURST_TIMEOUT: Duration = Duration::from_secs(3);
+/// Limit for the start of a process. It takes milliseconds, and longer on a busy machine.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// Limit of a request to an admin port. A worker that does not answer is asked again a second later.
+const ADMIN_TIMEOUT: Duration = Duration::from_millis(300);
 
+/// A demo under way.
 pub(super) struct Demo<'o> {
     pub(super) operator: &'o Operator,
     pub(super) dir: PathBuf,
@@ -47,37 +47,32 @@ pub(super) struct Demo<'o> {
     pub(super) speed: f64,
     pub(super) http: reqwest::Client,
     pub(super) screen: Screen,
-    pub(super) fleet: Fleet,
+    pub(super) gateway: Gateway,
+    pub(super) engine: Engine,
+    /// The current pass of the recording.
     pub(super) main: Option<Replay>,
     pub(super) bursts: Vec<Replay>,
-    pub(super) passes: u64,
-    pub(super) pass_sent: u64,
     /// When the first pass of a recording began.
     pub(super) first_pass: Option<SystemTime>,
     pub(super) watch: BrokerWatch<'o>,
-    pub(super) dead_before: u64,
-    pub(super) redelivered: Redelivered,
-    pub(super) summary: Summary,
-    pub(super) started: Instant,
-    pub(super) sent: Vec<Expected>,
-    /// Acknowledged and in no execution log yet.
-    pub(super) open: HashSet<String>,
-    pub(super) evidence: Evidence,
-    /// Nothing is left that could still be done.
+    /// Whether the broker's queues hold no task that could still be executed.
     pub(super) idle: bool,
+    passes: u64,
+    /// Readings of the current pass that were acknowledged.
+    pass_sent: u64,
+    dead_before: u64,
+    redelivered: Redelivered,
+    summary: Summary,
+    started: Instant,
 }
 
 /// Runs the demo.
 ///
 /// # Errors
-/// One line and an exit code; [`Exit::Failed`] also when the account is not balanced.
+/// One line and an exit code; [`Exit::Failed`] also if a reading was lost or stored twice.
 pub async fn run(operator: &Operator, args: &DemoArgs, config: Option<&Path>) -> Result<Exit, Failure> {
     let recording = Recording::open(args.recording.as_deref())?;
-    let connection = operator.connect().await?;
-    let wanted = operator.topology(operator.broker.version().await?);
-    let ensured = garenne_amqp::declare::ensure(&connection, &wanted).await;
-    Operator::leave(connection).await;
-    ensured?;
+    chaos::ensure_topology(operator).await?;
     let store = match &operator.settings.postgres_url {
         Some(url) => {
             let prefix = &operator.settings.common.prefix;
@@ -90,9 +85,8 @@ pub async fn run(operator: &Operator, args: &DemoArgs, config: Option<&Path>) ->
         demo = Demo::start(operator, args, config, recording) => demo?,
         _ = interrupts.recv() => return Ok(Exit::Interrupted),
     };
-    let span = args.lasts.unwrap_or(PASS);
-    demo.go(args.lasts, Schedule::over(span), &mut interrupts).await?;
-    demo.account(store, &mut interrupts).await
+    demo.feed_until_end(args.lasts, schedule(args.lasts.unwrap_or(PASS)), &mut interrupts).await?;
+    demo.conclude(store, &mut interrupts).await
 }
 
 impl<'o> Demo<'o> {
@@ -102,52 +96,27 @@ impl<'o> Demo<'o> {
         config: Option<&Path>,
         recording: Recording,
     ) -> Result<Self, Failure> {
-        let dir = folder(args.dir.as_deref())?;
-        let mut launcher = Launcher::new(&dir).map_err(anyhow::Error::from)?;
-        operator.pass_on(&mut launcher, config);
-        let http = reqwest::Client::builder().timeout(ADMIN_PATIENCE).build().map_err(anyhow::Error::from)?;
-        let postgres = operator.settings.postgres_url.is_some();
+        let dir = create_run_folder(args.dir.as_deref(), "garenne-demo")?;
+        let launcher = chaos::launcher(operator, &dir, config)?;
+        let http = reqwest::Client::builder().timeout(ADMIN_TIMEOUT).build().map_err(anyhow::Error::from)?;
         let screen = Screen::new();
         screen.say(&format!("starting a gateway and {} workers", args.workers));
-        let fleet = Fleet::start(launcher, http.clone(), args.workers, postgres).await.map_err(failed)?;
+        let mut gateway = Gateway::start(launcher.clone())?;
+        let mut fleet = WorkerFleet::new(launcher, chaos::stock_worker(operator, &[], Some(ADMIN_PORT + 1)));
+        for _ in 0..args.workers {
+            fleet.start_worker()?;
+        }
+        gateway.until_ready(&http, START_TIMEOUT).await?;
+        fleet.until_ready(&http, START_TIMEOUT).await?;
         let mut watch = BrokerWatch::new(operator);
         let dead_before = watch.held().await.unwrap_or_default().dead;
-        let (speed, pace) = match &recording {
-            Recording::Movable(recording) => {
-                // What the fleet finds at the end is found in the first pass: a short demo has a whole one too.
-                let pass = args.lasts.map_or(PASS, |lasts| PASS.min(lasts * 4 / 5));
-                let fits = recording.span.as_secs_f64() / pass.as_secs_f64().max(1e-3);
-                let speed = args.speed.unwrap_or(fits).max(1e-6);
-                let hours = recording.span.as_secs_f64() / 3600.0;
-                let pass = recording.span.as_secs_f64() / speed;
-                let rate = recording.readings as f64 / pass.max(1e-3);
-                (
-                    speed,
-                    format!(
-                        "\nReplaying {hours:.1} hours of {} readings in {pass:.0} s, over and over: about {rate:.0} readings a second, \
-                     each with its own time.",
-                        recording.readings
-                    ),
-                )
-            }
-            Recording::AsIs(path) => {
-                let speed = args.speed.unwrap_or(0.0);
-                (
-                    speed,
-                    format!(
-                        "\nReplaying {} once, as it is: its times are not in a column `time` in RFC 3339, so it cannot go on.",
-                        path.display()
-                    ),
-                )
-            }
-        };
-        let broker = operator.management.as_ref().map(garenne_management::ManagementClient::address);
-        let workers = fleet.members.iter().map(|m| (m.process.name.as_str(), m.admin.clone())).collect();
+        let (speed, pace) = pace(&recording, args);
+        let workers = fleet.workers().iter().filter_map(|worker| Some((worker.name(), worker.admin()?)));
         screen.say(&story::places(&Places {
-            gateway: &fleet.gateway_url,
-            gateway_admin: &fleet.gateway_admin,
-            workers,
-            broker,
+            gateway: &gateway.url,
+            gateway_admin: &gateway.admin,
+            workers: workers.collect(),
+            broker: operator.management.as_ref().map(garenne_management::ManagementClient::address),
             dir: &dir,
         }));
         screen.say(&story::beginning(&pace, args.lasts));
@@ -158,30 +127,27 @@ impl<'o> Demo<'o> {
             speed,
             http,
             screen,
-            fleet,
+            gateway,
+            engine: Engine::new(fleet, FaultInjector::new(Duration::ZERO)),
             main: None,
             bursts: Vec::new(),
-            passes: 0,
-            pass_sent: 0,
             first_pass: None,
             watch,
+            idle: false,
+            passes: 0,
+            pass_sent: 0,
             dead_before,
             redelivered: Redelivered::default(),
             summary: Summary::default(),
             started: Instant::now(),
-            sent: Vec::new(),
-            open: HashSet::new(),
-            evidence: Evidence::default(),
-            idle: false,
         })
     }
 
-    /// Feeds and troubles the fleet until its time is up, the recording is over or somebody
-    /// interrupts.
-    async fn go(
+    /// Sends readings and injects faults until the time is up, the recording is over, or the user interrupts.
+    async fn feed_until_end(
         &mut self,
         lasts: Option<Duration>,
-        mut schedule: Schedule,
+        mut schedule: DemoSchedule,
         interrupts: &mut mpsc::Receiver<()>,
     ) -> Result<(), Failure> {
         self.started = Instant::now();
@@ -195,26 +161,28 @@ impl<'o> Demo<'o> {
             if lasts.is_some_and(|span| elapsed >= span) || !self.feed()? {
                 return Ok(());
             }
-            while let Some(act) = self.due(&mut schedule, elapsed) {
-                self.act(act).await?;
+            while let Some(step) = self.due(&mut schedule, elapsed) {
+                self.step(step).await?;
             }
-            self.look_after().await?;
-            if tick.is_multiple_of(TICKS_A_LINE) {
-                self.draw().await?;
+            self.poll()?;
+            if tick.is_multiple_of(TICKS_PER_LINE) {
+                self.draw().await;
             }
         }
         Ok(())
     }
 
-    /// Keeps a pass of the recording under way; `false` when there is none left.
+    /// Starts the next pass of the recording when the last one is over. `false` if there is none.
     fn feed(&mut self) -> Result<bool, Failure> {
         if let Some(replay) = &mut self.main {
-            match replay.process.ended() {
+            match replay.process.exit_status() {
                 None => return Ok(true),
-                Some(status) if !status.success() => return Err(failed(replay.process.error(status))),
+                Some(status) if !status.success() => {
+                    return Err(replay.process.unexpected_exit(status).into());
+                }
                 Some(_) => {
-                    replay.clean_up();
-                    self.sent_more()?;
+                    replay.remove_temporary();
+                    self.read_receipts()?;
                     self.main = None;
                     if matches!(self.recording, Recording::AsIs(_)) {
                         return Ok(false);
@@ -230,120 +198,146 @@ impl<'o> Demo<'o> {
                 let start = SystemTime::now();
                 recording.write(&file, start, self.speed, "")?;
                 self.first_pass.get_or_insert(start);
-                self.fleet.replay(&file, "1x", true).map_err(failed)?
+                self.gateway.replay(&file, "1x", true)?
             }
             Recording::AsIs(path) => {
                 let speed = if self.speed > 0.0 { format!("{}x", self.speed) } else { "max".to_owned() };
-                self.fleet.replay(path, &speed, false).map_err(failed)?
+                self.gateway.replay(path, &speed, false)?
             }
         });
         Ok(true)
     }
 
-    /// The next act, which waits for a burst that is still on its way: trouble without work in hand
-    /// shows nothing.
-    fn due(&mut self, schedule: &mut Schedule, elapsed: Duration) -> Option<Act> {
-        let on_its_way = self.bursts.last_mut().is_some_and(|burst| {
-            !burst.arrived && burst.since.elapsed() < BURST_ARRIVES_WITHIN && burst.process.ended().is_none()
+    /// The next step that is due. A fault waits for the first receipt of its burst: without queued tasks it would
+    /// show nothing.
+    fn due(&mut self, schedule: &mut DemoSchedule, elapsed: Duration) -> Option<DemoStep> {
+        let burst_is_starting = self.bursts.last_mut().is_some_and(|burst| {
+            !burst.arrived && burst.started.elapsed() < BURST_TIMEOUT && burst.process.exit_status().is_none()
         });
-        if on_its_way { None } else { schedule.due(elapsed) }
+        if burst_is_starting { None } else { schedule.due(elapsed) }
     }
 
-    async fn act(&mut self, act: Act) -> Result<(), Failure> {
-        match act {
-            Act::Burst => {
+    async fn step(&mut self, step: DemoStep) -> Result<(), Failure> {
+        match step {
+            DemoStep::Burst => {
                 let Recording::Movable(recording) = &self.recording else { return Ok(()) };
                 let number = self.bursts.len() + 1;
                 let file = self.dir.join(format!("burst-{number}.csv"));
                 recording.write(&file, SystemTime::now(), self.speed, &format!("burst-{number}-"))?;
                 self.screen.say(&story::burst(recording.readings));
-                self.bursts.push(self.fleet.replay(&file, "max", true).map_err(failed)?);
+                self.bursts.push(self.gateway.replay(&file, "max", true)?);
             }
-            Act::StopSoftly | Act::Kill => {
-                let Some(member) = self.fleet.busiest().await else { return Ok(()) };
-                let name = member.process.name.clone();
-                member.leaving = Some(Instant::now());
-                let soft = act == Act::StopSoftly;
-                member.process.signal(if soft { Signal::TERM } else { Signal::KILL });
-                let replacement = self.fleet.add().map_err(failed)?;
-                let told = if soft { story::soft_stop } else { story::kill };
-                self.screen.say(&told(&name, &replacement));
+            DemoStep::Fault(fault) => {
+                let pick = self.engine.fleet.busiest(&self.http).await;
+                let Some(injected) = self.engine.inject(FaultStep { fault, pick })? else { return Ok(()) };
+                let replacement = injected.replacement.unwrap_or_default();
+                let story = if fault == Fault::Kill { story::kill } else { story::soft_stop };
+                self.screen.say(&story(&injected.target, &replacement));
             }
         }
         Ok(())
     }
 
-    /// Tells of workers that are gone, replaces those that should not be, and reads what is new.
-    pub(super) async fn look_after(&mut self) -> Result<(), Failure> {
-        if let Some(status) = self.fleet.gateway.ended() {
-            return Err(failed(self.fleet.gateway.error(status)));
+    /// Reports workers that have ended, and reads new receipts and executions.
+    pub(super) fn poll(&mut self) -> Result<(), Failure> {
+        self.gateway.check()?;
+        self.read_receipts()?;
+        for exit in self.engine.poll()? {
+            self.report_exit(&exit);
         }
-        for gone in self.fleet.gone() {
-            match gone.told {
-                Some(_) => self.tell(&gone),
-                None => {
-                    let replacement = self.fleet.add().map_err(failed)?;
-                    self.screen.say(&story::crashed(&gone.name, &gone.last, &replacement));
-                }
+        Ok(())
+    }
+
+    pub(super) fn report_exit(&self, exit: &WorkerExit) {
+        if let Some(replacement) = &exit.replacement {
+            self.screen.say(&story::crashed(&exit.name, &exit.status, replacement));
+        } else if let (Some(took), Some(receipt)) = (exit.stopped_for, &exit.receipt) {
+            self.screen.say(&story::stopped(&exit.name, receipt, took));
+        }
+    }
+
+    /// Reads the receipts of all replays.
+    pub(super) fn read_receipts(&mut self) -> Result<(), Failure> {
+        let mut new: Vec<Expected> = Vec::new();
+        if let Some(main) = &mut self.main {
+            new = main.receipts.receipts().map_err(anyhow::Error::from)?;
+            self.pass_sent += new.len() as u64;
+        }
+        for burst in &mut self.bursts {
+            let arrived = burst.receipts.receipts().map_err(anyhow::Error::from)?;
+            burst.arrived |= !arrived.is_empty();
+            new.extend(arrived);
+            if burst.process.exit_status().is_some() {
+                burst.remove_temporary();
             }
         }
-        self.sent_more()?;
-        self.done_more()
+        self.engine.acknowledged(new);
+        Ok(())
     }
 
-    pub(super) fn tell(&self, gone: &Gone) {
-        let (Some(took), Some(receipt)) = (gone.told, &gone.receipt) else { return };
-        self.screen.say(&story::stopped(&gone.name, Some(receipt), took));
-    }
-
-    pub(super) async fn draw(&mut self) -> Result<(), Failure> {
-        let asked: Vec<_> =
-            self.fleet.members.iter().map(|m| (m.process.name.clone(), m.admin.clone())).collect();
-        for (name, admin) in &asked {
-            self.redelivered.ask(&self.http, name, admin).await;
+    /// Updates the summary line and the progress bar.
+    pub(super) async fn draw(&mut self) {
+        for worker in self.engine.fleet.workers() {
+            if let Some(admin) = worker.admin() {
+                self.redelivered.read(&self.http, worker.name(), admin).await;
+            }
         }
         let held = self.watch.held().await;
         let dead = held.map_or(0, |held| held.dead.saturating_sub(self.dead_before));
+        let account = &self.engine.account;
         self.idle = held.is_some_and(|held| {
-            held.queued + held.retrying + held.quarantine == 0 && self.open.len() as u64 <= dead
+            held.queued + held.retrying + held.quarantine == 0 && account.open() as u64 <= dead
         });
         let counts = Counts {
-            published: self.sent.len() as u64,
+            published: account.expected().len() as u64,
             queued: held.map(|held| held.queued),
-            done: self.evidence.executions.len() as u64,
+            done: account.executed_tasks() as u64,
             requeued: self.redelivered.total(),
             dead,
-            workers: self.fleet.members.len(),
+            workers: self.engine.fleet.workers().len(),
         };
         self.screen.summary(&self.summary.line(self.started.elapsed(), counts));
         if let Recording::Movable(recording) = &self.recording {
             self.screen.pass(&format!("pass {}", self.passes), self.pass_sent, recording.readings);
         }
-        Ok(())
     }
 }
 
+/// The speed of the recording, and a line that describes it.
+fn pace(recording: &Recording, args: &DemoArgs) -> (f64, String) {
+    match recording {
+        Recording::Movable(recording) => {
+            let speed = args.speed.unwrap_or_else(|| fitting_speed(recording, args.lasts)).max(1e-6);
+            let hours = recording.span.as_secs_f64() / 3600.0;
+            let pass = recording.span.as_secs_f64() / speed;
+            let rate = recording.readings as f64 / pass.max(1e-3);
+            let readings = recording.readings;
+            let line = format!(
+                "\nReplaying {hours:.1} hours of {readings} readings in {pass:.0} s, over and over: about {rate:.0} readings a second, \
+                 each with its own time."
+            );
+            (speed, line)
+        }
+        Recording::AsIs(path) => {
+            let line = format!(
+                "\nReplaying {} once and unchanged: it has no column `time` in RFC 3339, so it cannot be repeated.",
+                path.display()
+            );
+            (args.speed.unwrap_or(0.0), line)
+        }
+    }
+}
+
+/// The speed at which a pass takes its default time. The findings at the end are those of the first pass, so a short
+/// demo has a complete one too.
+fn fitting_speed(recording: &Movable, lasts: Option<Duration>) -> f64 {
+    let pass = lasts.map_or(PASS, |lasts| PASS.min(lasts * 4 / 5));
+    recording.span.as_secs_f64() / pass.as_secs_f64().max(1e-3)
+}
+
+/// The ticks at which processes are polled.
 pub(super) fn ticks() -> tokio::time::Interval {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
-}
-
-fn failed(error: ProcessError) -> Failure {
-    Failure::new(Exit::Failed, error)
-}
-
-/// The folder asked for, or a new one.
-fn folder(asked: Option<&Path>) -> anyhow::Result<PathBuf> {
-    let dir = match asked {
-        Some(dir) => dir.to_owned(),
-        None => {
-            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
-            std::env::temp_dir().join(format!("garenne-demo-{now}-{}", std::process::id()))
-        }
-    };
-    std::fs::create_dir_all(&dir).with_context(|| format!("folder {} cannot be made", dir.display()))?;
-    let used = std::fs::read_dir(&dir)?.next().is_some();
-    anyhow::ensure!(!used, "folder {} is not empty: an earlier run's logs would be counted", dir.display());
-    Ok(dir)
 }

@@ -1,61 +1,58 @@
-//! What happens to the workers, and when.
+//! What happens during a demo, and when.
 
-use std::{collections::VecDeque, time::Duration};
+use std::time::Duration;
 
-/// Something done to a worker.
+use garenne_chaos::{Fault, FaultSchedule};
+
+/// A step of the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Act {
-    /// A burst of readings, so that the workers have something in hand.
+pub(super) enum DemoStep {
+    /// A burst of readings, so that the workers have queued tasks.
     Burst,
-    /// SIGTERM: it finishes what runs and hands the rest back.
-    StopSoftly,
-    /// SIGKILL: it finishes nothing.
-    Kill,
+    /// A fault of the busiest worker.
+    Fault(Fault),
 }
 
-/// Acts in the order of their times since the start.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Schedule(VecDeque<(Duration, Act)>);
+/// Steps by the time since the start.
+pub(super) type DemoSchedule = FaultSchedule<Duration, DemoStep>;
 
-/// Between a burst and what happens during it.
-const INTO_THE_BURST: Duration = Duration::from_millis(600);
+/// From a burst to the fault during it.
+const BURST_LEAD: Duration = Duration::from_millis(600);
 
-impl Schedule {
-    /// A soft stop a third of the way into `span`, a kill after two thirds, each during a burst.
-    pub(super) fn over(span: Duration) -> Self {
-        let during_burst = |at: Duration, act| [(at.saturating_sub(INTO_THE_BURST), Act::Burst), (at, act)];
-        let acts = [during_burst(span / 3, Act::StopSoftly), during_burst(span * 2 / 3, Act::Kill)];
-        Self(acts.into_iter().flatten().collect())
-    }
-
-    /// The next act that is due at `elapsed`; each is answered once.
-    pub(super) fn due(&mut self, elapsed: Duration) -> Option<Act> {
-        self.0.pop_front_if(|(at, _)| *at <= elapsed).map(|(_, act)| act)
-    }
+/// A soft stop after a third of `span` and a kill after two thirds, each during a burst.
+pub(super) fn schedule(span: Duration) -> DemoSchedule {
+    let during_burst = |at: Duration, fault| {
+        [(at.saturating_sub(BURST_LEAD), DemoStep::Burst), (at, DemoStep::Fault(fault))]
+    };
+    let steps = [during_burst(span / 3, Fault::Soft), during_burst(span * 2 / 3, Fault::Kill)];
+    FaultSchedule::new(steps.into_iter().flatten())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const STEPS: [DemoStep; 4] =
+        [DemoStep::Burst, DemoStep::Fault(Fault::Soft), DemoStep::Burst, DemoStep::Fault(Fault::Kill)];
+
     #[test]
-    fn each_act_comes_once_in_its_third() {
-        let mut schedule = Schedule::over(Duration::from_secs(30));
+    fn each_fault_follows_a_burst_at_its_third() {
+        let mut schedule = schedule(Duration::from_secs(30));
         let mut seen = Vec::new();
         for tenth in 0..300 {
             let now = Duration::from_millis(tenth * 100);
-            while let Some(act) = schedule.due(now) {
-                seen.push((tenth, act));
+            while let Some(step) = schedule.due(now) {
+                seen.push((tenth, step));
             }
         }
-        assert_eq!(seen, [(94, Act::Burst), (100, Act::StopSoftly), (194, Act::Burst), (200, Act::Kill)]);
-        assert_eq!(schedule, Schedule(VecDeque::new()));
+        assert_eq!(seen, [(94, STEPS[0]), (100, STEPS[1]), (194, STEPS[2]), (200, STEPS[3])]);
+        assert!(schedule.is_over());
     }
 
     #[test]
-    fn a_very_short_demo_still_has_all_of_it() {
-        let mut schedule = Schedule::over(Duration::from_secs(1));
-        let acts: Vec<_> = std::iter::from_fn(|| schedule.due(Duration::from_secs(1))).collect();
-        assert_eq!(acts, [Act::Burst, Act::StopSoftly, Act::Burst, Act::Kill]);
+    fn a_very_short_demo_has_every_step() {
+        let mut schedule = schedule(Duration::from_secs(1));
+        let steps: Vec<_> = std::iter::from_fn(|| schedule.due(Duration::from_secs(1))).collect();
+        assert_eq!(steps, STEPS);
     }
 }

@@ -1,12 +1,12 @@
-//! Where a person watches: what happens scrolls by, below it a bar and the summary line. Where nobody
-//! does, one line a second.
+//! The demo's output on standard error. On a terminal, messages scroll above a progress bar and the summary line.
+//! Elsewhere, each message and each summary is one line.
 
 use std::io::IsTerminal;
 
 use garenne_common::text::{printable, printable_lines};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-/// Everything the demo says while it runs goes to stderr.
+/// Prints messages and progress to standard error.
 pub(super) struct Screen {
     live: Option<Live>,
 }
@@ -35,7 +35,7 @@ impl Screen {
         Self { live }
     }
 
-    /// Says something that stays.
+    /// Prints a message.
     pub(super) fn say(&self, text: &str) {
         let text = printable_lines(text);
         match &self.live {
@@ -44,7 +44,7 @@ impl Screen {
         }
     }
 
-    /// Draws the bar: this pass of the recording.
+    /// Updates the progress bar: the current pass of the recording.
     pub(super) fn pass(&self, what: &str, sent: u64, of: u64) {
         if let Some(Live { bar, .. }) = &self.live {
             bar.set_message(what.to_owned());
@@ -53,7 +53,7 @@ impl Screen {
         }
     }
 
-    /// Draws the summary line.
+    /// Updates the summary line.
     pub(super) fn summary(&self, line: &str) {
         let line = printable(line);
         match &self.live {
@@ -62,7 +62,7 @@ impl Screen {
         }
     }
 
-    /// Takes bar and line away, so that what comes next scrolls.
+    /// Removes the progress bar and the summary line.
     pub(super) fn end(&self) {
         if let Some(live) = &self.live {
             live.bar.finish_and_clear();

@@ -1,14 +1,14 @@
-//! What happens, in words for somebody who sees it for the first time.
+//! The demo's messages, for users who see Garenne for the first time.
 
 use std::{path::Path, time::Duration};
 
 use garenne_common::shutdown::Receipt;
 
-/// The places to look at while it runs.
+/// Addresses and files to look at while the demo runs.
 pub(super) struct Places<'a> {
     pub(super) gateway: &'a str,
     pub(super) gateway_admin: &'a str,
-    pub(super) workers: Vec<(&'a str, String)>,
+    pub(super) workers: Vec<(&'a str, &'a str)>,
     pub(super) broker: Option<&'a str>,
     pub(super) dir: &'a Path,
 }
@@ -43,31 +43,25 @@ pub(super) fn beginning(pace: &str, ends: Option<Duration>) -> String {
 
 pub(super) fn soft_stop(name: &str, replacement: &str) -> String {
     format!(
-        "\n>> {name} gets SIGTERM, as in a deployment: it takes no more work, finishes what it is running and \
-         hands the rest back to RabbitMQ.\n   {replacement} starts in its place; the others go on."
+        "\n>> {name} gets SIGTERM, as in a deployment: it takes no more tasks, finishes those it is running and \
+         requeues the rest.\n   {replacement} starts in its place; the others continue."
     )
 }
 
-pub(super) fn stopped(name: &str, receipt: Option<&Receipt>, took: Duration) -> String {
-    match receipt {
-        Some(receipt) => format!(
-            "   {name} is gone after {:.1} s. Its receipt: {} delivered = {} done + {} handed back{}.",
-            took.as_secs_f64(),
-            receipt.delivered,
-            receipt.acked,
-            receipt.requeued,
-            others(receipt)
-        ),
-        None => format!(
-            "   {name} is gone after {:.1} s and left no receipt: its log says why.",
-            took.as_secs_f64()
-        ),
-    }
+pub(super) fn stopped(name: &str, receipt: &Receipt, took: Duration) -> String {
+    format!(
+        "   {name} stopped after {:.1} s. Its receipt: {} delivered = {} done + {} requeued{}.",
+        took.as_secs_f64(),
+        receipt.delivered,
+        receipt.acked,
+        receipt.requeued,
+        others(receipt)
+    )
 }
 
 fn others(receipt: &Receipt) -> String {
     let counts = [
-        (receipt.retried, "to be tried again"),
+        (receipt.retried, "to be retried"),
         (receipt.dead, "dead"),
         (receipt.quarantined, "quarantined"),
         (receipt.lost_settlements, "settlements lost"),
@@ -78,15 +72,15 @@ fn others(receipt: &Receipt) -> String {
 
 pub(super) fn kill(name: &str, replacement: &str) -> String {
     format!(
-        "\n>> {name} gets SIGKILL, as when a machine dies: it finishes nothing and says nothing.\n   RabbitMQ notices \
-         and gives what it held to the others: some of it may run twice, but is stored once. {replacement} starts."
+        "\n>> {name} gets SIGKILL, as when a machine fails: it finishes nothing.\n   RabbitMQ notices \
+         and redelivers its tasks to the others: some of them may run twice, but are stored once. {replacement} starts."
     )
 }
 
 pub(super) fn burst(readings: u64) -> String {
-    format!("\n>> A burst of {readings} readings at full speed, so that everybody has something in hand.")
+    format!("\n>> A burst of {readings} readings at full speed, so that every worker has queued tasks.")
 }
 
 pub(super) fn crashed(name: &str, last: &str, replacement: &str) -> String {
-    format!("\n!! {name} ended though nobody told it to: {last}\n   {replacement} starts in its place.")
+    format!("\n!! {name} crashed: {last}\n   {replacement} starts in its place.")
 }

@@ -1,27 +1,27 @@
-//! The line that is drawn anew each second.
+//! The summary line, which is updated each second.
 
 use std::time::Duration;
 
 use crate::table::grouped;
 
-/// Figures since the start.
+/// Counts since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
-    /// Acknowledged by the gateway.
+    /// Readings acknowledged by the gateway.
     pub(super) published: u64,
-    /// Waiting in the broker's lane queues; unknown while the broker is away.
+    /// Messages in the lanes' queues; unknown while the broker is away.
     pub(super) queued: Option<u64>,
-    /// Done: distinct tasks in the execution logs.
+    /// Distinct tasks in the execution logs.
     pub(super) done: u64,
-    /// Handed back or taken back, and delivered again.
+    /// Redeliveries.
     pub(super) requeued: u64,
     /// New dead letters.
     pub(super) dead: u64,
-    /// Workers running.
+    /// Running workers.
     pub(super) workers: usize,
 }
 
-/// Turns figures into a line, with what each changed by per second.
+/// Formats counts, with the change of each per second.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Summary {
     last: Counts,
@@ -29,7 +29,7 @@ pub(super) struct Summary {
 }
 
 impl Summary {
-    /// The line for `counts`, `elapsed` after the start.
+    /// The line for `counts` at `elapsed` after the start.
     pub(super) fn line(&mut self, elapsed: Duration, counts: Counts) -> String {
         let since = (elapsed - self.at).as_secs_f64().max(1e-3);
         let rate = |now: u64, before: u64| {
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_per_second_since_the_line_before() {
+    fn rates_are_per_second_since_the_previous_line() {
         let mut summary = Summary::default();
         let counts =
             Counts { published: 1_000, queued: Some(7), done: 900, requeued: 0, dead: 0, workers: 3 };

@@ -4,70 +4,71 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
 
-use super::plan::Counts;
+use garenne_chaos::FaultCounts;
+
 use crate::args::duration;
 
 /// `garenne drill`.
 #[derive(Args, Clone, Debug)]
 pub struct DrillArgs {
-    /// Command of a worker, run by the shell; {name} is replaced by the worker's name [default: garenne-worker with the bench kinds]
+    /// Shell command that starts a worker; {name} is replaced by the worker's name [default: garenne-worker with the bench kinds]
     #[arg(long, value_name = "COMMAND")]
     pub worker: Option<String>,
-    /// The broker for the workers, where they are another user than the drill [default: --amqp-url]
+    /// The workers' broker URL, if they use another user than the drill [default: --amqp-url]
     #[arg(long, value_name = "URL")]
     pub worker_amqp_url: Option<String>,
-    /// Workers at once
+    /// Worker processes
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=100))]
     pub workers: u16,
     /// Tasks to publish
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub tasks: u64,
-    /// Publishers at once, each with a connection of its own
+    /// Publishers, each with a connection of its own
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     pub publishers: u16,
-    /// Tasks a second, all publishers together
+    /// Tasks per second of all publishers together
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub rate: u64,
-    /// Kind of the tasks; some lane must take it
+    /// Kind of the tasks; a lane must have it
     #[arg(long, value_name = "KIND", default_value = "bench.sleep")]
     pub kind: String,
     /// Payload of the tasks, JSON
     #[arg(long, value_name = "JSON", default_value = "{\"ms\":2}")]
     pub payload: String,
-    /// The same seed makes the same trouble at the same points
+    /// The same seed gives the same faults at the same points
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// Workers killed (SIGKILL)
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub kills: u32,
-    /// Workers stopped in order (SIGTERM)
+    /// Workers stopped softly (SIGTERM)
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub softs: u32,
     /// Workers stopped hard (SIGQUIT)
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub hards: u32,
-    /// Workers frozen for a while (SIGSTOP, SIGCONT)
+    /// Workers paused (SIGSTOP, then SIGCONT)
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub pauses: u32,
-    /// How long a frozen worker stays frozen and a cut network silent
+    /// Duration of a pause, and of the stall of a network cut
     #[arg(long, value_name = "SPAN", default_value = "3s", value_parser = duration)]
     pub pause_for: Duration,
     /// Broker restarts; needs --broker-restart
     #[arg(long, value_name = "N", default_value_t = 0, requires = "broker_restart")]
     pub broker_restarts: u32,
-    /// Command that restarts the broker; it may return before the broker takes connections again
+    /// Shell command that restarts the broker; it may return before the broker accepts connections
     #[arg(long, value_name = "COMMAND")]
     pub broker_restart: Option<String>,
-    /// Network cuts between the broker and all workers: silence, then a reset of every connection
+    /// Network cuts between the broker and all workers: connections stall, then are reset
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub cuts: u32,
-    /// How long nothing may get done at the end before what is open counts as lost
+    /// Limit without progress, after which open tasks count as lost
     #[arg(long, value_name = "SPAN", default_value = "30s", value_parser = duration)]
     pub patience: Duration,
-    /// Where effects are stored in Postgres [default: none, unless the workers write DRILL_EFFECTS]
+    /// Postgres in which effects are counted [default: none; DRILL_EFFECTS is used if the workers write it]
     #[arg(long, value_name = "URL")]
     pub postgres_url: Option<String>,
-    /// Query that answers (text, bigint): task id and how often it took effect [default: the results table]
+    /// Query for task ids and the number of their effects, as (text, bigint) [default: the results table]
     #[arg(long, value_name = "SQL")]
     pub effects_sql: Option<String>,
     /// Folder for logs and reports [default: a new one under the system's temporary folder]
@@ -79,9 +80,9 @@ pub struct DrillArgs {
 }
 
 impl DrillArgs {
-    /// How much of each kind of trouble.
-    pub fn counts(&self) -> Counts {
-        Counts {
+    /// The number of faults of each kind.
+    pub fn counts(&self) -> FaultCounts {
+        FaultCounts {
             kills: self.kills,
             softs: self.softs,
             hards: self.hards,

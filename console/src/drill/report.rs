@@ -1,26 +1,25 @@
-//! What the drill found: as a table, as JSON, and as a page.
+//! The report of a drill: a table, JSON, and an HTML page.
 
 mod html;
 
 use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::Context;
+use garenne_chaos::{
+    Fault, FaultCounts, Timeline,
+    audit::{Audit, EffectSource, Totals},
+};
 use serde::Serialize;
 
-use super::{
-    effects::Witness,
-    plan::{Act, Counts},
-    timeline::Timeline,
-};
 use crate::{
-    audit::{Audit, Totals, totals_table, write_findings},
+    audit_table::totals_table,
     table::{Column, grouped, lay_out},
 };
 
-/// Everything about one drill.
+/// The result of one drill.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Whether nothing was lost and no effect doubled.
+    /// Whether no task was lost and no effect doubled.
     pub kept: bool,
     /// The seed.
     pub seed: u64,
@@ -28,23 +27,26 @@ pub struct Report {
     pub broker: String,
     /// The worker's command.
     pub worker: String,
-    /// The trouble that was asked for.
-    pub trouble: Counts,
-    /// From the first task to the end of the drain, seconds.
+    /// The number of faults of each kind.
+    #[serde(rename = "trouble")]
+    pub faults: FaultCounts,
+    /// Seconds from the first task to the end of the drain.
     pub seconds: f64,
-    /// The sums of the account.
+    /// The totals of the audit.
     pub totals: Totals,
     /// Where effects were counted.
-    pub witness: Witness,
-    /// How many tasks were run how often.
+    #[serde(rename = "witness")]
+    pub effects: EffectSource,
+    /// The number of tasks by their number of executions.
     pub executions: BTreeMap<usize, u64>,
-    /// Tasks sent again because nobody knew whether they had arrived.
+    /// Publishes that were repeated because the broker did not answer.
     pub published_again: u64,
-    /// Tasks handed back, by the receipts of the workers that left one.
-    pub handed_back: u64,
-    /// Workers that ended though nobody told them to.
+    /// Tasks that stopping workers requeued, from their receipts.
+    #[serde(rename = "handed_back")]
+    pub requeued: u64,
+    /// Workers that ended although nothing stopped them.
     pub crashes: u64,
-    /// What happened when.
+    /// When faults and crashes happened.
     pub timeline: Timeline,
 }
 
@@ -52,40 +54,39 @@ impl Report {
     /// Writes `audit.ndjson`, `report.json` and `report.html` into `dir`.
     ///
     /// # Errors
-    /// A file cannot be written.
+    /// If a file cannot be written.
     pub fn write(&self, audit: &Audit<'_>, dir: &Path) -> anyhow::Result<()> {
-        let named = |file: &str| format!("{} cannot be written", dir.join(file).display());
-        write_findings(audit, &dir.join("audit.ndjson")).with_context(|| named("audit.ndjson"))?;
+        let failed = |file: &str| format!("cannot write {}", dir.join(file).display());
+        audit.write_findings(&dir.join("audit.ndjson")).with_context(|| failed("audit.ndjson"))?;
         let json = serde_json::to_string_pretty(self)?;
-        fs::write(dir.join("report.json"), json).with_context(|| named("report.json"))?;
-        fs::write(dir.join("report.html"), html::page(self)).with_context(|| named("report.html"))
+        fs::write(dir.join("report.json"), json).with_context(|| failed("report.json"))?;
+        fs::write(dir.join("report.html"), html::page(self)).with_context(|| failed("report.html"))
     }
 
     /// The report for a terminal.
     pub fn table(&self) -> String {
         let mut text = totals_table(&self.totals, "tasks", "took effect");
-        let often: Vec<_> =
+        let executions: Vec<_> =
             self.executions.iter().map(|(times, ids)| format!("{} {times}x", grouped(*ids))).collect();
-        text += &format!("  executions per id: {}\n", often.join(", "));
+        text += &format!("  executions per id: {}\n", executions.join(", "));
         text += &format!(
             "  published again after doubt {}, requeued by stopping workers {}, crashes {}, {:.0} s\n",
             grouped(self.published_again),
-            grouped(self.handed_back),
+            grouped(self.requeued),
             self.crashes,
             self.seconds
         );
-        if self.witness == Witness::ExecutionLog {
-            text +=
-                "  effects were not looked at: no DRILL_EFFECTS was written and no --postgres-url given\n";
+        if self.effects == EffectSource::ExecutionLog {
+            text += "  effects were not counted: no DRILL_EFFECTS was written and no --postgres-url given\n";
         }
-        let rows = self.timeline.happenings.iter().map(|happening| {
-            let away = happening.until - happening.at;
+        let rows = self.timeline.events.iter().map(|event| {
+            let away = event.until - event.at;
             vec![
-                format!("{:.1}s", happening.at),
-                happening.act.map_or("crash", Act::as_str).to_owned(),
-                happening.whom.clone(),
+                format!("{:.1}s", event.at),
+                event.fault.map_or("crash", Fault::as_str).to_owned(),
+                event.target.clone(),
                 if away > 0.0 { format!("{away:.1}s") } else { "-".to_owned() },
-                happening.recovered_after.map_or("-".to_owned(), |after| format!("{after:.2}s")),
+                event.recovered_after.map_or("-".to_owned(), |after| format!("{after:.2}s")),
             ]
         });
         let columns = [
@@ -95,7 +96,7 @@ impl Report {
             Column::Figure("away for"),
             Column::Figure("work again after"),
         ];
-        if !self.timeline.happenings.is_empty() {
+        if !self.timeline.events.is_empty() {
             text += "\n";
             text += &lay_out(&columns, rows);
         }

@@ -1,13 +1,17 @@
-//! The drill itself.
+//! Runs a drill: publishes tasks, injects the faults of the schedule, and waits until every task is executed.
 
 use std::{
-    collections::HashSet,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
-use anyhow::Context;
+use garenne_chaos::{
+    BROKER_RESTART_TIMEOUT, Engine, FaultInjector, FaultProxy, FaultSchedule, Load, PublishProgress,
+    WorkerCommand, WorkerFleet,
+    audit::{EFFECTS_FILE, Expected},
+    create_run_folder,
+};
 use garenne_common::exit::{Exit, Failure};
 use garenne_protocol::task::Kind;
 use tokio::{
@@ -16,85 +20,66 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval},
 };
 
-use super::{
-    cli::DrillArgs,
-    crew::Crew,
-    effects::EFFECTS_FILE,
-    plan::Plan,
-    proxy::Proxy,
-    publish::{self, Load, Published},
-    timeline::Timeline,
-    trouble::Trouble,
-};
-use crate::{
-    audit::{Evidence, Expected},
-    interrupt::interrupts,
-    operator::Operator,
-    output,
-    process::{Launcher, ProcessError},
-    table::grouped,
-};
+use super::cli::DrillArgs;
+use crate::{chaos, interrupt::interrupts, operator::Operator, output, table::grouped};
 
-/// How often everything is looked after.
+/// Interval between two polls of the engine.
 const TICK: Duration = Duration::from_millis(50);
-/// Ticks between two lines.
-const TICKS_A_LINE: u64 = 40;
-/// How long a broker may take to come back before the drill is called off.
-const BROKER_BACK_WITHIN: Duration = Duration::from_secs(300);
-/// What an orderly stop at the end may take.
-pub(super) const STOP_WITHIN: Duration = Duration::from_secs(40);
+/// Ticks between two lines of progress.
+const TICKS_PER_LINE: u64 = 40;
+/// The file for the effects that workers report, in the run's folder.
+pub(super) const EFFECTS_FILE_NAME: &str = "effects.ndjson";
 
 /// A drill under way.
 pub(super) struct Drill<'a> {
     pub(super) operator: &'a Operator,
     pub(super) args: &'a DrillArgs,
     pub(super) dir: PathBuf,
-    pub(super) crew: Crew,
-    plan: Plan,
-    trouble: Trouble,
-    pub(super) published: Arc<Published>,
-    pub(super) timeline: Timeline,
-    pub(super) sent: Vec<Expected>,
-    /// Published and not begun.
-    open: HashSet<String>,
-    pub(super) evidence: Evidence,
-    pub(super) handed_back: u64,
-    pub(super) crashes: u64,
+    pub(super) engine: Engine,
+    pub(super) published: Arc<PublishProgress>,
+    schedule: FaultSchedule<f64>,
+}
+
+/// How the publishing and executing of tasks came to its end.
+enum Ended {
+    /// Every task was executed, or no progress is made.
+    Complete,
+    Interrupted,
 }
 
 /// Runs the drill.
 ///
 /// # Errors
-/// One line and an exit code; [`Exit::Failed`] also when the promise was broken.
+/// One line and an exit code; [`Exit::Failed`] also if a task was lost or an effect doubled.
 pub async fn run(operator: &Operator, args: &DrillArgs, config: Option<&Path>) -> Result<Exit, Failure> {
     let kind = Kind::parse(&args.kind).map_err(|error| Failure::new(Exit::Usage, error))?;
     serde_json::from_str::<serde_json::Value>(&args.payload)
         .map_err(|error| Failure::new(Exit::Usage, format_args!("--payload is no JSON: {error}")))?;
     let mut interrupts = interrupts()?;
-    let connection = operator.connect().await?;
-    let version = operator.broker.version().await?;
-    let ensured = garenne_amqp::declare::ensure(&connection, &operator.topology(version)).await;
-    Operator::leave(connection).await;
-    ensured?;
-    let dir = folder(args.report.as_deref())?;
+    let version = chaos::ensure_topology(operator).await?;
+    let dir = create_run_folder(args.report.as_deref(), "garenne-drill")?;
     let run = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
     let load = Load {
         broker: operator.broker.clone(),
         names: operator.names.clone(),
         kind,
         payload: args.payload.clone().into_bytes(),
-        stem: format!("drill-{}-{run}", args.seed),
+        id_prefix: format!("drill-{}-{run}", args.seed),
         tasks: args.tasks,
         publishers: args.publishers.into(),
         rate: args.rate,
     };
     let mut drill = Drill::start(operator, args, dir, config).await?;
-    let publishers = publish::start(&load, &drill.published);
-    if drill.go(publishers, &mut interrupts).await? {
-        eprintln!("interrupted: no account");
-        return Ok(Exit::Interrupted);
+    let publishers = load.start(&drill.published);
+    match drill.until_complete(publishers, &mut interrupts).await? {
+        Ended::Interrupted => {
+            eprintln!("interrupted: no account");
+            Ok(Exit::Interrupted)
+        }
+        Ended::Complete => {
+            drill.conclude(format!("RabbitMQ {version} at {}", operator.broker.address())).await
+        }
     }
-    drill.account(format!("RabbitMQ {version} at {}", operator.broker.address())).await
 }
 
 impl<'a> Drill<'a> {
@@ -104,24 +89,28 @@ impl<'a> Drill<'a> {
         dir: PathBuf,
         config: Option<&Path>,
     ) -> Result<Self, Failure> {
-        let mut launcher = Launcher::new(&dir).map_err(anyhow::Error::from)?;
-        operator.pass_on(&mut launcher, config);
-        launcher.environment.push((EFFECTS_FILE.into(), dir.join("effects.ndjson").into_os_string()));
+        let mut launcher = chaos::launcher(operator, &dir, config)?;
+        let effects = dir.join(EFFECTS_FILE_NAME);
+        launcher.environment.push((EFFECTS_FILE.into(), effects.into_os_string()));
+        let mut injector = FaultInjector::new(args.pause_for);
+        if let Some(command) = &args.broker_restart {
+            injector = injector.with_broker_restart(operator.broker.clone(), command.clone());
+        }
         let settings = &operator.settings;
         let mut url =
             settings.worker_amqp_url.as_ref().unwrap_or(&settings.common.amqp_url).expose().to_owned();
-        let mut proxy = None;
         if args.cuts > 0 {
-            let (between, through) = detour(&url).await?;
-            (url, proxy) = (through, Some(between));
+            let (proxy, through_proxy) = proxy_for(&url).await?;
+            (url, injector) = (through_proxy, injector.with_proxy(proxy));
         }
-        // The last one of a name counts.
         launcher.environment.push(("GARENNE_AMQP_URL".into(), url.into()));
-        let sinks: &[&str] =
-            if settings.postgres_url.is_some() { &["stdout", "postgres"] } else { &["stdout"] };
-        let mut crew = Crew::new(launcher, args.worker.clone(), sinks);
+        let command = match &args.worker {
+            Some(command) => WorkerCommand::Shell(command.clone()),
+            None => chaos::stock_worker(operator, &["--enable-bench"], None),
+        };
+        let mut fleet = WorkerFleet::new(launcher, command);
         for _ in 0..args.workers {
-            crew.add().map_err(failed)?;
+            fleet.start_worker()?;
         }
         eprintln!(
             "drilling {} workers with {} tasks, seed {}; files in {}",
@@ -134,149 +123,107 @@ impl<'a> Drill<'a> {
             operator,
             args,
             dir,
-            crew,
-            plan: Plan::seeded(args.seed, args.counts()),
-            trouble: Trouble::new(operator, args, proxy),
+            engine: Engine::new(fleet, injector),
             published: Arc::default(),
-            timeline: Timeline::starting(SystemTime::now()),
-            sent: Vec::new(),
-            open: HashSet::new(),
-            evidence: Evidence::default(),
-            handed_back: 0,
-            crashes: 0,
+            schedule: FaultSchedule::seeded(args.seed, args.counts()),
         })
     }
 
-    /// Publishes and troubles until everything is published and done, or nothing gets done any more.
-    /// `true` when somebody interrupted.
-    async fn go(
+    /// Injects the faults that are due until every task is published and executed, or no progress is made.
+    async fn until_complete(
         &mut self,
         mut publishers: JoinSet<()>,
         interrupts: &mut mpsc::Receiver<()>,
-    ) -> Result<bool, Failure> {
+    ) -> Result<Ended, Failure> {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut last, mut progress) = ((0, usize::MAX), Instant::now());
-        let mut away: Option<Instant> = None;
+        let mut progress = (0, 0);
+        let mut broker_lost: Option<Instant> = None;
         for tick in 1_u64.. {
             tokio::select! {
                 _ = ticks.tick() => {}
-                _ = interrupts.recv() => return Ok(true),
+                _ = interrupts.recv() => return Ok(Ended::Interrupted),
             }
-            if let Some(refusal) = self.published.refusal() {
-                return Err(Failure::new(Exit::Failed, format_args!("nothing can be published: {refusal}")));
+            if let Some(error) = self.published.fatal_error() {
+                return Err(Failure::new(Exit::Failed, format_args!("cannot publish: {error}")));
             }
             while publishers.try_join_next().is_some() {}
-            self.look_after()?;
+            self.poll_engine()?;
             let share = self.published.confirmed() as f64 / self.args.tasks as f64;
-            while let Some(step) = self.plan.due(share) {
-                self.trouble.act(step, &mut self.crew, &mut self.timeline).map_err(failed)?;
+            while let Some(step) = self.schedule.due(share) {
+                self.engine.inject(step)?;
             }
-            if tick.is_multiple_of(TICKS_A_LINE) {
-                self.say();
+            if tick.is_multiple_of(TICKS_PER_LINE) {
+                self.print_progress();
             }
-            let now = (self.sent.len(), self.open.len());
-            if now != last {
-                (last, progress, away) = (now, Instant::now(), None);
+            let now = (self.engine.account.expected().len(), self.engine.account.open());
+            if now != progress {
+                (progress, broker_lost) = (now, None);
             }
-            let quiet = self.trouble.is_quiet();
-            let over = publishers.is_empty() && self.plan.is_over() && quiet && self.open.is_empty();
-            if over || (quiet && progress.elapsed() > self.args.patience) {
-                return Ok(false);
+            let stalled = self.engine.account.stalled_for();
+            let idle = self.engine.is_idle();
+            let all_published = publishers.is_empty() && self.schedule.is_over();
+            if idle && ((all_published && self.engine.account.open() == 0) || stalled > self.args.patience) {
+                return Ok(Ended::Complete);
             }
-            // Without a broker nobody can get anything done: patience counts from its return.
-            if tick.is_multiple_of(TICKS_A_LINE) && progress.elapsed() > TICK * TICKS_A_LINE as u32 {
-                match self.operator.connect().await {
-                    Ok(connection) => {
-                        Operator::leave(connection).await;
-                        away = None;
-                    }
-                    Err(error) if away.get_or_insert_with(Instant::now).elapsed() > BROKER_BACK_WITHIN => {
-                        return Err(error.into());
-                    }
-                    Err(_) => progress = Instant::now(),
-                }
+            if tick.is_multiple_of(TICKS_PER_LINE) && stalled > TICK * TICKS_PER_LINE as u32 {
+                self.check_broker(&mut broker_lost).await?;
             }
         }
-        Ok(false)
+        Ok(Ended::Complete)
     }
 
-    pub(super) fn say(&self) {
+    /// Without a broker no task can be executed: `--patience` counts from its return.
+    async fn check_broker(&mut self, lost: &mut Option<Instant>) -> Result<(), Failure> {
+        match self.operator.connect().await {
+            Ok(connection) => {
+                Operator::leave(connection).await;
+                *lost = None;
+            }
+            Err(error) if lost.get_or_insert_with(Instant::now).elapsed() > BROKER_RESTART_TIMEOUT => {
+                return Err(error.into());
+            }
+            Err(_) => self.engine.account.excuse_stall(),
+        }
+        Ok(())
+    }
+
+    pub(super) fn print_progress(&self) {
+        let account = &self.engine.account;
         eprintln!(
             "{:>5.0}s  published {}  done {}  open {}  troubles {}  workers {}",
-            self.timeline.seconds(SystemTime::now()),
-            grouped(self.sent.len() as u64),
-            grouped(self.evidence.executions.len() as u64),
-            grouped(self.open.len() as u64),
-            self.timeline.happenings.len(),
-            self.crew.hands.len()
+            self.engine.seconds(),
+            grouped(account.expected().len() as u64),
+            grouped(account.executed_tasks() as u64),
+            grouped(account.open() as u64),
+            self.engine.timeline.events.len(),
+            self.engine.fleet.workers().len()
         );
     }
 
-    fn look_after(&mut self) -> Result<(), Failure> {
-        let now = SystemTime::now();
-        let fresh = self.published.fresh();
-        self.timeline.published(now, fresh.len() as u64);
-        for id in fresh {
-            if !self.evidence.executions.contains_key(&id) {
-                self.open.insert(id.clone());
-            }
-            self.sent.push(Expected { id, reading: None });
-        }
-        self.read_logs()?;
-        for ended in self.crew.ended().map_err(failed)? {
-            self.handed_back += ended.receipt.map_or(0, |receipt| receipt.requeued);
-            if !ended.told {
-                self.crashes += 1;
-                let replacement = self.crew.add().map_err(failed)?;
+    fn poll_engine(&mut self) -> Result<(), Failure> {
+        let confirmed = self.published.take_confirmed();
+        let expected = confirmed.into_iter().map(|id| Expected { id, reading: None });
+        self.engine.acknowledged(expected.collect());
+        for exit in self.engine.poll()? {
+            if let Some(replacement) = &exit.replacement {
                 output::note(format_args!(
                     "{} ended by itself ({}), {replacement} starts",
-                    ended.name, ended.how
+                    exit.name, exit.status
                 ));
-                self.timeline.happened(None, ended.name, Some(replacement));
             }
-        }
-        self.trouble.look_after(&self.crew, &mut self.timeline)
-    }
-
-    pub(super) fn read_logs(&mut self) -> Result<(), Failure> {
-        let now = SystemTime::now();
-        for log in self.crew.logs() {
-            let lines = log.executions().map_err(anyhow::Error::from)?;
-            for (id, execution) in &lines {
-                self.open.remove(id);
-                self.timeline.executed(execution, now);
-            }
-            self.evidence.executed(lines);
         }
         Ok(())
     }
 }
 
-pub(super) fn failed(error: ProcessError) -> Failure {
-    Failure::new(Exit::Failed, error)
-}
-
 /// A proxy in front of the broker, and the workers' URL through it.
-async fn detour(url: &str) -> Result<(Proxy, String), Failure> {
+async fn proxy_for(url: &str) -> Result<(FaultProxy, String), Failure> {
     if !url.starts_with("amqp://") {
         return Err(Failure::new(
             Exit::Usage,
-            "--cuts needs an amqp:// URL: the proxy that cuts the network is not what a TLS certificate names",
+            "--cuts needs an amqp:// URL: the workers connect to a proxy, which a TLS certificate does not name",
         ));
     }
-    Ok(Proxy::for_url(url).await?)
-}
-
-/// The folder asked for, or a new one; never one with the logs of an earlier drill, which would count.
-fn folder(asked: Option<&Path>) -> anyhow::Result<PathBuf> {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
-    let dir = match asked {
-        Some(dir) => dir.to_owned(),
-        None => std::env::temp_dir().join(format!("garenne-drill-{now}-{}", std::process::id())),
-    };
-    std::fs::create_dir_all(&dir).with_context(|| format!("folder {} cannot be made", dir.display()))?;
-    let used = std::fs::read_dir(&dir)?.next().is_some();
-    anyhow::ensure!(!used, "folder {} is not empty: an earlier drill's logs would be counted", dir.display());
-    Ok(dir)
+    Ok(FaultProxy::for_url(url).await?)
 }

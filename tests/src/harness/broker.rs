@@ -1,46 +1,41 @@
 //! A RabbitMQ to test against.
 
-use std::{
-    fmt::{self, Display},
-    sync::{Arc, LazyLock},
-    time::Duration,
-};
+use std::sync::{Arc, LazyLock};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use garenne_management::ManagementClient;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
     sync::{OnceCell, OwnedSemaphorePermit, Semaphore},
-    time::{Instant, sleep, timeout},
+    time::Instant,
 };
 use uuid::Uuid;
 
 use super::{
     engine::{self, Mode},
-    node::{Node, NodeFile, NodeSpec, Seat},
+    node::{Node, Seat},
     port::free_port,
     runtime::{block_on_harness, on_harness},
     suite,
     vhost::VirtualHost,
 };
 
+mod ready;
+mod spec;
 mod tls;
+mod version;
 
 pub use tls::Tls;
+pub use version::BrokerVersion;
+
+use ready::{wait_until_it_greets, wait_until_ready};
+use spec::spec;
 use tls::secure;
 
 /// User and password of every test broker.
 pub(super) const USER: &str = "guest";
 
-/// The plugins that a fleet may use.
-const PLUGINS: &str = include_str!("../../../deploy/rabbitmq/enabled_plugins");
-
-/// Brokers and clusters of their own that scenarios run at a time. A starting broker takes a core for seconds.
+/// Limits the brokers and clusters of single scenarios at a time. A starting broker uses a core for seconds.
 static OWN_BROKERS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(2)));
-
-/// How long a broker may take to answer after a start.
-const READY: Duration = Duration::from_secs(90);
 
 /// A request to the management API takes longer only if the broker is down or frozen.
 const MANAGEMENT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -48,18 +43,18 @@ const MANAGEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Differences from a stock broker.
 #[derive(Clone, Debug, Default)]
 pub struct BrokerOptions {
-    /// Lines for `rabbitmq.conf`.
+    /// Lines of `rabbitmq.conf`.
     pub conf: Vec<String>,
-    /// Parameters of the application `rabbit` that its configuration file does not know, as Erlang terms
-    /// such as `{channel_tick_interval, 500}`.
+    /// Parameters of the application `rabbit` that `rabbitmq.conf` does not support, as Erlang terms such as
+    /// `{channel_tick_interval, 500}`.
     pub parameters: Vec<String>,
-    /// A second listener, for `amqps`. Only in containers.
+    /// An additional listener for `amqps`. Only in containers.
     pub tls: Option<Tls>,
-    /// A plugin that is not enabled. Only in containers.
+    /// A plugin to disable. Only in containers.
     pub without_plugin: Option<&'static str>,
 }
 
-/// A running RabbitMQ. Clones are the same broker; the last one to go takes it down.
+/// A running RabbitMQ. Clones share one broker, which stops when the last of them is dropped.
 #[derive(Clone, Debug)]
 pub struct Broker {
     inner: Arc<Inner>,
@@ -67,7 +62,7 @@ pub struct Broker {
 
 #[derive(Debug)]
 struct Inner {
-    /// Always there until `drop` takes it.
+    /// `Some` until `drop` takes it.
     node: Option<Arc<Node>>,
     amqp_port: u16,
     amqps_port: Option<u16>,
@@ -75,34 +70,15 @@ struct Inner {
     management: ManagementClient,
     version: BrokerVersion,
     mode: Mode,
-    /// Held by a broker of one scenario until it is gone.
+    /// Held by the broker of a single scenario until it has stopped.
     permit: Option<OwnedSemaphorePermit>,
 }
 
-/// A broker's version, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct BrokerVersion(pub u16, pub u16, pub u16);
-
-impl BrokerVersion {
-    fn parse(text: &str) -> Option<Self> {
-        // Release candidates and distributions add a suffix: 4.3.0-rc.1, 4.0.5+dfsg.
-        let core = text.split(['-', '+']).next()?;
-        let mut parts = core.split('.').map(str::parse);
-        Some(Self(parts.next()?.ok()?, parts.next()?.ok()?, parts.next()?.ok()?))
-    }
-}
-
-impl Display for BrokerVersion {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}.{}.{}", self.0, self.1, self.2)
-    }
-}
-
 impl Broker {
-    /// Starts a broker of its own for one scenario: for those that stop, kill or throttle it.
+    /// Starts a broker for a single scenario, which may stop, kill or throttle it.
     ///
     /// # Errors
-    /// When it cannot be had or does not answer, with the end of its log.
+    /// If it cannot be started or does not answer, with the end of its log.
     pub async fn start(options: BrokerOptions) -> Result<Self> {
         suite::time_this_test();
         let permit = Self::permit().await?;
@@ -113,8 +89,8 @@ impl Broker {
         Ok(broker)
     }
 
-    /// Waits until another scenario may run a broker or a cluster of its own. A scenario takes one permit at most:
-    /// two that wait for each other's second one would never start.
+    /// Waits for a permit for a broker or cluster of a single scenario. A scenario takes at most one permit: two
+    /// scenarios that wait for a second one would deadlock.
     pub(super) async fn permit() -> Result<OwnedSemaphorePermit> {
         Ok(Arc::clone(&OWN_BROKERS).acquire_owned().await?)
     }
@@ -124,7 +100,7 @@ impl Broker {
         on_harness(Self::launch_at(mode, options, None)).await
     }
 
-    /// The broker that all scenarios of this process share; each takes a virtual host of its own.
+    /// The broker that all scenarios of this process share. Each of them uses a virtual host of its own.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -134,7 +110,7 @@ impl Broker {
         SHARED.get_or_try_init(|| Self::start_shared(BrokerOptions::default())).await.cloned()
     }
 
-    /// Starts a broker that others find at its seat.
+    /// Starts a broker that other nodes find at its seat.
     pub(super) async fn launch_at(mode: Mode, options: BrokerOptions, seat: Option<Seat>) -> Result<Self> {
         let (amqp_port, management_port) = (free_port()?, free_port()?);
         let management_url = format!("http://{USER}:{USER}@127.0.0.1:{management_port}");
@@ -147,7 +123,7 @@ impl Broker {
             amqps_port = Some(port);
         }
         if seat.is_some() {
-            // Nodes that share a cookie trust each other.
+            // Nodes with the same cookie form a cluster.
             spec.environment.push(("RABBITMQ_ERLANG_COOKIE", USER.to_owned()));
         }
         spec.seat = seat;
@@ -170,24 +146,24 @@ impl Broker {
         })
     }
 
-    /// Where AMQP clients connect, on the default virtual host.
+    /// The AMQP URL of the default virtual host.
     #[must_use]
     pub fn amqp_url(&self) -> String {
         format!("{}/%2f", self.amqp_authority(USER))
     }
 
-    /// The port for `amqps`, of a broker with [`BrokerOptions::tls`].
+    /// The port for `amqps`, if the broker has [`BrokerOptions::tls`].
     #[must_use]
     pub fn amqps_port(&self) -> Option<u16> {
         self.inner.amqps_port
     }
 
-    /// Up to the virtual host of a URL, for a user whose password is the name.
+    /// The AMQP URL without its virtual host, for a user whose password is the user name.
     pub(super) fn amqp_authority(&self, user: &str) -> String {
         format!("amqp://{user}:{user}@127.0.0.1:{}", self.inner.amqp_port)
     }
 
-    /// Where the management API is, with user and password.
+    /// The URL of the management API, with user and password.
     #[must_use]
     pub fn management_url(&self) -> String {
         self.inner.management_url.clone()
@@ -199,7 +175,7 @@ impl Broker {
         &self.inner.management
     }
 
-    /// What the broker says it is.
+    /// The version that the broker reports.
     #[must_use]
     pub fn version(&self) -> BrokerVersion {
         self.inner.version
@@ -211,21 +187,21 @@ impl Broker {
         self.inner.mode
     }
 
-    /// Makes a fresh virtual host. It and all that is in it go when the value is dropped.
+    /// Creates a virtual host. It is deleted when the value is dropped.
     ///
     /// # Errors
-    /// When the management API refuses or does not answer.
+    /// If the management API refuses or does not answer.
     pub async fn vhost(&self) -> Result<VirtualHost> {
         let name = format!("test-{}", Uuid::new_v4().simple());
         self.inner.management.create_vhost(&name, USER).await?;
         Ok(VirtualHost::new(name, self.clone()))
     }
 
-    /// SIGKILL. A queue declared within about half a second before can be lost with its confirmed
-    /// messages, since the broker had not written it yet: let fresh queues settle first.
+    /// SIGKILL. A queue that was declared less than about half a second before can be lost with its confirmed messages:
+    /// the broker has not written it to disk yet.
     ///
     /// # Errors
-    /// When it is down already.
+    /// If it is down.
     pub async fn kill(&self) -> Result<()> {
         let node = self.node();
         on_harness(async move { node.kill().await }).await
@@ -234,31 +210,21 @@ impl Broker {
     /// An orderly stop.
     ///
     /// # Errors
-    /// When it is down already, or does not stop within a minute.
+    /// If it is down, or does not stop within a minute.
     pub async fn stop(&self) -> Result<()> {
         let node = self.node();
         on_harness(async move { node.stop().await }).await
     }
 
-    /// Starts a broker that was stopped or killed and answers the moment at which it took connections.
+    /// Starts a broker that was stopped or killed and returns when it accepted connections.
     ///
     /// # Errors
-    /// When it does not in time, with the end of its log.
+    /// If it does not accept connections in time, with the end of its log.
     pub async fn restart_until_it_greets(&self) -> Result<Instant> {
         let (node, amqp_port) = (self.node(), self.inner.amqp_port);
         on_harness(async move {
             node.start().await?;
-            let deadline = Instant::now() + READY;
-            loop {
-                let look = Instant::now();
-                if greets(amqp_port).await {
-                    return Ok(look);
-                }
-                if look > deadline {
-                    bail!("the broker did not answer within {READY:?}: {}", node.log().await);
-                }
-                sleep(Duration::from_millis(5)).await;
-            }
+            wait_until_it_greets(&node, amqp_port).await
         })
         .await
     }
@@ -266,7 +232,7 @@ impl Broker {
     /// Starts a broker that was stopped or killed, on the same ports and data, and waits for it.
     ///
     /// # Errors
-    /// When it does not answer in time, with the end of its log.
+    /// If it does not answer in time, with the end of its log.
     pub async fn restart(&self) -> Result<()> {
         let (node, amqp_port) = (self.node(), self.inner.amqp_port);
         let management = self.inner.management.clone();
@@ -277,10 +243,10 @@ impl Broker {
         .await
     }
 
-    /// Freezes the broker: connections stay open and nothing answers, as when a host hangs.
+    /// Pauses the broker: connections stay open and nothing answers, as when a host hangs.
     ///
     /// # Errors
-    /// When it is down.
+    /// If it is down.
     pub async fn pause(&self) -> Result<()> {
         let node = self.node();
         on_harness(async move { node.pause().await }).await
@@ -289,7 +255,7 @@ impl Broker {
     /// Ends a [`pause`](Self::pause).
     ///
     /// # Errors
-    /// When it is down.
+    /// If it is down.
     pub async fn unpause(&self) -> Result<()> {
         let node = self.node();
         on_harness(async move { node.unpause().await }).await
@@ -298,7 +264,7 @@ impl Broker {
     /// Runs `rabbitmqctl` with these arguments and returns what it printed.
     ///
     /// # Errors
-    /// When it exits with anything but 0.
+    /// If it exits with another code than 0.
     pub async fn exec_ctl(&self, arguments: &[&str]) -> Result<String> {
         let node = self.node();
         let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
@@ -309,24 +275,24 @@ impl Broker {
         .await
     }
 
-    /// Raises or clears the disk alarm, which blocks every connection that publishes. It holds for the
-    /// whole broker, so not for the shared one.
+    /// Raises or clears the disk alarm, which blocks every publishing connection. It applies to the whole
+    /// broker, so not to the shared one.
     ///
     /// # Errors
-    /// When `rabbitmqctl` fails.
+    /// If `rabbitmqctl` fails.
     pub async fn set_disk_alarm(&self, raised: bool) -> Result<()> {
-        // More than any disk has free.
+        // More than the free space of any disk.
         let limit = if raised { "100000GB" } else { "1MB" };
         self.exec_ctl(&["set_disk_free_limit", limit]).await.map(drop)
     }
 
-    /// Raises or clears the memory alarm, which blocks every connection that publishes. It holds for the
-    /// whole broker, so not for the shared one.
+    /// Raises or clears the memory alarm, which blocks every publishing connection. It applies to the whole
+    /// broker, so not to the shared one.
     ///
     /// # Errors
-    /// When `rabbitmqctl` fails.
+    /// If `rabbitmqctl` fails.
     pub async fn set_memory_alarm(&self, raised: bool) -> Result<()> {
-        // A watermark of zero is below any use of memory.
+        // Every broker uses more memory than a watermark of 0 allows.
         let watermark = if raised { "0" } else { "0.6" };
         self.exec_ctl(&["set_vm_memory_high_watermark", watermark]).await.map(drop)
     }
@@ -336,81 +302,13 @@ impl Broker {
     }
 }
 
-async fn spec(options: &BrokerOptions, amqp_port: u16, management_port: u16) -> NodeSpec {
-    let mut conf = vec![
-        // Numbers in the management API that are half a second old at most, instead of five.
-        "collect_statistics_interval = 500".to_owned(),
-    ];
-    conf.extend(options.conf.iter().cloned());
-    // Quorum queues publish their numbers at their own tick.
-    let mut parameters = vec!["{quorum_tick_interval, 500}".to_owned()];
-    parameters.extend(options.parameters.iter().cloned());
-    NodeSpec {
-        service: "rabbitmq",
-        image: engine::rabbitmq_image().await,
-        ready: "Server startup complete",
-        environment: vec![
-            ("RABBITMQ_DEFAULT_USER", USER.to_owned()),
-            ("RABBITMQ_DEFAULT_PASS", USER.to_owned()),
-        ],
-        files: vec![
-            NodeFile {
-                in_container: "/etc/rabbitmq/conf.d/90-test.conf",
-                in_folder: Some("extra.conf"),
-                content: conf.join("\n") + "\n",
-            },
-            NodeFile {
-                in_container: "/etc/rabbitmq/advanced.config",
-                in_folder: Some("advanced.config"),
-                content: format!("[{{rabbit, [{}]}}].\n", parameters.join(", ")),
-            },
-            NodeFile {
-                in_container: "/etc/rabbitmq/enabled_plugins",
-                in_folder: None,
-                content: match options.without_plugin {
-                    Some(plugin) => PLUGINS.replace(&format!("{plugin},"), ""),
-                    None => PLUGINS.to_owned(),
-                },
-            },
-        ],
-        ports: vec![(amqp_port, 5672), (management_port, 15672)],
-        seat: None,
-    }
-}
-
-/// Waits until the broker greets AMQP clients and the management API answers. Either port accepts
-/// connections before that: docker-proxy listens from the container's start.
-async fn wait_until_ready(node: &Node, amqp_port: u16, management: &ManagementClient) -> Result<()> {
-    let deadline = Instant::now() + READY;
-    loop {
-        node.check_alive()?;
-        if greets(amqp_port).await && management.version().await.is_ok() {
-            return Ok(());
-        }
-        if Instant::now() > deadline {
-            bail!("the broker did not answer within {READY:?}: {}", node.log().await);
-        }
-        sleep(Duration::from_millis(50)).await;
-    }
-}
-
-/// Whether an AMQP 0-9-1 header is answered by a method frame (type 1): `connection.start`.
-async fn greets(port: u16) -> bool {
-    let greeting = async {
-        let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
-        stream.write_all(b"AMQP\x00\x00\x09\x01").await?;
-        stream.read_u8().await
-    };
-    matches!(timeout(Duration::from_secs(1), greeting).await, Ok(Ok(1)))
-}
-
 impl Drop for Inner {
     fn drop(&mut self) {
-        // A container's removal needs the runtime that its client lives on.
+        // The removal of a container needs the runtime of its client.
         if let Some(node) = self.node.take() {
             block_on_harness(async move { drop(node) });
         }
-        // The next broker starts only now.
+        // The next broker starts when this one has stopped.
         drop(self.permit.take());
     }
 }

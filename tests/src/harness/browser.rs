@@ -12,7 +12,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::wait::{PATIENCE, Seen, eventually};
+use super::wait::{Seen, WAIT_TIMEOUT, eventually};
 
 /// The programs that it may be.
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
@@ -102,7 +102,8 @@ impl Browser {
                 }
             }
         };
-        let said = timeout(PATIENCE, answer).await.with_context(|| format!("no answer to {method}"))??;
+        let said =
+            timeout(WAIT_TIMEOUT, answer).await.with_context(|| format!("no answer to {method}"))??;
         if !said["error"].is_null() {
             bail!("{method}: {}", said["error"]);
         }

@@ -7,8 +7,8 @@ use tokio::time::timeout;
 
 use super::{
     process::{Ended, Process, Program, Signal},
-    scene::Scene,
-    wait::PATIENCE,
+    test_env::TestEnv,
+    wait::WAIT_TIMEOUT,
 };
 
 /// The admin token of every test dashboard.
@@ -25,19 +25,19 @@ pub struct Dashboard {
 }
 
 impl Dashboard {
-    /// Starts one on the scene's virtual host, on a free port, and waits until it listens.
+    /// Starts one on the test environment's virtual host, on a free port, and waits until it is open.
     ///
     /// # Errors
     /// When it ends before.
-    pub async fn start(scene: &Scene) -> Result<Self> {
-        let token = scene.folder().join("dashboard-token");
+    pub async fn start(env: &TestEnv) -> Result<Self> {
+        let token = env.folder().join("dashboard-token");
         std::fs::write(&token, TOKEN)?;
         let process = Program::new("garenne")
             .arg("dashboard")
             .option("--listen", "127.0.0.1:0")
             .option("--admin", "127.0.0.1:0")
-            .option("--amqp-url", &scene.users().console)
-            .option("--management-url", scene.vhost().management_url())
+            .option("--amqp-url", &env.users().console)
+            .option("--management-url", env.vhost().management_url())
             .option("--admin-token-file", &token)
             .start()
             .await?;
@@ -147,9 +147,9 @@ impl Dashboard {
                 }
             }
         };
-        match timeout(PATIENCE, watching).await {
+        match timeout(WAIT_TIMEOUT, watching).await {
             Ok(found) => found,
-            Err(_) => anyhow::bail!("not within {PATIENCE:?}: {what}; last seen: {last:#}"),
+            Err(_) => anyhow::bail!("not within {WAIT_TIMEOUT:?}: {what}; last seen: {last:#}"),
         }
     }
 

@@ -1,3 +1,3 @@
-//! Breaking connections on command: the proxy that `garenne drill --cuts` uses.
+//! Network faults: the proxy that `garenne drill --cuts` uses.
 
-pub use garenne_console::drill::Proxy;
+pub use garenne_chaos::FaultProxy;

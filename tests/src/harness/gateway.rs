@@ -12,7 +12,7 @@ use tokio::{
 use super::{
     port,
     process::{Ended, Process, Program, Signal},
-    scene::Scene,
+    test_env::TestEnv,
     users::Topology,
     wait::{Seen, eventually},
 };
@@ -27,12 +27,12 @@ pub struct GatewayPlan {
 }
 
 impl GatewayPlan {
-    /// A gateway on the scene's virtual host, with no right that it does not need, on a free port.
+    /// A gateway on the test environment's virtual host, with no right that it does not need, on a free port.
     ///
     /// # Errors
     /// When there is no free port.
-    pub fn new(scene: &Scene) -> Result<Self> {
-        let users = scene.users();
+    pub fn new(env: &TestEnv) -> Result<Self> {
+        let users = env.users();
         Ok(Self { topology: Some(Arc::clone(&users.topology)), ..Self::at(&users.gateway)? })
     }
 

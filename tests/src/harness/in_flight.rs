@@ -1,20 +1,20 @@
-//! Workers that are stopped or killed while they hold something: an idle worker would prove nothing.
+//! Stops workers while they hold deliveries: stopping an idle worker proves nothing.
 
 use anyhow::Result;
 use serde_json::Value;
 
 use super::{
     process::Signal,
-    scene::Scene,
+    test_env::TestEnv,
     wait::{Seen, eventually},
     worker::Worker,
 };
 
-impl Scene {
-    /// How many deliveries the broker counts as unacked on a worker's connection. Up to half a second old.
+impl TestEnv {
+    /// The number of unacked deliveries on a worker's connection, by the broker's statistics. Up to half a second old.
     ///
     /// # Errors
-    /// When the management API does not answer.
+    /// If the management API does not answer.
     pub async fn unacked_of(&self, worker: &Worker) -> Result<u64> {
         let named = format!("garenne-worker {} consume", worker.name());
         let connections = self.vhost().view().connections().await?;
@@ -28,11 +28,11 @@ impl Scene {
         Ok(of_own.filter_map(|channel| channel["messages_unacknowledged"].as_u64()).sum())
     }
 
-    /// Freezes a worker and waits until it holds at least so many deliveries, which it cannot settle any
-    /// more. What it held when it was frozen counts, and what the broker sends afterwards.
+    /// Pauses a worker (SIGSTOP) and waits until it holds at least so many deliveries, which it cannot settle.
+    /// Deliveries that the broker sends after the pause count too.
     ///
     /// # Errors
-    /// When it never holds as many.
+    /// If it never holds as many.
     pub async fn freeze_holding(&self, worker: &Worker, at_least: u64) -> Result<()> {
         worker.signal(Signal::STOP)?;
         eventually(format!("{} holds {at_least} deliveries", worker.name()), async || {
@@ -42,10 +42,10 @@ impl Scene {
         .await
     }
 
-    /// Stops a frozen worker: the signal is there when it goes on.
+    /// Stops a paused worker: it gets SIGTERM before it continues.
     ///
     /// # Errors
-    /// When it has ended.
+    /// If it has ended.
     pub fn stop_frozen(&self, worker: &Worker) -> Result<()> {
         worker.signal(Signal::TERM)?;
         worker.signal(Signal::CONT)

@@ -1,8 +1,8 @@
-//! Clean-up that happens even when the test process is killed.
+//! Cleans up servers even if the test process is killed.
 //!
-//! Statics are never dropped, a `SIGKILL` runs nothing, and Ctrl-C reaches a test binary between any two
-//! lines. So each server has a small shell beside it that reads from a pipe whose other end only this
-//! process holds. However this process ends, the pipe does too, and the shell clears up.
+//! Statics are never dropped, and neither SIGKILL nor Ctrl-C run destructors. So each server has a shell that reads
+//! from a pipe whose other end only this process holds. When this process ends, the pipe is closed, and the shell
+//! cleans up. Garenne's own programs need no shell: they die with their parent, see `garenne_chaos::die_with_parent`.
 
 use std::{
     io::Write,
@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-/// A shell that runs a clean-up script when this is dropped or this process is gone.
+/// A shell that runs a clean-up script when the value is dropped or this process ends.
 #[derive(Debug)]
 pub(crate) struct Lifeline {
     shell: Child,
@@ -27,13 +27,13 @@ impl Lifeline {
             .args(["-c", &whole, "lifeline"])
             .args(arguments)
             .stdin(Stdio::piped())
-            // An inherited output would keep `cargo test | tail` waiting for us.
+            // An inherited output would keep `cargo test | tail` waiting for the shell.
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // Ctrl-C goes to the whole foreground group; this one must survive it.
+            // Ctrl-C ends the whole foreground group; the shell must survive it.
             .process_group(0)
             .spawn()
-            .context("cannot start sh, which clears up after the tests")?;
+            .context("cannot start sh, which cleans up after the tests")?;
         Ok(Self { shell })
     }
 

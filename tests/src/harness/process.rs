@@ -1,4 +1,4 @@
-//! Garenne's own programs as processes: what they write, how they end, and signals to them.
+//! Garenne's own programs as processes: their output, their end, and signals to them.
 
 mod build;
 mod log;
@@ -7,27 +7,27 @@ mod terminal;
 use std::{
     ffi::{OsStr, OsString},
     os::unix::process::ExitStatusExt,
-    process::{ExitStatus, Stdio},
+    process::ExitStatus,
     time::Duration,
 };
 
 use anyhow::{Context, Result};
-use rustix::process::{Pid, kill_process};
-use tokio::{
-    process::{Child, Command},
-    time::timeout,
-};
+use garenne_chaos::process::{self as chaos, Output};
+use tokio::time::timeout;
 
 pub use self::{log::Log, terminal::Screen};
-pub use rustix::process::Signal;
+pub use garenne_chaos::process::Signal;
 
-use super::{lifeline::Lifeline, wait::PATIENCE};
+use super::wait::WAIT_TIMEOUT;
+
+/// The operator's tool, which also starts processes that die with this one.
+const CONSOLE: &str = "garenne";
 
 /// A program of this workspace, not started yet.
 #[derive(Clone, Debug)]
 pub struct Program {
     name: String,
-    /// Somebody else's, found in `PATH`.
+    /// A program from `PATH` and not of this workspace.
     foreign: bool,
     arguments: Vec<OsString>,
     environment: Vec<(String, String)>,
@@ -40,7 +40,7 @@ impl Program {
         Self { name: name.to_owned(), foreign: false, arguments: Vec::new(), environment: Vec::new() }
     }
 
-    /// A program of this machine, such as `docker`.
+    /// A program from `PATH`, such as `docker`.
     #[must_use]
     pub fn foreign(name: &str) -> Self {
         Self { foreign: true, ..Self::new(name) }
@@ -59,7 +59,7 @@ impl Program {
         self.arg(name).arg(value)
     }
 
-    /// Sets a variable; the test's own `GARENNE_` variables are not handed on.
+    /// Sets a variable. The process does not get the `GARENNE_` variables of the test.
     #[must_use]
     pub fn env(mut self, name: &str, value: impl Into<String>) -> Self {
         self.environment.push((name.to_owned(), value.into()));
@@ -73,41 +73,29 @@ impl Program {
     /// Starts it.
     ///
     /// # Errors
-    /// When it does not build or cannot be run.
+    /// If it does not build or cannot be started.
     pub async fn start(&self) -> Result<Process> {
-        let mut child = self
-            .command()
-            .await?
-            .stderr(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("cannot run {}", self.name))?;
-        let id = child.id().context("a process without an id")?;
-        let mut lifeline = Lifeline::start(r#"[ -z "$last" ] || kill -s KILL "$last""#, &[])?;
-        lifeline.tell(&id.to_string())?;
-        let pid = i32::try_from(id).ok().and_then(Pid::from_raw).context("a process id out of range")?;
-        let stdout = Log::of(child.stdout.take().context("no stdout")?);
-        let stderr = Log::of(child.stderr.take().context("no stderr")?);
-        Ok(Process { name: self.name.clone(), child, pid, stdout, stderr, lifeline })
+        let mut process = self.prepared().await?.stdout(Output::Piped).stderr(Output::Piped).start()?;
+        let stdout = Log::of(process.take_stdout().context("no stdout")?);
+        let stderr = Log::of(process.take_stderr().context("no stderr")?);
+        Ok(Process { process, stdout, stderr })
     }
 
-    /// The command that runs it; standard error is still to be said.
-    async fn command(&self) -> Result<Command> {
+    /// The program with its arguments and environment; its outputs are discarded.
+    async fn prepared(&self) -> Result<chaos::Program> {
         let path = if self.foreign { self.name.clone().into() } else { build::binary(&self.name).await? };
-        let mut command = Command::new(path);
+        let mut program = chaos::Program::new(&self.name, path)
+            .args(&self.arguments)
+            .die_with_parent(&build::binary(CONSOLE).await?);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("GARENNE_") {
-                command.env_remove(name);
+                program = program.env_remove(name);
             }
         }
-        command
-            .args(&self.arguments)
-            .envs(self.environment.iter().map(|(name, value)| (name, value)))
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            // Ctrl-C is for the test: what it does to its workers, it does on purpose.
-            .process_group(0)
-            .kill_on_drop(true);
-        Ok(command)
+        for (name, value) in &self.environment {
+            program = program.env(name, value);
+        }
+        Ok(program)
     }
 
     /// Starts it and waits for its end.
@@ -119,21 +107,18 @@ impl Program {
     }
 }
 
-/// A running program. Dropped, it is killed.
+/// A running program. It is killed when the value is dropped.
 #[derive(Debug)]
 pub struct Process {
-    name: String,
-    child: Child,
-    pid: Pid,
+    process: chaos::Process,
     stdout: Log,
     stderr: Log,
-    lifeline: Lifeline,
 }
 
 /// A program that has ended.
 #[derive(Debug)]
 pub struct Ended {
-    /// The exit code; none when a signal ended it.
+    /// The exit code; none if a signal ended it.
     pub code: Option<i32>,
     /// The signal that ended it.
     pub signal: Option<i32>,
@@ -146,8 +131,8 @@ pub struct Ended {
 impl Process {
     /// Its process id.
     #[must_use]
-    pub fn id(&self) -> i32 {
-        self.pid.as_raw_nonzero().get()
+    pub fn id(&self) -> u32 {
+        self.process.pid()
     }
 
     /// Its standard output so far.
@@ -162,10 +147,10 @@ impl Process {
         &self.stderr
     }
 
-    /// The most physical memory that it ever had, in bytes.
+    /// The peak of its resident memory, in bytes.
     ///
     /// # Errors
-    /// When it has ended.
+    /// If it has ended.
     pub fn peak_memory(&self) -> Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.id()))?;
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
@@ -176,19 +161,21 @@ impl Process {
     /// Sends a signal.
     ///
     /// # Errors
-    /// When the process has ended.
+    /// If the process has ended.
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        kill_process(self.pid, signal).with_context(|| format!("{} has ended", self.name))
+        Ok(self.process.signal(signal)?)
     }
 
-    /// Fails when it has ended.
+    /// Fails if it has ended.
     ///
     /// # Errors
     /// With the end of its standard error.
     pub fn check_alive(&mut self) -> Result<()> {
-        match self.child.try_wait()? {
+        match self.process.exit_status() {
             None => Ok(()),
-            Some(status) => anyhow::bail!("{} has ended ({status}): {}", self.name, self.stderr.tail()),
+            Some(status) => {
+                anyhow::bail!("{} has ended ({status}): {}", self.process.name(), self.stderr.tail())
+            }
         }
     }
 
@@ -197,35 +184,35 @@ impl Process {
     /// # Errors
     /// As [`ended`](Self::ended).
     pub async fn kill(self) -> Result<Ended> {
-        // It may have come to its end by itself.
-        let _ = kill_process(self.pid, Signal::KILL);
+        // An error means that it has ended.
+        let _ = self.process.signal(Signal::KILL);
         self.ended().await
     }
 
     /// Waits for its end.
     ///
     /// # Errors
-    /// When it does not come, with the end of its standard error.
+    /// If it does not end in time, with the end of its standard error.
     pub async fn ended(self) -> Result<Ended> {
-        self.ended_within(PATIENCE).await
+        self.ended_within(WAIT_TIMEOUT).await
     }
 
-    /// The same for a program that has much to do.
+    /// Waits at most `limit` for its end.
     ///
     /// # Errors
     /// As [`ended`](Self::ended).
-    pub async fn ended_within(mut self, patience: Duration) -> Result<Ended> {
+    pub async fn ended_within(mut self, limit: Duration) -> Result<Ended> {
         let ended = async {
-            let status = self.child.wait().await?;
-            // The number may be another's from now on.
-            self.lifeline.tell("")?;
+            let status = self.process.wait().await?;
             self.stdout.complete().await;
             self.stderr.complete().await;
             anyhow::Ok(status)
         };
-        let status: ExitStatus = match timeout(patience, ended).await {
+        let status: ExitStatus = match timeout(limit, ended).await {
             Ok(status) => status?,
-            Err(_) => anyhow::bail!("{} does not end: {}", self.name, self.stderr.tail()),
+            Err(_) => {
+                anyhow::bail!("{} did not end within {limit:?}: {}", self.process.name(), self.stderr.tail())
+            }
         };
         Ok(Ended {
             code: status.code(),

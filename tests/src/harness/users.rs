@@ -44,7 +44,7 @@ pub async fn user(vhost: &VirtualHost, role: &str) -> Result<String> {
     Ok(url)
 }
 
-/// The users of one scene, by their URLs.
+/// The users of one test environment, by their URLs.
 #[derive(Debug)]
 pub(super) struct Users {
     pub(super) worker: String,

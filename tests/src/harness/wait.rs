@@ -1,44 +1,45 @@
-//! Waiting for what must come, with a deadline and the last thing seen in the error.
+//! Waits for a condition with a deadline. The error contains the last value seen.
 
 use std::{fmt::Display, time::Duration};
 
 use anyhow::{Result, anyhow};
 use tokio::time::{Instant, sleep};
 
-/// How long nothing may happen on a busy machine. Only a failure takes that long.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Limit without any progress, for a busy machine. Only a failure takes that long.
+pub const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long anything may take there that goes on, such as a queue that is being emptied.
-const LONGEST: Duration = Duration::from_secs(300);
+/// Limit for a wait with progress, such as a queue that is being emptied.
+const MAX_WAIT: Duration = Duration::from_secs(300);
 
-/// Between two looks at a broker's numbers, which are themselves up to half a second old.
-const LOOK: Duration = Duration::from_millis(50);
+/// Interval between two looks. A broker's statistics are up to half a second old themselves.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What a look saw.
+/// The result of a look.
 #[derive(Debug)]
 pub enum Seen<T> {
-    /// What was waited for.
+    /// The awaited value.
     Wanted(T),
-    /// Something else; shown when time is up.
+    /// Another value, for the error.
     Other(String),
-    /// Something after which it cannot come any more.
+    /// The awaited value cannot come any more.
     Never(String),
 }
 
 impl Seen<()> {
-    /// Wanted when `holds`, else what is `shown` instead.
+    /// `Wanted` if `holds`, else `Other` with `shown`.
     pub fn when(holds: bool, shown: impl Display) -> Self {
         if holds { Self::Wanted(()) } else { Self::Other(shown.to_string()) }
     }
 }
 
-/// Looks until it sees what is wanted. A look that fails is one that has not seen it yet.
+/// Looks until it sees the wanted value. An error of a look counts as another value.
 ///
 /// # Errors
-/// After [`PATIENCE`] in which every look saw the same, and at the latest after five times that, with `what` was waited for and what was last seen.
+/// After [`WAIT_TIMEOUT`] in which every look saw the same, and after five times that in any case, with `what` and the
+/// last value.
 pub async fn eventually<T>(what: impl Display, mut look: impl AsyncFnMut() -> Result<Seen<T>>) -> Result<T> {
-    let end = Instant::now() + LONGEST;
-    let mut deadline = Instant::now() + PATIENCE;
+    let end = Instant::now() + MAX_WAIT;
+    let mut deadline = Instant::now() + WAIT_TIMEOUT;
     let mut last = String::new();
     loop {
         let other = match look().await {
@@ -49,13 +50,12 @@ pub async fn eventually<T>(what: impl Display, mut look: impl AsyncFnMut() -> Re
         };
         let now = Instant::now();
         if now <= end && other != last {
-            (deadline, last) = ((now + PATIENCE).min(end), other);
+            (deadline, last) = ((now + WAIT_TIMEOUT).min(end), other);
         } else if now > deadline {
-            return Err(anyhow!("not within {PATIENCE:?}: {what}; last seen: {last}"));
+            return Err(anyhow!("not within {WAIT_TIMEOUT:?}: {what}; last seen: {last}"));
         }
-        // Also after a look that took long and waited for nothing: what it looks for comes by tasks of the
-        // same runtime.
-        sleep(LOOK).await;
+        // Also after a look that took long: the value may come from a task of the same runtime.
+        sleep(LOOK_INTERVAL).await;
     }
 }
 
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_failed_look_is_repeated_and_the_last_other_one_is_shown() {
+    async fn a_failed_look_is_repeated_and_the_last_value_is_in_the_error() {
         let mut looks = 0;
         let third = eventually("the third look", async || {
             looks += 1;
@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(hopeless.to_string(), "will never be: life; seen: death");
         let mut left = 4;
         let slowly = eventually("all of it", async || {
-            sleep(PATIENCE * 2 / 3).await;
+            sleep(WAIT_TIMEOUT * 2 / 3).await;
             left -= 1;
             Ok(Seen::when(left == 0, left))
         });
@@ -90,7 +90,7 @@ mod tests {
         });
         let began = Instant::now();
         endless.await.unwrap_err();
-        assert!(began.elapsed() < LONGEST + PATIENCE, "{:?}", began.elapsed());
+        assert!(began.elapsed() < MAX_WAIT + WAIT_TIMEOUT, "{:?}", began.elapsed());
         let never = eventually("an end", async || Ok(Seen::when(false, 7))).await.unwrap_err();
         assert_eq!(never.to_string(), "not within 60s: an end; last seen: 7");
     }

@@ -1,4 +1,4 @@
-//! `garenne-worker` as a process: its results, its admin port, its receipt.
+//! A `garenne-worker` process: its results, its admin port, and its receipt.
 
 use std::{fs, path::PathBuf};
 
@@ -21,7 +21,7 @@ pub use plan::WorkerPlan;
 /// The admin token of every test worker.
 const TOKEN: &str = "test-token";
 
-/// A running worker. Dropped, it is killed.
+/// A running worker. It is killed when the value is dropped.
 #[derive(Debug)]
 pub struct Worker {
     process: Process,
@@ -31,47 +31,47 @@ pub struct Worker {
     http: reqwest::Client,
 }
 
-/// A result on standard output, as the contract has it.
+/// A result on standard output.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 pub struct Done {
     /// The task's id.
     pub task_id: String,
     /// Its kind.
     pub kind: String,
-    /// Which attempt it was, from 1.
+    /// The attempt, from 1.
     pub attempt: u32,
-    /// The worker that did it.
+    /// The worker that executed it.
     pub worker: String,
-    /// RFC 3339.
+    /// When it started, RFC 3339.
     pub started_at: String,
-    /// How long it took.
+    /// Its duration.
     pub duration_ms: f64,
-    /// What it gave.
+    /// Its output.
     pub output: Value,
 }
 
-/// What is left of a worker that stopped in order.
+/// The result of an orderly shutdown.
 #[derive(Debug)]
 pub struct Stopped {
     /// The exit code.
     pub code: i32,
-    /// Its receipt, which balances and is also the last line of its standard error.
+    /// Its receipt. It balances, and it equals the last line of standard error.
     pub receipt: Receipt,
     /// Every result it wrote.
     pub done: Vec<Done>,
 }
 
-/// How a worker came to its end.
+/// How a worker ended.
 #[derive(Debug)]
 pub enum WorkerEnd {
-    /// In order.
+    /// By an orderly shutdown.
     Stopped(Stopped),
     /// By a signal, after these results.
     Died(Vec<Done>),
 }
 
 impl Stopped {
-    /// The ids of the tasks that it did, in order.
+    /// The ids of the tasks that it executed, in order.
     #[must_use]
     pub fn ids(&self) -> Vec<&str> {
         self.done.iter().map(|done| done.task_id.as_str()).collect()
@@ -93,11 +93,11 @@ impl Worker {
 
     /// Its process id.
     #[must_use]
-    pub fn id(&self) -> i32 {
+    pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Fails when it has ended.
+    /// Fails if it has ended.
     ///
     /// # Errors
     /// With the end of its standard error.
@@ -105,7 +105,7 @@ impl Worker {
         self.process.check_alive()
     }
 
-    /// Whether it has ended, or is about to: its outputs are closed.
+    /// Whether it has closed its standard output: it has ended or is about to.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.process.stdout().is_closed()
@@ -114,18 +114,18 @@ impl Worker {
     /// Sends a signal.
     ///
     /// # Errors
-    /// When it has ended.
+    /// If it has ended.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         self.process.signal(signal)
     }
 
-    /// Bounds its address space to what it has now and so many bytes more: who takes more dies, and the
-    /// machine does not notice.
+    /// Limits its address space to the present size plus `more` bytes. A worker that needs more crashes, without an
+    /// effect on the machine.
     ///
     /// # Errors
-    /// When it has ended.
+    /// If it has ended.
     pub fn limit_memory(&self, more: u64) -> Result<()> {
-        let pid = Pid::from_raw(self.id()).context("a process id")?;
+        let pid = Pid::from_raw(self.id().try_into()?).context("a process id")?;
         let pages = fs::read_to_string(format!("/proc/{}/statm", self.id()))?;
         let pages: u64 = pages.split(' ').next().context("a number of pages")?.parse()?;
         let most = Some(pages * rustix::param::page_size() as u64 + more);
@@ -136,7 +136,7 @@ impl Worker {
     /// Waits until every lane consumes.
     ///
     /// # Errors
-    /// When that does not happen, with the worker's own reasons.
+    /// If that does not happen in time, with the worker's own reasons.
     pub async fn until_ready(&mut self) -> Result<()> {
         let (http, url) = (self.http.clone(), format!("{}/readyz", self.admin));
         eventually(format!("{} is ready", self.name), async || {
@@ -150,26 +150,26 @@ impl Worker {
         .await
     }
 
-    /// Whether it says that it lives.
+    /// Whether `/livez` answers with success.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// If it does not answer.
     pub async fn lives(&self) -> Result<bool> {
         Ok(self.http.get(format!("{}/livez", self.admin)).send().await?.status() == StatusCode::OK)
     }
 
-    /// Waits until it says that it is not ready.
+    /// Waits until `/readyz` answers that it is not ready.
     ///
     /// # Errors
-    /// When that does not happen.
+    /// If that does not happen in time.
     pub async fn until_not_ready(&self) -> Result<()> {
         self.until_not_ready_for("").await
     }
 
-    /// Waits until it says that it is not ready, for a reason with these words in it.
+    /// Waits until `/readyz` answers that it is not ready, with a reason that contains `words`.
     ///
     /// # Errors
-    /// When that does not happen.
+    /// If that does not happen in time.
     pub async fn until_not_ready_for(&self, words: &str) -> Result<()> {
         let url = format!("{}/readyz", self.admin);
         eventually(format!("{} is not ready: {words}", self.name), async || {
@@ -181,10 +181,10 @@ impl Worker {
         .await
     }
 
-    /// Waits until a metric, summed as [`metric`](Self::metric) does, is this.
+    /// Waits until a metric, summed as by [`metric`](Self::metric), has this value.
     ///
     /// # Errors
-    /// When it never is.
+    /// If that does not happen in time.
     pub async fn until_metric(&self, name: &str, labels: &[&str], wanted: f64) -> Result<()> {
         eventually(format!("{name}{labels:?} of {} is {wanted}", self.name), async || {
             let value = self.metric(name, labels).await?;
@@ -202,7 +202,7 @@ impl Worker {
     /// `GET` of a path of its admin port.
     ///
     /// # Errors
-    /// When it does not answer, or with another status than success.
+    /// If it does not answer, or not with success.
     pub async fn get(&self, path: &str) -> Result<String> {
         let answer = self.http.get(format!("{}{path}", self.admin)).send().await?;
         Ok(answer.error_for_status()?.text().await?)
@@ -211,7 +211,7 @@ impl Worker {
     /// `POST` to a path of its admin port, with the token.
     ///
     /// # Errors
-    /// When it does not answer, or with another status than success.
+    /// If it does not answer, or not with success.
     pub async fn post(&self, path: &str) -> Result<String> {
         let request = self.http.post(format!("{}{path}", self.admin)).bearer_auth(TOKEN);
         Ok(request.send().await?.error_for_status()?.text().await?)
@@ -220,16 +220,16 @@ impl Worker {
     /// The sum of a metric over all series whose line has each of `labels`, such as `lane="fast"`.
     ///
     /// # Errors
-    /// When it does not answer or there is no such series.
+    /// If it does not answer or has no such series.
     pub async fn metric(&self, name: &str, labels: &[&str]) -> Result<f64> {
         let found = self.find_metric(name, labels).await?;
         found.with_context(|| format!("no metric {name} with {labels:?}"))
     }
 
-    /// The same; nothing when there is no such series.
+    /// As [`metric`](Self::metric); nothing if there is no such series.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// If it does not answer.
     pub async fn find_metric(&self, name: &str, labels: &[&str]) -> Result<Option<f64>> {
         let text = self.get("/metrics").await?;
         let series = text.lines().filter(|line| {
@@ -244,7 +244,7 @@ impl Worker {
     /// Waits until a lane's pool runs and queues exactly this many tasks.
     ///
     /// # Errors
-    /// When that does not happen.
+    /// If that does not happen in time.
     pub async fn until_holds(&self, lane: &str, running: usize, queued: usize) -> Result<()> {
         let what = format!("{} runs {running} and queues {queued} in {lane}", self.name);
         eventually(what, async || {
@@ -259,7 +259,7 @@ impl Worker {
     /// The results so far.
     ///
     /// # Errors
-    /// When a line is no result.
+    /// If a line is not a result.
     pub fn done(&self) -> Result<Vec<Done>> {
         parse(&self.process.stdout().lines())
     }
@@ -267,7 +267,7 @@ impl Worker {
     /// Waits for at least this many results.
     ///
     /// # Errors
-    /// When they do not come.
+    /// If they do not come in time.
     pub async fn until_done(&self, count: usize) -> Result<Vec<Done>> {
         let enough = |lines: &[String]| (lines.len() >= count).then_some(());
         self.process.stdout().until(&format!("{count} results"), enough).await?;
@@ -277,7 +277,7 @@ impl Worker {
     /// Waits for the result of a task.
     ///
     /// # Errors
-    /// When it does not come.
+    /// If it does not come in time.
     pub async fn until_done_with(&self, id: &str) -> Result<Done> {
         let what = format!("the result of {id}");
         let quoted = format!("\"task_id\":\"{id}\"");
@@ -288,7 +288,7 @@ impl Worker {
     /// Waits for a line of its log that contains `text`.
     ///
     /// # Errors
-    /// When it does not come.
+    /// If it does not come in time.
     pub async fn until_logged(&self, text: &str) -> Result<String> {
         let find = |lines: &[String]| lines.iter().find(|line| line.contains(text)).cloned();
         self.process.stderr().until(text, find).await
@@ -303,11 +303,11 @@ impl Worker {
         self.stopped().await
     }
 
-    /// Waits for its end, which was asked for, and takes its receipt.
+    /// Waits for the end of a requested shutdown and reads the receipt.
     ///
     /// # Errors
-    /// When it does not come, a signal ended it, or there is no receipt that is the same in the file and
-    /// on the last line of standard error and balances.
+    /// If it does not end in time, a signal ended it, or its receipt does not balance or differs between the file and
+    /// the last line of standard error.
     pub async fn stopped(self) -> Result<Stopped> {
         match self.ended().await? {
             WorkerEnd::Stopped(stopped) => Ok(stopped),
@@ -315,10 +315,10 @@ impl Worker {
         }
     }
 
-    /// Waits for its end, whichever that is.
+    /// Waits for its end, by a shutdown or a signal.
     ///
     /// # Errors
-    /// As [`stopped`](Self::stopped), but for a signal.
+    /// As [`stopped`](Self::stopped), except for a signal.
     pub async fn ended(self) -> Result<WorkerEnd> {
         let ended = self.process.ended().await?;
         let log = ended.stderr.join("\n");
@@ -332,10 +332,10 @@ impl Worker {
         Ok(WorkerEnd::Stopped(Stopped { code, receipt, done: parse(&ended.stdout)? }))
     }
 
-    /// Waits for it to be ended by a signal of its own making and takes what it had written.
+    /// Waits until a signal ends it, such as that of an abort, and returns the results that it wrote.
     ///
     /// # Errors
-    /// When it does not end, or in another way.
+    /// If it does not end in time or ends in another way.
     pub async fn died(self) -> Result<Vec<Done>> {
         match self.ended().await? {
             WorkerEnd::Died(done) => Ok(done),
@@ -343,10 +343,10 @@ impl Worker {
         }
     }
 
-    /// SIGKILL: no receipt, only what it had written.
+    /// SIGKILL: no receipt, only the results that it wrote.
     ///
     /// # Errors
-    /// When it does not end.
+    /// If it does not end in time.
     pub async fn kill(self) -> Result<Vec<Done>> {
         parse(&self.process.kill().await?.stdout)
     }

@@ -7,32 +7,32 @@ use anyhow::Result;
 use garenne_tests::harness::{
     client::with_id,
     postgres::{Database, Postgres},
-    scene::Scene,
+    test_env::TestEnv,
     webhook::Webhook,
     worker::WorkerPlan,
 };
 use lapin::options::QueueDeleteOptions;
 use serde_json::{Value, json};
 
-fn rules(scene: &Scene, rule: &str) -> Result<PathBuf> {
-    let path = scene.folder().join("rules.toml");
+fn rules(env: &TestEnv, rule: &str) -> Result<PathBuf> {
+    let path = env.folder().join("rules.toml");
     fs::write(&path, format!("[[rule]]\nname = \"r\"\nmetric = \"temperature\"\nunit = \"Cel\"\n{rule}\n"))?;
     Ok(path)
 }
 
-fn watching(scene: &Scene, name: &str, database: &Database, hook: &Webhook) -> Result<WorkerPlan> {
-    let plan = scene.worker(name)?.option("--sink", "postgres").option("--postgres-url", database.url());
+fn watching(env: &TestEnv, name: &str, database: &Database, hook: &Webhook) -> Result<WorkerPlan> {
+    let plan = env.worker(name)?.option("--sink", "postgres").option("--postgres-url", database.url());
     Ok(plan
-        .option("--rules", scene.folder().join("rules.toml"))
+        .option("--rules", env.folder().join("rules.toml"))
         .env("GARENNE_ALERT__WEBHOOKS__DEFAULT__URL", hook.url())
         .env("GARENNE_ALERT__ALLOW_NETWORKS", "127.0.0.0/8"))
 }
 
-async fn reading(scene: &Scene, id: &str, second: i64, value: f64, unit: &str) -> Result<()> {
+async fn reading(env: &TestEnv, id: &str, second: i64, value: f64, unit: &str) -> Result<()> {
     let time = 1_790_000_000 + second;
     let body = json!({"device": "d1", "metric": "temperature", "value": value, "unit": unit, "time": time});
     let body = body.to_string();
-    scene.client().publish("garenne.tasks", "reading.process", with_id(id), body.as_bytes()).await
+    env.client().publish("garenne.tasks", "reading.process", with_id(id), body.as_bytes()).await
 }
 
 /// State, time of day and value of each alert.
@@ -47,29 +47,29 @@ fn told(alerts: &[Value]) -> Vec<(String, String, f64)> {
 
 #[tokio::test]
 async fn a_crossing_is_told_once_by_a_whole_fleet_in_any_order() -> Result<()> {
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     let database = Postgres::shared().await?.database().await?;
     // Broken, then busy, then well.
     let hook = Webhook::start([(500, ""), (500, ""), (500, ""), (429, "retry-after: 0\r\n")]).await?;
-    rules(&scene, "above = 30\nclear = 25")?;
-    let first = watching(&scene, "first", &database, &hook)?.start().await?;
-    let second = watching(&scene, "second", &database, &hook)?.start().await?;
+    rules(&env, "above = 30\nclear = 25")?;
+    let first = watching(&env, "first", &database, &hook)?.start().await?;
+    let second = watching(&env, "second", &database, &hook)?.start().await?;
     // 100 °F is 37.8 °C: units convert. Each reading comes three times, and late ones last.
     for round in 0..3 {
         for (second, value, unit) in [(1, 20.0, "Cel"), (3, 31.0, "Cel"), (2, 100.0, "degF")] {
-            reading(&scene, &format!("{round}-{second}"), second, value, unit).await?;
+            reading(&env, &format!("{round}-{second}"), second, value, unit).await?;
         }
     }
     hook.until_alerts(1).await?;
     for round in 0..3 {
-        reading(&scene, &format!("{round}-cool"), 4, 24.0, "Cel").await?;
+        reading(&env, &format!("{round}-cool"), 4, 24.0, "Cel").await?;
     }
-    scene.until_settled(12).await?;
+    env.until_settled(12).await?;
     let mut told = told(&hook.until_alerts(2).await?);
     told.sort_by(|a, b| a.0.cmp(&b.0));
     let states: Vec<_> = told.iter().map(|(state, ..)| state.as_str()).collect();
     assert_eq!(states, ["cleared", "raised"], "{told:?}");
-    scene.until_lane("slow", 0, 0).await?;
+    env.until_lane("slow", 0, 0).await?;
     assert_eq!(hook.alerts().len(), 2);
     assert!(hook.requests() > 4);
     let alarms = database.connect().await?;
@@ -86,22 +86,22 @@ async fn a_crossing_is_told_once_by_a_whole_fleet_in_any_order() -> Result<()> {
 /// The alarm is stored and nobody can be told: the reading stays unacked, and whoever gets it next tells.
 #[tokio::test]
 async fn an_alarm_is_told_though_its_worker_could_not() -> Result<()> {
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     let database = Postgres::shared().await?.database().await?;
     let hook = Webhook::start([]).await?;
-    rules(&scene, "above = 30")?;
-    let plan = watching(&scene, "mute", &database, &hook)?.option("--shutdown-timeout", "1s");
+    rules(&env, "above = 30")?;
+    let plan = watching(&env, "mute", &database, &hook)?.option("--shutdown-timeout", "1s");
     let mute = plan.lane("fast:prefetch=10,concurrency=2..2").start().await?;
     let gone = QueueDeleteOptions::default();
-    scene.client().channel().queue_delete("garenne.tasks.slow".into(), gone).await?;
-    reading(&scene, "hot", 1, 31.0, "Cel").await?;
+    env.client().channel().queue_delete("garenne.tasks.slow".into(), gone).await?;
+    reading(&env, "hot", 1, 31.0, "Cel").await?;
     mute.until_logged("not confirmed").await?;
     let receipt = mute.stop().await?.receipt;
     assert_eq!((receipt.delivered, receipt.acked, receipt.requeued), (1, 0, 1), "{receipt:?}");
 
     // A worker may not make queues; who may puts the missing one back.
-    assert_eq!(scene.garenne(&["topology", "apply"]).await?.code, Some(0));
-    let heir = watching(&scene, "heir", &database, &hook)?.start().await?;
+    assert_eq!(env.garenne(&["topology", "apply"]).await?.code, Some(0));
+    let heir = watching(&env, "heir", &database, &hook)?.start().await?;
     let told = told(&hook.until_alerts(1).await?);
     assert_eq!(told, [("raised".to_owned(), "2026-09-21T14:13:21Z".to_owned(), 31.0)]);
     let receipt = heir.stop().await?.receipt;
@@ -111,15 +111,15 @@ async fn an_alarm_is_told_though_its_worker_could_not() -> Result<()> {
 
 #[tokio::test]
 async fn silence_is_told_and_its_end() -> Result<()> {
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     let database = Postgres::shared().await?.database().await?;
     let hook = Webhook::start([]).await?;
-    rules(&scene, "silent_for = \"1s\"")?;
-    let worker = watching(&scene, "listening", &database, &hook)?.start().await?;
-    reading(&scene, "last", 1, 20.0, "Cel").await?;
+    rules(&env, "silent_for = \"1s\"")?;
+    let worker = watching(&env, "listening", &database, &hook)?.start().await?;
+    reading(&env, "last", 1, 20.0, "Cel").await?;
     let raised = hook.until_alerts(1).await?;
     assert_eq!(told(&raised)[0].0, "raised");
-    reading(&scene, "again", 2, 20.0, "Cel").await?;
+    reading(&env, "again", 2, 20.0, "Cel").await?;
     let all = told(&hook.until_alerts(2).await?);
     assert_eq!(all[1].0, "cleared");
     // It is watched anew: the second reading was the last for now.

@@ -4,7 +4,7 @@ use anyhow::Result;
 use garenne_tests::harness::{
     client::{headers, text, with_id},
     process::Signal,
-    scene::Scene,
+    test_env::TestEnv,
 };
 use lapin::{BasicProperties, types::AMQPValue};
 use serde_json::json;
@@ -86,15 +86,15 @@ fn bad_messages() -> Vec<Bad> {
 
 #[tokio::test]
 async fn bad_messages_are_dead_with_their_reason_and_harm_nobody() -> Result<()> {
-    let scene = Scene::new().await?;
-    let plan = scene.worker("sturdy")?.stdout().lane("fast:prefetch=20,concurrency=2..2");
+    let env = TestEnv::new().await?;
+    let plan = env.worker("sturdy")?.stdout().lane("fast:prefetch=20,concurrency=2..2");
     let worker = plan.start().await?;
     let pid = worker.id();
     let bad = bad_messages();
     for bad in &bad {
-        scene.client().publish("garenne.tasks", bad.kind, bad.properties.clone(), &bad.body).await?;
+        env.client().publish("garenne.tasks", bad.kind, bad.properties.clone(), &bad.body).await?;
     }
-    let mut dead = scene.take_all("garenne.dead", bad.len()).await?;
+    let mut dead = env.take_all("garenne.dead", bad.len()).await?;
     for Bad { id, kind, properties, body, reason, error } in &bad {
         let at = dead.iter().position(|dead| dead.id() == *id).expect("a dead letter for each");
         let dead = dead.swap_remove(at);
@@ -111,13 +111,13 @@ async fn bad_messages_are_dead_with_their_reason_and_harm_nobody() -> Result<()>
     }
 
     // The next good ones are done by the same process.
-    scene.publish("bench.noop", &json!({}), "good", 100).await?;
+    env.publish("bench.noop", &json!({}), "good", 100).await?;
     worker.until_done(100).await?;
     assert_eq!(worker.id(), pid);
     // Its credit is whole again: under backlog the broker has as many outstanding as ever.
-    scene.until_lane("fast", 0, 0).await?;
-    scene.publish("bench.sleep", &json!({"ms": 600_000}), "backlog", 30).await?;
-    scene.until_lane("fast", 10, 20).await?;
+    env.until_lane("fast", 0, 0).await?;
+    env.publish("bench.sleep", &json!({"ms": 600_000}), "backlog", 30).await?;
+    env.until_lane("fast", 10, 20).await?;
     worker.signal(Signal::QUIT)?;
     let receipt = worker.stopped().await?.receipt;
     assert_eq!((receipt.acked, receipt.dead), (100, bad.len() as u64), "{receipt:?}");
@@ -126,15 +126,15 @@ async fn bad_messages_are_dead_with_their_reason_and_harm_nobody() -> Result<()>
 
 #[tokio::test]
 async fn queued_expiration_is_checked_before_the_start() -> Result<()> {
-    let scene = Scene::new().await?;
-    let plan = scene.worker("slow")?.stdout().lane("fast:prefetch=10,concurrency=1..1");
+    let env = TestEnv::new().await?;
+    let plan = env.worker("slow")?.stdout().lane("fast:prefetch=10,concurrency=1..1");
     let worker = plan.start().await?;
-    scene.publish("bench.sleep", &json!({"ms": 2500}), "running", 1).await?;
+    env.publish("bench.sleep", &json!({"ms": 2500}), "running", 1).await?;
     worker.until_holds("fast", 1, 0).await?;
     // Delivered in time, but its turn comes too late.
     let soon = with_id("late").with_expiration("500".into());
-    scene.client().publish("garenne.tasks", "bench.noop", soon, b"{}").await?;
-    let dead = scene.take_all("garenne.dead", 1).await?.remove(0);
+    env.client().publish("garenne.tasks", "bench.noop", soon, b"{}").await?;
+    let dead = env.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("late", "expired"));
     assert!(dead.properties.expiration().is_none(), "a dead letter that expires is lost");
     assert!(dead.number("garenne-expires-at").is_some());

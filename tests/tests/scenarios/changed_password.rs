@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, fs};
 use anyhow::{Context, Result, ensure};
 use garenne_tests::harness::{
     gateway::GatewayPlan,
-    scene::Scene,
+    test_env::TestEnv,
     vhost::Rights,
     wait::{Seen, eventually},
     worker::Worker,
@@ -17,20 +17,20 @@ const PREFETCH: u64 = 20;
 const CONSUMING: &[&str] = &["role=\"consume\""];
 const PUBLISHING: &[&str] = &["role=\"publish\""];
 
-/// A user of the scene's whose password is changed.
+/// A user of the test environment's whose password is changed.
 struct User<'a> {
-    scene: &'a Scene,
+    env: &'a TestEnv,
     name: String,
     /// With the first password, which is the name.
     url: String,
 }
 
 impl<'a> User<'a> {
-    async fn new(scene: &'a Scene) -> Result<Self> {
+    async fn new(env: &'a TestEnv) -> Result<Self> {
         let everything = Rights { configure: ".*", write: ".*", read: ".*" };
-        let url = scene.vhost().user_url("rotated", everything).await?;
+        let url = env.vhost().user_url("rotated", everything).await?;
         let name = url.strip_prefix("amqp://").and_then(|it| it.split(':').next()).context("a user")?;
-        Ok(Self { scene, name: name.to_owned(), url })
+        Ok(Self { env, name: name.to_owned(), url })
     }
 
     fn url_with(&self, password: &str) -> String {
@@ -39,13 +39,13 @@ impl<'a> User<'a> {
 
     /// Changes the password at the broker; connections stay.
     async fn change(&self, password: &str) -> Result<()> {
-        Ok(self.scene.vhost().broker().management().create_user(&self.name, password).await?)
+        Ok(self.env.vhost().broker().management().create_user(&self.name, password).await?)
     }
 
     /// Closes the connections of a program, which must be as many, so that it has to come again.
     async fn close_connections(&self, program: &str, count: usize) -> Result<()> {
         let connections = eventually("its connections", async || {
-            let listed = self.scene.vhost().view().connections().await?;
+            let listed = self.env.vhost().view().connections().await?;
             let own = listed
                 .into_iter()
                 .filter(|it| it.user_provided_name.as_ref().is_some_and(|name| name.contains(program)));
@@ -54,7 +54,7 @@ impl<'a> User<'a> {
         })
         .await?;
         for connection in connections {
-            self.scene.vhost().broker().management().close_connection(&connection).await?;
+            self.env.vhost().broker().management().close_connection(&connection).await?;
         }
         Ok(())
     }
@@ -70,9 +70,9 @@ async fn until_all(worker: &Worker, ids: &[String]) -> Result<()> {
     .await
 }
 
-async fn prefetch_is_restored(scene: &Scene) -> Result<()> {
+async fn prefetch_is_restored(env: &TestEnv) -> Result<()> {
     eventually("one consumer with its prefetch", async || {
-        let consumers = scene.vhost().view().consumers().await?;
+        let consumers = env.vhost().view().consumers().await?;
         let lane = consumers.iter().filter(|it| it.queue() == "garenne.tasks.fast");
         let lane = lane.filter(|it| !it.connection().is_empty());
         let prefetch: Vec<_> = lane.map(|it| it.prefetch).collect();
@@ -82,21 +82,21 @@ async fn prefetch_is_restored(scene: &Scene) -> Result<()> {
 }
 
 /// It works on both connections again: what fails once needs a copy published.
-async fn works_again(scene: &Scene, worker: &mut Worker, mut ids: Vec<String>, name: &str) -> Result<()> {
+async fn works_again(env: &TestEnv, worker: &mut Worker, mut ids: Vec<String>, name: &str) -> Result<()> {
     worker.until_ready().await?;
-    ids.extend(scene.publish("bench.fail", &json!({"times": 1}), name, 5).await?);
+    ids.extend(env.publish("bench.fail", &json!({"times": 1}), name, 5).await?);
     until_all(worker, &ids).await?;
     worker.until_metric("garenne_connection_up", CONSUMING, 1.0).await?;
     worker.until_metric("garenne_connection_up", PUBLISHING, 1.0).await?;
-    prefetch_is_restored(scene).await
+    prefetch_is_restored(env).await
 }
 
 /// Whoever rotates it may be half way.
 #[tokio::test]
 async fn changed_password_is_waited_out() -> Result<()> {
-    let scene = Scene::new().await?;
-    let user = User::new(&scene).await?;
-    let plan = scene.worker_at("rotated", &user.url)?.stdout();
+    let env = TestEnv::new().await?;
+    let user = User::new(&env).await?;
+    let plan = env.worker_at("rotated", &user.url)?.stdout();
     let mut worker = plan.lane("fast:prefetch=20,concurrency=4..4").start().await?;
     let pid = worker.id();
     user.change("another").await?;
@@ -104,9 +104,9 @@ async fn changed_password_is_waited_out() -> Result<()> {
     worker.until_not_ready_for("refused user").await?;
     worker.until_metric("garenne_connection_up", CONSUMING, 0.0).await?;
     worker.until_metric("garenne_connection_up", PUBLISHING, 0.0).await?;
-    let ids = scene.publish("bench.noop", &json!({}), "meanwhile", 10).await?;
+    let ids = env.publish("bench.noop", &json!({}), "meanwhile", 10).await?;
     user.change(&user.name).await?;
-    works_again(&scene, &mut worker, ids, "after").await?;
+    works_again(&env, &mut worker, ids, "after").await?;
     assert_eq!(worker.id(), pid);
     let stopped = worker.stop().await?;
     let receipt = stopped.receipt;
@@ -118,22 +118,22 @@ async fn changed_password_is_waited_out() -> Result<()> {
 /// a file that is no URL for a moment does no harm.
 #[tokio::test]
 async fn changed_password_is_read_again_from_its_file() -> Result<()> {
-    let scene = Scene::new().await?;
-    let user = User::new(&scene).await?;
-    let file = scene.folder().join("amqp-url");
+    let env = TestEnv::new().await?;
+    let user = User::new(&env).await?;
+    let file = env.folder().join("amqp-url");
     fs::write(&file, &user.url)?;
-    let plan = scene.worker_reading("rotated", &file)?.stdout();
+    let plan = env.worker_reading("rotated", &file)?.stdout();
     let mut worker = plan.lane("fast:prefetch=20,concurrency=4..4").start().await?;
     let pid = worker.id();
 
     user.change("second").await?;
     user.close_connections("worker rotated", 2).await?;
     worker.until_not_ready_for("refused user").await?;
-    let ids = scene.publish("bench.noop", &json!({}), "meanwhile", 10).await?;
+    let ids = env.publish("bench.noop", &json!({}), "meanwhile", 10).await?;
     fs::write(&file, "")?;
     worker.until_logged("cannot read amqp_url again").await?;
     fs::write(&file, user.url_with("second") + "\n")?;
-    works_again(&scene, &mut worker, ids, "after").await?;
+    works_again(&env, &mut worker, ids, "after").await?;
 
     fs::write(&file, user.url_with("third"))?;
     user.change("third").await?;
@@ -144,7 +144,7 @@ async fn changed_password_is_read_again_from_its_file() -> Result<()> {
         Ok(Seen::when(reconnects >= 2.0, reconnects))
     })
     .await?;
-    works_again(&scene, &mut worker, Vec::new(), "after-all").await?;
+    works_again(&env, &mut worker, Vec::new(), "after-all").await?;
     assert_eq!(worker.id(), pid);
     let log = worker.process().stderr().lines();
     ensure!(!log.iter().any(|line| line.contains("third")), "a password is in the log: {log:?}");
@@ -156,9 +156,9 @@ async fn changed_password_is_read_again_from_its_file() -> Result<()> {
 
 #[tokio::test]
 async fn changed_password_is_read_again_by_the_gateway() -> Result<()> {
-    let scene = Scene::new().await?;
-    let user = User::new(&scene).await?;
-    let file = scene.folder().join("amqp-url");
+    let env = TestEnv::new().await?;
+    let user = User::new(&env).await?;
+    let file = env.folder().join("amqp-url");
     fs::write(&file, &user.url)?;
     let gateway = GatewayPlan::reading(&file)?.start().await?;
     gateway.until_ready(true).await?;

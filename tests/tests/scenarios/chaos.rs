@@ -12,11 +12,11 @@ use anyhow::{Context, Result, ensure};
 use garenne_tests::harness::{
     broker::{Broker, BrokerOptions},
     cluster::Cluster,
-    fault::Proxy,
+    fault::FaultProxy,
     postgres::Postgres,
     process::Program,
-    scene::Scene,
     suite,
+    test_env::TestEnv,
 };
 use serde_json::Value;
 use tokio::{
@@ -69,19 +69,19 @@ const LONG: Storm = Storm {
 async fn chaos_loses_nothing_and_doubles_nothing() -> Result<()> {
     let storm = if suite::is_full() { LONG } else { SHORT };
     let broker = Broker::start(BrokerOptions::default()).await?;
-    let mut scene = Scene::on(&broker).await?;
+    let mut env = TestEnv::on(&broker).await?;
     let version = broker.version();
-    let urls = [scene.operator_url(), scene.worker_url()].map(str::to_owned);
-    scene.garenne(&["topology", "apply"]).await?;
+    let urls = [env.operator_url(), env.worker_url()].map(str::to_owned);
+    env.garenne(&["topology", "apply"]).await?;
     blow(&storm, &urls, &format!("chaos-{version}"), Brokers::One(broker)).await?;
-    scene.reconnect().await?;
-    no_copies(&scene).await
+    env.reconnect().await?;
+    no_copies(&env).await
 }
 
 /// Nothing failed, so no copy may be left where only copies of failed tasks go: an effect that is stored once does
 /// not show that its task was copied twice.
-async fn no_copies(scene: &Scene) -> Result<()> {
-    let queues = scene.vhost().view().queues().await?;
+async fn no_copies(env: &TestEnv) -> Result<()> {
+    let queues = env.vhost().view().queues().await?;
     let names: Vec<_> = queues.iter().map(|queue| queue.name.as_str()).collect();
     let of_copies = |name: &&&str| {
         ["garenne.dead", "garenne.unroutable"].contains(name) || name.starts_with("garenne.retry.")
@@ -89,7 +89,7 @@ async fn no_copies(scene: &Scene) -> Result<()> {
     let of_copies: Vec<_> = names.iter().filter(of_copies).collect();
     ensure!(of_copies.len() > 2, "no retry queues among {names:?}");
     for queue in of_copies {
-        scene.is_empty(queue).await?;
+        env.is_empty(queue).await?;
     }
     Ok(())
 }
@@ -102,12 +102,12 @@ async fn chaos_on_a_cluster_that_loses_nodes() -> Result<()> {
         return Ok(());
     }
     let cluster = Cluster::start(NODES, BrokerOptions::default()).await?;
-    let scene = Scene::on(cluster.node(0)).await?;
-    let urls: Vec<_> = (0..NODES).map(|node| scene.vhost().amqp_url_at(cluster.node(node))).collect();
-    let (balancer, _) = Proxy::for_urls(&urls).await?;
+    let env = TestEnv::on(cluster.node(0)).await?;
+    let urls: Vec<_> = (0..NODES).map(|node| env.vhost().amqp_url_at(cluster.node(node))).collect();
+    let (balancer, _) = FaultProxy::for_urls(&urls).await?;
     let version = cluster.node(0).version();
-    scene.garenne(&["topology", "apply"]).await?;
-    let urls = [balancer.instead_of(scene.operator_url())?, balancer.instead_of(scene.worker_url())?];
+    env.garenne(&["topology", "apply"]).await?;
+    let urls = [balancer.instead_of(env.operator_url())?, balancer.instead_of(env.worker_url())?];
     blow(&LONG, &urls, &format!("chaos-cluster-{version}"), Brokers::Many(cluster)).await
 }
 

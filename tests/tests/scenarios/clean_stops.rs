@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 use garenne_tests::harness::{
-    scene::Scene,
     suite,
+    test_env::TestEnv,
     wait::{Seen, eventually},
 };
 use serde_json::json;
@@ -19,13 +19,13 @@ fn rounds() -> usize {
 /// next worker would do those tasks again.
 #[tokio::test]
 async fn clean_stops_bring_back_nothing_acked() -> Result<()> {
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     let mut finished: BTreeSet<String> = BTreeSet::new();
     for round in 0..rounds() {
         for mode in ["light", "soft", "soft-timeout", "hard"] {
-            let plan = scene.worker("stopping")?.stdout().lane("fast:prefetch=500,concurrency=4..4");
+            let plan = env.worker("stopping")?.stdout().lane("fast:prefetch=500,concurrency=4..4");
             let worker = plan.option("--shutdown-mode", mode).start().await?;
-            scene.publish("bench.noop", &json!({}), &format!("{round}-{mode}"), 1500).await?;
+            env.publish("bench.noop", &json!({}), &format!("{round}-{mode}"), 1500).await?;
             worker.until_done(400).await?;
             let stopped = worker.stop().await?;
             let receipt = &stopped.receipt;
@@ -40,7 +40,7 @@ async fn clean_stops_bring_back_nothing_acked() -> Result<()> {
     }
     let published = rounds() * 4 * 1500;
     eventually("the rest is still there", async || {
-        let ready = scene.client().ready("garenne.tasks.fast").await?;
+        let ready = env.client().ready("garenne.tasks.fast").await?;
         Ok(Seen::when(ready + finished.len() == published, format_args!("{ready} + {}", finished.len())))
     })
     .await
@@ -51,24 +51,24 @@ async fn clean_stops_bring_back_nothing_acked() -> Result<()> {
 #[tokio::test]
 async fn rolling_restarts_cost_no_life() -> Result<()> {
     const RESTARTS: usize = 25;
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     for restart in 0..RESTARTS {
-        let plan = scene.worker("restarted")?.stdout().lane("fast:prefetch=30,concurrency=2..2");
+        let plan = env.worker("restarted")?.stdout().lane("fast:prefetch=30,concurrency=2..2");
         let mode = if restart % 2 == 0 { "hard" } else { "soft-timeout" };
         let plan = plan.option("--shutdown-mode", mode).option("--shutdown-timeout", "100ms");
         let worker = plan.start().await?;
         if restart == 0 {
-            scene.publish("bench.sleep", &json!({"ms": 600_000}), "task", 30).await?;
+            env.publish("bench.sleep", &json!({"ms": 600_000}), "task", 30).await?;
         }
         worker.until_holds("fast", 2, 28).await?;
         let stopped = worker.stop().await?;
         assert_eq!((stopped.code, stopped.receipt.requeued), (0, 30), "{restart}: {:?}", stopped.receipt);
     }
     for queue in ["garenne.dead", "garenne.quarantine", "garenne.unroutable"] {
-        scene.is_empty(queue).await?;
+        env.is_empty(queue).await?;
     }
     let mut ids = BTreeSet::new();
-    for task in scene.take_all("garenne.tasks.fast", 30).await? {
+    for task in env.take_all("garenne.tasks.fast", 30).await? {
         assert!(!task.has("garenne-attempt") && !task.has("garenne-quarantine-runs"), "{task:?}");
         ids.insert(task.id().to_owned());
     }

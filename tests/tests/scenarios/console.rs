@@ -3,7 +3,7 @@
 use anyhow::Result;
 use garenne_tests::harness::{
     process::{Ended, Program},
-    scene::Scene,
+    test_env::TestEnv,
     vhost::Rights,
 };
 use lapin::options::QueueDeleteOptions;
@@ -16,8 +16,8 @@ async fn garenne(url: &str, arguments: &[&str]) -> Result<Ended> {
 
 #[tokio::test]
 async fn console_creates_compares_and_names_what_differs() -> Result<()> {
-    let scene = Scene::new().await?;
-    let (url, management) = (scene.vhost().amqp_url(), scene.vhost().management_url());
+    let env = TestEnv::new().await?;
+    let (url, management) = (env.vhost().amqp_url(), env.vhost().management_url());
     let check = ["topology", "check", "--management-url", &management];
 
     let before = garenne(&url, &["topology", "check"]).await?;
@@ -33,7 +33,7 @@ async fn console_creates_compares_and_names_what_differs() -> Result<()> {
     let same = garenne(&url, &check).await?;
     assert_eq!(same.code, Some(0), "{:?}", same.stdout);
 
-    let channel = scene.client().channel();
+    let channel = env.client().channel();
     channel.queue_delete("garenne.tasks.slow".into(), QueueDeleteOptions::default()).await?;
     let lacking = garenne(&url, &check).await?;
     assert_eq!(lacking.code, Some(1));
@@ -57,9 +57,9 @@ async fn console_creates_compares_and_names_what_differs() -> Result<()> {
 
 #[tokio::test]
 async fn console_says_who_may_not_and_ends_with_77() -> Result<()> {
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     let rights = Rights { configure: "^$", write: ".*", read: ".*" };
-    let url = scene.vhost().user_url("looker", rights).await?;
+    let url = env.vhost().user_url("looker", rights).await?;
     let denied = garenne(&url, &["topology", "apply"]).await?;
     assert_eq!(denied.code, Some(77));
     assert_eq!(
@@ -83,16 +83,16 @@ async fn console_exports_what_it_would_create() -> Result<()> {
 
 #[tokio::test]
 async fn console_demo_accounts_for_every_reading() -> Result<()> {
-    let scene = Scene::new().await?;
-    let folder = scene.folder().join("demo");
-    let recording = scene.folder().join("recording.csv");
+    let env = TestEnv::new().await?;
+    let folder = env.folder().join("demo");
+    let recording = env.folder().join("recording.csv");
     let rows: String =
         (0..600).map(|n| format!("2026-05-04T05:{:02}:{:02}Z,d{},{n}.5\n", n / 60, n % 60, n % 7)).collect();
     std::fs::write(&recording, format!("time,device,temperature_C\n{rows}"))?;
     let (dir, recording) = (folder.display().to_string(), recording.display().to_string());
     // Ten recorded minutes in five seconds.
     let demo = ["demo", "--recording", &recording, "--speed", "120x", "--for", "6s", "--dir", &dir];
-    let ended = garenne(&scene.vhost().amqp_url(), &demo).await?;
+    let ended = garenne(&env.vhost().amqp_url(), &demo).await?;
     assert_eq!(ended.code, Some(0), "{:?} {:?}", ended.stdout, ended.stderr);
     let mut receipts = 0;
     for entry in std::fs::read_dir(&folder)? {

@@ -7,7 +7,7 @@ use anyhow::Result;
 use garenne_tests::harness::{
     broker::{Broker, BrokerOptions},
     client::with_id,
-    scene::Scene,
+    test_env::TestEnv,
     wait::{Seen, eventually},
 };
 use serde_json::json;
@@ -24,11 +24,11 @@ async fn impatient() -> Result<Broker> {
 #[tokio::test]
 async fn task_longer_than_the_consumer_timeout_is_done_once() -> Result<()> {
     let broker = impatient().await?;
-    let scene = Scene::on(&broker).await?;
-    let worker = scene.worker("slow")?.stdout().lane("fast:prefetch=10,concurrency=4..4").start().await?;
-    scene.publish("bench.sleep", &json!({"ms": 9000}), "long", 3).await?;
-    scene.publish("bench.spin", &json!({"ms": 9000}), "busy", 1).await?;
-    scene.publish("bench.sleep", &json!({"ms": 1}), "short", 20).await?;
+    let env = TestEnv::on(&broker).await?;
+    let worker = env.worker("slow")?.stdout().lane("fast:prefetch=10,concurrency=4..4").start().await?;
+    env.publish("bench.sleep", &json!({"ms": 9000}), "long", 3).await?;
+    env.publish("bench.spin", &json!({"ms": 9000}), "busy", 1).await?;
+    env.publish("bench.sleep", &json!({"ms": 1}), "short", 20).await?;
     let redelivered = async || worker.metric("garenne_redeliveries_total", &["lane=\"fast\""]).await;
     eventually("the broker lost patience", async || {
         let redelivered = redelivered().await?;
@@ -36,7 +36,7 @@ async fn task_longer_than_the_consumer_timeout_is_done_once() -> Result<()> {
     })
     .await?;
     worker.until_done(24).await?;
-    scene.until_lane("fast", 0, 0).await?;
+    env.until_lane("fast", 0, 0).await?;
     println!("RabbitMQ {}: {} redeliveries", broker.version(), redelivered().await?);
     let stopped = worker.stop().await?;
     let mut ids = stopped.ids();
@@ -45,16 +45,16 @@ async fn task_longer_than_the_consumer_timeout_is_done_once() -> Result<()> {
     assert_eq!((ids.len(), stopped.done.len()), (24, 24), "a task was done twice");
     assert!(stopped.done.iter().all(|done| done.attempt == 1), "{:?}", stopped.done);
     assert_eq!((stopped.code, stopped.receipt.dead, stopped.receipt.retried), (0, 0, 0));
-    scene.is_empty("garenne.quarantine").await
+    env.is_empty("garenne.quarantine").await
 }
 
 /// Where the lane's timeout is known, what waits behind long tasks goes back to others in time: the
 /// broker never has to take anything away.
 #[tokio::test]
 async fn waiting_tasks_are_handed_back_before_the_consumer_timeout() -> Result<()> {
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     // One task runs for as long as it takes; the rest of the prefetch waits behind it.
-    let plan = scene.worker("stuck")?.stdout().lane("fast:prefetch=10,concurrency=1..1");
+    let plan = env.worker("stuck")?.stdout().lane("fast:prefetch=10,concurrency=1..1");
     let plan = plan
         .env("GARENNE_LANES__FAST__BINDINGS", "reading.#")
         .env("GARENNE_LANES__FAST__CONSUMER_TIMEOUT", "7s");
@@ -63,7 +63,7 @@ async fn waiting_tasks_are_handed_back_before_the_consumer_timeout() -> Result<(
     let publish = async |id: &str, ms: u64| {
         let properties = with_id(id).with_type("bench.sleep".into());
         let body = json!({ "ms": ms }).to_string();
-        scene.client().publish("", "garenne.tasks.fast", properties, body.as_bytes()).await
+        env.client().publish("", "garenne.tasks.fast", properties, body.as_bytes()).await
     };
     publish("long", 600_000).await?;
     worker.until_holds("fast", 1, 0).await?;
@@ -76,7 +76,7 @@ async fn waiting_tasks_are_handed_back_before_the_consumer_timeout() -> Result<(
     let waited = held.elapsed();
     assert!(waited < Duration::from_secs(7), "the broker was quicker: {waited:?}, {line}");
     // Somebody else does them, while the first one still runs.
-    let other = scene.worker("free")?.stdout().env("GARENNE_LANES__FAST__BINDINGS", "reading.#");
+    let other = env.worker("free")?.stdout().env("GARENNE_LANES__FAST__BINDINGS", "reading.#");
     let other = other.env("GARENNE_LANES__FAST__CONSUMER_TIMEOUT", "7s").start().await?;
     let done = other.until_done(9).await?;
     assert!(done.iter().all(|done| done.attempt == 1 && done.task_id.starts_with("waiting")), "{done:?}");

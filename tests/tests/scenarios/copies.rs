@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::Result;
 use garenne_tests::harness::{
     client::{headers, text, with_id},
-    scene::Scene,
+    test_env::TestEnv,
 };
 use lapin::{
     BasicProperties,
@@ -48,15 +48,15 @@ fn loaded() -> BasicProperties {
 
 #[tokio::test]
 async fn copies_keep_what_the_publisher_said_and_drop_what_would_lose_them() -> Result<()> {
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     // A rung nobody waits for: the copy is looked at where it waits.
-    let plan = scene.worker("copying")?.stdout().env("GARENNE_RETRY__DELAYS", "1h");
+    let plan = env.worker("copying")?.stdout().env("GARENNE_RETRY__DELAYS", "1h");
     let worker = plan.start().await?;
     let properties =
         loaded().with_expiration("7200000".into()).with_timestamp(u64::try_from(now_ms()? / 1000)?);
     let sent_at = properties.timestamp().unwrap_or_default();
-    scene.client().publish("garenne.tasks", "bench.fail", properties, br#"{"times":1}"#).await?;
-    let copy = scene.take_all("garenne.retry.fast.1h", 1).await?.remove(0);
+    env.client().publish("garenne.tasks", "bench.fail", properties, br#"{"times":1}"#).await?;
+    let copy = env.take_all("garenne.retry.fast.1h", 1).await?.remove(0);
 
     let kept = &copy.properties;
     let word = |it: &Option<lapin::types::ShortString>| it.as_ref().map(|it| it.as_str().to_owned());
@@ -91,26 +91,26 @@ async fn copies_keep_what_the_publisher_said_and_drop_what_would_lose_them() -> 
 /// broker, which drops those.
 #[tokio::test]
 async fn copies_go_round_the_ladder_as_often_as_they_must() -> Result<()> {
-    let scene = Scene::new().await?;
-    let plan = scene.worker("copying")?.stdout().env("GARENNE_RETRY__DELAYS", "100ms");
+    let env = TestEnv::new().await?;
+    let plan = env.worker("copying")?.stdout().env("GARENNE_RETRY__DELAYS", "100ms");
     let worker = plan.option("--max-attempts", "9").start().await?;
-    scene.client().publish("garenne.tasks", "bench.fail", loaded(), br#"{"times":6}"#).await?;
+    env.client().publish("garenne.tasks", "bench.fail", loaded(), br#"{"times":6}"#).await?;
     let done = worker.until_done(1).await?.remove(0);
     assert_eq!((done.task_id.as_str(), done.attempt), ("loaded", 7));
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.delivered, receipt.retried, receipt.acked), (7, 6, 1));
-    scene.until_lane("fast", 0, 0).await
+    env.until_lane("fast", 0, 0).await
 }
 
 /// A delay is waited for in the broker: the worker holds nothing meanwhile.
 #[tokio::test]
 async fn delayed_tasks_start_no_sooner() -> Result<()> {
-    let scene = Scene::new().await?;
-    let worker = scene.worker("delaying")?.stdout().start().await?;
+    let env = TestEnv::new().await?;
+    let worker = env.worker("delaying")?.stdout().start().await?;
     let before = now_ms()?;
     let late = with_id("late").with_headers(headers([("garenne-delay-ms", 1500.into())]));
-    scene.client().publish("garenne.tasks", "bench.noop", late, b"{}").await?;
-    scene.publish("bench.noop", &serde_json::json!({}), "now", 1).await?;
+    env.client().publish("garenne.tasks", "bench.noop", late, b"{}").await?;
+    env.publish("bench.noop", &serde_json::json!({}), "now", 1).await?;
     let done = worker.until_done(2).await?;
     let waited = now_ms()? - before;
     assert_eq!(done.iter().map(|done| done.task_id.as_str()).collect::<Vec<_>>(), ["now-0", "late"]);

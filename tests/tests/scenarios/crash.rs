@@ -3,48 +3,48 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use garenne_tests::harness::scene::Scene;
+use garenne_tests::harness::test_env::TestEnv;
 use serde_json::json;
 
 #[tokio::test]
 async fn redelivery_after_kill() -> Result<()> {
-    let scene = Scene::new().await?;
-    let victim = scene.worker("victim")?.stdout().lane("fast:prefetch=10,concurrency=2..2").start().await?;
-    scene.publish("bench.noop", &json!({}), "done", 5).await?;
+    let env = TestEnv::new().await?;
+    let victim = env.worker("victim")?.stdout().lane("fast:prefetch=10,concurrency=2..2").start().await?;
+    env.publish("bench.noop", &json!({}), "done", 5).await?;
     victim.until_done(5).await?;
-    scene.until_lane("fast", 0, 0).await?;
-    let running = scene.publish("bench.deaf", &json!({"ms": 4000}), "running", 2).await?;
+    env.until_lane("fast", 0, 0).await?;
+    let running = env.publish("bench.deaf", &json!({"ms": 4000}), "running", 2).await?;
     victim.until_holds("fast", 2, 0).await?;
-    let waiting = scene.publish("bench.noop", &json!({}), "waiting", 8).await?;
+    let waiting = env.publish("bench.noop", &json!({}), "waiting", 8).await?;
     victim.until_holds("fast", 2, 8).await?;
     assert_eq!(victim.kill().await?.len(), 5);
 
-    let heir = scene.worker("heir")?.stdout().start().await?;
+    let heir = env.worker("heir")?.stdout().start().await?;
     let done = heir.until_done(10).await?;
     let ids: BTreeSet<_> = done.iter().map(|done| done.task_id.clone()).collect();
     assert_eq!(ids, running.into_iter().chain(waiting).collect());
-    scene.until_lane("fast", 0, 0).await?;
+    env.until_lane("fast", 0, 0).await?;
     assert_eq!(heir.metric("garenne_redeliveries_total", &["lane=\"fast\""]).await?, 10.0);
-    scene.is_empty("garenne.dead").await
+    env.is_empty("garenne.dead").await
 }
 
 #[tokio::test]
 async fn redelivery_after_a_task_ends_its_process() -> Result<()> {
-    let scene = Scene::new().await?;
-    let plan = scene.worker("victim")?.stdout().lane("fast:prefetch=10,concurrency=2..2");
+    let env = TestEnv::new().await?;
+    let plan = env.worker("victim")?.stdout().lane("fast:prefetch=10,concurrency=2..2");
     let victim = plan.start().await?;
-    scene.publish("bench.noop", &json!({}), "first", 1).await?;
+    env.publish("bench.noop", &json!({}), "first", 1).await?;
     victim.until_done(1).await?;
-    scene.until_lane("fast", 0, 0).await?;
-    scene.publish("bench.sleep", &json!({"ms": 600_000}), "running", 1).await?;
+    env.until_lane("fast", 0, 0).await?;
+    env.publish("bench.sleep", &json!({"ms": 600_000}), "running", 1).await?;
     victim.until_holds("fast", 1, 0).await?;
-    scene.publish("bench.abort", &json!({}), "fatal", 1).await?;
-    let innocent = scene.publish("bench.noop", &json!({}), "innocent", 5).await?;
+    env.publish("bench.abort", &json!({}), "fatal", 1).await?;
+    let innocent = env.publish("bench.noop", &json!({}), "innocent", 5).await?;
     let done = victim.died().await?;
     assert_eq!(done.iter().map(|done| done.task_id.as_str()).collect::<Vec<_>>(), ["first-0"]);
 
     // Nothing but the broker knows of them now. The fatal one is taken out of the way by hand.
-    let taken = scene.take_all("garenne.tasks.fast", 7).await?;
+    let taken = env.take_all("garenne.tasks.fast", 7).await?;
     let mut ids: Vec<_> = taken.iter().map(|taken| taken.id().to_owned()).collect();
     ids.retain(|id| id != "fatal-0" && id != "running-0");
     ids.sort();

@@ -2,13 +2,13 @@
 //! and has as many under backlog.
 
 use anyhow::Result;
-use garenne_tests::harness::{scene::Scene, wait::Seen, wait::eventually};
+use garenne_tests::harness::{test_env::TestEnv, wait::Seen, wait::eventually};
 use serde_json::json;
 
 #[tokio::test]
 async fn credit_is_the_queue_size_per_lane() -> Result<()> {
-    let scene = Scene::new().await?;
-    let plan = scene.worker("bounded")?.stdout();
+    let env = TestEnv::new().await?;
+    let plan = env.worker("bounded")?.stdout();
     let worker = plan
         .lane("fast:prefetch=30,concurrency=2..4")
         .lane("slow:prefetch=7,concurrency=1..2")
@@ -17,7 +17,7 @@ async fn credit_is_the_queue_size_per_lane() -> Result<()> {
         .start()
         .await?;
     eventually("the broker lists both consumers with their prefetch", async || {
-        let consumers = scene.vhost().view().consumers().await?;
+        let consumers = env.vhost().view().consumers().await?;
         let lanes = consumers.iter().filter(|it| it.queue().starts_with("garenne.tasks."));
         let mut prefetch: Vec<_> = lanes.map(|it| (it.queue(), it.prefetch)).collect();
         prefetch.sort();
@@ -26,11 +26,11 @@ async fn credit_is_the_queue_size_per_lane() -> Result<()> {
     })
     .await?;
 
-    scene.publish("bench.sleep", &json!({"ms": 20}), "fast", 1500).await?;
-    scene.publish("slow.work", &json!({"ms": 50}), "slow", 250).await?;
+    env.publish("bench.sleep", &json!({"ms": 20}), "fast", 1500).await?;
+    env.publish("slow.work", &json!({"ms": 50}), "slow", 250).await?;
     let mut reached = (0, 0);
     eventually("both lanes done", async || {
-        let view = scene.vhost().view();
+        let view = env.vhost().view();
         let (fast, slow) = (view.queue("garenne.tasks.fast").await?, view.queue("garenne.tasks.slow").await?);
         if fast.unacked > 30 || slow.unacked > 7 {
             return Ok(Seen::Never(format!("too many unacked: {fast:?} {slow:?}")));

@@ -4,8 +4,8 @@ use anyhow::{Context, Result};
 use garenne_tests::harness::{
     browser::{self, Browser},
     dashboard::{Dashboard, TOKEN},
-    scene::Scene,
     suite,
+    test_env::TestEnv,
     wait::{Seen, eventually},
 };
 use reqwest::StatusCode;
@@ -18,12 +18,12 @@ fn worker<'n>(now: &'n Value, id: &str) -> &'n Value {
 
 #[tokio::test]
 async fn dashboard_shows_the_fleet_and_does_what_it_is_told() -> Result<()> {
-    let scene = Scene::new().await?;
-    let plan = scene.worker("w")?.stdout().option("--max-attempts", "1");
+    let env = TestEnv::new().await?;
+    let plan = env.worker("w")?.stdout().option("--max-attempts", "1");
     let running = plan.lane("fast:prefetch=4,concurrency=2..2").start().await?;
-    let mut dashboard = Dashboard::start(&scene).await?;
-    scene.publish("bench.sleep", &json!({"ms": 600_000}), "stuck", 1).await?;
-    scene.publish("bench.fail", &json!({"times": 1}), "failing", 1).await?;
+    let mut dashboard = Dashboard::start(&env).await?;
+    env.publish("bench.sleep", &json!({"ms": 600_000}), "stuck", 1).await?;
+    env.publish("bench.fail", &json!({"times": 1}), "failing", 1).await?;
     let shown = |now: &Value| worker(now, "w")["tasks"][0]["id"] == "stuck-0" && now["point"]["dead"] == 1;
     let now = dashboard.until("the stuck task and the dead letter", shown).await?;
     assert_eq!(worker(&now, "w")["state"], "open");
@@ -87,12 +87,12 @@ async fn dashboard_shows_the_fleet_and_does_what_it_is_told() -> Result<()> {
 
 #[tokio::test]
 async fn dashboard_exports_the_queues_and_says_how_many_workers_a_lane_needs() -> Result<()> {
-    let scene = Scene::new().await?;
-    let running = scene.worker("w")?.lane("fast:prefetch=4,concurrency=2..2").start().await?;
-    let dashboard = Dashboard::start(&scene).await?;
+    let env = TestEnv::new().await?;
+    let running = env.worker("w")?.lane("fast:prefetch=4,concurrency=2..2").start().await?;
+    let dashboard = Dashboard::start(&env).await?;
     dashboard.until("the worker", |now| worker(now, "w")["state"] == "open").await?;
-    scene.publish("bench.sleep", &json!({"ms": 1000}), "task", 60).await?;
-    scene.client().publish("garenne.tasks", "no.lane", Default::default(), b"{}").await?;
+    env.publish("bench.sleep", &json!({"ms": 1000}), "task", 60).await?;
+    env.client().publish("garenne.tasks", "no.lane", Default::default(), b"{}").await?;
     let asked = "/scale/fast?objective=10s&max=9&window=0s";
     let answer = eventually("more workers are needed", async || {
         let answer = dashboard.json(asked).await?;
@@ -147,8 +147,8 @@ async fn dashboard_exports_the_queues_and_says_how_many_workers_a_lane_needs() -
 
 #[tokio::test]
 async fn dashboard_page_takes_nothing_from_elsewhere() -> Result<()> {
-    let scene = Scene::new().await?;
-    let dashboard = Dashboard::start(&scene).await?;
+    let env = TestEnv::new().await?;
+    let dashboard = Dashboard::start(&env).await?;
     for (path, kind) in [
         ("/", "text/html"),
         ("/style.css", "text/css"),
@@ -185,10 +185,10 @@ async fn dashboard_works_in_a_browser_by_keyboard() -> Result<()> {
         suite::leave_out("no Chromium is installed (apt-get install chromium)");
         return Ok(());
     };
-    let scene = Scene::new().await?;
-    let running = scene.worker("w")?.lane("fast:prefetch=4,concurrency=2..2").start().await?;
-    let dashboard = Dashboard::start(&scene).await?;
-    scene.publish("bench.sleep", &json!({"ms": 600_000}), "stuck", 1).await?;
+    let env = TestEnv::new().await?;
+    let running = env.worker("w")?.lane("fast:prefetch=4,concurrency=2..2").start().await?;
+    let dashboard = Dashboard::start(&env).await?;
+    env.publish("bench.sleep", &json!({"ms": 600_000}), "stuck", 1).await?;
     running.until_holds("fast", 1, 0).await?;
     let mut browser = Browser::start(&program).await?;
     browser.open(dashboard.url(), true).await?;

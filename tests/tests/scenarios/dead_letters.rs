@@ -3,81 +3,81 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use garenne_tests::harness::scene::Scene;
+use garenne_tests::harness::test_env::TestEnv;
 use serde_json::{Value, json};
 
-async fn listed(scene: &Scene, filter: &[&str]) -> Result<Vec<Value>> {
-    let ended = scene.garenne(&[&["dead", "list", "--json"], filter].concat()).await?;
+async fn listed(env: &TestEnv, filter: &[&str]) -> Result<Vec<Value>> {
+    let ended = env.garenne(&[&["dead", "list", "--json"], filter].concat()).await?;
     assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
     Ok(ended.stdout.iter().map(|line| serde_json::from_str(line)).collect::<Result<_, _>>()?)
 }
 
-/// A scene with `count` dead letters, every third of them of a kind that nobody knows.
-async fn with_dead_letters(count: usize) -> Result<Scene> {
-    let scene = Scene::new().await?;
-    let worker = scene.worker("w")?.start().await?;
+/// A test environment with `count` dead letters, every third of them of a kind that nobody knows.
+async fn with_dead_letters(count: usize) -> Result<TestEnv> {
+    let env = TestEnv::new().await?;
+    let worker = env.worker("w")?.start().await?;
     for n in 0..count {
         let kind = if n % 3 == 0 { "bench.unheard-of" } else { "bench.sleep" };
         let payload = if n % 3 == 0 { json!({}) } else { json!({"ms": "many"}) };
-        scene.publish(kind, &payload, &format!("{n}"), 1).await?;
+        env.publish(kind, &payload, &format!("{n}"), 1).await?;
     }
-    scene.until_queue("garenne.dead", count, 0).await?;
+    env.until_queue("garenne.dead", count, 0).await?;
     worker.stop().await?;
-    Ok(scene)
+    Ok(env)
 }
 
 #[tokio::test]
 async fn dead_letters_survive_a_hundred_looks_in_their_order() -> Result<()> {
-    let scene = with_dead_letters(30).await?;
+    let env = with_dead_letters(30).await?;
     let ids = |letters: Vec<Value>| letters.iter().map(|l| l["id"].clone()).collect::<Vec<_>>();
-    let first = ids(listed(&scene, &[]).await?);
+    let first = ids(listed(&env, &[]).await?);
     assert_eq!(first.len(), 30);
     for _ in 0..100 {
-        let ended = scene.garenne(&["dead", "list"]).await?;
+        let ended = env.garenne(&["dead", "list"]).await?;
         assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
     }
-    assert_eq!(ids(listed(&scene, &[]).await?), first);
+    assert_eq!(ids(listed(&env, &[]).await?), first);
     Ok(())
 }
 
 #[tokio::test]
 async fn dead_letters_are_filtered_replayed_and_dropped() -> Result<()> {
-    let scene = with_dead_letters(30).await?;
-    assert_eq!(listed(&scene, &["--reason", "unknown-kind"]).await?.len(), 10);
-    assert_eq!(listed(&scene, &["--kind", "bench.sleep", "--reason", "invalid-payload"]).await?.len(), 20);
-    assert_eq!(listed(&scene, &["--error", "NO SUCH TEXT"]).await?.len(), 0);
-    assert_eq!(listed(&scene, &["--older-than", "1h"]).await?.len(), 0);
+    let env = with_dead_letters(30).await?;
+    assert_eq!(listed(&env, &["--reason", "unknown-kind"]).await?.len(), 10);
+    assert_eq!(listed(&env, &["--kind", "bench.sleep", "--reason", "invalid-payload"]).await?.len(), 20);
+    assert_eq!(listed(&env, &["--error", "NO SUCH TEXT"]).await?.len(), 0);
+    assert_eq!(listed(&env, &["--older-than", "1h"]).await?.len(), 0);
 
-    let dry = scene.garenne(&["dead", "replay", "--kind", "bench.sleep", "--dry-run"]).await?;
+    let dry = env.garenne(&["dead", "replay", "--kind", "bench.sleep", "--dry-run"]).await?;
     assert_eq!(dry.stderr.last().map(String::as_str), Some("dry run: 20 would be replayed"));
-    assert_eq!(listed(&scene, &[]).await?.len(), 30);
+    assert_eq!(listed(&env, &[]).await?.len(), 30);
 
-    let replayed = scene.garenne(&["dead", "replay", "--kind", "bench.sleep", "--limit", "7"]).await?;
+    let replayed = env.garenne(&["dead", "replay", "--kind", "bench.sleep", "--limit", "7"]).await?;
     assert_eq!((replayed.code, replayed.stderr.len()), (Some(0), 0), "{:?}", replayed.stderr);
-    scene.until_ready("fast", 7).await?;
-    assert_eq!(listed(&scene, &[]).await?.len(), 23);
+    env.until_ready("fast", 7).await?;
+    assert_eq!(listed(&env, &[]).await?.len(), 23);
 
-    let refused = scene.garenne(&["dead", "drop", "--reason", "unknown-kind"]).await?;
+    let refused = env.garenne(&["dead", "drop", "--reason", "unknown-kind"]).await?;
     assert_eq!(refused.code, Some(2));
     assert_eq!(
         refused.stderr,
         ["garenne: drop removes dead letters permanently: check with --dry-run, then repeat with --yes"]
     );
-    let dropped = scene.garenne(&["dead", "drop", "--reason", "unknown-kind", "--yes"]).await?;
+    let dropped = env.garenne(&["dead", "drop", "--reason", "unknown-kind", "--yes"]).await?;
     assert_eq!(dropped.stdout, ["dropped 10 of 23 dead letters"]);
     // More than fit between a channel's last settlement and its end.
-    let dropped = scene.garenne(&["dead", "replay", "--all"]).await?;
+    let dropped = env.garenne(&["dead", "replay", "--all"]).await?;
     assert_eq!(dropped.stdout, ["replayed 13 of 13 dead letters"]);
-    scene.until_ready("fast", 20).await?;
-    scene.is_empty("garenne.dead").await
+    env.until_ready("fast", 20).await?;
+    env.is_empty("garenne.dead").await
 }
 
 #[tokio::test]
 async fn dead_letters_replayed_bear_no_marks_of_their_death() -> Result<()> {
-    let scene = with_dead_letters(2).await?;
-    scene.garenne(&["dead", "replay", "--kind", "bench.sleep"]).await?;
-    scene.until_ready("fast", 1).await?;
-    let taken = scene.client().take("garenne.tasks.fast").await?.context("nothing was replayed")?;
+    let env = with_dead_letters(2).await?;
+    env.garenne(&["dead", "replay", "--kind", "bench.sleep"]).await?;
+    env.until_ready("fast", 1).await?;
+    let taken = env.client().take("garenne.tasks.fast").await?.context("nothing was replayed")?;
     // Straight to the lane's queue: what workers write is believed there, and not at the tasks exchange.
     assert_eq!(
         (taken.id(), taken.exchange.as_str(), taken.routing_key.as_str()),
@@ -93,23 +93,23 @@ async fn dead_letters_replayed_bear_no_marks_of_their_death() -> Result<()> {
 
 #[tokio::test]
 async fn dead_letters_are_found_by_their_error_and_age() -> Result<()> {
-    let scene = with_dead_letters(9).await?;
-    assert_eq!(listed(&scene, &["--error", "NO HANDLER FOR KIND"]).await?.len(), 3);
-    assert_eq!(listed(&scene, &["--error", "no handler", "--kind", "bench.sleep"]).await?.len(), 0);
-    assert_eq!(listed(&scene, &["--older-than", "1ms"]).await?.len(), 9);
-    assert_eq!(listed(&scene, &["--newer-than", "1h", "--reason", "invalid-payload"]).await?.len(), 6);
-    assert_eq!(listed(&scene, &["--newer-than", "1ms"]).await?.len(), 0);
+    let env = with_dead_letters(9).await?;
+    assert_eq!(listed(&env, &["--error", "NO HANDLER FOR KIND"]).await?.len(), 3);
+    assert_eq!(listed(&env, &["--error", "no handler", "--kind", "bench.sleep"]).await?.len(), 0);
+    assert_eq!(listed(&env, &["--older-than", "1ms"]).await?.len(), 9);
+    assert_eq!(listed(&env, &["--newer-than", "1h", "--reason", "invalid-payload"]).await?.len(), 6);
+    assert_eq!(listed(&env, &["--newer-than", "1ms"]).await?.len(), 0);
     let dropped =
-        scene.garenne(&["dead", "drop", "--error", "no handler", "--newer-than", "1h", "--yes"]).await?;
+        env.garenne(&["dead", "drop", "--error", "no handler", "--newer-than", "1h", "--yes"]).await?;
     assert_eq!(dropped.stdout, ["dropped 3 of 9 dead letters"]);
     Ok(())
 }
 
 #[tokio::test]
 async fn dead_letters_are_replayed_no_faster_than_asked() -> Result<()> {
-    let scene = with_dead_letters(15).await?;
+    let env = with_dead_letters(15).await?;
     let began = Instant::now();
-    let replayed = scene.garenne(&["dead", "replay", "--all", "--rate", "5", "--limit", "11"]).await?;
+    let replayed = env.garenne(&["dead", "replay", "--all", "--rate", "5", "--limit", "11"]).await?;
     assert!(replayed.stdout[0].starts_with("replayed 11 of "), "{:?} {:?}", replayed.stdout, replayed.stderr);
     // The first goes at once.
     assert!(began.elapsed() >= Duration::from_secs(2), "{:?}", began.elapsed());
@@ -119,33 +119,33 @@ async fn dead_letters_are_replayed_no_faster_than_asked() -> Result<()> {
 /// The lane takes one more and then no more: what is refused stays a dead letter, and the operator is told.
 #[tokio::test]
 async fn dead_letters_stay_until_their_copy_is_confirmed() -> Result<()> {
-    let scene = with_dead_letters(15).await?;
-    let policy = ["policies", scene.vhost().name(), "full"];
+    let env = with_dead_letters(15).await?;
+    let policy = ["policies", env.vhost().name(), "full"];
     let full = json!({
         "pattern": "^garenne[.]tasks[.]fast$", "apply-to": "queues", "definition": { "max-length": 1 },
     });
-    scene.vhost().broker().management().put(&policy, &full).await?;
-    let refused = scene.garenne(&["dead", "replay", "--kind", "bench.sleep", "--rate", "20"]).await?;
+    env.vhost().broker().management().put(&policy, &full).await?;
+    let refused = env.garenne(&["dead", "replay", "--kind", "bench.sleep", "--rate", "20"]).await?;
     assert_eq!(refused.code, Some(1), "{:?} {:?}", refused.stdout, refused.stderr);
     assert!(refused.stderr.iter().any(|line| line.contains("refused the message")), "{:?}", refused.stderr);
-    let left = listed(&scene, &["--kind", "bench.sleep"]).await?.len();
-    let taken = scene.client().ready("garenne.tasks.fast").await?;
+    let left = listed(&env, &["--kind", "bench.sleep"]).await?.len();
+    let taken = env.client().ready("garenne.tasks.fast").await?;
     assert!(taken < 10, "nothing was refused");
     assert_eq!(left + taken, 10, "{left} stayed, {taken} are back at work");
-    scene.vhost().broker().management().delete(&policy).await?;
-    let replayed = scene.garenne(&["dead", "replay", "--kind", "bench.sleep"]).await?;
+    env.vhost().broker().management().delete(&policy).await?;
+    let replayed = env.garenne(&["dead", "replay", "--kind", "bench.sleep"]).await?;
     assert_eq!(replayed.code, Some(0), "{:?}", replayed.stderr);
-    scene.until_ready("fast", 10).await
+    env.until_ready("fast", 10).await
 }
 
 /// Who watches sees how far it is; a pipe gets results only.
 #[tokio::test]
 async fn dead_letters_move_with_a_progress_bar_on_a_terminal() -> Result<()> {
-    let scene = with_dead_letters(12).await?;
+    let env = with_dead_letters(12).await?;
     let replay = ["dead", "replay", "--rate", "20", "--kind", "bench.sleep"];
-    let watched = scene.garenne_on_terminal(&replay).await?;
+    let watched = env.garenne_on_terminal(&replay).await?;
     assert_eq!(watched.code, Some(0), "{watched:?}");
-    assert_eq!(watched.stdout, "replayed 8 of 12 dead letters\n");
+    assert_eq!(watched.stdout, ["replayed 8 of 12 dead letters"]);
     for shown in ["replayed ", "/12 ", "/s eta "] {
         assert!(watched.terminal.contains(shown), "{shown:?} is not in {:?}", watched.terminal);
     }
@@ -153,12 +153,13 @@ async fn dead_letters_move_with_a_progress_bar_on_a_terminal() -> Result<()> {
     let pictures = watched.terminal.matches("eta").count();
     assert!(pictures > 2, "{pictures} pictures: {:?}", watched.terminal);
     let drop = ["dead", "drop", "--all", "--rate", "20", "--yes"];
-    let unwatched = scene.garenne(&drop).await?;
+    let unwatched = env.garenne(&drop).await?;
     assert_eq!((unwatched.code, unwatched.stderr.as_slice()), (Some(0), [].as_slice()));
     assert_eq!(unwatched.stdout, ["dropped 4 of 4 dead letters"]);
-    let scene = with_dead_letters(6).await?;
-    let watched = scene.garenne_on_terminal(&drop).await?;
-    assert_eq!((watched.code, watched.stdout.as_str()), (Some(0), "dropped 6 of 6 dead letters\n"));
+    let env = with_dead_letters(6).await?;
+    let watched = env.garenne_on_terminal(&drop).await?;
+    assert_eq!(watched.code, Some(0), "{watched:?}");
+    assert_eq!(watched.stdout, ["dropped 6 of 6 dead letters"]);
     assert!(watched.terminal.contains("dropped ") && watched.terminal.contains("/6 "), "{watched:?}");
     Ok(())
 }

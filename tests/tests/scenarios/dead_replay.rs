@@ -14,7 +14,7 @@ use garenne_console::{
 use garenne_tests::harness::{
     client::{headers, text},
     process::{Ended, Process, Program, Signal},
-    scene::Scene,
+    test_env::TestEnv,
     wait::{Seen, eventually},
 };
 use lapin::{
@@ -27,23 +27,23 @@ use tokio_util::sync::CancellationToken;
 const DEAD: &str = "garenne.dead";
 const FAST: &str = "garenne.tasks.fast";
 
-/// A scene with a topology and no worker.
-async fn scene() -> Result<Scene> {
-    let scene = Scene::new().await?;
-    scene.worker("declares")?.start().await?.stop().await?;
-    Ok(scene)
+/// A test environment with a topology and no worker.
+async fn env() -> Result<TestEnv> {
+    let env = TestEnv::new().await?;
+    env.worker("declares")?.start().await?.stop().await?;
+    Ok(env)
 }
 
 /// Publishes the same message so many times.
 async fn publish(
-    scene: &Scene,
+    env: &TestEnv,
     exchange: &str,
     key: &str,
     properties: &BasicProperties,
     count: usize,
 ) -> Result<()> {
     stream::iter(0..count)
-        .map(|_| scene.client().publish(exchange, key, properties.clone(), b"{}"))
+        .map(|_| env.client().publish(exchange, key, properties.clone(), b"{}"))
         .buffered(500)
         .try_collect()
         .await
@@ -65,31 +65,31 @@ fn letter(id: Option<&str>, kind: &str, reason: &str) -> BasicProperties {
 }
 
 /// Letters `prefix-0` to `prefix-<count - 1>`.
-async fn letters(scene: &Scene, prefix: &str, kind: &str, reason: &str, count: usize) -> Result<()> {
+async fn letters(env: &TestEnv, prefix: &str, kind: &str, reason: &str, count: usize) -> Result<()> {
     for n in 0..count {
-        publish(scene, "", DEAD, &letter(Some(&format!("{prefix}-{n}")), kind, reason), 1).await?;
+        publish(env, "", DEAD, &letter(Some(&format!("{prefix}-{n}")), kind, reason), 1).await?;
     }
     Ok(())
 }
 
 /// Starts the operator's tool, to be met while it works.
-async fn start(scene: &Scene, arguments: &[&str]) -> Result<Process> {
-    let program = Program::new("garenne").option("--amqp-url", scene.operator_url());
+async fn start(env: &TestEnv, arguments: &[&str]) -> Result<Process> {
+    let program = Program::new("garenne").option("--amqp-url", env.operator_url());
     arguments.iter().fold(program, |program, argument| program.arg(argument)).start().await
 }
 
 /// Waits until at least so many are back at work.
-async fn until_replayed(scene: &Scene, count: usize) -> Result<()> {
+async fn until_replayed(env: &TestEnv, count: usize) -> Result<()> {
     eventually(format!("{count} are replayed"), async || {
-        let ready = scene.client().ready(FAST).await?;
+        let ready = env.client().ready(FAST).await?;
         Ok(Seen::when(ready >= count, ready))
     })
     .await
 }
 
 /// The ids of all messages in the fast lane's queue, which holds so many.
-async fn ids(scene: &Scene, count: usize) -> Result<Vec<String>> {
-    let taken = scene.take_all(FAST, count).await?;
+async fn ids(env: &TestEnv, count: usize) -> Result<Vec<String>> {
+    let taken = env.take_all(FAST, count).await?;
     Ok(taken.iter().map(|taken| taken.id().to_owned()).collect())
 }
 
@@ -100,29 +100,29 @@ fn ends_with(ended: &Ended, code: i32, stdout: &str) {
 /// Messages without an id that expire within a second are equal in every property.
 #[tokio::test]
 async fn equal_letters_are_replayed_completely_and_once_each() -> Result<()> {
-    let scene = scene().await?;
+    let env = env().await?;
     let expiring = BasicProperties::default().with_delivery_mode(2).with_expiration("1500".into());
-    publish(&scene, "garenne.tasks", "bench.noop", &expiring, 3_000).await?;
-    scene.until_ready_in(DEAD, 3_000).await?;
-    let replayed = scene.garenne(&["dead", "replay", "--reason", "expired"]).await?;
+    publish(&env, "garenne.tasks", "bench.noop", &expiring, 3_000).await?;
+    env.until_ready_in(DEAD, 3_000).await?;
+    let replayed = env.garenne(&["dead", "replay", "--reason", "expired"]).await?;
     ends_with(&replayed, 0, "replayed 3000 of 3000 dead letters");
-    scene.is_empty(DEAD).await?;
+    env.is_empty(DEAD).await?;
     // Each is a task of its own.
-    let ids = ids(&scene, 3_000).await?;
+    let ids = ids(&env, 3_000).await?;
     assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), 3_000);
     Ok(())
 }
 
 #[tokio::test]
 async fn letters_that_are_equal_in_pairs_are_replayed_in_pairs() -> Result<()> {
-    let scene = scene().await?;
+    let env = env().await?;
     for _ in 0..2 {
-        letters(&scene, "pair", "bench.noop", "stopped", 40).await?;
+        letters(&env, "pair", "bench.noop", "stopped", 40).await?;
     }
-    let replayed = scene.garenne(&["dead", "replay", "--kind", "bench.#"]).await?;
+    let replayed = env.garenne(&["dead", "replay", "--kind", "bench.#"]).await?;
     ends_with(&replayed, 0, "replayed 80 of 80 dead letters");
-    scene.is_empty(DEAD).await?;
-    let mut ids = ids(&scene, 80).await?;
+    env.is_empty(DEAD).await?;
+    let mut ids = ids(&env, 80).await?;
     ids.sort_unstable();
     assert!(ids.chunks(2).all(|pair| pair[0] == pair[1]), "{ids:?}");
     ids.dedup();
@@ -133,35 +133,35 @@ async fn letters_that_are_equal_in_pairs_are_replayed_in_pairs() -> Result<()> {
 /// The new ones are equal to the old ones, so only their number tells them apart.
 #[tokio::test]
 async fn letters_that_arrive_during_a_replay_are_left_and_told_of() -> Result<()> {
-    let scene = scene().await?;
+    let env = env().await?;
     let same = letter(None, "bench.noop", "stopped");
-    publish(&scene, "", DEAD, &same, 40).await?;
-    let replay = start(&scene, &["dead", "replay", "--reason", "stopped", "--rate", "20"]).await?;
-    until_replayed(&scene, 3).await?;
-    publish(&scene, "", DEAD, &same, 7).await?;
+    publish(&env, "", DEAD, &same, 40).await?;
+    let replay = start(&env, &["dead", "replay", "--reason", "stopped", "--rate", "20"]).await?;
+    until_replayed(&env, 3).await?;
+    publish(&env, "", DEAD, &same, 7).await?;
     let ended = replay.ended().await?;
     ends_with(&ended, 0, "replayed 40 of 40 dead letters");
     assert_eq!(
         ended.stderr,
         ["7 more are in garenne.dead: they arrived during the run, or another program was holding them"]
     );
-    assert_eq!((scene.client().ready(FAST).await?, scene.client().ready(DEAD).await?), (40, 7));
+    assert_eq!((env.client().ready(FAST).await?, env.client().ready(DEAD).await?), (40, 7));
     Ok(())
 }
 
 #[tokio::test]
 async fn letters_that_cannot_be_published_stay_and_are_named() -> Result<()> {
-    let scene = scene().await?;
-    letters(&scene, "good", "bench.noop", "stopped", 30).await?;
-    letters(&scene, "lost", "alert.notify", "stopped", 3).await?;
+    let env = env().await?;
+    letters(&env, "good", "bench.noop", "stopped", 30).await?;
+    letters(&env, "lost", "alert.notify", "stopped", 3).await?;
     // Its copy leaves out the large header: with an id and a date it would not fit into a frame.
     let large = headers([("large", text(&"x".repeat(130_990)))]);
     let large = BasicProperties::default().with_delivery_mode(2).with_headers(large);
-    publish(&scene, DEAD, "bench.large", &large, 1).await?;
-    letters(&scene, "late", "bench.noop", "stopped", 10).await?;
-    scene.client().channel().queue_delete("garenne.tasks.slow".into(), QueueDeleteOptions::default()).await?;
+    publish(&env, DEAD, "bench.large", &large, 1).await?;
+    letters(&env, "late", "bench.noop", "stopped", 10).await?;
+    env.client().channel().queue_delete("garenne.tasks.slow".into(), QueueDeleteOptions::default()).await?;
 
-    let replayed = scene.garenne(&["dead", "replay", "--kind", "#"]).await?;
+    let replayed = env.garenne(&["dead", "replay", "--kind", "#"]).await?;
     ends_with(&replayed, 1, "replayed 41 of 44 dead letters");
     let said = replayed.stderr.join("\n");
     assert!(
@@ -172,17 +172,17 @@ async fn letters_that_cannot_be_published_stay_and_are_named() -> Result<()> {
         "{said}"
     );
     assert_eq!(replayed.stderr.len(), 1, "{said}");
-    assert_eq!(scene.client().ready(DEAD).await?, 3);
-    let ids = ids(&scene, 41).await?;
+    assert_eq!(env.client().ready(DEAD).await?, 3);
+    let ids = ids(&env, 41).await?;
     assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), 41, "{ids:?}");
     Ok(())
 }
 
 #[tokio::test]
 async fn letters_are_moved_by_an_explicit_choice_only() -> Result<()> {
-    let scene = scene().await?;
-    letters(&scene, "stopped", "bench.noop", "stopped", 20).await?;
-    letters(&scene, "poison", "bench.noop", "poison", 20).await?;
+    let env = env().await?;
+    letters(&env, "stopped", "bench.noop", "stopped", 20).await?;
+    letters(&env, "poison", "bench.noop", "poison", 20).await?;
     let refusal = ["garenne: no letters are selected: give --kind, --reason, --error, --older-than, \
                     --newer-than or --id, or --all"];
     for refused in [
@@ -191,63 +191,63 @@ async fn letters_are_moved_by_an_explicit_choice_only() -> Result<()> {
         &["dead", "replay", "--dry-run"],
         &["dead", "drop", "--yes"],
     ] {
-        let ended = scene.garenne(refused).await?;
+        let ended = env.garenne(refused).await?;
         assert_eq!(
             (ended.code, ended.stderr.as_slice()),
             (Some(2), &refusal.map(str::to_owned)[..]),
             "{refused:?}"
         );
     }
-    let both = scene.garenne(&["dead", "replay", "--all", "--kind", "bench.noop"]).await?;
+    let both = env.garenne(&["dead", "replay", "--all", "--kind", "bench.noop"]).await?;
     assert_eq!(both.code, Some(2), "{both:?}");
-    assert_eq!((scene.client().ready(FAST).await?, scene.client().ready(DEAD).await?), (0, 40));
+    assert_eq!((env.client().ready(FAST).await?, env.client().ready(DEAD).await?), (0, 40));
 
-    let dropped = scene.garenne(&["dead", "drop", "--reason", "poison", "--id", "poison-3", "--yes"]).await?;
+    let dropped = env.garenne(&["dead", "drop", "--reason", "poison", "--id", "poison-3", "--yes"]).await?;
     ends_with(&dropped, 0, "dropped 1 of 40 dead letters");
-    let dropped = scene.garenne(&["dead", "drop", "--reason", "poison", "--yes"]).await?;
+    let dropped = env.garenne(&["dead", "drop", "--reason", "poison", "--yes"]).await?;
     ends_with(&dropped, 0, "dropped 19 of 39 dead letters");
-    let replayed = scene.garenne(&["dead", "replay", "--all"]).await?;
+    let replayed = env.garenne(&["dead", "replay", "--all"]).await?;
     ends_with(&replayed, 0, "replayed 20 of 20 dead letters");
-    let ids = ids(&scene, 20).await?;
+    let ids = ids(&env, 20).await?;
     assert!(ids.iter().all(|id| id.starts_with("stopped-")), "{ids:?}");
     Ok(())
 }
 
 #[tokio::test]
 async fn an_interrupted_replay_finishes_what_it_began() -> Result<()> {
-    let scene = scene().await?;
-    letters(&scene, "task", "bench.noop", "stopped", 300).await?;
-    let replay = start(&scene, &["dead", "replay", "--reason", "stopped", "--rate", "100"]).await?;
-    until_replayed(&scene, 30).await?;
+    let env = env().await?;
+    letters(&env, "task", "bench.noop", "stopped", 300).await?;
+    let replay = start(&env, &["dead", "replay", "--reason", "stopped", "--rate", "100"]).await?;
+    until_replayed(&env, 30).await?;
     replay.signal(Signal::INT)?;
     let ended = replay.ended().await?;
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert_eq!(ended.stderr, ["interrupted: dead letters that were not replayed remain in garenne.dead"]);
-    let replayed = scene.client().ready(FAST).await?;
+    let replayed = env.client().ready(FAST).await?;
     assert!((30..300).contains(&replayed), "{replayed}");
     assert!(ended.stdout[0].starts_with(&format!("replayed {replayed} of ")), "{ended:?}");
-    scene.until_ready_in(DEAD, 300 - replayed).await
+    env.until_ready_in(DEAD, 300 - replayed).await
 }
 
 #[tokio::test]
 async fn a_killed_replay_loses_nothing_and_doubles_have_the_same_id() -> Result<()> {
-    let scene = scene().await?;
-    letters(&scene, "task", "bench.noop", "stopped", 300).await?;
-    let replay = start(&scene, &["dead", "replay", "--reason", "stopped", "--rate", "200"]).await?;
-    until_replayed(&scene, 30).await?;
+    let env = env().await?;
+    letters(&env, "task", "bench.noop", "stopped", 300).await?;
+    let replay = start(&env, &["dead", "replay", "--reason", "stopped", "--rate", "200"]).await?;
+    until_replayed(&env, 30).await?;
     replay.kill().await?;
-    let copied = scene.client().ready(FAST).await?;
+    let copied = env.client().ready(FAST).await?;
     assert!(copied < 300, "all were replayed before it was killed");
     eventually("the broker has taken the letters back", async || {
-        let back = scene.client().ready(DEAD).await? + scene.client().ready(FAST).await?;
+        let back = env.client().ready(DEAD).await? + env.client().ready(FAST).await?;
         Ok(Seen::when(back >= 300, back))
     })
     .await?;
-    let replayed = scene.garenne(&["dead", "replay", "--reason", "stopped"]).await?;
+    let replayed = env.garenne(&["dead", "replay", "--reason", "stopped"]).await?;
     assert_eq!(replayed.code, Some(0), "{replayed:?}");
-    scene.is_empty(DEAD).await?;
-    let all = scene.client().ready(FAST).await?;
-    let ids: BTreeSet<_> = ids(&scene, all).await?.into_iter().collect();
+    env.is_empty(DEAD).await?;
+    let all = env.client().ready(FAST).await?;
+    let ids: BTreeSet<_> = ids(&env, all).await?.into_iter().collect();
     assert_eq!(ids.len(), 300, "of {all}");
     Ok(())
 }
@@ -255,14 +255,14 @@ async fn a_killed_replay_loses_nothing_and_doubles_have_the_same_id() -> Result<
 /// A replay that takes longer than letters may be held walks over the queue several times.
 #[tokio::test]
 async fn a_slow_replay_moves_each_letter_once_over_several_walks() -> Result<()> {
-    let scene = scene().await?;
+    let env = env().await?;
     let same = letter(None, "bench.noop", "stopped");
-    publish(&scene, "", DEAD, &same, 30).await?;
-    publish(&scene, "", DEAD, &letter(Some("kindless"), "garenne.dead", "stopped"), 1).await?;
-    letters(&scene, "task", "bench.noop", "stopped", 30).await?;
-    letters(&scene, "other", "bench.noop", "poison", 10).await?;
+    publish(&env, "", DEAD, &same, 30).await?;
+    publish(&env, "", DEAD, &letter(Some("kindless"), "garenne.dead", "stopped"), 1).await?;
+    letters(&env, "task", "bench.noop", "stopped", 30).await?;
+    letters(&env, "other", "bench.noop", "poison", 10).await?;
 
-    let common = Common { amqp_url: scene.operator_url().parse()?, ..Common::default() };
+    let common = Common { amqp_url: env.operator_url().parse()?, ..Common::default() };
     let operator = Operator::new(ConsoleConfig { common, ..ConsoleConfig::default() });
     let operator = operator.map_err(|failure| anyhow!("{failure}"))?;
     let filter = FilterArgs { reason: vec!["stopped".to_owned()], ..FilterArgs::default() }.filter()?;
@@ -276,8 +276,8 @@ async fn a_slow_replay_moves_each_letter_once_over_several_walks() -> Result<()>
         stop: CancellationToken::new(),
     };
     let meddle = async {
-        until_replayed(&scene, 5).await?;
-        publish(&scene, "", DEAD, &same, 5).await
+        until_replayed(&env, 5).await?;
+        publish(&env, "", DEAD, &same, 5).await
     };
     let (moved, meddled) = tokio::join!(mover.run(), meddle);
     meddled?;
@@ -285,8 +285,8 @@ async fn a_slow_replay_moves_each_letter_once_over_several_walks() -> Result<()>
     assert_eq!((moved.moved, moved.missed, moved.arrived), (60, 0, 5), "{moved:?}");
     let kept = &moved.failures["it has neither a kind nor a lane"];
     assert_eq!((kept.count, kept.letters.as_slice()), (1, &["kindless".to_owned()][..]));
-    assert_eq!(scene.client().ready(DEAD).await?, 16);
-    let ids = ids(&scene, 60).await?;
+    assert_eq!(env.client().ready(DEAD).await?, 16);
+    let ids = ids(&env, 60).await?;
     assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), 60, "{ids:?}");
     assert_eq!(ids.iter().filter(|id| id.starts_with("task-")).count(), 30, "{ids:?}");
     Ok(())
@@ -295,12 +295,12 @@ async fn a_slow_replay_moves_each_letter_once_over_several_walks() -> Result<()>
 /// Where no lane is known, the copy goes where anyone publishes, without what only workers may write.
 #[tokio::test]
 async fn a_letter_of_an_unbound_kind_goes_to_the_tasks_exchange() -> Result<()> {
-    let scene = scene().await?;
-    publish(&scene, "", DEAD, &letter(Some("odd"), "nobody.binds", "stopped"), 1).await?;
-    let replayed = scene.garenne(&["dead", "replay", "--id", "odd"]).await?;
+    let env = env().await?;
+    publish(&env, "", DEAD, &letter(Some("odd"), "nobody.binds", "stopped"), 1).await?;
+    let replayed = env.garenne(&["dead", "replay", "--id", "odd"]).await?;
     ends_with(&replayed, 0, "replayed 1 of 1 dead letters");
     assert!(replayed.stderr[0].starts_with("1 published to garenne.tasks, for no lane"), "{replayed:?}");
-    let taken = scene.take_all("garenne.unroutable", 1).await?;
+    let taken = env.take_all("garenne.unroutable", 1).await?;
     assert_eq!((taken[0].id(), taken[0].routing_key.as_str()), ("odd", "nobody.binds"));
     assert!(!taken[0].has("garenne-replayed-at") && !taken[0].has("garenne-reason"), "{taken:?}");
     Ok(())

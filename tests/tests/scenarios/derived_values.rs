@@ -9,7 +9,7 @@ use garenne_tests::harness::{
     gateway::GatewayPlan,
     postgres::{Database, Postgres},
     process::Signal,
-    scene::Scene,
+    test_env::TestEnv,
     wait::{Seen, eventually},
     worker::Worker,
 };
@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 const PACK: &str = "application/vnd.garenne.batch+json";
 const DERIVED: [&str; 3] = ["absolute_humidity", "dew_point", "heat_index"];
 
-async fn storing(scene: &Scene, name: &str, database: &Database) -> Result<Worker> {
-    let plan = scene.worker(name)?.option("--sink", "postgres").option("--postgres-url", database.url());
+async fn storing(env: &TestEnv, name: &str, database: &Database) -> Result<Worker> {
+    let plan = env.worker(name)?.option("--sink", "postgres").option("--postgres-url", database.url());
     plan.start().await
 }
 
@@ -28,11 +28,11 @@ fn reading(second: u32, metric: &str, unit: &str, value: f64) -> Value {
 }
 
 /// Publishes records as a gateway would.
-async fn pack(scene: &Scene, id: &str, records: &[(&str, Value)]) -> Result<()> {
+async fn pack(env: &TestEnv, id: &str, records: &[(&str, Value)]) -> Result<()> {
     let records: Vec<_> = records.iter().map(|(id, payload)| json!({"id": id, "payload": payload})).collect();
     let properties = with_id(id).with_content_type(PACK.into()).with_type("reading.process".into());
     let body = serde_json::to_vec(&records)?;
-    scene.client().publish("garenne.tasks", "reading.process", properties, &body).await
+    env.client().publish("garenne.tasks", "reading.process", properties, &body).await
 }
 
 /// Metric to value and whether it was measured, of one second.
@@ -55,10 +55,10 @@ fn derived(stored: &BTreeMap<String, (f64, bool)>) -> Vec<&str> {
 
 #[tokio::test]
 async fn derived_values_of_one_request_are_stored_once_whatever_comes_again() -> Result<()> {
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     let database = Postgres::shared().await?.database().await?;
-    let gateway = GatewayPlan::new(&scene)?.start().await?;
-    let worker = storing(&scene, "storing", &database).await?;
+    let gateway = GatewayPlan::new(&env)?.start().await?;
+    let worker = storing(&env, "storing", &database).await?;
     let senml = json!([
         {"bn": "hall:", "bt": 1_790_000_000, "n": "temperature", "u": "Cel", "v": 20.0},
         {"n": "humidity", "u": "%RH", "v": 50.0}
@@ -72,7 +72,7 @@ async fn derived_values_of_one_request_are_stored_once_whatever_comes_again() ->
     let line = json!([reading(1, "temperature", "Cel", 25.0), reading(1, "humidity", "%RH", 50.0)]);
     let answers = gateway.lines(&[&line.to_string()]).await?;
     assert!(answers[0].starts_with("ok "), "{answers:?}");
-    scene.until_lane("fast", 0, 0).await?;
+    env.until_lane("fast", 0, 0).await?;
     eventually("both pairs", async || {
         let (first, second) = (stored(&database, 0).await?, stored(&database, 1).await?);
         Ok(Seen::when(first.len() + second.len() == 10, format_args!("{first:?} {second:?}")))
@@ -86,75 +86,75 @@ async fn derived_values_of_one_request_are_stored_once_whatever_comes_again() ->
     let rows: i64 =
         database.connect().await?.query_one("SELECT count(*) FROM garenne_readings", &[]).await?.get(0);
     assert_eq!(rows, 10);
-    scene.is_empty("garenne.dead").await
+    env.is_empty("garenne.dead").await
 }
 
 /// A worker dies with the pack: who gets it next derives the same.
 #[tokio::test]
 async fn derived_values_survive_the_death_of_their_worker() -> Result<()> {
     const PACKS: u32 = 300;
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     let database = Postgres::shared().await?.database().await?;
-    let victim = storing(&scene, "victim", &database).await?;
+    let victim = storing(&env, "victim", &database).await?;
     for n in 0..PACKS {
         let (warm, damp) = (reading(n, "temperature", "Cel", 20.0), reading(n, "humidity", "%RH", 50.0));
         let (t, h) = (format!("t-{n}"), format!("h-{n}"));
-        pack(&scene, &format!("pack-{n}"), &[(&t, warm), (&h, damp)]).await?;
+        pack(&env, &format!("pack-{n}"), &[(&t, warm), (&h, damp)]).await?;
         if n == PACKS / 2 {
-            scene.until_settled(10).await?;
+            env.until_settled(10).await?;
             // The rest waits for it, so that it dies with some of it.
             victim.signal(Signal::STOP)?;
         }
     }
-    scene.freeze_holding(&victim, 50).await?;
+    env.freeze_holding(&victim, 50).await?;
     victim.kill().await?;
-    let heir = storing(&scene, "heir", &database).await?;
+    let heir = storing(&env, "heir", &database).await?;
     let client = database.connect().await?;
     eventually("every value", async || {
         let rows: i64 = client.query_one("SELECT count(*) FROM garenne_readings", &[]).await?.get(0);
         Ok(Seen::when(rows == i64::from(5 * PACKS), rows))
     })
     .await?;
-    scene.until_lane("fast", 0, 0).await?;
+    env.until_lane("fast", 0, 0).await?;
     let again = heir.metric("garenne_redeliveries_total", &[]).await?;
     assert!(again >= 50.0, "{again} deliveries came again");
     heir.stop().await?;
-    scene.is_empty("garenne.dead").await
+    env.is_empty("garenne.dead").await
 }
 
 #[tokio::test]
 async fn derived_values_contradict_nobody_and_give_way_to_measured_ones() -> Result<()> {
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     let database = Postgres::shared().await?.database().await?;
-    let worker = storing(&scene, "storing", &database).await?;
-    let settled = async |count| scene.until_settled(count).await;
+    let worker = storing(&env, "storing", &database).await?;
+    let settled = async |count| env.until_settled(count).await;
     let (warm, damp) = (reading(0, "temperature", "Cel", 20.0), reading(0, "humidity", "%RH", 50.0));
-    pack(&scene, "pair", &[("t", warm.clone()), ("h", damp.clone())]).await?;
+    pack(&env, "pair", &[("t", warm.clone()), ("h", damp.clone())]).await?;
     settled(1).await?;
     assert_eq!(derived(&stored(&database, 0).await?), DERIVED);
 
     // The device has measured its own dew point and says so later: that stands.
-    pack(&scene, "late", &[("own", reading(0, "dew_point", "Cel", 9.5)), ("again", damp)]).await?;
+    pack(&env, "late", &[("own", reading(0, "dew_point", "Cel", 9.5)), ("again", damp)]).await?;
     settled(2).await?;
     let now = stored(&database, 0).await?;
     assert_eq!((now["dew_point"], now.len()), ((9.5, true), 5), "{now:?}");
     // And stays, when the pair comes once more under other ids.
-    pack(&scene, "pair-again", &[("t-2", warm), ("h-2", reading(0, "humidity", "%RH", 50.0))]).await?;
+    pack(&env, "pair-again", &[("t-2", warm), ("h-2", reading(0, "humidity", "%RH", 50.0))]).await?;
     settled(3).await?;
     assert_eq!(stored(&database, 0).await?, now);
-    scene.is_empty("garenne.dead").await?;
+    env.is_empty("garenne.dead").await?;
 
     // A temperature that contradicts the stored one is dead, and nothing is made of it. Its neighbour is fine.
-    pack(&scene, "alone", &[("t-3", reading(1, "temperature", "Cel", 20.0))]).await?;
+    pack(&env, "alone", &[("t-3", reading(1, "temperature", "Cel", 20.0))]).await?;
     settled(4).await?;
     let wrong = reading(1, "temperature", "Cel", 30.0);
-    pack(&scene, "wrong", &[("t-4", wrong), ("h-4", reading(1, "humidity", "%RH", 50.0))]).await?;
-    let dead = scene.take_all("garenne.dead", 1).await?.remove(0);
+    pack(&env, "wrong", &[("t-4", wrong), ("h-4", reading(1, "humidity", "%RH", 50.0))]).await?;
+    let dead = env.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("t-4", "conflict"));
-    scene.until_lane("fast", 0, 0).await?;
+    env.until_lane("fast", 0, 0).await?;
     let now = stored(&database, 1).await?;
     let kept: Vec<_> = now.iter().map(|(metric, (value, _))| (metric.as_str(), *value)).collect();
     assert_eq!(kept, [("humidity", 50.0), ("temperature", 20.0)]);
     worker.stop().await?;
-    scene.is_empty("garenne.dead").await
+    env.is_empty("garenne.dead").await
 }

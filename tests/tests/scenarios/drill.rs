@@ -1,19 +1,19 @@
 //! A drill says so when a worker is wrong, and when it is not.
 
 use anyhow::{Context, Result};
-use garenne_tests::harness::{process::Program, scene::Scene};
+use garenne_tests::harness::{process::Program, test_env::TestEnv};
 use serde_json::Value;
 
 /// Drills `drilled-worker FAULT` and answers the exit code and the report.
 async fn drill(fault: &str, trouble: &[&str]) -> Result<(Option<i32>, Value)> {
-    let scene = Scene::new().await?;
-    scene.garenne(&["topology", "apply"]).await?;
-    let folder = scene.folder().join("drill");
+    let env = TestEnv::new().await?;
+    env.garenne(&["topology", "apply"]).await?;
+    let folder = env.folder().join("drill");
     let worker = format!("{} {fault}", env!("CARGO_BIN_EXE_drilled-worker"));
     let mut program = Program::new("garenne")
         .arg("drill")
-        .option("--amqp-url", scene.operator_url())
-        .option("--worker-amqp-url", scene.worker_url())
+        .option("--amqp-url", env.operator_url())
+        .option("--worker-amqp-url", env.worker_url())
         .option("--worker", worker)
         .option("--report", &folder)
         .option("--kind", "bench.noop")
@@ -81,13 +81,13 @@ async fn drill_notices_a_worker_without_a_unique_key() -> Result<()> {
 
 #[tokio::test]
 async fn drill_sees_the_stock_worker_keep_the_promise() -> Result<()> {
-    let scene = Scene::new().await?;
-    scene.garenne(&["topology", "apply"]).await?;
+    let env = TestEnv::new().await?;
+    env.garenne(&["topology", "apply"]).await?;
     let ended = Program::new("garenne")
         .arg("drill")
-        .option("--amqp-url", scene.operator_url())
-        .option("--worker-amqp-url", scene.worker_url())
-        .option("--report", scene.folder().join("drill"))
+        .option("--amqp-url", env.operator_url())
+        .option("--worker-amqp-url", env.worker_url())
+        .option("--report", env.folder().join("drill"))
         .option("--tasks", "3000")
         .option("--rate", "600")
         .option("--kills", "3")

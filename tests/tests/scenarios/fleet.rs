@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
-use garenne_tests::harness::{process::Signal, scene::Scene};
+use garenne_tests::harness::{process::Signal, test_env::TestEnv};
 use serde_json::json;
 
 const TASKS: usize = 10_000;
 
 #[tokio::test]
 async fn fleet_loses_nothing() -> Result<()> {
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     let plan = |name: &str| -> Result<_> {
-        Ok(scene.worker(name)?.stdout().lane("fast:prefetch=100,concurrency=4..4"))
+        Ok(env.worker(name)?.stdout().lane("fast:prefetch=100,concurrency=4..4"))
     };
     let (soft, hard, killed) = tokio::try_join!(
         plan("soft")?.option("--shutdown-mode", "soft").start(),
@@ -24,12 +24,12 @@ async fn fleet_loses_nothing() -> Result<()> {
     for worker in [&soft, &hard, &killed] {
         worker.signal(Signal::TSTP)?;
     }
-    scene.until_no_consumer("fast").await?;
-    let mut ids = scene.publish("bench.sleep", &payload, "early", TASKS / 2).await?;
+    env.until_no_consumer("fast").await?;
+    let mut ids = env.publish("bench.sleep", &payload, "early", TASKS / 2).await?;
     for worker in [&soft, &hard, &killed] {
         worker.signal(Signal::CONT)?;
     }
-    let published = scene.publish("bench.sleep", &payload, "late", TASKS / 2);
+    let published = env.publish("bench.sleep", &payload, "late", TASKS / 2);
     let ends = async {
         soft.until_done(500).await?;
         soft.signal(Signal::TERM)?;
@@ -44,7 +44,7 @@ async fn fleet_loses_nothing() -> Result<()> {
     let (late, (soft, hard, killed, fourth)) = tokio::try_join!(published, ends)?;
     ids.extend(late);
     // Nobody but the fourth holds anything now, and stopping lightly it does all that it holds.
-    scene.until_ready("fast", 0).await?;
+    env.until_ready("fast", 0).await?;
     let fourth = fourth.stop().await?;
 
     for clean in [&soft, &hard, &fourth] {
@@ -68,6 +68,6 @@ async fn fleet_loses_nothing() -> Result<()> {
     assert_eq!(once.len(), clean.len(), "done twice by workers that stopped in order");
     let repeated = times.values().filter(|&&times| times > 1).count();
     assert!(repeated <= 100, "{repeated} tasks were repeated");
-    scene.until_lane("fast", 0, 0).await?;
-    scene.is_empty("garenne.dead").await
+    env.until_lane("fast", 0, 0).await?;
+    env.is_empty("garenne.dead").await
 }

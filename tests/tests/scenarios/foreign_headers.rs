@@ -6,7 +6,7 @@ use anyhow::Result;
 use garenne_tests::harness::{
     client::{headers, text, with_id},
     process::Signal,
-    scene::Scene,
+    test_env::TestEnv,
     wait::{Seen, eventually},
 };
 use lapin::{
@@ -93,13 +93,13 @@ fn hostile() -> Vec<BasicProperties> {
 
 #[tokio::test]
 async fn internal_headers_of_foreign_publishers_harm_nobody() -> Result<()> {
-    let scene = Scene::new().await?;
-    let plan = scene.worker("sturdy")?.stdout().option("--max-attempts", "2");
+    let env = TestEnv::new().await?;
+    let plan = env.worker("sturdy")?.stdout().option("--max-attempts", "2");
     let mut worker = plan.start().await?;
     // Orders of which the group's covers nothing here, so that times are compared.
-    scene.garenne(&["stop", "group", "other"]).await?;
+    env.garenne(&["stop", "group", "other"]).await?;
     let mut ids = BTreeSet::new();
-    let good = scene.publish("bench.noop", &json!({}), "good", 150).await?;
+    let good = env.publish("bench.noop", &json!({}), "good", 150).await?;
     let routes = [
         ("garenne.tasks", "bench.noop", "tasks"),
         ("", "garenne.tasks.fast", "lane"),
@@ -117,22 +117,22 @@ async fn internal_headers_of_foreign_publishers_harm_nobody() -> Result<()> {
                 let key = if exchange.is_empty() { key } else { kind };
                 let properties =
                     properties.clone().with_message_id(id.as_str().into()).with_type(kind.into());
-                scene.client().publish(exchange, key, properties, body.as_bytes()).await?;
+                env.client().publish(exchange, key, properties, body.as_bytes()).await?;
                 ids.insert(id);
             }
         }
     }
-    scene.publish("bench.noop", &json!({}), "late", 150).await?;
+    env.publish("bench.noop", &json!({}), "late", 150).await?;
     ids.extend(good);
     ids.extend((0..150).map(|n| format!("late-{n}")));
 
     eventually("every task done or dead", async || {
-        let (done, dead) = (worker.done()?.len(), scene.client().ready("garenne.dead").await?);
+        let (done, dead) = (worker.done()?.len(), env.client().ready("garenne.dead").await?);
         Ok(Seen::when(done + dead >= ids.len(), format_args!("{done} done, {dead} dead of {}", ids.len())))
     })
     .await?;
     let done = worker.done()?;
-    let dead = scene.take_all("garenne.dead", ids.len() - done.len()).await?;
+    let dead = env.take_all("garenne.dead", ids.len() - done.len()).await?;
     let mut ended = BTreeSet::new();
     for dead in &dead {
         let (reason, error) = (dead.text("garenne-reason"), dead.text("garenne-error"));
@@ -160,7 +160,7 @@ async fn internal_headers_of_foreign_publishers_harm_nobody() -> Result<()> {
 
     // It says that it is ready, and is.
     worker.until_ready().await?;
-    scene.publish("bench.fail", &json!({"times": 1}), "after", 50).await?;
+    env.publish("bench.fail", &json!({"times": 1}), "after", 50).await?;
     for n in 0..50 {
         worker.until_done_with(&format!("after-{n}")).await?;
     }
@@ -178,27 +178,27 @@ async fn internal_headers_of_foreign_publishers_harm_nobody() -> Result<()> {
 /// Marks of the quarantine mean nothing in a lane: a task that is handed back stays there.
 #[tokio::test]
 async fn forged_marks_of_the_quarantine_divert_no_hand_back() -> Result<()> {
-    let scene = Scene::new().await?;
-    let worker = scene.worker("stopping")?.stdout().lane("fast:prefetch=10,concurrency=1..1").start().await?;
+    let env = TestEnv::new().await?;
+    let worker = env.worker("stopping")?.stdout().lane("fast:prefetch=10,concurrency=1..1").start().await?;
     let marks =
         headers([("garenne-quarantine-worker", true.into()), ("garenne-quarantine-runs", 2_i64.into())]);
     for (exchange, key) in [("garenne.tasks", "bench.sleep"), ("", "garenne.tasks.fast")] {
         let forged = with_id(&format!("to{key}")).with_type("bench.sleep".into()).with_headers(marks.clone());
-        scene.client().publish(exchange, key, forged, br#"{"ms":600000}"#).await?;
+        env.client().publish(exchange, key, forged, br#"{"ms":600000}"#).await?;
     }
     worker.until_holds("fast", 1, 1).await?;
     worker.signal(Signal::QUIT)?;
     let receipt = worker.stopped().await?.receipt;
     assert_eq!((receipt.requeued, receipt.quarantined), (2, 0), "{receipt:?}");
-    scene.is_empty("garenne.quarantine").await?;
-    scene.take_all("garenne.tasks.fast", 2).await.map(drop)
+    env.is_empty("garenne.quarantine").await?;
+    env.take_all("garenne.tasks.fast", 2).await.map(drop)
 }
 
 /// Headers that fit a frame once, and whose copy with what is added to it would not.
 #[tokio::test]
 async fn headers_too_large_to_copy_are_left_out_of_copies_with_a_note() -> Result<()> {
-    let scene = Scene::new().await?;
-    let worker = scene.worker("copying")?.stdout().option("--max-attempts", "3").start().await?;
+    let env = TestEnv::new().await?;
+    let worker = env.worker("copying")?.stdout().option("--max-attempts", "3").start().await?;
     let mut many = FieldTable::default();
     for n in 0..1150 {
         many.insert(format!("header-{n:04}").as_str().into(), text(&"x".repeat(95)));
@@ -214,16 +214,16 @@ async fn headers_too_large_to_copy_are_left_out_of_copies_with_a_note() -> Resul
     ];
     for (id, table, _, _) in &fat {
         let properties = with_id(id).with_headers(table.clone());
-        scene.client().publish("garenne.tasks", "bench.fail", properties, br#"{"times":99}"#).await?;
+        env.client().publish("garenne.tasks", "bench.fail", properties, br#"{"times":99}"#).await?;
     }
     let properties = with_id("many-small").with_headers(many);
-    scene.client().publish("garenne.tasks", "bench.fail", properties, br#"{"times":99}"#).await?;
-    let good = scene.publish("bench.fail", &json!({"times": 1}), "good", 50).await?;
+    env.client().publish("garenne.tasks", "bench.fail", properties, br#"{"times":99}"#).await?;
+    let good = env.publish("bench.fail", &json!({"times": 1}), "good", 50).await?;
     for id in &good {
         worker.until_done_with(id).await?;
     }
 
-    let dead = scene.take_all("garenne.dead", 3).await?;
+    let dead = env.take_all("garenne.dead", 3).await?;
     let letter = |id: &str| dead.iter().find(|dead| dead.id() == id).expect("a dead letter for each");
     for (id, _, count, bytes) in fat {
         let letter = letter(id);
@@ -245,19 +245,19 @@ async fn headers_too_large_to_copy_are_left_out_of_copies_with_a_note() -> Resul
 /// A task that fits the worker's frames, and whose copies do not.
 #[tokio::test]
 async fn a_copy_over_the_limit_of_a_frame_is_a_dead_letter_without_its_headers() -> Result<()> {
-    let scene = Scene::new().await?;
-    let url = format!("{}?frame_max=8192", scene.worker_url());
-    let worker = scene.worker_through("small-frames", &url)?.stdout().start().await?;
+    let env = TestEnv::new().await?;
+    let url = format!("{}?frame_max=8192", env.worker_url());
+    let worker = env.worker_through("small-frames", &url)?.stdout().start().await?;
     let large = headers([("large", text(&"x".repeat(8_050)))]);
     for (id, kind) in [("failing", "bench.fail"), ("unknown", "bench.nothing")] {
         let properties = with_id(id).with_headers(large.clone());
-        scene.client().publish("garenne.tasks", kind, properties, br#"{"times":99}"#).await?;
+        env.client().publish("garenne.tasks", kind, properties, br#"{"times":99}"#).await?;
     }
-    let good = scene.publish("bench.fail", &json!({"times": 1}), "good", 20).await?;
+    let good = env.publish("bench.fail", &json!({"times": 1}), "good", 20).await?;
     for id in &good {
         worker.until_done_with(id).await?;
     }
-    let dead = scene.take_all("garenne.dead", 2).await?;
+    let dead = env.take_all("garenne.dead", 2).await?;
     for (id, kind, reason, error) in [
         (
             "failing",

@@ -3,7 +3,7 @@
 use std::{env, process::Command};
 
 use anyhow::{Context, Result, bail};
-use garenne_tests::harness::{scene::Scene, suite};
+use garenne_tests::harness::{suite, test_env::TestEnv};
 use lapin::BasicProperties;
 use serde_json::json;
 
@@ -27,11 +27,11 @@ fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-fn pika(scene: &Scene, arguments: &[&str]) -> Result<()> {
+fn pika(env: &TestEnv, arguments: &[&str]) -> Result<()> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/publish.py");
     // Debian's pika is Debian's Python's, which need not be the first in the path.
     let python = env::var("GARENNE_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    run(Command::new(python).arg(script).arg(scene.vhost().amqp_url()).args(arguments))
+    run(Command::new(python).arg(script).arg(env.vhost().amqp_url()).args(arguments))
 }
 
 #[tokio::test]
@@ -39,9 +39,9 @@ async fn pika_needs_only_a_routing_key() -> Result<()> {
     if left_out("pika") {
         return Ok(());
     }
-    let scene = Scene::new().await?;
-    let worker = scene.worker("any")?.stdout().start().await?;
-    pika(&scene, &["garenne.tasks", "bench.factorial", r#"{"n": 5}"#, "3"])?;
+    let env = TestEnv::new().await?;
+    let worker = env.worker("any")?.stdout().start().await?;
+    pika(&env, &["garenne.tasks", "bench.factorial", r#"{"n": 5}"#, "3"])?;
     let done = worker.until_done(3).await?;
     for done in &done {
         assert_eq!((done.kind.as_str(), done.attempt), ("bench.factorial", 1));
@@ -58,10 +58,10 @@ async fn pika_can_publish_straight_to_the_queue() -> Result<()> {
     if left_out("pika") {
         return Ok(());
     }
-    let scene = Scene::new().await?;
-    let plan = scene.worker("any")?.stdout().env("GARENNE_LANES__FAST__DEFAULT_KIND", "bench.factorial");
+    let env = TestEnv::new().await?;
+    let plan = env.worker("any")?.stdout().env("GARENNE_LANES__FAST__DEFAULT_KIND", "bench.factorial");
     let worker = plan.start().await?;
-    pika(&scene, &["", "garenne.tasks.fast", r#"{"n": 3}"#])?;
+    pika(&env, &["", "garenne.tasks.fast", r#"{"n": 3}"#])?;
     let done = worker.until_done(1).await?.remove(0);
     assert_eq!((done.kind.as_str(), done.output), ("bench.factorial", json!({"factorial": 6.0})));
     Ok(())
@@ -72,12 +72,12 @@ async fn amqp_publish_needs_only_a_routing_key() -> Result<()> {
     if left_out("amqp-publish") {
         return Ok(());
     }
-    let scene = Scene::new().await?;
-    let worker = scene.worker("any")?.stdout().start().await?;
+    let env = TestEnv::new().await?;
+    let worker = env.worker("any")?.stdout().start().await?;
     let reading =
         r#"{"device":"d1","metric":"temperature","value":21.5,"unit":"Cel","time":"2026-01-01T00:00:00Z"}"#;
     run(Command::new("amqp-publish")
-        .arg(format!("--url={}", scene.vhost().amqp_url()))
+        .arg(format!("--url={}", env.vhost().amqp_url()))
         .args(["--exchange=garenne.tasks", "--routing-key=reading.process"])
         .arg(format!("--body={reading}")))?;
     let done = worker.until_done(1).await?.remove(0);
@@ -89,22 +89,22 @@ async fn amqp_publish_needs_only_a_routing_key() -> Result<()> {
 /// A routing key that is no kind gives way to the lane's; without one, it is a dead letter that says so.
 #[tokio::test]
 async fn foreign_routing_keys_take_the_default_kind() -> Result<()> {
-    let scene = Scene::new().await?;
-    let plan = scene.worker("default")?.stdout().env("GARENNE_LANES__FAST__DEFAULT_KIND", "bench.noop");
+    let env = TestEnv::new().await?;
+    let plan = env.worker("default")?.stdout().env("GARENNE_LANES__FAST__DEFAULT_KIND", "bench.noop");
     let worker = plan.start().await?;
     let bare = BasicProperties::default;
-    scene.client().publish("", "garenne.tasks.fast", bare(), b"{}").await?;
-    scene.client().publish("garenne.tasks", "reading.of.something", bare(), b"{}").await?;
+    env.client().publish("", "garenne.tasks.fast", bare(), b"{}").await?;
+    env.client().publish("garenne.tasks", "reading.of.something", bare(), b"{}").await?;
     let typed = bare().with_type("bench.factorial".into());
-    scene.client().publish("", "garenne.tasks.fast", typed, br#"{"n":4}"#).await?;
+    env.client().publish("", "garenne.tasks.fast", typed, br#"{"n":4}"#).await?;
     let mut kinds: Vec<_> = worker.until_done(3).await?.into_iter().map(|done| done.kind).collect();
     kinds.sort();
     assert_eq!(kinds, ["bench.factorial", "bench.noop", "bench.noop"]);
     worker.stop().await?;
 
-    let strict = scene.worker("strict")?.stdout().start().await?;
-    scene.client().publish("", "garenne.tasks.fast", bare(), b"{}").await?;
-    let dead = scene.take_all("garenne.dead", 1).await?.remove(0);
+    let strict = env.worker("strict")?.stdout().start().await?;
+    env.client().publish("", "garenne.tasks.fast", bare(), b"{}").await?;
+    let dead = env.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!(dead.text("garenne-reason"), "unknown-kind");
     assert_eq!(dead.text("garenne-error"), "no handler for kind \"garenne.tasks.fast\"");
     assert_eq!(strict.stop().await?.receipt.dead, 1);
@@ -114,10 +114,10 @@ async fn foreign_routing_keys_take_the_default_kind() -> Result<()> {
 /// What no lane takes is kept where an operator finds it.
 #[tokio::test]
 async fn unroutable_tasks_are_kept() -> Result<()> {
-    let scene = Scene::new().await?;
-    let worker = scene.worker("any")?.start().await?;
-    scene.client().publish("garenne.tasks", "nobody.wants.this", BasicProperties::default(), b"{}").await?;
-    let kept = scene.take_all("garenne.unroutable", 1).await?.remove(0);
+    let env = TestEnv::new().await?;
+    let worker = env.worker("any")?.start().await?;
+    env.client().publish("garenne.tasks", "nobody.wants.this", BasicProperties::default(), b"{}").await?;
+    let kept = env.take_all("garenne.unroutable", 1).await?.remove(0);
     assert_eq!((kept.routing_key.as_str(), kept.body.as_slice()), ("nobody.wants.this", b"{}".as_slice()));
     assert_eq!(worker.stop().await?.receipt.delivered, 0);
     Ok(())

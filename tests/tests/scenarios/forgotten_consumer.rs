@@ -3,8 +3,8 @@
 
 use anyhow::Result;
 use garenne_tests::harness::{
-    meddler::Meddler,
-    scene::Scene,
+    frame_proxy::FrameProxy,
+    test_env::TestEnv,
     wait::{Seen, eventually},
 };
 use serde_json::json;
@@ -12,18 +12,18 @@ use serde_json::json;
 #[tokio::test]
 async fn forgotten_consumer_is_noticed_and_made_anew() -> Result<()> {
     const COUNT: usize = 50;
-    let scene = Scene::new().await?;
-    let meddler = Meddler::for_url(&scene.vhost().amqp_url()).await?;
-    let plan = scene.worker_at("forgotten", meddler.url())?.stdout();
+    let env = TestEnv::new().await?;
+    let proxy = FrameProxy::for_url(&env.vhost().amqp_url()).await?;
+    let plan = env.worker_at("forgotten", proxy.url())?.stdout();
     let mut worker = plan.lane("fast:prefetch=20,concurrency=4..4").start().await?;
     let pid = worker.id();
-    scene.publish("bench.noop", &json!({}), "before", 10).await?;
+    env.publish("bench.noop", &json!({}), "before", 10).await?;
     worker.until_done(10).await?;
-    meddler.forget("forgotten.fast");
-    scene.publish("bench.noop", &json!({}), "during", COUNT).await?;
+    proxy.forget("forgotten.fast");
+    env.publish("bench.noop", &json!({}), "during", COUNT).await?;
     // The broker believes that it delivered what its consumer may hold; the rest waits.
-    scene.until_lane("fast", COUNT - 20, 20).await?;
-    assert_eq!((meddler.swallowed(), worker.done()?.len()), (20, 10));
+    env.until_lane("fast", COUNT - 20, 20).await?;
+    assert_eq!((proxy.dropped(), worker.done()?.len()), (20, 10));
     worker.until_logged("messages are ready, there is credit, but none is delivered").await?;
     worker.until_done(10 + COUNT).await?;
     worker.until_ready().await?;
@@ -34,7 +34,7 @@ async fn forgotten_consumer_is_noticed_and_made_anew() -> Result<()> {
     let counted: Vec<_> = reconnects.filter(|line| !line.ends_with(" 0")).collect();
     assert!(counted.is_empty(), "{counted:?}");
     eventually("one consumer with its prefetch", async || {
-        let consumers = scene.vhost().view().consumers().await?;
+        let consumers = env.vhost().view().consumers().await?;
         let lane = consumers.iter().filter(|it| it.queue() == "garenne.tasks.fast");
         let prefetch: Vec<_> = lane.map(|it| it.prefetch).collect();
         Ok(Seen::when(prefetch == [20], format_args!("{prefetch:?}")))

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result};
-use garenne_tests::harness::{gateway::GatewayPlan, process::Program, scene::Scene};
+use garenne_tests::harness::{gateway::GatewayPlan, process::Program, test_env::TestEnv};
 use serde_json::{Value, json};
 
 fn reading(device: &str, value: f64) -> String {
@@ -17,9 +17,9 @@ fn receipt(line: &str) -> Result<String> {
 
 #[tokio::test]
 async fn gateway_every_protocol_reaches_the_worker() -> Result<()> {
-    let scene = Scene::new().await?;
-    let gateway = GatewayPlan::new(&scene)?.start().await?;
-    let worker = scene.worker("worker")?.stdout().start().await?;
+    let env = TestEnv::new().await?;
+    let gateway = GatewayPlan::new(&env)?.start().await?;
+    let worker = env.worker("worker")?.stdout().start().await?;
     let mut ids = gateway.post("/v1/readings", "application/json", reading("a", 1.0)).await?.ids()?;
     let array = format!("[{},{}]", reading("b", 1.0), reading("c", 1.0));
     ids.extend(gateway.post("/v1/readings", "application/json", array).await?.ids()?);
@@ -40,28 +40,28 @@ async fn gateway_every_protocol_reaches_the_worker() -> Result<()> {
     assert_eq!(done.len(), 12);
     assert!(ids.iter().all(|id| done.contains(id)), "{ids:?} {done:?}");
     assert_eq!(gateway.stop().await?.code, Some(0));
-    scene.is_empty("garenne.dead").await
+    env.is_empty("garenne.dead").await
 }
 
 #[tokio::test]
 async fn gateway_refuses_what_nobody_would_work_on() -> Result<()> {
-    let scene = Scene::new().await?;
-    let gateway = GatewayPlan::new(&scene)?.start().await?;
+    let env = TestEnv::new().await?;
+    let gateway = GatewayPlan::new(&env)?.start().await?;
     let refused = gateway.post("/v1/tasks/nobody.cares", "application/json", "{}").await?;
     assert_eq!((refused.status, &refused.body["code"]), (422, &json!("no-lane")));
     let refused = gateway.post("/v1/readings", "application/json", r#"[{"device":"a"}]"#).await?;
     assert_eq!((refused.status, &refused.body["field"]), (422, &json!("metric")));
-    scene.is_empty("garenne.unroutable").await?;
-    scene.is_empty("garenne.tasks.fast").await
+    env.is_empty("garenne.unroutable").await?;
+    env.is_empty("garenne.tasks.fast").await
 }
 
 #[tokio::test]
 async fn gateway_a_full_queue_is_pushed_back_to_the_sender() -> Result<()> {
-    let scene = Scene::new().await?;
-    let gateway = GatewayPlan::new(&scene)?.start().await?;
+    let env = TestEnv::new().await?;
+    let gateway = GatewayPlan::new(&env)?.start().await?;
     let policy =
         json!({"pattern": "^garenne\\.tasks\\.fast$", "definition": {"max-length": 5}, "apply-to": "queues"});
-    let vhost = scene.vhost();
+    let vhost = env.vhost();
     vhost.broker().management().put(&["policies", vhost.name(), "full"], &policy).await?;
     let mut taken = 0;
     let refused = loop {
@@ -77,7 +77,7 @@ async fn gateway_a_full_queue_is_pushed_back_to_the_sender() -> Result<()> {
     let line = gateway.lines(&[&reading("b", 1.0)]).await?.remove(0);
     assert!(line.starts_with("error busy the broker refused the message"), "{line}");
     // Each receipt is a message; what was refused may be stored or not.
-    let worker = scene.worker("worker")?.stdout().start().await?;
+    let worker = env.worker("worker")?.stdout().start().await?;
     worker.until_done(taken as usize).await?;
     let again = gateway.post("/v1/readings", "application/json", reading("c", 1.0)).await?;
     assert_eq!(again.status, 202);
@@ -86,8 +86,8 @@ async fn gateway_a_full_queue_is_pushed_back_to_the_sender() -> Result<()> {
 
 #[tokio::test]
 async fn gateway_says_why_it_does_not_start() -> Result<()> {
-    let scene = Scene::new().await?;
-    let url = scene.vhost().amqp_url();
+    let env = TestEnv::new().await?;
+    let url = env.vhost().amqp_url();
     let wrong = GatewayPlan::at(&url.replacen("guest:guest@", "guest:wrong@", 1))?;
     assert_ne!(url, url.replacen("guest:guest@", "guest:wrong@", 1), "the harness has another user");
     let ended = wrong.launch().await?.ended().await?;
@@ -95,7 +95,7 @@ async fn gateway_says_why_it_does_not_start() -> Result<()> {
     assert_eq!(ended.code, Some(77), "{last}");
     assert!(last.contains("refused user \"guest\""), "{last}");
 
-    let gateway = GatewayPlan::new(&scene)?;
+    let gateway = GatewayPlan::new(&env)?;
     let running = gateway.start().await?;
     let ended = gateway.launch().await?.ended().await?;
     let last = ended.stderr.last().cloned().unwrap_or_default();
@@ -112,12 +112,12 @@ async fn gateway_says_why_it_does_not_start() -> Result<()> {
 
 #[tokio::test]
 async fn publish_and_replay_go_straight_to_the_broker() -> Result<()> {
-    let scene = Scene::new().await?;
-    let worker = scene.worker("worker")?.stdout().start().await?;
-    let tasks = scene.folder().join("tasks.ndjson");
+    let env = TestEnv::new().await?;
+    let worker = env.worker("worker")?.stdout().start().await?;
+    let tasks = env.folder().join("tasks.ndjson");
     std::fs::write(&tasks, "{\"n\":1,\"key\":\"k-1\"}\nnonsense\n{\"n\":2,\"key\":\"k-2\"}\n")?;
     let program = |command: &str| {
-        Program::new("garenne-producer").arg(command).option("--amqp-url", scene.vhost().amqp_url())
+        Program::new("garenne-producer").arg(command).option("--amqp-url", env.vhost().amqp_url())
     };
     let publish = program("publish").option("--kind", "bench.factorial").option("--id-field", "key");
     let ended = publish.option("--file", &tasks).run().await?;
@@ -131,12 +131,12 @@ async fn publish_and_replay_go_straight_to_the_broker() -> Result<()> {
     assert_eq!((&summary["published"], &summary["malformed"]), (&json!(2), &json!(1)));
     assert_eq!(worker.until_done_with("k-2").await?.output, json!({"factorial": 2.0}));
 
-    let recording = scene.folder().join("attic.csv");
+    let recording = env.folder().join("attic.csv");
     std::fs::write(
         &recording,
         "time,temperature_C,humidity_pct\n2026-01-01T00:00:00Z,20,50\n2026-01-01T00:01:00Z,21,-\n",
     )?;
-    let receipts = scene.folder().join("receipts.ndjson");
+    let receipts = env.folder().join("receipts.ndjson");
     let ended = program("replay").arg(&recording).option("--receipts", &receipts).run().await?;
     assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
     let done = worker.until_done(5).await?;

@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, fs, time::Duration};
 use anyhow::{Context, Result, ensure};
 use garenne_tests::harness::{
     gateway::{Gateway, GatewayPlan},
-    scene::Scene,
+    test_env::TestEnv,
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -82,11 +82,11 @@ async fn offer_requests(gateway: &Gateway, sender: usize) -> Result<Answers> {
 }
 
 /// Takes from the queue, slower than readings are offered, until nobody offers and nothing is left.
-async fn take_slowly(scene: &Scene, mut over: watch::Receiver<bool>) -> Result<BTreeSet<String>> {
+async fn take_slowly(env: &TestEnv, mut over: watch::Receiver<bool>) -> Result<BTreeSet<String>> {
     let mut kept = BTreeSet::new();
     loop {
         let last = *over.borrow();
-        match scene.client().take("garenne.tasks.fast").await? {
+        match env.client().take("garenne.tasks.fast").await? {
             Some(taken) if taken.properties.kind().is_some() && taken.body.starts_with(b"[") => {
                 let records: Vec<Value> = serde_json::from_slice(&taken.body)?;
                 kept.extend(records.iter().filter_map(|record| record["id"].as_str().map(str::to_owned)));
@@ -100,7 +100,7 @@ async fn take_slowly(scene: &Scene, mut over: watch::Receiver<bool>) -> Result<B
     }
 }
 
-fn resident_mb(pid: i32) -> Result<u64> {
+fn resident_mb(pid: u32) -> Result<u64> {
     let pages = fs::read_to_string(format!("/proc/{pid}/statm"))?;
     let pages: u64 = pages.split(' ').nth(1).context("a number of pages")?.parse()?;
     Ok((pages * 4096) >> 20)
@@ -108,13 +108,13 @@ fn resident_mb(pid: i32) -> Result<u64> {
 
 #[tokio::test]
 async fn gateway_overload_is_refused_in_words_and_every_receipt_is_kept() -> Result<()> {
-    let scene = Scene::new().await?;
-    let gateway = GatewayPlan::new(&scene)?.start().await?;
-    let policy = ["policies", scene.vhost().name(), "small"];
+    let env = TestEnv::new().await?;
+    let gateway = GatewayPlan::new(&env)?.start().await?;
+    let policy = ["policies", env.vhost().name(), "small"];
     let small = json!({
         "pattern": "^garenne[.]tasks[.]fast$", "apply-to": "queues", "definition": { "max-length": ROOM },
     });
-    scene.vhost().broker().management().put(&policy, &small).await?;
+    env.vhost().broker().management().put(&policy, &small).await?;
     let before = resident_mb(gateway.process().id())?;
     let (over, is_over) = watch::channel(false);
     let offering = async {
@@ -125,7 +125,7 @@ async fn gateway_overload_is_refused_in_words_and_every_receipt_is_kept() -> Res
         over.send_replace(true);
         answers
     };
-    let (answers, kept) = tokio::join!(offering, take_slowly(&scene, is_over));
+    let (answers, kept) = tokio::join!(offering, take_slowly(&env, is_over));
     let ((lines, posts), kept) = (answers?, kept?);
     let grown = resident_mb(gateway.process().id())?.saturating_sub(before);
     let count = |all: &[Answers]| {

@@ -10,8 +10,8 @@ use garenne_tests::harness::{
     gateway::GatewayPlan,
     postgres::Postgres,
     process::{Process, Program},
-    scene::Scene,
     suite,
+    test_env::TestEnv,
     wait::{Seen, eventually},
     worker::WorkerPlan,
 };
@@ -112,12 +112,12 @@ async fn gateway_receipts_survive_deaths_of_gateway_and_broker_at_random() -> Re
 /// Over HTTP and over lines, nothing that was receipted is missing in the end.
 async fn survives(schedule: Vec<(usize, Trouble)>) -> Result<()> {
     let broker = Broker::start(BrokerOptions::default()).await?;
-    let mut scene = Scene::on(&broker).await?;
-    let plan = GatewayPlan::new(&scene)?;
+    let mut env = TestEnv::on(&broker).await?;
+    let plan = GatewayPlan::new(&env)?;
     let gateway = plan.start().await?;
-    let (file, receipts) = (scene.folder().join("barn.csv"), scene.folder().join("receipts.ndjson"));
+    let (file, receipts) = (env.folder().join("barn.csv"), env.folder().join("receipts.ndjson"));
     recording(&file, ROWS)?;
-    let (other, others) = (scene.folder().join("shed.csv"), scene.folder().join("others.ndjson"));
+    let (other, others) = (env.folder().join("shed.csv"), env.folder().join("others.ndjson"));
     std::fs::copy(&file, &other)?;
     let over_http = replay(&gateway.url(), &file, &receipts).await?;
     let over_tcp = replay(&format!("tcp://{}", plan.address()), &other, &others).await?;
@@ -152,10 +152,10 @@ async fn survives(schedule: Vec<(usize, Trouble)>) -> Result<()> {
     assert_eq!(promised_ids.len(), 4 * ROWS);
     gateway.stop().await?;
 
-    scene.reconnect().await?;
+    env.reconnect().await?;
     let mut kept = BTreeSet::new();
     let mut messages = 0;
-    while let Some(taken) = scene.client().take("garenne.tasks.fast").await? {
+    while let Some(taken) = env.client().take("garenne.tasks.fast").await? {
         kept.extend(tasks(&taken)?);
         messages += 1;
     }
@@ -169,13 +169,13 @@ async fn survives(schedule: Vec<(usize, Trouble)>) -> Result<()> {
 /// From the sensor to the row, while workers are killed and stopped: nothing lost, nothing twice.
 #[tokio::test]
 async fn gateway_receipts_are_rows_whatever_happens_to_the_workers() -> Result<()> {
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     let database = Postgres::shared().await?.database().await?;
     let storing = |name: &str| -> Result<WorkerPlan> {
-        let plan = scene.worker(name)?.option("--sink", "postgres").option("--postgres-url", database.url());
+        let plan = env.worker(name)?.option("--sink", "postgres").option("--postgres-url", database.url());
         Ok(plan.lane("fast:prefetch=20,concurrency=2..2"))
     };
-    let gateway = GatewayPlan::new(&scene)?.start().await?;
+    let gateway = GatewayPlan::new(&env)?.start().await?;
     let steady = storing("steady")?.start().await?;
     let mut promised_ids = BTreeSet::new();
     for how in ["killed", "soft", "hard", "soft-timeout"] {
@@ -184,12 +184,12 @@ async fn gateway_receipts_are_rows_whatever_happens_to_the_workers() -> Result<(
             plan = plan.option("--shutdown-mode", how);
         }
         let worker = plan.start().await?;
-        let (file, receipts) = (scene.folder().join(format!("{how}.csv")), scene.folder().join(how));
+        let (file, receipts) = (env.folder().join(format!("{how}.csv")), env.folder().join(how));
         recording(&file, PHASE)?;
         let replay = replay(&gateway.url(), &file, &receipts).await?;
         until_receipts(&receipts, PHASE / 5).await?;
         // Most is still to come, and it gets its share of that.
-        scene.freeze_holding(&worker, 1).await?;
+        env.freeze_holding(&worker, 1).await?;
         if how == "killed" {
             worker.kill().await?;
             eventually("what it held comes again", async || {
@@ -198,7 +198,7 @@ async fn gateway_receipts_are_rows_whatever_happens_to_the_workers() -> Result<(
             })
             .await?;
         } else {
-            scene.stop_frozen(&worker)?;
+            env.stop_frozen(&worker)?;
             let receipt = worker.stopped().await?.receipt;
             assert_eq!((receipt.mode.as_str(), receipt.abandoned), (how, 0), "{receipt:?}");
             assert!(receipt.delivered > 0, "{receipt:?}");
@@ -206,7 +206,7 @@ async fn gateway_receipts_are_rows_whatever_happens_to_the_workers() -> Result<(
         promised_ids.extend(promised(replay, &receipts, PHASE).await?.1);
     }
     gateway.stop().await?;
-    scene.until_lane("fast", 0, 0).await?;
+    env.until_lane("fast", 0, 0).await?;
     steady.stop().await?;
 
     let client = database.connect().await?;
@@ -216,14 +216,14 @@ async fn gateway_receipts_are_rows_whatever_happens_to_the_workers() -> Result<(
     let readings: i64 =
         client.query_one("SELECT count(*) FROM garenne_readings WHERE raw IS NOT NULL", &[]).await?.get(0);
     assert_eq!(readings, 4 * 2 * PHASE as i64);
-    scene.is_empty("garenne.dead").await
+    env.is_empty("garenne.dead").await
 }
 
 #[tokio::test]
 async fn gateway_a_blocked_broker_is_pushed_back_and_memory_stays_bounded() -> Result<()> {
     let broker = Broker::start(BrokerOptions::default()).await?;
-    let scene = Scene::on(&broker).await?;
-    let gateway = GatewayPlan::new(&scene)?.start().await?;
+    let env = TestEnv::on(&broker).await?;
+    let gateway = GatewayPlan::new(&env)?.start().await?;
     let reading = json!({"device": "a", "metric": "m", "value": 1}).to_string();
     assert_eq!(gateway.post("/v1/readings", "application/json", reading.as_str()).await?.status, 202);
     let before = gateway.process().peak_memory()?;
@@ -262,8 +262,8 @@ async fn gateway_a_blocked_broker_is_pushed_back_and_memory_stays_bounded() -> R
 #[tokio::test]
 async fn gateway_refuses_at_once_while_a_confirm_is_overdue() -> Result<()> {
     let broker = Broker::start(BrokerOptions::default()).await?;
-    let mut scene = Scene::on(&broker).await?;
-    let plan = GatewayPlan::new(&scene)?.env("GARENNE_GATEWAY__MAX_CONFIRM_LATENCY", "1s");
+    let mut env = TestEnv::on(&broker).await?;
+    let plan = GatewayPlan::new(&env)?.env("GARENNE_GATEWAY__MAX_CONFIRM_LATENCY", "1s");
     let gateway = plan.start().await?;
     let reading = |n: u32| json!({"device": "a", "metric": "m", "value": n, "time": n}).to_string();
     let post = async |n| gateway.post("/v1/readings", "application/json", reading(n)).await;
@@ -295,9 +295,9 @@ async fn gateway_refuses_at_once_while_a_confirm_is_overdue() -> Result<()> {
     .await?;
     receipted.extend(post(7).await?.ids()?);
     gateway.stop().await?;
-    scene.reconnect().await?;
+    env.reconnect().await?;
     let mut kept = BTreeSet::new();
-    while let Some(taken) = scene.client().take("garenne.tasks.fast").await? {
+    while let Some(taken) = env.client().take("garenne.tasks.fast").await? {
         kept.extend(tasks(&taken)?);
     }
     assert_eq!(receipted.len(), 3);
@@ -308,8 +308,8 @@ async fn gateway_refuses_at_once_while_a_confirm_is_overdue() -> Result<()> {
 #[tokio::test]
 async fn gateway_finds_its_broker_again_when_nobody_sends() -> Result<()> {
     let broker = Broker::start(BrokerOptions::default()).await?;
-    let scene = Scene::on(&broker).await?;
-    let gateway = GatewayPlan::new(&scene)?.start().await?;
+    let env = TestEnv::on(&broker).await?;
+    let gateway = GatewayPlan::new(&env)?.start().await?;
     gateway.until_ready(true).await?;
     broker.stop().await?;
     gateway.until_ready(false).await?;

@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 use garenne_tests::harness::{
     client::{headers, text, with_id},
-    scene::Scene,
+    test_env::TestEnv,
     wait::{Seen, eventually},
     worker::WorkerPlan,
 };
@@ -12,15 +12,15 @@ use serde_json::{Value, json};
 
 const GROUP: &str = "import-7";
 
-async fn garenne(scene: &Scene, arguments: &[&str]) -> Result<String> {
-    let ended = scene.garenne(arguments).await?;
+async fn garenne(env: &TestEnv, arguments: &[&str]) -> Result<String> {
+    let ended = env.garenne(arguments).await?;
     ensure!(ended.code == Some(0), "{:?}", ended.stderr);
     Ok(ended.stdout.join("\n"))
 }
 
-async fn publish_grouped(scene: &Scene, kind: &str, id: &str, payload: Value) -> Result<()> {
+async fn publish_grouped(env: &TestEnv, kind: &str, id: &str, payload: Value) -> Result<()> {
     let properties = with_id(id).with_headers(headers([("garenne-group", text(GROUP))]));
-    scene.client().publish("garenne.tasks", kind, properties, payload.to_string().as_bytes()).await?;
+    env.client().publish("garenne.tasks", kind, properties, payload.to_string().as_bytes()).await?;
     Ok(())
 }
 
@@ -30,9 +30,9 @@ fn small(plan: WorkerPlan) -> WorkerPlan {
 }
 
 /// The groups of which a worker says that they are paused.
-async fn paused(scene: &Scene) -> Result<Vec<Value>> {
+async fn paused(env: &TestEnv) -> Result<Vec<Value>> {
     // It ends with 1 where a queue is missing that the console's own settings ask for.
-    let status = scene.garenne(&["status", "--json"]).await?.stdout.join("\n");
+    let status = env.garenne(&["status", "--json"]).await?.stdout.join("\n");
     let status: Value = serde_json::from_str(&status)?;
     let workers = status["workers"].as_array().into_iter().flatten();
     Ok(workers.flat_map(|worker| worker["paused"].as_array().cloned().unwrap_or_default()).collect())
@@ -40,28 +40,28 @@ async fn paused(scene: &Scene) -> Result<Vec<Value>> {
 
 #[tokio::test]
 async fn a_pause_holds_on_workers_that_start_later_and_fills_none_of_them() -> Result<()> {
-    let scene = Scene::new().await?;
-    garenne(&scene, &["topology", "apply"]).await?;
-    garenne(&scene, &["group", "pause", GROUP]).await?;
+    let env = TestEnv::new().await?;
+    garenne(&env, &["topology", "apply"]).await?;
+    garenne(&env, &["group", "pause", GROUP]).await?;
     for n in 0..20 {
-        publish_grouped(&scene, "bench.noop", &format!("held-{n}"), json!({})).await?;
+        publish_grouped(&env, "bench.noop", &format!("held-{n}"), json!({})).await?;
     }
-    let first = small(scene.worker("first")?).start().await?;
-    scene.publish("bench.noop", &json!({}), "other", 3).await?;
+    let first = small(env.worker("first")?).start().await?;
+    env.publish("bench.noop", &json!({}), "other", 3).await?;
     let done = first.until_done(3).await?;
     assert!(done.iter().all(|done| done.task_id.starts_with("other-")), "{done:?}");
     eventually("the pause in the status", async || {
-        let paused = paused(&scene).await?;
+        let paused = paused(&env).await?;
         Ok(Seen::when(paused == [GROUP], format_args!("{paused:?}")))
     })
     .await?;
     let receipt = first.stop().await?.receipt;
     assert!(receipt.retried > 0 && receipt.acked == 3 && receipt.dead == 0, "{receipt:?}");
 
-    let second = small(scene.worker("second")?).start().await?;
-    scene.publish("bench.noop", &json!({}), "another", 1).await?;
+    let second = small(env.worker("second")?).start().await?;
+    env.publish("bench.noop", &json!({}), "another", 1).await?;
     assert_eq!(second.until_done(1).await?[0].task_id, "another-0");
-    garenne(&scene, &["group", "resume", GROUP]).await?;
+    garenne(&env, &["group", "resume", GROUP]).await?;
     let done = second.until_done(21).await?;
     assert!(done.iter().all(|done| done.attempt == 1), "no attempt was spent: {done:?}");
     let receipt = second.stop().await?.receipt;
@@ -71,26 +71,26 @@ async fn a_pause_holds_on_workers_that_start_later_and_fills_none_of_them() -> R
 
 #[tokio::test]
 async fn a_pause_puts_off_what_already_waits_in_a_worker() -> Result<()> {
-    let scene = Scene::new().await?;
-    let plan = scene.worker("w")?.stdout().lane("fast:prefetch=4,concurrency=1..1");
+    let env = TestEnv::new().await?;
+    let plan = env.worker("w")?.stdout().lane("fast:prefetch=4,concurrency=1..1");
     let worker = plan.env("GARENNE_RETRY__DELAYS", "1s").start().await?;
-    publish_grouped(&scene, "bench.sleep", "running", json!({"ms": 600_000})).await?;
+    publish_grouped(&env, "bench.sleep", "running", json!({"ms": 600_000})).await?;
     worker.until_holds("fast", 1, 0).await?;
-    publish_grouped(&scene, "bench.noop", "waiting", json!({})).await?;
+    publish_grouped(&env, "bench.noop", "waiting", json!({})).await?;
     worker.until_holds("fast", 1, 1).await?;
-    garenne(&scene, &["group", "pause", GROUP]).await?;
+    garenne(&env, &["group", "pause", GROUP]).await?;
     eventually("the pause in the status", async || {
-        let paused = paused(&scene).await?;
+        let paused = paused(&env).await?;
         Ok(Seen::when(paused == [GROUP], format_args!("{paused:?}")))
     })
     .await?;
     worker.until_holds("fast", 1, 1).await?;
     // The running one frees the place; what waited behind it must not take it.
-    garenne(&scene, &["task", "stop", "running"]).await?;
-    scene.publish("bench.noop", &json!({}), "other", 1).await?;
+    garenne(&env, &["task", "stop", "running"]).await?;
+    env.publish("bench.noop", &json!({}), "other", 1).await?;
     worker.until_done_with("other-0").await?;
     assert_eq!(worker.until_done(1).await?.len(), 1);
-    garenne(&scene, &["group", "resume", GROUP]).await?;
+    garenne(&env, &["group", "resume", GROUP]).await?;
     assert_eq!(worker.until_done_with("waiting").await?.attempt, 1);
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.acked, receipt.dead), (2, 1), "{receipt:?}");

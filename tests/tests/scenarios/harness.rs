@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 use garenne_tests::harness::{
     broker::{Broker, BrokerOptions, BrokerVersion},
     engine::Mode,
-    fault::Proxy,
+    fault::FaultProxy,
     postgres::Postgres,
     raw_amqp::{Outcome, Property, RawClient, RawMessage, Table},
     vhost::{Rights, VirtualHost},
@@ -271,7 +271,7 @@ async fn round_trip(stream: &mut TcpStream, text: &[u8; 4]) -> Result<()> {
 
 #[tokio::test]
 async fn proxy_stalls_heals_cuts_and_drops() -> Result<()> {
-    let proxy = Proxy::start(&echo().await?).await?;
+    let proxy = FaultProxy::start(&echo().await?).await?;
     let mut stream = TcpStream::connect(proxy.address()).await?;
     round_trip(&mut stream, b"one.").await?;
     assert_eq!(proxy.connections(), 1);
@@ -303,7 +303,7 @@ async fn proxy_stalls_heals_cuts_and_drops() -> Result<()> {
 
 #[tokio::test]
 async fn proxy_hands_on_an_orderly_end() -> Result<()> {
-    let proxy = Proxy::start(&echo().await?).await?;
+    let proxy = FaultProxy::start(&echo().await?).await?;
     let mut stream = TcpStream::connect(proxy.address()).await?;
     let sent = vec![7; 1 << 20];
     let (mut from, mut to) = stream.split();
@@ -321,7 +321,7 @@ async fn proxy_hands_on_an_orderly_end() -> Result<()> {
 #[tokio::test]
 async fn amqp_goes_through_the_proxy() -> Result<()> {
     let vhost = Broker::shared().await?.vhost().await?;
-    let (proxy, url) = Proxy::for_url(&vhost.amqp_url()).await?;
+    let (proxy, url) = FaultProxy::for_url(&vhost.amqp_url()).await?;
     let channel = channel(&url).await?;
     declare_quorum(&channel, "work").await?;
     publish(&channel, "work", 1).await?;

@@ -6,9 +6,9 @@ use garenne_protocol::heartbeat::{Heartbeat, Program, Stance};
 use garenne_tests::harness::{
     gateway::GatewayPlan,
     process::Signal,
-    scene::Scene,
+    test_env::TestEnv,
     vhost::Rights,
-    wait::{PATIENCE, Seen, eventually},
+    wait::{Seen, WAIT_TIMEOUT, eventually},
     worker::WorkerPlan,
 };
 use lapin::{
@@ -19,8 +19,8 @@ use lapin::{
 use serde_json::{Value, json};
 
 /// A foreign listener to all heartbeats.
-async fn listen(scene: &Scene) -> Result<Consumer> {
-    let channel = scene.client().channel();
+async fn listen(env: &TestEnv) -> Result<Consumer> {
+    let channel = env.client().channel();
     let options = QueueDeclareOptions { exclusive: true, ..Default::default() };
     let none = FieldTable::default;
     let queue = channel.queue_declare("".into(), options, none()).await?.name().clone();
@@ -33,7 +33,7 @@ async fn listen(scene: &Scene) -> Result<Consumer> {
 /// The first beat that `wanted` takes.
 async fn until_beat(beats: &mut Consumer, wanted: impl Fn(&Heartbeat) -> bool) -> Result<Heartbeat> {
     let mut last = None;
-    let found = tokio::time::timeout(PATIENCE, async {
+    let found = tokio::time::timeout(WAIT_TIMEOUT, async {
         while let Some(beat) = beats.next().await {
             let beat: Heartbeat = serde_json::from_slice(&beat?.data)?;
             if wanted(&beat) {
@@ -46,8 +46,8 @@ async fn until_beat(beats: &mut Consumer, wanted: impl Fn(&Heartbeat) -> bool) -
     found.await.with_context(|| format!("no such beat, the last was {last:?}"))?
 }
 
-async fn topology(scene: &Scene) -> Result<()> {
-    let applied = scene.garenne(&["topology", "apply"]).await?;
+async fn topology(env: &TestEnv) -> Result<()> {
+    let applied = env.garenne(&["topology", "apply"]).await?;
     anyhow::ensure!(applied.code == Some(0), "{:?}", applied.stderr);
     Ok(())
 }
@@ -58,14 +58,14 @@ fn often(plan: WorkerPlan) -> WorkerPlan {
 
 #[tokio::test]
 async fn heartbeats_say_what_a_worker_does_and_that_it_stopped() -> Result<()> {
-    let scene = Scene::new().await?;
-    topology(&scene).await?;
-    let mut beats = listen(&scene).await?;
-    let plan = often(scene.worker("w")?.lane("fast:prefetch=7,concurrency=2..2"));
+    let env = TestEnv::new().await?;
+    topology(&env).await?;
+    let mut beats = listen(&env).await?;
+    let plan = often(env.worker("w")?.lane("fast:prefetch=7,concurrency=2..2"));
     let worker = plan.start().await?;
-    scene.publish("bench.noop", &json!({}), "done", 20).await?;
-    scene.publish("bench.fail", &json!({"times": 9}), "failing", 1).await?;
-    scene.publish("bench.sleep", &json!({"ms": 600_000}), "running", 1).await?;
+    env.publish("bench.noop", &json!({}), "done", 20).await?;
+    env.publish("bench.fail", &json!({"times": 9}), "failing", 1).await?;
+    env.publish("bench.sleep", &json!({"ms": 600_000}), "running", 1).await?;
     let beat = until_beat(&mut beats, |beat| {
         let done = beat.kinds.get("bench.noop").map_or(0, |kind| kind.done());
         let dead = beat.kinds.get("bench.fail").map_or(0, |kind| kind.dead.values().sum());
@@ -101,13 +101,13 @@ async fn heartbeats_say_what_a_worker_does_and_that_it_stopped() -> Result<()> {
 
 #[tokio::test]
 async fn heartbeats_of_a_gateway_that_may_not_tell_disturb_no_sensor() -> Result<()> {
-    let scene = Scene::new().await?;
-    topology(&scene).await?;
-    let mut beats = listen(&scene).await?;
+    let env = TestEnv::new().await?;
+    topology(&env).await?;
+    let mut beats = listen(&env).await?;
     let reading = r#"{"device":"d","metric":"t","value":1.5,"unit":"Cel","time":"2026-05-04T05:06:07Z"}"#;
 
     let rights = Rights { configure: "^$", write: r"^garenne\.tasks$", read: "^$" };
-    let url = scene.vhost().user_url("mute", rights).await?;
+    let url = env.vhost().user_url("mute", rights).await?;
     let plan = GatewayPlan::at(&url)?.env("GARENNE_EVENTS__HEARTBEAT", "100ms");
     let mute = plan.start().await?;
     let refused = |lines: &[String]| {
@@ -120,7 +120,7 @@ async fn heartbeats_of_a_gateway_that_may_not_tell_disturb_no_sensor() -> Result
     let ended = mute.stop().await?;
     assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
 
-    let gateway = GatewayPlan::new(&scene)?.env("GARENNE_EVENTS__HEARTBEAT", "100ms").start().await?;
+    let gateway = GatewayPlan::new(&env)?.env("GARENNE_EVENTS__HEARTBEAT", "100ms").start().await?;
     gateway.post("/v1/readings", "application/json", reading).await?.ids()?;
     let beat = until_beat(&mut beats, |beat| {
         beat.gateway.as_ref().is_some_and(|gateway| gateway.requests.get("202") == Some(&1))
@@ -135,17 +135,17 @@ async fn heartbeats_of_a_gateway_that_may_not_tell_disturb_no_sensor() -> Result
 /// A gateway cannot be asked: whoever wants to see it listens for its next beat, and is told so.
 #[tokio::test]
 async fn heartbeats_of_a_gateway_are_waited_for_where_that_is_asked() -> Result<()> {
-    let scene = Scene::new().await?;
-    topology(&scene).await?;
-    let worker = scene.worker("worker")?.start().await?;
-    let gateway = GatewayPlan::new(&scene)?.start().await?;
-    let listened = scene.garenne(&["status", "--wait", "3s"]).await?.stdout.join("\n");
+    let env = TestEnv::new().await?;
+    topology(&env).await?;
+    let worker = env.worker("worker")?.start().await?;
+    let gateway = GatewayPlan::new(&env)?.start().await?;
+    let listened = env.garenne(&["status", "--wait", "3s"]).await?.stdout.join("\n");
     assert!(
         listened.contains("gateway  ") && !listened.contains("no gateway sent a heartbeat"),
         "{listened}"
     );
     gateway.stop().await?;
-    let asked = scene.garenne(&["status"]).await?.stdout.join("\n");
+    let asked = env.garenne(&["status"]).await?.stdout.join("\n");
     assert!(asked.contains("worker  ") && asked.contains("use --wait 3s to include them"), "{asked}");
     worker.stop().await?;
     Ok(())
@@ -153,17 +153,17 @@ async fn heartbeats_of_a_gateway_are_waited_for_where_that_is_asked() -> Result<
 
 #[tokio::test]
 async fn heartbeats_missing_make_a_worker_silent_in_status() -> Result<()> {
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     // The rungs of the console's own ladder, or it would miss them.
-    topology(&scene).await?;
-    let [well, frozen, killed] = ["well", "frozen", "killed"].map(|name| scene.worker(name));
+    topology(&env).await?;
+    let [well, frozen, killed] = ["well", "frozen", "killed"].map(|name| env.worker(name));
     let (well, frozen, killed) = tokio::try_join!(well?.start(), frozen?.start(), killed?.start())?;
-    scene.worker("stopped")?.start().await?.stop().await?;
-    scene.publish("bench.sleep", &json!({"ms": 600_000}), "long", 1).await?;
+    env.worker("stopped")?.start().await?.stop().await?;
+    env.publish("bench.sleep", &json!({"ms": 600_000}), "long", 1).await?;
     frozen.signal(Signal::STOP)?;
     killed.kill().await?;
     let fleet = async |more: &[&str]| -> Result<Value> {
-        let ended = scene.garenne(&[&["status", "--json"], more].concat()).await?;
+        let ended = env.garenne(&[&["status", "--json"], more].concat()).await?;
         anyhow::ensure!(ended.code == Some(0), "{:?}", ended.stderr);
         Ok(serde_json::from_str(&ended.stdout.join("\n"))?)
     };
@@ -181,7 +181,7 @@ async fn heartbeats_missing_make_a_worker_silent_in_status() -> Result<()> {
     let status = fleet(&["--wait", "2s"]).await?;
     assert_eq!(states(&status), expected, "{status:#}");
     frozen.signal(Signal::CONT)?;
-    let told = scene.garenne(&["quiet", "well"]).await?;
+    let told = env.garenne(&["quiet", "well"]).await?;
     assert_eq!(told.code, Some(0), "{:?}", told.stderr);
     eventually("the thawed worker answers, the other is quiet", async || {
         let states = states(&fleet(&[]).await?);

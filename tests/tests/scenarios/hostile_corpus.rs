@@ -9,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 use garenne_protocol::task::DeadReason;
 use garenne_tests::harness::{
     raw_amqp::{Outcome, RawClient, RawMessage, Received},
-    scene::Scene,
     suite,
+    test_env::TestEnv,
     wait::{Seen, eventually},
     worker::Worker,
 };
@@ -144,8 +144,8 @@ async fn take_dead(reader: &mut RawClient, dead: &mut BTreeMap<usize, Received>)
 }
 
 /// Messages that are ready or unacked in any queue in which a task waits for its turn.
-async fn waiting(scene: &Scene) -> Result<u64> {
-    let queues = scene.vhost().view().queues().await?;
+async fn waiting(env: &TestEnv) -> Result<u64> {
+    let queues = env.vhost().view().queues().await?;
     let before = ["garenne.tasks.", "garenne.retry.", "garenne.quarantine"];
     let queues = queues.iter().filter(|queue| before.iter().any(|name| queue.name.starts_with(name)));
     Ok(queues.map(|queue| queue.ready + queue.unacked).sum())
@@ -169,9 +169,9 @@ fn outcomes(workers: &[Worker]) -> (BTreeSet<String>, BTreeSet<usize>) {
 async fn hostile_messages_end_and_all_good_tasks_are_done() -> Result<()> {
     let (good, bad) = if suite::is_full() { FULL } else { SHORT };
     let mut random = StdRng::seed_from_u64(suite::seed(15)?);
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     let plan = |name: &str| -> Result<_> {
-        let plan = scene.worker(name)?.stdout().lane("fast:prefetch=50,concurrency=2..4");
+        let plan = env.worker(name)?.stdout().lane("fast:prefetch=50,concurrency=2..4");
         Ok(plan.option("--max-attempts", "2"))
     };
     let mut workers = Vec::new();
@@ -181,7 +181,7 @@ async fn hostile_messages_end_and_all_good_tasks_are_done() -> Result<()> {
     let pids: Vec<_> = workers.iter().map(Worker::id).collect();
     let before = workers.iter().map(|worker| worker.process().peak_memory()).collect::<Result<Vec<_>>>()?;
 
-    let mut publisher = Publisher::connect(scene.vhost().amqp_url()).await?;
+    let mut publisher = Publisher::connect(env.vhost().amqp_url()).await?;
     let frame_max = publisher.client.frame_max();
     let corpus: Vec<_> = (0..bad).map(|n| hostile(&mut random, n, frame_max)).collect();
     let tasks = (0..good).map(|n| {
@@ -195,7 +195,7 @@ async fn hostile_messages_end_and_all_good_tasks_are_done() -> Result<()> {
     // 3.10 refuses a fifth of them, later brokers less.
     ensure!(stored.len() * 10 > bad * 7, "only {} of {bad} were stored", stored.len());
 
-    let mut reader = RawClient::connect(&scene.vhost().amqp_url()).await?;
+    let mut reader = RawClient::connect(&env.vhost().amqp_url()).await?;
     let mut dead = BTreeMap::new();
     eventually("every message has an end", async || {
         for worker in &mut workers {
@@ -204,7 +204,7 @@ async fn hostile_messages_end_and_all_good_tasks_are_done() -> Result<()> {
             }
         }
         take_dead(&mut reader, &mut dead).await?;
-        let left = waiting(&scene).await?;
+        let left = waiting(&env).await?;
         // What was done is read from all that the workers wrote: late, and then each time.
         if left > LAST {
             return Ok(Seen::Other(format!("{left} wait, {} are dead", dead.len())));

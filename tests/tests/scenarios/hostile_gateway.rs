@@ -16,7 +16,7 @@ use anyhow::{Context, Result, ensure};
 use flate2::{Compression, write::GzEncoder};
 use garenne_tests::harness::{
     gateway::{Gateway, GatewayPlan},
-    scene::Scene,
+    test_env::TestEnv,
     wait::{Seen, eventually},
 };
 use serde_json::json;
@@ -255,7 +255,7 @@ fn p99(mut times: Vec<Duration>) -> Duration {
 }
 
 /// The most memory that the process ever had, in MB.
-fn peak_mb(pid: i32) -> Result<u64> {
+fn peak_mb(pid: u32) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("a peak")?;
     let kib: u64 = peak.trim().trim_end_matches("kB").trim().parse()?;
@@ -263,8 +263,8 @@ fn peak_mb(pid: i32) -> Result<u64> {
 }
 
 /// A gateway, with or without tokens, with deadlines that a test can wait for.
-async fn gateway(scene: &Scene, tokens: bool) -> Result<Gateway> {
-    let plan = GatewayPlan::new(scene)?
+async fn gateway(env: &TestEnv, tokens: bool) -> Result<Gateway> {
+    let plan = GatewayPlan::new(env)?
         .env("GARENNE_GATEWAY__AUTH_TIMEOUT", "2s")
         .env("GARENNE_GATEWAY__HEADER_TIMEOUT", "2s")
         .env("GARENNE_GATEWAY__BODY_TIMEOUT", "4s")
@@ -273,14 +273,14 @@ async fn gateway(scene: &Scene, tokens: bool) -> Result<Gateway> {
     if !tokens {
         return plan.start().await;
     }
-    let file = scene.folder().join("tokens");
+    let file = env.folder().join("tokens");
     fs::write(&file, TOKENS)?;
     plan.option("--tokens", file).start().await
 }
 
 async fn besieged(tokens: bool) -> Result<()> {
-    let scene = Scene::new().await?;
-    let gateway = gateway(&scene, tokens).await?;
+    let env = TestEnv::new().await?;
+    let gateway = gateway(&env, tokens).await?;
     let siege = Siege::begin(&gateway, &Attack::ALL);
     siege.complete().await?;
     healthy(&gateway, 200, Duration::ZERO).await?;
@@ -294,7 +294,7 @@ async fn besieged(tokens: bool) -> Result<()> {
     ensure!(peak < MEMORY, "{peak} MB, {MEMORY} are allowed");
     drop(siege);
     ensure!(gateway.stop().await?.code.is_some(), "it ended by a signal");
-    scene.is_empty("garenne.dead").await
+    env.is_empty("garenne.dead").await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -323,9 +323,9 @@ async fn hostile_gateway_healthy_sensors_wait_at_most_twice_as_long() -> Result<
     println!("| tokens | kind | p99 alone | besieged | second gateway | readings | MB at most |");
     for tokens in [true, false] {
         for attack in Attack::ALL {
-            let scene = Scene::new().await?;
-            let attacked = gateway(&scene, tokens).await?;
-            let second = gateway(&scene, tokens).await?;
+            let env = TestEnv::new().await?;
+            let attacked = gateway(&env, tokens).await?;
+            let second = gateway(&env, tokens).await?;
             healthy(&attacked, 100, Duration::ZERO).await?;
             let alone = p99(healthy(&attacked, least, time).await?);
             let siege = Siege::begin(&attacked, &[attack]);

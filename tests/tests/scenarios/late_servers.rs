@@ -3,23 +3,23 @@
 
 use anyhow::{Context, Result};
 use garenne_tests::harness::{
-    fault::Proxy,
+    fault::FaultProxy,
     gateway::GatewayPlan,
     postgres::Postgres,
-    scene::Scene,
+    test_env::TestEnv,
     wait::{Seen, eventually},
 };
 use serde_json::json;
 
 #[tokio::test]
 async fn a_worker_lives_while_it_waits_for_the_broker_and_for_postgres() -> Result<()> {
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     let database = Postgres::shared().await?.database().await?;
-    let (broker, amqp_url) = Proxy::for_url(&scene.vhost().amqp_url()).await?;
-    let (postgres, postgres_url) = Proxy::for_url(&database.url()).await?;
+    let (broker, amqp_url) = FaultProxy::for_url(&env.vhost().amqp_url()).await?;
+    let (postgres, postgres_url) = FaultProxy::for_url(&database.url()).await?;
     broker.cut();
     postgres.cut();
-    let plan = scene.worker_at("early", &amqp_url)?.option("--sink", "postgres");
+    let plan = env.worker_at("early", &amqp_url)?.option("--sink", "postgres");
     let mut worker = plan.option("--postgres-url", postgres_url).begin().await?;
     worker.until_not_ready_for("not begun").await?;
     assert!(worker.lives().await?);
@@ -30,7 +30,7 @@ async fn a_worker_lives_while_it_waits_for_the_broker_and_for_postgres() -> Resu
     assert!(worker.lives().await?);
     postgres.heal();
     worker.until_ready().await?;
-    scene.publish("bench.noop", &json!({}), "task", 3).await?;
+    env.publish("bench.noop", &json!({}), "task", 3).await?;
     let client = database.connect().await?;
     eventually("three results", async || {
         let count: i64 = client.query_one("SELECT count(*) FROM garenne_results", &[]).await?.get(0);
@@ -43,10 +43,10 @@ async fn a_worker_lives_while_it_waits_for_the_broker_and_for_postgres() -> Resu
 
 #[tokio::test]
 async fn a_worker_does_not_wait_for_a_postgres_that_refuses_it() -> Result<()> {
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     let database = Postgres::shared().await?.database().await?;
     let nobody = database.url().replacen("test_", "missing_", 1);
-    let plan = scene.worker("refused")?.option("--sink", "postgres").option("--postgres-url", nobody);
+    let plan = env.worker("refused")?.option("--sink", "postgres").option("--postgres-url", nobody);
     let ended = plan.launch().await?.ended().await?;
     let words = ended.stderr.last().context("a last word")?;
     assert_eq!(ended.code, Some(1), "{words}");
@@ -61,9 +61,9 @@ async fn a_worker_does_not_wait_for_a_postgres_that_refuses_it() -> Result<()> {
 
 #[tokio::test]
 async fn a_gateway_lives_while_it_waits_for_the_broker() -> Result<()> {
-    let scene = Scene::new().await?;
-    scene.worker("first")?.start().await?.stop().await?;
-    let (broker, amqp_url) = Proxy::for_url(&scene.vhost().amqp_url()).await?;
+    let env = TestEnv::new().await?;
+    env.worker("first")?.start().await?.stop().await?;
+    let (broker, amqp_url) = FaultProxy::for_url(&env.vhost().amqp_url()).await?;
     broker.cut();
     let gateway = GatewayPlan::at(&amqp_url)?.begin().await?;
     gateway.until_ready(false).await?;

@@ -5,38 +5,38 @@ use std::collections::BTreeSet;
 use anyhow::{Result, ensure};
 use garenne_tests::harness::{
     client::{headers, with_id},
-    fault::Proxy,
-    meddler::{Meddler, Method},
+    fault::FaultProxy,
+    frame_proxy::{FrameProxy, Method},
     process::Signal,
-    scene::Scene,
+    test_env::TestEnv,
     worker::WorkerPlan,
 };
 use serde_json::json;
 
-fn plan(scene: &Scene, name: &str, url: &str) -> Result<WorkerPlan> {
-    let plan = scene.worker_through(name, url)?.stdout().lane("fast:prefetch=10,concurrency=2..2");
+fn plan(env: &TestEnv, name: &str, url: &str) -> Result<WorkerPlan> {
+    let plan = env.worker_through(name, url)?.stdout().lane("fast:prefetch=10,concurrency=2..2");
     Ok(plan.option("--max-attempts", "1"))
 }
 
 /// The broker has the copy, and the worker does not hear of it: it keeps the original, which comes again.
 #[tokio::test]
 async fn lost_confirm_of_a_dead_letter_loses_no_task() -> Result<()> {
-    let scene = Scene::new().await?;
-    let meddler = Meddler::for_url(scene.worker_url()).await?;
-    let worker = plan(&scene, "unheard", meddler.url())?.start().await?;
-    meddler.cut_at(Method::CONFIRM, 1);
-    scene.publish("bench.sleep", &json!({"ms": "many"}), "invalid", 1).await?;
-    meddler.until_refused(1).await?;
+    let env = TestEnv::new().await?;
+    let proxy = FrameProxy::for_url(env.worker_url()).await?;
+    let worker = plan(&env, "unheard", proxy.url())?.start().await?;
+    proxy.cut_at(Method::CONFIRM, 1);
+    env.publish("bench.sleep", &json!({"ms": "many"}), "invalid", 1).await?;
+    proxy.until_refused(1).await?;
     // The copy arrived, and the original is there again.
-    scene.until_ready_in("garenne.dead", 1).await?;
-    scene.until_ready("fast", 1).await?;
-    meddler.heal();
-    let dead = scene.take_all("garenne.dead", 2).await?;
+    env.until_ready_in("garenne.dead", 1).await?;
+    env.until_ready("fast", 1).await?;
+    proxy.heal();
+    let dead = env.take_all("garenne.dead", 2).await?;
     for letter in &dead {
         assert_eq!((letter.id(), letter.text("garenne-reason").as_str()), ("invalid-0", "invalid-payload"));
         assert!(!letter.has("garenne-attempt"), "an attempt was spent: {letter:?}");
     }
-    scene.until_lane("fast", 0, 0).await?;
+    env.until_lane("fast", 0, 0).await?;
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.delivered, receipt.dead, receipt.lost_settlements), (2, 1, 1), "{receipt:?}");
     Ok(())
@@ -45,21 +45,21 @@ async fn lost_confirm_of_a_dead_letter_loses_no_task() -> Result<()> {
 /// The copy never arrives: only the original is left, and it comes again.
 #[tokio::test]
 async fn dead_letter_that_never_arrives_is_written_again() -> Result<()> {
-    let scene = Scene::new().await?;
-    let (proxy, url) = Proxy::for_url(scene.worker_url()).await?;
-    let worker = plan(&scene, "silenced", &url)?.start().await?;
+    let env = TestEnv::new().await?;
+    let (proxy, url) = FaultProxy::for_url(env.worker_url()).await?;
+    let worker = plan(&env, "silenced", &url)?.start().await?;
     // It has a deadline, at which its copy is due.
     let slow = with_id("slow").with_headers(headers([("garenne-timeout-ms", 1500.into())]));
-    scene.client().publish("garenne.tasks", "bench.sleep", slow, br#"{"ms":600000}"#).await?;
+    env.client().publish("garenne.tasks", "bench.sleep", slow, br#"{"ms":600000}"#).await?;
     worker.until_holds("fast", 1, 0).await?;
     proxy.stall();
     worker.until_holds("fast", 0, 0).await?;
-    scene.is_empty("garenne.dead").await?;
+    env.is_empty("garenne.dead").await?;
     proxy.drop_connections();
     proxy.heal();
-    let dead = scene.take_all("garenne.dead", 1).await?.remove(0);
+    let dead = env.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("slow", "attempts-exhausted"));
-    scene.until_lane("fast", 0, 0).await?;
+    env.until_lane("fast", 0, 0).await?;
     let receipt = worker.stop().await?.receipt;
     // The letter is written again by the delivery that comes back, or by the first one where its publisher is
     // connected again before its consumer is known to be gone.
@@ -70,39 +70,39 @@ async fn dead_letter_that_never_arrives_is_written_again() -> Result<()> {
 /// The same for the copy to quarantine, after two workers died with the task.
 #[tokio::test]
 async fn lost_confirm_of_a_quarantine_copy_loses_no_task() -> Result<()> {
-    let scene = Scene::new().await?;
-    let meddler = Meddler::for_url(scene.worker_url()).await?;
-    let mover = plan(&scene, "mover", meddler.url())?.start().await?;
+    let env = TestEnv::new().await?;
+    let proxy = FrameProxy::for_url(env.worker_url()).await?;
+    let mover = plan(&env, "mover", proxy.url())?.start().await?;
     // It takes nothing while the others die.
     mover.signal(Signal::TSTP)?;
-    scene.until_no_consumer("fast").await?;
+    env.until_no_consumer("fast").await?;
     for name in ["first", "second"] {
-        let victim = plan(&scene, name, scene.worker_url())?.start().await?;
+        let victim = plan(&env, name, env.worker_url())?.start().await?;
         if name == "first" {
-            scene.publish("bench.sleep", &json!({"ms": 600_000}), "suspect", 1).await?;
+            env.publish("bench.sleep", &json!({"ms": 600_000}), "suspect", 1).await?;
         }
         victim.until_holds("fast", 1, 0).await?;
         victim.kill().await?;
-        scene.until_ready("fast", 1).await?;
+        env.until_ready("fast", 1).await?;
     }
     // Before the copy it writes down who died, one record for each.
-    meddler.cut_at(Method::CONFIRM, 3);
+    proxy.cut_at(Method::CONFIRM, 3);
     mover.signal(Signal::CONT)?;
-    meddler.until_refused(1).await?;
-    scene.until_ready_in("garenne.quarantine", 1).await?;
-    scene.until_ready("fast", 1).await?;
+    proxy.until_refused(1).await?;
+    env.until_ready_in("garenne.quarantine", 1).await?;
+    env.until_ready("fast", 1).await?;
     // The copy arrived, and the original is there again.
-    meddler.heal();
+    proxy.heal();
     mover.until_metric("garenne_settlements_total", &["settlement=\"quarantined\""], 1.0).await?;
     // Alone it runs for as long as it wants; stopped, both copies end.
     mover.until_holds("quarantine", 1, 0).await?;
-    let ended = scene.garenne(&["task", "stop", "suspect-0"]).await?;
+    let ended = env.garenne(&["task", "stop", "suspect-0"]).await?;
     ensure!(ended.code == Some(0), "{:?}", ended.stderr);
-    let dead = scene.take_all("garenne.dead", 2).await?;
+    let dead = env.take_all("garenne.dead", 2).await?;
     let ids: BTreeSet<_> = dead.iter().map(|letter| (letter.id(), letter.text("garenne-reason"))).collect();
     assert_eq!(ids, BTreeSet::from([("suspect-0", "stopped".to_owned())]));
-    scene.until_lane("fast", 0, 0).await?;
-    scene.until_queue("garenne.quarantine", 0, 0).await?;
+    env.until_lane("fast", 0, 0).await?;
+    env.until_queue("garenne.quarantine", 0, 0).await?;
     let receipt = mover.stop().await?.receipt;
     // Its mark in quarantine is a copy, too.
     assert!(receipt.quarantined >= 1, "{receipt:?}");

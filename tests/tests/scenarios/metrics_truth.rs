@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use garenne_tests::harness::{
     client::with_id,
-    scene::Scene,
+    test_env::TestEnv,
     wait::{Seen, eventually},
     worker::Worker,
 };
@@ -27,22 +27,22 @@ async fn metrics_agree_with_what_happened_under_load() -> Result<()> {
     const EXHAUSTED: usize = 20;
     const INVALID: usize = 10;
     const UNKNOWN: usize = 5;
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     let plan = |name: &str| -> Result<_> {
-        Ok(scene.worker(name)?.lane("fast:prefetch=50,concurrency=4..4").option("--max-attempts", "3"))
+        Ok(env.worker(name)?.lane("fast:prefetch=50,concurrency=4..4").option("--max-attempts", "3"))
     };
     let (a, b) = tokio::try_join!(plan("a")?.start(), plan("b")?.start())?;
     let workers = [a, b];
-    scene.publish("bench.noop", &json!({}), "done", DONE).await?;
-    scene.publish("bench.fail", &json!({"times": 2}), "retried", RETRIED).await?;
-    scene.publish("bench.fail", &json!({"times": 99}), "exhausted", EXHAUSTED).await?;
-    scene.publish("bench.sleep", &json!({"ms": "long"}), "invalid", INVALID).await?;
+    env.publish("bench.noop", &json!({}), "done", DONE).await?;
+    env.publish("bench.fail", &json!({"times": 2}), "retried", RETRIED).await?;
+    env.publish("bench.fail", &json!({"times": 99}), "exhausted", EXHAUSTED).await?;
+    env.publish("bench.sleep", &json!({"ms": "long"}), "invalid", INVALID).await?;
     for n in 0..UNKNOWN {
         let properties = with_id(&format!("unknown-{n}"));
-        scene.client().publish("garenne.tasks", "bench.nothing", properties, b"{}").await?;
+        env.client().publish("garenne.tasks", "bench.nothing", properties, b"{}").await?;
     }
     let died = EXHAUSTED + INVALID + UNKNOWN;
-    scene.until_queue("garenne.dead", died, 0).await?;
+    env.until_queue("garenne.dead", died, 0).await?;
     let acked = (DONE + RETRIED) as f64;
     eventually("everything is acked", async || {
         let settled = sum(&workers, "garenne_settlements_total", &["settlement=\"acked\""]).await?;

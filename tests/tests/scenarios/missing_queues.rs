@@ -2,21 +2,21 @@
 //! until it is back the worker says which one it misses.
 
 use anyhow::{Result, ensure};
-use garenne_tests::harness::{process::Program, scene::Scene, users};
+use garenne_tests::harness::{process::Program, test_env::TestEnv, users};
 use serde_json::json;
 
-/// The ladder of the scene's workers.
+/// The ladder of the test environment's workers.
 const DELAYS: &str = "200ms,400ms";
 const RUNGS: [&str; 2] = ["garenne.retry.fast.200ms", "garenne.retry.fast.400ms"];
 const DEAD: &str = "garenne.dead";
 
-async fn delete(scene: &Scene, queue: &str) -> Result<()> {
-    Ok(scene.vhost().broker().management().delete(&["queues", scene.vhost().name(), queue]).await?)
+async fn delete(env: &TestEnv, queue: &str) -> Result<()> {
+    Ok(env.vhost().broker().management().delete(&["queues", env.vhost().name(), queue]).await?)
 }
 
 /// Makes the topology as the user whose task that is.
-async fn apply(scene: &Scene) -> Result<()> {
-    let url = users::user(scene.vhost(), "topology").await?;
+async fn apply(env: &TestEnv) -> Result<()> {
+    let url = users::user(env.vhost(), "topology").await?;
     let tool = Program::new("garenne").option("--amqp-url", url).env("GARENNE_RETRY__DELAYS", DELAYS);
     let ended = tool.arg("topology").arg("apply").run().await?;
     ensure!(ended.code == Some(0), "topology apply: {:?}", ended.stderr);
@@ -25,18 +25,18 @@ async fn apply(scene: &Scene) -> Result<()> {
 
 #[tokio::test]
 async fn missing_queues_are_declared_again_by_a_user_who_may() -> Result<()> {
-    let scene = Scene::new().await?;
-    let mut worker = scene.worker_at("declaring", &scene.vhost().amqp_url())?.stdout().start().await?;
+    let env = TestEnv::new().await?;
+    let mut worker = env.worker_at("declaring", &env.vhost().amqp_url())?.stdout().start().await?;
     for queue in RUNGS.into_iter().chain([DEAD]) {
-        delete(&scene, queue).await?;
+        delete(&env, queue).await?;
     }
-    scene.publish("bench.fail", &json!({"times": 1}), "again", 20).await?;
-    scene.publish("bench.nothing", &json!({}), "bad", 5).await?;
+    env.publish("bench.fail", &json!({"times": 1}), "again", 20).await?;
+    env.publish("bench.nothing", &json!({}), "bad", 5).await?;
     let done = worker.until_done(20).await?;
     assert!(done.iter().all(|done| done.attempt == 2), "{done:?}");
-    assert_eq!(scene.take_all(DEAD, 5).await?.len(), 5);
+    assert_eq!(env.take_all(DEAD, 5).await?.len(), 5);
     worker.until_ready().await?;
-    scene.until_lane("fast", 0, 0).await?;
+    env.until_lane("fast", 0, 0).await?;
     let stopped = worker.stop().await?;
     let receipt = stopped.receipt;
     assert_eq!((receipt.acked, receipt.retried, receipt.dead), (20, 20, 5), "{receipt:?}");
@@ -49,32 +49,32 @@ async fn missing_queues_that_may_not_be_declared_are_named_until_they_are_back()
     for (queue, kind, payload) in
         [(DEAD, "bench.nothing", json!({})), ("garenne.retry.fast.", "bench.fail", json!({"times": 1}))]
     {
-        let scene = Scene::new().await?;
-        let mut worker = scene.worker("limited")?.stdout().start().await?;
+        let env = TestEnv::new().await?;
+        let mut worker = env.worker("limited")?.stdout().start().await?;
         match queue {
-            DEAD => delete(&scene, DEAD).await?,
+            DEAD => delete(&env, DEAD).await?,
             _ => {
                 for rung in RUNGS {
-                    delete(&scene, rung).await?;
+                    delete(&env, rung).await?;
                 }
             }
         }
-        scene.publish(kind, &payload, "held", 3).await?;
+        env.publish(kind, &payload, "held", 3).await?;
         worker.until_not_ready_for(queue).await?;
         worker.until_not_ready_for("this user may not create it").await?;
         let shown = worker.metric("garenne_queue_missing", &[queue]).await?;
         assert!(shown >= 1.0, "{shown}");
         // Tasks that need no copy are not concerned.
-        scene.publish("bench.noop", &json!({}), "good", 10).await?;
+        env.publish("bench.noop", &json!({}), "good", 10).await?;
         for n in 0..10 {
             worker.until_done_with(&format!("good-{n}")).await?;
         }
-        apply(&scene).await?;
+        apply(&env).await?;
         worker.until_ready().await?;
         worker.until_metric("garenne_queue_missing", &[queue], 0.0).await?;
-        scene.until_lane("fast", 0, 0).await?;
+        env.until_lane("fast", 0, 0).await?;
         if queue == DEAD {
-            assert_eq!(scene.take_all(DEAD, 3).await?.len(), 3);
+            assert_eq!(env.take_all(DEAD, 3).await?.len(), 3);
         } else {
             worker.until_done(13).await?;
         }
@@ -92,13 +92,13 @@ async fn missing_queues_that_may_not_be_declared_are_named_until_they_are_back()
 /// The results' exchange is no queue that a copy goes to, but without it no task is acked either.
 #[tokio::test]
 async fn missing_queues_are_not_all_the_exchange_of_results_comes_back_too() -> Result<()> {
-    let scene = Scene::new().await?;
-    let plan = scene.worker_at("announcing", &scene.vhost().amqp_url())?.option("--sink", "results");
+    let env = TestEnv::new().await?;
+    let plan = env.worker_at("announcing", &env.vhost().amqp_url())?.option("--sink", "results");
     let mut worker = plan.start().await?;
-    let exchange = ["exchanges", scene.vhost().name(), "garenne.results"];
-    scene.vhost().broker().management().delete(&exchange).await?;
-    scene.publish("bench.noop", &json!({}), "task", 5).await?;
-    scene.until_settled(5).await?;
+    let exchange = ["exchanges", env.vhost().name(), "garenne.results"];
+    env.vhost().broker().management().delete(&exchange).await?;
+    env.publish("bench.noop", &json!({}), "task", 5).await?;
+    env.until_settled(5).await?;
     worker.until_ready().await?;
     assert_eq!(worker.stop().await?.receipt.acked, 5);
     Ok(())

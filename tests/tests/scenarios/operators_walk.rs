@@ -6,14 +6,14 @@ use anyhow::Result;
 use garenne_tests::harness::{
     browser::{self, Browser},
     dashboard::{Dashboard, TOKEN},
-    scene::Scene,
     suite,
+    test_env::TestEnv,
     worker::WorkerPlan,
 };
 use serde_json::json;
 
-fn plan(scene: &Scene, name: &str) -> Result<WorkerPlan> {
-    Ok(scene
+fn plan(env: &TestEnv, name: &str) -> Result<WorkerPlan> {
+    Ok(env
         .worker(name)?
         .stdout()
         .lane("fast:prefetch=50,concurrency=4..4")
@@ -32,15 +32,15 @@ async fn operators_walk_from_a_stuck_kind_to_replayed_letters() -> Result<()> {
         suite::leave_out("no Chromium is installed (apt-get install chromium)");
         return Ok(());
     };
-    let scene = Scene::new().await?;
-    let hasty = plan(&scene, "greenhouse-1")?.option("--max-attempts", "1").start().await?;
-    let dashboard = Dashboard::start(&scene).await?;
-    scene.publish("bench.sleep", &json!({"ms": 600_000}), "import", 1).await?;
+    let env = TestEnv::new().await?;
+    let hasty = plan(&env, "greenhouse-1")?.option("--max-attempts", "1").start().await?;
+    let dashboard = Dashboard::start(&env).await?;
+    env.publish("bench.sleep", &json!({"ms": 600_000}), "import", 1).await?;
     hasty.until_holds("fast", 1, 0).await?;
-    scene.publish("bench.fail", &json!({"times": 1}), "order", 3).await?;
-    scene.publish("bench.sleep", &json!({"ms": 1}), "reading", 200).await?;
+    env.publish("bench.fail", &json!({"times": 1}), "order", 3).await?;
+    env.publish("bench.sleep", &json!({"ms": 1}), "reading", 200).await?;
     hasty.until_done(200).await?;
-    scene.until_ready_in("garenne.dead", 3).await?;
+    env.until_ready_in("garenne.dead", 3).await?;
 
     let mut browser = Browser::start(&program).await?;
     browser.open(dashboard.url(), false).await?;
@@ -71,7 +71,7 @@ async fn operators_walk_from_a_stuck_kind_to_replayed_letters() -> Result<()> {
     browser.until("document.getElementById('confirm').open").await?;
     browser.press("Enter").await?;
     assert_eq!(hasty.stopped().await?.receipt.dead, 4);
-    let patient = plan(&scene, "greenhouse-2")?.start().await?;
+    let patient = plan(&env, "greenhouse-2")?.start().await?;
     // Back to work.
     click(&mut browser, &format!("({chip}).querySelector('button')")).await?;
     browser.until("document.getElementById('confirm').open").await?;

@@ -7,7 +7,7 @@ use garenne_tests::harness::{
     client::with_id,
     postgres::{Database, Postgres},
     process::{Program, Signal},
-    scene::Scene,
+    test_env::TestEnv,
     wait::{Seen, eventually},
     worker::{Worker, WorkerPlan},
 };
@@ -16,11 +16,11 @@ use serde_json::{Value, json};
 const PACK: &str = "application/vnd.garenne.batch+json";
 
 /// Publishes a pack as any client could.
-async fn pack(scene: &Scene, kind: &str, id: &str, records: &[(String, Value)]) -> Result<()> {
+async fn pack(env: &TestEnv, kind: &str, id: &str, records: &[(String, Value)]) -> Result<()> {
     let records: Vec<_> = records.iter().map(|(id, payload)| json!({"id": id, "payload": payload})).collect();
     let properties = with_id(id).with_content_type(PACK.into()).with_type(kind.into());
     let body = serde_json::to_vec(&records)?;
-    scene.client().publish("garenne.tasks", kind, properties, &body).await
+    env.client().publish("garenne.tasks", kind, properties, &body).await
 }
 
 fn records<const N: usize>(records: [(&str, Value); N]) -> Vec<(String, Value)> {
@@ -34,10 +34,10 @@ async fn outcomes(worker: &Worker, kind: &str, outcome: &str) -> Result<f64> {
 
 #[tokio::test]
 async fn packs_are_acked_once_and_only_the_record_that_fails_leaves() -> Result<()> {
-    let scene = Scene::new().await?;
-    let worker = scene.worker("worker")?.stdout().start().await?;
+    let env = TestEnv::new().await?;
+    let worker = env.worker("worker")?.stdout().start().await?;
     let steps = [("fine", 0), ("fails", 2), ("fine-too", 0)].map(|(id, times)| (id, json!({"times": times})));
-    pack(&scene, "bench.fail", "pack-1", &records(steps)).await?;
+    pack(&env, "bench.fail", "pack-1", &records(steps)).await?;
     let failed = worker.until_done_with("fails").await?;
     assert_eq!((failed.attempt, failed.output), (3, json!({"attempt": 3})));
     let done = worker.done()?;
@@ -46,8 +46,8 @@ async fn packs_are_acked_once_and_only_the_record_that_fails_leaves() -> Result<
     assert_eq!(done.len(), 3, "the others did not run again");
 
     let steps = [("a", json!({"n": 5})), ("bad", json!({"n": "five"})), ("b", json!({"n": 200}))];
-    pack(&scene, "bench.factorial", "pack-2", &records(steps)).await?;
-    let mut dead = scene.take_all("garenne.dead", 2).await?;
+    pack(&env, "bench.factorial", "pack-2", &records(steps)).await?;
+    let mut dead = env.take_all("garenne.dead", 2).await?;
     dead.sort_by_key(|letter| letter.id().to_owned());
     for (letter, (id, body)) in dead.iter().zip([("b", json!({"n": 200})), ("bad", json!({"n": "five"}))]) {
         assert_eq!((letter.id(), letter.text("garenne-reason").as_str()), (id, "invalid-payload"));
@@ -56,7 +56,7 @@ async fn packs_are_acked_once_and_only_the_record_that_fails_leaves() -> Result<
         assert_eq!(serde_json::from_slice::<Value>(&letter.body)?, body);
     }
     worker.until_done_with("a").await?;
-    scene.until_lane("fast", 0, 0).await?;
+    env.until_lane("fast", 0, 0).await?;
     assert_eq!(outcomes(&worker, "bench.factorial", "success").await?, 1.0);
     assert_eq!(outcomes(&worker, "bench.factorial", "rejected").await?, 2.0);
     assert_eq!(outcomes(&worker, "bench.fail", "error").await?, 2.0);
@@ -68,12 +68,12 @@ async fn packs_are_acked_once_and_only_the_record_that_fails_leaves() -> Result<
 
 #[tokio::test]
 async fn packs_that_cannot_be_read_are_dead_letters_whole() -> Result<()> {
-    let scene = Scene::new().await?;
-    let worker = scene.worker("worker")?.stdout().start().await?;
+    let env = TestEnv::new().await?;
+    let worker = env.worker("worker")?.stdout().start().await?;
     let properties = with_id("torn").with_content_type(PACK.into());
-    scene.client().publish("garenne.tasks", "bench.noop", properties, b"[{\"id\":\"a\",\"payl").await?;
-    pack(&scene, "bench.noop", "empty", &[]).await?;
-    let mut dead = scene.take_all("garenne.dead", 2).await?;
+    env.client().publish("garenne.tasks", "bench.noop", properties, b"[{\"id\":\"a\",\"payl").await?;
+    pack(&env, "bench.noop", "empty", &[]).await?;
+    let mut dead = env.take_all("garenne.dead", 2).await?;
     dead.sort_by_key(|letter| letter.id().to_owned());
     let shown = |n: usize| (dead[n].id(), dead[n].text("garenne-reason"), dead[n].text("garenne-error"));
     let malformed = "malformed".to_owned();
@@ -88,18 +88,18 @@ async fn packs_that_cannot_be_read_are_dead_letters_whole() -> Result<()> {
 
 #[tokio::test]
 async fn packs_obey_stops_of_their_records() -> Result<()> {
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     // Makes the topology.
-    scene.worker("first")?.start().await?.stop().await?;
-    let stop = Program::new("garenne").option("--amqp-url", scene.vhost().amqp_url()).arg("task").arg("stop");
+    env.worker("first")?.start().await?.stop().await?;
+    let stop = Program::new("garenne").option("--amqp-url", env.vhost().amqp_url()).arg("task").arg("stop");
     let ended = stop.arg("unwanted").run().await?;
     assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
     let steps = [("before", json!({})), ("unwanted", json!({})), ("after", json!({}))];
-    pack(&scene, "bench.noop", "pack", &records(steps)).await?;
-    let worker = scene.worker("worker")?.stdout().start().await?;
-    let dead = scene.take_all("garenne.dead", 1).await?.remove(0);
+    pack(&env, "bench.noop", "pack", &records(steps)).await?;
+    let worker = env.worker("worker")?.stdout().start().await?;
+    let dead = env.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("unwanted", "stopped"));
-    scene.until_lane("fast", 0, 0).await?;
+    env.until_lane("fast", 0, 0).await?;
     let stopped = worker.stop().await?;
     assert_eq!(stopped.ids(), ["before", "after"]);
     assert_eq!(stopped.receipt.acked, 1);
@@ -108,13 +108,13 @@ async fn packs_obey_stops_of_their_records() -> Result<()> {
 
 #[tokio::test]
 async fn packs_of_long_tasks_are_taken_apart() -> Result<()> {
-    let scene = Scene::new().await?;
-    let worker = scene.worker("worker")?.stdout().lane("fast:prefetch=4,concurrency=1..2").start().await?;
+    let env = TestEnv::new().await?;
+    let worker = env.worker("worker")?.stdout().lane("fast:prefetch=4,concurrency=1..2").start().await?;
     let many: Vec<_> = (0..50).map(|n| (format!("long-{n}"), json!({"ms": 1}))).collect();
-    pack(&scene, "bench.sleep", "pack", &many).await?;
+    pack(&env, "bench.sleep", "pack", &many).await?;
     let done: BTreeSet<_> = worker.until_done(50).await?.into_iter().map(|done| done.task_id).collect();
     assert_eq!(done, many.into_iter().map(|(id, _)| id).collect());
-    scene.until_lane("fast", 0, 0).await?;
+    env.until_lane("fast", 0, 0).await?;
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.delivered, receipt.acked, receipt.retried), (51, 50, 1), "{receipt:?}");
     Ok(())
@@ -124,25 +124,25 @@ async fn packs_of_long_tasks_are_taken_apart() -> Result<()> {
 #[tokio::test]
 async fn packs_that_kill_their_worker_are_taken_apart_and_only_the_guilty_record_is_condemned() -> Result<()>
 {
-    let scene = Scene::new().await?;
-    scene.worker("first")?.start().await?.stop().await?;
+    let env = TestEnv::new().await?;
+    env.worker("first")?.start().await?.stop().await?;
     let spared = json!({"spare": true});
     let steps = [("a", spared.clone()), ("b", spared.clone()), ("guilty", json!({})), ("c", spared.clone())];
-    pack(&scene, "bench.abort", "guilty-pack", &records(steps)).await?;
+    pack(&env, "bench.abort", "guilty-pack", &records(steps)).await?;
     let innocent: Vec<_> = (0..20).map(|n| (format!("innocent-{n}"), spared.clone())).collect();
-    pack(&scene, "bench.abort", "innocent-pack", &innocent).await?;
+    pack(&env, "bench.abort", "innocent-pack", &innocent).await?;
     let expected: BTreeSet<String> =
         innocent.into_iter().map(|(id, _)| id).chain(["a", "b", "c"].map(str::to_owned)).collect();
     let mut done = BTreeSet::new();
     let mut deaths = 0;
     loop {
-        let plan = scene.worker(&format!("mortal-{deaths}"))?.stdout().option("--shutdown-mode", "soft");
+        let plan = env.worker(&format!("mortal-{deaths}"))?.stdout().option("--shutdown-mode", "soft");
         let worker = plan.begin().await?;
         let died = eventually("it dies, or everything is settled", async || {
             if worker.has_ended() {
                 return Ok(Seen::Wanted(true));
             }
-            let dead = scene.client().ready("garenne.dead").await?;
+            let dead = env.client().ready("garenne.dead").await?;
             let all: BTreeSet<_> =
                 worker.done()?.into_iter().map(|it| it.task_id).chain(done.iter().cloned()).collect();
             Ok(if dead == 1 && all == expected {
@@ -162,14 +162,14 @@ async fn packs_that_kill_their_worker_are_taken_apart_and_only_the_guilty_record
     }
     assert_eq!(done, expected);
     assert!((4..=7).contains(&deaths), "{deaths} workers died");
-    let dead = scene.take_all("garenne.dead", 1).await?.remove(0);
+    let dead = env.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("guilty", "poison"));
-    scene.until_lane("fast", 0, 0).await?;
-    scene.is_empty("garenne.quarantine").await
+    env.until_lane("fast", 0, 0).await?;
+    env.is_empty("garenne.quarantine").await
 }
 
-fn storing(scene: &Scene, name: &str, database: &Database) -> Result<WorkerPlan> {
-    let plan = scene.worker(name)?.option("--sink", "postgres").option("--postgres-url", database.url());
+fn storing(env: &TestEnv, name: &str, database: &Database) -> Result<WorkerPlan> {
+    let plan = env.worker(name)?.option("--sink", "postgres").option("--postgres-url", database.url());
     Ok(plan.lane("fast:prefetch=20,concurrency=2..2"))
 }
 
@@ -193,7 +193,7 @@ const PREFETCH: u64 = 20;
 
 /// Publishes packs of readings. Each has a record that says the same as its first, which is no second row,
 /// and one that contradicts it.
-async fn publish_readings(scene: &Scene, packs: std::ops::Range<usize>) -> Result<()> {
+async fn publish_readings(env: &TestEnv, packs: std::ops::Range<usize>) -> Result<()> {
     for n in packs {
         let reading = |m: usize| {
             let time = 1_790_000_000 + n * RECORDS + m;
@@ -205,25 +205,25 @@ async fn publish_readings(scene: &Scene, packs: std::ops::Range<usize>) -> Resul
         let mut other = first;
         other["value"] = json!(-1);
         readings.push((format!("conflict-{n}"), other));
-        pack(scene, "reading.process", &format!("pack-{n}"), &readings).await?;
+        pack(env, "reading.process", &format!("pack-{n}"), &readings).await?;
     }
     Ok(())
 }
 
 /// Publishes a round of packs and freezes the worker in the middle of it, with all that it may hold.
 async fn freeze_in_the_middle(
-    scene: &Scene,
+    env: &TestEnv,
     database: &Database,
     worker: &Worker,
     packs: &mut usize,
 ) -> Result<()> {
     let before = count(database, "SELECT count(*) FROM garenne_results").await?;
-    publish_readings(scene, *packs..*packs + ROUND.0).await?;
+    publish_readings(env, *packs..*packs + ROUND.0).await?;
     until_stored(database, usize::try_from(before)? + 1).await?;
     worker.signal(Signal::STOP)?;
-    publish_readings(scene, *packs + ROUND.0..*packs + ROUND.0 + ROUND.1).await?;
+    publish_readings(env, *packs + ROUND.0..*packs + ROUND.0 + ROUND.1).await?;
     *packs += ROUND.0 + ROUND.1;
-    scene.freeze_holding(worker, PREFETCH).await
+    env.freeze_holding(worker, PREFETCH).await
 }
 
 /// Waits until the worker was given again what another one left.
@@ -239,19 +239,19 @@ async fn until_redelivered(worker: &Worker, at_least: u64) -> Result<()> {
 /// stored once.
 #[tokio::test]
 async fn packs_outlive_a_kill_and_every_stop_without_a_second_effect() -> Result<()> {
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     let database = Postgres::shared().await?.database().await?;
     let mut packs = 0;
-    let worker = storing(&scene, "victim", &database)?.start().await?;
-    freeze_in_the_middle(&scene, &database, &worker, &mut packs).await?;
+    let worker = storing(&env, "victim", &database)?.start().await?;
+    freeze_in_the_middle(&env, &database, &worker, &mut packs).await?;
     worker.kill().await?;
     let mut left = PREFETCH;
     for mode in ["light", "soft", "soft-timeout", "hard"] {
-        let plan = storing(&scene, mode, &database)?.option("--shutdown-mode", mode);
+        let plan = storing(&env, mode, &database)?.option("--shutdown-mode", mode);
         let worker = plan.start().await?;
         until_redelivered(&worker, left).await?;
-        freeze_in_the_middle(&scene, &database, &worker, &mut packs).await?;
-        scene.stop_frozen(&worker)?;
+        freeze_in_the_middle(&env, &database, &worker, &mut packs).await?;
+        env.stop_frozen(&worker)?;
         let receipt = worker.stopped().await?.receipt;
         assert_eq!((receipt.mode.as_str(), receipt.abandoned), (mode, 0), "{receipt:?}");
         assert!(receipt.acked > 0, "{receipt:?}");
@@ -259,17 +259,17 @@ async fn packs_outlive_a_kill_and_every_stop_without_a_second_effect() -> Result
         assert!(mode == "light" || receipt.requeued > 0, "nothing was handed back: {receipt:?}");
         left = receipt.requeued;
     }
-    let worker = storing(&scene, "last", &database)?.start().await?;
+    let worker = storing(&env, "last", &database)?.start().await?;
     until_redelivered(&worker, left).await?;
     until_stored(&database, packs * (RECORDS + 1)).await?;
-    scene.until_lane("fast", 0, 0).await?;
+    env.until_lane("fast", 0, 0).await?;
     worker.stop().await?;
     assert_eq!(count(&database, "SELECT count(*) FROM garenne_readings").await?, (packs * RECORDS) as i64);
     let results = (packs * (RECORDS + 1)) as i64;
     assert_eq!(count(&database, "SELECT count(DISTINCT task_id) FROM garenne_results").await?, results);
     assert_eq!(count(&database, "SELECT count(*) FROM garenne_results").await?, results);
     let mut conflicts = BTreeSet::new();
-    while let Some(letter) = scene.client().take("garenne.dead").await? {
+    while let Some(letter) = env.client().take("garenne.dead").await? {
         assert_eq!(letter.text("garenne-reason"), "conflict");
         conflicts.insert(letter.id().to_owned());
     }

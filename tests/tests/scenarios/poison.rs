@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use anyhow::{Result, ensure};
 use garenne_tests::harness::{
     process::Signal,
-    scene::Scene,
     suite,
+    test_env::TestEnv,
     wait::{Seen, eventually},
     worker::{Worker, WorkerEnd},
 };
@@ -48,21 +48,21 @@ impl Fleet {
 
     /// Starts workers one after the other, as an orchestrator does, until nothing is left. With `drained`,
     /// others are stopped before and beside each that goes on, whatever they hold.
-    async fn restart_until_done(scene: &Scene, healthy: usize, drained: bool) -> Result<Self> {
+    async fn restart_until_done(env: &TestEnv, healthy: usize, drained: bool) -> Result<Self> {
         let mut fleet = Self::default();
         for restart in 0..10 {
             if drained {
-                fleet.drain(scene, &format!("before-{restart}")).await?;
+                fleet.drain(env, &format!("before-{restart}")).await?;
             }
-            let worker = begin(scene, &format!("mortal-{restart}")).await?;
+            let worker = begin(env, &format!("mortal-{restart}")).await?;
             if drained {
-                fleet.drain(scene, &format!("beside-{restart}")).await?;
+                fleet.drain(env, &format!("beside-{restart}")).await?;
             }
             let died = eventually("it dies, or everything is settled", async || {
                 if worker.has_ended() {
                     return Ok(Seen::Wanted(true));
                 }
-                let dead = scene.client().ready("garenne.dead").await?;
+                let dead = env.client().ready("garenne.dead").await?;
                 let now = worker.done()?;
                 let all = now.iter().map(|it| &it.task_id).chain(&fleet.done).collect::<BTreeSet<_>>().len();
                 Ok(if dead == 1 && all == healthy {
@@ -83,10 +83,10 @@ impl Fleet {
 
     /// Stops a worker as soon as it holds something, or there is nothing more to hold. The poison may be
     /// quicker.
-    async fn drain(&mut self, scene: &Scene, name: &str) -> Result<()> {
-        let worker = begin(scene, name).await?;
+    async fn drain(&mut self, env: &TestEnv, name: &str) -> Result<()> {
+        let worker = begin(env, name).await?;
         eventually("it holds something", async || {
-            let over = worker.has_ended() || scene.client().ready("garenne.tasks.fast").await? == 0;
+            let over = worker.has_ended() || env.client().ready("garenne.tasks.fast").await? == 0;
             let holds = over || worker.metric("garenne_deliveries_total", &[]).await? > 0.0;
             Ok(Seen::when(holds, "nothing"))
         })
@@ -98,8 +98,8 @@ impl Fleet {
     }
 }
 
-async fn begin(scene: &Scene, name: &str) -> Result<Worker> {
-    let plan = scene.worker(name)?.stdout().lane("fast:prefetch=50,concurrency=2..2");
+async fn begin(env: &TestEnv, name: &str) -> Result<Worker> {
+    let plan = env.worker(name)?.stdout().lane("fast:prefetch=50,concurrency=2..2");
     let worker = plan.option("--shutdown-mode", "soft").begin().await?;
     // It may be dead by now.
     let _ = worker.limit_memory(MEMORY);
@@ -109,21 +109,21 @@ async fn begin(scene: &Scene, name: &str) -> Result<Worker> {
 async fn is_condemned_alone(kind: &str, payload: Value, half: usize, drained: bool) -> Result<()> {
     // Long enough for somebody to be stopped beside who works on it.
     let fine = json!({ "ms": if drained { 10 } else { 1 } });
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     // Makes the topology.
-    scene.worker("first")?.start().await?.stop().await?;
-    let mut ids = scene.publish("bench.sleep", &fine, "early", half).await?;
-    scene.publish(kind, &payload, "poison", 1).await?;
-    ids.extend(scene.publish("bench.sleep", &fine, "late", half).await?);
-    let fleet = Fleet::restart_until_done(&scene, ids.len(), drained).await?;
+    env.worker("first")?.start().await?.stop().await?;
+    let mut ids = env.publish("bench.sleep", &fine, "early", half).await?;
+    env.publish(kind, &payload, "poison", 1).await?;
+    ids.extend(env.publish("bench.sleep", &fine, "late", half).await?);
+    let fleet = Fleet::restart_until_done(&env, ids.len(), drained).await?;
     println!("{kind}: {} deaths, {} clean drains, {} done", fleet.deaths, fleet.drains, fleet.done.len());
     ensure!((2..=4).contains(&fleet.deaths), "{} workers died", fleet.deaths);
     ensure!(!drained || fleet.drains > 0, "nothing was handed back in between: {fleet:?}");
     assert_eq!(fleet.done, ids.into_iter().collect());
-    let dead = scene.take_all("garenne.dead", 1).await?.remove(0);
+    let dead = env.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("poison-0", "poison"));
-    scene.until_lane("fast", 0, 0).await?;
-    scene.is_empty("garenne.quarantine").await
+    env.until_lane("fast", 0, 0).await?;
+    env.is_empty("garenne.quarantine").await
 }
 
 #[tokio::test]

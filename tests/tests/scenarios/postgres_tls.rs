@@ -6,7 +6,7 @@ use anyhow::Result;
 use garenne_tests::harness::{
     authority::Authority,
     postgres::{Database, Postgres},
-    scene::Scene,
+    test_env::TestEnv,
     wait::{Seen, eventually},
     worker::WorkerPlan,
 };
@@ -59,10 +59,10 @@ async fn last_words(plan: WorkerPlan) -> Result<(Option<i32>, String)> {
 
 #[tokio::test]
 async fn postgres_and_worker_show_each_other_certificates() -> Result<()> {
-    let (scene, postgres, authority) = (Scene::new().await?, Postgres::start().await?, Authority::new()?);
+    let (env, postgres, authority) = (TestEnv::new().await?, Postgres::start().await?, Authority::new()?);
     let database = postgres.database().await?;
     let server = demand_tls(&database, &authority).await?;
-    let file = |name: &str| scene.folder().join(name);
+    let file = |name: &str| env.folder().join(name);
     let client = authority.sign("worker")?;
     for (name, text) in [("ca.pem", authority.pem()), ("cert.pem", client.cert), ("key.pem", client.key)] {
         fs::write(file(name), text)?;
@@ -72,7 +72,7 @@ async fn postgres_and_worker_show_each_other_certificates() -> Result<()> {
         database.url().replacen("garenne:garenne@", &user, 1) + mode
     };
     let plan = |name: &str, mode: &str| -> Result<_> {
-        let plan = scene.worker(name)?.option("--sink", "postgres").env("GARENNE_CONNECT_TIMEOUT", "1s");
+        let plan = env.worker(name)?.option("--sink", "postgres").env("GARENNE_CONNECT_TIMEOUT", "1s");
         fs::write(file(name), url("first", mode))?;
         Ok(plan.env("GARENNE_POSTGRES_URL_FILE", file(name).display().to_string()))
     };
@@ -112,7 +112,7 @@ async fn postgres_and_worker_show_each_other_certificates() -> Result<()> {
         })
         .await
     };
-    scene.publish("bench.noop", &json!({}), "before", 20).await?;
+    env.publish("bench.noop", &json!({}), "before", 20).await?;
     stored(20).await?;
     let query = "SELECT count(*), count(*) FILTER (WHERE ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = $1";
     let row = server.query_one(query, &[&USER]).await?;
@@ -124,7 +124,7 @@ async fn postgres_and_worker_show_each_other_certificates() -> Result<()> {
         "ALTER ROLE {USER} PASSWORD 'second'; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{USER}'"
     );
     server.batch_execute(&change).await?;
-    scene.publish("bench.noop", &json!({}), "after", 20).await?;
+    env.publish("bench.noop", &json!({}), "after", 20).await?;
     worker.until_logged("password authentication failed").await?;
     fs::write(file("known"), url("second", "?sslmode=verify-full") + "\n")?;
     stored(40).await?;

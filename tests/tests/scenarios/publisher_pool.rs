@@ -7,17 +7,17 @@ use futures_util::future::join_all;
 use garenne_amqp::{Broker, Message, PublishError, Publisher, PublisherConfig, Target};
 use garenne_protocol::task::{ContentType, Kind, NewTask};
 use garenne_tests::harness::{
-    fault::Proxy,
-    scene::Scene,
-    wait::{PATIENCE, Seen, eventually},
+    fault::FaultProxy,
+    test_env::TestEnv,
+    wait::{Seen, WAIT_TIMEOUT, eventually},
 };
 use lapin::{options::QueueDeclareOptions, types::FieldTable};
 use tokio::time::{Instant, timeout};
 
-/// A queue of a scene without workers.
-async fn queue(scene: &Scene) -> Result<String> {
+/// A queue of a test environment without workers.
+async fn queue(env: &TestEnv) -> Result<String> {
     let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-    scene.client().channel().queue_declare("taken".into(), options, FieldTable::default()).await?;
+    env.client().channel().queue_declare("taken".into(), options, FieldTable::default()).await?;
     Ok("taken".to_owned())
 }
 
@@ -33,14 +33,14 @@ fn message(queue: &str, body: Vec<u8>) -> Result<Message> {
 
 #[tokio::test]
 async fn returns_are_of_the_message_that_came_back() -> Result<()> {
-    let scene = Scene::new().await?;
-    let queue = queue(&scene).await?;
-    let publisher = publisher(&scene.vhost().amqp_url(), PublisherConfig::default())?;
+    let env = TestEnv::new().await?;
+    let queue = queue(&env).await?;
+    let publisher = publisher(&env.vhost().amqp_url(), PublisherConfig::default())?;
     let publishing = (0..1000).map(async |n| {
         let target = if n % 10 == 3 { format!("missing-{n}") } else { queue.clone() };
         publisher.publish(message(&target, n.to_string().into_bytes())?).await.map_err(anyhow::Error::from)
     });
-    let answers = timeout(PATIENCE, join_all(publishing)).await?;
+    let answers = timeout(WAIT_TIMEOUT, join_all(publishing)).await?;
     for (n, answer) in answers.iter().enumerate() {
         if n % 10 == 3 {
             let error = answer.as_ref().unwrap_err().to_string();
@@ -49,7 +49,7 @@ async fn returns_are_of_the_message_that_came_back() -> Result<()> {
             assert!(answer.is_ok(), "{n}: {answer:?}");
         }
     }
-    let stored = scene.take_all(&queue, 900).await?;
+    let stored = env.take_all(&queue, 900).await?;
     let stored: BTreeSet<_> = stored.into_iter().map(|taken| taken.body).collect();
     let wanted = (0..1000).filter(|n| n % 10 != 3).map(|n: usize| n.to_string().into_bytes()).collect();
     assert_eq!(stored, wanted);
@@ -58,9 +58,9 @@ async fn returns_are_of_the_message_that_came_back() -> Result<()> {
 
 #[tokio::test]
 async fn exhausted_pool_waits_with_a_timeout() -> Result<()> {
-    let scene = Scene::new().await?;
-    let queue = queue(&scene).await?;
-    let (proxy, url) = Proxy::for_url(&scene.vhost().amqp_url()).await?;
+    let env = TestEnv::new().await?;
+    let queue = queue(&env).await?;
+    let (proxy, url) = FaultProxy::for_url(&env.vhost().amqp_url()).await?;
     let config = PublisherConfig {
         connections: 1,
         in_flight: 1,
@@ -85,7 +85,7 @@ async fn exhausted_pool_waits_with_a_timeout() -> Result<()> {
     let (stuck, waiting, ()) = tokio::join!(stuck.confirmed(), fourth, heal);
     stuck?;
     waiting?;
-    let bodies: Vec<_> = scene.take_all(&queue, 3).await?.into_iter().map(|taken| taken.body).collect();
+    let bodies: Vec<_> = env.take_all(&queue, 3).await?.into_iter().map(|taken| taken.body).collect();
     assert_eq!(bodies, [b"first".to_vec(), b"second".to_vec(), b"fourth".to_vec()]);
     Ok(())
 }
@@ -93,9 +93,9 @@ async fn exhausted_pool_waits_with_a_timeout() -> Result<()> {
 /// A member whose socket takes nothing more is in use; whoever wants it waits, and then goes without.
 #[tokio::test]
 async fn exhausted_members_are_waited_for_with_a_timeout() -> Result<()> {
-    let scene = Scene::new().await?;
-    let queue = queue(&scene).await?;
-    let (proxy, url) = Proxy::for_url(&scene.vhost().amqp_url()).await?;
+    let env = TestEnv::new().await?;
+    let queue = queue(&env).await?;
+    let (proxy, url) = FaultProxy::for_url(&env.vhost().amqp_url()).await?;
     let config = PublisherConfig {
         connections: 1,
         acquire_timeout: Duration::from_millis(1500),
@@ -127,9 +127,9 @@ async fn exhausted_members_are_waited_for_with_a_timeout() -> Result<()> {
 
 #[tokio::test]
 async fn broken_member_is_dropped() -> Result<()> {
-    let scene = Scene::new().await?;
-    let queue = queue(&scene).await?;
-    let (proxy, url) = Proxy::for_url(&scene.vhost().amqp_url()).await?;
+    let env = TestEnv::new().await?;
+    let queue = queue(&env).await?;
+    let (proxy, url) = FaultProxy::for_url(&env.vhost().amqp_url()).await?;
     let publisher = publisher(&url, PublisherConfig::default())?;
     publisher.publish(message(&queue, b"before".to_vec())?).await?;
 
@@ -145,7 +145,7 @@ async fn broken_member_is_dropped() -> Result<()> {
     proxy.heal();
     publisher.publish(message(&queue, b"after".to_vec())?).await?;
     assert_eq!(proxy.connections(), 1, "one member, and it is a new one");
-    let bodies: Vec<_> = scene.take_all(&queue, 2).await?.into_iter().map(|taken| taken.body).collect();
+    let bodies: Vec<_> = env.take_all(&queue, 2).await?.into_iter().map(|taken| taken.body).collect();
     assert_eq!(bodies, [b"before".to_vec(), b"after".to_vec()]);
     Ok(())
 }
@@ -153,9 +153,9 @@ async fn broken_member_is_dropped() -> Result<()> {
 /// A silent broker does not hold a publisher for ever.
 #[tokio::test]
 async fn missing_confirm_is_in_doubt() -> Result<()> {
-    let scene = Scene::new().await?;
-    let queue = queue(&scene).await?;
-    let (proxy, url) = Proxy::for_url(&scene.vhost().amqp_url()).await?;
+    let env = TestEnv::new().await?;
+    let queue = queue(&env).await?;
+    let (proxy, url) = FaultProxy::for_url(&env.vhost().amqp_url()).await?;
     let config =
         PublisherConfig { confirm_timeout: Duration::from_millis(500), ..PublisherConfig::default() };
     let publisher = publisher(&url, config)?;
@@ -165,5 +165,5 @@ async fn missing_confirm_is_in_doubt() -> Result<()> {
     assert_eq!(error.to_string(), "unconfirmed: no confirm within 500ms");
     proxy.heal();
     // It was stored, which is why it was in doubt.
-    scene.take_all(&queue, 1).await.map(drop)
+    env.take_all(&queue, 1).await.map(drop)
 }

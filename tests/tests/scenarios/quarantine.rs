@@ -12,7 +12,7 @@ use garenne_tests::harness::{
     broker::{Broker, BrokerOptions},
     client::{headers, text, with_id},
     process::Signal,
-    scene::Scene,
+    test_env::TestEnv,
     wait::{Seen, eventually},
     worker::{Worker, WorkerEnd},
 };
@@ -23,18 +23,18 @@ const QUARANTINE: &str = "garenne.quarantine";
 
 /// Puts tasks `prefix-0` and so on into the quarantine, as a worker does.
 async fn quarantine(
-    scene: &Scene,
+    env: &TestEnv,
     kind: &str,
     payload: &Value,
     prefix: &str,
     count: usize,
 ) -> Result<Vec<String>> {
     let marks = headers([(header::LANE, text("fast"))]);
-    quarantine_with(scene, kind, payload, prefix, count, &marks).await
+    quarantine_with(env, kind, payload, prefix, count, &marks).await
 }
 
 async fn quarantine_with(
-    scene: &Scene,
+    env: &TestEnv,
     kind: &str,
     payload: &Value,
     prefix: &str,
@@ -44,13 +44,13 @@ async fn quarantine_with(
     let ids: Vec<_> = (0..count).map(|n| format!("{prefix}-{n}")).collect();
     for id in &ids {
         let properties = with_id(id).with_type(kind.into()).with_headers(marks.clone());
-        scene.client().publish("", QUARANTINE, properties, payload.to_string().as_bytes()).await?;
+        env.client().publish("", QUARANTINE, properties, payload.to_string().as_bytes()).await?;
     }
     Ok(ids)
 }
 
-async fn start(scene: &Scene, name: &str) -> Result<Worker> {
-    scene.worker(name)?.stdout().lane("fast:prefetch=20,concurrency=2..2").start().await
+async fn start(env: &TestEnv, name: &str) -> Result<Worker> {
+    env.worker(name)?.stdout().lane("fast:prefetch=20,concurrency=2..2").start().await
 }
 
 /// The ids of what these workers did.
@@ -63,9 +63,9 @@ fn done(workers: &[&Worker]) -> Result<BTreeSet<String>> {
 }
 
 /// Waits until all of these tasks are done, and nothing else became of any.
-async fn until_all_done(scene: &Scene, ids: &[String], workers: &[&Worker]) -> Result<()> {
+async fn until_all_done(env: &TestEnv, ids: &[String], workers: &[&Worker]) -> Result<()> {
     eventually("all tasks are done", async || {
-        let dead = scene.client().ready("garenne.dead").await?;
+        let dead = env.client().ready("garenne.dead").await?;
         if dead > 0 {
             return Ok(Seen::Never(format!("{dead} dead letters")));
         }
@@ -73,8 +73,8 @@ async fn until_all_done(scene: &Scene, ids: &[String], workers: &[&Worker]) -> R
         Ok(Seen::when(ids.iter().all(|id| done.contains(id)), format_args!("{} done", done.len())))
     })
     .await?;
-    scene.until_queue(QUARANTINE, 0, 0).await?;
-    scene.is_empty("garenne.dead").await
+    env.until_queue(QUARANTINE, 0, 0).await?;
+    env.is_empty("garenne.dead").await
 }
 
 /// How many of these workers run a task of the quarantine.
@@ -96,14 +96,14 @@ async fn until_busy(workers: &[&Worker], count: usize) -> Result<()> {
 }
 
 /// Closes every connection of these workers from the broker's side.
-async fn close_connections(scene: &Scene, workers: &[&Worker]) -> Result<usize> {
+async fn close_connections(env: &TestEnv, workers: &[&Worker]) -> Result<usize> {
     let names: BTreeSet<_> =
         workers.iter().map(|worker| format!("garenne-worker {}", worker.name())).collect();
     let mut closed = 0;
-    for connection in scene.vhost().view().connections().await? {
+    for connection in env.vhost().view().connections().await? {
         let named = connection.user_provided_name.as_deref();
         if named.is_some_and(|named| names.iter().any(|name| named.starts_with(name.as_str()))) {
-            scene.vhost().broker().management().close_connection(&connection.name).await?;
+            env.vhost().broker().management().close_connection(&connection.name).await?;
             closed += 1;
         }
     }
@@ -122,20 +122,20 @@ async fn redeliveries(workers: &[&Worker]) -> Result<f64> {
 /// Workers crash beside them, and their own connections are closed again and again.
 #[tokio::test]
 async fn connection_losses_condemn_nothing_even_while_other_workers_crash() -> Result<()> {
-    let scene = Scene::new().await?;
-    let (one, other) = tokio::try_join!(start(&scene, "one"), start(&scene, "other"))?;
+    let env = TestEnv::new().await?;
+    let (one, other) = tokio::try_join!(start(&env, "one"), start(&env, "other"))?;
     let workers = [&one, &other];
-    let mut ids = quarantine(&scene, "bench.sleep", &json!({"ms": 15_000}), "long", 2).await?;
-    ids.extend(quarantine(&scene, "bench.factorial", &json!({"n": 5}), "short", 20).await?);
+    let mut ids = quarantine(&env, "bench.sleep", &json!({"ms": 15_000}), "long", 2).await?;
+    ids.extend(quarantine(&env, "bench.factorial", &json!({"n": 5}), "short", 20).await?);
     for round in 0..3 {
         until_busy(&workers, 1).await?;
         // A crash that has nothing to do with any of these tasks: it has no handler for them.
         let name = format!("crashing-{round}");
-        let crashing = scene.worker_of_kinds(&name, &["kind.other"])?.stdout().start().await?;
+        let crashing = env.worker_of_kinds(&name, &["kind.other"])?.stdout().start().await?;
         crashing.kill().await?;
         let before = redeliveries(&workers).await?;
         eventually("their connections are closed", async || {
-            let closed = close_connections(&scene, &workers).await?;
+            let closed = close_connections(&env, &workers).await?;
             Ok(Seen::when(closed >= 2, closed))
         })
         .await?;
@@ -145,7 +145,7 @@ async fn connection_losses_condemn_nothing_even_while_other_workers_crash() -> R
         })
         .await?;
     }
-    until_all_done(&scene, &ids, &workers).await?;
+    until_all_done(&env, &ids, &workers).await?;
     tokio::try_join!(one.stop(), other.stop())?;
     Ok(())
 }
@@ -153,37 +153,37 @@ async fn connection_losses_condemn_nothing_even_while_other_workers_crash() -> R
 #[tokio::test]
 async fn broker_restarts_condemn_nothing() -> Result<()> {
     let broker = Broker::start(BrokerOptions::default()).await?;
-    let mut scene = Scene::on(&broker).await?;
-    let (mut one, mut other) = tokio::try_join!(start(&scene, "one"), start(&scene, "other"))?;
-    let mut ids = quarantine(&scene, "bench.sleep", &json!({"ms": 45_000}), "long", 2).await?;
-    ids.extend(quarantine(&scene, "bench.factorial", &json!({"n": 5}), "short", 20).await?);
+    let mut env = TestEnv::on(&broker).await?;
+    let (mut one, mut other) = tokio::try_join!(start(&env, "one"), start(&env, "other"))?;
+    let mut ids = quarantine(&env, "bench.sleep", &json!({"ms": 45_000}), "long", 2).await?;
+    ids.extend(quarantine(&env, "bench.factorial", &json!({"n": 5}), "short", 20).await?);
     for _ in 0..3 {
         until_busy(&[&one, &other], 1).await?;
         broker.stop().await?;
         broker.restart().await?;
-        scene.reconnect().await?;
+        env.reconnect().await?;
         tokio::try_join!(one.until_ready(), other.until_ready())?;
     }
     ensure!(redeliveries(&[&one, &other]).await? >= 2.0, "nothing came back");
-    until_all_done(&scene, &ids, &[&one, &other]).await?;
+    until_all_done(&env, &ids, &[&one, &other]).await?;
     tokio::try_join!(one.stop(), other.stop())?;
     Ok(())
 }
 
 #[tokio::test]
 async fn clean_stops_of_their_workers_condemn_nothing() -> Result<()> {
-    let scene = Scene::new().await?;
-    scene.worker("first")?.start().await?.stop().await?;
-    let ids = quarantine(&scene, "bench.sleep", &json!({"ms": 4000}), "long", 1).await?;
+    let env = TestEnv::new().await?;
+    env.worker("first")?.start().await?.stop().await?;
+    let ids = quarantine(&env, "bench.sleep", &json!({"ms": 4000}), "long", 1).await?;
     for round in 0..3 {
-        let plan = scene.worker(&format!("leaving-{round}"))?.stdout();
+        let plan = env.worker(&format!("leaving-{round}"))?.stdout();
         let worker = plan.option("--shutdown-mode", "hard").start().await?;
         until_busy(&[&worker], 1).await?;
         let stopped = worker.stop().await?;
         ensure!(stopped.receipt.requeued == 1, "{:?}", stopped.receipt);
     }
-    let worker = start(&scene, "staying").await?;
-    until_all_done(&scene, &ids, &[&worker]).await?;
+    let worker = start(&env, "staying").await?;
+    until_all_done(&env, &ids, &[&worker]).await?;
     worker.stop().await?;
     Ok(())
 }
@@ -192,14 +192,14 @@ async fn clean_stops_of_their_workers_condemn_nothing() -> Result<()> {
 #[tokio::test]
 async fn poison_is_condemned_alone_while_workers_run_side_by_side() -> Result<()> {
     const EACH: usize = 100;
-    let scene = Scene::new().await?;
-    scene.worker("first")?.start().await?.stop().await?;
+    let env = TestEnv::new().await?;
+    env.worker("first")?.start().await?.stop().await?;
     let fine = json!({ "ms": 5 });
-    let mut ids = scene.publish("bench.sleep", &fine, "early", EACH).await?;
-    scene.publish("bench.abort", &json!({}), "poison", 1).await?;
-    ids.extend(scene.publish("bench.sleep", &fine, "late", EACH).await?);
+    let mut ids = env.publish("bench.sleep", &fine, "early", EACH).await?;
+    env.publish("bench.abort", &json!({}), "poison", 1).await?;
+    ids.extend(env.publish("bench.sleep", &fine, "late", EACH).await?);
     let begin = async |n: usize| {
-        scene.worker(&format!("side-{n}"))?.stdout().lane("fast:prefetch=20,concurrency=2..2").begin().await
+        env.worker(&format!("side-{n}"))?.stdout().lane("fast:prefetch=20,concurrency=2..2").begin().await
     };
     let (mut workers, mut started, mut deaths) = (Vec::new(), 0, 0);
     let mut finished = BTreeSet::new();
@@ -212,7 +212,7 @@ async fn poison_is_condemned_alone_while_workers_run_side_by_side() -> Result<()
             if workers.iter().any(Worker::has_ended) {
                 return Ok(Seen::Wanted(false));
             }
-            let dead = scene.client().ready("garenne.dead").await?;
+            let dead = env.client().ready("garenne.dead").await?;
             let now = done(&workers.iter().collect::<Vec<_>>())?;
             let all = now.union(&finished).count();
             let over = dead == 1 && all == ids.len();
@@ -238,25 +238,25 @@ async fn poison_is_condemned_alone_while_workers_run_side_by_side() -> Result<()
         finished.extend(worker.stop().await?.done.into_iter().map(|done| done.task_id));
     }
     assert_eq!(finished, ids.into_iter().collect());
-    let dead = scene.take_all("garenne.dead", 1).await?.remove(0);
+    let dead = env.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("poison-0", "poison"));
     assert_eq!(dead.number(header::QUARANTINE_RUNS), Some(1), "the first crash is on record");
     ensure!(dead.text(header::QUARANTINE_WORKER).starts_with("side-"), "{dead:?}");
-    scene.is_empty(QUARANTINE).await
+    env.is_empty(QUARANTINE).await
 }
 
 /// A worker that is frozen while its connection is closed looks crashed. When it is back, that counts no
 /// longer.
 #[tokio::test]
 async fn a_worker_that_comes_back_late_takes_its_crash_back() -> Result<()> {
-    let scene = Scene::new().await?;
-    let frozen = start(&scene, "frozen").await?;
-    let ids = quarantine(&scene, "bench.sleep", &json!({"ms": 20_000}), "long", 1).await?;
+    let env = TestEnv::new().await?;
+    let frozen = start(&env, "frozen").await?;
+    let ids = quarantine(&env, "bench.sleep", &json!({"ms": 20_000}), "long", 1).await?;
     until_busy(&[&frozen], 1).await?;
-    let other = start(&scene, "other").await?;
+    let other = start(&env, "other").await?;
     frozen.signal(Signal::STOP)?;
     eventually("its connections are closed", async || {
-        let closed = close_connections(&scene, &[&frozen]).await?;
+        let closed = close_connections(&env, &[&frozen]).await?;
         Ok(Seen::when(closed >= 1, closed))
     })
     .await?;
@@ -265,8 +265,8 @@ async fn a_worker_that_comes_back_late_takes_its_crash_back() -> Result<()> {
     // The other one's crash is the only one that counts.
     until_busy(&[&other], 1).await?;
     other.kill().await?;
-    let last = start(&scene, "last").await?;
-    until_all_done(&scene, &ids, &[&last, &frozen]).await?;
+    let last = start(&env, "last").await?;
+    until_all_done(&env, &ids, &[&last, &frozen]).await?;
     tokio::try_join!(frozen.stop(), last.stop())?;
     Ok(())
 }
@@ -274,11 +274,11 @@ async fn a_worker_that_comes_back_late_takes_its_crash_back() -> Result<()> {
 /// Fleets of different lanes and rolling upgrades: not every worker has every handler.
 #[tokio::test]
 async fn a_worker_runs_the_kinds_that_it_has_and_hands_on_the_others() -> Result<()> {
-    let scene = Scene::new().await?;
-    let left = scene.worker_of_kinds("left", &["kind.left"])?.stdout().start().await?;
-    let right = scene.worker_of_kinds("right", &["kind.right"])?.stdout().start().await?;
-    let mut lefts = quarantine(&scene, "kind.left", &json!({"ms": 1}), "left", 5).await?;
-    let mut rights = quarantine(&scene, "kind.right", &json!({"ms": 1}), "right", 5).await?;
+    let env = TestEnv::new().await?;
+    let left = env.worker_of_kinds("left", &["kind.left"])?.stdout().start().await?;
+    let right = env.worker_of_kinds("right", &["kind.right"])?.stdout().start().await?;
+    let mut lefts = quarantine(&env, "kind.left", &json!({"ms": 1}), "left", 5).await?;
+    let mut rights = quarantine(&env, "kind.right", &json!({"ms": 1}), "right", 5).await?;
     let pack = json!([{"id": "packed", "payload": {"ms": 1}}]).to_string();
     for (kind, ids) in [("kind.left", &mut lefts), ("kind.right", &mut rights)] {
         let id = format!("pack-of-{kind}");
@@ -286,28 +286,28 @@ async fn a_worker_runs_the_kinds_that_it_has_and_hands_on_the_others() -> Result
             .with_type(kind.into())
             .with_content_type("application/vnd.garenne.batch+json".into())
             .with_headers(headers([(header::LANE, text("fast"))]));
-        scene.client().publish("", QUARANTINE, properties, pack.replace("packed", &id).as_bytes()).await?;
+        env.client().publish("", QUARANTINE, properties, pack.replace("packed", &id).as_bytes()).await?;
         ids.push(id);
     }
     let all: Vec<_> = lefts.iter().chain(&rights).cloned().collect();
-    until_all_done(&scene, &all, &[&left, &right]).await?;
+    until_all_done(&env, &all, &[&left, &right]).await?;
     assert_eq!(done(&[&left])?, lefts.into_iter().collect());
     assert_eq!(done(&[&right])?, rights.into_iter().collect());
     tokio::try_join!(left.stop(), right.stop())?;
-    scene.is_empty("garenne.retry.quarantine.1s").await
+    env.is_empty("garenne.retry.quarantine.1s").await
 }
 
 /// The poison is judged by whichever worker it comes back to.
 #[tokio::test]
 async fn poison_is_condemned_also_by_workers_without_its_handler() -> Result<()> {
-    let scene = Scene::new().await?;
-    let judge = scene.worker_of_kinds("judge", &["kind.other"])?.stdout().start().await?;
-    quarantine(&scene, "bench.abort", &json!({}), "poison", 1).await?;
+    let env = TestEnv::new().await?;
+    let judge = env.worker_of_kinds("judge", &["kind.other"])?.stdout().start().await?;
+    quarantine(&env, "bench.abort", &json!({}), "poison", 1).await?;
     for n in 0..2 {
-        let plan = scene.worker(&format!("mortal-{n}"))?.stdout();
+        let plan = env.worker(&format!("mortal-{n}"))?.stdout();
         plan.begin().await?.died().await?;
     }
-    let dead = scene.take_all("garenne.dead", 1).await?.remove(0);
+    let dead = env.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("poison-0", "poison"));
     assert_eq!(dead.text("garenne-worker"), "judge");
     judge.stop().await?;
@@ -316,18 +316,18 @@ async fn poison_is_condemned_also_by_workers_without_its_handler() -> Result<()>
 
 #[tokio::test]
 async fn a_kind_that_no_worker_has_is_dead_after_a_while() -> Result<()> {
-    let scene = Scene::new().await?;
-    let worker = start(&scene, "worker").await?;
-    quarantine(&scene, "kind.unknown", &json!({}), "fresh", 1).await?;
+    let env = TestEnv::new().await?;
+    let worker = start(&env, "worker").await?;
+    quarantine(&env, "kind.unknown", &json!({}), "fresh", 1).await?;
     let long_ago = i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis())? - 11 * 60 * 1000;
     let marks =
         headers([(header::LANE, text("fast")), (header::QUARANTINE_SINCE, AMQPValue::LongLongInt(long_ago))]);
-    quarantine_with(&scene, "kind.unknown", &json!({}), "old", 1, &marks).await?;
-    let dead = scene.take_all("garenne.dead", 1).await?.remove(0);
+    quarantine_with(&env, "kind.unknown", &json!({}), "old", 1, &marks).await?;
+    let dead = env.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("old-0", "unknown-kind"));
     let waiting = "garenne.retry.quarantine.1s";
     eventually("the other one waits", async || {
-        let ready = scene.client().ready(waiting).await?;
+        let ready = env.client().ready(waiting).await?;
         Ok(Seen::when(ready == 1, ready))
     })
     .await?;
@@ -338,11 +338,11 @@ async fn a_kind_that_no_worker_has_is_dead_after_a_while() -> Result<()> {
 /// A retry and a deferral leave the quarantine without a mark.
 #[tokio::test]
 async fn no_mark_of_the_quarantine_outlasts_it() -> Result<()> {
-    let scene = Scene::new().await?;
-    let plan = scene.worker("worker")?.stdout().env("GARENNE_RETRY__DELAYS", "15s");
+    let env = TestEnv::new().await?;
+    let plan = env.worker("worker")?.stdout().env("GARENNE_RETRY__DELAYS", "15s");
     // Read before anything is delivered.
-    scene.worker("first")?.env("GARENNE_RETRY__DELAYS", "15s").start().await?.stop().await?;
-    let paused = scene.garenne(&["group", "pause", "paused"]).await?;
+    env.worker("first")?.env("GARENNE_RETRY__DELAYS", "15s").start().await?.stop().await?;
+    let paused = env.garenne(&["group", "pause", "paused"]).await?;
     ensure!(paused.code == Some(0), "{:?}", paused.stderr);
     let worker = plan.start().await?;
     let crashed = "gone/0195f0c2-7a10-7000-8000-00000000002a";
@@ -358,12 +358,12 @@ async fn no_mark_of_the_quarantine_outlasts_it() -> Result<()> {
         marks
     };
     let far = i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis())? + 3_600_000;
-    quarantine_with(&scene, "bench.fail", &json!({"times": 1}), "retried", 1, &marks(&[])).await?;
+    quarantine_with(&env, "bench.fail", &json!({"times": 1}), "retried", 1, &marks(&[])).await?;
     let due = marks(&[(header::NOT_BEFORE, far.into())]);
-    quarantine_with(&scene, "bench.noop", &json!({}), "due", 1, &due).await?;
+    quarantine_with(&env, "bench.noop", &json!({}), "due", 1, &due).await?;
     let paused = marks(&[(header::GROUP, text("paused"))]);
-    quarantine_with(&scene, "bench.noop", &json!({}), "paused", 1, &paused).await?;
-    let left = scene.take_all("garenne.retry.fast.15s", 3).await?;
+    quarantine_with(&env, "bench.noop", &json!({}), "paused", 1, &paused).await?;
+    let left = env.take_all("garenne.retry.fast.15s", 3).await?;
     for task in &left {
         let marked = [header::QUARANTINE_RUNS, header::QUARANTINE_WORKER, header::QUARANTINE_SINCE];
         ensure!(!marked.iter().any(|mark| task.has(mark)), "{task:?}");

@@ -5,10 +5,10 @@ use anyhow::{Context, Result};
 use garenne_common::shutdown::Receipt;
 use garenne_tests::harness::{
     broker::{Broker, BrokerOptions},
-    fault::Proxy,
+    fault::FaultProxy,
     postgres::{Database, Postgres},
     process::Signal,
-    scene::Scene,
+    test_env::TestEnv,
     wait::{Seen, eventually},
     worker::Worker,
 };
@@ -24,35 +24,35 @@ const ALL: u64 = BATCHED + RETRYING + RUNNING + QUEUED;
 /// The servers, which every mode hurts and heals again, and a worker's way to them.
 struct Stage {
     broker: Broker,
-    scene: Scene,
+    env: TestEnv,
     postgres: Postgres,
     database: Database,
-    proxy: Proxy,
+    proxy: FaultProxy,
 }
 
 /// Starts a worker that will stop in this mode and lets it come to hold tasks in every state: Postgres is
 /// frozen, and an alarm keeps copies from being confirmed.
 async fn holding(mode: &str) -> Result<(Stage, Worker)> {
     let (broker, postgres) = tokio::try_join!(Broker::start(BrokerOptions::default()), Postgres::start())?;
-    let (scene, database) = (Scene::on(&broker).await?, postgres.database().await?);
-    let (proxy, url) = Proxy::for_url(scene.worker_url()).await?;
-    let plan = scene.worker_through(mode, &url)?.lane("fast:prefetch=50,concurrency=4..4");
+    let (env, database) = (TestEnv::on(&broker).await?, postgres.database().await?);
+    let (proxy, url) = FaultProxy::for_url(env.worker_url()).await?;
+    let plan = env.worker_through(mode, &url)?.lane("fast:prefetch=50,concurrency=4..4");
     let plan = plan.option("--sink", "postgres").option("--postgres-url", database.url());
     let plan = plan.option("--shutdown-mode", mode).option("--shutdown-timeout", "30s");
     // Copies stay where they wait, to be counted.
     let plan = plan.option("--hard-grace", "500ms").env("GARENNE_RETRY__DELAYS", "1h");
     let worker = plan.start().await?;
     worker.signal(Signal::TSTP)?;
-    scene.until_no_consumer("fast").await?;
-    scene.publish("bench.noop", &json!({}), "batched", BATCHED as usize).await?;
-    scene.publish("bench.fail", &json!({"times": 1}), "retrying", RETRYING as usize).await?;
-    scene.publish("bench.sleep", &json!({"ms": 8000}), "running", RUNNING as usize).await?;
-    scene.publish("bench.noop", &json!({}), "queued", QUEUED as usize).await?;
+    env.until_no_consumer("fast").await?;
+    env.publish("bench.noop", &json!({}), "batched", BATCHED as usize).await?;
+    env.publish("bench.fail", &json!({"times": 1}), "retrying", RETRYING as usize).await?;
+    env.publish("bench.sleep", &json!({"ms": 8000}), "running", RUNNING as usize).await?;
+    env.publish("bench.noop", &json!({}), "queued", QUEUED as usize).await?;
     broker.set_memory_alarm(true).await?;
     postgres.pause().await?;
     worker.signal(Signal::CONT)?;
     worker.until_holds("fast", RUNNING as usize, QUEUED as usize).await?;
-    Ok((Stage { broker, scene, postgres, database, proxy }, worker))
+    Ok((Stage { broker, env, postgres, database, proxy }, worker))
 }
 
 impl Stage {
@@ -60,8 +60,8 @@ impl Stage {
     async fn agrees(&self, receipt: &Receipt) -> Result<()> {
         assert_eq!((receipt.delivered, receipt.lost_settlements), (ALL, 0), "{receipt:?}");
         assert_eq!(receipt.dead + receipt.quarantined + receipt.abandoned, 0, "{receipt:?}");
-        self.scene.until_queue("garenne.retry.fast.1h", receipt.retried as usize, 0).await?;
-        self.scene.agrees_with(receipt, ALL).await?;
+        self.env.until_queue("garenne.retry.fast.1h", receipt.retried as usize, 0).await?;
+        self.env.agrees_with(receipt, ALL).await?;
         let client = self.database.connect().await?;
         let row = client.query_one("SELECT count(*) FROM garenne_results", &[]).await?;
         let stored = u64::try_from(row.get::<_, i64>(0)).context("a count")?;
@@ -119,17 +119,17 @@ async fn receipt_of_a_soft_timeout_stop_amid_everything() -> Result<()> {
 #[tokio::test]
 async fn receipt_counts_what_a_silent_broker_never_heard_as_lost() -> Result<()> {
     let broker = Broker::start(BrokerOptions::default()).await?;
-    let scene = Scene::on(&broker).await?;
-    let plan = scene.worker("unheard")?.stdout().lane("fast:prefetch=20,concurrency=4..4");
+    let env = TestEnv::on(&broker).await?;
+    let plan = env.worker("unheard")?.stdout().lane("fast:prefetch=20,concurrency=4..4");
     let worker = plan.option("--shutdown-mode", "hard").start().await?;
-    scene.publish("bench.sleep", &json!({"ms": 600_000}), "task", 20).await?;
+    env.publish("bench.sleep", &json!({"ms": 600_000}), "task", 20).await?;
     worker.until_holds("fast", 4, 16).await?;
     broker.pause().await?;
     let stopped = worker.stop().await?;
     let receipt = &stopped.receipt;
     assert_eq!((receipt.delivered, receipt.requeued, receipt.lost_settlements), (20, 0, 20), "{receipt:?}");
     broker.unpause().await?;
-    scene.until_lane("fast", 20, 0).await
+    env.until_lane("fast", 20, 0).await
 }
 
 /// A hard stop waits for nobody: what was not stored and what was not confirmed goes back.

@@ -10,10 +10,10 @@ use anyhow::Result;
 use garenne_tests::harness::{
     broker::{Broker, BrokerOptions},
     cluster::Cluster,
-    fault::Proxy,
+    fault::FaultProxy,
     process::{Program, Signal},
-    scene::Scene,
     suite,
+    test_env::TestEnv,
     wait::{Seen, eventually},
     worker::{Done, Worker, WorkerPlan},
 };
@@ -37,9 +37,9 @@ async fn until_all(worker: &Worker, ids: &[String]) -> Result<Vec<Done>> {
 }
 
 /// The broker lists one consumer of the lane, with the prefetch that it always had.
-async fn prefetch_is_restored(scene: &Scene) -> Result<()> {
+async fn prefetch_is_restored(env: &TestEnv) -> Result<()> {
     eventually("one consumer with its prefetch", async || {
-        let consumers = scene.vhost().view().consumers().await?;
+        let consumers = env.vhost().view().consumers().await?;
         let lane = consumers.iter().filter(|it| it.queue() == "garenne.tasks.fast");
         let prefetch: Vec<_> = lane.map(|it| it.prefetch).collect();
         Ok(Seen::when(prefetch == [PREFETCH], format_args!("{prefetch:?}")))
@@ -65,35 +65,35 @@ async fn account(worker: Worker, cuts: u64) -> Result<()> {
 #[tokio::test]
 async fn reconnect_after_broker_restart() -> Result<()> {
     let broker = Broker::start(BrokerOptions::default()).await?;
-    let mut scene = Scene::on(&broker).await?;
-    let mut worker = plan(scene.worker("steadfast")?).start().await?;
-    let mut ids = scene.publish("bench.sleep", &json!({"ms": 20}), "before", 300).await?;
+    let mut env = TestEnv::on(&broker).await?;
+    let mut worker = plan(env.worker("steadfast")?).start().await?;
+    let mut ids = env.publish("bench.sleep", &json!({"ms": 20}), "before", 300).await?;
     worker.until_done(50).await?;
     broker.stop().await?;
     worker.until_not_ready().await?;
     assert_eq!(worker.get("/livez").await?, "ok\n", "being alive does not depend on the broker");
     broker.restart().await?;
     worker.until_ready().await?;
-    prefetch_is_restored(&scene).await?;
-    scene.reconnect().await?;
-    ids.extend(scene.publish("bench.sleep", &json!({"ms": 1}), "after", 100).await?);
+    prefetch_is_restored(&env).await?;
+    env.reconnect().await?;
+    ids.extend(env.publish("bench.sleep", &json!({"ms": 1}), "after", 100).await?);
     until_all(&worker, &ids).await?;
     account(worker, 1).await
 }
 
 #[tokio::test]
 async fn reconnect_after_connection_reset() -> Result<()> {
-    let scene = Scene::new().await?;
-    let (proxy, url) = Proxy::for_url(scene.worker_url()).await?;
-    let worker = plan(scene.worker_through("cut", &url)?).start().await?;
-    let ids = scene.publish("bench.sleep", &json!({"ms": 20}), "task", 400).await?;
+    let env = TestEnv::new().await?;
+    let (proxy, url) = FaultProxy::for_url(env.worker_url()).await?;
+    let worker = plan(env.worker_through("cut", &url)?).start().await?;
+    let ids = env.publish("bench.sleep", &json!({"ms": 20}), "task", 400).await?;
     for round in 1..=4 {
         worker.until_done(round * 60).await?;
         proxy.drop_connections();
     }
     until_all(&worker, &ids).await?;
-    prefetch_is_restored(&scene).await?;
-    scene.until_lane("fast", 0, 0).await?;
+    prefetch_is_restored(&env).await?;
+    env.until_lane("fast", 0, 0).await?;
     let reconnects = worker.metric("garenne_reconnects_total", &["role=\"consume\""]).await?;
     assert!(reconnects >= 1.0, "{reconnects} reconnects");
     account(worker, 4).await
@@ -105,10 +105,10 @@ const CONSUMING: &[&str] = &["role=\"consume\""];
 #[tokio::test]
 async fn reconnect_after_the_broker_froze() -> Result<()> {
     let broker = Broker::start(BrokerOptions::default()).await?;
-    let mut scene = Scene::on(&broker).await?;
-    let url = format!("{}?heartbeat=2", scene.worker_url());
-    let mut worker = plan(scene.worker_through("frozen-out", &url)?).start().await?;
-    let mut ids = scene.publish("bench.sleep", &json!({"ms": 20}), "before", 300).await?;
+    let mut env = TestEnv::on(&broker).await?;
+    let url = format!("{}?heartbeat=2", env.worker_url());
+    let mut worker = plan(env.worker_through("frozen-out", &url)?).start().await?;
+    let mut ids = env.publish("bench.sleep", &json!({"ms": 20}), "before", 300).await?;
     worker.until_done(50).await?;
     worker.until_metric("garenne_connection_up", CONSUMING, 1.0).await?;
     broker.pause().await?;
@@ -118,9 +118,9 @@ async fn reconnect_after_the_broker_froze() -> Result<()> {
     broker.unpause().await?;
     worker.until_ready().await?;
     worker.until_metric("garenne_connection_up", CONSUMING, 1.0).await?;
-    prefetch_is_restored(&scene).await?;
-    scene.reconnect().await?;
-    ids.extend(scene.publish("bench.sleep", &json!({"ms": 1}), "after", 50).await?);
+    prefetch_is_restored(&env).await?;
+    env.reconnect().await?;
+    ids.extend(env.publish("bench.sleep", &json!({"ms": 1}), "after", 50).await?);
     until_all(&worker, &ids).await?;
     assert!(worker.metric("garenne_reconnects_total", CONSUMING).await? >= 1.0);
     account(worker, 1).await
@@ -134,23 +134,23 @@ async fn quorum_queue_loses_its_leader() -> Result<()> {
         return Ok(());
     }
     let cluster = Cluster::start(3, BrokerOptions::default()).await?;
-    let scene = Scene::on(cluster.node(0)).await?;
+    let env = TestEnv::on(cluster.node(0)).await?;
     // Who declares a queue leads it.
-    let elsewhere = scene.vhost().amqp_url_at(cluster.node(1));
+    let elsewhere = env.vhost().amqp_url_at(cluster.node(1));
     let applied = Program::new("garenne").option("--amqp-url", elsewhere).arg("topology").arg("apply");
     let applied = applied.env("GARENNE_RETRY__DELAYS", "200ms,400ms").run().await?;
     assert_eq!(applied.code, Some(0), "{:?}", applied.stderr);
-    let mut worker = plan(scene.worker("bereft")?).start().await?;
-    let mut ids = scene.publish("bench.sleep", &json!({"ms": 20}), "before", 400).await?;
+    let mut worker = plan(env.worker("bereft")?).start().await?;
+    let mut ids = env.publish("bench.sleep", &json!({"ms": 20}), "before", 400).await?;
     worker.until_done(60).await?;
-    let leader = cluster.leader(0, scene.vhost().name(), "garenne.tasks.fast").await?;
+    let leader = cluster.leader(0, env.vhost().name(), "garenne.tasks.fast").await?;
     assert_eq!(leader, 1, "the queue is led where it was declared");
     cluster.node(leader).kill().await?;
-    ids.extend(scene.publish("bench.fail", &json!({"times": 1}), "after", 50).await?);
+    ids.extend(env.publish("bench.fail", &json!({"times": 1}), "after", 50).await?);
     until_all(&worker, &ids).await?;
     worker.until_ready().await?;
-    prefetch_is_restored(&scene).await?;
-    let next = cluster.leader(0, scene.vhost().name(), "garenne.tasks.fast").await?;
+    prefetch_is_restored(&env).await?;
+    let next = cluster.leader(0, env.vhost().name(), "garenne.tasks.fast").await?;
     assert_ne!(next, leader);
     let stopped = worker.stop().await?;
     let ids: BTreeSet<_> = stopped.ids().into_iter().collect();
@@ -163,53 +163,53 @@ async fn quorum_queue_loses_its_leader() -> Result<()> {
 /// Nothing is refused and nothing answers: only missing heartbeats tell.
 #[tokio::test]
 async fn reconnect_after_silence() -> Result<()> {
-    let scene = Scene::new().await?;
-    let (proxy, url) = Proxy::for_url(scene.worker_url()).await?;
-    let mut worker = plan(scene.worker_through("silent", &format!("{url}?heartbeat=2"))?).start().await?;
-    let mut ids = scene.publish("bench.sleep", &json!({"ms": 20}), "before", 200).await?;
+    let env = TestEnv::new().await?;
+    let (proxy, url) = FaultProxy::for_url(env.worker_url()).await?;
+    let mut worker = plan(env.worker_through("silent", &format!("{url}?heartbeat=2"))?).start().await?;
+    let mut ids = env.publish("bench.sleep", &json!({"ms": 20}), "before", 200).await?;
     worker.until_done(50).await?;
     proxy.stall();
     worker.until_not_ready().await?;
-    ids.extend(scene.publish("bench.sleep", &json!({"ms": 1}), "meanwhile", 50).await?);
+    ids.extend(env.publish("bench.sleep", &json!({"ms": 1}), "meanwhile", 50).await?);
     proxy.heal();
     worker.until_ready().await?;
     until_all(&worker, &ids).await?;
-    prefetch_is_restored(&scene).await?;
+    prefetch_is_restored(&env).await?;
     account(worker, 1).await
 }
 
 #[tokio::test]
 async fn reconnect_after_being_closed_by_the_broker() -> Result<()> {
-    let scene = Scene::new().await?;
-    let worker = plan(scene.worker("closed")?).start().await?;
-    let ids = scene.publish("bench.sleep", &json!({"ms": 20}), "task", 200).await?;
+    let env = TestEnv::new().await?;
+    let worker = plan(env.worker("closed")?).start().await?;
+    let ids = env.publish("bench.sleep", &json!({"ms": 20}), "task", 200).await?;
     worker.until_done(50).await?;
     // Its connection for consuming, found by its consumer; an operator's click.
     let connection = eventually("the consumer's connection", async || {
-        let consumers = scene.vhost().view().consumers().await?;
+        let consumers = env.vhost().view().consumers().await?;
         let lane = consumers.iter().find(|it| it.queue() == "garenne.tasks.fast");
         Ok(lane.map_or(Seen::Other("none".into()), |it| Seen::Wanted(it.connection().to_owned())))
     })
     .await?;
-    scene.vhost().broker().management().close_connection(&connection).await?;
+    env.vhost().broker().management().close_connection(&connection).await?;
     until_all(&worker, &ids).await?;
-    prefetch_is_restored(&scene).await?;
+    prefetch_is_restored(&env).await?;
     account(worker, 1).await
 }
 
 /// The queue is gone and with it what was in it; the worker makes it again and goes on.
 #[tokio::test]
 async fn queue_deleted_and_made_again() -> Result<()> {
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     // It may make what is missing.
-    let worker = plan(scene.worker_at("mending", &scene.vhost().amqp_url())?).start().await?;
+    let worker = plan(env.worker_at("mending", &env.vhost().amqp_url())?).start().await?;
     let pid = worker.id();
-    scene.publish("bench.noop", &json!({}), "before", 10).await?;
+    env.publish("bench.noop", &json!({}), "before", 10).await?;
     worker.until_done(10).await?;
-    let queue = ["queues", scene.vhost().name(), "garenne.tasks.fast"];
-    scene.vhost().broker().management().delete(&queue).await?;
-    prefetch_is_restored(&scene).await?;
-    let ids = scene.publish("bench.noop", &json!({}), "after", 10).await?;
+    let queue = ["queues", env.vhost().name(), "garenne.tasks.fast"];
+    env.vhost().broker().management().delete(&queue).await?;
+    prefetch_is_restored(&env).await?;
+    let ids = env.publish("bench.noop", &json!({}), "after", 10).await?;
     until_all(&worker, &ids).await?;
     assert_eq!(worker.id(), pid);
     account(worker, 0).await
@@ -218,20 +218,20 @@ async fn queue_deleted_and_made_again() -> Result<()> {
 /// An alarm blocks who publishes. Acks travel on another connection, and copies wait.
 async fn alarm_holds_up_copies_only(set: impl AsyncFn(&Broker, bool) -> Result<()>) -> Result<()> {
     let broker = Broker::start(BrokerOptions::default()).await?;
-    let scene = Scene::on(&broker).await?;
-    let mut worker = plan(scene.worker("alarmed")?).start().await?;
+    let env = TestEnv::on(&broker).await?;
+    let mut worker = plan(env.worker("alarmed")?).start().await?;
     worker.signal(Signal::TSTP)?;
-    scene.until_no_consumer("fast").await?;
-    let fine = scene.publish("bench.noop", &json!({}), "fine", 100).await?;
-    let failing = scene.publish("bench.fail", &json!({"times": 1}), "failing", 5).await?;
+    env.until_no_consumer("fast").await?;
+    let fine = env.publish("bench.noop", &json!({}), "fine", 100).await?;
+    let failing = env.publish("bench.fail", &json!({"times": 1}), "failing", 5).await?;
     set(&broker, true).await?;
     worker.signal(Signal::CONT)?;
     until_all(&worker, &fine).await?;
-    scene.until_lane("fast", 0, failing.len()).await?;
+    env.until_lane("fast", 0, failing.len()).await?;
     worker.until_metric("garenne_connection_blocked", &[], 1.0).await?;
     // It can still do its work, and says so.
     worker.until_ready().await?;
-    prefetch_is_restored(&scene).await?;
+    prefetch_is_restored(&env).await?;
     if suite::is_full() {
         // Longer than a confirm is waited for otherwise: what was sent must not be sent again.
         let began = Instant::now();

@@ -11,31 +11,31 @@ use garenne_tests::harness::{
     broker::{Broker, BrokerOptions},
     client::{headers, with_id},
     process::Signal,
-    scene::Scene,
+    test_env::TestEnv,
 };
 use serde_json::json;
 
 #[tokio::test]
 async fn retry_then_done() -> Result<()> {
-    let scene = Scene::new().await?;
-    let worker = scene.worker("retrying")?.stdout().lane("fast:prefetch=10,concurrency=2..2").start().await?;
-    scene.publish("bench.fail", &json!({"times": 2}), "failing", 3).await?;
+    let env = TestEnv::new().await?;
+    let worker = env.worker("retrying")?.stdout().lane("fast:prefetch=10,concurrency=2..2").start().await?;
+    env.publish("bench.fail", &json!({"times": 2}), "failing", 3).await?;
     let done = worker.until_done(3).await?;
     assert!(done.iter().all(|done| done.attempt == 3), "{done:?}");
-    scene.until_lane("fast", 0, 0).await?;
+    env.until_lane("fast", 0, 0).await?;
     let stopped = worker.stop().await?;
     let receipt = &stopped.receipt;
     assert_eq!((receipt.delivered, receipt.acked, receipt.retried, receipt.dead), (9, 3, 6, 0));
     assert_eq!(stopped.done.len(), 3);
-    scene.is_empty("garenne.dead").await
+    env.is_empty("garenne.dead").await
 }
 
 #[tokio::test]
 async fn attempts_exhausted_after_the_last_failure() -> Result<()> {
-    let scene = Scene::new().await?;
-    let worker = scene.worker("failing")?.stdout().option("--max-attempts", "3").start().await?;
-    scene.publish("bench.fail", &json!({"times": 99}), "failing", 1).await?;
-    let dead = scene.take_all("garenne.dead", 1).await?.remove(0);
+    let env = TestEnv::new().await?;
+    let worker = env.worker("failing")?.stdout().option("--max-attempts", "3").start().await?;
+    env.publish("bench.fail", &json!({"times": 99}), "failing", 1).await?;
+    let dead = env.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!(dead.text("garenne-reason"), "attempts-exhausted");
     assert_eq!(dead.text("garenne-error"), "asked to fail 99 times, this is attempt 3 (attempt 3 of 3)");
     assert_eq!((dead.id(), dead.number("garenne-attempt")), ("failing-0", Some(2)));
@@ -46,14 +46,14 @@ async fn attempts_exhausted_after_the_last_failure() -> Result<()> {
 
 #[tokio::test]
 async fn panic_is_an_attempt_and_harms_nobody_else() -> Result<()> {
-    let scene = Scene::new().await?;
-    let plan = scene.worker("panicking")?.stdout().lane("fast:prefetch=20,concurrency=2..2");
+    let env = TestEnv::new().await?;
+    let plan = env.worker("panicking")?.stdout().lane("fast:prefetch=20,concurrency=2..2");
     let worker = plan.option("--max-attempts", "2").start().await?;
     let pid = worker.id();
-    scene.publish("bench.sleep", &json!({"ms": 2500}), "neighbour", 1).await?;
+    env.publish("bench.sleep", &json!({"ms": 2500}), "neighbour", 1).await?;
     worker.until_holds("fast", 1, 0).await?;
-    scene.publish("bench.panic", &json!({}), "panic", 3).await?;
-    let dead = scene.take_all("garenne.dead", 3).await?;
+    env.publish("bench.panic", &json!({}), "panic", 3).await?;
+    let dead = env.take_all("garenne.dead", 3).await?;
     for dead in dead {
         assert_eq!(dead.text("garenne-reason"), "attempts-exhausted");
         let error = "the handler panicked: bench.panic was asked for (attempt 2 of 2)";
@@ -72,11 +72,11 @@ async fn panic_is_an_attempt_and_harms_nobody_else() -> Result<()> {
 /// The message's own deadline counts, where it is shorter than the kind's.
 #[tokio::test]
 async fn timeout_is_an_attempt() -> Result<()> {
-    let scene = Scene::new().await?;
-    let worker = scene.worker("late")?.stdout().option("--max-attempts", "2").start().await?;
+    let env = TestEnv::new().await?;
+    let worker = env.worker("late")?.stdout().option("--max-attempts", "2").start().await?;
     let late = with_id("late").with_headers(headers([("garenne-timeout-ms", 200.into())]));
-    scene.client().publish("garenne.tasks", "bench.sleep", late, br#"{"ms":60000}"#).await?;
-    let dead = scene.take_all("garenne.dead", 1).await?.remove(0);
+    env.client().publish("garenne.tasks", "bench.sleep", late, br#"{"ms":60000}"#).await?;
+    let dead = env.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!(dead.text("garenne-reason"), "attempts-exhausted");
     assert_eq!(dead.text("garenne-error"), "the deadline passed (attempt 2 of 2)");
     let receipt = worker.stop().await?.receipt;
@@ -87,11 +87,11 @@ async fn timeout_is_an_attempt() -> Result<()> {
 /// What never gives the processor back is shown for as long as it does not.
 #[tokio::test]
 async fn a_stuck_task_is_shown_while_it_is_stuck() -> Result<()> {
-    let scene = Scene::new().await?;
-    let worker = scene.worker("stuck")?.stdout().option("--hard-grace", "200ms").start().await?;
+    let env = TestEnv::new().await?;
+    let worker = env.worker("stuck")?.stdout().option("--hard-grace", "200ms").start().await?;
     worker.until_metric("garenne_tasks_stuck", &[], 0.0).await?;
     let late = with_id("late").with_headers(headers([("garenne-timeout-ms", 100.into())]));
-    scene.client().publish("garenne.tasks", "bench.spin", late, br#"{"ms":5000}"#).await?;
+    env.client().publish("garenne.tasks", "bench.spin", late, br#"{"ms":5000}"#).await?;
     worker.until_metric("garenne_tasks_stuck", &[], 1.0).await?;
     worker.until_metric("garenne_tasks_stuck", &[], 0.0).await
 }
@@ -99,11 +99,11 @@ async fn a_stuck_task_is_shown_while_it_is_stuck() -> Result<()> {
 /// While one task waits for its next attempt, the lane goes on.
 #[tokio::test]
 async fn retries_hold_up_nobody() -> Result<()> {
-    let scene = Scene::new().await?;
-    let plan = scene.worker("steady")?.stdout().lane("fast:prefetch=4,concurrency=1..1");
+    let env = TestEnv::new().await?;
+    let plan = env.worker("steady")?.stdout().lane("fast:prefetch=4,concurrency=1..1");
     let worker = plan.env("GARENNE_RETRY__DELAYS", "3s").start().await?;
-    scene.publish("bench.fail", &json!({"times": 1}), "failing", 20).await?;
-    scene.publish("bench.noop", &json!({}), "fine", 20).await?;
+    env.publish("bench.fail", &json!({"times": 1}), "failing", 20).await?;
+    env.publish("bench.noop", &json!({}), "fine", 20).await?;
     let first: Vec<_> = worker.until_done(20).await?.into_iter().map(|done| done.task_id).collect();
     assert!(first.iter().all(|id| id.starts_with("fine")), "{first:?}");
     worker.until_done(40).await?;
@@ -116,20 +116,20 @@ async fn retries_hold_up_nobody() -> Result<()> {
 async fn retries_come_back_when_they_are_due() -> Result<()> {
     const EACH: usize = 50;
     const WAIT: f64 = 2.0;
-    let scene = Scene::new().await?;
-    let plan = scene.worker("punctual")?.stdout().lane("fast:prefetch=200,concurrency=4..4");
+    let env = TestEnv::new().await?;
+    let plan = env.worker("punctual")?.stdout().lane("fast:prefetch=200,concurrency=4..4");
     let worker = plan.env("GARENNE_RETRY__DELAYS", "2s,1h").start().await?;
     // An hour ahead of the others, in the same lane.
     let late = with_id("late").with_headers(headers([("garenne-delay-ms", 3_600_000.into())]));
-    scene.client().publish("garenne.tasks", "bench.noop", late, b"{}").await?;
-    scene.until_queue("garenne.retry.fast.1h", 1, 0).await?;
+    env.client().publish("garenne.tasks", "bench.noop", late, b"{}").await?;
+    env.until_queue("garenne.retry.fast.1h", 1, 0).await?;
     let mut late = Vec::new();
     for n in 0..EACH {
         // Snoozed, it takes the longest rung that does not overshoot: no chance is in it.
         let published = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
         let id = format!("due-{n}");
         let due = with_id(&id).with_headers(headers([("garenne-delay-ms", 2000.into())]));
-        scene.client().publish("garenne.tasks", "bench.noop", due, b"{}").await?;
+        env.client().publish("garenne.tasks", "bench.noop", due, b"{}").await?;
         late.push((id, published));
     }
     let done = worker.until_done(EACH).await?;
@@ -147,11 +147,11 @@ async fn retries_come_back_when_they_are_due() -> Result<()> {
     assert!(earliest >= -0.002, "{earliest} s early");
     // On a busy machine all takes longer: the bound follows what tasks take that wait for nothing.
     let published = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
-    scene.publish("bench.noop", &json!({}), "usual", 1).await?;
+    env.publish("bench.noop", &json!({}), "usual", 1).await?;
     let usual = Timestamp::parse(&worker.until_done_with("usual-0").await?.started_at)?;
     let usual = usual.as_unix_seconds() - published;
     assert!(p99 < 2.0 + 20.0 * usual, "{p99} s late, usual are {usual} s");
-    scene.until_queue("garenne.retry.fast.1h", 1, 0).await
+    env.until_queue("garenne.retry.fast.1h", 1, 0).await
 }
 
 /// A copy that the broker has not confirmed leaves the original where it is: its worker dies, and the task
@@ -159,21 +159,21 @@ async fn retries_come_back_when_they_are_due() -> Result<()> {
 #[tokio::test]
 async fn retry_is_confirmed_before_the_original_goes() -> Result<()> {
     let broker = Broker::start(BrokerOptions::default()).await?;
-    let scene = Scene::on(&broker).await?;
-    let worker = scene.worker("unheard")?.stdout().lane("fast:prefetch=10,concurrency=2..2").start().await?;
+    let env = TestEnv::on(&broker).await?;
+    let worker = env.worker("unheard")?.stdout().lane("fast:prefetch=10,concurrency=2..2").start().await?;
     worker.signal(Signal::TSTP)?;
-    scene.until_no_consumer("fast").await?;
-    scene.publish("bench.fail", &json!({"times": 1}), "failing", 5).await?;
+    env.until_no_consumer("fast").await?;
+    env.publish("bench.fail", &json!({"times": 1}), "failing", 5).await?;
     broker.set_memory_alarm(true).await?;
     worker.signal(Signal::CONT)?;
     worker.until_metric("garenne_tasks_total", &["kind=\"bench.fail\"", "outcome=\"error\""], 5.0).await?;
-    scene.until_lane("fast", 0, 5).await?;
+    env.until_lane("fast", 0, 5).await?;
     worker.kill().await?;
     broker.set_memory_alarm(false).await?;
-    let heir = scene.worker("heir")?.stdout().start().await?;
+    let heir = env.worker("heir")?.stdout().start().await?;
     heir.until_done(5).await?;
-    scene.until_queue("garenne.retry.fast.200ms", 0, 0).await?;
-    scene.until_lane("fast", 0, 0).await?;
+    env.until_queue("garenne.retry.fast.200ms", 0, 0).await?;
+    env.until_lane("fast", 0, 0).await?;
     let stopped = heir.stop().await?;
     assert!(stopped.done.iter().all(|done| done.attempt == 2), "{:?}", stopped.done);
     // What the dead worker had sent and nobody had read yet may be stored afterwards: the fork bears the same

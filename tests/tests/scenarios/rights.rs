@@ -6,16 +6,16 @@ use garenne_tests::harness::{
     client::with_id,
     gateway::GatewayPlan,
     process::{Ended, Program},
-    scene::Scene,
+    test_env::TestEnv,
     users,
 };
 
-/// The ladder of the scene's workers: everybody who looks for the topology must mean the same.
+/// The ladder of the test environment's workers: everybody who looks for the topology must mean the same.
 const DELAYS: &str = "200ms,400ms";
 
-/// As [`users::user`] on the scene's virtual host.
-async fn user(scene: &Scene, role: &str) -> Result<String> {
-    users::user(scene.vhost(), role).await
+/// As [`users::user`] on the test environment's virtual host.
+async fn user(env: &TestEnv, role: &str) -> Result<String> {
+    users::user(env.vhost(), role).await
 }
 
 async fn garenne(url: &str, arguments: &[&str]) -> Result<Ended> {
@@ -31,23 +31,23 @@ async fn done(url: &str, arguments: &[&str]) -> Result<()> {
 
 #[tokio::test]
 async fn each_program_needs_only_its_users_rights() -> Result<()> {
-    let scene = Scene::new().await?;
-    done(&user(&scene, "topology").await?, &["topology", "apply"]).await?;
-    let (console, worker) = (user(&scene, "console").await?, user(&scene, "worker").await?);
-    let plan = scene.worker_at("limited", &worker)?.stdout().option("--sink", "results");
+    let env = TestEnv::new().await?;
+    done(&user(&env, "topology").await?, &["topology", "apply"]).await?;
+    let (console, worker) = (user(&env, "console").await?, user(&env, "worker").await?);
+    let plan = env.worker_at("limited", &worker)?.stdout().option("--sink", "results");
     let worker = plan.start().await?;
-    let gateway = GatewayPlan::at(&user(&scene, "gateway").await?)?;
+    let gateway = GatewayPlan::at(&user(&env, "gateway").await?)?;
     let gateway = gateway.env("GARENNE_RETRY__DELAYS", DELAYS).start().await?;
 
     for (kind, body) in [("bench.fail", r#"{"times":1}"#), ("bench.nothing", "{}")] {
         gateway.post(&format!("/v1/tasks/{kind}"), "application/json", body).await?.ids()?;
     }
     worker.until_done(1).await?;
-    scene.until_queue("garenne.dead", 1, 0).await?;
+    env.until_queue("garenne.dead", 1, 0).await?;
     done(&console, &["status"]).await?;
     done(&console, &["dead", "list"]).await?;
     done(&console, &["dead", "replay", "--kind", "bench.nothing"]).await?;
-    scene.until_queue("garenne.dead", 1, 0).await?;
+    env.until_queue("garenne.dead", 1, 0).await?;
     done(&console, &["dead", "drop", "--kind", "bench.nothing", "--yes"]).await?;
     done(&console, &["task", "stop", "nowhere"]).await?;
     done(&console, &["drain", "limited"]).await?;
@@ -59,9 +59,9 @@ async fn each_program_needs_only_its_users_rights() -> Result<()> {
 
 #[tokio::test]
 async fn a_stolen_user_gets_no_further() -> Result<()> {
-    let scene = Scene::new().await?;
-    done(&user(&scene, "topology").await?, &["topology", "apply"]).await?;
-    scene.client().publish("garenne.dead", "any.kind", with_id("letter"), b"{}").await?;
+    let env = TestEnv::new().await?;
+    done(&user(&env, "topology").await?, &["topology", "apply"]).await?;
+    env.client().publish("garenne.dead", "any.kind", with_id("letter"), b"{}").await?;
     for (role, arguments) in [
         ("gateway", &["drain", "--all"][..]),
         ("gateway", &["task", "stop", "any"]),
@@ -71,7 +71,7 @@ async fn a_stolen_user_gets_no_further() -> Result<()> {
         ("scaler", &["drain", "--all"]),
         ("scaler", &["dead", "list"]),
     ] {
-        let ended = garenne(&user(&scene, role).await?, arguments).await?;
+        let ended = garenne(&user(&env, role).await?, arguments).await?;
         let refused = ended.stderr.iter().any(|line| line.contains("ACCESS_REFUSED"));
         assert!(ended.code == Some(77) && refused, "{role} {arguments:?}: {ended:?}");
     }

@@ -7,8 +7,8 @@ use std::{collections::BTreeSet, ops::Range, time::Instant};
 use anyhow::{Result, ensure};
 use futures_util::future::try_join_all;
 use garenne_tests::harness::{
-    scene::Scene,
     suite,
+    test_env::TestEnv,
     wait::{Seen, eventually},
     worker::{Stopped, Worker, WorkerPlan},
 };
@@ -29,18 +29,18 @@ fn scalings() -> usize {
     if suite::is_full() { 20 } else { 3 }
 }
 
-fn plan(scene: &Scene, worker: usize, mode: &str) -> Result<WorkerPlan> {
-    let plan = scene.worker(&format!("worker-{worker}"))?.stdout();
+fn plan(env: &TestEnv, worker: usize, mode: &str) -> Result<WorkerPlan> {
+    let plan = env.worker(&format!("worker-{worker}"))?.stdout();
     let plan = plan.lane("fast:prefetch=50,concurrency=4..4").option("--shutdown-mode", mode);
     Ok(plan.option("--shutdown-timeout", "100ms"))
 }
 
 /// Publishes for as long as the restarts go on; the broker always has more than the fleet can hold.
-async fn keep_busy(scene: &Scene, over: CancellationToken) -> Result<BTreeSet<String>> {
+async fn keep_busy(env: &TestEnv, over: CancellationToken) -> Result<BTreeSet<String>> {
     let mut ids = BTreeSet::new();
     for batch in 0.. {
         eventually("the fleet works", async || {
-            let ready = scene.client().ready("garenne.tasks.fast").await?;
+            let ready = env.client().ready("garenne.tasks.fast").await?;
             Ok(Seen::when(over.is_cancelled() || ready <= BACKLOG, ready))
         })
         .await?;
@@ -49,8 +49,8 @@ async fn keep_busy(scene: &Scene, over: CancellationToken) -> Result<BTreeSet<St
         }
         // One in ten is long enough to be interrupted by whoever does not wait for it.
         let (long, short) = (json!({"ms": 300}), json!({"ms": 5}));
-        ids.extend(scene.publish("bench.sleep", &long, &format!("long-{batch}"), BATCH / 10).await?);
-        ids.extend(scene.publish("bench.sleep", &short, &format!("short-{batch}"), BATCH).await?);
+        ids.extend(env.publish("bench.sleep", &long, &format!("long-{batch}"), BATCH / 10).await?);
+        ids.extend(env.publish("bench.sleep", &short, &format!("short-{batch}"), BATCH).await?);
     }
     Ok(ids)
 }
@@ -82,25 +82,25 @@ impl Account {
     }
 }
 
-async fn restart_all(scene: &Scene, account: &mut Account) -> Result<Vec<Worker>> {
+async fn restart_all(env: &TestEnv, account: &mut Account) -> Result<Vec<Worker>> {
     let modes = ["hard", "soft-timeout", "soft", "light"];
     let mut fleet = Vec::new();
     for (worker, mode) in modes.into_iter().take(3).enumerate() {
-        fleet.push(plan(scene, worker, mode)?.start().await?);
+        fleet.push(plan(env, worker, mode)?.start().await?);
     }
     for round in 1..=rounds() {
         for worker in 0..3 {
             account.add(fleet.remove(0).stop().await?)?;
-            fleet.push(plan(scene, worker, modes[(round + worker) % modes.len()])?.start().await?);
+            fleet.push(plan(env, worker, modes[(round + worker) % modes.len()])?.start().await?);
         }
     }
     Ok(fleet)
 }
 
 /// From five workers to one and back, all at once, as a scaler does it.
-async fn scale(scene: &Scene, account: &mut Account) -> Result<Vec<Worker>> {
+async fn scale(env: &TestEnv, account: &mut Account) -> Result<Vec<Worker>> {
     let start = async |workers: Range<usize>| {
-        let plans = workers.map(|worker| plan(scene, worker, "soft-timeout")).collect::<Result<Vec<_>>>()?;
+        let plans = workers.map(|worker| plan(env, worker, "soft-timeout")).collect::<Result<Vec<_>>>()?;
         try_join_all(plans.into_iter().map(WorkerPlan::start)).await
     };
     let mut fleet = start(0..5).await?;
@@ -116,11 +116,11 @@ async fn scale(scene: &Scene, account: &mut Account) -> Result<Vec<Worker>> {
 /// Keeps the fleet busy while `change` stops and starts its workers, and then looks at what became of
 /// every task.
 async fn costs_nothing(
-    scene: &Scene,
+    env: &TestEnv,
     change: impl AsyncFnOnce(&mut Account) -> Result<Vec<Worker>>,
 ) -> Result<()> {
     // Makes the topology.
-    plan(scene, 0, "soft")?.start().await?.stop().await?;
+    plan(env, 0, "soft")?.start().await?.stop().await?;
     let (over, mut account) = (CancellationToken::new(), Account::default());
     let began = Instant::now();
     let changing = async {
@@ -128,7 +128,7 @@ async fn costs_nothing(
         over.cancel();
         fleet
     };
-    let (fleet, published) = tokio::join!(changing, keep_busy(scene, over.clone()));
+    let (fleet, published) = tokio::join!(changing, keep_busy(env, over.clone()));
     let (fleet, published) = (fleet?, published?);
     let (stops, handed_back) = (account.stops, account.requeued);
     // By what the workers say: the broker's statistics, which lag, may still be those of the beginning.
@@ -145,7 +145,7 @@ async fn costs_nothing(
     }
     println!(
         "RabbitMQ {}: {stops} stops in {:.0} s, {} tasks, {handed_back} handed back",
-        scene.vhost().broker().version(),
+        env.vhost().broker().version(),
         began.elapsed().as_secs_f64(),
         published.len()
     );
@@ -154,9 +154,9 @@ async fn costs_nothing(
     assert_eq!(missing, Vec::<&String>::new(), "{} of {}: {account:?}", missing.len(), published.len());
     assert_eq!(account.acked as usize, published.len());
     for queue in ["garenne.dead", "garenne.quarantine", "garenne.unroutable"] {
-        scene.is_empty(queue).await?;
-        let path = ["queues", scene.vhost().name(), queue];
-        let status: Value = scene.vhost().broker().management().get(&path).await?;
+        env.is_empty(queue).await?;
+        let path = ["queues", env.vhost().name(), queue];
+        let status: Value = env.vhost().broker().management().get(&path).await?;
         let came = status["message_stats"]["publish"].as_u64().unwrap_or(0);
         assert_eq!(came, 0, "{queue} was touched: {status}");
     }
@@ -165,12 +165,12 @@ async fn costs_nothing(
 
 #[tokio::test]
 async fn rolling_restarts_of_every_worker_cost_nothing() -> Result<()> {
-    let scene = Scene::new().await?;
-    costs_nothing(&scene, async |account| restart_all(&scene, account).await).await
+    let env = TestEnv::new().await?;
+    costs_nothing(&env, async |account| restart_all(&env, account).await).await
 }
 
 #[tokio::test]
 async fn scaling_in_and_out_costs_nothing() -> Result<()> {
-    let scene = Scene::new().await?;
-    costs_nothing(&scene, async |account| scale(&scene, account).await).await
+    let env = TestEnv::new().await?;
+    costs_nothing(&env, async |account| scale(&env, account).await).await
 }

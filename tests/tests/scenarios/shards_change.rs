@@ -6,8 +6,8 @@ use garenne_tests::harness::{
     broker::{Broker, BrokerOptions},
     client::with_id,
     engine::Mode,
-    scene::Scene,
     suite,
+    test_env::TestEnv,
     wait::{Seen, eventually},
     worker::Worker,
 };
@@ -17,25 +17,25 @@ use tokio_util::sync::CancellationToken;
 use super::shards::{SHARDS, apply, garenne, keyed, plan, ready, until_each_once};
 
 /// What `topology check` says beside its summary.
-async fn check(scene: &Scene, shards: usize) -> Result<Vec<String>> {
-    let mut said = garenne(scene, "topology", shards, &["topology", "check"]).await?.stdout;
+async fn check(env: &TestEnv, shards: usize) -> Result<Vec<String>> {
+    let mut said = garenne(env, "topology", shards, &["topology", "check"]).await?.stdout;
     said.pop();
     Ok(said)
 }
 
 /// Publishes until it is over, with keys and without; answers how many.
-async fn keep_publishing(scene: &Scene, over: &CancellationToken) -> Result<usize> {
+async fn keep_publishing(env: &TestEnv, over: &CancellationToken) -> Result<usize> {
     let mut count = 0;
     while !over.is_cancelled() {
         eventually("the fleet works", async || {
-            let waiting: usize = ready(scene, 6).await?.iter().sum();
+            let waiting: usize = ready(env, 6).await?.iter().sum();
             Ok(Seen::when(over.is_cancelled() || waiting < 100, waiting))
         })
         .await?;
         let publish = async |n: usize| {
             let (id, key) = (format!("task-{n}"), format!("device-{}", n % 50));
             let task = if n.is_multiple_of(5) { with_id(&id) } else { keyed(&id, &key) };
-            scene.client().publish("garenne.tasks", "bench.sleep", task, br#"{"ms":2}"#).await
+            env.client().publish("garenne.tasks", "bench.sleep", task, br#"{"ms":2}"#).await
         };
         try_join_all((count..count + 20).map(publish)).await?;
         count += 20;
@@ -45,11 +45,11 @@ async fn keep_publishing(scene: &Scene, over: &CancellationToken) -> Result<usiz
 
 #[tokio::test]
 async fn a_lane_grows_and_shrinks_under_load_and_nothing_is_lost_or_doubled() -> Result<()> {
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     // So that every queue can be looked at all the time.
-    apply(&scene, 6).await?;
-    apply(&scene, 1).await?;
-    let mut fleet = vec![plan(&scene, "first", 1)?.start().await?];
+    apply(&env, 6).await?;
+    apply(&env, 1).await?;
+    let mut fleet = vec![plan(&env, "first", 1)?.start().await?];
     let over = CancellationToken::new();
     let changing = async {
         for (was, shards) in [(1, 4), (4, 6), (6, 2), (2, 1)] {
@@ -57,13 +57,13 @@ async fn a_lane_grows_and_shrinks_under_load_and_nothing_is_lost_or_doubled() ->
             fleet[0].until_done(done + 50).await?;
             let worker = if shards > was {
                 // Whoever has more shards than there are makes them; the others' work goes on.
-                plan(&scene, &format!("after-{was}"), shards)?.start().await?
+                plan(&env, &format!("after-{was}"), shards)?.start().await?
             } else {
                 // What the queues beyond hold is done by those that know them.
-                apply(&scene, shards).await?;
-                let worker = plan(&scene, &format!("after-{was}"), shards)?.start().await?;
+                apply(&env, shards).await?;
+                let worker = plan(&env, &format!("after-{was}"), shards)?.start().await?;
                 eventually("the shards beyond are empty", async || {
-                    let beyond: usize = ready(&scene, was).await?[shards..].iter().sum();
+                    let beyond: usize = ready(&env, was).await?[shards..].iter().sum();
                     Ok(Seen::when(beyond == 0, beyond))
                 })
                 .await?;
@@ -80,7 +80,7 @@ async fn a_lane_grows_and_shrinks_under_load_and_nothing_is_lost_or_doubled() ->
         over.cancel();
         changed
     };
-    let (changed, published) = tokio::join!(changing, keep_publishing(&scene, &over));
+    let (changed, published) = tokio::join!(changing, keep_publishing(&env, &over));
     changed?;
     let published = published?;
     until_each_once(&fleet.iter().collect::<Vec<_>>(), published).await?;
@@ -92,21 +92,21 @@ async fn a_lane_grows_and_shrinks_under_load_and_nothing_is_lost_or_doubled() ->
             "{receipt:?}"
         );
     }
-    assert_eq!(ready(&scene, 6).await?, [0; 6]);
-    scene.is_empty("garenne.unroutable").await
+    assert_eq!(ready(&env, 6).await?, [0; 6]);
+    env.is_empty("garenne.unroutable").await
 }
 
 #[tokio::test]
 async fn a_check_names_what_nobody_consumes_and_what_leads_astray() -> Result<()> {
-    let scene = Scene::new().await?;
-    apply(&scene, 4).await?;
-    assert_eq!(check(&scene, 4).await?, Vec::<String>::new());
+    let env = TestEnv::new().await?;
+    apply(&env, 4).await?;
+    assert_eq!(check(&env, 4).await?, Vec::<String>::new());
     for n in 0..100 {
         let task = keyed(&format!("task-{n}"), &format!("device-{n}"));
-        scene.client().publish("garenne.tasks", "bench.noop", task, b"{}").await?;
+        env.client().publish("garenne.tasks", "bench.noop", task, b"{}").await?;
     }
-    let before = ready(&scene, 4).await?;
-    apply(&scene, 2).await?;
+    let before = ready(&env, 4).await?;
+    apply(&env, 2).await?;
     let left = |shard: usize| {
         format!(
             "queue garenne.tasks.fast.{shard}: holds {} messages and is beyond lanes.fast.shards = 2: run a \
@@ -114,24 +114,23 @@ async fn a_check_names_what_nobody_consumes_and_what_leads_astray() -> Result<()
             before[shard]
         )
     };
-    assert_eq!(check(&scene, 2).await?, [left(2), left(3)]);
-    scene.publish("bench.noop", &json!({}), "late", 20).await?;
-    assert_eq!(ready(&scene, 4).await?[2..], before[2..], "what is beyond gets nothing new");
+    assert_eq!(check(&env, 2).await?, [left(2), left(3)]);
+    env.publish("bench.noop", &json!({}), "late", 20).await?;
+    assert_eq!(ready(&env, 4).await?[2..], before[2..], "what is beyond gets nothing new");
 
     // A worker of the former number empties them.
-    let worker =
-        scene.worker_at("former", &scene.vhost().amqp_url())?.stdout().env(SHARDS, "4").start().await?;
+    let worker = env.worker_at("former", &env.vhost().amqp_url())?.stdout().env(SHARDS, "4").start().await?;
     until_each_once(&[&worker], 120).await?;
     worker.stop().await?;
-    assert_eq!(check(&scene, 2).await?, Vec::<String>::new());
+    assert_eq!(check(&env, 2).await?, Vec::<String>::new());
 
     // And one of the new number says what it leaves.
-    apply(&scene, 4).await?;
+    apply(&env, 4).await?;
     for n in 0..100 {
         let task = keyed(&format!("again-{n}"), &format!("device-{n}"));
-        scene.client().publish("garenne.tasks", "bench.noop", task, b"{}").await?;
+        env.client().publish("garenne.tasks", "bench.noop", task, b"{}").await?;
     }
-    let worker = scene.worker_at("unaware", &scene.vhost().amqp_url())?.env(SHARDS, "2").start().await?;
+    let worker = env.worker_at("unaware", &env.vhost().amqp_url())?.env(SHARDS, "2").start().await?;
     worker.until_logged("garenne.tasks.fast.2").await?;
     worker.stop().await?;
     Ok(())
@@ -148,11 +147,11 @@ async fn a_broker_without_the_plugin_is_told_of_by_setting_and_name() -> Result<
         suite::leave_out("only containers choose their plugins");
         return Ok(());
     }
-    let scene = Scene::on(&broker).await?;
+    let env = TestEnv::on(&broker).await?;
     let says = "lanes.fast.shards is over 1, which needs the broker's plugin rabbitmq_consistent_hash_exchange: run \
                 `rabbitmq-plugins enable rabbitmq_consistent_hash_exchange` on every node, or leave lanes.fast.shards at 1";
-    let ended = garenne(&scene, "topology", 2, &["topology", "apply"]).await?;
+    let ended = garenne(&env, "topology", 2, &["topology", "apply"]).await?;
     assert!(ended.code == Some(1) && ended.stderr.iter().any(|line| line.contains(says)), "{ended:?}");
     // With one shard nothing of it is needed.
-    apply(&scene, 1).await
+    apply(&env, 1).await
 }

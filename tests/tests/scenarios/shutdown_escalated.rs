@@ -3,18 +3,18 @@
 use anyhow::Result;
 use garenne_tests::harness::{
     process::Signal,
-    scene::Scene,
+    test_env::TestEnv,
     worker::{Stopped, Worker},
 };
 use serde_json::json;
 
 /// A worker that is stopping lightly, with an endless task running and one task waiting.
-async fn stopping(scene: &Scene) -> Result<Worker> {
-    let plan = scene.worker("stopping")?.stdout().lane("fast:prefetch=10,concurrency=1..1");
+async fn stopping(env: &TestEnv) -> Result<Worker> {
+    let plan = env.worker("stopping")?.stdout().lane("fast:prefetch=10,concurrency=1..1");
     let worker = plan.option("--shutdown-mode", "light").start().await?;
-    scene.publish("bench.sleep", &json!({"ms": 600_000}), "endless", 1).await?;
+    env.publish("bench.sleep", &json!({"ms": 600_000}), "endless", 1).await?;
     worker.until_holds("fast", 1, 0).await?;
-    scene.publish("bench.noop", &json!({}), "waiting", 1).await?;
+    env.publish("bench.noop", &json!({}), "waiting", 1).await?;
     worker.until_holds("fast", 1, 1).await?;
     worker.signal(Signal::TERM)?;
     worker.until_logged("\"message\":\"stopping\"").await?;
@@ -29,52 +29,52 @@ fn was_hard(stopped: &Stopped) {
 
 #[tokio::test]
 async fn second_sigterm_turns_it_hard() -> Result<()> {
-    let scene = Scene::new().await?;
-    let worker = stopping(&scene).await?;
+    let env = TestEnv::new().await?;
+    let worker = stopping(&env).await?;
     was_hard(&worker.stop().await?);
-    scene.until_lane("fast", 2, 0).await
+    env.until_lane("fast", 2, 0).await
 }
 
 #[tokio::test]
 async fn sigint_after_sigterm_turns_it_hard() -> Result<()> {
-    let scene = Scene::new().await?;
-    let worker = stopping(&scene).await?;
+    let env = TestEnv::new().await?;
+    let worker = stopping(&env).await?;
     worker.signal(Signal::INT)?;
     was_hard(&worker.stopped().await?);
-    scene.until_lane("fast", 2, 0).await
+    env.until_lane("fast", 2, 0).await
 }
 
 #[tokio::test]
 async fn admin_port_turns_it_harder_and_never_milder() -> Result<()> {
-    let scene = Scene::new().await?;
-    let worker = stopping(&scene).await?;
+    let env = TestEnv::new().await?;
+    let worker = stopping(&env).await?;
     worker.post("/shutdown?mode=soft").await?;
     worker.until_holds("fast", 1, 0).await?;
     worker.post("/shutdown?mode=light").await?;
     worker.post("/shutdown?mode=hard").await?;
     was_hard(&worker.stopped().await?);
-    scene.until_lane("fast", 2, 0).await
+    env.until_lane("fast", 2, 0).await
 }
 
 #[tokio::test]
 async fn sigquit_is_hard_at_once() -> Result<()> {
-    let scene = Scene::new().await?;
-    let worker = scene.worker("quit")?.stdout().lane("fast:prefetch=10,concurrency=1..1").start().await?;
-    scene.publish("bench.sleep", &json!({"ms": 600_000}), "endless", 1).await?;
+    let env = TestEnv::new().await?;
+    let worker = env.worker("quit")?.stdout().lane("fast:prefetch=10,concurrency=1..1").start().await?;
+    env.publish("bench.sleep", &json!({"ms": 600_000}), "endless", 1).await?;
     worker.until_holds("fast", 1, 0).await?;
     worker.signal(Signal::QUIT)?;
     let stopped = worker.stopped().await?;
     assert_eq!((stopped.code, stopped.receipt.requeued), (0, 1), "{:?}", stopped.receipt);
-    scene.until_lane("fast", 1, 0).await
+    env.until_lane("fast", 1, 0).await
 }
 
 #[tokio::test]
 async fn admin_port_stops_in_the_mode_it_is_asked_for() -> Result<()> {
-    let scene = Scene::new().await?;
-    let worker = scene.worker("asked")?.stdout().lane("fast:prefetch=10,concurrency=1..1").start().await?;
-    scene.publish("bench.sleep", &json!({"ms": 2000}), "running", 1).await?;
+    let env = TestEnv::new().await?;
+    let worker = env.worker("asked")?.stdout().lane("fast:prefetch=10,concurrency=1..1").start().await?;
+    env.publish("bench.sleep", &json!({"ms": 2000}), "running", 1).await?;
     worker.until_holds("fast", 1, 0).await?;
-    scene.publish("bench.noop", &json!({}), "waiting", 3).await?;
+    env.publish("bench.noop", &json!({}), "waiting", 3).await?;
     worker.until_holds("fast", 1, 3).await?;
     worker.post("/shutdown?mode=light").await?;
     let stopped = worker.stopped().await?;
@@ -84,8 +84,8 @@ async fn admin_port_stops_in_the_mode_it_is_asked_for() -> Result<()> {
 
 #[tokio::test]
 async fn admin_port_refuses_strangers() -> Result<()> {
-    let scene = Scene::new().await?;
-    let worker = scene.worker("guarded")?.start().await?;
+    let env = TestEnv::new().await?;
+    let worker = env.worker("guarded")?.start().await?;
     let url = worker.url("/shutdown?mode=hard");
     let http = reqwest::Client::new();
     assert_eq!(http.post(&url).send().await?.status(), 401);

@@ -1,24 +1,24 @@
 //! Light: what runs and what waits locally finishes, intake stops.
 
 use anyhow::Result;
-use garenne_tests::harness::scene::Scene;
+use garenne_tests::harness::test_env::TestEnv;
 use serde_json::json;
 
 #[tokio::test]
 async fn shutdown_light_finishes_what_it_holds() -> Result<()> {
-    let scene = Scene::new().await?;
-    let plan = scene.worker("light")?.stdout().lane("fast:prefetch=10,concurrency=2..2");
+    let env = TestEnv::new().await?;
+    let plan = env.worker("light")?.stdout().lane("fast:prefetch=10,concurrency=2..2");
     let worker = plan.option("--shutdown-mode", "light").start().await?;
-    scene.publish("bench.sleep", &json!({"ms": 3000}), "running", 2).await?;
+    env.publish("bench.sleep", &json!({"ms": 3000}), "running", 2).await?;
     worker.until_holds("fast", 2, 0).await?;
-    scene.publish("bench.noop", &json!({}), "waiting", 8).await?;
+    env.publish("bench.noop", &json!({}), "waiting", 8).await?;
     worker.until_holds("fast", 2, 8).await?;
-    scene.publish("bench.noop", &json!({}), "elsewhere", 5).await?;
+    env.publish("bench.noop", &json!({}), "elsewhere", 5).await?;
 
     let stopped = worker.stop().await?;
     assert_eq!((stopped.code, stopped.receipt.mode.as_str(), stopped.receipt.escalated), (0, "light", false));
     assert_eq!((stopped.receipt.delivered, stopped.receipt.acked, stopped.receipt.requeued), (10, 10, 0));
     assert_eq!(stopped.done.len(), 10);
     assert!(stopped.ids().iter().all(|id| !id.starts_with("elsewhere")), "{:?}", stopped.ids());
-    scene.until_lane("fast", 5, 0).await
+    env.until_lane("fast", 5, 0).await
 }

@@ -1,25 +1,25 @@
 //! Quiet: intake stops and the process stays; resumed, it goes on where it was.
 
 use anyhow::Result;
-use garenne_tests::harness::{process::Signal, scene::Scene};
+use garenne_tests::harness::{process::Signal, test_env::TestEnv};
 use serde_json::json;
 
 #[tokio::test]
 async fn sigtstp_is_quiet_and_sigcont_resumes() -> Result<()> {
-    let scene = Scene::new().await?;
-    let worker = scene.worker("quiet")?.stdout().lane("fast:prefetch=10,concurrency=1..1").start().await?;
+    let env = TestEnv::new().await?;
+    let worker = env.worker("quiet")?.stdout().lane("fast:prefetch=10,concurrency=1..1").start().await?;
     let pid = worker.id();
-    scene.publish("bench.sleep", &json!({"ms": 2000}), "running", 1).await?;
+    env.publish("bench.sleep", &json!({"ms": 2000}), "running", 1).await?;
     worker.until_holds("fast", 1, 0).await?;
-    scene.publish("bench.noop", &json!({}), "held", 3).await?;
+    env.publish("bench.noop", &json!({}), "held", 3).await?;
     worker.until_holds("fast", 1, 3).await?;
 
     worker.signal(Signal::TSTP)?;
-    scene.until_no_consumer("fast").await?;
+    env.until_no_consumer("fast").await?;
     // What it holds it does; what comes now it does not take.
     worker.until_done(4).await?;
-    scene.publish("bench.noop", &json!({}), "later", 5).await?;
-    scene.until_lane("fast", 5, 0).await?;
+    env.publish("bench.noop", &json!({}), "later", 5).await?;
+    env.until_lane("fast", 5, 0).await?;
     assert_eq!(worker.get("/livez").await?, "ok\n");
 
     worker.signal(Signal::CONT)?;
@@ -32,12 +32,12 @@ async fn sigtstp_is_quiet_and_sigcont_resumes() -> Result<()> {
 
 #[tokio::test]
 async fn quiet_worker_stops_when_told() -> Result<()> {
-    let scene = Scene::new().await?;
-    let worker = scene.worker("quiet")?.stdout().lane("fast:prefetch=10,concurrency=1..1").start().await?;
-    scene.publish("bench.sleep", &json!({"ms": 2000}), "running", 1).await?;
+    let env = TestEnv::new().await?;
+    let worker = env.worker("quiet")?.stdout().lane("fast:prefetch=10,concurrency=1..1").start().await?;
+    env.publish("bench.sleep", &json!({"ms": 2000}), "running", 1).await?;
     worker.until_holds("fast", 1, 0).await?;
     worker.post("/quiet").await?;
-    scene.until_no_consumer("fast").await?;
+    env.until_no_consumer("fast").await?;
     let stopped = worker.stop().await?;
     assert_eq!((stopped.code, stopped.receipt.acked), (0, 1));
     Ok(())

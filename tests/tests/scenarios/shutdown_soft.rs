@@ -3,48 +3,48 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use garenne_tests::harness::{process::Signal, scene::Scene};
+use garenne_tests::harness::{process::Signal, test_env::TestEnv};
 use serde_json::json;
 
 #[tokio::test]
 async fn shutdown_soft_hands_back_what_waits() -> Result<()> {
-    let scene = Scene::new().await?;
-    let plan = scene.worker("soft")?.stdout().lane("fast:prefetch=10,concurrency=2..2");
+    let env = TestEnv::new().await?;
+    let plan = env.worker("soft")?.stdout().lane("fast:prefetch=10,concurrency=2..2");
     let worker = plan.option("--shutdown-mode", "soft").start().await?;
-    scene.publish("bench.sleep", &json!({"ms": 3000}), "running", 2).await?;
+    env.publish("bench.sleep", &json!({"ms": 3000}), "running", 2).await?;
     worker.until_holds("fast", 2, 0).await?;
-    scene.publish("bench.noop", &json!({}), "waiting", 8).await?;
+    env.publish("bench.noop", &json!({}), "waiting", 8).await?;
     worker.until_holds("fast", 2, 8).await?;
-    scene.publish("bench.noop", &json!({}), "elsewhere", 5).await?;
+    env.publish("bench.noop", &json!({}), "elsewhere", 5).await?;
 
     let stopped = worker.stop().await?;
     assert_eq!((stopped.code, stopped.receipt.mode.as_str(), stopped.receipt.escalated), (0, "soft", false));
     assert_eq!((stopped.receipt.delivered, stopped.receipt.acked, stopped.receipt.requeued), (10, 2, 8));
     let done: BTreeSet<_> = stopped.ids().into_iter().collect();
     assert_eq!(done, ["running-0", "running-1"].into());
-    scene.until_lane("fast", 13, 0).await?;
+    env.until_lane("fast", 13, 0).await?;
 
-    let other = scene.worker("other")?.stdout().start().await?;
+    let other = env.worker("other")?.stdout().start().await?;
     let done = other.until_done(13).await?;
     assert!(done.iter().all(|done| done.attempt == 1), "a hand-back was counted as an attempt: {done:?}");
     let ids: BTreeSet<_> = done.iter().map(|done| done.task_id.as_str()).collect();
     assert_eq!(ids.len(), 13);
     assert!(ids.iter().all(|id| !id.starts_with("running")), "an acked task came back: {ids:?}");
-    scene.until_lane("fast", 0, 0).await?;
-    scene.is_empty("garenne.dead").await
+    env.until_lane("fast", 0, 0).await?;
+    env.is_empty("garenne.dead").await
 }
 
 /// What is handed back is taken elsewhere while the running task still runs.
 #[tokio::test]
 async fn shutdown_soft_hands_back_before_the_running_end() -> Result<()> {
-    let scene = Scene::new().await?;
-    let plan = scene.worker("soft")?.stdout().lane("fast:prefetch=20,concurrency=1..1");
+    let env = TestEnv::new().await?;
+    let plan = env.worker("soft")?.stdout().lane("fast:prefetch=20,concurrency=1..1");
     let worker = plan.option("--shutdown-mode", "soft").start().await?;
-    scene.publish("bench.sleep", &json!({"ms": 600_000}), "running", 1).await?;
+    env.publish("bench.sleep", &json!({"ms": 600_000}), "running", 1).await?;
     worker.until_holds("fast", 1, 0).await?;
-    scene.publish("bench.noop", &json!({}), "waiting", 19).await?;
+    env.publish("bench.noop", &json!({}), "waiting", 19).await?;
     worker.until_holds("fast", 1, 19).await?;
-    let other = scene.worker("other")?.stdout().start().await?;
+    let other = env.worker("other")?.stdout().start().await?;
     worker.signal(Signal::TERM)?;
     other.until_done(19).await?;
     worker.until_holds("fast", 1, 0).await?;
@@ -58,17 +58,17 @@ async fn shutdown_soft_hands_back_before_the_running_end() -> Result<()> {
 /// What the broker has left says the same as the receipt.
 #[tokio::test]
 async fn receipt_agrees_with_the_broker() -> Result<()> {
-    let scene = Scene::new().await?;
-    let plan = scene.worker("counted")?.stdout().lane("fast:prefetch=50,concurrency=2..2");
+    let env = TestEnv::new().await?;
+    let plan = env.worker("counted")?.stdout().lane("fast:prefetch=50,concurrency=2..2");
     // Copies stay where they wait.
     let plan = plan.option("--shutdown-mode", "soft").env("GARENNE_RETRY__DELAYS", "1h");
     let worker = plan.start().await?;
-    scene.publish("bench.fail", &json!({"times": 9}), "failing", 5).await?;
-    scene.publish("bench.sleep", &json!({"ms": "soon"}), "invalid", 5).await?;
-    scene.publish("bench.sleep", &json!({"ms": 5}), "quick", 300).await?;
+    env.publish("bench.fail", &json!({"times": 9}), "failing", 5).await?;
+    env.publish("bench.sleep", &json!({"ms": "soon"}), "invalid", 5).await?;
+    env.publish("bench.sleep", &json!({"ms": 5}), "quick", 300).await?;
     worker.until_done(150).await?;
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.retried, receipt.dead), (5, 5), "{receipt:?}");
     assert_eq!(receipt.lost_settlements + receipt.abandoned + receipt.quarantined, 0, "{receipt:?}");
-    scene.agrees_with(&receipt, 310).await
+    env.agrees_with(&receipt, 310).await
 }

@@ -1,35 +1,35 @@
 //! Soft-timeout, the default: soft for a while, then hard.
 
 use anyhow::Result;
-use garenne_tests::harness::scene::Scene;
+use garenne_tests::harness::test_env::TestEnv;
 use serde_json::json;
 
 #[tokio::test]
 async fn shutdown_soft_timeout_is_soft_when_the_running_end_in_time() -> Result<()> {
-    let scene = Scene::new().await?;
-    let worker = scene.worker("patient")?.stdout().lane("fast:prefetch=10,concurrency=1..1").start().await?;
-    scene.publish("bench.sleep", &json!({"ms": 2500}), "running", 1).await?;
+    let env = TestEnv::new().await?;
+    let worker = env.worker("patient")?.stdout().lane("fast:prefetch=10,concurrency=1..1").start().await?;
+    env.publish("bench.sleep", &json!({"ms": 2500}), "running", 1).await?;
     worker.until_holds("fast", 1, 0).await?;
-    scene.publish("bench.noop", &json!({}), "waiting", 4).await?;
+    env.publish("bench.noop", &json!({}), "waiting", 4).await?;
     worker.until_holds("fast", 1, 4).await?;
 
     let stopped = worker.stop().await?;
     assert_eq!(stopped.code, 0);
     assert_eq!((stopped.receipt.mode.as_str(), stopped.receipt.escalated), ("soft-timeout", false));
     assert_eq!((stopped.receipt.acked, stopped.receipt.requeued), (1, 4));
-    scene.until_lane("fast", 4, 0).await
+    env.until_lane("fast", 4, 0).await
 }
 
 #[tokio::test]
 async fn shutdown_soft_timeout_turns_hard() -> Result<()> {
-    let scene = Scene::new().await?;
-    let plan = scene.worker("impatient")?.stdout().lane("fast:prefetch=10,concurrency=2..2");
+    let env = TestEnv::new().await?;
+    let plan = env.worker("impatient")?.stdout().lane("fast:prefetch=10,concurrency=2..2");
     let plan = plan.option("--shutdown-mode", "soft-timeout").option("--shutdown-timeout", "1s");
     let worker = plan.start().await?;
-    scene.publish("bench.sleep", &json!({"ms": 1200}), "ending", 1).await?;
-    scene.publish("bench.sleep", &json!({"ms": 600_000}), "endless", 1).await?;
+    env.publish("bench.sleep", &json!({"ms": 1200}), "ending", 1).await?;
+    env.publish("bench.sleep", &json!({"ms": 600_000}), "endless", 1).await?;
     worker.until_holds("fast", 2, 0).await?;
-    scene.publish("bench.noop", &json!({}), "waiting", 3).await?;
+    env.publish("bench.noop", &json!({}), "waiting", 3).await?;
     worker.until_holds("fast", 2, 3).await?;
 
     let stopped = worker.stop().await?;
@@ -40,5 +40,5 @@ async fn shutdown_soft_timeout_turns_hard() -> Result<()> {
     assert_eq!(stopped.receipt.acked as usize, stopped.done.len());
     assert_eq!(stopped.receipt.acked + stopped.receipt.requeued, 5);
     assert!(stopped.receipt.requeued >= 4, "{:?}", stopped.receipt);
-    scene.until_lane("fast", stopped.receipt.requeued as usize, 0).await
+    env.until_lane("fast", stopped.receipt.requeued as usize, 0).await
 }

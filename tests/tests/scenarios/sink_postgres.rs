@@ -3,23 +3,23 @@
 use anyhow::Result;
 use garenne_tests::harness::{
     client::with_id,
-    fault::Proxy,
+    fault::FaultProxy,
     postgres::{Database, Postgres},
-    scene::Scene,
+    test_env::TestEnv,
     wait::{Seen, eventually},
     worker::WorkerPlan,
 };
 use serde_json::json;
 
-fn storing(scene: &Scene, name: &str, database: &Database) -> Result<WorkerPlan> {
-    Ok(scene.worker(name)?.option("--sink", "postgres").option("--postgres-url", database.url()))
+fn storing(env: &TestEnv, name: &str, database: &Database) -> Result<WorkerPlan> {
+    Ok(env.worker(name)?.option("--sink", "postgres").option("--postgres-url", database.url()))
 }
 
-async fn reading(scene: &Scene, id: &str, second: usize, value: f64) -> Result<()> {
+async fn reading(env: &TestEnv, id: &str, second: usize, value: f64) -> Result<()> {
     let time = 1_790_000_000 + second;
     let body = json!({"device": "d1", "metric": "temperature", "value": value, "unit": "Cel", "time": time});
     let body = body.to_string();
-    scene.client().publish("garenne.tasks", "reading.process", with_id(id), body.as_bytes()).await
+    env.client().publish("garenne.tasks", "reading.process", with_id(id), body.as_bytes()).await
 }
 
 async fn count(database: &Database, table: &str) -> Result<i64> {
@@ -29,17 +29,17 @@ async fn count(database: &Database, table: &str) -> Result<i64> {
 
 #[tokio::test]
 async fn same_reading_is_stored_once_and_another_value_is_a_conflict() -> Result<()> {
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     let database = Postgres::shared().await?.database().await?;
-    let worker = storing(&scene, "storing", &database)?.start().await?;
-    reading(&scene, "first", 1, 20.5).await?;
-    scene.until_settled(1).await?;
+    let worker = storing(&env, "storing", &database)?.start().await?;
+    reading(&env, "first", 1, 20.5).await?;
+    env.until_settled(1).await?;
     // The same task again, and the same reading under another id: both accepted, nothing stored anew.
-    reading(&scene, "first", 1, 20.5).await?;
-    reading(&scene, "again", 1, 20.5).await?;
-    reading(&scene, "contradiction", 1, 21.0).await?;
-    reading(&scene, "other", 2, 21.0).await?;
-    let dead = scene.take_all("garenne.dead", 1).await?.remove(0);
+    reading(&env, "first", 1, 20.5).await?;
+    reading(&env, "again", 1, 20.5).await?;
+    reading(&env, "contradiction", 1, 21.0).await?;
+    reading(&env, "other", 2, 21.0).await?;
+    let dead = env.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("contradiction", "conflict"));
     let error = dead.text("garenne-error");
     assert_eq!(error, "conflicting value for d1 temperature: stored 20.5, received 21");
@@ -57,14 +57,13 @@ async fn same_reading_is_stored_once_and_another_value_is_a_conflict() -> Result
 
 #[tokio::test]
 async fn conflict_can_replace() -> Result<()> {
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     let database = Postgres::shared().await?.database().await?;
-    let worker =
-        storing(&scene, "replacing", &database)?.env("GARENNE_ON_CONFLICT", "replace").start().await?;
-    reading(&scene, "first", 1, 20.5).await?;
-    scene.until_settled(1).await?;
-    reading(&scene, "correction", 1, 21.0).await?;
-    scene.until_settled(2).await?;
+    let worker = storing(&env, "replacing", &database)?.env("GARENNE_ON_CONFLICT", "replace").start().await?;
+    reading(&env, "first", 1, 20.5).await?;
+    env.until_settled(1).await?;
+    reading(&env, "correction", 1, 21.0).await?;
+    env.until_settled(2).await?;
     assert_eq!(worker.stop().await?.receipt.acked, 2);
     let row = database.connect().await?.query_one("SELECT value, task_id FROM garenne_readings", &[]).await?;
     assert_eq!((row.get::<_, f64>(0), row.get::<_, &str>(1)), (21.0, "correction"));
@@ -74,23 +73,23 @@ async fn conflict_can_replace() -> Result<()> {
 /// A value that Postgres cannot hold is the end of one task, not of those it is stored with.
 #[tokio::test]
 async fn what_cannot_be_stored_is_refused_alone() -> Result<()> {
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     let database = Postgres::shared().await?.database().await?;
-    let (proxy, url) = Proxy::for_url(&database.url()).await?;
-    let plan = scene.worker("storing")?.option("--sink", "postgres").option("--postgres-url", url);
+    let (proxy, url) = FaultProxy::for_url(&database.url()).await?;
+    let plan = env.worker("storing")?.option("--sink", "postgres").option("--postgres-url", url);
     let worker = plan.start().await?;
     // What comes meanwhile is one batch afterwards.
     proxy.stall();
     for n in 0..20 {
         let body = if n == 7 { json!({"text": "\u{0}"}) } else { json!({"n": n}) }.to_string();
         let id = with_id(&format!("t{n}"));
-        scene.client().publish("garenne.tasks", "bench.echo", id, body.as_bytes()).await?;
+        env.client().publish("garenne.tasks", "bench.echo", id, body.as_bytes()).await?;
     }
-    scene.until_lane("fast", 0, 20).await?;
+    env.until_lane("fast", 0, 20).await?;
     proxy.heal();
-    let dead = scene.take_all("garenne.dead", 1).await?.remove(0);
+    let dead = env.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("t7", "rejected"));
-    scene.until_settled(20).await?;
+    env.until_settled(20).await?;
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.delivered, receipt.acked, receipt.dead), (20, 19, 1), "{receipt:?}");
     assert_eq!(count(&database, "garenne_results").await?, 19);
@@ -100,21 +99,21 @@ async fn what_cannot_be_stored_is_refused_alone() -> Result<()> {
 /// While Postgres is away, the prefetch fills and the broker keeps the rest; then all is stored once.
 #[tokio::test]
 async fn postgres_away_is_back_pressure() -> Result<()> {
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     let server = Postgres::start().await?;
     let database = server.database().await?;
-    let plan = storing(&scene, "waiting", &database)?.lane("fast:prefetch=20,concurrency=2..2");
+    let plan = storing(&env, "waiting", &database)?.lane("fast:prefetch=20,concurrency=2..2");
     let worker = plan.start().await?;
-    reading(&scene, "before", 0, 1.0).await?;
-    scene.until_settled(1).await?;
+    reading(&env, "before", 0, 1.0).await?;
+    env.until_settled(1).await?;
     server.kill().await?;
     for n in 1..=100 {
-        reading(&scene, &format!("r{n}"), n, 1.0).await?;
+        reading(&env, &format!("r{n}"), n, 1.0).await?;
     }
-    scene.until_lane("fast", 80, 20).await?;
+    env.until_lane("fast", 80, 20).await?;
     assert_eq!(worker.get("/livez").await?, "ok\n");
     server.restart().await?;
-    scene.until_settled(101).await?;
+    env.until_settled(101).await?;
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.delivered, receipt.acked, receipt.dead), (101, 101, 0), "{receipt:?}");
     assert_eq!(count(&database, "garenne_readings").await?, 101);
@@ -126,19 +125,19 @@ async fn postgres_away_is_back_pressure() -> Result<()> {
 /// and what was not stored then is stored once when the database answers again.
 #[tokio::test]
 async fn postgres_that_hangs_is_given_up_with_its_connection() -> Result<()> {
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     let database = Postgres::shared().await?.database().await?;
-    let plan = storing(&scene, "waiting", &database)?.lane("fast:prefetch=20,concurrency=2..2");
+    let plan = storing(&env, "waiting", &database)?.lane("fast:prefetch=20,concurrency=2..2");
     let worker = plan.start().await?;
-    reading(&scene, "before", 0, 1.0).await?;
-    scene.until_settled(1).await?;
+    reading(&env, "before", 0, 1.0).await?;
+    env.until_settled(1).await?;
     // Another session's lock: the server takes the statement and never answers.
     let locking = database.connect().await?;
     locking.batch_execute("BEGIN; LOCK TABLE garenne_results IN ACCESS EXCLUSIVE MODE").await?;
     for n in 1..=50 {
-        reading(&scene, &format!("r{n}"), n, 1.0).await?;
+        reading(&env, &format!("r{n}"), n, 1.0).await?;
     }
-    scene.until_lane("fast", 30, 20).await?;
+    env.until_lane("fast", 30, 20).await?;
     let hanging =
         "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
     // Another connection: within a transaction the server shows the same activity for ever.
@@ -159,10 +158,10 @@ async fn postgres_that_hangs_is_given_up_with_its_connection() -> Result<()> {
         Ok(Seen::when(pids.iter().any(|pid| !first.contains(pid)), format_args!("{pids:?}, {logged}")))
     })
     .await?;
-    scene.until_lane("fast", 30, 20).await?;
+    env.until_lane("fast", 30, 20).await?;
     assert_eq!(worker.get("/livez").await?, "ok\n");
     locking.batch_execute("ROLLBACK").await?;
-    scene.until_settled(51).await?;
+    env.until_settled(51).await?;
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.delivered, receipt.acked, receipt.dead), (51, 51, 0), "{receipt:?}");
     assert_eq!(count(&database, "garenne_readings").await?, 51);
@@ -173,18 +172,18 @@ async fn postgres_that_hangs_is_given_up_with_its_connection() -> Result<()> {
 /// A stop does not wait for ever either: what was not stored goes back.
 #[tokio::test]
 async fn shutdown_while_postgres_is_away_hands_back() -> Result<()> {
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     let server = Postgres::start().await?;
     let database = server.database().await?;
-    let plan = storing(&scene, "waiting", &database)?.lane("fast:prefetch=20,concurrency=2..2");
+    let plan = storing(&env, "waiting", &database)?.lane("fast:prefetch=20,concurrency=2..2");
     let worker = plan.option("--shutdown-timeout", "1s").start().await?;
     server.kill().await?;
     for n in 0..10 {
-        reading(&scene, &format!("r{n}"), n, 1.0).await?;
+        reading(&env, &format!("r{n}"), n, 1.0).await?;
     }
-    scene.until_lane("fast", 0, 10).await?;
+    env.until_lane("fast", 0, 10).await?;
     let stopped = worker.stop().await?;
     let receipt = stopped.receipt;
     assert_eq!((receipt.delivered, receipt.acked, receipt.requeued), (10, 0, 10), "{receipt:?}");
-    scene.until_lane("fast", 10, 0).await
+    env.until_lane("fast", 10, 0).await
 }

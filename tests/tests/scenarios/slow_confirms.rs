@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use garenne_tests::harness::{
-    meddler::{Meddler, Method},
-    scene::Scene,
+    frame_proxy::{FrameProxy, Method},
+    test_env::TestEnv,
     wait::{Seen, eventually},
 };
 use serde_json::json;
@@ -16,23 +16,23 @@ const TASKS: usize = 20;
 
 /// Fails tasks behind a proxy that holds confirms; each must leave exactly one copy in the queue.
 async fn copies_in(queue: &str, max_attempts: &str) -> Result<()> {
-    let scene = Scene::new().await?;
-    let proxy = Meddler::for_url(scene.worker_url()).await?;
-    let plan = scene.worker_through("stalled", proxy.url())?.stdout();
+    let env = TestEnv::new().await?;
+    let proxy = FrameProxy::for_url(env.worker_url()).await?;
+    let plan = env.worker_through("stalled", proxy.url())?.stdout();
     let plan = plan.env("GARENNE_RETRY__DELAYS", "1h").option("--max-attempts", max_attempts);
     let worker = plan.start().await?;
     let failing = json!({"times": 99});
-    scene.publish("bench.fail", &failing, "prompt", 1).await?;
-    scene.until_ready_in(queue, 1).await?;
+    env.publish("bench.fail", &failing, "prompt", 1).await?;
+    env.until_ready_in(queue, 1).await?;
 
-    proxy.hold_at(Method::CONFIRM, STALL);
-    scene.publish("bench.fail", &failing, "stalled", TASKS).await?;
-    eventually("confirms that were held", async || Ok(Seen::when(proxy.held() == 1, "held"))).await?;
-    scene.until_settled(TASKS + 1).await?;
+    proxy.pause_at(Method::CONFIRM, STALL);
+    env.publish("bench.fail", &failing, "stalled", TASKS).await?;
+    eventually("confirms that were held", async || Ok(Seen::when(proxy.pauses() == 1, "held"))).await?;
+    env.until_settled(TASKS + 1).await?;
     let reconnects = worker.metric("garenne_reconnects_total", &["role=\"publish\""]).await;
     let receipt = worker.stop().await?.receipt;
     assert_eq!(receipt.dead + receipt.retried, TASKS as u64 + 1, "{receipt:?}");
-    scene.take_all(queue, TASKS + 1).await?;
+    env.take_all(queue, TASKS + 1).await?;
     let reconnects = reconnects?;
     assert!(reconnects.abs() < f64::EPSILON, "the connection lived through the stall: {reconnects}");
     Ok(())

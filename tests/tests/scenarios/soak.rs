@@ -4,9 +4,9 @@ use std::{collections::BTreeSet, fs, time::Duration};
 
 use anyhow::{Context, Result};
 use garenne_tests::harness::{
-    fault::Proxy,
-    scene::Scene,
+    fault::FaultProxy,
     suite,
+    test_env::TestEnv,
     wait::{Seen, eventually},
 };
 use serde_json::json;
@@ -34,7 +34,7 @@ struct Sample {
     files: usize,
 }
 
-fn sample(second: usize, process: i32) -> Result<Sample> {
+fn sample(second: usize, process: u32) -> Result<Sample> {
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
     let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("VmRSS")?;
     let kib: f64 = rss.split_whitespace().next().context("a number")?.parse()?;
@@ -57,17 +57,17 @@ async fn soak_with_a_reconnect_every_ten_seconds() -> Result<()> {
         suite::leave_out("five minutes, for `./dev test --full`");
         return Ok(());
     }
-    let scene = Scene::new().await?;
-    let (proxy, url) = Proxy::for_url(scene.worker_url()).await?;
+    let env = TestEnv::new().await?;
+    let (proxy, url) = FaultProxy::for_url(env.worker_url()).await?;
     let worker =
-        scene.worker_through("soaking", &url)?.stdout().lane("fast:prefetch=50,concurrency=4..4").start();
+        env.worker_through("soaking", &url)?.stdout().lane("fast:prefetch=50,concurrency=4..4").start();
     let worker = worker.await?;
     let mut published: BTreeSet<String> = BTreeSet::new();
     let mut samples = Vec::new();
     let mut seconds = interval(Duration::from_secs(1));
     for second in 1..=WARM_UP + LASTS {
         seconds.tick().await;
-        published.extend(scene.publish("bench.noop", &json!({}), &second.to_string(), RATE).await?);
+        published.extend(env.publish("bench.noop", &json!({}), &second.to_string(), RATE).await?);
         let warm = second > WARM_UP;
         if second.is_multiple_of(if warm { RECONNECT_EVERY } else { WARM_RECONNECT_EVERY }) {
             if warm {

@@ -8,25 +8,25 @@ use std::{
 
 use anyhow::{Context, Result};
 use garenne_tests::harness::{
-    fault::Proxy,
-    meddler::{Meddler, Method},
+    fault::FaultProxy,
+    frame_proxy::{FrameProxy, Method},
     process::Signal,
-    scene::Scene,
+    test_env::TestEnv,
     worker::{Worker, WorkerPlan},
 };
 use serde_json::json;
 
 /// Starts a worker whose connections end instead of bringing it this method for the nth time.
 async fn goes_on_after(method: Method, nth: usize) -> Result<()> {
-    let scene = Scene::new().await?;
-    scene.worker("first")?.start().await?.stop().await?;
-    let ids = scene.publish("bench.noop", &json!({}), "task", 3).await?;
-    let meddler = Meddler::for_url(&scene.vhost().amqp_url()).await?;
-    meddler.cut_at(method, nth);
-    let mut worker = scene.worker_at("interrupted", meddler.url())?.stdout().begin().await?;
+    let env = TestEnv::new().await?;
+    env.worker("first")?.start().await?.stop().await?;
+    let ids = env.publish("bench.noop", &json!({}), "task", 3).await?;
+    let proxy = FrameProxy::for_url(&env.vhost().amqp_url()).await?;
+    proxy.cut_at(method, nth);
+    let mut worker = env.worker_at("interrupted", proxy.url())?.stdout().begin().await?;
     let pid = worker.id();
-    meddler.until_refused(2).await?;
-    meddler.heal();
+    proxy.until_refused(2).await?;
+    proxy.heal();
     worker.until_ready().await?;
     worker.until_done(ids.len()).await?;
     assert_eq!(worker.id(), pid);
@@ -62,11 +62,11 @@ async fn start_interrupted_anywhere_goes_on_when_the_broker_is_back() -> Result<
 /// The budget is one for all of it: a broker that stays away ends the start with the code that says so.
 #[tokio::test]
 async fn start_interrupted_for_good_ends_when_the_budget_is_spent() -> Result<()> {
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     for (method, nth) in [(Method::EXCHANGE_OK, 1), (Method::CONSUME_OK, 1)] {
-        let meddler = Meddler::for_url(&scene.vhost().amqp_url()).await?;
-        meddler.cut_at(method, nth);
-        let plan = scene.worker_at("interrupted", meddler.url())?.env("GARENNE_CONNECT_TIMEOUT", "2s");
+        let proxy = FrameProxy::for_url(&env.vhost().amqp_url()).await?;
+        proxy.cut_at(method, nth);
+        let plan = env.worker_at("interrupted", proxy.url())?.env("GARENNE_CONNECT_TIMEOUT", "2s");
         let ended = plan.launch().await?.ended().await?;
         assert_eq!(ended.code, Some(69), "{:?}", ended.stderr);
     }
@@ -92,41 +92,41 @@ async fn starting(plan: WorkerPlan) -> Result<Worker> {
 
 #[tokio::test]
 async fn start_interrupted_by_a_signal_while_the_broker_is_unreachable() -> Result<()> {
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let url = format!("amqp://guest:guest@127.0.0.1:{port}/%2f");
-    let worker = starting(scene.worker_at("unreachable", &url)?).await?;
+    let worker = starting(env.worker_at("unreachable", &url)?).await?;
     worker.until_logged("cannot connect to the broker, retrying").await?;
     leaves_at_once(worker).await
 }
 
 #[tokio::test]
 async fn start_interrupted_by_a_signal_while_the_broker_is_silent() -> Result<()> {
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("amqp://guest:guest@{}/%2f", listener.local_addr()?);
-    let worker = starting(scene.worker_at("unheard", &url)?).await?;
+    let worker = starting(env.worker_at("unheard", &url)?).await?;
     let _held = listener.accept().await?;
     leaves_at_once(worker).await
 }
 
 #[tokio::test]
 async fn start_interrupted_by_a_signal_while_streams_are_read() -> Result<()> {
-    let scene = Scene::new().await?;
-    scene.worker("first")?.start().await?.stop().await?;
-    let meddler = Meddler::for_url(&scene.vhost().amqp_url()).await?;
-    meddler.cut_at(Method::CONSUME_OK, 1);
-    let worker = starting(scene.worker_at("reading", meddler.url())?).await?;
-    meddler.until_refused(2).await?;
+    let env = TestEnv::new().await?;
+    env.worker("first")?.start().await?.stop().await?;
+    let proxy = FrameProxy::for_url(&env.vhost().amqp_url()).await?;
+    proxy.cut_at(Method::CONSUME_OK, 1);
+    let worker = starting(env.worker_at("reading", proxy.url())?).await?;
+    proxy.until_refused(2).await?;
     leaves_at_once(worker).await
 }
 
 #[tokio::test]
 async fn start_interrupted_by_a_signal_while_a_database_is_awaited() -> Result<()> {
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let url = format!("postgres://nobody@127.0.0.1:{port}/nothing");
-    let plan = scene.worker("storing")?.option("--sink", "postgres").option("--postgres-url", url);
+    let plan = env.worker("storing")?.option("--sink", "postgres").option("--postgres-url", url);
     let worker = starting(plan).await?;
     worker.until_logged("Postgres unavailable, retrying").await?;
     leaves_at_once(worker).await
@@ -135,17 +135,17 @@ async fn start_interrupted_by_a_signal_while_a_database_is_awaited() -> Result<(
 /// What is asked of it meanwhile holds once it has begun.
 #[tokio::test]
 async fn start_interrupted_by_quiet_begins_quiet() -> Result<()> {
-    let scene = Scene::new().await?;
-    scene.worker("first")?.start().await?.stop().await?;
-    let (proxy, url) = Proxy::for_url(&scene.vhost().amqp_url()).await?;
+    let env = TestEnv::new().await?;
+    env.worker("first")?.start().await?.stop().await?;
+    let (proxy, url) = FaultProxy::for_url(&env.vhost().amqp_url()).await?;
     proxy.cut();
-    let worker = starting(scene.worker_at("quiet", &url)?.stdout()).await?;
+    let worker = starting(env.worker_at("quiet", &url)?.stdout()).await?;
     worker.until_logged("cannot connect to the broker, retrying").await?;
     worker.signal(Signal::TSTP)?;
-    scene.publish("bench.noop", &json!({}), "task", 3).await?;
+    env.publish("bench.noop", &json!({}), "task", 3).await?;
     proxy.heal();
     worker.until_logged("\"consuming\"").await?;
-    let consumers = scene.client().consumers("garenne.tasks.fast").await?;
+    let consumers = env.client().consumers("garenne.tasks.fast").await?;
     assert_eq!((consumers, worker.metric("garenne_deliveries_total", &["lane=\"fast\""]).await?), (0, 0.0));
     worker.post("/resume").await?;
     worker.until_done(3).await?;

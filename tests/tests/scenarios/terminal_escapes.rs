@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use garenne_tests::harness::{
     client::{headers, text, with_id},
     process::Ended,
-    scene::Scene,
+    test_env::TestEnv,
 };
 use serde_json::{Value, json};
 
@@ -21,18 +21,18 @@ fn is_harmless(lines: &[String]) -> bool {
     !lines.iter().any(|line| line.contains(bad))
 }
 
-async fn harmless(scene: &Scene, arguments: &[&str]) -> Result<Ended> {
-    let ended = scene.garenne(arguments).await?;
+async fn harmless(env: &TestEnv, arguments: &[&str]) -> Result<Ended> {
+    let ended = env.garenne(arguments).await?;
     assert!(is_harmless(&ended.stdout) && is_harmless(&ended.stderr), "{arguments:?}: {ended:?}");
     Ok(ended)
 }
 
 #[tokio::test]
 async fn hostile_ids_kinds_and_headers_are_shown_escaped() -> Result<()> {
-    let scene = Scene::new().await?;
-    let worker = scene.worker("w")?.stdout().start().await?;
+    let env = TestEnv::new().await?;
+    let worker = env.worker("w")?.stdout().start().await?;
     let publish = async |properties, body: Value| {
-        scene.client().publish("garenne.tasks", "bench.sleep", properties, body.to_string().as_bytes()).await
+        env.client().publish("garenne.tasks", "bench.sleep", properties, body.to_string().as_bytes()).await
     };
     let id = format!("id{HOSTILE}");
     let marked = headers([("x-note\u{9b}", text(HOSTILE)), ("garenne-group", text(HOSTILE))]);
@@ -41,39 +41,39 @@ async fn hostile_ids_kinds_and_headers_are_shown_escaped() -> Result<()> {
     publish(with_id("payload").with_headers(marked), json!({"ms": HOSTILE})).await?;
     // Only a control character makes an id malformed.
     publish(with_id("turned\u{202e}exe.gnp"), json!({"ms": 600_000})).await?;
-    scene.until_ready_in("garenne.dead", 3).await?;
+    env.until_ready_in("garenne.dead", 3).await?;
     worker.until_holds("fast", 1, 0).await?;
 
-    let listed = harmless(&scene, &["dead", "list"]).await?.stdout.join("\n");
+    let listed = harmless(&env, &["dead", "list"]).await?.stdout.join("\n");
     for part in [format!("id{SHOWN}"), format!("bench.{SHOWN}")] {
         assert!(listed.contains(&part), "{part} in {listed}");
     }
     // As it is, and as it was shown.
     for given in [&id, &format!("id{SHOWN}")] {
-        let shown = harmless(&scene, &["dead", "show", given]).await?;
+        let shown = harmless(&env, &["dead", "show", given]).await?;
         assert_eq!(shown.code, Some(0), "{shown:?}");
         let shown = shown.stdout.join("\n");
         assert!(shown.contains(&format!("id           id{SHOWN}\n")), "{shown}");
         assert!(shown.contains(r"x-note\u{9b} = "), "{shown}");
     }
-    assert_eq!(harmless(&scene, &["dead", "show", HOSTILE]).await?.code, Some(1));
-    harmless(&scene, &["dead", "show", "payload", "kind"]).await?;
+    assert_eq!(harmless(&env, &["dead", "show", HOSTILE]).await?.code, Some(1));
+    harmless(&env, &["dead", "show", "payload", "kind"]).await?;
     // Programs get the exact text.
-    let exact = harmless(&scene, &["dead", "show", &id, "--json"]).await?;
+    let exact = harmless(&env, &["dead", "show", &id, "--json"]).await?;
     let exact: Value = serde_json::from_str(&exact.stdout[0])?;
     assert_eq!((&exact["id"], &exact["headers"]["x-note\u{9b}"]), (&json!(id), &json!(HOSTILE)));
     assert_eq!(exact["body"]["ms"], HOSTILE);
-    for line in harmless(&scene, &["dead", "list", "--json"]).await?.stdout {
+    for line in harmless(&env, &["dead", "list", "--json"]).await?.stdout {
         serde_json::from_str::<Value>(&line).context(line)?;
     }
 
-    let status = harmless(&scene, &["status"]).await?.stdout.join("\n");
+    let status = harmless(&env, &["status"]).await?.stdout.join("\n");
     assert!(status.contains(r"turned\u{202e}exe.gnp"), "{status}");
-    let status = harmless(&scene, &["status", "--json"]).await?.stdout.join("\n");
+    let status = harmless(&env, &["status", "--json"]).await?.stdout.join("\n");
     let status: Value = serde_json::from_str(&status)?;
     assert_eq!(status["workers"][0]["tasks"][0]["id"], "turned\u{202e}exe.gnp", "{status:#}");
 
-    let dropped = harmless(&scene, &["dead", "drop", "--id", &format!("id{SHOWN}"), "--yes"]).await?;
+    let dropped = harmless(&env, &["dead", "drop", "--id", &format!("id{SHOWN}"), "--yes"]).await?;
     assert_eq!(dropped.stdout, ["dropped 1 of 3 dead letters"]);
     let log = worker.process().stderr().lines();
     assert!(is_harmless(&log), "{log:?}");

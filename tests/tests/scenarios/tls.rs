@@ -5,8 +5,8 @@ use garenne_tests::harness::{
     authority::Authority,
     broker::{Broker, BrokerOptions, Tls},
     engine::{self, Mode},
-    scene::Scene,
     suite,
+    test_env::TestEnv,
     worker::WorkerPlan,
 };
 use serde_json::json;
@@ -26,15 +26,15 @@ async fn worker_and_broker_show_each_other_certificates() -> Result<()> {
     }
     let tls = Tls { ca: authority.pem(), cert: server.cert, key: server.key };
     let broker = Broker::start(BrokerOptions { tls: Some(tls), ..BrokerOptions::default() }).await?;
-    let scene = Scene::on(&broker).await?;
+    let env = TestEnv::on(&broker).await?;
     let port = broker.amqps_port().context("no listener for amqps")?;
-    let url = format!("amqps://guest:guest@127.0.0.1:{port}/{}", scene.vhost().name());
+    let url = format!("amqps://guest:guest@127.0.0.1:{port}/{}", env.vhost().name());
     for (name, content) in [("ca.pem", authority.pem()), ("cert.pem", client.cert), ("key.pem", client.key)] {
-        std::fs::write(scene.folder().join(name), content)?;
+        std::fs::write(env.folder().join(name), content)?;
     }
-    let file = |name: &str| scene.folder().join(name).display().to_string();
+    let file = |name: &str| env.folder().join(name).display().to_string();
     let plan = |name: &str| -> Result<_> {
-        Ok(scene.worker_at(name, &url)?.stdout().env("GARENNE_CONNECT_TIMEOUT", "1s"))
+        Ok(env.worker_at(name, &url)?.stdout().env("GARENNE_CONNECT_TIMEOUT", "1s"))
     };
 
     // Whom nobody vouches for is not talked to, on either side.
@@ -50,7 +50,7 @@ async fn worker_and_broker_show_each_other_certificates() -> Result<()> {
         Ok(plan.env("GARENNE_AMQP_TLS__KEY", file("key.pem")))
     };
     let mut worker = with("known")?.start().await?;
-    let ids = scene.publish("bench.noop", &json!({}), "task", 50).await?;
+    let ids = env.publish("bench.noop", &json!({}), "task", 50).await?;
     worker.until_done(ids.len()).await?;
     // Found again after it was away, with the files as they are then.
     broker.kill().await?;

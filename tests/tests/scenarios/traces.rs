@@ -8,7 +8,7 @@ use garenne_tests::harness::{
     collector::{Collector, Trace},
     gateway::{Gateway, GatewayPlan},
     postgres::{Database, Postgres},
-    scene::Scene,
+    test_env::TestEnv,
     worker::WorkerPlan,
 };
 use serde_json::{Value, json};
@@ -21,13 +21,13 @@ const FAST: &str = "garenne.tasks.fast";
 /// Batches are sent at once, so that a scenario need not wait for them.
 const SOON: (&str, &str) = ("OTEL_BSP_SCHEDULE_DELAY", "100");
 
-async fn gateway(scene: &Scene, collector: &str) -> Result<Gateway> {
-    GatewayPlan::new(scene)?.option("--otlp", collector).env(SOON.0, SOON.1).start().await
+async fn gateway(env: &TestEnv, collector: &str) -> Result<Gateway> {
+    GatewayPlan::new(env)?.option("--otlp", collector).env(SOON.0, SOON.1).start().await
 }
 
 /// A worker that finds its collector by the standard's variable.
-fn worker(scene: &Scene, name: &str, collector: &str) -> Result<WorkerPlan> {
-    let plan = scene.worker(name)?.env("OTEL_EXPORTER_OTLP_ENDPOINT", collector).env(SOON.0, SOON.1);
+fn worker(env: &TestEnv, name: &str, collector: &str) -> Result<WorkerPlan> {
+    let plan = env.worker(name)?.env("OTEL_EXPORTER_OTLP_ENDPOINT", collector).env(SOON.0, SOON.1);
     Ok(plan.lane("fast:prefetch=50,concurrency=1..2"))
 }
 
@@ -60,10 +60,10 @@ fn published<'a>(trace: &'a Trace, route: &str) -> Result<&'a str> {
 
 #[tokio::test]
 async fn traces_a_reading_from_its_sender_through_gateway_and_worker_into_the_sink() -> Result<()> {
-    let (scene, collector) = (Scene::new().await?, Collector::start().await?);
+    let (env, collector) = (TestEnv::new().await?, Collector::start().await?);
     let database = Postgres::shared().await?.database().await?;
-    let worker = storing(worker(&scene, "worker", collector.url())?, &database).start().await?;
-    let gateway = gateway(&scene, collector.url()).await?;
+    let worker = storing(worker(&env, "worker", collector.url())?, &database).start().await?;
+    let gateway = gateway(&env, collector.url()).await?;
     let id = post(&gateway, "/v1/readings", TRACE, &reading(1)).await?.remove(0);
     let trace = collector.until_trace(TRACE, 4).await?;
     let publish = published(&trace, "POST /v1/readings")?;
@@ -85,10 +85,10 @@ async fn traces_a_reading_from_its_sender_through_gateway_and_worker_into_the_si
 /// gathered into: each record goes on with its own sender's trace.
 #[tokio::test]
 async fn traces_every_record_of_a_pack_in_its_own_senders_trace() -> Result<()> {
-    let (scene, collector) = (Scene::new().await?, Collector::start().await?);
+    let (env, collector) = (TestEnv::new().await?, Collector::start().await?);
     let database = Postgres::shared().await?.database().await?;
-    let worker = storing(worker(&scene, "worker", collector.url())?, &database).start().await?;
-    let gateway = gateway(&scene, collector.url()).await?;
+    let worker = storing(worker(&env, "worker", collector.url())?, &database).start().await?;
+    let gateway = gateway(&env, collector.url()).await?;
     let readings: Vec<_> = (0..3).map(reading).collect();
     let mut ids = post(&gateway, "/v1/readings", TRACE, &json!(readings)).await?;
     let trace = collector.until_trace(TRACE, 2 + 3 * 2).await?;
@@ -113,7 +113,7 @@ async fn traces_every_record_of_a_pack_in_its_own_senders_trace() -> Result<()> 
     let pack = json!([record(7, others[0]), record(8, others[1]), untraced]);
     let properties = with_id("pack").with_content_type("application/vnd.garenne.batch+json".into());
     let body = serde_json::to_vec(&pack)?;
-    scene.client().publish("garenne.tasks", "reading.process", properties, &body).await?;
+    env.client().publish("garenne.tasks", "reading.process", properties, &body).await?;
     for (other, id) in others.iter().zip(["r-7", "r-8"]) {
         let trace = collector.until_trace(other, 2).await?;
         let process = trace.under(SENDER, &format!("process {FAST}"))?;
@@ -134,9 +134,9 @@ async fn traces_every_record_of_a_pack_in_its_own_senders_trace() -> Result<()> 
 
 #[tokio::test]
 async fn traces_each_attempt_beside_the_others_and_what_follows_below() -> Result<()> {
-    let (scene, collector) = (Scene::new().await?, Collector::start().await?);
-    let worker = worker(&scene, "worker", collector.url())?.stdout().start().await?;
-    let gateway = gateway(&scene, collector.url()).await?;
+    let (env, collector) = (TestEnv::new().await?, Collector::start().await?);
+    let worker = worker(&env, "worker", collector.url())?.stdout().start().await?;
+    let gateway = gateway(&env, collector.url()).await?;
     let failing = post(&gateway, "/v1/tasks/bench.fail", TRACE, &json!({"times": 1})).await?.remove(0);
     assert_eq!(worker.until_done_with(&failing).await?.attempt, 2);
     let trace = collector.until_trace(TRACE, 5).await?;
@@ -170,12 +170,12 @@ async fn traces_each_attempt_beside_the_others_and_what_follows_below() -> Resul
 /// Without a collector nobody makes spans, and the trace that a task is in is logged and handed on.
 #[tokio::test]
 async fn traces_are_logged_and_handed_on_where_nobody_keeps_them() -> Result<()> {
-    let scene = Scene::new().await?;
-    let worker = scene.worker("worker")?.stdout().start().await?;
+    let env = TestEnv::new().await?;
+    let worker = env.worker("worker")?.stdout().start().await?;
     let parent = format!("00-{TRACE}-{SENDER}-01");
     let traced = |id: &str| with_id(id).with_headers(headers([("traceparent", text(&parent))]));
     let publish = async |kind: &str, id: &str, body: &Value| {
-        scene.client().publish("garenne.tasks", kind, traced(id), body.to_string().as_bytes()).await
+        env.client().publish("garenne.tasks", kind, traced(id), body.to_string().as_bytes()).await
     };
     publish("bench.fail", "fails", &json!({"times": 1})).await?;
     publish("bench.factorial", "bad", &json!({"n": "five"})).await?;
@@ -188,7 +188,7 @@ async fn traces_are_logged_and_handed_on_where_nobody_keeps_them() -> Result<()>
     };
     is_traced("attempt failed, will be retried", "fails").await?;
     is_traced("dead letter", "bad").await?;
-    let dead = scene.take_all("garenne.dead", 1).await?.remove(0);
+    let dead = env.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!((dead.id(), dead.text("traceparent")), ("bad", parent.clone()));
     publish("bench.panic", "panics", &json!({})).await?;
     is_traced("panic", "panics").await?;
@@ -206,15 +206,15 @@ async fn traces_nobody_takes_cost_neither_tasks_nor_time() -> Result<()> {
     const READINGS: usize = 6000;
     let silent = Collector::silent().await?;
     for collector in [Collector::nowhere()?, silent.url().to_owned()] {
-        let scene = Scene::new().await?;
+        let env = TestEnv::new().await?;
         let database = Postgres::shared().await?.database().await?;
-        let worker = storing(worker(&scene, "worker", &collector)?, &database).start().await?;
-        let gateway = gateway(&scene, &collector).await?;
+        let worker = storing(worker(&env, "worker", &collector)?, &database).start().await?;
+        let gateway = gateway(&env, &collector).await?;
         for from in (0..READINGS).step_by(500) {
             let readings: Vec<_> = (from..from + 500).map(reading).collect();
             assert_eq!(post(&gateway, "/v1/readings", TRACE, &json!(readings)).await?.len(), 500);
         }
-        scene.until_lane("fast", 0, 0).await?;
+        env.until_lane("fast", 0, 0).await?;
         let began = Instant::now();
         assert_eq!(gateway.stop().await?.code, Some(0));
         let lost: f64 = worker.metric("garenne_spans_total", &["result=\"dropped\""]).await?;

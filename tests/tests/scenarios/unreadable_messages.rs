@@ -11,7 +11,7 @@ use garenne_tests::harness::{
     broker::{Broker, BrokerOptions, BrokerVersion, Tls},
     engine::{self, Mode},
     raw_amqp::{Outcome, Property, RawClient, RawMessage, Received, Table},
-    scene::Scene,
+    test_env::TestEnv,
     wait::{Seen, eventually},
     worker::Worker,
 };
@@ -132,21 +132,21 @@ async fn stop_unharmed(workers: Vec<Worker>) -> Result<()> {
 
 #[tokio::test]
 async fn unreadable_messages_are_dead_letters_and_all_good_tasks_are_done() -> Result<()> {
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     let mut workers = Vec::new();
     for name in ["a", "b"] {
-        let plan = scene.worker(name)?.stdout().lane("fast:prefetch=50,concurrency=2..2");
+        let plan = env.worker(name)?.stdout().lane("fast:prefetch=50,concurrency=2..2");
         workers.push(plan.start().await?);
     }
-    let mut raw = RawClient::connect(&scene.vhost().amqp_url()).await?;
+    let mut raw = RawClient::connect(&env.vhost().amqp_url()).await?;
     let mut good = BTreeSet::new();
     let bad = bad_messages(raw.frame_max());
     for (n, bad) in bad.iter().enumerate() {
-        good.extend(scene.publish("bench.noop", &json!({}), &format!("before-{n}"), AROUND).await?);
+        good.extend(env.publish("bench.noop", &json!({}), &format!("before-{n}"), AROUND).await?);
         let began = Instant::now();
         let outcome = raw.publish(&bad.message).await?;
         ensure!(outcome == Outcome::Confirmed, "{}: {outcome:?}", bad.name);
-        good.extend(scene.publish("bench.noop", &json!({}), &format!("after-{n}"), AROUND).await?);
+        good.extend(env.publish("bench.noop", &json!({}), &format!("after-{n}"), AROUND).await?);
         let letter = letter(&mut raw).await.context(bad.name)?;
         check(&letter, bad)?;
         ensure!(began.elapsed() < LIMIT, "{}: dead after {:?}", bad.name, began.elapsed());
@@ -157,29 +157,29 @@ async fn unreadable_messages_are_dead_letters_and_all_good_tasks_are_done() -> R
     until_done(&workers, &good).await?;
     let counted = sum(&workers, "garenne_unreadable_total", &["queue=\"garenne.tasks.fast\""]).await?;
     ensure!(counted == bad.len() as f64, "{counted} of {} counted", bad.len());
-    scene.is_empty("garenne.dead").await?;
+    env.is_empty("garenne.dead").await?;
     stop_unharmed(workers).await
 }
 
 #[tokio::test]
 async fn unreadable_messages_of_a_backlog_condemn_nothing_beside_them() -> Result<()> {
-    let scene = Scene::new().await?;
+    let env = TestEnv::new().await?;
     let plan = |name: &str| -> Result<_> {
-        Ok(scene.worker(name)?.stdout().lane("fast:prefetch=200,concurrency=2..2"))
+        Ok(env.worker(name)?.stdout().lane("fast:prefetch=200,concurrency=2..2"))
     };
     // Makes the topology, and is killed in the middle of what it holds.
     let first = plan("first")?.start().await?;
-    scene.publish("bench.sleep", &json!({"ms": 600_000}), "long", 2).await?;
+    env.publish("bench.sleep", &json!({"ms": 600_000}), "long", 2).await?;
     first.until_holds("fast", 2, 0).await?;
-    let mut raw = RawClient::connect(&scene.vhost().amqp_url()).await?;
+    let mut raw = RawClient::connect(&env.vhost().amqp_url()).await?;
     let bad = bad_messages(raw.frame_max());
     for (n, bad) in bad.iter().filter(|bad| bad.message.exchange == b"garenne.tasks").enumerate() {
-        scene.publish("bench.noop", &json!({}), &format!("good-{n}"), 20).await?;
+        env.publish("bench.noop", &json!({}), &format!("good-{n}"), 20).await?;
         ensure!(raw.publish(&bad.message).await? == Outcome::Confirmed, "{}", bad.name);
     }
     first.kill().await?;
     // What ran comes back as well: out of the way of those that count.
-    let stop = scene.garenne(&["task", "stop", "long-0", "long-1"]).await?;
+    let stop = env.garenne(&["task", "stop", "long-0", "long-1"]).await?;
     ensure!(stop.code == Some(0), "{:?}", stop.stderr);
     let workers = vec![plan("second")?.start().await?, plan("third")?.start().await?];
     let expected = bad.iter().filter(|bad| bad.message.exchange == b"garenne.tasks").count();
@@ -218,9 +218,9 @@ async fn unreadable_messages_of_a_backlog_condemn_nothing_beside_them() -> Resul
 
 #[tokio::test]
 async fn unreadable_records_and_commands_are_skipped_and_counted() -> Result<()> {
-    let scene = Scene::new().await?;
-    let worker = scene.worker("a")?.stdout().start().await?;
-    let mut raw = RawClient::connect(&scene.vhost().amqp_url()).await?;
+    let env = TestEnv::new().await?;
+    let worker = env.worker("a")?.stdout().start().await?;
+    let mut raw = RawClient::connect(&env.vhost().amqp_url()).await?;
     let bad = |exchange: &str, key: &str| {
         RawMessage::to(exchange, key)
             .property(Property::DeliveryMode, [2])
@@ -241,13 +241,13 @@ async fn unreadable_records_and_commands_are_skipped_and_counted() -> Result<()>
     ensure!(letter.text("garenne-reason") == Some("malformed"), "{letter:?}");
     ensure!(letter.text("garenne-error").is_some_and(|it| it.contains("app_id is not UTF-8")), "{letter:?}");
     // The streams are read on: a directive that comes later is obeyed, also by a worker that begins there.
-    let stop = scene.garenne(&["task", "stop", "unwanted-0"]).await?;
+    let stop = env.garenne(&["task", "stop", "unwanted-0"]).await?;
     ensure!(stop.code == Some(0), "{:?}", stop.stderr);
-    let second = scene.worker("b")?.stdout().start().await?;
+    let second = env.worker("b")?.stdout().start().await?;
     second.until_metric("garenne_unreadable_total", &["queue=\"garenne.directives\""], 1.0).await?;
-    scene.publish("bench.noop", &json!({}), "unwanted", 1).await?;
-    scene.publish("bench.noop", &json!({}), "good", 20).await?;
-    let stopped = scene.take_all("garenne.dead", 1).await?;
+    env.publish("bench.noop", &json!({}), "unwanted", 1).await?;
+    env.publish("bench.noop", &json!({}), "good", 20).await?;
+    let stopped = env.take_all("garenne.dead", 1).await?;
     ensure!(stopped[0].text("garenne-reason") == "stopped", "{stopped:?}");
     let good = (0..20).map(|n| format!("good-{n}")).collect();
     let workers = vec![worker, second];
@@ -257,9 +257,9 @@ async fn unreadable_records_and_commands_are_skipped_and_counted() -> Result<()>
 
 #[tokio::test]
 async fn unreadable_dead_letters_can_be_listed_replayed_and_dropped() -> Result<()> {
-    let scene = Scene::new().await?;
-    let worker = scene.worker("a")?.stdout().start().await?;
-    let mut raw = RawClient::connect(&scene.vhost().amqp_url()).await?;
+    let env = TestEnv::new().await?;
+    let worker = env.worker("a")?.stdout().start().await?;
+    let mut raw = RawClient::connect(&env.vhost().amqp_url()).await?;
     // As the broker itself would put them there.
     let bad = |kind: &str, id: &[u8]| {
         let message = RawMessage::to("", "garenne.dead").property(Property::DeliveryMode, [2]);
@@ -269,18 +269,18 @@ async fn unreadable_dead_letters_can_be_listed_replayed_and_dropped() -> Result<
     for message in [bad("bench.noop", b"caf\xe9-1"), bad("bench.noop", b"caf\xe9-2"), deep] {
         ensure!(raw.publish(&message).await? == Outcome::Confirmed);
     }
-    let listed = scene.garenne(&["dead", "list", "--json"]).await?;
+    let listed = env.garenne(&["dead", "list", "--json"]).await?;
     ensure!(listed.code == Some(0) && listed.stdout.len() == 3, "{:?} {:?}", listed.stdout, listed.stderr);
     let first: Value = serde_json::from_str(&listed.stdout[0])?;
     ensure!(first["id"] == "caf\u{fffd}-1", "{first}");
     ensure!(first["error"] == "the message cannot be read: message_id is not UTF-8", "{first}");
 
-    let replayed = scene.garenne(&["dead", "replay", "--kind", "bench.noop"]).await?;
+    let replayed = env.garenne(&["dead", "replay", "--kind", "bench.noop"]).await?;
     ensure!(replayed.code == Some(0), "{:?} {:?}", replayed.stdout, replayed.stderr);
     worker.until_done(2).await?;
-    let dropped = scene.garenne(&["dead", "drop", "--kind", "bench.sleep", "--yes"]).await?;
+    let dropped = env.garenne(&["dead", "drop", "--kind", "bench.sleep", "--yes"]).await?;
     ensure!(dropped.code == Some(0), "{:?} {:?}", dropped.stdout, dropped.stderr);
-    scene.is_empty("garenne.dead").await?;
+    env.is_empty("garenne.dead").await?;
     let stopped = worker.stop().await?;
     ensure!((stopped.receipt.acked, stopped.receipt.dead) == (2, 0), "{:?}", stopped.receipt);
     Ok(())
@@ -296,14 +296,14 @@ async fn unreadable_messages_are_dead_letters_over_tls_too() -> Result<()> {
     let (server, client) = (authority.sign("127.0.0.1")?, authority.sign("worker")?);
     let tls = Tls { ca: authority.pem(), cert: server.cert, key: server.key };
     let broker = Broker::start(BrokerOptions { tls: Some(tls), ..BrokerOptions::default() }).await?;
-    let scene = Scene::on(&broker).await?;
+    let env = TestEnv::on(&broker).await?;
     let port = broker.amqps_port().context("no listener for amqps")?;
-    let url = format!("amqps://guest:guest@127.0.0.1:{port}/{}", scene.vhost().name());
+    let url = format!("amqps://guest:guest@127.0.0.1:{port}/{}", env.vhost().name());
     for (name, content) in [("ca.pem", authority.pem()), ("cert.pem", client.cert), ("key.pem", client.key)] {
-        std::fs::write(scene.folder().join(name), content)?;
+        std::fs::write(env.folder().join(name), content)?;
     }
-    let file = |name: &str| scene.folder().join(name).display().to_string();
-    let plan = scene.worker_at("a", &url)?.stdout().env("GARENNE_AMQP_TLS__CA", file("ca.pem"));
+    let file = |name: &str| env.folder().join(name).display().to_string();
+    let plan = env.worker_at("a", &url)?.stdout().env("GARENNE_AMQP_TLS__CA", file("ca.pem"));
     let plan = plan.env("GARENNE_AMQP_TLS__CERT", file("cert.pem"));
     let worker = plan.env("GARENNE_AMQP_TLS__KEY", file("key.pem")).start().await?;
 
@@ -313,15 +313,15 @@ async fn unreadable_messages_are_dead_letters_over_tls_too() -> Result<()> {
         false => Value::Null,
     };
     for queue in ["garenne.tasks.fast", "garenne.dead", "garenne.quarantine"] {
-        let arguments = scene.vhost().view().queue(queue).await?.arguments;
+        let arguments = env.vhost().view().queue(queue).await?.arguments;
         ensure!(arguments["x-delivery-limit"] == limit, "{queue} on {}: {arguments}", broker.version());
     }
 
-    let mut raw = RawClient::connect(&scene.vhost().amqp_url()).await?;
+    let mut raw = RawClient::connect(&env.vhost().amqp_url()).await?;
     let mut good = BTreeSet::new();
     let bad = bad_messages(raw.frame_max());
     for (n, bad) in bad.iter().enumerate() {
-        good.extend(scene.publish("bench.noop", &json!({}), &format!("good-{n}"), AROUND).await?);
+        good.extend(env.publish("bench.noop", &json!({}), &format!("good-{n}"), AROUND).await?);
         ensure!(raw.publish(&bad.message).await? == Outcome::Confirmed, "{}", bad.name);
         check(&letter(&mut raw).await.context(bad.name)?, bad)?;
     }

@@ -1,13 +1,15 @@
-//! The report as one page that needs nothing else: no script, no other host, light and dark.
+//! The report as one HTML page. It has no script, loads nothing from another host, and has a light and a dark theme.
 
 use std::fmt::Write;
 
+use garenne_chaos::Fault;
+
 use super::Report;
-use crate::{drill::plan::Act, table::grouped};
+use crate::table::grouped;
 
 const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 220.0;
-/// Rows under the bars for the marks' letters, so that those close together stay apart.
+/// Rows for the letters of the marks under the bars. Marks that are close together use different rows.
 const LETTER_ROWS: usize = 4;
 const LETTER: f64 = 13.0;
 
@@ -25,7 +27,7 @@ td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}svg{width:100%;heig
 .away{fill:var(--bad);opacity:.12}.axis{text-anchor:middle}\
 .bad{color:var(--bad);font-weight:600}text{fill:var(--dim);font-size:12px}";
 
-/// The page.
+/// Renders the page.
 pub(super) fn page(report: &Report) -> String {
     let mut page = String::new();
     let (class, word) = if report.kept { ("kept", "kept") } else { ("broken", "broken") };
@@ -40,16 +42,16 @@ pub(super) fn page(report: &Report) -> String {
         worker = escaped(&report.worker),
         seconds = report.seconds,
     );
-    sums(&mut page, report);
+    totals(&mut page, report);
     chart(&mut page, report);
-    happenings(&mut page, report);
+    events(&mut page, report);
     page.push_str("<p class=dim>One line per task: <code>audit.ndjson</code>; all figures: <code>report.json</code>.</p></html>\n");
     page
 }
 
-fn sums(page: &mut String, report: &Report) {
+fn totals(page: &mut String, report: &Report) {
     let totals = &report.totals;
-    let often: Vec<_> =
+    let executions: Vec<_> =
         report.executions.iter().map(|(times, ids)| format!("{} {times}×", grouped(*ids))).collect();
     let rows = [
         ("tasks confirmed to their publishers", grouped(totals.sent), false),
@@ -57,9 +59,9 @@ fn sums(page: &mut String, report: &Report) {
         ("lost", grouped(totals.lost), totals.lost > 0),
         ("effects doubled", grouped(totals.doubled), totals.doubled > 0),
         ("dead letters", grouped(totals.dead), false),
-        ("executions per id", often.join(", "), false),
+        ("executions per id", executions.join(", "), false),
         ("published again after doubt", grouped(report.published_again), false),
-        ("requeued by stopping workers", grouped(report.handed_back), false),
+        ("requeued by stopping workers", grouped(report.requeued), false),
         ("workers that crashed by themselves", grouped(report.crashes), false),
     ];
     page.push_str("<h2>Account</h2><table>");
@@ -86,13 +88,13 @@ fn chart(page: &mut String, report: &Report) {
         width = WIDTH + 24.0,
         height = HEIGHT + LETTER * (LETTER_ROWS as f64 + 2.0),
     );
-    for away in timeline.happenings.iter().filter(|happening| happening.until > happening.at) {
+    for away in timeline.events.iter().filter(|event| event.until > event.at) {
         let (from, until) = (x(away.at), x(away.until));
         let _ = write!(
             page,
             "<rect class=away x='{from:.1}' y='0' width='{:.1}' height='{HEIGHT}'><title>{} for {:.1} s</title></rect>",
             until - from,
-            away.act.map_or("away", Act::as_str),
+            away.fault.map_or("away", Fault::as_str),
             away.until - away.at,
         );
     }
@@ -114,17 +116,17 @@ fn chart(page: &mut String, report: &Report) {
         .collect();
     let _ = write!(page, "<polyline class=sent points='{}'/>", points.join(" "));
     let mut taken = [f64::NEG_INFINITY; LETTER_ROWS];
-    for happening in &timeline.happenings {
-        let at = x(happening.at);
+    for event in &timeline.events {
+        let at = x(event.at);
         let row = taken.iter().position(|last| at - last >= LETTER).unwrap_or(LETTER_ROWS - 1);
         taken[row] = at;
-        let what = happening.act.map_or("crash", Act::as_str);
+        let what = event.fault.map_or("crash", Fault::as_str);
         let _ = write!(
             page,
             "<line class=act x1='{at:.1}' x2='{at:.1}' y1=0 y2='{HEIGHT}'><title>{what} of {whom} at {second:.1} s</title></line>\
              <text class=axis x='{at:.1}' y='{base:.1}'>{letter}</text>",
-            whom = escaped(&happening.whom),
-            second = happening.at,
+            whom = escaped(&event.target),
+            second = event.at,
             base = HEIGHT + LETTER * (row as f64 + 1.0),
             letter = &what[..1].to_uppercase(),
         );
@@ -141,20 +143,20 @@ fn chart(page: &mut String, report: &Report) {
     page.push_str("</svg>");
 }
 
-fn happenings(page: &mut String, report: &Report) {
+fn events(page: &mut String, report: &Report) {
     page.push_str("<h2>What was done</h2><table><tr><th class=n>at<th>what<th>whom<th>in its place<th class=n>away for<th class=n>work again after");
-    for happening in &report.timeline.happenings {
+    for event in &report.timeline.events {
         let _ = write!(
             page,
             "<tr><td class=n>{:.1} s<td>{}<td>{}<td>{}<td class=n>{}<td class=n>{}",
-            happening.at,
-            happening.act.map_or("crashed by itself", Act::as_str),
-            escaped(&happening.whom),
-            escaped(happening.replacement.as_deref().unwrap_or("–")),
-            Some(happening.until - happening.at)
+            event.at,
+            event.fault.map_or("crashed by itself", Fault::as_str),
+            escaped(&event.target),
+            escaped(event.replacement.as_deref().unwrap_or("–")),
+            Some(event.until - event.at)
                 .filter(|away| *away > 0.0)
                 .map_or("–".to_owned(), |away| format!("{away:.1} s")),
-            happening.recovered_after.map_or("–".to_owned(), |after| format!("{after:.2} s")),
+            event.recovered_after.map_or("–".to_owned(), |after| format!("{after:.2} s")),
         );
     }
     page.push_str("</table>");
@@ -166,28 +168,24 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::{
-        audit::Totals,
-        drill::{
-            Counts,
-            effects::Witness,
-            plan::Act,
-            timeline::{Happening, Timeline},
-        },
+    use garenne_chaos::{
+        FaultCounts, Timeline, TimelineEvent,
+        audit::{EffectSource, Totals},
     };
 
+    use super::*;
+
     fn report(lost: u64) -> Report {
-        let happening = Happening {
+        let event = TimelineEvent {
             at: 1.5,
             until: 1.5,
-            act: Some(Act::Kill),
-            whom: "worker-<1>".into(),
+            fault: Some(Fault::Kill),
+            target: "worker-<1>".into(),
             replacement: Some("worker-2".into()),
             recovered_after: Some(0.25),
         };
         let mut timeline = Timeline::default();
-        timeline.happenings.push(happening);
+        timeline.events.push(event);
         timeline.published = vec![10, 20];
         timeline.executed = vec![5, 25];
         Report {
@@ -195,20 +193,20 @@ mod tests {
             seed: 7,
             broker: "RabbitMQ 4.0".into(),
             worker: "run & hide".into(),
-            trouble: Counts::default(),
+            faults: FaultCounts::default(),
             seconds: 2.0,
             totals: Totals { sent: 30, once: 30 - lost, lost, ..Totals::default() },
-            witness: Witness::File,
+            effects: EffectSource::File,
             executions: [(1, 30)].into(),
             published_again: 0,
-            handed_back: 3,
+            requeued: 3,
             crashes: 0,
             timeline,
         }
     }
 
     #[test]
-    fn the_page_says_the_verdict_and_needs_nobody_else() {
+    fn the_page_shows_the_verdict_and_loads_nothing() {
         let page = page(&report(0));
         assert!(page.contains("promise kept") && !page.contains("promise broken"));
         for outside in ["http:", "https:", "<script", "src=", "@import", "url("] {
@@ -218,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wrote_is_escaped() {
+    fn foreign_text_is_escaped() {
         let page = page(&report(0));
         assert!(page.contains("worker-&lt;1&gt;") && page.contains("run &amp; hide"), "{page}");
     }

@@ -5,16 +5,15 @@
 
 use std::{
     net::SocketAddr,
-    process::Stdio,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, ensure};
 use garenne_bench::{Rows, Usage, number, option};
+use garenne_chaos::process::{Process, Program};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},
-    process::{Child, Command},
     task::JoinSet,
 };
 use tokio_postgres::{Client, NoTls};
@@ -26,8 +25,8 @@ use crate::{
 
 /// Lines that a sensor has under way on TCP.
 const WINDOW: usize = 64;
-/// How long what was receipted may take to become rows.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Limit for the start of the gateway, and for acknowledged readings to become rows.
+const ROWS_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
@@ -144,11 +143,11 @@ async fn one(
     worker.ready().await?;
     database.batch_execute("TRUNCATE garenne_readings, garenne_results").await?;
     let (gateway, address) = gateway(broker, records).await?;
-    let pid = gateway.id().context("the gateway has ended")?;
+    let pid = gateway.pid();
     let (begun, before) = (Instant::now(), Spent::until_now(pid, &worker));
     let receipts = load(way, sensors, address, seconds).await?;
     ensure!(receipts > 0, "no receipt");
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + ROWS_TIMEOUT;
     loop {
         if broker.ready(LANE).await? == 0 {
             let stored: i64 = database.query_one("SELECT count(*) FROM garenne_readings", &[]).await?.get(0);
@@ -165,25 +164,21 @@ async fn one(
     Ok(Seen { rows: receipts as f64, took, spent })
 }
 
-async fn gateway(broker: &Broker, records: &str) -> Result<(Child, SocketAddr)> {
+async fn gateway(broker: &Broker, records: &str) -> Result<(Process, SocketAddr)> {
     let address = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
     let program = option("--producer").unwrap_or_else(|| "target/release/garenne-producer".to_owned());
-    let child = Command::new(&program)
+    let gateway = Program::new("gateway", program)
         .args(["serve", "--amqp-url", broker.amqp_url(), "--listen", &address.to_string()])
         .args(["--admin", "127.0.0.1:0"])
         .env("GARENNE_GROUP_COMMIT__RECORDS", records)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .context(program)?;
-    let until = Instant::now() + PATIENCE;
+        .in_this_group()
+        .start()?;
+    let until = Instant::now() + ROWS_TIMEOUT;
     while TcpStream::connect(address).await.is_err() {
         ensure!(Instant::now() < until, "the gateway does not listen");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    Ok((child, address))
+    Ok((gateway, address))
 }
 
 /// Readings of which no two are the same; answers how many were receipted.

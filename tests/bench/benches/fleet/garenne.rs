@@ -1,24 +1,21 @@
 //! `garenne-worker` as a user runs it.
 
-use std::{
-    process::Stdio,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use garenne_bench::{Usage, option};
-use rustix::process::Signal;
+use garenne_chaos::process::{Output, Process, Program, Signal};
 use serde_json::Value;
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},
-    process::{Child, ChildStdout, Command},
+    process::{ChildStdout, Command},
     task::JoinHandle,
 };
 
 use crate::broker::Broker;
 
-/// The longest that a worker may take to get ready or to stop.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Limit for a worker to become ready or to stop.
+const WORKER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Which program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +50,7 @@ impl Build {
 
 /// A running worker; killed when dropped.
 pub(crate) struct Garenne {
-    child: Child,
-    pid: u32,
+    process: Process,
     admin: String,
     http: reqwest::Client,
     results: Lines<BufReader<ChildStdout>>,
@@ -71,7 +67,7 @@ impl Garenne {
 
     /// Starts one and waits for its admin port, which it has before it consumes.
     pub(crate) async fn start(build: Build, amqp_url: &str, arguments: &[String]) -> Result<Self> {
-        let mut child = Command::new(build.program())
+        let mut process = Program::new("garenne-worker", build.program())
             .args([
                 "--amqp-url",
                 amqp_url,
@@ -83,14 +79,11 @@ impl Garenne {
             ])
             .args(arguments)
             .env("MANY_KINDS", build.kinds().to_string())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .with_context(|| build.program())?;
-        let pid = child.id().context("it has ended")?;
-        let mut log = BufReader::new(child.stderr.take().context("it is piped")?).lines();
+            .stdout(Output::Piped)
+            .stderr(Output::Piped)
+            .in_this_group()
+            .start()?;
+        let mut log = BufReader::new(process.take_stderr().context("it is piped")?).lines();
         let mut said = String::new();
         let admin = loop {
             let Some(line) = log.next_line().await? else { bail!("garenne-worker ended: {said}") };
@@ -99,9 +92,9 @@ impl Garenne {
             }
             said = line;
         };
-        let results = BufReader::new(child.stdout.take().context("it is piped")?).lines();
+        let results = BufReader::new(process.take_stdout().context("it is piped")?).lines();
         let log = tokio::spawn(async move { while let Ok(Some(_)) = log.next_line().await {} });
-        Ok(Self { child, pid, admin, http: reqwest::Client::new(), results, _log: log })
+        Ok(Self { process, admin, http: reqwest::Client::new(), results, _log: log })
     }
 
     /// Starts one that consumes nothing until it is told to [`resume`](Self::resume).
@@ -125,13 +118,13 @@ impl Garenne {
 
     /// The next result on its standard output, for a worker with that sink.
     pub(crate) async fn result(&mut self) -> Result<String> {
-        let line = tokio::time::timeout(PATIENCE, self.results.next_line()).await??;
+        let line = tokio::time::timeout(WORKER_TIMEOUT, self.results.next_line()).await??;
         line.context("it ended without a result")
     }
 
     /// Waits until every lane consumes.
     pub(crate) async fn ready(&self) -> Result<()> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + WORKER_TIMEOUT;
         while !self.get("readyz").await.is_ok_and(|answer| answer.status().is_success()) {
             ensure!(Instant::now() < until, "garenne-worker does not get ready");
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -140,7 +133,7 @@ impl Garenne {
     }
 
     pub(crate) fn usage(&self) -> Usage {
-        Usage::of(self.pid)
+        Usage::of(self.process.pid())
     }
 
     /// Deliveries settled, in whatever way.
@@ -150,7 +143,7 @@ impl Garenne {
 
     /// Waits until so many are, looking every so often; each look costs the worker a fraction of a millisecond.
     pub(crate) async fn until_settled(&self, count: u64, every: Duration) -> Result<()> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + WORKER_TIMEOUT;
         loop {
             let settled = self.settled().await?;
             if settled >= count {
@@ -163,7 +156,7 @@ impl Garenne {
 
     /// Waits until its fast lane holds so many.
     pub(crate) async fn until_holds(&self, count: u64) -> Result<()> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + WORKER_TIMEOUT;
         loop {
             let held = self.metric("garenne_pool_queue_length{lane=\"fast\"").await?;
             if held >= count {
@@ -177,18 +170,19 @@ impl Garenne {
     /// Stops it in order.
     pub(crate) async fn stop(mut self) -> Result<()> {
         self.signal(Signal::TERM)?;
-        let ended = tokio::time::timeout(PATIENCE, self.child.wait()).await??;
+        let ended = tokio::time::timeout(WORKER_TIMEOUT, self.process.wait()).await??;
         ensure!(ended.success(), "garenne-worker ended with {ended}");
         Ok(())
     }
 
     pub(crate) async fn kill(mut self) -> Result<()> {
-        self.child.kill().await.context("it ended by itself")
+        self.signal(Signal::KILL)?;
+        self.process.wait().await?;
+        Ok(())
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = rustix::process::Pid::from_raw(self.pid.try_into()?).context("a process id")?;
-        Ok(rustix::process::kill_process(pid, signal)?)
+        Ok(self.process.signal(signal)?)
     }
 
     /// The sum of the metrics whose lines begin so.

@@ -1,21 +1,18 @@
 //! Somebody else's worker: a program that does so many tasks, tells of it, and waits to be killed.
 
-use std::{
-    path::PathBuf,
-    process::{ExitStatus, Stdio},
-    time::Duration,
-};
+use std::{path::PathBuf, process::ExitStatus, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use garenne_bench::{Usage, flag, option};
+use garenne_chaos::process::{Output, Process, Program, Signal};
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},
-    process::{Child, ChildStdout, Command},
+    process::ChildStdout,
     time::timeout,
 };
 
-/// The longest that the slowest takes.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// Limit for the slowest rival.
+const RIVAL_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// With `--python`: the interpreter of an environment that has the rivals in it.
 pub(crate) fn python() -> Option<PathBuf> {
@@ -28,8 +25,7 @@ fn scripts() -> String {
 
 /// A running rival; killed when dropped.
 pub(crate) struct Rival {
-    child: Child,
-    pid: u32,
+    process: Process,
     words: Lines<BufReader<ChildStdout>>,
 }
 
@@ -45,54 +41,43 @@ impl Rival {
             None => Self::folder().join(program),
         };
         let script = program.ends_with(".py").then(|| format!("{}/{program}", scripts()));
-        let mut child = Command::new(&path)
-            .args(script)
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            // Of its own: what it forked is killed with it.
-            .process_group(0)
-            .kill_on_drop(true)
-            .spawn()
-            .with_context(|| path.display().to_string())?;
-        let pid = child.id().context("it has ended")?;
-        let words = BufReader::new(child.stdout.take().context("it is piped")?).lines();
-        Ok(Self { child, pid, words })
+        let program = Program::new(program, path).args(script).args(arguments);
+        let mut process = program.stdout(Output::Piped).start()?;
+        let words = BufReader::new(process.take_stdout().context("it is piped")?).lines();
+        Ok(Self { process, words })
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.pid
+        self.process.pid()
     }
 
     /// Completes when it has ended by itself.
     pub(crate) async fn ended(&mut self) -> Result<ExitStatus> {
-        Ok(self.child.wait().await?)
+        Ok(self.process.wait().await?)
     }
 
     pub(crate) fn usage(&self) -> Usage {
-        Usage::of(self.pid)
+        Usage::of(self.pid())
     }
 
     /// Waits until it has done so many: it says `done` then, or has said `+` as often.
     pub(crate) async fn done(&mut self, count: u32) -> Result<()> {
         let mut done = 0;
         while done < count {
-            let word = timeout(PATIENCE, self.words.next_line()).await;
+            let word = timeout(RIVAL_TIMEOUT, self.words.next_line()).await;
             match word.context("it never says that it is done")?? {
                 Some(word) if word == "done" => break,
                 Some(word) => done += u32::from(word == "+"),
-                None => bail!("it ended before it was done: {:?}", self.child.wait().await?),
+                None => bail!("it ended before it was done: {:?}", self.process.wait().await?),
             }
         }
         Ok(())
     }
 
-    /// Kills it and what it forked.
+    /// Kills it and the processes that it forked: it leads a group of its own.
     pub(crate) async fn kill(mut self) -> Result<()> {
-        let group = rustix::process::Pid::from_raw(self.pid.try_into()?).context("a process id")?;
-        rustix::process::kill_process_group(group, rustix::process::Signal::KILL)?;
-        self.child.wait().await?;
+        self.process.signal_group(Signal::KILL)?;
+        self.process.wait().await?;
         Ok(())
     }
 }

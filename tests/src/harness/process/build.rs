@@ -1,11 +1,11 @@
-//! Where the workspace's binaries are. They are built first: a test of yesterday's worker is none.
+//! Builds the workspace's binaries, so that no test runs an old one.
 
 use std::{env, path::PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use tokio::{process::Command, sync::OnceCell};
 
-/// The path of a binary, built with the workspace's others at the first call.
+/// The path of a binary. The first call builds all of the workspace's.
 pub(super) async fn binary(name: &str) -> Result<PathBuf> {
     static FOLDER: OnceCell<PathBuf> = OnceCell::const_new();
     let path = FOLDER.get_or_try_init(build).await?.join(name);
@@ -13,8 +13,8 @@ pub(super) async fn binary(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Builds the binaries with the profile of this test and answers their folder. `GARENNE_TEST_BINARIES`
-/// names a folder of others, which are taken as they are.
+/// Builds the binaries with the profile of this test and returns their folder. With `GARENNE_TEST_BINARIES` nothing is
+/// built: it names a folder with binaries.
 async fn build() -> Result<PathBuf> {
     if let Some(folder) = env::var_os("GARENNE_TEST_BINARIES") {
         return Ok(folder.into());
@@ -27,14 +27,14 @@ async fn build() -> Result<PathBuf> {
         Some(other) => other,
     };
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // What cargo told this test about itself: some build scripts would take it for a change and run again.
+    // Variables that cargo sets for this test: they would make some build scripts run again.
     for (name, _) in env::vars_os() {
         let told = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_", "CARGO_PRIMARY_"];
         if told.iter().any(|told| name.to_string_lossy().starts_with(told)) {
             cargo.env_remove(name);
         }
     }
-    // The same selection as `./dev`: another one would build dependencies with other features again.
+    // The same selection as `./dev`: another one would build dependencies again with other features.
     let output = cargo
         .args(["build", "--quiet", "--workspace", "--bins", "--profile", profile])
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))

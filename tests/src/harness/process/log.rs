@@ -1,4 +1,4 @@
-//! The lines that a process writes, as they come.
+//! The lines that a process has written so far.
 
 use anyhow::{Result, anyhow};
 use tokio::{
@@ -7,9 +7,9 @@ use tokio::{
     time::timeout,
 };
 
-use crate::harness::wait::PATIENCE;
+use crate::harness::wait::WAIT_TIMEOUT;
 
-/// Lines so far; a reader of its own takes them, so that a full pipe never holds up the process.
+/// The lines so far. A task reads them as they come, so that a full pipe never blocks the process.
 #[derive(Clone, Debug)]
 pub struct Log {
     lines: watch::Receiver<Vec<String>>,
@@ -22,11 +22,11 @@ impl Log {
             let mut reader = BufReader::with_capacity(64 * 1024, pipe);
             let mut line = Vec::new();
             let mut ready = Vec::new();
-            // An error is as good as the end.
+            // An error counts as the end.
             while reader.read_until(b'\n', &mut line).await.is_ok_and(|read| read > 0) {
                 ready.push(String::from_utf8_lossy(line.strip_suffix(b"\n").unwrap_or(&line)).into_owned());
                 line.clear();
-                // Whoever waits is told once for all lines of a read.
+                // Waiting tests are woken once for all lines of a read.
                 if !reader.buffer().contains(&b'\n') {
                     sender.send_modify(|lines| lines.append(&mut ready));
                 }
@@ -47,13 +47,13 @@ impl Log {
         self.lines.borrow().len()
     }
 
-    /// Whether there is none so far.
+    /// Whether there is no line so far.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether nothing more can come.
+    /// Whether the process has closed its end of the pipe.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.lines.has_changed().is_err()
@@ -66,15 +66,15 @@ impl Log {
         lines[lines.len().saturating_sub(15)..].join("\n")
     }
 
-    /// Waits until `found` finds something in the lines.
+    /// Waits until `found` returns a value for the lines so far.
     ///
     /// # Errors
-    /// When it does not in time, or the process ends before; with the last lines.
+    /// If that does not happen in time or before the process ends, with the last lines.
     pub async fn until<T>(&self, what: &str, mut found: impl FnMut(&[String]) -> Option<T>) -> Result<T> {
         let mut lines = self.lines.clone();
         let mut result = None;
         let waited = timeout(
-            PATIENCE,
+            WAIT_TIMEOUT,
             lines.wait_for(|lines| {
                 result = found(lines);
                 result.is_some()

@@ -1,32 +1,38 @@
-//! A program whose standard error is a terminal, as when a person runs it.
+//! Runs a program with a terminal as its standard error.
 
-use std::{fs::File, io::Read, os::unix::ffi::OsStringExt, os::unix::fs::OpenOptionsExt};
+use std::{
+    fs::File,
+    io::Read,
+    os::unix::{ffi::OsStringExt, fs::OpenOptionsExt},
+    sync::Arc,
+};
 
 use anyhow::{Context, Result};
+use garenne_chaos::process::Output;
 use rustix::{
     pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
     termios::{Winsize, tcsetwinsize},
 };
 use tokio::{task::spawn_blocking, time::timeout};
 
-use super::{PATIENCE, Program};
+use super::{Log, Program, WAIT_TIMEOUT};
 
-/// What was seen of a program that ran on a terminal.
+/// The output of a program that ran on a terminal.
 #[derive(Debug)]
 pub struct Screen {
-    /// The exit code; none when a signal ended it.
+    /// The exit code; none if a signal ended it.
     pub code: Option<i32>,
-    /// What it wrote to standard output, which is no terminal.
-    pub stdout: String,
-    /// What it wrote to the terminal, control sequences included.
+    /// The lines that it wrote to standard output, which is not a terminal.
+    pub stdout: Vec<String>,
+    /// What it wrote to the terminal, including control sequences.
     pub terminal: String,
 }
 
 impl Program {
-    /// Runs it with a terminal of 100 columns for its standard error.
+    /// Runs it with a terminal of 100 columns as its standard error.
     ///
     /// # Errors
-    /// When it cannot be run or does not end.
+    /// If it cannot be started or does not end in time.
     pub async fn run_on_terminal(&self) -> Result<Screen> {
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
         grantpt(&ours)?;
@@ -35,24 +41,22 @@ impl Program {
         let name = std::ffi::OsString::from_vec(ptsname(&ours, Vec::new())?.into_bytes());
         let no_controlling = i32::try_from(OpenptFlags::NOCTTY.bits())?;
         let theirs = File::options().read(true).write(true).custom_flags(no_controlling).open(name)?;
-        let mut command = self.command().await?;
-        command.env("TERM", "xterm").env_remove("NO_COLOR").stderr(theirs);
-        let child = command.spawn().context("cannot run it")?;
-        // The command holds a copy of the terminal, which would never end.
-        drop(command);
+        let program = self.prepared().await?.env("TERM", "xterm").env_remove("NO_COLOR");
+        let program = program.stdout(Output::Piped).stderr(Output::Open(Arc::new(theirs)));
+        let mut process = program.start()?;
+        // The program holds a copy of the terminal, whose reader would never see its end.
+        drop(program);
         let terminal = spawn_blocking(move || {
             let (mut ours, mut seen, mut piece) = (File::from(ours), Vec::new(), [0; 4096]);
-            // An error tells that nobody holds the other side any more.
+            // An error means that the other side is closed.
             while let Ok(count @ 1..) = ours.read(&mut piece) {
                 seen.extend_from_slice(&piece[..count]);
             }
             String::from_utf8_lossy(&seen).into_owned()
         });
-        let ended = timeout(PATIENCE, child.wait_with_output()).await.context("it does not end")??;
-        Ok(Screen {
-            code: ended.status.code(),
-            stdout: String::from_utf8_lossy(&ended.stdout).into_owned(),
-            terminal: terminal.await?,
-        })
+        let stdout = Log::of(process.take_stdout().context("no stdout")?);
+        let status = timeout(WAIT_TIMEOUT, process.wait()).await.context("it does not end")??;
+        stdout.complete().await;
+        Ok(Screen { code: status.code(), stdout: stdout.lines(), terminal: terminal.await? })
     }
 }

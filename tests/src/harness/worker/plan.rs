@@ -1,4 +1,4 @@
-//! A worker that is not started yet.
+//! A worker that was not started yet.
 
 use std::{fs, path::PathBuf, sync::Arc};
 
@@ -17,13 +17,12 @@ pub struct WorkerPlan {
     program: Program,
     name: String,
     receipt: PathBuf,
-    /// What makes the topology that it finds.
+    /// Declares its topology before it starts. Without it the worker does that itself.
     topology: Option<Arc<Topology>>,
 }
 
 impl WorkerPlan {
-    /// A worker of this name with the bench kinds, results on standard output, and whatever else
-    /// `program` has; its files go into `folder`.
+    /// A worker of this name with the bench kinds and what `program` has; its files are in `folder`.
     pub(in crate::harness) fn new(program: Program, name: &str, folder: &std::path::Path) -> Result<Self> {
         let receipt = folder.join(format!("{name}.receipt.json"));
         let token = folder.join("admin-token");
@@ -38,7 +37,7 @@ impl WorkerPlan {
         Ok(Self { program, name: name.to_owned(), receipt, topology: None })
     }
 
-    /// A worker that finds the topology that its settings ask for.
+    /// A worker whose topology is declared before it starts.
     pub(in crate::harness) fn on(self, topology: &Arc<Topology>) -> Self {
         Self { topology: Some(Arc::clone(topology)), ..self }
     }
@@ -69,10 +68,10 @@ impl WorkerPlan {
         self.option("--lane", lane)
     }
 
-    /// Starts it without waiting for anything: for workers that are expected to refuse.
+    /// Starts it without waiting for anything: for workers that are expected to fail at their start.
     ///
     /// # Errors
-    /// When it cannot be run.
+    /// If it cannot be started.
     pub async fn launch(&self) -> Result<Process> {
         if let Some(topology) = &self.topology {
             topology.suit(&self.program).await?;
@@ -83,17 +82,17 @@ impl WorkerPlan {
     /// Starts it and waits until it consumes.
     ///
     /// # Errors
-    /// When it ends before, or does not get that far in time.
+    /// If it ends before that, or does not consume in time.
     pub async fn start(self) -> Result<Worker> {
         let mut worker = self.begin().await?;
         worker.until_ready().await?;
         Ok(worker)
     }
 
-    /// Starts it and waits until its admin port is open: for workers that may not live for long.
+    /// Starts it and waits until its admin port is open: for workers that may end soon.
     ///
     /// # Errors
-    /// When it ends before, or does not get that far in time.
+    /// If it ends before that, or does not open the port in time.
     pub async fn begin(self) -> Result<Worker> {
         let process = self.launch().await?;
         let address = process.stderr().until("the admin port's address", |lines| {
@@ -108,13 +107,13 @@ impl WorkerPlan {
             name: self.name.clone(),
             receipt: self.receipt.clone(),
             admin,
-            // A kept connection would keep the worker's admin port from closing.
+            // An idle connection would keep the worker's admin port from closing.
             http: reqwest::Client::builder().pool_max_idle_per_host(0).build()?,
         })
     }
 }
 
-/// A text field of a JSON log line, wherever the format puts fields.
+/// A text field of a JSON log line, at the top level or among its `fields`.
 fn find<'a>(line: &'a Value, field: &str) -> Option<&'a str> {
     line.get(field).or_else(|| line.get("fields")?.get(field))?.as_str()
 }

@@ -1,0 +1,134 @@
+//! The account of a run: which tasks were acknowledged, and what became of each.
+
+use std::{collections::HashSet, time::Duration};
+
+use tokio::time::Instant;
+
+use crate::audit::{Audit, Evidence, Execution, Expected};
+
+/// Every acknowledged task with the evidence of what became of it.
+#[derive(Debug)]
+pub struct Account {
+    expected: Vec<Expected>,
+    /// Acknowledged tasks that are in no execution log yet.
+    open: HashSet<String>,
+    /// The evidence. Effects and dead letters are set at the end of the run.
+    pub evidence: Evidence,
+    progress: Progress,
+}
+
+/// When the account last changed.
+#[derive(Debug)]
+struct Progress {
+    seen: (usize, usize),
+    at: Instant,
+}
+
+impl Default for Account {
+    fn default() -> Self {
+        Self {
+            expected: Vec::new(),
+            open: HashSet::new(),
+            evidence: Evidence::default(),
+            progress: Progress { seen: (0, 0), at: Instant::now() },
+        }
+    }
+}
+
+impl Account {
+    /// Adds tasks that were acknowledged to their sender.
+    pub(crate) fn acknowledged(&mut self, tasks: impl IntoIterator<Item = Expected>) {
+        for task in tasks {
+            if !self.evidence.executions.contains_key(&task.id) {
+                self.open.insert(task.id.clone());
+            }
+            self.expected.push(task);
+        }
+    }
+
+    /// Adds lines of the execution logs.
+    pub(crate) fn executed(&mut self, lines: Vec<(String, Execution)>) {
+        for (id, _) in &lines {
+            self.open.remove(id);
+        }
+        self.evidence.executed(lines);
+    }
+
+    /// The acknowledged tasks, in order. A task that was acknowledged twice is in it twice.
+    #[must_use]
+    pub fn expected(&self) -> &[Expected] {
+        &self.expected
+    }
+
+    /// The number of acknowledged tasks that were not executed yet.
+    #[must_use]
+    pub fn open(&self) -> usize {
+        self.open.len()
+    }
+
+    /// The number of distinct tasks that were executed.
+    #[must_use]
+    pub fn executed_tasks(&self) -> usize {
+        self.evidence.executions.len()
+    }
+
+    /// How long no task was acknowledged, and no acknowledged task executed for the first time. Call it regularly:
+    /// changes count from the call that sees them.
+    pub fn stalled_for(&mut self) -> Duration {
+        let now = (self.expected.len(), self.open.len());
+        if now != self.progress.seen {
+            self.progress = Progress { seen: now, at: Instant::now() };
+        }
+        self.progress.at.elapsed()
+    }
+
+    /// Starts [`stalled_for`](Self::stalled_for) anew: while the broker is away, no progress is expected.
+    pub fn excuse_stall(&mut self) {
+        self.progress.at = Instant::now();
+    }
+
+    /// Judges every acknowledged task.
+    #[must_use]
+    pub fn audit(&self) -> Audit<'_> {
+        Audit::of(&self.expected, &self.evidence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task(id: &str) -> Expected {
+        Expected { id: id.to_owned(), reading: None }
+    }
+
+    fn run(id: &str) -> (String, Execution) {
+        (id.to_owned(), Execution { worker: "w".into(), attempt: 1, started_at: String::new() })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_is_open_from_its_acknowledgement_to_its_first_execution() {
+        let mut account = Account::default();
+        // An execution log can be read before the sender's receipts.
+        account.executed(vec![run("early")]);
+        account.acknowledged([task("early"), task("late")]);
+        assert_eq!((account.expected().len(), account.open(), account.executed_tasks()), (2, 1, 1));
+        account.executed(vec![run("late"), run("late")]);
+        assert_eq!((account.open(), account.executed_tasks()), (0, 2));
+        assert_eq!(account.audit().totals.rerun, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_account_without_changes_is_stalled() {
+        let mut account = Account::default();
+        account.acknowledged([task("a")]);
+        assert_eq!(account.stalled_for(), Duration::ZERO);
+        tokio::time::advance(Duration::from_secs(3)).await;
+        assert_eq!(account.stalled_for(), Duration::from_secs(3));
+        account.excuse_stall();
+        assert_eq!(account.stalled_for(), Duration::ZERO);
+        tokio::time::advance(Duration::from_secs(3)).await;
+        account.executed(vec![run("a")]);
+        assert_eq!(account.stalled_for(), Duration::ZERO);
+    }
+}

@@ -1,0 +1,17 @@
+//! Checks that every task that was acknowledged to its sender took effect once.
+//!
+//! The evidence has three independent sources: the sender's receipts list the tasks, the workers' execution logs count
+//! the executions, and a file or database counts the effects. Execution logs are append-only: a worker cannot remove
+//! what it wrote.
+
+mod effects;
+mod evidence;
+mod store;
+mod tail;
+mod verdict;
+
+pub use effects::{EFFECTS_FILE, EffectSource, count_effects};
+pub use evidence::{Evidence, Execution};
+pub use store::{Store, StoreError};
+pub use tail::{Expected, Tail};
+pub use verdict::{Audit, Finding, Totals, Verdict};

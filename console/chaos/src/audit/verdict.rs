@@ -1,0 +1,213 @@
+//! The verdict on each task.
+
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    io::{self, BufWriter, Write},
+    path::Path,
+    sync::Arc,
+};
+
+use serde::Serialize;
+
+use super::{evidence::Evidence, tail::Expected};
+
+/// What became of a task that was acknowledged to its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// It took effect once, and may have been executed several times.
+    Once,
+    /// It is in the dead-letter queue and took no effect.
+    Dead,
+    /// It took effect more than once.
+    Doubled,
+    /// It took no effect and is no dead letter.
+    Lost,
+}
+
+/// The verdict on one task.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding<'a> {
+    id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metric: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time: Option<String>,
+    /// The verdict.
+    pub verdict: Verdict,
+    /// How often it took effect.
+    pub effects: u64,
+    /// How often it was executed.
+    pub executions: usize,
+    workers: Vec<Arc<str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dead: Option<&'a str>,
+}
+
+/// The number of tasks by verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Totals {
+    /// Distinct tasks acknowledged to their senders.
+    pub sent: u64,
+    /// Acknowledgements of a task that had been acknowledged before: the sender repeated it.
+    pub repeated: u64,
+    /// Took effect once.
+    pub once: u64,
+    /// Took no effect and are no dead letters.
+    pub lost: u64,
+    /// Took effect more than once.
+    pub doubled: u64,
+    /// In the dead-letter queue.
+    pub dead: u64,
+    /// Executed more than once.
+    pub rerun: u64,
+}
+
+/// The verdict on every acknowledged task.
+#[derive(Clone, Debug)]
+pub struct Audit<'a> {
+    /// One finding per distinct task, in the order of acknowledgement.
+    pub findings: Vec<Finding<'a>>,
+    /// The totals.
+    pub totals: Totals,
+}
+
+impl Totals {
+    /// Whether no task was lost and no effect doubled.
+    #[must_use]
+    pub fn kept(&self) -> bool {
+        self.lost == 0 && self.doubled == 0
+    }
+}
+
+impl<'a> Audit<'a> {
+    /// Judges every acknowledged task by the evidence.
+    #[must_use]
+    pub fn of(sent: &'a [Expected], evidence: &'a Evidence) -> Self {
+        let mut seen = BTreeSet::new();
+        let mut totals = Totals::default();
+        let mut findings = Vec::with_capacity(sent.len());
+        for expected in sent {
+            let id = expected.id.as_str();
+            if !seen.insert(id) {
+                totals.repeated += 1;
+                continue;
+            }
+            let finding = judge(expected, evidence);
+            totals.sent += 1;
+            totals.rerun += u64::from(finding.executions > 1);
+            *match finding.verdict {
+                Verdict::Once => &mut totals.once,
+                Verdict::Dead => &mut totals.dead,
+                Verdict::Doubled => &mut totals.doubled,
+                Verdict::Lost => &mut totals.lost,
+            } += 1;
+            findings.push(finding);
+        }
+        Self { findings, totals }
+    }
+
+    /// Writes one JSON line per finding.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn write_findings(&self, path: &Path) -> io::Result<()> {
+        let mut file = BufWriter::new(File::create(path)?);
+        for finding in &self.findings {
+            serde_json::to_writer(&mut file, finding)?;
+            file.write_all(b"\n")?;
+        }
+        file.flush()
+    }
+}
+
+fn judge<'a>(expected: &'a Expected, evidence: &'a Evidence) -> Finding<'a> {
+    let id = expected.id.as_str();
+    let executions = evidence.executions_of(id);
+    let effects = evidence.effects_of(id);
+    let dead = evidence.dead.get(id).map(String::as_str);
+    let verdict = match (effects, dead) {
+        (0, None) => Verdict::Lost,
+        (0, Some(_)) => Verdict::Dead,
+        (1, _) => Verdict::Once,
+        (_, _) => Verdict::Doubled,
+    };
+    let reading = expected.reading.as_ref();
+    let mut workers: Vec<_> = executions.iter().map(|execution| Arc::clone(&execution.worker)).collect();
+    workers.dedup();
+    Finding {
+        id,
+        device: reading.map(|key| &*key.device),
+        metric: reading.map(|key| &*key.metric),
+        time: reading.map(|key| key.time.to_string()),
+        verdict,
+        effects,
+        executions: executions.len(),
+        workers,
+        dead,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::audit::Execution;
+
+    fn sent(ids: &[&str]) -> Vec<Expected> {
+        ids.iter().map(|id| Expected { id: (*id).to_owned(), reading: None }).collect()
+    }
+
+    fn ran(evidence: &mut Evidence, id: &str, worker: &str) {
+        let execution = Execution { worker: worker.into(), attempt: 1, started_at: String::new() };
+        evidence.executed([(id.to_owned(), execution)]);
+    }
+
+    #[test]
+    fn every_task_gets_exactly_one_verdict() {
+        let sent = sent(&["once", "rerun", "lost", "dead", "doubled", "once"]);
+        let mut evidence = Evidence::default();
+        for (id, worker) in
+            [("once", "a"), ("rerun", "a"), ("rerun", "b"), ("doubled", "a"), ("foreign", "a")]
+        {
+            ran(&mut evidence, id, worker);
+        }
+        evidence.effects =
+            Some([("once".to_owned(), 1), ("rerun".to_owned(), 1), ("doubled".to_owned(), 2)].into());
+        evidence.dead.insert("dead".into(), "conflict".into());
+        let audit = Audit::of(&sent, &evidence);
+        assert_eq!(
+            audit.totals,
+            Totals { sent: 5, repeated: 1, once: 2, lost: 1, doubled: 1, dead: 1, rerun: 1 }
+        );
+        assert!(!audit.totals.kept());
+        let verdicts: Vec<_> = audit.findings.iter().map(|finding| (finding.id, finding.verdict)).collect();
+        assert_eq!(
+            verdicts,
+            [
+                ("once", Verdict::Once),
+                ("rerun", Verdict::Once),
+                ("lost", Verdict::Lost),
+                ("dead", Verdict::Dead),
+                ("doubled", Verdict::Doubled)
+            ]
+        );
+    }
+
+    #[test]
+    fn counted_effects_take_precedence_over_executions() {
+        let sent = sent(&["a"]);
+        let mut evidence = Evidence { effects: Some([].into()), ..Evidence::default() };
+        ran(&mut evidence, "a", "w");
+        assert_eq!(Audit::of(&sent, &evidence).totals.lost, 1);
+        evidence.effects = None;
+        assert_eq!(Audit::of(&sent, &evidence).totals.once, 1);
+    }
+
+    #[test]
+    fn an_audit_without_tasks_keeps_the_promise() {
+        assert!(Audit::of(&[], &Evidence::default()).totals.kept());
+    }
+}

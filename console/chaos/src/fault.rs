@@ -1,0 +1,67 @@
+//! The faults that a fleet can be exposed to.
+
+use serde::Serialize;
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fault {
+    /// SIGKILL to a worker.
+    Kill,
+    /// SIGTERM to a worker.
+    Soft,
+    /// SIGQUIT to a worker.
+    Hard,
+    /// SIGSTOP to a worker, and SIGCONT later.
+    Pause,
+    /// The broker stops and starts again.
+    BrokerRestart,
+    /// The workers' connections stall, and are reset later.
+    Cut,
+}
+
+impl Fault {
+    /// Its name in reports.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Kill => "kill",
+            Self::Soft => "soft stop",
+            Self::Hard => "hard stop",
+            Self::Pause => "pause",
+            Self::BrokerRestart => "broker restart",
+            Self::Cut => "network cut",
+        }
+    }
+}
+
+/// The number of faults of each kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[expect(missing_docs, reason = "each is the number of faults of its name")]
+pub struct FaultCounts {
+    pub kills: u32,
+    pub softs: u32,
+    pub hards: u32,
+    pub pauses: u32,
+    pub broker_restarts: u32,
+    pub cuts: u32,
+}
+
+impl FaultCounts {
+    /// Every fault as often as it is counted, kind by kind.
+    #[must_use]
+    pub fn faults(self) -> Vec<Fault> {
+        let Self { kills, softs, hards, pauses, broker_restarts, cuts } = self;
+        [
+            (kills, Fault::Kill),
+            (softs, Fault::Soft),
+            (hards, Fault::Hard),
+            (pauses, Fault::Pause),
+            (broker_restarts, Fault::BrokerRestart),
+            (cuts, Fault::Cut),
+        ]
+        .into_iter()
+        .flat_map(|(count, fault)| (0..count).map(move |_| fault))
+        .collect()
+    }
+}

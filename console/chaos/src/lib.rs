@@ -1,0 +1,44 @@
+//! The engine of Garenne's chaos runs: `garenne demo`, `garenne drill` and the tests.
+//!
+//! A run starts worker processes ([`WorkerFleet`]), injects faults ([`FaultInjector`], [`FaultProxy`]) as a
+//! [`FaultSchedule`] says, and keeps an [`Account`] of every task: a task that was acknowledged to its sender must
+//! take effect once. [`Engine`] is all of that in one value. Who publishes the tasks and what is shown is up to the
+//! caller; [`Load`] publishes tasks at a constant rate.
+//!
+//! [`process`] starts, signals and awaits child processes, and is used alone by benchmarks and tests.
+
+pub mod audit;
+pub mod die_with_parent;
+pub mod process;
+
+mod account;
+mod engine;
+mod error;
+mod fault;
+mod fault_injector;
+mod fault_proxy;
+mod fault_schedule;
+mod launcher;
+mod load;
+mod metrics;
+mod run_folder;
+mod server_filter;
+mod timeline;
+mod worker_fleet;
+mod worker_process;
+
+pub use account::Account;
+pub use engine::Engine;
+pub use error::ChaosError;
+pub use fault::{Fault, FaultCounts};
+pub use fault_injector::{BROKER_RESTART_TIMEOUT, FaultInjector, Injected};
+pub use fault_proxy::FaultProxy;
+pub use fault_schedule::{FaultSchedule, FaultStep};
+pub use launcher::{Launcher, free_port};
+pub use load::{Load, PublishProgress};
+pub use metrics::metric_sum;
+pub use run_folder::create_run_folder;
+pub use server_filter::{FilterAction, ServerFilter};
+pub use timeline::{Timeline, TimelineEvent};
+pub use worker_fleet::{WorkerCommand, WorkerFleet};
+pub use worker_process::{WorkerExit, WorkerProcess};

@@ -1,0 +1,156 @@
+//! Publishes tasks until each is confirmed. A publish without an answer is repeated under the same id.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, SystemTime},
+};
+
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use garenne_amqp::{Broker, Message, PublishError, Publisher, PublisherConfig, Target};
+use garenne_common::backoff::Backoff;
+use garenne_protocol::{
+    task::{ContentType, Kind, NewTask, TaskId},
+    topology::Names,
+};
+use tokio::{
+    task::JoinSet,
+    time::{MissedTickBehavior, interval},
+};
+
+/// Maximum of unconfirmed tasks of one publisher.
+const IN_FLIGHT: usize = 500;
+/// Interval at which the rate allows more tasks.
+const TICK: Duration = Duration::from_millis(20);
+
+/// Tasks to publish.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// The broker.
+    pub broker: Broker,
+    /// The fleet's names.
+    pub names: Names,
+    /// The kind of every task.
+    pub kind: Kind,
+    /// The payload of every task, JSON.
+    pub payload: Vec<u8>,
+    /// A task's id is this prefix, a hyphen and a number. Letters, digits and hyphens only.
+    pub id_prefix: String,
+    /// The number of tasks.
+    pub tasks: u64,
+    /// The number of publishers, each with a connection of its own.
+    pub publishers: u64,
+    /// Tasks per second, of all publishers together.
+    pub rate: u64,
+}
+
+/// What the publishers of a [`Load`] have reached.
+#[derive(Debug, Default)]
+pub struct PublishProgress {
+    new_ids: Mutex<Vec<String>>,
+    confirmed: AtomicU64,
+    repeated: AtomicU64,
+    fatal_error: Mutex<Option<String>>,
+}
+
+impl PublishProgress {
+    /// The ids that were confirmed since the last call.
+    pub fn take_confirmed(&self) -> Vec<String> {
+        std::mem::take(&mut *self.new_ids.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The number of confirmed tasks.
+    pub fn confirmed(&self) -> u64 {
+        self.confirmed.load(Relaxed)
+    }
+
+    /// How often a task was published again because the broker did not answer.
+    pub fn repeated(&self) -> u64 {
+        self.repeated.load(Relaxed)
+    }
+
+    /// The error that stopped the publishers, if there was one.
+    pub fn fatal_error(&self) -> Option<String> {
+        self.fatal_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Load {
+    /// Starts the publishers. They end when every task is confirmed, or after a fatal error.
+    pub fn start(&self, progress: &Arc<PublishProgress>) -> JoinSet<()> {
+        let mut publishers = JoinSet::new();
+        for number in 0..self.publishers {
+            publishers.spawn(publish(self.clone(), number, Arc::clone(progress)));
+        }
+        publishers
+    }
+}
+
+/// One of n publishers publishes every n-th task.
+async fn publish(load: Load, number: u64, progress: Arc<PublishProgress>) {
+    let config = PublisherConfig { in_flight: IN_FLIGHT, ..PublisherConfig::default() };
+    let publisher = Publisher::new(load.broker.clone(), config);
+    let per_tick = load.rate as f64 / load.publishers as f64 * TICK.as_secs_f64();
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut in_flight = FuturesUnordered::new();
+    let (mut next, mut due) = (number, 0.0);
+    while next < load.tasks {
+        tokio::select! {
+            _ = ticks.tick() => due = (due + per_tick).min(IN_FLIGHT as f64),
+            Some(()) = in_flight.next() => {}
+        }
+        while due >= 1.0 && next < load.tasks && in_flight.len() < IN_FLIGHT {
+            in_flight.push(publish_task(&publisher, &load, next, &progress));
+            next += load.publishers;
+            due -= 1.0;
+        }
+        if progress.fatal_error().is_some() {
+            return;
+        }
+    }
+    while in_flight.next().await.is_some() {}
+    publisher.close().await;
+}
+
+/// Publishes one task until it is confirmed.
+async fn publish_task(publisher: &Publisher, load: &Load, number: u64, progress: &PublishProgress) {
+    let id = format!("{}-{number}", load.id_prefix);
+    let mut task = NewTask::new(load.kind.clone(), ContentType::Json, load.payload.clone());
+    task.id = TaskId::parse(&id).expect("the prefix is short and has no character that ids must not have");
+    let properties = task.properties(SystemTime::now());
+    let mut backoff = Backoff::default();
+    loop {
+        let target = Target::exchange(load.names.tasks(), load.kind.to_string());
+        let message = Message { target, properties: properties.clone(), body: load.payload.clone().into() };
+        match publisher.publish(message).await {
+            Ok(()) => {
+                progress.new_ids.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+                progress.confirmed.fetch_add(1, Relaxed);
+                return;
+            }
+            Err(error) if is_fatal(&error) => {
+                let mut fatal = progress.fatal_error.lock().unwrap_or_else(PoisonError::into_inner);
+                fatal.get_or_insert_with(|| error.to_string());
+                return;
+            }
+            Err(error) => {
+                if error.in_doubt() {
+                    progress.repeated.fetch_add(1, Relaxed);
+                }
+                tokio::time::sleep(backoff.next_wait()).await;
+            }
+        }
+    }
+}
+
+/// Whether repeating the publish cannot help.
+fn is_fatal(error: &PublishError) -> bool {
+    match error {
+        PublishError::Unroutable { .. } | PublishError::TooLarge { .. } => true,
+        PublishError::Connect(error) => error.is_final(),
+        _ => false,
+    }
+}

@@ -1,0 +1,115 @@
+//! The end of a demo: the queues drain, the fleet stops, and every reading is accounted for.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use garenne_chaos::audit::Store;
+use garenne_common::exit::{Exit, Failure};
+use tokio::sync::mpsc;
+
+use super::{
+    findings::{self, Pass},
+    gateway::STOP_TIMEOUT,
+    recording::Recording,
+    run::{Demo, TICKS_PER_LINE, ticks},
+};
+use crate::{audit_table::totals_table, dead, output};
+
+/// A drain without progress for this long is over.
+const DRAIN_STALL_TIMEOUT: Duration = Duration::from_secs(20);
+/// The same if the broker's queues are empty.
+const IDLE_STALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Limit for the requests that a stopping replay has sent.
+const REPLAY_STOP_TIMEOUT: Duration = Duration::from_secs(15);
+
+impl Demo<'_> {
+    /// Waits until every acknowledged reading is executed, stops the fleet, and prints the account.
+    pub(super) async fn conclude(
+        mut self,
+        store: Option<Store>,
+        interrupts: &mut mpsc::Receiver<()>,
+    ) -> Result<Exit, Failure> {
+        let finish = async {
+            self.stop_replays().await?;
+            self.screen.say("\n>> No more readings: the workers finish what is queued.");
+            self.drain().await?;
+            self.screen.end();
+            let found = self.found(store.as_ref()).await;
+            for exit in self.engine.stop(STOP_TIMEOUT).await? {
+                self.report_exit(&exit);
+            }
+            self.gateway.stop().await;
+            Ok::<_, Failure>(found)
+        };
+        let found = tokio::select! {
+            finished = finish => finished?,
+            _ = interrupts.recv() => {
+                self.screen.end();
+                eprintln!("interrupted again: no account");
+                return Ok(Exit::Interrupted);
+            }
+        };
+        let account = &mut self.engine.account;
+        if let Some(store) = store {
+            let effects = store.effects(account.expected()).await.map_err(anyhow::Error::from)?;
+            account.evidence.effects = Some(effects);
+        }
+        if !self.idle || account.open() > 0 {
+            account.evidence.dead = dead::reasons(self.operator).await?;
+        }
+        let audit = account.audit();
+        let file = self.dir.join("audit.ndjson");
+        audit.write_findings(&file).with_context(|| format!("cannot write {}", file.display()))?;
+        println!("\nThe account of every reading the gateway acknowledged:");
+        print!("{}", totals_table(&audit.totals, "readings", "stored"));
+        println!("  one line per reading: {}", file.display());
+        output::lines(&found)?;
+        self.watch.leave().await;
+        if audit.totals.sent == 0 {
+            return Err(Failure::new(Exit::Failed, "no reading was sent: the account proves nothing"));
+        }
+        Ok(if audit.totals.kept() { Exit::Done } else { Exit::Failed })
+    }
+
+    /// What the workers find in the first pass. Empty if the readings cannot be queried.
+    async fn found(&self, store: Option<&Store>) -> String {
+        let (Some(store), Recording::Movable(recording), Some(start)) =
+            (store, &self.recording, self.first_pass)
+        else {
+            return String::new();
+        };
+        let pass = Pass { start, speed: self.speed };
+        match findings::find(&self.http, &self.gateway.url, store, recording, &pass).await {
+            Ok(text) => text,
+            // The account does not depend on it.
+            Err(error) => format!("\nThe workers' findings are not available: {error:#}\n"),
+        }
+    }
+
+    async fn stop_replays(&mut self) -> Result<(), Failure> {
+        for replay in self.main.iter_mut().chain(&mut self.bursts) {
+            replay.stop(REPLAY_STOP_TIMEOUT).await;
+        }
+        self.read_receipts()
+    }
+
+    async fn drain(&mut self) -> Result<(), Failure> {
+        let mut ticks = ticks();
+        for tick in 1_u64.. {
+            ticks.tick().await;
+            self.poll()?;
+            if tick.is_multiple_of(TICKS_PER_LINE) {
+                self.draw().await;
+            }
+            let stalled = self.engine.account.stalled_for();
+            if self.engine.account.open() == 0
+                || (self.idle && stalled > IDLE_STALL_TIMEOUT)
+                || stalled > DRAIN_STALL_TIMEOUT
+            {
+                self.draw().await;
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,61 @@
+//! The end of a drill: the fleet is stopped, effects and dead letters are counted, and the report is written.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use garenne_chaos::audit::count_effects;
+use garenne_common::exit::{Exit, Failure};
+
+use super::{report::Report, run::Drill};
+use crate::{dead, output};
+
+/// Limit of the soft stop of all workers.
+const STOP_TIMEOUT: Duration = Duration::from_secs(40);
+
+impl Drill<'_> {
+    /// Stops the fleet, writes the report, and returns whether no task was lost or doubled.
+    pub(super) async fn conclude(mut self, broker: String) -> Result<Exit, Failure> {
+        let seconds = self.engine.seconds();
+        self.print_progress();
+        self.engine.stop(STOP_TIMEOUT).await?;
+        let settings = &self.operator.settings;
+        let postgres = settings.postgres_url.as_ref().map(|url| url.expose());
+        let file = self.dir.join(super::run::EFFECTS_FILE_NAME);
+        let sql = self.args.effects_sql.as_deref();
+        let (source, effects) = count_effects(&file, postgres, sql, &settings.common.prefix).await?;
+        self.engine.account.evidence.effects = effects;
+        self.engine.account.evidence.dead = dead::reasons(self.operator).await?;
+        self.engine.timeline.conclude();
+        let audit = self.engine.account.audit();
+        let mut executions: BTreeMap<usize, u64> = BTreeMap::new();
+        for finding in &audit.findings {
+            *executions.entry(finding.executions).or_default() += 1;
+        }
+        let report = Report {
+            kept: audit.totals.kept(),
+            seed: self.args.seed,
+            broker,
+            worker: self.args.worker.clone().unwrap_or_else(|| "garenne-worker".to_owned()),
+            faults: self.args.counts(),
+            seconds,
+            totals: audit.totals,
+            effects: source,
+            executions,
+            published_again: self.published.repeated(),
+            requeued: self.engine.requeued(),
+            crashes: self.engine.crashes(),
+            timeline: self.engine.timeline.clone(),
+        };
+        report.write(&audit, &self.dir)?;
+        if self.args.json {
+            let json = serde_json::to_string_pretty(&report).map_err(anyhow::Error::from)?;
+            output::json(&format!("{json}\n"))?;
+        } else {
+            let file = self.dir.join("report.html");
+            output::lines(&format!("{}\nreport: {}\n", report.table(), file.display()))?;
+        }
+        if audit.totals.sent == 0 {
+            return Err(Failure::new(Exit::Failed, "no task was published: the audit proves nothing"));
+        }
+        Ok(if report.kept { Exit::Done } else { Exit::Failed })
+    }
+}
