@@ -2,9 +2,9 @@
 //!
 //! `cargo bench -p garenne-gateway --bench gateway -- [--json FILE] [--seconds N] [--rounds N] [--amqp-url URL] [--only NAME]`
 //!
-//! The gateway is a child process, so that its CPU time and memory are measured alone. Without a broker's URL readings are
-//! confirmed in memory, which compares the servers. With a URL the cost of a confirmed reading with and without group commit
-//! is measured as well.
+//! The gateway is a child process, so that its CPU time and memory are measured alone. Without a broker's URL
+//! readings are confirmed in memory, which compares the servers. With a URL the cost of a confirmed reading with and
+//! without group commit is measured as well.
 
 #[path = "gateway/child.rs"]
 mod child;

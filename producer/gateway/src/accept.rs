@@ -29,8 +29,8 @@ impl Gateway {
         Self { listener, context, server }
     }
 
-    /// Accepts connections until `stop` is cancelled, then waits for open requests, at most for `drain_timeout`. Returns
-    /// whether all of them ended.
+    /// Accepts connections until `stop` is cancelled, then waits for open requests, at most for `drain_timeout`.
+    /// Returns whether all of them ended.
     pub async fn run(self, stop: CancellationToken) -> bool {
         let Self { listener, context, server } = self;
         let router = http::router(Arc::clone(&context));

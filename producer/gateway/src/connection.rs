@@ -96,8 +96,8 @@ impl Connection {
 /// Resolves when the connection has not authenticated within `auth_timeout`. Never resolves if authentication is not
 /// required.
 ///
-/// Otherwise a connection that sends only what needs no authentication (blank lines, `/health`, wrong tokens) would occupy
-/// a slot of the server without end.
+/// Otherwise a connection that sends only what needs no authentication (blank lines, `/health`, wrong tokens) would
+/// occupy a slot of the server without end.
 async fn authentication_overdue(gateway: &GatewayContext, peer: &Peer) {
     if gateway.access.is_required() {
         tokio::time::sleep(gateway.limits.auth_timeout).await;

@@ -14,7 +14,8 @@ const MAX_NAME: usize = 128;
 
 /// Longest line, in bytes.
 const MAX_LINE: usize = 1 << 20;
-/// Longest measurement with its tags, and longest field name, in bytes. Each reading of the line copies and hashes them.
+/// Longest measurement with its tags, and longest field name, in bytes. Each reading of the line copies and hashes
+/// them.
 const MAX_SERIES: usize = 4096;
 
 /// Longest part of the parser's error message that is quoted, in characters.
@@ -96,8 +97,9 @@ pub fn records(
     Ok(records)
 }
 
-/// Refuses a line before it is parsed if its parsed form would be many times larger: a field of a few bytes needs much
-/// more memory. Each tag and field has one `=`, and a line may have at most as many fields as a request may have readings.
+/// Refuses a line before it is parsed if its parsed form would be many times larger: a field of a few bytes needs
+/// much more memory. Each tag and field has one `=`, and a line may have at most as many fields as a request may have
+/// readings.
 fn check_line(line: &str, most: usize) -> Result<(), (Fault, String)> {
     if line.len() > MAX_LINE {
         let message = format!("it has {} bytes; {MAX_LINE} are allowed", line.len());
@@ -174,8 +176,8 @@ fn line_records(line: &ParsedLine<'_>, time: Timestamp, records: &mut Vec<Record
     }
 }
 
-/// Makes a valid device or metric name. A name that is too long is cut and gets a hash of the whole name, so that different
-/// names stay different.
+/// Makes a valid device or metric name. A name that is too long is cut and gets a hash of the whole name, so that
+/// different names stay different.
 fn fit(name: &str) -> Arc<str> {
     let clean: String = name.trim().chars().map(|c| if c.is_control() { '_' } else { c }).collect();
     if clean.is_empty() {

@@ -58,8 +58,8 @@ pub(super) struct Sender {
 }
 
 impl Ingest {
-    /// Publishes with `publisher` on the current runtime. A reading's time may be `max_clock_skew` ahead of the local clock;
-    /// 0 for no limit.
+    /// Publishes with `publisher` on the current runtime. A reading's time may be `max_clock_skew` ahead of the local
+    /// clock; 0 for no limit.
     pub fn new(
         publisher: Arc<dyn TaskPublisher>,
         routes: Routes,
@@ -80,7 +80,8 @@ impl Ingest {
         self.routes.bindings()
     }
 
-    /// Publishes the readings of a body in the format of its content type: one task per record, in the order of the records.
+    /// Publishes the readings of a body in the format of its content type: one task per record, in the order of the
+    /// records.
     ///
     /// # Errors
     /// A record is invalid or the caller may not send it, and nothing is published; or as
@@ -186,8 +187,8 @@ impl Ingest {
         Ok(tasks.collect())
     }
 
-    /// Publishes the tasks and returns their ids, in order, after the broker has confirmed all of them. Their memory stays
-    /// reserved until then, also if the sender disconnects before.
+    /// Publishes the tasks and returns their ids, in order, after the broker has confirmed all of them. Their memory
+    /// stays reserved until then, also if the sender disconnects before.
     ///
     /// # Errors
     /// [`Refusal::Broker`]: at least one task is not confirmed.
@@ -207,9 +208,9 @@ impl Ingest {
     }
 }
 
-/// The id that a record has in every repetition: the sender's own id, else one derived from the request's idempotency key
-/// and the record's index, else one derived from device, metric, time and value. `None` for a reading without a time of
-/// its own, which gets a random id.
+/// The id that a record has in every repetition: the sender's own id, else one derived from the request's idempotency
+/// key and the record's index, else one derived from device, metric, time and value. `None` for a reading without a
+/// time of its own, which gets a random id.
 fn record_id(record: &Record, request: Option<&TaskId>, index: usize) -> Option<TaskId> {
     if let Some(id) = &record.id {
         return TaskId::parse(id).ok();

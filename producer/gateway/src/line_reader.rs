@@ -55,8 +55,8 @@ const MAX_READ: usize = 16 * 1024;
 const FREE: usize = 2 * MIN_READ;
 
 impl<R: AsyncRead + Unpin> LineReader<R> {
-    /// Lines of at most `limit` bytes. `idle` limits the silence between lines, `slow` the time of one line. The buffer is
-    /// reserved in `memory`.
+    /// Lines of at most `limit` bytes. `idle` limits the silence between lines, `slow` the time of one line. The
+    /// buffer is reserved in `memory`.
     pub(super) fn new(reader: R, limit: usize, idle: Duration, slow: Duration, memory: Reservation) -> Self {
         Self {
             reader,

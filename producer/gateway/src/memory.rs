@@ -1,8 +1,9 @@
-//! One memory budget for everything that senders cause: bodies, decompressed data, parsed records, unconfirmed tasks, and
-//! answers that are not written yet.
+//! One memory budget for everything that senders cause: bodies, decompressed data, parsed records, unconfirmed tasks,
+//! and answers that are not written yet.
 //!
-//! A [`Reservation`] is stored next to the memory that it covers and is released when it is dropped. The fixed memory of a
-//! connection (its task, its first buffers) is limited by the number of connections and is not part of the budget.
+//! A [`Reservation`] is stored next to the memory that it covers and is released when it is dropped. The fixed memory
+//! of a connection (its task, its first buffers) is limited by the number of connections and is not part of the
+//! budget.
 
 use std::{
     sync::{
@@ -16,8 +17,8 @@ use garenne_common::config::Size;
 
 use crate::{limits::Limits, refusal::Refusal};
 
-/// Reservations of at most this many bytes (a few readings) may use the whole budget. Larger ones share three quarters of
-/// it, so that many large or slow bodies leave room for small requests.
+/// Reservations of at most this many bytes (a few readings) may use the whole budget. Larger ones share three
+/// quarters of it, so that many large or slow bodies leave room for small requests.
 const SMALL: usize = 8 * 1024;
 
 /// The gateway's memory budget. Clones share it.
@@ -87,8 +88,8 @@ impl Reservation {
     /// Reserves `more` bytes in addition.
     ///
     /// # Errors
-    /// [`Refusal::Overloaded`] if the budget is used up by others, [`Refusal::TooLarge`] if the reservation exceeds what one
-    /// request may use. The reservation is then unchanged.
+    /// [`Refusal::Overloaded`] if the budget is used up by others, [`Refusal::TooLarge`] if the reservation exceeds
+    /// what one request may use. The reservation is then unchanged.
     pub(super) fn grow(&mut self, more: usize) -> Result<(), Refusal> {
         let Shared { limit, used, .. } = &*self.budget.0;
         let wanted = self.bytes.saturating_add(more);

@@ -169,7 +169,8 @@ fn task_operation(bindings: &[String]) -> Value {
     })
 }
 
-/// A subset of what is accepted: the fields of RFC 8428 that a schema can describe without the other records of the pack.
+/// A subset of what is accepted: the fields of RFC 8428 that a schema can describe without the other records of the
+/// pack.
 fn senml_record() -> Value {
     let name = json!({ "type": "string", "minLength": 1, "maxLength": 60, "pattern": "^[A-Za-z0-9][A-Za-z0-9:._/-]*$" });
     let number = json!({ "type": "number", "minimum": -1e100, "maximum": 1e100 });

@@ -2,9 +2,9 @@
 
 use garenne_protocol::{sensor::Reading, task::TaskId};
 
-/// The task id of a reading, derived from its device, metric, time and value. The value is included because another value
-/// for the same device, metric and time is a conflict that the worker must see, and not a repetition that a sink may
-/// ignore.
+/// The task id of a reading, derived from its device, metric, time and value. The value is included because another
+/// value for the same device, metric and time is a conflict that the worker must see, and not a repetition that a
+/// sink may ignore.
 pub fn reading_id(reading: &Reading) -> TaskId {
     let key = TaskId::parse(&reading.identity().to_string()).expect("a UUID is an id");
     TaskId::derived(&key, &format!("{:x}", reading.value.to_bits()))

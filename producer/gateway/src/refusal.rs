@@ -108,8 +108,8 @@ pub enum Refusal {
         /// The limit.
         limit: Duration,
     },
-    /// The broker refused the tasks or is unavailable. Some of them may be stored all the same; sending all of them again
-    /// under the same ids has no second effect.
+    /// The broker refused the tasks or is unavailable. Some of them may be stored all the same; sending all of them
+    /// again under the same ids has no second effect.
     #[error("{error}")]
     Broker {
         /// The error.

@@ -1,7 +1,7 @@
 //! Publishing tasks with publisher confirms.
 //!
-//! [`BrokerPublisher`] publishes to the broker, [`group_commit::GroupCommit`] puts many tasks into one message in front of
-//! it, and [`TracedPublisher`] adds spans.
+//! [`BrokerPublisher`] publishes to the broker, [`group_commit::GroupCommit`] puts many tasks into one message in
+//! front of it, and [`TracedPublisher`] adds spans.
 
 mod broker;
 pub mod group_commit;

@@ -54,8 +54,8 @@ impl Answer {
     }
 }
 
-/// Serves one connection until the sender closes it, sends nothing for `idle_timeout`, or `stop` is cancelled. Then it reads
-/// no more lines and answers those that it has read.
+/// Serves one connection until the sender closes it, sends nothing for `idle_timeout`, or `stop` is cancelled. Then
+/// it reads no more lines and answers those that it has read.
 pub(super) async fn serve<S>(
     stream: S,
     gateway: &Arc<GatewayContext>,
@@ -150,8 +150,8 @@ where
     timeout(limits.write_timeout, writer.shutdown()).await.unwrap_or(Ok(()))
 }
 
-/// Publishes the readings of a line. The protocol carries no trace context, so each line starts a trace. `memory` is held
-/// until the answer is written.
+/// Publishes the readings of a line. The protocol carries no trace context, so each line starts a trace. `memory` is
+/// held until the answer is written.
 fn ingest_line(
     gateway: &Arc<GatewayContext>,
     line: &[u8],

@@ -28,8 +28,8 @@ pub struct TlsFiles {
     pub client_ca: Option<PathBuf>,
 }
 
-/// TLS with certificates that are reloaded when their files change, so that a renewal needs no restart. Open connections
-/// keep their certificates.
+/// TLS with certificates that are reloaded when their files change, so that a renewal needs no restart. Open
+/// connections keep their certificates.
 pub struct Tls {
     files: TlsFiles,
     current: RwLock<Current>,
@@ -54,8 +54,8 @@ impl Tls {
         self.current.read().unwrap_or_else(PoisonError::into_inner).acceptor.clone()
     }
 
-    /// Checks the files at this interval and reloads them when one has changed. Files that do not match, as while they are
-    /// being replaced, are logged and the previous certificates stay in use.
+    /// Checks the files at this interval and reloads them when one has changed. Files that do not match, as while
+    /// they are being replaced, are logged and the previous certificates stay in use.
     pub async fn watch(&self, interval: Duration) {
         let mut tick = tokio::time::interval(interval);
         loop {

@@ -1,5 +1,5 @@
-//! Protects against senders that send requests and do not read the answers. While a write is stalled, nothing is read from
-//! the sender, so that its requests use no memory; after a timeout the connection is closed.
+//! Protects against senders that send requests and do not read the answers. While a write is stalled, nothing is read
+//! from the sender, so that its requests use no memory; after a timeout the connection is closed.
 
 use std::{
     io,
@@ -32,8 +32,8 @@ pub(super) struct WriteStallGuard<S> {
     linger: Option<Pin<Box<Sleep>>>,
 }
 
-/// How long the connection of a refused sender stays open after the answer. A socket that is closed with unread bytes is
-/// reset, and the sender may lose the answer.
+/// How long the connection of a refused sender stays open after the answer. A socket that is closed with unread bytes
+/// is reset, and the sender may lose the answer.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Reads that are discarded before other tasks of this thread get a turn.
 const DISCARDED_READS: usize = 16;

@@ -48,8 +48,8 @@ impl DeliveryQueue {
         Arc::clone(self.sender.counts())
     }
 
-    /// Starts a request, after waiting until fewer than `in_flight` are open. Returns false if no request can succeed any
-    /// more; the readings are then counted as undelivered.
+    /// Starts a request, after waiting until fewer than `in_flight` are open. Returns false if no request can succeed
+    /// any more; the readings are then counted as undelivered.
     pub async fn push(&self, readings: Vec<Reading>) -> bool {
         let permit = tokio::select! {
             // Biased, because a failure releases a permit at the same time.

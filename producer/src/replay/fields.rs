@@ -1,7 +1,7 @@
 //! Splits a CSV line into fields.
 
-/// Splits a line at `delimiter`, with quotes as in RFC 4180. `None` if a quote is not closed on the line, so that a stray
-/// quote invalidates one row only.
+/// Splits a line at `delimiter`, with quotes as in RFC 4180. `None` if a quote is not closed on the line, so that a
+/// stray quote invalidates one row only.
 pub(super) fn split(line: &str, delimiter: char) -> Option<Vec<String>> {
     let mut bytes = line.as_bytes();
     let mut reader = csv_core::ReaderBuilder::new().delimiter(delimiter as u8).build();

@@ -53,8 +53,8 @@ const LETTERS: &[(&str, &[&str])] = &[
     ("m", &["dist", "height", "alt", "depth", "level", "visib"]),
 ];
 
-/// Splits a heading such as `temperature_C`, `Humidity (%)` or `pressure [hPa]` into metric and unit. Without a unit, the
-/// whole heading is the metric.
+/// Splits a heading such as `temperature_C`, `Humidity (%)` or `pressure [hPa]` into metric and unit. Without a unit,
+/// the whole heading is the metric.
 pub(super) fn metric_and_unit(heading: &str) -> (String, Option<Unit>) {
     let heading = heading.trim();
     if let Some((metric, unit)) = bracketed(heading).or_else(|| suffixed(heading)) {

@@ -86,8 +86,8 @@ pub(super) fn parse(text: &str, decimal_comma: bool) -> Option<f64> {
 const CODES: &[f64] =
     [-99.0, -99.9, -99.99, -200.0, -888.0, -999.0, -999.9, -999.99, -9999.0, -9999.9, -99999.0].as_slice();
 
-/// Detects the code of missing values in these columns: a known code that occurs more than once and is far from all other
-/// numbers in each column that has it.
+/// Detects the code of missing values in these columns: a known code that occurs more than once and is far from all
+/// other numbers in each column that has it.
 pub(super) fn missing_code(columns: &[Vec<f64>]) -> Option<f64> {
     CODES.iter().copied().find(|&code| {
         let mut occurrences = 0;

@@ -151,8 +151,8 @@ impl Layout {
         indexes.iter().map(|&index| short(cell(fields, index))).collect::<Vec<_>>().join(" ")
     }
 
-    /// Number of columns that a row must have. A shorter row is invalid, for example because the logger lost power while
-    /// writing it.
+    /// Number of columns that a row must have. A shorter row is invalid, for example because the logger lost power
+    /// while writing it.
     fn min_columns(&self) -> usize {
         let time = match &self.time {
             TimeColumns::Epoch(index) => *index,

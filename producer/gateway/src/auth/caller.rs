@@ -34,8 +34,8 @@ pub(super) struct RateLimit {
 }
 
 impl RateLimit {
-    /// `per_second` records on average. The burst is at least `max_request_records`, so that the largest allowed request
-    /// is accepted. `None` if one of them is 0.
+    /// `per_second` records on average. The burst is at least `max_request_records`, so that the largest allowed
+    /// request is accepted. `None` if one of them is 0.
     pub(super) fn new(per_second: u32, max_request_records: u32) -> Option<Self> {
         let burst = per_second.max(max_request_records);
         let quota = Quota::per_second(per_second.try_into().ok()?).allow_burst(burst.try_into().ok()?);

@@ -1,5 +1,5 @@
-//! The endpoints of InfluxDB's API that writers use: `/api/v2/write`, `/write`, `/ping`, `/health`, and `/query` for the
-//! `CREATE DATABASE` that version 1 writers send first.
+//! The endpoints of InfluxDB's API that writers use: `/api/v2/write`, `/write`, `/ping`, `/health`, and `/query` for
+//! the `CREATE DATABASE` that version 1 writers send first.
 
 use std::sync::Arc;
 

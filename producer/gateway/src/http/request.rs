@@ -13,8 +13,8 @@ use crate::{
     refusal::{Refusal, quoted},
 };
 
-/// Authenticates a request. The token is the credential of the schemes `Bearer` and `Token`, the password of `Basic`, or the
-/// `password` of the query.
+/// Authenticates a request. The token is the credential of the schemes `Bearer` and `Token`, the password of `Basic`,
+/// or the `password` of the query.
 pub(super) fn caller_of(
     gateway: &GatewayContext,
     peer: Option<&Peer>,

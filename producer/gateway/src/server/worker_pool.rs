@@ -1,8 +1,8 @@
 //! An elastic pool of workers that poll connections.
 //!
 //! A worker polls a connection until it is pending and then takes the next one. The waker of a connection (bytes, a
-//! confirm, a timer) puts it back into the pool's queue. So a connection that is idle or waits for the broker occupies no
-//! worker.
+//! confirm, a timer) puts it back into the pool's queue. So a connection that is idle or waits for the broker
+//! occupies no worker.
 
 use std::{
     pin::Pin,
@@ -75,8 +75,8 @@ impl Server for WorkerPool {
         }
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else { return Err(connection) };
         let session = Arc::new(Session {
-            // Without tokio's cooperative budget, which is per task: a pool worker is one task and would never get a new
-            // budget. A poll is bounded by the bytes that are available.
+            // Without tokio's cooperative budget, which is per task: a pool worker is one task and would never get a
+            // new budget. A poll is bounded by the bytes that are available.
             future: Mutex::new(Some(Box::pin(tokio::task::unconstrained(connection.serve())))),
             state: AtomicU8::new(IDLE),
             pool: self.pool.clone(),

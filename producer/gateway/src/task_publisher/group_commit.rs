@@ -96,8 +96,8 @@ async fn submit_later(
 }
 
 impl GroupCommit {
-    /// Starts group commit of the tasks of `kind` on the current runtime. Tasks of other kinds are published singly. The
-    /// background tasks end when the value is dropped and all outcomes are sent.
+    /// Starts group commit of the tasks of `kind` on the current runtime. Tasks of other kinds are published singly.
+    /// The background tasks end when the value is dropped and all outcomes are sent.
     pub fn start(publisher: Arc<dyn GroupPublisher>, config: GroupCommitConfig, kind: Kind) -> Arc<Self> {
         let start = |messages| {
             let (requests, receiver) = mpsc::channel(MAX_WAITING_REQUESTS);

@@ -103,8 +103,8 @@ async fn silent_and_slow_senders_are_closed_after_their_timeouts() {
     assert!(got.starts_with("HTTP/1.1 408 Request Timeout\r\n"), "{got}");
 }
 
-/// The sender sends requests and reads no answers. Once a write stalls, nothing is read from it, and the connection is closed
-/// after the timeout.
+/// The sender sends requests and reads no answers. Once a write stalls, nothing is read from it, and the connection
+/// is closed after the timeout.
 #[tokio::test]
 async fn a_sender_that_reads_no_answers_is_closed() {
     let limits = Limits { write_timeout: Duration::from_millis(300), ..Limits::default() };
