@@ -10,4 +10,4 @@ pub mod replay;
 mod service;
 pub mod settings;
 pub mod simulate;
-mod stop;
+pub mod stop;

@@ -4,12 +4,12 @@ use clap::Parser;
 use garenne_common::{
     config::print_config,
     exit::{Exit, Failure, run_main},
-    shutdown::{Mode, signal},
+    shutdown::Mode,
     telemetry::tracing::init,
 };
 use garenne_producer::{
     cli::{Cli, Command},
-    publish, replay, simulate,
+    publish, replay, simulate, stop,
 };
 
 #[tokio::main]
@@ -24,18 +24,13 @@ async fn run(cli: Cli) -> Result<Exit, Failure> {
         return Ok(Exit::Done);
     }
     init(&settings.broker.common)?;
-    let mode = match cli.command {
-        Command::Serve(_) => Mode::SoftTimeout,
-        _ => Mode::Soft,
-    };
-    let (sender, commands) = signal::commands(mode)
-        .map_err(|error| Failure::new(Exit::Failed, format!("cannot install signal handlers: {error}")))?;
     match cli.command {
         Command::Serve(_) => {
-            garenne_gateway::run(settings.broker, settings.gateway, (sender, commands)).await
+            let commands = stop::commands(Mode::SoftTimeout)?;
+            garenne_gateway::run(settings.broker, settings.gateway, commands).await
         }
-        Command::Replay(args) => replay::run(settings.broker, args.options()?, commands).await,
-        Command::Publish(args) => publish::run(settings.broker, args.options(), commands).await,
-        Command::Simulate(args) => simulate::run(settings.broker, args.options()?, commands).await,
+        Command::Replay(args) => replay::run(settings.broker, args.options()?).await,
+        Command::Publish(args) => publish::run(settings.broker, args.options()).await,
+        Command::Simulate(args) => simulate::run(settings.broker, args.options()?).await,
     }
 }

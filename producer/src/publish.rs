@@ -12,7 +12,7 @@ use garenne_amqp::PublisherConfig;
 use garenne_common::{
     backoff::Backoff,
     exit::{Exit, Failure},
-    shutdown::Command,
+    shutdown::{Command, Mode},
     telemetry::{Metrics, traces::LAST_EXPORT},
 };
 use garenne_gateway::{
@@ -32,6 +32,7 @@ use crate::{
     destination::{SendError, send_error},
     progress::Progress,
     service::instance,
+    stop,
 };
 
 /// Options of `publish`.
@@ -84,14 +85,11 @@ struct NumberedLine {
 ///
 /// # Errors
 /// No lane takes the kind, the file cannot be read, or the broker is not available.
-pub async fn run(
-    settings: BrokerSettings,
-    options: PublishOptions,
-    mut commands: mpsc::Receiver<Command>,
-) -> Result<Exit, Failure> {
+pub async fn run(settings: BrokerSettings, options: PublishOptions) -> Result<Exit, Failure> {
     let kind =
         settings.routes().kind(&options.kind).map_err(|refusal| Failure::new(Exit::Failed, refusal))?;
     let (lines, size) = open(&options)?;
+    let (_sender, mut commands) = stop::commands(Mode::Soft)?;
     let config = PublisherConfig { in_flight: MAX_IN_FLIGHT, ..PublisherConfig::default() };
     let metrics = Metrics::new("producer");
     let publisher = settings.connect(config, &metrics).await?;

@@ -8,7 +8,7 @@ use std::{
 
 use garenne_common::{
     exit::{Exit, Failure},
-    shutdown::Command,
+    shutdown::Mode,
 };
 use garenne_gateway::BrokerSettings;
 use garenne_protocol::sensor::{Reading, Timestamp};
@@ -22,7 +22,7 @@ use super::{Speed, mapping::Mapping, pace::Pace, recording::Recording};
 use crate::{
     destination::{DeliveryConfig, DeliveryCounts, DeliveryQueue, Endpoint, ReceiptFile},
     progress::Progress,
-    stop::stop_requested,
+    stop::{self, stop_requested},
 };
 
 /// Options of `replay`.
@@ -96,11 +96,7 @@ struct Summary {
 ///
 /// # Errors
 /// The file cannot be read or its layout is unknown, or the destination is not available.
-pub async fn run(
-    settings: BrokerSettings,
-    options: ReplayOptions,
-    mut commands: mpsc::Receiver<Command>,
-) -> Result<Exit, Failure> {
+pub async fn run(settings: BrokerSettings, options: ReplayOptions) -> Result<Exit, Failure> {
     let (recording, size) = Recording::open(&options.file, &options.mapping)?;
     let receipts = options.receipts.as_deref().map(|path| {
         ReceiptFile::open(path).map_err(|error| {
@@ -108,6 +104,7 @@ pub async fn run(
         })
     });
     let receipts = receipts.transpose()?;
+    let (_sender, mut commands) = stop::commands(Mode::Soft)?;
     let endpoint = Endpoint::open(options.to.as_deref(), options.token.clone(), &settings).await?;
 
     let progress = Arc::new(Progress::new("replay", size));

@@ -8,20 +8,20 @@ use std::{
 
 use garenne_common::{
     exit::{Exit, Failure},
-    shutdown::Command,
+    shutdown::Mode,
 };
 use garenne_gateway::BrokerSettings;
 use garenne_protocol::sensor::Timestamp;
 use serde::Serialize;
 use time::OffsetDateTime;
-use tokio::{sync::mpsc, time::Instant};
+use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{Faults, SensorModel, latency_histogram::LatencyHistogram};
 use crate::{
     destination::{Destination, Endpoint, ReceiptFile, RetryingSender, TcpDestination},
     progress::Progress,
-    stop::stop_requested,
+    stop::{self, stop_requested},
 };
 
 /// Options of `simulate`.
@@ -71,17 +71,14 @@ struct Summary {
 ///
 /// # Errors
 /// The destination is not available.
-pub async fn run(
-    settings: BrokerSettings,
-    options: SimulateOptions,
-    mut commands: mpsc::Receiver<Command>,
-) -> Result<Exit, Failure> {
+pub async fn run(settings: BrokerSettings, options: SimulateOptions) -> Result<Exit, Failure> {
     let receipts = options.receipts.as_deref().map(|path| {
         ReceiptFile::open(path).map_err(|error| {
             Failure::new(Exit::Failed, format!("receipts file {} cannot be written: {error}", path.display()))
         })
     });
     let receipts = receipts.transpose()?;
+    let (_sender, mut commands) = stop::commands(Mode::Soft)?;
     let endpoint = Endpoint::open(options.to.as_deref(), options.token.clone(), &settings).await?;
     let sender = Arc::new(RetryingSender::new(receipts, options.retry_for));
     let latency = Arc::new(LatencyHistogram::default());
