@@ -183,8 +183,8 @@ async fn letters_are_moved_by_an_explicit_choice_only() -> Result<()> {
     let env = env().await?;
     letters(&env, "stopped", "bench.noop", "stopped", 20).await?;
     letters(&env, "poison", "bench.noop", "poison", 20).await?;
-    let refusal = ["garenne: no letters are selected: give --kind, --reason, --error, --older-than, \
-                    --newer-than or --id, or --all"];
+    let refusal = ["garenne: no dead letters are selected: set --kind, --reason, --error, --older-than, \
+                    --newer-than, --id or --all"];
     for refused in [
         &["dead", "replay"][..],
         &["dead", "replay", "--limit", "5"],
@@ -299,7 +299,7 @@ async fn a_letter_of_an_unbound_kind_goes_to_the_tasks_exchange() -> Result<()> 
     publish(&env, "", DEAD, &letter(Some("odd"), "nobody.binds", "stopped"), 1).await?;
     let replayed = env.garenne(&["dead", "replay", "--id", "odd"]).await?;
     ends_with(&replayed, 0, "replayed 1 of 1 dead letters");
-    assert!(replayed.stderr[0].starts_with("1 published to garenne.tasks, for no lane"), "{replayed:?}");
+    assert!(replayed.stderr[0].starts_with("1 published to garenne.tasks, because no lane"), "{replayed:?}");
     let taken = env.take_all("garenne.unroutable", 1).await?;
     assert_eq!((taken[0].id(), taken[0].routing_key.as_str()), ("odd", "nobody.binds"));
     assert!(!taken[0].has("garenne-replayed-at") && !taken[0].has("garenne-reason"), "{taken:?}");

@@ -109,8 +109,8 @@ async fn a_check_names_what_nobody_consumes_and_what_leads_astray() -> Result<()
     apply(&env, 2).await?;
     let left = |shard: usize| {
         format!(
-            "queue garenne.tasks.fast.{shard}: holds {} messages and is beyond lanes.fast.shards = 2: run a \
-             worker with as many shards as it had until it is empty",
+            "queue garenne.tasks.fast.{shard}: has {} messages and is beyond lanes.fast.shards = 2: run a \
+             worker with the former number of shards until it is empty",
             before[shard]
         )
     };
