@@ -1,6 +1,7 @@
 //! Garenne's integration suite. The scenarios are in `tests/scenarios/`; this library is what they
 //! stand on: real brokers and databases, and ways to hurt them.
 
+pub mod docs;
 pub mod harness;
 #[cfg(test)]
 mod imports;
@@ -8,3 +9,4 @@ mod imports;
 mod settings;
 #[cfg(test)]
 mod spawns;
+mod links;

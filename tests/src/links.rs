@@ -1,0 +1,62 @@
+//! Checks the pages of the documentation: every link leads to a file and a heading that exist.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use crate::docs::{
+    markdown::{Target, links, resolve, slugs},
+    pages, repository,
+};
+
+fn read(page: &Path) -> String {
+    fs::read_to_string(repository().join(page)).unwrap_or_else(|error| panic!("{}: {error}", page.display()))
+}
+
+/// What is wrong with a page's links, one line each.
+fn broken_links(page: &Path, text: &str, headings: &BTreeMap<PathBuf, Vec<String>>) -> Vec<String> {
+    let mut broken = Vec::new();
+    for link in links(text) {
+        let problem = match resolve(page, &link.target) {
+            Ok(None) => None,
+            Ok(Some(Target { file, anchor })) if repository().join(&file).exists() => {
+                anchor.and_then(|anchor| {
+                    let found = headings.get(&file).is_some_and(|slugs| slugs.contains(&anchor));
+                    (!found).then(|| format!("{} has no heading #{anchor}", file.display()))
+                })
+            }
+            Ok(Some(Target { file, .. })) => Some(format!("{} does not exist", file.display())),
+            Err(problem) => Some(problem),
+        };
+        let place = format!("{}:{}", page.display(), link.line);
+        broken.extend(problem.map(|problem| format!("{place}: [{}]: {problem}", link.target)));
+    }
+    broken
+}
+
+#[test]
+fn every_link_leads_to_an_existing_file_and_heading() {
+    let pages: BTreeMap<PathBuf, String> =
+        pages(&repository()).into_iter().map(|page| (page.clone(), read(&page))).collect();
+    assert!(pages.len() > 20, "the pages have moved: {:?}", pages.keys());
+    let headings = pages.iter().map(|(page, text)| (page.clone(), slugs(text))).collect();
+    let broken: Vec<_> = pages.iter().flat_map(|(page, text)| broken_links(page, text, &headings)).collect();
+    assert!(broken.is_empty(), "broken links:\n{}", broken.join("\n"));
+    let count: usize = pages.values().map(|text| links(text).len()).sum();
+    assert!(count > 80, "links are no longer recognized: {count}");
+}
+
+#[test]
+fn a_broken_link_is_named_with_its_page_and_line() {
+    let headings = BTreeMap::from([(PathBuf::from("SECURITY.md"), vec!["reporting".to_owned()])]);
+    let text = "# A\n\n[good](../SECURITY.md#reporting)\n[file](none.md)\n[anchor](../SECURITY.md#nothing)\n";
+    assert_eq!(
+        broken_links(Path::new("docs/a.md"), text, &headings),
+        [
+            "docs/a.md:4: [none.md]: docs/none.md does not exist",
+            "docs/a.md:5: [../SECURITY.md#nothing]: SECURITY.md has no heading #nothing",
+        ]
+    );
+}
