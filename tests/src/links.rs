@@ -1,15 +1,19 @@
-//! Checks the pages of the documentation: every link leads to a file and a heading that exist.
+//! Checks the pages of the documentation: every link leads to a file and a heading that exist, and the paths that
+//! ARCHITECTURE.md names exist.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
 
 use crate::docs::{
-    markdown::{Target, links, resolve, slugs},
+    markdown::{Target, links, resolve, slugs, tables},
     pages, repository,
 };
+
+/// The heading above the table of ARCHITECTURE.md whose paths are checked.
+const CHANGES: &str = "To change something";
 
 fn read(page: &Path) -> String {
     fs::read_to_string(repository().join(page)).unwrap_or_else(|error| panic!("{}: {error}", page.display()))
@@ -59,4 +63,18 @@ fn a_broken_link_is_named_with_its_page_and_line() {
             "docs/a.md:5: [../SECURITY.md#nothing]: SECURITY.md has no heading #nothing",
         ]
     );
+}
+
+#[test]
+fn every_path_in_the_table_of_changes_exists() {
+    let table =
+        tables(&read(Path::new("ARCHITECTURE.md"))).into_iter().find(|table| table.heading == CHANGES);
+    let table = table.unwrap_or_else(|| panic!("ARCHITECTURE.md has no table below {CHANGES:?}"));
+    let rows = || table.code.iter().skip(1);
+    // The last column also has commands and settings.
+    let more = rows().flat_map(|row| &row[2]).filter(|code| code.contains('/') && !code.contains(' '));
+    let paths: BTreeSet<&String> = rows().flat_map(|row| &row[1]).chain(more).collect();
+    assert!(paths.len() > 20, "paths are no longer recognized: {paths:?}");
+    let missing: Vec<_> = paths.into_iter().filter(|path| !repository().join(path).exists()).collect();
+    assert!(missing.is_empty(), "ARCHITECTURE.md names paths that do not exist: {missing:?}");
 }
