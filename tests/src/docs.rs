@@ -2,6 +2,7 @@
 //!
 //! `./dev docs` runs the example `docs`, which writes what this module generates.
 
+pub mod book;
 pub mod markdown;
 
 use std::{

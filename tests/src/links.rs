@@ -1,5 +1,5 @@
-//! Checks the pages of the documentation: every link leads to a file and a heading that exist, and the paths that
-//! ARCHITECTURE.md names exist.
+//! Checks the pages of the documentation: every link leads to a file and a heading that exist, every page is in the
+//! book, and the paths that ARCHITECTURE.md names exist.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -50,6 +50,21 @@ fn every_link_leads_to_an_existing_file_and_heading() {
     assert!(broken.is_empty(), "broken links:\n{}", broken.join("\n"));
     let count: usize = pages.values().map(|text| links(text).len()).sum();
     assert!(count > 80, "links are no longer recognized: {count}");
+}
+
+#[test]
+fn every_page_below_docs_is_in_the_book() {
+    let summary = Path::new("docs/SUMMARY.md");
+    let listed: Vec<PathBuf> = links(&read(summary))
+        .iter()
+        .filter_map(|link| resolve(summary, &link.target).unwrap())
+        .map(|target| target.file)
+        .collect();
+    let unique: BTreeSet<_> = listed.iter().collect();
+    assert_eq!(unique.len(), listed.len(), "docs/SUMMARY.md lists a page twice: {listed:?}");
+    let pages = pages(&repository()).into_iter().filter(|page| page.starts_with("docs") && page != summary);
+    let missing: Vec<_> = pages.filter(|page| !unique.contains(page)).collect();
+    assert!(missing.is_empty(), "docs/SUMMARY.md does not list {missing:?}");
 }
 
 #[test]
