@@ -9,4 +9,5 @@ mod imports;
 mod settings;
 #[cfg(test)]
 mod spawns;
+#[cfg(test)]
 mod links;

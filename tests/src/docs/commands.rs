@@ -1,0 +1,71 @@
+//! Manual pages and completions of the three programs.
+
+use std::{fs, io, path::Path};
+
+use clap::{Command, CommandFactory as _, ValueEnum as _};
+use clap_complete::Shell;
+
+/// The command lines of the three programs.
+pub fn programs() -> [Command; 3] {
+    [
+        garenne_console::cli::Cli::command(),
+        garenne_producer::cli::Cli::command(),
+        garenne_worker::cli::Cli::command(),
+    ]
+}
+
+/// Writes a manual page for every program and subcommand into `directory`, such as `garenne-dead-replay.1`.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn write_man_pages(directory: &Path) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    programs().into_iter().try_for_each(|program| clap_mangen::generate_to(program, directory))
+}
+
+/// Writes the completions of every program into `directory`, for every shell that clap supports.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn write_completions(directory: &Path) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    for mut program in programs() {
+        let name = program.get_name().to_owned();
+        for shell in Shell::value_variants() {
+            clap_complete::generate_to(*shell, &mut program, &name, directory)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_program_and_subcommand_has_a_manual_page() {
+        let directory = tempfile::tempdir().unwrap();
+        write_man_pages(directory.path()).unwrap();
+        let page = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap();
+        for name in ["garenne.1", "garenne-producer.1", "garenne-worker.1", "garenne-producer-serve.1"] {
+            assert!(page(name).contains(r"\-\-amqp\-url"), "{name} does not describe --amqp-url");
+        }
+        assert!(page("garenne-dead-replay.1").contains(r"\-\-dry\-run"));
+        // The command is internal.
+        assert!(!directory.path().join("garenne-leash.1").exists());
+    }
+
+    #[test]
+    fn every_program_has_completions() {
+        let directory = tempfile::tempdir().unwrap();
+        write_completions(directory.path()).unwrap();
+        for (name, flag) in [
+            ("garenne.bash", "--management-url"),
+            ("garenne-producer.fish", "tls-client-ca"),
+            ("_garenne-worker", "--shutdown-mode"),
+        ] {
+            let text = fs::read_to_string(directory.path().join(name)).unwrap();
+            assert!(text.contains(flag), "{name} does not complete {flag}");
+        }
+    }
+}
