@@ -1,17 +1,20 @@
-//! Writes what is generated of the documentation: the sources of the book, manual pages and
-//! completions.
+//! Writes what is generated of the documentation: `docs/garenne.example.toml`, the sources of the book,
+//! manual pages and completions.
 //!
 //! ```sh
 //! ./dev docs
 //! ```
 
-use std::path::PathBuf;
+use std::{fs, path::PathBuf};
 
-use anyhow::Context as _;
-use garenne_tests::docs::{book, commands, repository};
+use anyhow::{Context as _, anyhow};
+use garenne_tests::docs::{book, commands, example_settings, repository};
 
 fn main() -> anyhow::Result<()> {
     let target = std::env::args_os().nth(1).map(PathBuf::from).context("usage: docs DIRECTORY")?;
+    let example =
+        example_settings::generate(&repository()).map_err(|problems| anyhow!(problems.join("\n")))?;
+    fs::write(repository().join(example_settings::PATH), example).context(example_settings::PATH)?;
     book::write(&repository(), &target.join("book")).context("the book")?;
     commands::write_man_pages(&target.join("man")).context("the manual pages")?;
     commands::write_completions(&target.join("completions")).context("the completions")?;

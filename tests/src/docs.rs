@@ -4,6 +4,7 @@
 
 pub mod book;
 pub mod commands;
+pub mod example_settings;
 pub mod markdown;
 
 use std::{
