@@ -6,8 +6,8 @@ pub mod harness;
 #[cfg(test)]
 mod imports;
 #[cfg(test)]
+mod links;
+#[cfg(test)]
 mod settings;
 #[cfg(test)]
 mod spawns;
-#[cfg(test)]
-mod links;

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 use garenne_common::config::{Settings, Sources, load_with};
 use garenne_console::settings::ConsoleConfig;
 use garenne_producer::settings::ProducerSettings;
-use garenne_worker::WorkerConfig;
+use garenne_worker::StockConfig;
 
 /// The names of the top-level settings.
 fn names<T: Settings>() -> BTreeSet<String> {
@@ -15,7 +15,7 @@ fn names<T: Settings>() -> BTreeSet<String> {
 }
 
 fn all_names() -> BTreeSet<String> {
-    let names = [names::<WorkerConfig>(), names::<ProducerSettings>(), names::<ConsoleConfig>()];
+    let names = [names::<StockConfig>(), names::<ProducerSettings>(), names::<ConsoleConfig>()];
     names.into_iter().flatten().collect()
 }
 
@@ -34,7 +34,7 @@ fn ignores_the_settings_of_other_programs<T: Settings>(program: &str) {
 
 #[test]
 fn no_program_refuses_a_setting_of_another_program_as_a_typo() {
-    ignores_the_settings_of_other_programs::<WorkerConfig>("worker");
+    ignores_the_settings_of_other_programs::<StockConfig>("worker");
     ignores_the_settings_of_other_programs::<ProducerSettings>("producer");
     ignores_the_settings_of_other_programs::<ConsoleConfig>("console");
 }

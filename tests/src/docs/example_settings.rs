@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, path::Path};
 use garenne_common::config::Common;
 use garenne_console::settings::ConsoleConfig;
 use garenne_producer::settings::ProducerSettings;
-use garenne_worker::WorkerConfig;
+use garenne_worker::StockConfig;
 use serde_json::Value;
 
 use rows::Row;
@@ -101,7 +101,7 @@ fn defaults() -> BTreeMap<String, Value> {
     }
     let mut found = BTreeMap::new();
     for settings in [
-        serde_json::to_value(WorkerConfig::default()),
+        serde_json::to_value(StockConfig::default()),
         serde_json::to_value(ProducerSettings::default()),
         serde_json::to_value(ConsoleConfig::default()),
     ] {

@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, LazyLock};
 
+use std::time::Duration;
+
 use anyhow::{Context, Result};
 use garenne_management::ManagementClient;
 use tokio::{

@@ -26,10 +26,10 @@ fn the_file_has_the_defaults_of_every_program() {
         assert_eq!(json(&load(text)), json(&T::default()));
     }
     let text = generate(&repository()).unwrap();
-    check::<WorkerConfig>(&text);
+    check::<StockConfig>(&text);
     check::<ProducerSettings>(&text);
     check::<ConsoleConfig>(&text);
-    let amqp_url = load::<WorkerConfig>(&text).common.amqp_url;
+    let amqp_url = load::<StockConfig>(&text).worker.common.amqp_url;
     assert_eq!(amqp_url, Common::default().amqp_url);
 }
 
@@ -44,11 +44,11 @@ fn the_examples_in_comments_are_valid_together() {
     let text = lines.collect::<Vec<_>>().join("\n");
     let text = text.replace("amqp_url = \"amqp://guest", "amqp_url = \"amqps://guest");
     let text = text.replace("sinks = []", "sinks = [\"postgres\"]");
-    let worker: WorkerConfig = load(&text);
+    let worker: StockConfig = load(&text);
     assert_eq!(worker.alert.webhooks.len(), 1);
-    assert_eq!(worker.lanes.len(), 1);
+    assert_eq!(worker.worker.lanes.len(), 1);
     let gateway: ProducerSettings = load(&text);
-    assert!(gateway.tls_client_ca.is_some());
+    assert!(gateway.gateway.tls_client_ca.is_some());
     let console: ConsoleConfig = load(&text);
     assert!(console.worker_amqp_url.is_some());
 }
