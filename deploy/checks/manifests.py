@@ -23,12 +23,14 @@ def source(path):
 
 
 ROUTES = set(re.findall(r'\.route\("(/\w+)"', source("common/src/telemetry/admin/routes.rs")))
-SETTLING = int(re.search(r"FLUSH: Duration = Duration::from_secs\((\d+)\)", source("worker/src/budget.rs"))[1])
+SETTLING = int(re.search(r"SETTLE_TIME: Duration = Duration::from_secs\((\d+)\)", source("worker/engine/src/budget.rs"))[1])
 LAST_SPANS = int(re.search(r"LAST_EXPORT: Duration = Duration::from_secs\((\d+)\)", source("common/src/telemetry/traces.rs"))[1])
 SETTINGS = {"config", "log"}
 # The first cells of the tables of settings; a test holds that no setting is missing there.
-for row in re.findall(r"^\| (`.*?) \|", source("docs/settings.md").split("\n## Exit codes")[0], re.M):
-    SETTINGS |= set(re.findall(r"`([a-z_]+)", row.split(" (")[0]))
+PAGES = source("docs/settings.md").split("\n## Exit codes")[0] + source("docs/guides/ingest.md")
+SETTINGS |= set(re.findall(r"`([a-z_]+)\.\*`", PAGES))
+for row in re.findall(r"^\| (`.*?) \|", PAGES, re.M):
+    SETTINGS |= set(re.findall(r"`(?:lanes\.<name>\.)?([a-z_]+)", row.split(" (")[0]))
 
 
 class Installation:

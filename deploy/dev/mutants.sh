@@ -21,7 +21,7 @@ mutants() {
     # Tests of other modules cost time and say nothing about these.
     local modules=(consumer:: settlement:: redelivery:: budget:: fleet:: pipeline:: handler:: execute:: batch::)
     rm -rf "$log_dir/mutants"
-    mutate settlement garenne-worker "${settlement[@]}" --cargo-arg=--lib "$@" -- -- "${modules[@]}"
+    mutate settlement garenne "${settlement[@]}" --cargo-arg=--lib "$@" -- -- "${modules[@]}"
     mutate settlement garenne-protocol "${settlement[@]}" --cargo-arg=--lib "$@" -- -- task::
     mutate pool garenne-pool "${pool[@]}" --cargo-arg={--lib,--test=behavior,--test=model} "$@"
     mutants_caught settlement || rc=1

@@ -14,14 +14,20 @@ use std::{
 type Module = Vec<String>;
 
 /// The crates without an import circle.
-const CRATES: [&str; 7] = [
+const CRATES: [&str; 13] = [
+    "common",
     "common/amqp",
     "common/pool",
     "common/protocol",
     "console",
     "console/chaos",
+    "console/management",
     "producer",
     "producer/gateway",
+    "worker",
+    "worker/engine",
+    "worker/postgres",
+    "worker/sensors",
 ];
 
 fn sources(directory: &str) -> BTreeMap<Module, String> {
@@ -42,7 +48,7 @@ fn sources(directory: &str) -> BTreeMap<Module, String> {
     }
     let mut found = BTreeMap::new();
     read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(directory).join("src"), &[], &mut found);
-    assert!(found.len() > 20, "the sources have moved: {:?}", found.keys());
+    assert!(found.len() > 2, "the sources have moved: {:?}", found.keys());
     found
 }
 
@@ -197,7 +203,7 @@ fn no_module_imports_a_module_that_imports_it() {
     for directory in CRATES {
         let modules = sources(directory);
         let imports = imports(&modules);
-        assert!(imports.len() > 25, "{directory}: imports are no longer recognized: {imports:?}");
+        assert!(!imports.is_empty(), "{directory}: imports are no longer recognized: {imports:?}");
         assert_eq!(circle(&imports), None, "{directory}");
         let levels: BTreeSet<&[String]> = modules.keys().map(|module| &module[..module.len() - 1]).collect();
         for level in levels {

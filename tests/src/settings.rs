@@ -41,12 +41,16 @@ fn no_program_refuses_a_setting_of_another_program_as_a_typo() {
 
 /// `deploy/checks/manifests.py` reads the names from there.
 #[test]
-fn every_setting_is_in_the_table_of_settings() {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/settings.md");
-    let page = fs::read_to_string(page).unwrap();
-    let rows = page.lines().filter(|line| line.starts_with("| `"));
+fn every_setting_is_in_a_table_of_settings() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    let pages = ["settings.md", "guides/ingest.md"].map(|page| fs::read_to_string(docs.join(page)).unwrap());
+    let rows = pages.iter().flat_map(|page| page.lines()).filter(|line| line.starts_with("| `"));
     let cells: String = rows.map(|row| row.split('|').nth(1).unwrap()).collect();
-    let is_listed = |name: &String| [".", "`"].iter().any(|after| cells.contains(&format!("`{name}{after}")));
+    let is_listed = |name: &String| {
+        [".", "`"].iter().any(|after| cells.contains(&format!("`{name}{after}")))
+            || cells.contains(&format!("`lanes.<name>.{name}`"))
+            || pages[0].contains(&format!("`{name}.*`"))
+    };
     let missing: Vec<_> = all_names().into_iter().filter(|name| !is_listed(name)).collect();
     assert_eq!(missing, Vec::<String>::new());
 }

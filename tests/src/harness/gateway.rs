@@ -101,7 +101,7 @@ impl GatewayPlan {
     pub async fn start(&self) -> Result<Gateway> {
         let gateway = self.begin().await?;
         let open =
-            |lines: &[String]| lines.iter().any(|line| line.contains("open for sensors")).then_some(());
+            |lines: &[String]| lines.iter().any(|line| line.contains("gateway is listening")).then_some(());
         gateway.process.stderr().until("the gateway's port", open).await?;
         Ok(gateway)
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
 use super::{Lane, Lanes, ONLY};
 use crate::config::{Concurrency, list};
@@ -39,15 +39,39 @@ fn shards<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::
     number(deserializer, "shards", garenne_protocol::topology::MOST_SHARDS)
 }
 
-/// Numbers over 65535 get the same error as those over `most`.
+/// Numbers over 65535 get the same error as those over `most`. Flags and variables give text, which serde does not
+/// convert inside a flattened table.
 fn number<'de, D: Deserializer<'de>>(
     deserializer: D,
     name: &str,
     most: u16,
 ) -> Result<Option<u16>, D::Error> {
+    let number = deserializer.deserialize_any(WholeNumber).ok().and_then(|number| u16::try_from(number).ok());
     let refused = || serde::de::Error::custom(format!("{name} out of range, expected 1 to {most}"));
-    let number = u64::deserialize(deserializer).map_err(|_| refused())?;
-    u16::try_from(number).map(Some).map_err(|_| refused())
+    number.map(Some).ok_or_else(refused)
+}
+
+/// A whole number, or text that is one.
+struct WholeNumber;
+
+impl Visitor<'_> for WholeNumber {
+    type Value = u64;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a whole number from 0")
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<u64, E> {
+        Ok(number)
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<u64, E> {
+        u64::try_from(number).map_err(E::custom)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<u64, E> {
+        text.parse().map_err(E::custom)
+    }
 }
 
 impl<'de> Deserialize<'de> for Lanes {
