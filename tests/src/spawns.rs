@@ -4,7 +4,7 @@
 use std::{fs, path::Path};
 
 /// The crates whose spawns are checked.
-const CRATES: [&str; 2] = ["common", "common/amqp"];
+const CRATES: [&str; 5] = ["common", "common/amqp", "producer/gateway", "worker", "worker/engine"];
 
 /// The files that may spawn directly, with the reason.
 const EXCEPTIONS: [(&str, &str); 2] = [

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use garenne_common::supervise;
 use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -68,10 +69,11 @@ impl Gateway {
                 context.instruments.refused(server.name(), reason);
                 audit(&Peer::new(peer), server.name(), "too-many-connections", None);
                 if let Ok(permit) = Arc::clone(&rejections).try_acquire_owned() {
-                    rejecting.spawn(async move {
+                    let reject = async move {
                         let _ = connection.reject().await;
                         drop(permit);
-                    });
+                    };
+                    supervise::isolated("reject", reject).spawn_in(&rejecting).detach();
                 }
             }
         }

@@ -5,6 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use garenne_common::supervise::{self, Failure};
 use tokio::{sync::Semaphore, time::timeout};
 
 use crate::refusal::Refusal;
@@ -44,14 +45,14 @@ impl Offload {
         };
         let permit = timeout(WAIT_TIMEOUT, Arc::clone(&self.permits).acquire_owned()).await;
         let permit = permit.ok().and_then(Result::ok).ok_or_else(overloaded)?;
-        let working = tokio::task::spawn_blocking(move || {
+        let working = supervise::spawn_blocking("parse", move || {
             let _permit = permit;
             work()
         });
         match working.await {
             Ok(done) => Ok(done),
             // The panic continues here: it ends the connection and is logged.
-            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(failure @ Failure::Panicked(_)) => std::panic::resume_unwind(Box::new(failure.to_string())),
             // The runtime is shutting down.
             Err(_) => Err(overloaded()),
         }

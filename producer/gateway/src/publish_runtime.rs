@@ -1,8 +1,7 @@
 //! Runs publishes independently of the connections that wait for them.
 
-use std::panic::resume_unwind;
-
-use tokio::runtime::Handle;
+use garenne_common::supervise;
+use tokio::{runtime::Handle, sync::oneshot};
 
 /// Runs publishes on the runtime of the broker's connection.
 ///
@@ -17,17 +16,18 @@ impl PublishRuntime {
         Self(Handle::current())
     }
 
-    /// Runs `publish` and returns its outcome; `None` if the runtime shuts down before.
+    /// Runs `publish` and returns its outcome; `None` if it panics or the runtime shuts down before.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         publish: impl Future<Output = T> + Send + 'static,
     ) -> Option<T> {
-        match self.0.spawn(publish).await {
-            Ok(outcome) => Some(outcome),
-            // The panic continues here: it ends the connection and is logged.
-            Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
-            Err(_) => None,
-        }
+        let (sender, outcome) = oneshot::channel();
+        let publish = async move {
+            // Fails if the sender of the request has disconnected.
+            let _ = sender.send(publish.await);
+        };
+        supervise::isolated("publish", publish).spawn_on(&self.0).detach();
+        outcome.await.ok()
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::FutureExt;
 use garenne_amqp::{HeartbeatPublisher, Publisher, PublisherConfig};
+use garenne_common::supervise::{self, TaskHandle};
 use garenne_common::{
     config::{ConfigError, host_name},
     exit::{Exit, Failure},
@@ -16,7 +18,8 @@ use garenne_common::{
 };
 use garenne_protocol::task::Kind;
 use prometheus::IntGauge;
-use tokio::{sync::mpsc, task::JoinHandle};
+use std::convert::Infallible;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -142,12 +145,19 @@ pub async fn run(
     admin.begin(Arc::clone(&status));
 
     let watching = watch_files(access, tls);
-    let connecting = tokio::spawn(stay_connected(publisher.clone(), connected));
+    let connecting = (publisher.clone(), connected);
+    let connecting =
+        supervise::restarting("connect", connecting, |it| stay_connected(&it.0, &it.1).boxed()).spawn();
     let stop = CancellationToken::new();
     tracing::info!(%address, server = settings.server.as_str(), "gateway is listening");
-    let gateway = connections.handle().spawn(Gateway::new(listener, parts, server).run(stop.clone()));
+    // A gateway that accepts nothing must not look alive: if accepting fails, the process stops.
+    let accepting = Gateway::new(listener, parts, server).run(stop.clone()).map(Ok::<_, Infallible>);
+    let gateway = supervise::essential("gateway", stop.clone(), accepting).spawn_on(connections.handle());
 
-    stop_requested(&mut commands).await;
+    tokio::select! {
+        () = stop_requested(&mut commands) => {}
+        () = stop.cancelled() => {}
+    }
     status.stop();
     stop.cancel();
     tracing::info!("stopping: no new connections, open requests are completed");
@@ -179,21 +189,22 @@ fn tls(settings: &GatewaySettings) -> Result<Option<Arc<Tls>>, ConfigError> {
 }
 
 /// Reloads the token file and the certificates when they change.
-fn watch_files(access: Arc<Access>, tls: Option<Arc<Tls>>) -> JoinHandle<((), ())> {
-    tokio::spawn(async move {
+fn watch_files(access: Arc<Access>, tls: Option<Arc<Tls>>) -> TaskHandle<()> {
+    let watch = async |access: &Access, tls: &Option<Arc<Tls>>| {
         let certificates = async {
-            match &tls {
+            match tls {
                 Some(tls) => tls.watch(FILE_CHECK_INTERVAL).await,
                 None => std::future::pending().await,
             }
         };
-        tokio::join!(access.watch(FILE_CHECK_INTERVAL), certificates)
-    })
+        tokio::join!(access.watch(FILE_CHECK_INTERVAL), certificates);
+    };
+    supervise::restarting("watch-files", (access, tls), move |it| watch(&it.0, &it.1).boxed()).spawn()
 }
 
 /// Opens a lost connection again without waiting for a request: a gateway that is not ready gets no requests, and would
 /// not notice that the broker is back.
-async fn stay_connected(publisher: Publisher, connected: IntGauge) {
+async fn stay_connected(publisher: &Publisher, connected: &IntGauge) {
     let mut tick = tokio::time::interval(RECONNECT_INTERVAL);
     loop {
         tick.tick().await;

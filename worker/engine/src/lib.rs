@@ -37,6 +37,7 @@
 
 mod batch;
 mod budget;
+mod catch_panic;
 pub mod cli;
 mod consumer;
 mod execute;
@@ -53,7 +54,6 @@ mod settlement;
 pub mod sink;
 mod spans;
 mod status;
-mod supervise;
 pub mod testing;
 pub mod worker;
 

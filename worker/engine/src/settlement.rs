@@ -26,6 +26,7 @@ use std::{
 };
 
 use garenne_amqp::{PublishError, Publisher, Target};
+use garenne_common::supervise;
 use garenne_common::{
     shutdown::Settlement,
     telemetry::{Metrics, Traces},
@@ -202,7 +203,7 @@ impl Settler {
                 }
             }
         };
-        self.tracker.spawn_on(publishing, &self.runtime);
+        supervise::isolated("follow-ups", publishing).spawn_in_on(&self.tracker, &self.runtime).detach();
     }
 
     fn ack_and_reply(self: &Arc<Self>, task: InFlight, reply: Option<Finished>) {
@@ -248,7 +249,7 @@ impl Settler {
                 }
             }
         };
-        self.tracker.spawn_on(sending, &self.runtime);
+        supervise::isolated("reply", sending).spawn_in_on(&self.tracker, &self.runtime).detach();
     }
 
     /// Returns a task to its queue without spending an attempt.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
+use garenne_common::supervise;
 use prometheus::IntGauge;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
@@ -37,10 +38,11 @@ impl Server for ConnectionPool {
     fn offer(&self, connection: Connection) -> Result<(), Connection> {
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else { return Err(connection) };
         let active = ActiveGuard::new(&self.active);
-        self.connections.spawn(async move {
+        let serving = async move {
             connection.serve().await;
             drop((active, permit));
-        });
+        };
+        supervise::isolated("connection", serving).spawn_in(&self.connections).detach();
         Ok(())
     }
 

@@ -12,8 +12,10 @@ mod config;
 
 use std::{mem, sync::Arc};
 
+use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join, join_all, ready};
 use garenne_amqp::PublishError;
+use garenne_common::supervise;
 use garenne_protocol::task::{Kind, NewTask};
 use tokio::{
     sync::{
@@ -102,7 +104,8 @@ impl GroupCommit {
         let start = |messages| {
             let (requests, receiver) = mpsc::channel(MAX_WAITING_REQUESTS);
             let config = GroupCommitConfig { messages, ..config };
-            tokio::spawn(GroupCommitLoop::new(Arc::clone(&publisher), config).run(receiver));
+            let commits = GroupCommitLoop::new(Arc::clone(&publisher), config, receiver);
+            supervise::restarting("group-commit", commits, |commits| commits.run().boxed()).spawn().detach();
             requests
         };
         let large = config.messages / 2;

@@ -33,7 +33,7 @@ impl WorkerPlan {
             .env("GARENNE_ADMIN", "127.0.0.1:0")
             .option("--admin-token-file", &token)
             .option("--log-format", "json")
-            .arg("--enable-bench");
+            .env("GARENNE_ENABLE_BENCH", "true");
         Ok(Self { program, name: name.to_owned(), receipt, topology: None })
     }
 

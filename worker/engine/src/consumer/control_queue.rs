@@ -40,37 +40,45 @@ pub(crate) async fn exists(connection: &ConsumerConnection, names: &Names, worke
     }
 }
 
-/// Declares and consumes the worker's control queue, across reconnects; never returns.
-///
-/// `on_declared` is called each time the queue was declared, `on_command` for each message.
-pub(crate) async fn run(
-    connection: ConsumerConnection,
-    names: Names,
-    worker: String,
-    mut on_declared: impl AsyncFnMut(),
-    on_command: impl Fn(&[u8]),
-) {
-    let mut backoff = Backoff::reconnect();
-    loop {
-        let problem = match connection.channel(100).await {
-            Ok((_connection, channel)) => {
-                let skipped = connection.unreadable(&names.worker(&worker));
-                let on_message = |message: &Delivery| match unreadable(&message.properties) {
-                    Some(problem) => {
-                        skipped.inc();
-                        tracing::warn!(worker, problem, "skipped an unreadable command");
-                    }
-                    None => on_command(&message.data),
-                };
-                let consumed =
-                    consume(&channel, &names, &worker, &mut on_declared, &on_message, &mut backoff).await;
-                consumed.err().map_or_else(|| "the queue was deleted".to_owned(), |error| error.to_string())
-            }
-            Err(error) => error.to_string(),
-        };
-        let wait: Duration = backoff.next_wait();
-        tracing::debug!(worker, problem, ?wait, "control queue lost, declaring it again");
-        tokio::time::sleep(wait).await;
+/// The worker's own queue, which commands arrive on.
+pub(crate) struct ControlQueue<D, C> {
+    pub(crate) connection: ConsumerConnection,
+    pub(crate) names: Names,
+    pub(crate) worker: String,
+    /// Called each time the queue was declared.
+    pub(crate) on_declared: D,
+    /// Called for each message.
+    pub(crate) on_command: C,
+}
+
+impl<D: AsyncFnMut(), C: Fn(&[u8])> ControlQueue<D, C> {
+    /// Declares and consumes the queue, across reconnects; never returns. May be called again after a panic.
+    pub(crate) async fn run(&mut self) {
+        let Self { connection, names, worker, on_declared, on_command } = self;
+        let mut backoff = Backoff::reconnect();
+        loop {
+            let problem = match connection.channel(100).await {
+                Ok((_connection, channel)) => {
+                    let skipped = connection.unreadable(&names.worker(worker));
+                    let on_message = |message: &Delivery| match unreadable(&message.properties) {
+                        Some(problem) => {
+                            skipped.inc();
+                            tracing::warn!(worker, problem, "skipped an unreadable command");
+                        }
+                        None => on_command(&message.data),
+                    };
+                    let consumed =
+                        consume(&channel, names, worker, on_declared, &on_message, &mut backoff).await;
+                    consumed
+                        .err()
+                        .map_or_else(|| "the queue was deleted".to_owned(), |error| error.to_string())
+                }
+                Err(error) => error.to_string(),
+            };
+            let wait: Duration = backoff.next_wait();
+            tracing::debug!(worker, problem, ?wait, "control queue lost, declaring it again");
+            tokio::time::sleep(wait).await;
+        }
     }
 }
 

@@ -11,7 +11,9 @@ use std::{
     time::Duration,
 };
 
+use futures_util::FutureExt;
 use garenne_amqp::Target;
+use garenne_common::supervise;
 use prometheus::{IntGaugeVec, Opts, Registry};
 use tokio::{
     sync::Mutex as AsyncMutex,
@@ -173,7 +175,11 @@ impl<Q: QueueAdmin> MissingQueues<Q> {
         }
         self.set_gauge(target, 1);
         if !std::mem::replace(&mut state.probing, true) {
-            tokio::spawn(probe(Arc::downgrade(self)));
+            supervise::restarting("missing-queues", Arc::downgrade(self), |queues| {
+                probe(queues.clone()).boxed()
+            })
+            .spawn()
+            .detach();
         }
     }
 

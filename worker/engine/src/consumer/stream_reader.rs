@@ -55,61 +55,77 @@ struct Position {
     next: Option<i64>,
 }
 
-/// Passes every record of `stream` to `on_record`, in order; never returns. A stream that was deleted and created
-/// again is read from its beginning.
+/// Passes every record of a stream to `on_record`, in order. A stream that was deleted and created again is read from
+/// its beginning.
 ///
 /// `on_record` returns whether the record is the mark that this worker published. Everything that existed when the
 /// mark was published has been read by then, and `progress` becomes [`Progress::CaughtUp`]. The broker's message
 /// count of the stream cannot serve for this: it may be older or newer than what has been delivered.
-pub(crate) async fn follow(
+pub(crate) struct StreamReader<F> {
     connection: ConsumerConnection,
     stream: String,
+    position: Position,
     progress: watch::Sender<Progress>,
-    mut on_record: impl FnMut(&[u8]) -> bool,
-) {
-    let mut backoff = Backoff::reconnect();
-    let mut position = Position::default();
-    loop {
-        let problem = match connection.channel(PREFETCH).await {
-            Ok((_connection, channel)) => {
-                let skipped = connection.unreadable(&stream);
-                let mut on_record = |record: &Delivery| {
-                    let Some(problem) = unreadable(&record.properties) else {
-                        return on_record(&record.data);
+    on_record: F,
+}
+
+impl<F: FnMut(&[u8]) -> bool> StreamReader<F> {
+    pub(crate) fn new(
+        connection: ConsumerConnection,
+        stream: String,
+        progress: watch::Sender<Progress>,
+        on_record: F,
+    ) -> Self {
+        Self { connection, stream, position: Position::default(), progress, on_record }
+    }
+
+    /// Reads across reconnects; never returns. Called again after a panic, it continues after the record that caused
+    /// the panic.
+    pub(crate) async fn run(&mut self) {
+        let Self { connection, stream, position, progress, on_record } = self;
+        let mut backoff = Backoff::reconnect();
+        loop {
+            let problem = match connection.channel(PREFETCH).await {
+                Ok((_connection, channel)) => {
+                    let skipped = connection.unreadable(stream);
+                    let mut on_delivery = |record: &Delivery| {
+                        let Some(problem) = unreadable(&record.properties) else {
+                            return on_record(&record.data);
+                        };
+                        skipped.inc();
+                        tracing::warn!(stream, problem, "skipped an unreadable record");
+                        false
                     };
-                    skipped.inc();
-                    tracing::warn!(stream, problem, "skipped an unreadable record");
-                    false
-                };
-                match read(&channel, &stream, &mut position, &progress, &mut backoff, &mut on_record).await {
-                    // The broker cancelled the consumer: the stream is deleted. Offsets do not carry over to a
-                    // new stream of the same name.
-                    Ok(()) => {
-                        position.next = None;
-                        "the stream was deleted".to_owned()
-                    }
-                    Err(error) => {
-                        match reply::code(&error) {
-                            Some(NOT_FOUND) => {
-                                position.next = None;
-                                connection.redeclare_topology().await;
-                            }
-                            Some(ACCESS_REFUSED) => {
-                                let denied = Progress::Denied(connection.explain(&error));
-                                update_if_behind(&progress, denied);
-                            }
-                            _ => {}
+                    match read(&channel, stream, position, progress, &mut backoff, &mut on_delivery).await {
+                        // The broker cancelled the consumer: the stream is deleted. Offsets do not carry over to a
+                        // new stream of the same name.
+                        Ok(()) => {
+                            position.next = None;
+                            "the stream was deleted".to_owned()
                         }
-                        error.to_string()
+                        Err(error) => {
+                            match reply::code(&error) {
+                                Some(NOT_FOUND) => {
+                                    position.next = None;
+                                    connection.redeclare_topology().await;
+                                }
+                                Some(ACCESS_REFUSED) => {
+                                    let denied = Progress::Denied(connection.explain(&error));
+                                    update_if_behind(progress, denied);
+                                }
+                                _ => {}
+                            }
+                            error.to_string()
+                        }
                     }
                 }
-            }
-            Err(error) => error.to_string(),
-        };
-        let wait: Duration = backoff.next_wait();
-        tracing::debug!(stream, problem, ?wait, "cannot read the stream, retrying");
-        update_if_behind(&progress, Progress::Behind { problem: Some(problem) });
-        tokio::time::sleep(wait).await;
+                Err(error) => error.to_string(),
+            };
+            let wait: Duration = backoff.next_wait();
+            tracing::debug!(stream, problem, ?wait, "cannot read the stream, retrying");
+            update_if_behind(progress, Progress::Behind { problem: Some(problem) });
+            tokio::time::sleep(wait).await;
+        }
     }
 }
 

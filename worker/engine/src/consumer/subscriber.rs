@@ -5,6 +5,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 use futures_util::{StreamExt, TryStreamExt, stream::TryReadyChunksError};
 use garenne_amqp::BrokerError;
 use garenne_common::backoff::Backoff;
+use garenne_common::supervise::{self, count_panic};
 use lapin::{
     Channel, Consumer,
     options::{BasicCancelOptions, BasicConsumeOptions},
@@ -14,7 +15,7 @@ use tokio::{
     sync::{mpsc, watch},
     time::{Instant, sleep_until},
 };
-use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+use tokio_util::task::TaskTracker;
 
 use super::{
     ack_writer::{self, AckWriter},
@@ -27,7 +28,7 @@ use super::{
     reply::{self, ACCESS_REFUSED, NOT_FOUND},
     watchdog::Watchdog,
 };
-use crate::supervise::{Panics, caught};
+use crate::catch_panic::caught;
 
 /// Largest number of deliveries that are passed on together. Each wake-up of the pool costs as much as several
 /// tasks, so all deliveries that are ready share one.
@@ -116,7 +117,6 @@ pub(crate) struct Subscriber<F> {
     pub(crate) accept: F,
     /// The ack writers of the subscriber's channels.
     pub(crate) ack_writers: TaskTracker,
-    pub(crate) panics: Panics,
 }
 
 impl<F, R> Subscriber<F>
@@ -153,7 +153,8 @@ where
         let (shared, counters) = (Arc::clone(&generation), self.counters.clone());
         let ack_writer = AckWriter::new(channel.clone(), shared, counters, &self.subscription, draining);
         // If this future is dropped or panics, the ack writer is aborted.
-        let ack_writer = AbortOnDropHandle::new(self.ack_writers.spawn(ack_writer.run(batch_size)));
+        let ack_writer =
+            supervise::isolated("settlements", ack_writer.run(batch_size)).spawn_in(&self.ack_writers);
 
         let consumed = self.consume_until_closed(&channel, &generation).await;
         if consumed.is_err() {
@@ -182,10 +183,7 @@ where
                 }
                 ChannelEnd::Failed(problem)
             }
-            (_, Err(panic)) => {
-                self.panics.count("settlements");
-                ChannelEnd::Failed(format!("the ack writer panicked: {panic}"))
-            }
+            (_, Err(failure)) => ChannelEnd::Failed(format!("the ack writer failed: {failure}")),
         }
     }
 
@@ -242,7 +240,7 @@ where
         consumer: Consumer,
         generation: &Arc<ChannelGeneration>,
     ) -> Result<(), String> {
-        let Self { connection, subscription, intake, accept, problem, panics, .. } = self;
+        let Self { connection, subscription, intake, accept, problem, .. } = self;
         let ready_messages = || connection.ready_messages(&subscription.queue);
         let mut watchdog = Watchdog::new(subscription.prefetch, Arc::clone(generation), ready_messages);
         let mut backoff = AdmissionBackoff::new();
@@ -288,7 +286,7 @@ where
                         return Err(error.to_string());
                     }
                     if let Err(panic) = accepted {
-                        panics.count("admission");
+                        count_panic("admission");
                         let wait = backoff.record_panic(Instant::now());
                         let queue = &subscription.queue;
                         tracing::error!(queue, panic, ?wait, "panic while accepting a delivery, requeued it");

@@ -3,11 +3,13 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::FutureExt;
 use garenne_amqp::{BrokerError, PublishError, Publisher};
 use garenne_common::{
     backoff::Backoff,
     exit::{Exit, HasExit},
     shutdown::Mode,
+    supervise::{self, Failure},
 };
 use garenne_protocol::topology::Names;
 use humantime::format_duration;
@@ -24,9 +26,13 @@ use super::{
     member::{Identity, Member},
 };
 use crate::consumer::{
-    ConsumerConnection, control_queue,
-    stream_reader::{self, Progress},
+    ConsumerConnection,
+    control_queue::ControlQueue,
+    stream_reader::{Progress, StreamReader},
 };
+
+/// The tasks of a member: stream readers, the control queue, and the start record's repetition.
+type MembershipTasks = JoinSet<Result<(), Failure>>;
 
 /// How long a starting worker waits for its control queue before it works without one.
 const CONTROL_QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -77,7 +83,7 @@ impl HasExit for FleetError {
 /// A worker's membership in the fleet. Dropping it aborts its background tasks.
 pub(crate) struct Membership {
     pub(crate) member: Arc<Member>,
-    tasks: JoinSet<()>,
+    tasks: MembershipTasks,
 }
 
 impl Membership {
@@ -121,9 +127,10 @@ impl Membership {
             Err(error) => tracing::warn!(%error, "ignored an invalid command"),
         };
         let (names, worker) = (member.names().clone(), member.worker().to_owned());
-        tasks.spawn(control_queue::run(connection, names, worker, on_declared, on_message));
+        let queue = ControlQueue { connection, names, worker, on_declared, on_command: on_message };
+        supervise::restarting("control-queue", queue, |queue| queue.run().boxed()).spawn_into(&mut tasks);
         let this = Arc::clone(&member);
-        tasks.spawn(async move { this.maintain().await });
+        supervise::restarting("membership", this, |member| member.maintain().boxed()).spawn_into(&mut tasks);
         let declared = is_declared.wait_for(|declared| *declared);
         if timeout(CONTROL_QUEUE_TIMEOUT, declared).await.is_err() {
             let worker = member.worker();
@@ -143,13 +150,14 @@ impl Membership {
 
 /// Starts a task that reads a stream. `on_record` returns whether the record is this worker's first mark.
 fn read_stream(
-    tasks: &mut JoinSet<()>,
+    tasks: &mut MembershipTasks,
     connection: &ConsumerConnection,
     stream: String,
     on_record: impl FnMut(&[u8]) -> bool + Send + 'static,
 ) -> StreamRead {
     let (sender, progress) = watch::channel(Progress::default());
-    tasks.spawn(stream_reader::follow(connection.clone(), stream.clone(), sender, on_record));
+    let reader = StreamReader::new(connection.clone(), stream.clone(), sender, on_record);
+    supervise::restarting("stream-reader", reader, |reader| reader.run().boxed()).spawn_into(tasks);
     StreamRead { stream, progress }
 }
 

@@ -6,6 +6,7 @@ use std::{
 };
 
 use garenne_common::shutdown::Settlement;
+use garenne_common::supervise;
 use garenne_protocol::task::{ContentType, DeadReason, Envelope, Origin};
 
 use super::{Admitted, LanePipeline, Ready, batch::records_of};
@@ -153,7 +154,8 @@ impl LanePipeline {
         if self.is_quarantine {
             // It may take seconds to know how the last run ended.
             let this = Arc::clone(self);
-            self.settler.tracker.spawn(async move { this.run_alone(admitted, entry).await });
+            let run = async move { this.run_alone(admitted, entry).await };
+            supervise::isolated("quarantine-run", run).spawn_in(&self.settler.tracker).detach();
             return None;
         }
         let Some(entry) = entry else {
@@ -172,7 +174,8 @@ impl LanePipeline {
         if is_suspicious {
             // Reading the lifecycle stream takes time, during which other tasks go on.
             let this = Arc::clone(self);
-            self.settler.tracker.spawn(async move { this.quarantine_or_dispatch(admitted, entry).await });
+            let check = async move { this.quarantine_or_dispatch(admitted, entry).await };
+            supervise::isolated("quarantine-check", check).spawn_in(&self.settler.tracker).detach();
             return None;
         }
         Some(self.prepare(admitted, entry, None))

@@ -11,6 +11,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use garenne_common::supervise;
 use garenne_pool::Phase;
 use garenne_protocol::task::{DeadReason, Envelope, TaskId, WorkerIncarnation, epoch_ms};
 use tokio::sync::OwnedSemaphorePermit;
@@ -180,7 +181,8 @@ impl LanePipeline {
             drop(run);
             settle();
         };
-        self.settler.tracker.spawn_on(ending, &self.settler.runtime);
+        let ending = supervise::isolated("quarantine-run-end", ending);
+        ending.spawn_in_on(&self.settler.tracker, &self.settler.runtime).detach();
     }
 }
 

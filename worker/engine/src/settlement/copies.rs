@@ -9,6 +9,7 @@ use futures_util::future::join_all;
 use garenne_amqp::{Message, PublishError, Target};
 use garenne_common::backoff::Backoff;
 use garenne_common::shutdown::Settlement;
+use garenne_common::supervise;
 use garenne_protocol::task::{Copied, DeadReason};
 use lapin::types::ShortString;
 
@@ -48,7 +49,7 @@ impl Settler {
         let this = Arc::clone(self);
         let publishing =
             async move { this.publish_copy_and_settle(&lane, delivery, copied, target, settlement).await };
-        self.tracker.spawn_on(publishing, &self.runtime);
+        supervise::isolated("copy", publishing).spawn_in_on(&self.tracker, &self.runtime).detach();
     }
 
     async fn publish_copy_and_settle(

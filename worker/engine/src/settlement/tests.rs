@@ -14,7 +14,6 @@ use crate::{
     json_payload,
     sink::{Sink, SinkError, SinkMetrics},
     spans::AttemptSpan,
-    supervise::Panics,
 };
 
 mod copies;
@@ -65,7 +64,7 @@ pub(crate) fn test_settler(sinks: Vec<Arc<dyn Sink>>, url: &str, routes: Routes)
     let broker = Broker::new(url, "test").unwrap();
     let (metrics, registry, force_close) =
         (Metrics::new("test"), Prometheus::new(), CancellationToken::new());
-    let (panics, config) = (Panics::register(&registry), WorkerConfig::default());
+    let config = WorkerConfig::default();
     let settler = Arc::new(Settler {
         worker: "test".into(),
         names: Names::new("garenne"),
@@ -75,7 +74,7 @@ pub(crate) fn test_settler(sinks: Vec<Arc<dyn Sink>>, url: &str, routes: Routes)
         replies: true,
         publisher: Publisher::new(broker.clone(), PublisherConfig::default()),
         missing: MissingQueues::new(ConsumerConnection::new(broker, metrics.clone()), &registry),
-        sink_buffer: SinkBuffer::open(sinks, &force_close, &SinkMetrics::register(&registry), &panics),
+        sink_buffer: SinkBuffer::open(sinks, &force_close, &SinkMetrics::register(&registry)),
         redeliveries: RedeliveryTracker::default(),
         metrics: metrics.clone(),
         traces: Traces::default(),

@@ -7,6 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt;
+use garenne_common::supervise;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -14,11 +15,7 @@ use super::{
     Accepted, Finished, Sink,
     health::{Health, SinkMetrics},
 };
-use crate::{
-    consumer::ChannelGeneration,
-    spans::AttemptSpan,
-    supervise::{Panics, restarting},
-};
+use crate::{consumer::ChannelGeneration, spans::AttemptSpan};
 
 mod batch;
 #[cfg(test)]
@@ -58,17 +55,13 @@ impl SinkBuffer {
         sinks: Vec<Arc<dyn Sink>>,
         force_close: &CancellationToken,
         metrics: &SinkMetrics,
-        panics: &Panics,
     ) -> Self {
         let open = |sink: Arc<dyn Sink>| {
             let (sender, items) = mpsc::unbounded_channel();
             let health = metrics.health(sink.name());
-            let writer = SinkWriter::new(sink, items, health.clone(), force_close.clone(), panics.clone());
-            let panics = panics.clone();
-            tokio::spawn(async move {
-                // A panic drops the batch in progress, which hands its deliveries back.
-                restarting("sink", panics, writer, |writer| writer.run().boxed(), |_| {}).await;
-            });
+            let writer = SinkWriter::new(sink, items, health.clone(), force_close.clone());
+            // A panic drops the batch in progress, which hands its deliveries back. The task ends with the buffer.
+            supervise::restarting("sink", writer, |writer| writer.run().boxed()).spawn().detach();
             SinkQueue { items: sender, health }
         };
         Self(sinks.into_iter().map(open).collect())

@@ -3,8 +3,8 @@
 use std::{io::Write, sync::Arc};
 
 use futures_util::future::BoxFuture;
+use garenne_common::supervise;
 use garenne_common::text::printable_json;
-use tokio::task::spawn_blocking;
 
 use super::{Accepted, Finished, Sink, SinkError};
 
@@ -41,7 +41,7 @@ impl Sink for StdoutSink {
                 let mut stdout = std::io::stdout().lock();
                 stdout.write_all(&lines).and_then(|()| stdout.flush())
             };
-            match spawn_blocking(write).await {
+            match supervise::spawn_blocking("stdout", write).await {
                 Ok(Ok(())) => Ok(vec![Accepted::Stored; count]),
                 Ok(Err(error)) => Err(SinkError { sink: "stdout", detail: error.to_string() }),
                 Err(error) => Err(SinkError { sink: "stdout", detail: error.to_string() }),

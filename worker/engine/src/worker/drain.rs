@@ -9,11 +9,11 @@ use futures_util::future::join_all;
 use garenne_amqp::{BrokerError, HeartbeatPublisher, Publisher};
 use garenne_common::{
     shutdown::{Command, Mode},
+    supervise::TaskHandle,
     telemetry::{Traces, admin::AdminPort, traces::LAST_EXPORT},
 };
 use tokio::{
     sync::{mpsc, watch},
-    task::JoinHandle,
     time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -169,7 +169,7 @@ impl Running {
         if timeout(CLOSE_TIMEOUT, join_all(&mut consumers)).await.is_err() {
             force_close.cancel();
             tracing::warn!("the broker does not answer; it will requeue unsettled messages itself");
-            consumers.iter().for_each(JoinHandle::abort);
+            consumers.iter().for_each(TaskHandle::abort);
         }
         // The ack writer of an aborted consumer ends with it, and counts unconfirmed settlements as lost.
         let ack_writers_ended = ack_writers.iter().map(async |ack_writers| {

@@ -4,13 +4,16 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use garenne_amqp::BrokerError;
-use garenne_common::{config::Lane as LaneConfig, telemetry::metrics::LaneMetrics};
+use garenne_common::{
+    config::Lane as LaneConfig,
+    supervise::{self, TaskHandle},
+    telemetry::metrics::LaneMetrics,
+};
 use garenne_pool::{Observer, Phase, Placement, Pool, PoolConfig, PoolOptions};
 use prometheus::IntGauge;
 use tokio::{
     runtime::Handle,
     sync::{mpsc, watch},
-    task::JoinHandle,
 };
 use tokio_util::task::TaskTracker;
 
@@ -19,7 +22,6 @@ use crate::{
     consumer::{ConsumerConnection, Intake, SettlementCounters, Subscriber, Subscription},
     pipeline::{LanePipeline, LanePool},
     status::{ConsumerProblems, LaneStatus},
-    supervise::{Panics, restarting},
 };
 
 /// A running lane.
@@ -27,7 +29,7 @@ pub(crate) struct Lane {
     pub(crate) name: Arc<str>,
     pub(crate) pool: LanePool,
     /// One consumer task per queue.
-    pub(crate) consumers: Vec<JoinHandle<()>>,
+    pub(crate) consumers: Vec<TaskHandle<()>>,
     /// The ack writers of the consumers' channels.
     pub(crate) ack_writers: TaskTracker,
     pub(crate) problems: ConsumerProblems,
@@ -91,7 +93,6 @@ pub(super) fn start_lane(
     counters: SettlementCounters,
     intake: watch::Receiver<Intake>,
     denied: mpsc::Sender<BrokerError>,
-    panics: &Panics,
 ) -> Lane {
     let (name, pool) = (Arc::clone(&pipeline.lane), pipeline.pool.clone());
     let (mut consumers, mut problems) = (Vec::new(), Vec::new());
@@ -101,28 +102,26 @@ pub(super) fn start_lane(
         problems.push((subscription.queue.clone(), current_problem));
         let (pipeline, connection, counters) = (Arc::clone(&pipeline), connection.clone(), counters.clone());
         let (intake, denied) = (intake.clone(), Some(denied.clone()));
-        let (ack_writers, panics) = (ack_writers.clone(), panics.clone());
-        consumers.push(tokio::spawn(async move {
-            let process = |deliveries| {
-                let pipeline = Arc::clone(&pipeline);
-                async move { pipeline.process(deliveries).await }
-            };
-            let (panic_problem, panic_counter) = (problem.clone(), panics.clone());
-            let subscriber = Subscriber {
-                connection,
-                subscription,
-                counters,
-                intake,
-                problem,
-                denied,
-                accept: process,
-                ack_writers,
-                panics,
-            };
-            let on_panic =
-                |panic| drop(panic_problem.send_replace(Some(format!("the consumer panicked: {panic}"))));
-            restarting("consumer", panic_counter, subscriber, |it| it.run().boxed(), on_panic).await;
-        }));
+        let process = move |deliveries| {
+            let pipeline = Arc::clone(&pipeline);
+            async move { pipeline.process(deliveries).await }
+        };
+        let failed = problem.clone();
+        let on_failure = move |failure: &supervise::Failure| {
+            failed.send_replace(Some(format!("the consumer failed: {failure}")));
+        };
+        let subscriber = Subscriber {
+            connection,
+            subscription,
+            counters,
+            intake,
+            problem,
+            denied,
+            accept: process,
+            ack_writers: ack_writers.clone(),
+        };
+        let consumer = supervise::restarting_with("consumer", subscriber, |it| it.run().boxed(), on_failure);
+        consumers.push(consumer.spawn());
     }
     Lane { name, pool, consumers, ack_writers, problems: ConsumerProblems::new(problems) }
 }

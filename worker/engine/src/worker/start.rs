@@ -7,6 +7,7 @@ use std::{
 
 use futures_util::FutureExt;
 use garenne_amqp::{Broker, HeartbeatPublisher, Publisher, PublisherConfig};
+use garenne_common::supervise;
 use garenne_common::{
     backoff::Backoff,
     config::{Concurrency, Lane},
@@ -47,7 +48,6 @@ use crate::{
     sink::{Sink, SinkBuffer, SinkMetrics, results::ResultsSink, stdout::StdoutSink},
     spans::Spans,
     status::{HeartbeatSource, Status},
-    supervise::{Panics, restarting},
 };
 
 /// How long a start that is told to end may take to become a member of the fleet: the others must hear that it
@@ -98,8 +98,7 @@ pub(super) async fn start(
         WorkerContext { routes: Arc::new(routes), traces: traces.clone(), ..WorkerContext::default() };
     let force_close = CancellationToken::new();
     let registry = worker.metrics.registry();
-    let panics = Panics::register(registry);
-    let sink_buffer = SinkBuffer::open(sinks, &force_close, &SinkMetrics::register(registry), &panics);
+    let sink_buffer = SinkBuffer::open(sinks, &force_close, &SinkMetrics::register(registry));
     let settler = Arc::new(Settler {
         worker: Arc::clone(&worker.name),
         names: names.clone(),
@@ -192,14 +191,15 @@ pub(super) async fn start(
         let tag = format!("{}.{name}", worker.name);
         let subscriptions = Subscription::for_queues(queues, lane.prefetch, &tag);
         let wait = budget::max_wait(&lane, config.hard_grace, worker.registry.deadlines());
-        let (swept, counted) = (pool.clone(), panics.clone());
-        tokio::spawn(async move {
-            restarting("sweep", counted, swept, |it| requeue_overdue_tasks(it.clone(), wait).boxed(), |_| {})
-                .await;
-        });
+        // Returns when the pool is no longer open.
+        supervise::restarting("sweep", pool.clone(), move |pool| {
+            requeue_overdue_tasks(pool.clone(), wait).boxed()
+        })
+        .spawn()
+        .detach();
         let counters = SettlementCounters { tally: Arc::clone(&worker.tally), lane: metrics.clone() };
         let (link, wanted, denied) = (link.clone(), wanted.clone(), denied.clone());
-        lanes.push(start_lane(pipeline, subscriptions, link, counters, wanted, denied, &panics));
+        lanes.push(start_lane(pipeline, subscriptions, link, counters, wanted, denied));
         worker.metrics.before_encode(move || update_lane_gauges(&pool, &metrics));
     }
 

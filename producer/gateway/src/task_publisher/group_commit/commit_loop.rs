@@ -30,20 +30,28 @@ struct CommitGroup {
 pub(super) struct GroupCommitLoop {
     publisher: Arc<dyn GroupPublisher>,
     config: GroupCommitConfig,
+    requests: mpsc::Receiver<CommitRequest>,
+    /// False once all senders of requests are dropped.
+    open: bool,
     /// Groups that are not published yet, oldest first.
     groups: VecDeque<CommitGroup>,
     in_flight: FuturesUnordered<InFlightGroup>,
 }
 
 impl GroupCommitLoop {
-    pub(super) fn new(publisher: Arc<dyn GroupPublisher>, config: GroupCommitConfig) -> Self {
-        Self { publisher, config, groups: VecDeque::new(), in_flight: FuturesUnordered::new() }
+    pub(super) fn new(
+        publisher: Arc<dyn GroupPublisher>,
+        config: GroupCommitConfig,
+        requests: mpsc::Receiver<CommitRequest>,
+    ) -> Self {
+        let (groups, in_flight) = (VecDeque::new(), FuturesUnordered::new());
+        Self { publisher, config, requests, open: true, groups, in_flight }
     }
 
-    /// Runs until all senders of requests are dropped and all outcomes are sent.
-    pub(super) async fn run(mut self, mut requests: mpsc::Receiver<CommitRequest>) {
-        let mut open = true;
-        while open || !self.in_flight.is_empty() || !self.groups.is_empty() {
+    /// Runs until all senders of requests are dropped and all outcomes are sent. May be called again after a panic;
+    /// senders whose group was lost with it are told that nothing was confirmed.
+    pub(super) async fn run(&mut self) {
+        while self.open || !self.in_flight.is_empty() || !self.groups.is_empty() {
             let full = self.in_flight.len() >= self.config.messages;
             // If no message may be published, the oldest group waits for a confirm, but not forever.
             let wait = if full { PUBLISH_SLOT_TIMEOUT } else { self.config.wait };
@@ -62,14 +70,14 @@ impl GroupCommitLoop {
                         let _ = sender.send(outcome.clone());
                     }
                 }
-                request = requests.recv(), if open && !(full && self.waiting() >= self.config.records) => {
+                request = self.requests.recv(), if self.open && !(full && self.waiting() >= self.config.records) => {
                     match request {
                         Some(request) => self.add(request),
-                        None => open = false,
+                        None => self.open = false,
                     }
                     // Requests that are already queued join the same group.
                     while self.waiting() < self.config.records {
-                        let Ok(request) = requests.try_recv() else { break };
+                        let Ok(request) = self.requests.try_recv() else { break };
                         self.add(request);
                     }
                 }

@@ -11,8 +11,8 @@ use crate::{
     consumer::ChannelGeneration,
     sink::{Accepted, Finished},
     spans::AttemptSpan,
-    supervise::Panics,
 };
+use garenne_common::supervise::count_panic;
 
 /// Results that are offered to a sink together.
 pub(super) struct Batch {
@@ -37,28 +37,22 @@ impl Batch {
         Self { finished, rest }
     }
 
-    pub(super) fn answer(
-        self,
-        answers: Vec<Accepted>,
-        sink: &'static str,
-        began: SystemTime,
-        panics: &Panics,
-    ) {
+    pub(super) fn answer(self, answers: Vec<Accepted>, sink: &'static str, began: SystemTime) {
         let size = self.rest.len();
         for (ItemRest { span, answer, .. }, accepted) in self.rest.into_iter().zip(answers) {
             if span.is_kept() {
                 span.record_sink_write(sink, size, began, accepted.error());
             }
-            call_answer(answer, Some(accepted), panics);
+            call_answer(answer, Some(accepted));
         }
     }
 
-    pub(super) fn give_up(self, panics: &Panics) {
-        self.rest.into_iter().for_each(|rest| call_answer(rest.answer, None, panics));
+    pub(super) fn give_up(self) {
+        self.rest.into_iter().for_each(|rest| call_answer(rest.answer, None));
     }
 
     /// Drops results whose channel has died.
-    pub(super) fn drop_dead(&mut self, panics: &Panics) {
+    pub(super) fn drop_dead(&mut self) {
         if self.rest.iter().all(|rest| rest.generation.alive()) {
             return;
         }
@@ -68,16 +62,16 @@ impl Batch {
                 self.finished.push(finished);
                 self.rest.push(rest);
             } else {
-                call_answer(rest.answer, None, panics);
+                call_answer(rest.answer, None);
             }
         }
     }
 }
 
 /// Calls an answer. A panic in it concerns one task's settlement and must not end the writer.
-pub(super) fn call_answer(answer: Answer, accepted: Option<Accepted>, panics: &Panics) {
+pub(super) fn call_answer(answer: Answer, accepted: Option<Accepted>) {
     if catch_unwind(AssertUnwindSafe(|| answer(accepted))).is_err() {
         // The panic hook has logged it. Unwinding dropped the delivery, which hands it back.
-        panics.count("settlement");
+        count_panic("settlement");
     }
 }

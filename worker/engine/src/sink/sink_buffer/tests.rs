@@ -92,7 +92,6 @@ impl Sink for Frozen {
 struct TestBuffer {
     sink_buffer: SinkBuffer,
     registry: Registry,
-    panics: Panics,
     force_close: CancellationToken,
     generation: Arc<ChannelGeneration>,
 }
@@ -104,9 +103,8 @@ fn generation() -> Arc<ChannelGeneration> {
 
 fn test_buffer(sinks: Vec<Arc<dyn Sink>>) -> TestBuffer {
     let (registry, force_close) = (Registry::new(), CancellationToken::new());
-    let panics = Panics::register(&registry);
-    let sink_buffer = SinkBuffer::open(sinks, &force_close, &SinkMetrics::register(&registry), &panics);
-    TestBuffer { sink_buffer, registry, panics, force_close, generation: generation() }
+    let sink_buffer = SinkBuffer::open(sinks, &force_close, &SinkMetrics::register(&registry));
+    TestBuffer { sink_buffer, registry, force_close, generation: generation() }
 }
 
 impl TestBuffer {
@@ -327,7 +325,7 @@ async fn a_panic_in_an_answer_does_not_end_the_writer() {
     test.sink_buffer.submit(SinkItem { finished: finished("t", "{}"), span, generation, answer });
     assert_eq!(test.submit().await.unwrap(), STORED, "the next result is answered");
     assert!(dropped.load(Ordering::Relaxed), "the delivery is handed back");
-    assert_eq!(test.panics.counted("settlement"), 1);
+    assert_eq!(garenne_common::supervise::panics_of("settlement"), 1);
     assert!(test.problems().is_empty(), "the sink is healthy");
 }
 

@@ -18,9 +18,9 @@ use super::{
     batch::{Batch, call_answer},
 };
 use crate::{
+    catch_panic::caught,
     force_close::after_last_answers,
     sink::{Accepted, Finished, Sink, health::Health},
-    supervise::{Panics, caught},
 };
 
 /// The maximum size of a batch, in results.
@@ -38,7 +38,6 @@ pub(super) struct SinkWriter {
     waiting: VecDeque<SinkItem>,
     health: Health,
     force_close: CancellationToken,
-    panics: Panics,
 }
 
 impl SinkWriter {
@@ -47,9 +46,8 @@ impl SinkWriter {
         items: mpsc::UnboundedReceiver<SinkItem>,
         health: Health,
         force_close: CancellationToken,
-        panics: Panics,
     ) -> Self {
-        Self { sink, items, waiting: VecDeque::new(), health, force_close, panics }
+        Self { sink, items, waiting: VecDeque::new(), health, force_close }
     }
 
     /// Writes batches until the buffer is dropped.
@@ -90,24 +88,24 @@ impl SinkWriter {
             let problem = match self.write_once(&batch.finished).await {
                 Some(Ok(answers)) => {
                     self.health.write_succeeded();
-                    return batch.answer(answers, self.sink.name(), began, &self.panics);
+                    return batch.answer(answers, self.sink.name(), began);
                 }
                 Some(Err(problem)) => problem,
                 // The sink may have stored the batch. The tasks go back, and storing their results again has no
                 // effect.
-                None => return batch.give_up(&self.panics),
+                None => return batch.give_up(),
             };
             self.health.write_failed(&problem);
             let (retry_in, sink, results) = (backoff.next_wait(), self.sink.name(), batch.finished.len());
             tracing::warn!(sink, error = problem, ?retry_in, results, "sink unavailable, will be retried");
             let until = Instant::now() + retry_in;
             loop {
-                batch.drop_dead(&self.panics);
+                batch.drop_dead();
                 self.drop_dead();
                 let next_check = until.min(Instant::now() + DEAD_CHANNEL_CHECK);
                 tokio::select! {
                     () = sleep_until(next_check) => {}
-                    () = self.force_close.cancelled() => return batch.give_up(&self.panics),
+                    () = self.force_close.cancelled() => return batch.give_up(),
                 }
                 if next_check == until {
                     break;
@@ -160,6 +158,6 @@ impl SinkWriter {
         let (alive, dead): (VecDeque<_>, VecDeque<_>) =
             self.waiting.drain(..).partition(|item| item.generation.alive());
         self.waiting = alive;
-        dead.into_iter().for_each(|item| call_answer(item.answer, None, &self.panics));
+        dead.into_iter().for_each(|item| call_answer(item.answer, None));
     }
 }
