@@ -14,7 +14,7 @@ use std::{
 type Module = Vec<String>;
 
 /// The crates without an import circle.
-const CRATES: [&str; 13] = [
+const CRATES: [&str; 11] = [
     "common",
     "common/amqp",
     "common/pool",
@@ -26,8 +26,6 @@ const CRATES: [&str; 13] = [
     "producer/gateway",
     "worker",
     "worker/engine",
-    "worker/postgres",
-    "worker/sensors",
 ];
 
 fn sources(directory: &str) -> BTreeMap<Module, String> {

@@ -6,6 +6,7 @@ mod scenarios {
     mod changed_password;
     mod chaos;
     mod clean_stops;
+    mod client;
     mod console;
     mod consumer_timeout;
     mod copies;

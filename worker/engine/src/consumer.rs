@@ -13,6 +13,7 @@ mod missing_queues;
 mod reply;
 pub(crate) mod stream_reader;
 mod subscriber;
+mod subscription;
 mod watchdog;
 
 pub(crate) use channel_generation::ChannelGeneration;
@@ -20,4 +21,5 @@ pub(crate) use connection::ConsumerConnection;
 pub(crate) use counters::SettlementCounters;
 pub(crate) use delivery::Delivery;
 pub(crate) use missing_queues::MissingQueues;
-pub(crate) use subscriber::{Intake, Subscriber, Subscription};
+pub(crate) use subscriber::{Intake, Subscriber};
+pub(crate) use subscription::Subscription;

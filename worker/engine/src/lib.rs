@@ -11,7 +11,7 @@
 //! 5. A worker that stops returns what it has not started to the broker. If a worker crashes, the broker requeues its
 //!    messages.
 //!
-//! [`Worker`] consumes; a handler is an async function from a [`TaskContext`] and a [`Payload`] to an output or a
+//! [`Client`] publishes, [`Worker`] consumes; a handler is an async function from a [`TaskContext`] and a [`Payload`] to an output or a
 //! [`TaskError`]. [`testing::TestWorker`] runs handlers without a broker.
 //!
 //! ```no_run
@@ -39,6 +39,7 @@ mod batch;
 mod budget;
 mod catch_panic;
 pub mod cli;
+mod client;
 mod consumer;
 mod execute;
 mod execution;
@@ -58,6 +59,7 @@ pub mod testing;
 pub mod worker;
 
 pub use cli::WorkerArgs;
+pub use client::{Client, Enqueue, EnqueueError};
 pub use garenne_common::exit::{Exit, Failure};
 pub use handler::{Output, Payload, RetryPolicy, TaskContext, TaskError, TaskOptions};
 pub use registry::RegistryError;

@@ -76,7 +76,7 @@ impl TestWorker {
     ///
     /// # Errors
     /// As [`WorkerBuilder::build`].
-    pub fn new(builder: WorkerBuilder) -> Result<Self, crate::RegistryError> {
+    pub fn new(builder: WorkerBuilder) -> Result<Self, crate::registry::RegistryError> {
         let config = builder.config();
         let routes = Routes { lanes: config.lanes.clone(), max_payload: config.max_payload.bytes() };
         let worker_context = WorkerContext { routes: Arc::new(routes), ..WorkerContext::default() };

@@ -29,6 +29,7 @@ use crate::{
 };
 
 mod drain;
+mod handler_runtime;
 mod lane;
 mod start;
 

@@ -18,7 +18,7 @@ use super::{
     coalescer::TickClock,
     counters::SettlementCounters,
     ledger::{Disposition, Frame, Ledger},
-    subscriber::Subscription,
+    subscription::Subscription,
 };
 
 #[cfg(test)]

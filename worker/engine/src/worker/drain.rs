@@ -18,7 +18,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{lane::Lane, pool_stop, start::HandlerRuntime};
+use super::{handler_runtime::HandlerRuntime, lane::Lane, pool_stop};
 use crate::{
     budget::SETTLE_TIME,
     consumer::{ConsumerConnection, Intake},

@@ -24,7 +24,6 @@ use garenne_protocol::{
     topology::{BrokerVersion, LaneQueues, Names, Topology},
 };
 use tokio::{
-    runtime::{Builder, Handle, Runtime},
     sync::{Notify, Semaphore, mpsc, watch},
     time::{Instant, sleep, timeout},
 };
@@ -33,6 +32,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     Worker, WorkerError,
     drain::Running,
+    handler_runtime::HandlerRuntime,
     lane::{requeue_overdue_tasks, start_lane, start_pool, update_lane_gauges, update_stuck_gauge},
 };
 use crate::{
@@ -120,7 +120,7 @@ pub(super) async fn start(
 
     Origin::labels().for_each(|header| drop(worker.metrics.headers_ignored(header)));
 
-    let handlers = handler_runtime()?;
+    let handlers = HandlerRuntime::start()?;
     let mut plans: Vec<_> = config.lanes.iter().map(|(name, lane)| (name, lane.clone(), false)).collect();
     plans.push((Names::QUARANTINE, quarantine(), true));
     let mut pools = Vec::new();
@@ -335,34 +335,4 @@ async fn sinks(
         });
     }
     Ok(sinks)
-}
-
-/// What handlers run on. Dropped, it is left to itself: a handler that ignores everything must not hold the
-/// process, and a runtime cannot be waited for where others run.
-pub(super) struct HandlerRuntime(Option<Runtime>);
-
-impl HandlerRuntime {
-    fn handle(&self) -> Handle {
-        self.0.as_ref().expect("it is there until it is dropped").handle().clone()
-    }
-}
-
-impl Drop for HandlerRuntime {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
-            runtime.shutdown_background();
-        }
-    }
-}
-
-/// Handlers run on threads of their own, so that nothing they do holds up heartbeats and acks.
-fn handler_runtime() -> Result<HandlerRuntime, WorkerError> {
-    let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
-    Builder::new_multi_thread()
-        .worker_threads(threads)
-        .thread_name("handler")
-        .enable_all()
-        .build()
-        .map(|runtime| HandlerRuntime(Some(runtime)))
-        .map_err(WorkerError::Threads)
 }

@@ -1,0 +1,33 @@
+//! The runtime that handlers run on.
+
+use tokio::runtime::{Builder, Handle, Runtime};
+
+use super::WorkerError;
+
+/// Handlers run on threads of their own, so that they cannot delay heartbeats and acks.
+///
+/// Dropping it does not wait: a handler that ignores its cancellation must not hold the process, and a runtime cannot
+/// be waited for inside another one.
+pub(super) struct HandlerRuntime(Option<Runtime>);
+
+impl HandlerRuntime {
+    /// Starts one thread per processor.
+    pub(super) fn start() -> Result<Self, WorkerError> {
+        let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+        let runtime =
+            Builder::new_multi_thread().worker_threads(threads).thread_name("handler").enable_all().build();
+        runtime.map(|runtime| Self(Some(runtime))).map_err(WorkerError::Threads)
+    }
+
+    pub(super) fn handle(&self) -> Handle {
+        self.0.as_ref().expect("it is there until it is dropped").handle().clone()
+    }
+}
+
+impl Drop for HandlerRuntime {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
