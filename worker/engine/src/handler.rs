@@ -44,7 +44,7 @@ pub use retry::{ErrorClass, RetryPolicy};
 /// for other encodings, or to validate a payload before the handler runs:
 ///
 /// ```
-/// # use garenne_worker::handler::{ContentType, Payload, PayloadError};
+/// # use garenne::handler::{ContentType, Payload, PayloadError};
 /// struct Text(String);
 ///
 /// impl Payload for Text {
@@ -101,7 +101,7 @@ impl PayloadError {
 /// ```
 /// #[derive(serde::Deserialize)]
 /// struct Resize { width: u32 }
-/// garenne_worker::json_payload!(Resize, "image.resize");
+/// garenne::json_payload!(Resize, "image.resize");
 /// ```
 #[macro_export]
 macro_rules! json_payload {
@@ -127,7 +127,7 @@ macro_rules! json_payload {
 ///
 /// ```
 /// # use std::time::Duration;
-/// # use garenne_worker::TaskOptions;
+/// # use garenne::TaskOptions;
 /// let transcode = TaskOptions::long().deadline(Duration::from_secs(600)).cpu_bound();
 /// ```
 #[derive(Clone, Debug)]

@@ -153,12 +153,12 @@ pub struct SinkError {
 /// Stores results.
 ///
 /// A write must be idempotent: a result may be offered again after it was stored, by this worker or another one.
-/// `garenne_worker` acks a task only after [`write`](Self::write) answered for it, so a sink must not answer before
+/// `garenne` acks a task only after [`write`](Self::write) answered for it, so a sink must not answer before
 /// the result is durable.
 ///
 /// ```
 /// # use futures_util::future::BoxFuture;
-/// # use garenne_worker::sink::{Accepted, Finished, Sink, SinkError};
+/// # use garenne::sink::{Accepted, Finished, Sink, SinkError};
 /// /// Appends results to a file.
 /// struct FileSink(std::path::PathBuf);
 ///

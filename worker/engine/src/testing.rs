@@ -3,8 +3,8 @@
 //! A [`TestWorker`] runs tasks like a worker does: it decodes the payload, applies the deadline, and catches panics.
 //!
 //! ```
-//! # use garenne_worker::{TaskContext, TaskError, Worker, WorkerConfig, json_payload};
-//! use garenne_worker::testing::{TestOutcome, TestWorker};
+//! # use garenne::{TaskContext, TaskError, Worker, WorkerConfig, json_payload};
+//! use garenne::testing::{TestOutcome, TestWorker};
 //!
 //! #[derive(serde::Deserialize)]
 //! struct Greet {

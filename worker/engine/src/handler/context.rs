@@ -21,7 +21,7 @@ use crate::spans::AttemptSpan;
 /// Every handler receives one. A clone refers to the same attempt.
 ///
 /// ```
-/// # use garenne_worker::{TaskContext, TaskError};
+/// # use garenne::{TaskContext, TaskError};
 /// async fn resize(cx: TaskContext, images: Vec<String>) -> Result<usize, TaskError> {
 ///     for (done, image) in images.iter().enumerate() {
 ///         tokio::select! {

@@ -23,7 +23,7 @@ use super::PayloadError;
 ///
 /// ```
 /// # use std::time::Duration;
-/// # use garenne_worker::{TaskContext, TaskError};
+/// # use garenne::{TaskContext, TaskError};
 /// async fn import(_: TaskContext, path: String) -> Result<usize, TaskError> {
 ///     if path.is_empty() {
 ///         return Err(TaskError::invalid("path is empty"));

@@ -27,7 +27,7 @@ pub enum ErrorClass {
 ///
 /// ```
 /// # use std::{error::Error, io, time::Duration};
-/// # use garenne_worker::{RetryPolicy, TaskOptions, handler::ErrorClass};
+/// # use garenne::{RetryPolicy, TaskOptions, handler::ErrorClass};
 /// fn classify(error: &(dyn Error + Send + Sync + 'static)) -> ErrorClass {
 ///     match error.downcast_ref::<io::Error>().map(io::Error::kind) {
 ///         Some(io::ErrorKind::NotFound) => ErrorClass::Reject,
