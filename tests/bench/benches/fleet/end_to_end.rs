@@ -166,7 +166,7 @@ async fn one(
 
 async fn gateway(broker: &Broker, records: &str) -> Result<(Process, SocketAddr)> {
     let address = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
-    let program = option("--producer").unwrap_or_else(|| "target/release/garenne-producer".to_owned());
+    let program = option("--producer").unwrap_or_else(|| "target/dist/garenne-producer".to_owned());
     let gateway = Program::new("gateway", program)
         .args(["serve", "--amqp-url", broker.amqp_url(), "--listen", &address.to_string()])
         .args(["--admin", "127.0.0.1:0"])

@@ -30,12 +30,12 @@ pub(crate) enum Build {
 
 impl Build {
     fn program(self) -> String {
-        let now = || option("--worker").unwrap_or_else(|| "target/release/garenne-worker".to_owned());
+        let now = || option("--worker").unwrap_or_else(|| "target/dist/garenne-worker".to_owned());
         match self {
             Self::Now => now(),
             Self::Before => option("--before").unwrap_or_else(now),
             Self::ManyKinds(_) => {
-                option("--many-kinds").unwrap_or_else(|| "target/release/examples/many_kinds".to_owned())
+                option("--many-kinds").unwrap_or_else(|| "target/dist/examples/many_kinds".to_owned())
             }
         }
     }

@@ -1,0 +1,28 @@
+//! What a worker with handlers of its own compiles.
+
+use std::{collections::BTreeSet, env, process::Command};
+
+/// The crates that `package` depends on, tests and benchmarks left out.
+fn dependencies(package: &str) -> BTreeSet<String> {
+    let arguments =
+        ["tree", "--package", package, "--edges", "normal", "--prefix", "none", "--format", "{lib}"];
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(arguments)
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        .output()
+        .expect("cargo can be run");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn the_library_compiles_neither_sensor_kinds_nor_postgres() {
+    let library = dependencies("garenne");
+    assert!(library.contains("garenne_pool") && library.contains("lapin"), "{library:?}");
+    for absent in ["garenne_sensors", "garenne_postgres", "realfft", "tokio_postgres"] {
+        assert!(!library.contains(absent), "{absent}");
+    }
+    let stock = dependencies("garenne-worker");
+    assert!(stock.contains("realfft") && stock.contains("tokio_postgres"), "the names are the crates' own");
+}
