@@ -14,7 +14,7 @@ use std::{
 type Module = Vec<String>;
 
 /// The crates without an import circle.
-const CRATES: [&str; 11] = [
+const CRATES: [&str; 12] = [
     "common",
     "common/amqp",
     "common/pool",
@@ -26,6 +26,7 @@ const CRATES: [&str; 11] = [
     "producer/gateway",
     "worker",
     "worker/engine",
+    "worker/postgres",
 ];
 
 fn sources(directory: &str) -> BTreeMap<Module, String> {

@@ -12,12 +12,15 @@ use deadpool_postgres::Transaction;
 use garenne_protocol::sensor::Unit;
 use time::OffsetDateTime;
 
-use super::{
-    Finished, Tables,
+use crate::{
     notice::{Notice, alarm_id, alert_notice, uuid, watch_notice},
     outbox,
+    tables::Tables,
 };
-use garenne::{handler::ReadingRow, sink::FollowUp};
+use garenne::{
+    handler::ReadingRow,
+    sink::{Finished, FollowUp},
+};
 use garenne_sensors::{
     alarm::{
         Rules,

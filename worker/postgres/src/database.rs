@@ -3,7 +3,7 @@
 use garenne_common::config::{Certificates, SecretUrl};
 use tokio_postgres::{Config, config::SslMode};
 
-use super::PostgresError;
+use crate::error::PostgresError;
 
 /// A Postgres database: its URL and the certificates for a TLS connection.
 #[derive(Clone, Debug)]

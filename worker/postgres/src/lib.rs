@@ -7,6 +7,7 @@
 mod alarm_evaluator;
 mod connector;
 mod database;
+mod error;
 mod notice;
 mod outbox;
 mod pool;
@@ -25,9 +26,10 @@ use tokio_postgres::types::Json;
 
 use alarm_evaluator::{AlarmEvaluator, ChangedSeries};
 pub use database::Database;
+pub use error::PostgresError;
+use error::error_detail;
 use garenne::sink::{Accepted, Finished, FollowUp, Sink, SinkError};
-pub use pool::PostgresError;
-use pool::{PostgresPool, error_detail};
+use pool::PostgresPool;
 use reading_columns::ReadingColumns;
 pub use reading_store::PostgresReadingStore;
 pub use silence_detector::PostgresSilenceDetector;

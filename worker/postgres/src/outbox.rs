@@ -11,7 +11,7 @@ use garenne_protocol::task::{Kind, TaskId};
 use serde_json::Value;
 use tokio_postgres::types::Json;
 
-use super::{Tables, notice::Notice};
+use crate::{notice::Notice, tables::Tables};
 use garenne::sink::FollowUp;
 
 pub(super) async fn store(

@@ -5,17 +5,14 @@ use std::time::Duration;
 use deadpool_postgres::{
     Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, Timeouts,
 };
-use garenne_common::{
-    backoff::Backoff,
-    exit::{Exit, HasExit},
-};
-use thiserror::Error;
+use garenne_common::backoff::Backoff;
 use tokio::time::Instant;
 use tokio_postgres::error::SqlState;
 
-use super::{
+use crate::{
     connector::Connector,
     database::{ConnectConfig, Database},
+    error::{PostgresError, error_detail},
 };
 
 /// Time limit for opening, recycling or waiting for a connection. The sink repeats a batch that exceeds it.
@@ -23,41 +20,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Connections of one pool, at most.
 const MAX_CONNECTIONS: usize = 4;
-
-/// The Postgres sink, or a reader of its tables, cannot be set up.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum PostgresError {
-    /// The URL cannot be parsed.
-    #[error("invalid postgres_url: {0}; expected postgres://user:password@host:5432/database")]
-    Url(tokio_postgres::Error),
-    /// The URL has an unsupported `sslmode`.
-    #[error(
-        "unknown sslmode {0:?}; expected disable, prefer, require or verify-full (the last two check the certificate \
-         and the host name)"
-    )]
-    Mode(String),
-    /// The server did not answer, or refused the connection or the tables.
-    #[error(
-        "cannot use Postgres at {address}: {detail}; check that it is running and that the user may create tables \
-         (--postgres-url)"
-    )]
-    Unavailable {
-        /// Host and port.
-        address: String,
-        /// The error of the server or its client.
-        detail: String,
-    },
-}
-
-impl HasExit for PostgresError {
-    fn exit(&self) -> Exit {
-        match self {
-            Self::Url(_) | Self::Mode(_) => Exit::Config,
-            _ => Exit::Failed,
-        }
-    }
-}
 
 /// A small pool that connects on first use.
 #[derive(Clone)]
@@ -152,13 +114,4 @@ fn address(config: &ConnectConfig) -> String {
         None => "localhost".into(),
     };
     format!("{host}:{}", config.client.get_ports().first().unwrap_or(&5432))
-}
-
-/// The server's message if there is one; the client's own text for it is only "db error".
-pub(super) fn error_detail(error: &tokio_postgres::Error) -> String {
-    match error.as_db_error() {
-        Some(error) => error.message().to_owned(),
-        None => std::error::Error::source(error)
-            .map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}")),
-    }
 }

@@ -2,8 +2,7 @@
 
 use time::OffsetDateTime;
 
-use super::Finished;
-use garenne::handler::ReadingRow;
+use garenne::{handler::ReadingRow, sink::Finished};
 
 /// The readings of a batch by column.
 #[derive(Default)]

@@ -4,10 +4,15 @@ use futures_util::future::BoxFuture;
 use garenne_protocol::sensor::Timestamp;
 use time::OffsetDateTime;
 
-use super::{Database, PostgresError, Tables, error_detail, pool::PostgresPool};
+use crate::{
+    database::Database,
+    error::{PostgresError, error_detail},
+    pool::PostgresPool,
+    tables::Tables,
+};
 use garenne_sensors::store::{ReadingStore, StoreError, StoredWindow};
 
-/// A [`ReadingStore`] over the table that [`PostgresSink`](super::PostgresSink) writes. Connects on the first
+/// A [`ReadingStore`] over the table that [`PostgresSink`](crate::PostgresSink) writes. Connects on the first
 /// query.
 pub struct PostgresReadingStore {
     pool: PostgresPool,

@@ -5,12 +5,14 @@ use std::{sync::Arc, time::Duration};
 use deadpool_postgres::Transaction;
 use futures_util::future::BoxFuture;
 
-use super::{
-    Database, PostgresError, Tables,
+use crate::{
     alarm_evaluator::{AlarmEvaluator, AlarmRow, micros},
+    database::Database,
+    error::{PostgresError, error_detail},
     notice::{alarm_id, alert_notice},
     outbox,
-    pool::{PostgresPool, error_detail},
+    pool::PostgresPool,
+    tables::Tables,
 };
 use garenne_sensors::{
     alarm::{
@@ -25,7 +27,7 @@ use garenne_sensors::{
 /// that was down the time to store its backlog.
 const MAX_CONFIRMATION_DELAY: Duration = Duration::from_secs(60);
 
-/// A [`SilenceDetector`] over the tables that [`PostgresSink`](super::PostgresSink) writes. Connects on the
+/// A [`SilenceDetector`] over the tables that [`PostgresSink`](crate::PostgresSink) writes. Connects on the
 /// first check.
 pub struct PostgresSilenceDetector {
     pool: PostgresPool,
