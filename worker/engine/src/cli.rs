@@ -122,7 +122,7 @@ struct Cli {
 /// # #[derive(serde::Deserialize)]
 /// # struct Greet { name: String }
 /// # json_payload!(Greet, "demo.greet");
-/// # async fn greet(_: TaskContext, _: Greet) -> Result<String, TaskError> { todo!() }
+/// # async fn greet(_: TaskContext, greet: Greet) -> Result<String, TaskError> { Ok(greet.name) }
 /// fn main() -> Exit {
 ///     cli::run("greeter", |worker| Ok(worker.handle(greet)))
 /// }
