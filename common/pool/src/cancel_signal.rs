@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     atomic::cancel_state::{CancelState, Epoch},
-    cause::Cause,
+    ending::Cause,
 };
 
 pub(crate) struct CancelSignal {
@@ -34,7 +34,7 @@ impl CancelSignal {
 
     /// Cancels the task of `epoch`. Does nothing if the task has ended or was cancelled before.
     pub(crate) fn cancel(&self, epoch: Epoch, cause: Cause) {
-        if let Ok(token) = self.state.cancel(epoch, encode(cause)) {
+        if let Ok(token) = self.state.cancel(epoch, bits(cause)) {
             self.cancelled.notify_waiters();
             if let Some(token) = token {
                 token.cancel();
@@ -44,16 +44,15 @@ impl CancelSignal {
 
     /// Why the task of `epoch` was cancelled; `None` if it was not.
     pub(crate) fn cause(&self, epoch: Epoch) -> Option<Cause> {
-        decode(self.state.cause(epoch))
+        let found = self.state.cause(epoch);
+        [Cause::Deadline, Cause::Stopped, Cause::Shutdown].into_iter().find(|cause| bits(*cause) == found)
     }
 
     /// Waits until the task of `epoch` is cancelled.
     pub(crate) async fn cancelled(&self, epoch: Epoch) -> Cause {
         loop {
+            // Created before the check: `notify_waiters` completes every future that exists, even if it was not polled.
             let cancelled = self.cancelled.notified();
-            tokio::pin!(cancelled);
-            // Register before the check: a cancellation between the two then wakes this future.
-            cancelled.as_mut().enable();
             if let Some(cause) = self.cause(epoch) {
                 return cause;
             }
@@ -71,19 +70,7 @@ impl CancelSignal {
     }
 }
 
-const fn encode(cause: Cause) -> u8 {
-    match cause {
-        Cause::Deadline => 1,
-        Cause::Stopped => 2,
-        Cause::Shutdown => 3,
-    }
-}
-
-const fn decode(bits: u8) -> Option<Cause> {
-    match bits {
-        1 => Some(Cause::Deadline),
-        2 => Some(Cause::Stopped),
-        3 => Some(Cause::Shutdown),
-        _ => None,
-    }
+/// A cause in the low bits of a [`CancelState`], where 0 means that the task was not cancelled.
+const fn bits(cause: Cause) -> u8 {
+    cause as u8 + 1
 }

@@ -1,6 +1,8 @@
-//! Sizes and timeouts of a pool.
+//! The settings of a pool.
 
-use std::{ops::RangeInclusive, time::Duration};
+use std::{ops::RangeInclusive, sync::Arc, time::Duration};
+
+use crate::observer::Observer;
 
 /// Sizes and timeouts of a pool. They cannot be changed while the pool runs.
 #[derive(Debug, Clone)]
@@ -19,6 +21,40 @@ pub struct PoolConfig {
     pub default_deadline: Duration,
     /// How long a cancelled task may take to return before the pool gives it up.
     pub grace: Duration,
+}
+
+/// Optional parts of a pool, for [`Pool::start_with`](crate::Pool::start_with).
+#[derive(Clone, Default)]
+pub struct PoolOptions {
+    /// Called when tasks start and end.
+    pub observer: Option<Arc<dyn Observer>>,
+    /// How long a worker pauses after its task panicked.
+    pub restart: Backoff,
+}
+
+/// How long a worker pauses after a panic: doubling per panic in a row, capped, with full jitter.
+///
+/// The pause keeps a task that always panics from turning the pool into a busy loop.
+#[derive(Debug, Clone, Copy)]
+pub struct Backoff {
+    /// The longest pause after the first panic in a row.
+    pub base: Duration,
+    /// The longest pause after any number of panics.
+    pub cap: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { base: Duration::from_millis(1), cap: Duration::from_millis(100) }
+    }
+}
+
+impl Backoff {
+    /// `jitter` is a random number from 0 to 1.
+    pub(crate) fn pause(self, panics_in_a_row: u32, jitter: f64) -> Duration {
+        let doubled = self.base.saturating_mul(1 << panics_in_a_row.saturating_sub(1).min(20));
+        doubled.min(self.cap).mul_f64(jitter)
+    }
 }
 
 /// A setting of a [`PoolConfig`] that is not allowed.
@@ -41,25 +77,20 @@ impl PoolConfig {
     /// The first setting that is not allowed.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let (min, max) = (*self.workers.start(), *self.workers.end());
-        let workers = || format!("{min}..{max}");
-        if min == 0 {
-            return refuse("workers", workers(), "at least 1".to_owned());
-        }
-        if min > max {
-            return refuse("workers", workers(), "a minimum not above the maximum".to_owned());
-        }
-        if max > self.queue {
-            return refuse("workers", workers(), format!("at most queue ({})", self.queue));
-        }
-        if self.default_deadline.is_zero() {
-            return refuse("default_deadline", "0s".to_owned(), "above 0s".to_owned());
-        }
-        Ok(())
+        let workers = format!("{min}..{max}");
+        let (field, value, limit) = if min == 0 {
+            ("workers", workers, "at least 1".to_owned())
+        } else if min > max {
+            ("workers", workers, "a minimum not above the maximum".to_owned())
+        } else if max > self.queue {
+            ("workers", workers, format!("at most queue ({})", self.queue))
+        } else if self.default_deadline.is_zero() {
+            ("default_deadline", "0s".to_owned(), "above 0s".to_owned())
+        } else {
+            return Ok(());
+        };
+        Err(ConfigError { field, value, limit })
     }
-}
-
-fn refuse(field: &'static str, value: String, limit: String) -> Result<(), ConfigError> {
-    Err(ConfigError { field, value, limit })
 }
 
 #[cfg(test)]
@@ -91,5 +122,21 @@ mod tests {
         no_deadline.default_deadline = Duration::ZERO;
         let error = no_deadline.validate().unwrap_err();
         assert_eq!(error.to_string(), "default_deadline is 0s: must be above 0s");
+    }
+
+    #[test]
+    fn pauses_double_up_to_the_cap() {
+        let backoff = Backoff { base: Duration::from_millis(1), cap: Duration::from_millis(5) };
+        let pauses: Vec<_> = (1..=5).map(|n| backoff.pause(n, 1.0).as_millis()).collect();
+        assert_eq!(pauses, [1, 2, 4, 5, 5]);
+        assert_eq!(backoff.pause(u32::MAX, 0.5), Duration::from_micros(2500));
+        let uncapped = Backoff { base: Duration::from_micros(1), cap: Duration::MAX };
+        assert_eq!(uncapped.pause(u32::MAX, 1.0), Duration::from_micros(1 << 20));
+    }
+
+    #[test]
+    fn the_default_pauses_for_a_millisecond_to_a_tenth_of_a_second() {
+        let pauses = [1, 100].map(|n| Backoff::default().pause(n, 1.0).as_millis());
+        assert_eq!(pauses, [1, 100]);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::{atomic::cancel_state::Epoch, cancel_signal::CancelSignal, cause::Cause, task_id::TaskId};
+use crate::{atomic::cancel_state::Epoch, cancel_signal::CancelSignal, ending::Cause, id::TaskId};
 
 /// What a running task knows about itself, and how it learns that it was cancelled.
 pub struct TaskContext {

@@ -4,8 +4,6 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::{cause::Cause, outcome::Outcome};
-
 /// How an admitted task ended. Every admitted task ends exactly once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending<O> {
@@ -69,6 +67,46 @@ impl<O> Ending<O> {
             Self::NotStarted { .. } => EndingKind::NotStarted,
         }
     }
+}
+
+/// An [`Ending`] without its output, as returned by a [`Handle`](crate::Handle).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// See [`Ending::Finished`].
+    Finished {
+        /// The cause, if the task was cancelled before it returned.
+        told: Option<Cause>,
+    },
+    /// See [`Ending::Panicked`].
+    Panicked {
+        /// The panic message.
+        message: Arc<str>,
+    },
+    /// See [`Ending::GaveUp`].
+    GaveUp {
+        /// Why the task was cancelled.
+        cause: Cause,
+        /// Whether it blocked its thread.
+        stuck: bool,
+    },
+    /// See [`Ending::NotStarted`].
+    NotStarted {
+        /// Why not.
+        cause: Cause,
+    },
+}
+
+/// Why a task was cancelled or never started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// Its deadline passed.
+    Deadline,
+    /// The task, its group or its worker was stopped.
+    Stopped,
+    /// The pool is shutting down.
+    Shutdown,
 }
 
 /// The five kinds of endings that the pool counts.

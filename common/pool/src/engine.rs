@@ -1,7 +1,6 @@
 //! What moves tasks through the pool. Each module imports only modules above it in this list.
 
-pub(crate) mod counters;
-mod observer_hook;
+mod counters;
 
 pub(crate) mod core;
 
@@ -10,14 +9,15 @@ pub(crate) mod inspect;
 
 pub(crate) mod admission;
 mod batch_size;
-mod dispatch;
 pub(crate) mod orders;
 
 pub(crate) mod monitor;
-mod task_loop;
+mod worker;
 mod worker_thread;
 
-pub(crate) mod worker;
+mod task_loop;
+
+pub(crate) mod worker_task;
 
 #[cfg(test)]
-mod test_core;
+mod tests;

@@ -1,11 +1,15 @@
-//! A live view of one submitted task.
+//! Live views of submitted tasks.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use futures_util::{
+    future::join_all,
+    stream::{FuturesUnordered, StreamExt},
+};
 use serde::Serialize;
 use tokio::sync::Notify;
 
-use crate::{outcome::Outcome, task_id::TaskId};
+use crate::{ending::Outcome, id::TaskId, panic::lock};
 
 /// The status of a task. It only moves down this list; a task that never ran skips `Running`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -34,43 +38,26 @@ pub(crate) trait StopTask: Send + Sync {
 }
 
 /// What the pool and the handles of a task share.
-#[derive(Default)]
 pub(crate) struct HandleState {
-    status: Mutex<Progress>,
+    status: Mutex<Status>,
     ended: Notify,
 }
 
-#[derive(Default)]
-enum Progress {
-    #[default]
-    Queued,
-    Running,
-    Ended(Outcome),
-}
-
 impl HandleState {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { status: Mutex::new(Status::Queued), ended: Notify::new() })
+    }
+
     pub(crate) fn start(&self) {
-        let mut status = self.lock();
-        if matches!(*status, Progress::Queued) {
-            *status = Progress::Running;
+        let mut status = lock(&self.status);
+        if *status == Status::Queued {
+            *status = Status::Running;
         }
     }
 
     pub(crate) fn end(&self, outcome: Outcome) {
-        *self.lock() = Progress::Ended(outcome);
+        *lock(&self.status) = Status::Ended(outcome);
         self.ended.notify_waiters();
-    }
-
-    fn status(&self) -> Status {
-        match &*self.lock() {
-            Progress::Queued => Status::Queued,
-            Progress::Running => Status::Running,
-            Progress::Ended(outcome) => Status::Ended(outcome.clone()),
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Progress> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -84,7 +71,7 @@ impl Handle {
     /// The current status of the task.
     #[must_use]
     pub fn status(&self) -> Status {
-        self.state.status()
+        lock(&self.state.status).clone()
     }
 
     /// The outcome, if the task has ended in any other way than returning without having been cancelled.
@@ -99,10 +86,8 @@ impl Handle {
     /// Waits until the task has ended and its completion has been called.
     pub async fn wait(&self) -> Outcome {
         loop {
+            // Created before the check: `notify_waiters` completes every future that exists, even if it was not polled.
             let ended = self.state.ended.notified();
-            tokio::pin!(ended);
-            // Register before the check: an end between the two then wakes this future.
-            ended.as_mut().enable();
             if let Status::Ended(outcome) = self.status() {
                 return outcome;
             }
@@ -121,5 +106,44 @@ impl Handle {
 impl std::fmt::Debug for Handle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Handle").field("id", &self.id).field("status", &self.status()).finish()
+    }
+}
+
+/// Tasks that were submitted together.
+#[derive(Debug)]
+pub struct Batch {
+    pub(crate) handles: Vec<Handle>,
+}
+
+impl Batch {
+    /// The handles of the tasks, in the order of submission.
+    #[must_use]
+    pub fn handles(&self) -> &[Handle] {
+        &self.handles
+    }
+
+    /// Waits for all tasks. Returns their outcomes in the order of submission.
+    pub async fn all(&self) -> Vec<Outcome> {
+        join_all(self.handles.iter().map(Handle::wait)).await
+    }
+
+    /// Waits until a task fails or all have finished.
+    ///
+    /// # Errors
+    /// The first task, by time, that ended in any other way than returning without having been cancelled.
+    pub async fn first_error(&self) -> Result<(), (TaskId, Outcome)> {
+        let mut waits: FuturesUnordered<_> =
+            self.handles.iter().map(|handle| async move { (handle, handle.wait().await) }).collect();
+        while let Some((handle, outcome)) = waits.next().await {
+            if outcome != (Outcome::Finished { told: None }) {
+                return Err((handle.id().clone(), outcome));
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops each task, as [`Handle::stop`] does. Returns how many were stopped by this call.
+    pub fn stop(&self) -> usize {
+        self.handles.iter().filter(|handle| handle.stop()).count()
     }
 }

@@ -89,49 +89,36 @@
 //! [`Observer`] receives the time that each task waited and ran. The crate logs with [`tracing`].
 
 mod atomic;
-mod backoff;
-mod batch;
 mod cancel_signal;
-mod cause;
-mod completion;
 mod config;
 mod context;
 mod ending;
 mod engine;
 mod group;
-mod group_name;
 mod handle;
+mod id;
 mod observer;
-mod options;
-mod outcome;
 mod panic;
 mod pool;
+mod pool_types;
 mod refusal;
 mod run_all;
-mod saturating_instant;
 mod shutdown;
 mod snapshot;
 mod spawn;
 mod spec;
 mod state;
 mod task;
-mod task_id;
 mod timer;
 
 pub use self::{
-    backoff::Backoff,
-    batch::Batch,
-    cause::Cause,
-    completion::{Completion, OnEnd},
-    config::{ConfigError, PoolConfig},
+    config::{Backoff, ConfigError, PoolConfig, PoolOptions},
     context::TaskContext,
-    ending::{Ending, EndingKind},
+    ending::{Cause, Ending, EndingKind, Outcome},
     group::Group,
-    group_name::GroupName,
-    handle::{Handle, Status},
+    handle::{Batch, Handle, Status},
+    id::{GroupName, TaskId},
     observer::Observer,
-    options::PoolOptions,
-    outcome::Outcome,
     panic::panic_message,
     pool::Pool,
     refusal::{Refusal, Refused},
@@ -139,8 +126,7 @@ pub use self::{
     shutdown::{Phase, Report, Stop},
     snapshot::{GroupView, RunningTask, Snapshot, TaskState, Totals, Workers},
     spec::{Placement, Run, Spec},
-    task::Task,
-    task_id::TaskId,
+    task::{Completion, OnEnd, Task},
 };
 
 /// Runs the examples of the README as tests.

@@ -4,11 +4,17 @@ use std::{
     any::Any,
     mem,
     panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 /// Runs `code`. Returns its panic message if it panics.
 pub(crate) fn catch<R>(code: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(code)).map_err(panic_message)
+}
+
+/// Locks a mutex, even if another thread panicked with it: user code is caught, so the data is consistent.
+pub(crate) fn lock<D>(mutex: &Mutex<D>) -> MutexGuard<'_, D> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Drops values of a user's type one by one, ignoring panics of their destructors.

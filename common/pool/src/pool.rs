@@ -6,22 +6,18 @@ use tokio::runtime;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    batch::Batch,
-    cause::Cause,
-    completion::Completion,
-    config::{ConfigError, PoolConfig},
-    engine::{admission, core::PoolCore, finish, inspect, monitor, orders, worker},
+    config::{ConfigError, PoolConfig, PoolOptions},
+    ending::Cause,
+    engine::{admission, core::PoolCore, finish, inspect, monitor, orders, worker_task},
     group::Group,
-    group_name::GroupName,
-    handle::{Handle, HandleState, StopTask},
-    options::PoolOptions,
+    handle::{Batch, Handle, HandleState},
+    id::{GroupName, TaskId},
     refusal::{Refusal, Refused},
     shutdown::{Report, Stop},
     snapshot::Snapshot,
     spawn,
     spec::Spec,
-    task::Task,
-    task_id::TaskId,
+    task::{Completion, Task},
 };
 
 /// A running pool. A clone is another reference to the same pool.
@@ -33,7 +29,7 @@ pub struct Pool<T: Task, C: Completion<T::Output>> {
 }
 
 /// Shuts the pool down when the last reference is dropped.
-struct PoolGuard<T: Task, C: Completion<T::Output>>(Arc<PoolCore<T, C>>);
+struct PoolGuard<T: Task, C: Completion<T::Output>>(Arc<PoolCore<(T, C)>>);
 
 impl<T: Task, C: Completion<T::Output>> Drop for PoolGuard<T, C> {
     fn drop(&mut self) {
@@ -70,16 +66,17 @@ impl<T: Task, C: Completion<T::Output>> Pool<T, C> {
     ) -> Result<Self, ConfigError> {
         config.validate()?;
         let control = runtime::Handle::try_current().unwrap_or_else(|_| tasks.clone());
-        let core = PoolCore::new(config, options, tasks, worker::spawn);
+        let core = PoolCore::new(config, options, tasks, worker_task::spawn);
         let monitored = Arc::clone(&core);
-        spawn::restarting(&control, core.name("monitor"), move || monitor::run(Arc::clone(&monitored)));
+        let monitor = move || monitor::run(Arc::clone(&monitored));
+        spawn::restarting(&control, &core.config.name, "monitor", monitor);
         for _ in 0..*core.config.workers.start() {
             core.unlock_and_scale(core.lock());
         }
         Ok(Self { guard: Arc::new(PoolGuard(core)) })
     }
 
-    fn core(&self) -> &Arc<PoolCore<T, C>> {
+    fn core(&self) -> &Arc<PoolCore<(T, C)>> {
         &self.guard.0
     }
 
@@ -88,10 +85,9 @@ impl<T: Task, C: Completion<T::Output>> Pool<T, C> {
     /// # Errors
     /// The [`Refusal`], together with the task and the completion.
     pub fn submit(&self, spec: Spec, task: T, completion: C) -> Result<Handle, Refused<(T, C)>> {
-        let state = Arc::new(HandleState::default());
-        let id = spec.id.clone();
+        let (id, state) = (spec.id.clone(), HandleState::new());
         let seq = admission::admit(self.core(), spec, task, completion, Some(Arc::clone(&state)))?;
-        Ok(Handle { id, seq, state, stopper: Arc::clone(self.core()) as Arc<dyn StopTask> })
+        Ok(Handle { id, seq, state, stopper: Arc::<PoolCore<_>>::clone(self.core()) })
     }
 
     /// Submits a task without a handle. Does not allocate, except to grow the queue.
@@ -125,7 +121,7 @@ impl<T: Task, C: Completion<T::Output>> Pool<T, C> {
     ///
     /// Returns false if there is no such task, or only a running short one.
     pub fn stop(&self, id: &TaskId) -> bool {
-        finish::stop_matching(self.core(), Cause::Stopped, |_, other, _| other == id) > 0
+        finish::stop_matching(self.core(), Cause::Stopped, |_, spec| spec.id == *id) > 0
     }
 
     /// Hands back tasks that have been queued for longer than `longer_than`, as a shutdown would. Returns how many.
@@ -168,16 +164,13 @@ impl<T: Task, C: Completion<T::Output>> Pool<T, C> {
         let core = Arc::downgrade(self.core());
         let closing = self.core().closing.clone();
         let stop_on_cancel = async move {
-            tokio::select! {
-                () = closing.cancelled() => {}
-                () = parent.cancelled() => {
-                    if let Some(core) = core.upgrade() {
-                        orders::begin_shutdown(&core, stop);
-                    }
-                }
+            let cancelled = closing.run_until_cancelled(parent.cancelled()).await.is_some();
+            if let (true, Some(core)) = (cancelled, core.upgrade()) {
+                orders::begin_shutdown(&core, stop);
             }
         };
-        spawn::once(&runtime::Handle::current(), self.core().name("stop on cancel"), stop_on_cancel, |_| {});
+        let (runtime, pool) = (runtime::Handle::current(), &self.core().config.name);
+        spawn::once(&runtime, pool, "stop on cancel", stop_on_cancel, |_| {});
     }
 
     /// Waits until a shutdown is complete: every task has ended, every completion was called, and every worker has

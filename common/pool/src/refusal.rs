@@ -32,8 +32,11 @@ pub enum Refusal {
 }
 
 /// A [`Refusal`] together with what was refused.
+#[derive(thiserror::Error)]
+#[error("{reason}")]
 pub struct Refused<T> {
     /// Why it was refused.
+    #[source]
     pub reason: Refusal,
     /// What was submitted, unchanged.
     pub task: T,
@@ -42,17 +45,5 @@ pub struct Refused<T> {
 impl<T> fmt::Debug for Refused<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Refused").field("reason", &self.reason).finish_non_exhaustive()
-    }
-}
-
-impl<T> fmt::Display for Refused<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.reason.fmt(f)
-    }
-}
-
-impl<T> std::error::Error for Refused<T> {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.reason)
     }
 }

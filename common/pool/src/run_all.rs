@@ -1,21 +1,17 @@
 //! Runs a list of tasks on a pool of their own.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::collections::VecDeque;
 
-use tokio::{runtime, sync::Notify};
+use tokio::{runtime, sync::mpsc};
 
 use crate::{
-    completion::Completion,
     config::{ConfigError, PoolConfig},
     ending::Ending,
     pool::Pool,
     refusal::Refusal,
     shutdown::Stop,
     spec::Spec,
-    task::Task,
+    task::{OnEnd, Task},
 };
 
 /// The result of one task of [`run_all`]: how it ended, or why it could not be admitted.
@@ -23,31 +19,6 @@ pub type Attempt<O> = Result<Ending<O>, Refusal>;
 
 /// The most tasks that are taken from the iterator before there is room for them.
 const READ_AHEAD: usize = 64;
-
-/// The results by the position of their tasks.
-struct Results<O> {
-    results: Mutex<Vec<Option<Attempt<O>>>>,
-    task_ended: Notify,
-}
-
-/// Stores the ending of one task.
-struct StoreResult<O> {
-    results: Arc<Results<O>>,
-    index: usize,
-}
-
-impl<O: Send + 'static> Completion<O> for StoreResult<O> {
-    fn complete(self, ending: Ending<O>) {
-        self.results.lock()[self.index] = Some(Ok(ending));
-        self.results.task_ended.notify_one();
-    }
-}
-
-impl<O> Results<O> {
-    fn lock(&self) -> MutexGuard<'_, Vec<Option<Attempt<O>>>> {
-        self.results.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// Runs all tasks on a pool of their own and returns how each ended, in their order.
 ///
@@ -61,31 +32,40 @@ pub async fn run_all<T: Task>(
     runtime: runtime::Handle,
     tasks: impl IntoIterator<Item = (Spec, T)>,
 ) -> Result<Vec<Attempt<T::Output>>, ConfigError> {
-    let pool: Pool<T, StoreResult<T::Output>> = Pool::start(config, runtime)?;
-    let results = Arc::new(Results { results: Mutex::new(Vec::new()), task_ended: Notify::new() });
-    let mut tasks = tasks.into_iter().enumerate();
+    let pool = Pool::start(config, runtime)?;
+    let (sender, mut endings) = mpsc::unbounded_channel();
+    let mut results = Vec::new();
+    let mut tasks = tasks.into_iter();
     let mut unsubmitted = VecDeque::with_capacity(READ_AHEAD);
     loop {
-        for (index, (spec, task)) in tasks.by_ref().take(READ_AHEAD - unsubmitted.len()) {
-            results.lock().push(None);
-            unsubmitted.push_back((spec, task, StoreResult { results: Arc::clone(&results), index }));
+        for (spec, task) in tasks.by_ref().take(READ_AHEAD - unsubmitted.len()) {
+            let (sender, index) = (sender.clone(), results.len());
+            results.push(None);
+            unsubmitted.push_back((spec, task, OnEnd(move |ending| drop(sender.send((index, ending))))));
         }
         if unsubmitted.is_empty() {
             break;
         }
         match pool.submit_each(&mut unsubmitted) {
             Ok(()) => {}
-            Err(Refusal::QueueFull { .. }) => results.task_ended.notified().await,
-            Err(reason) => {
-                if let Some((_, _, refused)) = unsubmitted.pop_front() {
-                    results.lock()[refused.index] = Some(Err(reason));
+            Err(Refusal::QueueFull { .. }) => {
+                // A full queue holds a task that will end.
+                if let Some((index, ending)) = endings.recv().await {
+                    results[index] = Some(Ok(ending));
                 }
+            }
+            Err(reason) => {
+                let refused = results.len() - unsubmitted.len();
+                results[refused] = Some(Err(reason));
+                unsubmitted.pop_front();
             }
         }
     }
     pool.begin_shutdown(Stop::Light);
     pool.stopped().await;
+    while let Ok((index, ending)) = endings.try_recv() {
+        results[index] = Some(Ok(ending));
+    }
     // None is missing: each admitted task ends exactly once, and the pool is closed.
-    let results = std::mem::take(&mut *results.lock());
     Ok(results.into_iter().flatten().collect())
 }

@@ -2,7 +2,11 @@
 
 use serde::Serialize;
 
-use crate::{cause::Cause, group_name::GroupName, shutdown::Phase, task_id::TaskId};
+use crate::{
+    ending::Cause,
+    id::{GroupName, TaskId},
+    shutdown::Phase,
+};
 
 /// A consistent view of a pool at one moment.
 #[derive(Debug, Clone, Serialize)]

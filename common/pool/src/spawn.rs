@@ -1,45 +1,33 @@
 //! Spawns the pool's own tasks and threads.
 //!
 //! User code is caught before it can unwind into them, so a panic here is a defect of this crate. It is logged
-//! with the name of the task; the caller states what happens next by its choice of function.
+//! with the role of the task; the caller states what happens next by its choice of function.
 
-use std::{future::Future, io, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{future::Future, io, panic::AssertUnwindSafe, time::Duration};
 
 use futures_util::FutureExt;
 use tokio::runtime;
 
-use crate::panic::{self, panic_message};
+use crate::panic::panic_message;
 
 /// Pause before a panicked task is started again; doubles up to [`MAX_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
-/// The name of a task or thread in log lines.
-#[derive(Debug, Clone)]
-pub(crate) struct Name {
-    pub(crate) pool: Arc<str>,
-    pub(crate) role: &'static str,
-}
-
-impl Name {
-    fn log(&self, panic: &str, consequence: &str) {
-        let (pool, role) = (&*self.pool, self.role);
-        tracing::error!(pool, role, panic, "internal task or thread panicked; {consequence}");
-    }
-}
-
 /// Spawns a task that a panic ends for good. `after` is then called with the panic message, or with `Ok` if the
 /// task returned. It is dropped instead, after the task, if the runtime drops the task.
 pub(crate) fn once(
     runtime: &runtime::Handle,
-    name: Name,
+    pool: &str,
+    role: &'static str,
     task: impl Future<Output = ()> + Send + 'static,
     after: impl FnOnce(Result<(), String>) + Send + 'static,
 ) {
+    let pool = pool.to_owned();
     runtime.spawn(async move {
         let result = AssertUnwindSafe(task).catch_unwind().await.map_err(panic_message);
         if let Err(panic) = &result {
-            name.log(panic, "it is not restarted");
+            tracing::error!(pool, role, panic, "internal task or thread panicked; it is not restarted");
         }
         after(result);
     });
@@ -48,31 +36,29 @@ pub(crate) fn once(
 /// Spawns a task that is started again after a panic.
 pub(crate) fn restarting<F: Future<Output = ()> + Send + 'static>(
     runtime: &runtime::Handle,
-    name: Name,
+    pool: &str,
+    role: &'static str,
     start: impl Fn() -> F + Send + 'static,
 ) {
+    let pool = pool.to_owned();
     runtime.spawn(async move {
         let mut pause = FIRST_PAUSE;
         while let Err(payload) = AssertUnwindSafe(start()).catch_unwind().await {
-            name.log(&panic_message(payload), "it is restarted");
+            let panic = panic_message(payload);
+            tracing::error!(pool, role, panic, "internal task or thread panicked; it is restarted");
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(MAX_PAUSE);
         }
     });
 }
 
-/// Spawns a thread that a panic ends for good.
+/// Spawns a thread. `body` must catch the panics of what it runs.
 ///
 /// # Errors
 /// The operating system cannot start another thread.
-pub(crate) fn thread(name: Name, number: u64, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+pub(crate) fn thread(pool: &str, number: u64, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     // A null byte in a thread's name makes the standard library panic.
-    let title = format!("{}-{number}", name.pool).replace('\0', "");
-    let body = move || {
-        if let Err(panic) = panic::catch(body) {
-            name.log(&panic, "it is not restarted");
-        }
-    };
+    let title = format!("{pool}-{number}").replace('\0', "");
     std::thread::Builder::new().name(title).spawn(body).map(drop)
 }
 
@@ -80,23 +66,22 @@ pub(crate) fn thread(name: Name, number: u64, body: impl FnOnce() + Send + 'stat
 mod tests {
     use std::{
         panic::resume_unwind,
-        sync::atomic::{AtomicU32, Ordering},
+        sync::{
+            Arc,
+            atomic::{AtomicU32, Ordering},
+        },
     };
 
     use tokio::{sync::mpsc, time::Instant};
 
     use super::*;
 
-    fn name() -> Name {
-        Name { pool: "test\0pool".into(), role: "test" }
-    }
-
     #[tokio::test(start_paused = true)]
     async fn a_restarting_task_runs_again_until_it_returns_with_doubling_pauses() {
         let (sender, mut starts) = mpsc::unbounded_channel();
         let begun = Instant::now();
         let runs = Arc::new(AtomicU32::new(0));
-        restarting(&runtime::Handle::current(), name(), move || {
+        restarting(&runtime::Handle::current(), "test", "test", move || {
             let (sender, run) = (sender.clone(), runs.fetch_add(1, Ordering::Relaxed));
             async move {
                 sender.send(begun.elapsed().as_millis()).unwrap();
@@ -122,7 +107,9 @@ mod tests {
                     resume_unwind(Box::new("as asked"));
                 }
             };
-            once(&runtime::Handle::current(), name(), task, move |result| sender.send(result).unwrap());
+            once(&runtime::Handle::current(), "test", "test", task, move |result| {
+                sender.send(result).unwrap();
+            });
             let expected = if panics { Err("as asked".to_owned()) } else { Ok(()) };
             assert_eq!(results.recv().await, Some(expected));
         }
@@ -132,7 +119,7 @@ mod tests {
     fn a_thread_is_named_after_its_pool_and_number() {
         let (sender, title) = std::sync::mpsc::channel();
         let body = move || sender.send(std::thread::current().name().map(str::to_owned)).unwrap();
-        thread(name(), 3, body).unwrap();
+        thread("test\0pool", 3, body).unwrap();
         assert_eq!(title.recv().unwrap().as_deref(), Some("testpool-3"));
     }
 }

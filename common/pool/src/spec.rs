@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{group_name::GroupName, task_id::TaskId};
+use crate::id::{GroupName, TaskId};
 
 /// Whether a task can be cancelled while it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

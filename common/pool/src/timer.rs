@@ -39,12 +39,34 @@ impl Timer {
                 NONE => self.lowered.notified().await,
                 next => {
                     let at = self.start + Duration::from_nanos(next);
-                    tokio::select! {
-                        () = tokio::time::sleep_until(at) => return,
-                        () = self.lowered.notified() => {}
+                    if tokio::time::timeout_at(at, self.lowered.notified()).await.is_err() {
+                        return;
                     }
                 }
             }
         }
+    }
+}
+
+/// Far enough in the future to never come, near enough to add to it again.
+const NEVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+
+/// Adds without overflow: a timeout of `Duration::MAX` means "never".
+pub(crate) fn saturating_add(at: Instant, by: Duration) -> Instant {
+    at.checked_add(by.min(NEVER)).unwrap_or(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_durations_are_added_exactly_and_long_ones_mean_never() {
+        let now = Instant::now();
+        let year = Duration::from_secs(365 * 24 * 3600);
+        assert_eq!(saturating_add(now, 29 * year), now + 29 * year);
+        let never = saturating_add(now, Duration::MAX);
+        assert!(never >= now + 30 * year);
+        assert!(saturating_add(never, Duration::MAX) > never);
     }
 }

@@ -1,23 +1,23 @@
 //! Admits tasks or refuses them. A refusal returns everything that was submitted.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+};
 
 use tokio::time::Instant;
 
 use super::core::PoolCore;
 use crate::{
-    batch::Batch,
-    completion::Completion,
-    handle::{Handle, HandleState, StopTask},
+    handle::{Batch, Handle, HandleState, StopTask},
     panic::drop_all,
+    pool_types::{PoolTypes, Submission},
     refusal::{Refusal, Refused},
     shutdown::Phase,
     spec::Spec,
     state::{
-        admitted_task::{AdmittedTask, TaskOwner},
-        multi_worker_task::MultiWorkerTask,
-        notifier::Notifier,
         pool_state::PoolState,
+        task::{AdmittedTask, MultiWorkerTask, Notifier, TaskOwner},
     },
     task::Task,
 };
@@ -26,14 +26,15 @@ use crate::{
 const CHUNK: usize = 64;
 
 /// Admits one task and returns its sequence number.
-pub(crate) fn admit<T: Task, C: Completion<T::Output>>(
-    core: &Arc<PoolCore<T, C>>,
+#[expect(clippy::type_complexity, reason = "a refusal returns what was submitted")]
+pub(crate) fn admit<P: PoolTypes>(
+    core: &Arc<PoolCore<P>>,
     spec: Spec,
-    task: T,
-    completion: C,
+    task: P::Task,
+    completion: P::Completion,
     handle: Option<Arc<HandleState>>,
-) -> Result<u64, Refused<(T, C)>> {
-    let shards = match further_shards(core, spec.width, &task) {
+) -> Result<u64, Refused<(P::Task, P::Completion)>> {
+    let shards = match further_shards(&task, spec.width, *core.config.workers.end()) {
         Ok(shards) => shards,
         Err(reason) => return Err(Refused { reason, task: (task, completion) }),
     };
@@ -50,33 +51,26 @@ pub(crate) fn admit<T: Task, C: Completion<T::Output>>(
 }
 
 /// Admits all tasks or none.
-#[expect(clippy::type_complexity, reason = "a refusal returns what was submitted")]
-pub(crate) fn admit_together<T: Task, C: Completion<T::Output>>(
-    core: &Arc<PoolCore<T, C>>,
-    tasks: Vec<(Spec, T, C)>,
-) -> Result<Batch, Refused<Vec<(Spec, T, C)>>> {
+pub(crate) fn admit_together<P: PoolTypes>(
+    core: &Arc<PoolCore<P>>,
+    tasks: Vec<Submission<P>>,
+) -> Result<Batch, Refused<Vec<Submission<P>>>> {
     let mut shards = Vec::with_capacity(tasks.len());
-    for (spec, task, _) in &tasks {
-        match further_shards(core, spec.width, task) {
-            Ok(further) => shards.push(further),
-            Err(reason) => {
-                drop_all(shards.into_iter().flatten());
-                return Err(Refused { reason, task: tasks });
-            }
-        }
-    }
+    let sharded = tasks.iter().try_for_each(|(spec, task, _)| {
+        shards.push(further_shards(task, spec.width, *core.config.workers.end())?);
+        Ok(())
+    });
     let mut handles = Vec::with_capacity(tasks.len());
-    let stopper: Arc<dyn StopTask> = Arc::clone(core) as Arc<dyn StopTask>;
+    let stopper: Arc<dyn StopTask> = Arc::<PoolCore<P>>::clone(core);
     let submitted = core.observed_now();
     let mut state = core.lock();
-    if let Err(reason) = check_room(core, &state, tasks.len()) {
+    if let Err(reason) = sharded.and_then(|()| check_room(core, &state, tasks.len())) {
         drop(state);
         drop_all(shards.into_iter().flatten());
         return Err(Refused { reason, task: tasks });
     }
     for ((spec, task, completion), shards) in tasks.into_iter().zip(shards) {
-        let handle = Arc::new(HandleState::default());
-        let id = spec.id.clone();
+        let (id, handle) = (spec.id.clone(), HandleState::new());
         let notifier = Notifier { completion, handle: Some(Arc::clone(&handle)) };
         let seq = enter(&mut state, spec, task, shards, notifier, submitted);
         handles.push(Handle { id, seq, state: handle, stopper: Arc::clone(&stopper) });
@@ -86,57 +80,38 @@ pub(crate) fn admit_together<T: Task, C: Completion<T::Output>>(
 }
 
 /// Admits tasks from the front. The first refused task and all behind it stay.
-pub(crate) fn admit_each<T: Task, C: Completion<T::Output>>(
-    core: &Arc<PoolCore<T, C>>,
-    tasks: &mut VecDeque<(Spec, T, C)>,
+pub(crate) fn admit_each<P: PoolTypes>(
+    core: &Arc<PoolCore<P>>,
+    tasks: &mut VecDeque<Submission<P>>,
 ) -> Result<(), Refusal> {
-    while let Some((first, _, _)) = tasks.front() {
-        if first.width == 1 {
-            admit_chunk(core, tasks)?;
-        } else if let Some((spec, task, completion)) = tasks.pop_front()
-            && let Err(refused) = admit(core, spec.clone(), task, completion, None)
-        {
-            let (task, completion) = refused.task;
-            tasks.push_front((spec, task, completion));
-            return Err(refused.reason);
+    while let Some((spec, first, _)) = tasks.front() {
+        // Made by user code, which must not run under the lock. A chunk therefore ends before the next wide task.
+        let mut shards = further_shards(first, spec.width, *core.config.workers.end())?;
+        let submitted = core.observed_now();
+        let mut state = core.lock();
+        let mut room = Ok(());
+        for nth in 0..CHUNK {
+            if tasks.front().is_none_or(|(spec, _, _)| spec.width != 1 && nth > 0) {
+                break;
+            }
+            room = check_room(core, &state, 1);
+            if room.is_err() {
+                break;
+            }
+            if let Some((spec, task, completion)) = tasks.pop_front() {
+                let notifier = Notifier { completion, handle: None };
+                enter(&mut state, spec, task, std::mem::take(&mut shards), notifier, submitted);
+            }
         }
+        core.unlock_and_scale(state);
+        drop_all(shards);
+        room?;
     }
     Ok(())
 }
 
-/// Admits tasks up to the next one that needs several workers: its shards are made by user code, which must not
-/// run under the lock.
-fn admit_chunk<T: Task, C: Completion<T::Output>>(
-    core: &Arc<PoolCore<T, C>>,
-    tasks: &mut VecDeque<(Spec, T, C)>,
-) -> Result<(), Refusal> {
-    let submitted = core.observed_now();
-    let mut state = core.lock();
-    let mut room = Ok(());
-    for _ in 0..CHUNK {
-        if tasks.front().is_none_or(|(spec, _, _)| spec.width != 1) {
-            break;
-        }
-        room = check_room(core, &state, 1);
-        if room.is_err() {
-            break;
-        }
-        if let Some((spec, task, completion)) = tasks.pop_front() {
-            let notifier = Notifier { completion, handle: None };
-            enter(&mut state, spec, task, Vec::new(), notifier, submitted);
-        }
-    }
-    core.unlock_and_scale(state);
-    room
-}
-
 /// The shards of a task besides the first.
-fn further_shards<T: Task, C: Completion<T::Output>>(
-    core: &PoolCore<T, C>,
-    width: u32,
-    task: &T,
-) -> Result<Vec<T>, Refusal> {
-    let max = *core.config.workers.end();
+fn further_shards<T: Task>(task: &T, width: u32, max: usize) -> Result<Vec<T>, Refusal> {
     if width == 1 {
         return Ok(Vec::new());
     }
@@ -152,56 +127,44 @@ fn further_shards<T: Task, C: Completion<T::Output>>(
     }
 }
 
-fn check_room<T: Task, C: Completion<T::Output>>(
-    core: &PoolCore<T, C>,
-    state: &PoolState<T, C>,
-    tasks: usize,
-) -> Result<(), Refusal> {
-    let limit = core.config.queue;
+/// Checks whether so many more tasks can be admitted.
+fn check_room<P: PoolTypes>(core: &PoolCore<P>, state: &PoolState<P>, tasks: usize) -> Result<(), Refusal> {
     if state.phase > Phase::Open {
-        Err(Refusal::PoolClosed)
-    } else if !state.has_room(tasks as u64, limit as u64, core.counters.ended_elsewhere()) {
-        Err(Refusal::QueueFull { limit })
-    } else {
+        return Err(Refusal::PoolClosed);
+    }
+    let limit = core.config.queue;
+    let open = state.admitted - state.ended - core.counters.ended_elsewhere() + tasks as u64;
+    // The workers are asked for what they have not counted yet only if that decides.
+    if open <= limit as u64 || open - state.uncounted() <= limit as u64 {
         Ok(())
+    } else {
+        Err(Refusal::QueueFull { limit })
     }
 }
 
 #[inline(always)]
-fn enter<T: Task, C: Completion<T::Output>>(
-    state: &mut PoolState<T, C>,
+fn enter<P: PoolTypes>(
+    state: &mut PoolState<P>,
     spec: Spec,
-    task: T,
-    shards: Vec<T>,
-    notifier: Notifier<C>,
+    task: P::Task,
+    shards: Vec<P::Task>,
+    notifier: Notifier<P::Completion>,
     submitted: Option<Instant>,
 ) -> u64 {
-    let Spec { id, run, group, width, placement } = spec;
     let seq = state.admitted;
     state.admitted += 1;
     let (shard, task) = (0, Some(task));
     // Most tasks are plain and take a path of their own. A value that two paths build in parts is moved once more
     // and read back before its parts have reached the cache.
-    if width == 1 && group.is_none() {
+    if spec.width == 1 && spec.group.is_none() {
         let owner = TaskOwner::Single(notifier);
-        state.queue.push_plain(AdmittedTask {
-            seq,
-            id,
-            run,
-            placement,
-            group: None,
-            shard,
-            width,
-            submitted,
-            task,
-            owner,
-        });
+        state.queue.push_plain(AdmittedTask { seq, spec, shard, submitted, task, owner });
         return seq;
     }
-    let owner = match width {
+    let owner = match spec.width {
         1 => TaskOwner::Single(notifier),
-        _ => TaskOwner::Shard(Arc::new(MultiWorkerTask::new(shards, width, notifier))),
+        width => TaskOwner::Shard(Arc::new(Mutex::new(MultiWorkerTask::new(shards, width, notifier)))),
     };
-    state.queue.push(AdmittedTask { seq, id, run, placement, group, shard, width, submitted, task, owner });
+    state.queue.push(AdmittedTask { seq, spec, shard, submitted, task, owner });
     seq
 }

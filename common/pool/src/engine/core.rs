@@ -2,31 +2,29 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
+    task::Waker,
     time::Duration,
 };
 
 use tokio::{runtime, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    counters::{Counters, Counts},
-    observer_hook::ObserverHook,
-};
+use super::counters::Counters;
 use crate::{
-    backoff::Backoff,
-    completion::Completion,
-    config::PoolConfig,
-    options::PoolOptions,
+    config::{PoolConfig, PoolOptions},
+    observer::Observer,
+    panic::{catch, lock},
+    pool_types::PoolTypes,
     shutdown::Phase,
-    spawn,
+    snapshot::Totals,
     state::{
-        pool_state::{PoolState, Scaling},
+        pool_state::{LockedState, PoolState},
         worker_slot::WorkerSlot,
+        workers::Mode,
     },
-    task::Task,
     timer::Timer,
 };
 
@@ -34,17 +32,17 @@ use crate::{
 pub(crate) const TICK: Duration = Duration::from_millis(5);
 
 /// Spawns a worker. Passed in, because workers are built on top of the core.
-type SpawnWorker<T, C> = fn(Arc<PoolCore<T, C>>, Arc<WorkerSlot<T, C>>);
+type SpawnWorker<P> = fn(Arc<PoolCore<P>>, Arc<WorkerSlot<P>>);
 
-pub(crate) struct PoolCore<T: Task, C: Completion<T::Output>> {
+pub(crate) struct PoolCore<P: PoolTypes> {
     pub(crate) config: PoolConfig,
-    pub(crate) observer: ObserverHook,
-    pub(crate) backoff: Backoff,
+    pub(crate) options: PoolOptions,
+    observer_panics: AtomicU64,
     /// The runtime of the tasks.
     pub(crate) runtime: runtime::Handle,
     /// The number of threads of that runtime.
     threads: usize,
-    state: Mutex<PoolState<T, C>>,
+    state: Mutex<PoolState<P>>,
     pub(crate) timer: Timer,
     pub(crate) counters: Counters,
     /// Workers that were abandoned and have not returned.
@@ -54,24 +52,28 @@ pub(crate) struct PoolCore<T: Task, C: Completion<T::Output>> {
     /// Cancelled when a shutdown is complete.
     pub(crate) closed: CancellationToken,
     /// The endings before the shutdown began.
-    pub(crate) baseline: OnceLock<Counts>,
-    name: Arc<str>,
-    spawn_worker: SpawnWorker<T, C>,
+    pub(crate) baseline: OnceLock<Totals>,
+    spawn_worker: SpawnWorker<P>,
 }
 
-impl<T: Task, C: Completion<T::Output>> PoolCore<T, C> {
+/// What to do about workers once the lock is released.
+enum Scaling<P: PoolTypes> {
+    None,
+    Wake(Waker),
+    Spawn(Arc<WorkerSlot<P>>),
+}
+
+impl<P: PoolTypes> PoolCore<P> {
     pub(crate) fn new(
         config: PoolConfig,
         options: PoolOptions,
         runtime: runtime::Handle,
-        spawn_worker: SpawnWorker<T, C>,
+        spawn_worker: SpawnWorker<P>,
     ) -> Arc<Self> {
-        let PoolOptions { observer, restart } = options;
         Arc::new(Self {
-            name: config.name.as_str().into(),
             config,
-            observer: ObserverHook::new(observer),
-            backoff: restart,
+            options,
+            observer_panics: AtomicU64::new(0),
             threads: runtime.metrics().num_workers(),
             runtime,
             state: Mutex::new(PoolState::new()),
@@ -85,126 +87,111 @@ impl<T: Task, C: Completion<T::Output>> PoolCore<T, C> {
         })
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, PoolState<T, C>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Names an internal task or thread for log lines.
-    pub(crate) fn name(&self, role: &'static str) -> spawn::Name {
-        spawn::Name { pool: Arc::clone(&self.name), role }
+    pub(crate) fn lock(&self) -> LockedState<'_, P> {
+        lock(&self.state)
     }
 
     /// The time for an observed pool, whose tasks are timed.
     pub(crate) fn observed_now(&self) -> Option<Instant> {
-        self.observer.is_set().then(Instant::now)
+        self.options.observer.is_some().then(Instant::now)
     }
 
-    fn has_free_thread(&self, state: &PoolState<T, C>) -> bool {
-        state.running() < self.threads
+    /// Calls the observer, if there is one, and keeps its panics from the workers.
+    pub(crate) fn observe(&self, call: impl FnOnce(&dyn Observer)) {
+        if let Some(observer) = self.options.observer.as_deref()
+            && let Err(panic) = catch(|| call(observer))
+        {
+            let panics = self.observer_panics.fetch_add(1, Ordering::Relaxed) + 1;
+            // It may panic for each task, a million times a second.
+            if panics.is_power_of_two() {
+                tracing::error!(pool = self.config.name, panic, panics, "observer panicked");
+            }
+        }
+    }
+
+    fn has_free_thread(&self, state: &PoolState<P>) -> bool {
+        state.workers.count(Mode::Running) < self.threads
     }
 
     /// Whether another worker could start a task at once: there is one, and a thread of the runtime for it.
-    pub(crate) fn has_free_worker(&self, state: &PoolState<T, C>) -> bool {
+    pub(crate) fn has_free_worker(&self, state: &PoolState<P>) -> bool {
         self.has_free_thread(state)
-            && (!state.idle.is_empty() || state.workers.len() < *self.config.workers.end())
+            && (state.workers.count(Mode::Idle) > 0 || state.workers.len() < *self.config.workers.end())
     }
 
-    /// Finds a worker for a waiting task, if a thread of the runtime is free: more busy workers than threads
-    /// would only cause context switches. A worker whose task waits therefore calls the next one.
-    fn scale(&self, state: &mut PoolState<T, C>) -> Scaling<T, C> {
+    /// Finds a worker for a waiting task: an idle one, or a new one if there are fewer than the maximum. More busy
+    /// workers than threads of the runtime would only cause context switches. A worker whose task waits therefore
+    /// calls the next one. `beyond_threads` ignores that limit: a thread that seems busy may be blocked.
+    fn scale(&self, state: &mut PoolState<P>, beyond_threads: bool) -> Scaling<P> {
         if state.phase == Phase::Open && state.workers.len() < *self.config.workers.start() {
             return Scaling::Spawn(state.workers.add());
         }
-        if state.queue.has_work() && self.has_free_thread(state) {
-            self.find_worker(state)
+        if !state.queue.has_work() || !(beyond_threads || self.has_free_thread(state)) {
+            return Scaling::None;
+        }
+        if let Some(waker) = state.workers.take_newest_idle() {
+            Scaling::Wake(waker)
+        } else if state.workers.len() < *self.config.workers.end() && state.phase != Phase::Closed {
+            Scaling::Spawn(state.workers.add())
         } else {
             Scaling::None
         }
-    }
-
-    /// Finds a worker for a waiting task although the runtime's threads seem busy: one may be blocked.
-    fn scale_beyond_threads(&self, state: &mut PoolState<T, C>) -> Scaling<T, C> {
-        if state.queue.has_work() { self.find_worker(state) } else { self.scale(state) }
-    }
-
-    fn find_worker(&self, state: &mut PoolState<T, C>) -> Scaling<T, C> {
-        state.find_worker(*self.config.workers.end())
     }
 
     /// Wakes or spawns the worker that waiting tasks need, after releasing the lock.
     ///
     /// Every change that can make a task startable or a thread free ends with this call. It starts one worker;
     /// that worker starts the next one while there is work.
-    pub(crate) fn unlock_and_scale(self: &Arc<Self>, mut state: MutexGuard<'_, PoolState<T, C>>) {
-        let scaling = self.scale(&mut state);
-        drop(state);
-        self.apply(scaling);
+    pub(crate) fn unlock_and_scale(self: &Arc<Self>, state: LockedState<'_, P>) {
+        self.unlock(state, false, false);
     }
 
     /// Like [`unlock_and_scale`](Self::unlock_and_scale), for a worker that has taken a task. Also makes the
     /// monitor tick while `batched` tasks wait behind a running one or while threads limit the workers.
-    pub(crate) fn unlock_and_tick(
-        self: &Arc<Self>,
-        mut state: MutexGuard<'_, PoolState<T, C>>,
-        batched: bool,
-    ) {
-        let scaling = self.scale(&mut state);
+    pub(crate) fn unlock_and_tick(self: &Arc<Self>, mut state: LockedState<'_, P>, batched: bool) {
         let tick = self.start_ticking(&mut state, batched);
-        drop(state);
-        self.wake(scaling, tick);
+        self.unlock(state, false, tick);
     }
 
     /// Ends a tick of the monitor: starts a worker even if all threads seem busy, and ticks again if needed.
-    pub(crate) fn unlock_after_tick(
-        self: &Arc<Self>,
-        mut state: MutexGuard<'_, PoolState<T, C>>,
-        batched: bool,
-    ) {
+    pub(crate) fn unlock_after_tick(self: &Arc<Self>, mut state: LockedState<'_, P>, batched: bool) {
         state.ticking = false;
-        let tick = state.running() > 0 && self.start_ticking(&mut state, batched);
-        let scaling = self.scale_beyond_threads(&mut state);
-        drop(state);
-        self.wake(scaling, tick);
+        let tick = state.workers.count(Mode::Running) > 0 && self.start_ticking(&mut state, batched);
+        self.unlock(state, true, tick);
     }
 
     /// Returns true if the monitor must now be woken for a tick.
-    fn start_ticking(&self, state: &mut PoolState<T, C>, batched: bool) -> bool {
+    fn start_ticking(&self, state: &mut PoolState<P>, batched: bool) -> bool {
         let needed = batched || *self.config.workers.end() > self.threads;
         needed && !std::mem::replace(&mut state.ticking, true)
     }
 
-    fn wake(self: &Arc<Self>, scaling: Scaling<T, C>, tick: bool) {
-        self.apply(scaling);
-        if tick {
-            self.timer.wake_by(Instant::now() + TICK);
-        }
-    }
-
-    fn apply(self: &Arc<Self>, scaling: Scaling<T, C>) {
+    fn unlock(self: &Arc<Self>, mut state: LockedState<'_, P>, beyond_threads: bool, tick: bool) {
+        let scaling = self.scale(&mut state, beyond_threads);
+        drop(state);
         match scaling {
             Scaling::None => {}
             Scaling::Wake(waker) => waker.wake(),
             Scaling::Spawn(slot) => (self.spawn_worker)(Arc::clone(self), slot),
         }
+        if tick {
+            self.timer.wake_by(Instant::now() + TICK);
+        }
     }
 
-    pub(crate) fn counts(&self, state: &PoolState<T, C>) -> Counts {
-        self.counters.read(state.ended + state.uncounted())
-    }
-
-    /// The task of an abandoned worker returned.
-    pub(crate) fn stuck_worker_returned(&self) {
-        self.stuck.fetch_sub(1, Ordering::AcqRel);
+    /// The endings of all tasks until now.
+    pub(crate) fn totals(&self, state: &PoolState<P>) -> Totals {
+        self.counters.totals(state.admitted, state.ended + state.uncounted())
     }
 
     /// Keeps the pool from closing until the returned guard is dropped, which must happen without the lock.
-    pub(crate) fn hold_open(self: &Arc<Self>, state: &mut PoolState<T, C>) -> HoldOpen<T, C> {
+    pub(crate) fn hold_open(self: &Arc<Self>, state: &mut PoolState<P>) -> HoldOpen<P> {
         state.holds += 1;
         HoldOpen(Arc::clone(self))
     }
 
     /// Closes the pool if it is shutting down and nothing is left to do.
-    pub(crate) fn close_if_done(&self, mut state: MutexGuard<'_, PoolState<T, C>>) {
+    pub(crate) fn close_if_done(&self, mut state: LockedState<'_, P>) {
         let stopping = state.phase > Phase::Open && state.phase != Phase::Closed;
         if stopping && state.workers.len() == 0 && state.holds == 0 && state.waiting() == 0 {
             state.phase = Phase::Closed;
@@ -215,9 +202,9 @@ impl<T: Task, C: Completion<T::Output>> PoolCore<T, C> {
 }
 
 /// Keeps a pool from closing while completions of removed tasks are called.
-pub(crate) struct HoldOpen<T: Task, C: Completion<T::Output>>(Arc<PoolCore<T, C>>);
+pub(crate) struct HoldOpen<P: PoolTypes>(Arc<PoolCore<P>>);
 
-impl<T: Task, C: Completion<T::Output>> Drop for HoldOpen<T, C> {
+impl<P: PoolTypes> Drop for HoldOpen<P> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.holds -= 1;
@@ -228,7 +215,7 @@ impl<T: Task, C: Completion<T::Output>> Drop for HoldOpen<T, C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{engine::test_core::TestCore, spec::Spec};
+    use crate::{engine::tests::TestCore, spec::Spec};
 
     #[test]
     fn another_worker_is_free_while_there_are_threads_and_workers() {
@@ -240,10 +227,10 @@ mod tests {
         let second = test.add_worker();
         // Two busy workers on two threads.
         assert!(!is_free());
-        test.core.lock().set_parked(&first, true);
+        test.core.lock().pause(&first, Mode::Parked);
         // A thread is free, but no worker.
         assert!(!is_free());
-        test.core.lock().idle.push(second.key, None, std::task::Waker::noop().clone());
+        test.core.lock().workers.become_idle(second.key, None, Waker::noop().clone());
         assert!(is_free());
         let one_thread = TestCore::new(1..=2, 1);
         one_thread.add_worker();
@@ -290,7 +277,7 @@ mod tests {
         // Nothing runs: the next task starts the ticks again.
         let idle = TestCore::new(1..=3, 2);
         let slot = idle.add_worker();
-        idle.core.lock().idle.push(slot.key, None, std::task::Waker::noop().clone());
+        idle.core.lock().workers.become_idle(slot.key, None, Waker::noop().clone());
         idle.core.unlock_after_tick(idle.core.lock(), true);
         assert!(!idle.core.lock().ticking);
     }

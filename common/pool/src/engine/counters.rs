@@ -4,22 +4,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{ending::EndingKind, snapshot::Totals};
 
-/// Kinds of endings that are counted one by one. `Finished` is the difference to all endings.
-const RARE_KINDS: usize = 4;
-
 /// Counters that are written outside of the pool's lock.
 #[derive(Default)]
 pub(crate) struct Counters {
     /// Tasks whose end is not counted by a worker of the runtime.
     ended_elsewhere: AtomicU64,
-    by_kind: [AtomicU64; RARE_KINDS],
-}
-
-/// Endings at one moment.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Counts {
-    ended: u64,
-    by_kind: [u64; RARE_KINDS],
+    /// By [`EndingKind`]. The place of `Finished` is not used: it is the difference to all endings.
+    by_kind: [AtomicU64; 5],
 }
 
 impl Counters {
@@ -27,8 +18,8 @@ impl Counters {
     ///
     /// Called before the completion: code that observes an end also observes the free place in the queue.
     pub(crate) fn count(&self, kind: EndingKind, by_worker: bool) {
-        if let Some(index) = index(kind) {
-            self.by_kind[index].fetch_add(1, Ordering::Release);
+        if kind != EndingKind::Finished {
+            self.by_kind[kind as usize].fetch_add(1, Ordering::Release);
         }
         if !by_worker {
             self.ended_elsewhere.fetch_add(1, Ordering::Release);
@@ -40,34 +31,14 @@ impl Counters {
     }
 
     /// `by_workers` are the tasks that workers have counted.
-    pub(crate) fn read(&self, by_workers: u64) -> Counts {
+    pub(crate) fn totals(&self, admitted: u64, by_workers: u64) -> Totals {
         let ended = by_workers + self.ended_elsewhere();
-        Counts { ended, by_kind: self.by_kind.each_ref().map(|count| count.load(Ordering::Acquire)) }
-    }
-}
-
-impl Counts {
-    /// The endings since `earlier`. `admitted` is left at 0.
-    pub(crate) fn since(self, earlier: Self) -> Totals {
-        let mut by_kind = self.by_kind;
-        for (count, earlier) in by_kind.iter_mut().zip(earlier.by_kind) {
-            *count -= earlier;
-        }
-        let [not_started, interrupted, abandoned, panicked] = by_kind;
+        let by_kind = self.by_kind.each_ref().map(|count| count.load(Ordering::Acquire));
+        let [_, not_started, interrupted, abandoned, panicked] = by_kind;
         // A worker counts a task before its kind, other threads count the kind first. Saturating covers the
         // moment between the two.
-        let finished = (self.ended - earlier.ended).saturating_sub(by_kind.iter().sum());
-        Totals { admitted: 0, finished, not_started, interrupted, abandoned, panicked }
-    }
-}
-
-const fn index(kind: EndingKind) -> Option<usize> {
-    match kind {
-        EndingKind::Finished => None,
-        EndingKind::NotStarted => Some(0),
-        EndingKind::Interrupted => Some(1),
-        EndingKind::Abandoned => Some(2),
-        EndingKind::Panicked => Some(3),
+        let finished = ended.saturating_sub(not_started + interrupted + abandoned + panicked);
+        Totals { admitted, finished, not_started, interrupted, abandoned, panicked }
     }
 }
 
@@ -76,11 +47,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn totals_are_the_difference_of_two_readings() {
+    fn endings_are_counted_by_kind_wherever_they_are_counted() {
         let counters = Counters::default();
         counters.count(EndingKind::Panicked, true);
         counters.count(EndingKind::NotStarted, false);
-        let earlier = counters.read(3);
         let kinds = [
             (EndingKind::Finished, 1),
             (EndingKind::NotStarted, 2),
@@ -93,10 +63,13 @@ mod tests {
                 counters.count(kind, false);
             }
         }
-        let totals = counters.read(10).since(earlier);
         let expected =
-            Totals { admitted: 0, finished: 8, not_started: 2, interrupted: 3, abandoned: 4, panicked: 5 };
-        assert_eq!(totals, expected);
-        assert_eq!(counters.read(3).since(Counts::default()).finished, 3 + 16 - 16);
+            Totals { admitted: 30, finished: 11, not_started: 3, interrupted: 3, abandoned: 4, panicked: 6 };
+        assert_eq!(counters.totals(30, 11), expected);
+        assert_eq!(counters.ended_elsewhere(), 16);
+        // The kinds are counted, the tasks not yet.
+        let early = Counters::default();
+        early.count(EndingKind::Panicked, true);
+        assert_eq!(early.totals(1, 0).finished, 0);
     }
 }

@@ -4,147 +4,157 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::core::{HoldOpen, PoolCore};
+use super::core::PoolCore;
 use crate::{
-    cause::Cause,
-    completion::Completion,
-    ending::Ending,
-    group_name::GroupName,
+    atomic::cancel_state::Epoch,
+    ending::{Cause, Ending},
     handle::StopTask,
-    panic::{catch, drop_all},
-    saturating_instant,
+    panic::{catch, drop_all, lock},
+    pool_types::PoolTypes,
+    spec::Spec,
     state::{
-        admitted_task::{AdmittedTask, TaskOwner},
-        local_queue::EndedTask,
-        multi_worker_task::{ShardEnd, TaskEnd},
-        notifier::Notifier,
+        pool_state::{LockedState, PoolState},
+        task::{AdmittedTask, Notifier, ShardEnd, TaskOwner},
+        worker_slot::{EndedTask, WorkerSlot},
     },
-    task::Task,
-    task_id::TaskId,
+    task::{Completion, Task},
+    timer::saturating_add,
 };
 
 /// Ends a task that ran and was removed from its worker. `counted` tells that the worker has counted it.
-pub(crate) fn end_running<T: Task, C: Completion<T::Output>>(
-    core: &Arc<PoolCore<T, C>>,
-    ended: EndedTask<T, C>,
-    ending: Ending<T::Output>,
+pub(crate) fn end_running<P: PoolTypes>(
+    core: &Arc<PoolCore<P>>,
+    ended: EndedTask<P>,
+    ending: Ending<P::Output>,
     now: Option<Instant>,
     counted: bool,
 ) {
-    let EndedTask { task: AdmittedTask { seq, id, group, owner, .. }, state } = ended;
-    if let Some(since) = state.since
-        && core.observer.is_set()
-    {
-        let now = now.unwrap_or_else(Instant::now);
-        core.observer.ended(&core.config.name, now.saturating_duration_since(since), ending.kind());
+    let EndedTask { task: AdmittedTask { seq, spec, owner, .. }, state } = ended;
+    if let Some(since) = state.since {
+        core.observe(|observer| {
+            let now = now.unwrap_or_else(Instant::now);
+            observer.ended(now.saturating_duration_since(since), ending.kind());
+        });
     }
-    if let Some(group) = &group {
+    if let Some(group) = &spec.group {
         // The next task of the group may start before the completion of this one is called.
         let mut state = core.lock();
         state.queue.release(group);
         core.unlock_and_scale(state);
     }
-    end(core, &id, seq, group.as_ref(), owner, ending, counted);
+    end(core, &spec, seq, owner, ending, counted);
 }
 
-/// Ends tasks that waited. The pool does not close before their completions were called.
-pub(crate) fn end_waiting<T: Task, C: Completion<T::Output>>(
-    core: &Arc<PoolCore<T, C>>,
-    tasks: Vec<AdmittedTask<T, C>>,
+/// The running tasks that must be cancelled once the lock is released.
+pub(crate) type ToCancel<P> = Vec<(Arc<WorkerSlot<P>>, Epoch)>;
+
+/// Limits the time of the running tasks that match. The caller passes the result to [`unlock_and_stop`].
+pub(crate) fn limit_running<P: PoolTypes>(
+    core: &PoolCore<P>,
+    state: &PoolState<P>,
     cause: Cause,
-    hold: HoldOpen<T, C>,
-) {
-    for task in tasks {
-        end_one_waiting(core, task, cause);
+    give_up_at: Instant,
+    matches: impl Fn(&WorkerSlot<P>, &AdmittedTask<P>) -> bool,
+) -> ToCancel<P> {
+    let mut cancelled = Vec::new();
+    for slot in state.workers.iter() {
+        if let Some(mut current) = slot.lock().current()
+            && matches(slot, current.task)
+            && current.limit(cause, give_up_at)
+        {
+            cancelled.push((Arc::clone(slot), slot.signal.epoch()));
+        }
+    }
+    core.timer.wake_by(give_up_at);
+    cancelled
+}
+
+/// Releases the lock, cancels `running` and ends `waiting`, which was removed from the queue. The pool does not close
+/// before the completions of these tasks were called. Returns how many tasks and shards that were.
+pub(crate) fn unlock_and_stop<P: PoolTypes>(
+    core: &Arc<PoolCore<P>>,
+    mut state: LockedState<'_, P>,
+    cause: Cause,
+    waiting: Vec<AdmittedTask<P>>,
+    running: ToCancel<P>,
+) -> usize {
+    let stopped = waiting.len() + running.len();
+    let hold = core.hold_open(&mut state);
+    core.unlock_and_scale(state);
+    for (slot, epoch) in running {
+        slot.signal.cancel(epoch, cause);
+    }
+    for task in waiting {
+        end_waiting(core, task, cause);
     }
     drop(hold);
+    stopped
 }
 
-fn end_one_waiting<T: Task, C: Completion<T::Output>>(
-    core: &Arc<PoolCore<T, C>>,
-    admitted: AdmittedTask<T, C>,
-    cause: Cause,
-) {
-    let AdmittedTask { seq, id, group, shard, task, owner, .. } = admitted;
+fn end_waiting<P: PoolTypes>(core: &Arc<PoolCore<P>>, admitted: AdmittedTask<P>, cause: Cause) {
+    let AdmittedTask { seq, spec, shard, task, owner, .. } = admitted;
     drop_all(task);
-    let group = group.as_ref();
-    match owner {
+    let ending = match &owner {
         TaskOwner::Shard(whole) if shard == 0 => {
-            drop_all(whole.take_unstarted());
-            if let Some(notifier) = whole.take_notifier() {
-                notify(core, &id, group, notifier, Ending::NotStarted { cause }, false);
+            let mut whole = lock(whole);
+            let (unstarted, notifier) = (std::mem::take(&mut whole.unstarted), whole.notifier.take());
+            drop(whole);
+            drop_all(unstarted);
+            if let Some(notifier) = notifier {
+                notify(core, &spec, notifier, Ending::NotStarted { cause }, false);
             }
+            return;
         }
         // Another shard started, so the task as a whole did.
-        owner @ TaskOwner::Shard(_) => {
-            end(core, &id, seq, group, owner, Ending::GaveUp { cause, stuck: false }, false);
-        }
-        owner @ TaskOwner::Single(_) => {
-            end(core, &id, seq, group, owner, Ending::NotStarted { cause }, false);
-        }
-    }
+        TaskOwner::Shard(_) => Ending::GaveUp { cause, stuck: false },
+        TaskOwner::Single(_) => Ending::NotStarted { cause },
+    };
+    end(core, &spec, seq, owner, ending, false);
 }
 
 /// Stops the tasks that match: ends those that wait, cancels long ones that run. Returns how many tasks and
 /// shards that were.
-pub(crate) fn stop_matching<T: Task, C: Completion<T::Output>>(
-    core: &Arc<PoolCore<T, C>>,
+pub(crate) fn stop_matching<P: PoolTypes>(
+    core: &Arc<PoolCore<P>>,
     cause: Cause,
-    matches: impl Fn(u64, &TaskId, Option<&GroupName>) -> bool,
+    matches: impl Fn(u64, &Spec) -> bool,
 ) -> usize {
-    let now = Instant::now();
-    let matches = |task: &AdmittedTask<T, C>| matches(task.seq, &task.id, task.group.as_ref());
-    let mut cancelled = Vec::new();
-    let (waiting, hold) = {
-        let mut state = core.lock();
-        let waiting = state.extract(matches);
-        for slot in state.workers.iter() {
-            if let Some(mut current) = slot.lock().current()
-                && matches(current.task)
-                && current.state.cancelled(current.task.run).is_none()
-                && current.limit(cause, now, core.config.grace)
-            {
-                cancelled.push((Arc::clone(slot), slot.signal.epoch()));
-            }
-        }
-        (waiting, core.hold_open(&mut state))
-    };
-    let found = waiting.len() + cancelled.len();
-    for (slot, epoch) in cancelled {
-        slot.signal.cancel(epoch, cause);
-    }
-    core.timer.wake_by(saturating_instant::add(now, core.config.grace));
-    end_waiting(core, waiting, cause, hold);
-    found
+    let matches = |task: &AdmittedTask<P>| matches(task.seq, &task.spec);
+    let give_up_at = saturating_add(Instant::now(), core.config.grace);
+    let mut state = core.lock();
+    let waiting = state.extract(matches);
+    let running = limit_running(core, &state, cause, give_up_at, |_, task| matches(task));
+    unlock_and_stop(core, state, cause, waiting, running)
 }
 
-fn end<T: Task, C: Completion<T::Output>>(
-    core: &Arc<PoolCore<T, C>>,
-    id: &TaskId,
+fn end<P: PoolTypes>(
+    core: &Arc<PoolCore<P>>,
+    spec: &Spec,
     seq: u64,
-    group: Option<&GroupName>,
-    owner: TaskOwner<T, C>,
-    ending: Ending<T::Output>,
+    owner: TaskOwner<P>,
+    ending: Ending<P::Output>,
     counted: bool,
 ) {
-    match owner {
-        TaskOwner::Single(notifier) => notify(core, id, group, notifier, ending, counted),
-        TaskOwner::Shard(whole) => match whole.shard_ended(ending) {
-            ShardEnd::Continue => {}
-            ShardEnd::StopSiblings => {
-                stop_matching(core, Cause::Stopped, |other, _, _| other == seq);
-            }
-            ShardEnd::Last(TaskEnd { notifier, outputs, cancelled, failure }) => {
-                let ending = match failure {
-                    Some(failure) => {
-                        drop_all(outputs);
-                        failure
-                    }
-                    None => join::<T>(outputs, cancelled),
-                };
-                notify(core, id, group, notifier, ending, counted);
-            }
-        },
+    let whole = match owner {
+        TaskOwner::Single(notifier) => return notify(core, spec, notifier, ending, counted),
+        TaskOwner::Shard(whole) => whole,
+    };
+    let shard_end = lock(&whole).shard_ended(ending);
+    match shard_end {
+        ShardEnd::Continue => {}
+        ShardEnd::StopSiblings => {
+            stop_matching(core, Cause::Stopped, |other, _| other == seq);
+        }
+        ShardEnd::Last { notifier, outputs, cancelled, failure } => {
+            let ending = match failure {
+                Some(failure) => {
+                    drop_all(outputs);
+                    failure
+                }
+                None => join::<P::Task>(outputs, cancelled),
+            };
+            notify(core, spec, notifier, ending, counted);
+        }
     }
 }
 
@@ -158,30 +168,30 @@ fn join<T: Task>(outputs: Vec<T::Output>, told: Option<Cause>) -> Ending<T::Outp
 }
 
 /// The one place where the end of a task is counted and its owner notified.
-fn notify<T: Task, C: Completion<T::Output>>(
-    core: &PoolCore<T, C>,
-    id: &TaskId,
-    group: Option<&GroupName>,
-    notifier: Notifier<C>,
-    ending: Ending<T::Output>,
+fn notify<P: PoolTypes>(
+    core: &PoolCore<P>,
+    spec: &Spec,
+    notifier: Notifier<P::Completion>,
+    ending: Ending<P::Output>,
     counted: bool,
 ) {
     let Notifier { mut completion, handle } = notifier;
+    let (pool, id) = (&core.config.name, &spec.id);
     core.counters.count(ending.kind(), counted);
     let outcome = handle.is_some().then(|| ending.outcome());
     if matches!(ending, Ending::Panicked { .. } | Ending::GaveUp { .. })
         && let Err(panic) = catch(|| completion.compensate(id, &ending))
     {
         let trace_id = trace_id(&completion);
-        tracing::error!(pool = core.config.name, task = %id, trace_id, panic, "compensation panicked");
+        tracing::error!(pool, task = %id, trace_id, panic, "compensation panicked");
     }
     if let Err(panic) = catch(|| completion.complete(ending)) {
-        tracing::error!(pool = core.config.name, task = %id, panic, "completion panicked");
+        tracing::error!(pool, task = %id, panic, "completion panicked");
     }
     if let (Some(handle), Some(outcome)) = (handle, outcome) {
         handle.end(outcome);
     }
-    if let Some(group) = group {
+    if let Some(group) = &spec.group {
         core.lock().queue.task_ended(group);
     }
 }
@@ -191,8 +201,8 @@ pub(crate) fn trace_id<O, C: Completion<O>>(completion: &C) -> Option<String> {
     catch(|| completion.trace_id().map(str::to_owned)).ok().flatten()
 }
 
-impl<T: Task, C: Completion<T::Output>> StopTask for PoolCore<T, C> {
+impl<P: PoolTypes> StopTask for PoolCore<P> {
     fn stop_task(self: Arc<Self>, seq: u64) -> bool {
-        stop_matching(&self, Cause::Stopped, |other, _, _| other == seq) > 0
+        stop_matching(&self, Cause::Stopped, |other, _| other == seq) > 0
     }
 }

@@ -1,39 +1,46 @@
 //! Builds snapshots, and the report of a shutdown.
 
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, atomic::Ordering};
 
 use tokio::time::Instant;
 
-use super::{core::PoolCore, counters::Counts};
+use super::core::PoolCore;
 use crate::{
-    completion::Completion,
+    pool_types::PoolTypes,
     shutdown::Report,
-    snapshot::{GroupView, RunningTask, Snapshot, TaskState, Totals, Workers},
+    snapshot::{GroupView, RunningTask, Snapshot, TaskState, Workers},
     spec::Placement,
-    state::{local_queue::CurrentTask, pool_state::PoolState},
-    task::Task,
+    state::{
+        pool_state::PoolState,
+        worker_slot::{CurrentTask, WorkerSlot},
+        workers::Mode,
+    },
 };
 
 /// How the tasks ended that the pool held when its shutdown began.
-pub(crate) fn report<T: Task, C: Completion<T::Output>>(core: &PoolCore<T, C>) -> Report {
+pub(crate) fn report<P: PoolTypes>(core: &PoolCore<P>) -> Report {
     let earlier = core.baseline.get().copied().unwrap_or_default();
-    let Totals { finished, not_started, interrupted, abandoned, panicked, .. } =
-        core.counts(&core.lock()).since(earlier);
-    Report { finished, not_started, interrupted, abandoned, panicked }
+    let now = core.totals(&core.lock());
+    Report {
+        finished: now.finished.saturating_sub(earlier.finished),
+        not_started: now.not_started - earlier.not_started,
+        interrupted: now.interrupted - earlier.interrupted,
+        abandoned: now.abandoned - earlier.abandoned,
+        panicked: now.panicked - earlier.panicked,
+    }
 }
 
-pub(crate) fn snapshot<T: Task, C: Completion<T::Output>>(core: &PoolCore<T, C>) -> Snapshot {
+pub(crate) fn snapshot<P: PoolTypes>(core: &PoolCore<P>) -> Snapshot {
     let now = Instant::now();
     let state = core.lock();
     let tasks = running_tasks(&state, now);
-    let idle = state.idle.len();
     Snapshot {
         name: core.config.name.clone(),
         phase: state.phase,
         workers: Workers {
-            idle,
-            busy: (state.workers.len() - idle).saturating_sub(state.restarting),
-            restarting: state.restarting,
+            idle: state.workers.count(Mode::Idle),
+            busy: state.workers.count(Mode::Running) + state.workers.count(Mode::Parked),
+            restarting: state.workers.count(Mode::Restarting),
             min: *core.config.workers.start(),
             max: *core.config.workers.end(),
             restarts: state.restarts,
@@ -42,43 +49,39 @@ pub(crate) fn snapshot<T: Task, C: Completion<T::Output>>(core: &PoolCore<T, C>)
         queued: state.waiting(),
         running: tasks.len(),
         stuck: core.stuck.load(Ordering::Acquire),
-        totals: Totals { admitted: state.admitted, ..core.counts(&state).since(Counts::default()) },
+        totals: core.totals(&state),
         tasks,
         groups: groups(&state),
     }
 }
 
-fn running_tasks<T: Task, C: Completion<T::Output>>(
-    state: &PoolState<T, C>,
-    now: Instant,
-) -> Vec<RunningTask> {
-    let mut tasks = Vec::new();
-    for slot in state.workers.iter() {
-        if let Some(CurrentTask { task, state }) = slot.lock().current() {
-            tasks.push(RunningTask {
-                id: task.id.clone(),
-                worker: slot.key.id,
-                label: state.label,
-                group: task.group.clone(),
-                shard: (task.shard, task.width),
-                state: state.cancelled(task.run).map_or(TaskState::Running, TaskState::Stopping),
-                on_thread: task.placement == Placement::Threads,
-                running_seconds: state.since.map(|since| (now - since).as_secs_f64()),
-            });
-        }
-    }
-    tasks
+fn running_tasks<P: PoolTypes>(state: &PoolState<P>, now: Instant) -> Vec<RunningTask> {
+    let task = |slot: &Arc<WorkerSlot<P>>| {
+        let mut local = slot.lock();
+        let CurrentTask { task, state } = local.current()?;
+        Some(RunningTask {
+            id: task.spec.id.clone(),
+            worker: slot.key.id,
+            label: state.label,
+            group: task.spec.group.clone(),
+            shard: (task.shard, task.spec.width),
+            state: state.cancelled(task.spec.run).map_or(TaskState::Running, TaskState::Stopping),
+            on_thread: task.spec.placement == Placement::Threads,
+            running_seconds: state.since.map(|since| (now - since).as_secs_f64()),
+        })
+    };
+    state.workers.iter().filter_map(task).collect()
 }
 
-fn groups<T: Task, C: Completion<T::Output>>(state: &PoolState<T, C>) -> Vec<GroupView> {
-    let view = |(name, group): (&_, &crate::state::group_state::GroupState<T, C>)| GroupView {
-        name: Clone::clone(name),
+fn groups<P: PoolTypes>(state: &PoolState<P>) -> Vec<GroupView> {
+    let groups = state.queue.groups.iter().map(|(name, group)| GroupView {
+        name: name.clone(),
         cap: group.cap,
         paused: group.paused,
         running: group.running,
         queued: state.queue.waiting_in(name),
-    };
-    let mut groups: Vec<_> = state.queue.groups().map(view).collect();
+    });
+    let mut groups: Vec<_> = groups.collect();
     groups.sort_by(|a, b| a.name.cmp(&b.name));
     groups
 }

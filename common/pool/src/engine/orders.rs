@@ -1,82 +1,72 @@
-//! Orders from outside: shut the pool down, stop a worker, hand back waiting tasks.
+//! Orders from outside: shut the pool down, stop a worker, configure a group, hand back waiting tasks.
 
-use std::{sync::Arc, time::Duration};
+use std::{iter, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{core::PoolCore, finish::end_waiting};
+use super::{
+    core::PoolCore,
+    finish::{limit_running, unlock_and_stop},
+};
 use crate::{
-    cause::Cause,
-    completion::Completion,
-    saturating_instant,
+    ending::Cause,
+    id::GroupName,
+    pool_types::PoolTypes,
     shutdown::{Phase, Stop},
-    state::admitted_task::AdmittedTask,
-    task::Task,
+    state::{task::AdmittedTask, task_queue::GroupState},
+    timer::saturating_add,
 };
 
 /// Ends tasks that have waited longer than `longer_than`. Returns how many.
-pub(crate) fn hand_back_waiting<T: Task, C: Completion<T::Output>>(
-    core: &Arc<PoolCore<T, C>>,
-    longer_than: Duration,
-) -> usize {
+pub(crate) fn hand_back_waiting<P: PoolTypes>(core: &Arc<PoolCore<P>>, longer_than: Duration) -> usize {
     let now = Instant::now();
-    let is_old = |task: &AdmittedTask<T, C>| {
+    let is_old = |task: &AdmittedTask<P>| {
         task.shard == 0 && task.submitted.is_some_and(|at| now.duration_since(at) > longer_than)
     };
-    let (waiting, hold) = {
-        let mut state = core.lock();
-        (state.extract(is_old), core.hold_open(&mut state))
-    };
-    let found = waiting.len();
-    end_waiting(core, waiting, Cause::Shutdown, hold);
-    found
+    let mut state = core.lock();
+    let waiting = state.extract(is_old);
+    unlock_and_stop(core, state, Cause::Shutdown, waiting, Vec::new())
 }
 
-/// During a shutdown, ends the waiting tasks of paused groups and of groups with a cap of 0.
-pub(crate) fn hand_back_closed_groups<T: Task, C: Completion<T::Output>>(core: &Arc<PoolCore<T, C>>) {
-    let (waiting, hold) = {
-        let mut state = core.lock();
-        if state.phase == Phase::Open {
-            return;
-        }
-        (state.queue.extract_closed(), core.hold_open(&mut state))
-    };
-    end_waiting(core, waiting, Cause::Shutdown, hold);
+/// Changes the settings of a group. During a shutdown, ends the waiting tasks of groups that are paused or have a cap
+/// of 0.
+pub(crate) fn configure_group<P: PoolTypes>(
+    core: &Arc<PoolCore<P>>,
+    group: &GroupName,
+    change: impl FnOnce(&mut GroupState<P>),
+) {
+    let mut state = core.lock();
+    state.queue.configure(group, change);
+    let waiting = if state.phase > Phase::Open { state.queue.extract_closed() } else { Vec::new() };
+    unlock_and_stop(core, state, Cause::Shutdown, waiting, Vec::new());
 }
 
 /// Begins a shutdown, or makes the one in progress harder.
-pub(crate) fn begin_shutdown<T: Task, C: Completion<T::Output>>(core: &Arc<PoolCore<T, C>>, stop: Stop) {
+pub(crate) fn begin_shutdown<P: PoolTypes>(core: &Arc<PoolCore<P>>, stop: Stop) {
+    core.closing.cancel();
     let now = Instant::now();
-    let mut cancelled = Vec::new();
-    let mut wake_at = None;
+    let mut running = Vec::new();
     let mut state = core.lock();
-    if state.phase == Phase::Closed {
-        return;
-    }
-    if state.phase == Phase::Open {
+    match state.phase {
+        Phase::Closed => return,
         // Set before any task is ended by the shutdown.
-        let _ = core.baseline.set(core.counts(&state));
+        Phase::Open => drop(core.baseline.set(core.totals(&state))),
+        _ => {}
     }
     state.phase = state.phase.max(stop.phase());
     match stop {
         Stop::Light | Stop::Soft => {}
         Stop::SoftTimeout { timeout, grace } => {
-            let hard_at = saturating_instant::add(now, timeout);
+            let hard_at = saturating_add(now, timeout);
             if state.phase < Phase::Hard && state.hard_at.is_none_or(|(at, _)| hard_at < at) {
                 state.hard_at = Some((hard_at, grace));
-                wake_at = Some(hard_at);
+                core.timer.wake_by(hard_at);
             }
         }
         Stop::Hard { grace } => {
             state.hard_at = None;
-            wake_at = Some(saturating_instant::add(now, grace));
-            for slot in state.workers.iter() {
-                if let Some(mut current) = slot.lock().current()
-                    && current.limit(Cause::Shutdown, now, grace)
-                {
-                    cancelled.push((Arc::clone(slot), slot.signal.epoch()));
-                }
-            }
+            let give_up_at = saturating_add(now, grace);
+            running = limit_running(core, &state, Cause::Shutdown, give_up_at, |_, _| true);
         }
     }
     let waiting = match state.phase {
@@ -90,53 +80,30 @@ pub(crate) fn begin_shutdown<T: Task, C: Completion<T::Output>>(core: &Arc<PoolC
         }
         Phase::Hard => state.extract(|_| true),
     };
-    let hold = core.hold_open(&mut state);
-    let idle = state.idle.drain();
-    core.unlock_and_scale(state);
-    core.closing.cancel();
-    for waker in idle {
+    let idle: Vec<_> = iter::from_fn(|| state.workers.take_oldest_idle()).collect();
+    unlock_and_stop(core, state, Cause::Shutdown, waiting, running);
+    for (_, waker) in idle {
         waker.wake();
     }
-    for (slot, epoch) in cancelled {
-        slot.signal.cancel(epoch, Cause::Shutdown);
-    }
-    if let Some(at) = wake_at {
-        core.timer.wake_by(at);
-    }
-    end_waiting(core, waiting, Cause::Shutdown, hold);
 }
 
 /// Makes a worker exit after its current task; `now` also cancels that task. Returns false if there is no such
 /// worker.
-pub(crate) fn stop_worker<T: Task, C: Completion<T::Output>>(
-    core: &Arc<PoolCore<T, C>>,
-    worker: u64,
-    now: bool,
-) -> bool {
-    let at = Instant::now();
-    let mut cancelled = None;
-    let waker;
-    {
-        let mut state = core.lock();
-        let Some(slot) = state.workers.iter().find(|slot| slot.key.id == worker).cloned() else {
-            return false;
-        };
-        slot.control.request_exit();
-        waker = state.idle.remove(slot.key);
-        if now
-            && let Some(mut current) = slot.lock().current()
-            && current.state.cancelled(current.task.run).is_none()
-            && current.limit(Cause::Stopped, at, core.config.grace)
-        {
-            cancelled = Some((Arc::clone(&slot), slot.signal.epoch()));
-        }
+pub(crate) fn stop_worker<P: PoolTypes>(core: &Arc<PoolCore<P>>, worker: u64, now: bool) -> bool {
+    let give_up_at = saturating_add(Instant::now(), core.config.grace);
+    let mut state = core.lock();
+    let Some(slot) = state.workers.iter().find(|slot| slot.key.id == worker).cloned() else {
+        return false;
+    };
+    slot.request_exit();
+    let idle = state.workers.take_idle(slot.key);
+    let mut running = Vec::new();
+    if now {
+        running = limit_running(core, &state, Cause::Stopped, give_up_at, |at, _| at.key == slot.key);
     }
-    if let Some(waker) = waker {
+    unlock_and_stop(core, state, Cause::Stopped, Vec::new(), running);
+    if let Some(waker) = idle {
         waker.wake();
-    }
-    if let Some((slot, epoch)) = cancelled {
-        slot.signal.cancel(epoch, Cause::Stopped);
-        core.timer.wake_by(saturating_instant::add(at, core.config.grace));
     }
     true
 }

@@ -3,26 +3,22 @@
 use std::{
     future::Future,
     pin::Pin,
-    sync::Arc,
     sync::atomic::Ordering,
     task::{Context, Poll, ready},
 };
 
 use super::{
     batch_size::BatchSize,
-    core::PoolCore,
-    dispatch::{self, NextStep, StartedTask},
     finish::end_running,
+    worker::{StartedTask, Worker},
 };
 use crate::{
-    cause::Cause,
-    completion::Completion,
     context::TaskContext,
-    ending::Ending,
+    ending::{Cause, Ending},
     panic::{catch, drop_all},
+    pool_types::PoolTypes,
     spec::{Placement, Run},
-    state::{admitted_task::TaskOwner, worker_slot::WorkerSlot},
-    task::Task,
+    state::{task::TaskOwner, workers::Mode},
 };
 
 /// How the future of a task ended.
@@ -49,40 +45,38 @@ pub(crate) enum LoopEvent<T> {
 ///
 /// The loop is one flat function rather than a chain of small async ones: those would move the parts of a task at
 /// each level, which costs more than everything else.
-pub(crate) struct TaskLoop<'a, T: Task, C: Completion<T::Output>> {
-    core: &'a Arc<PoolCore<T, C>>,
-    slot: &'a Arc<WorkerSlot<T, C>>,
+pub(crate) struct TaskLoop<'a, P: PoolTypes> {
+    worker: &'a Worker<P>,
     batch_size: BatchSize,
     /// The running task has waited.
     parked: bool,
     /// Runs only the task that was begun.
     once: bool,
-    /// Tasks since the last event that did not panic.
-    pub(crate) successes: u64,
+    /// Panics since the last task that did not panic.
+    pub(crate) panics_in_a_row: u32,
     /// The task panicked before it returned its future.
     start_panic: Option<String>,
 }
 
-impl<'a, T: Task, C: Completion<T::Output>> TaskLoop<'a, T, C> {
-    pub(crate) fn new(core: &'a Arc<PoolCore<T, C>>, slot: &'a Arc<WorkerSlot<T, C>>, once: bool) -> Self {
+impl<'a, P: PoolTypes> TaskLoop<'a, P> {
+    pub(crate) fn new(worker: &'a Worker<P>, once: bool) -> Self {
         Self {
-            core,
-            slot,
+            worker,
             batch_size: BatchSize::default(),
             parked: false,
             once,
-            successes: 0,
+            panics_in_a_row: 0,
             start_panic: None,
         }
     }
 
     /// `future` is the future of the running task, made by `run`.
-    pub(crate) fn poll<F: Future<Output = T::Output>>(
+    pub(crate) fn poll<F: Future<Output = P::Output>>(
         &mut self,
         mut future: Pin<&mut Option<F>>,
-        run: impl Fn(T, TaskContext) -> F + Copy,
+        run: impl Fn(P::Task, TaskContext) -> F + Copy,
         cx: &mut Context<'_>,
-    ) -> Poll<LoopEvent<T>> {
+    ) -> Poll<LoopEvent<P::Task>> {
         loop {
             let end = if let Some(message) = self.start_panic.take() {
                 FutureEnd::Panicked(message)
@@ -95,13 +89,13 @@ impl<'a, T: Task, C: Completion<T::Output>> TaskLoop<'a, T, C> {
             } else {
                 // Yields to other futures of the runtime between batches, even if tasks never wait.
                 let proceed = ready!(tokio::task::coop::poll_proceed(cx));
-                match ready!(dispatch::next_step(self.core, self.slot, &mut self.batch_size, cx)) {
-                    NextStep::Exit => return Poll::Ready(LoopEvent::Exit),
-                    NextStep::Start(started) if started.placement == Placement::Threads => {
+                match ready!(self.worker.next_task(&mut self.batch_size, cx)) {
+                    None => return Poll::Ready(LoopEvent::Exit),
+                    Some(started) if started.placement == Placement::Threads => {
                         self.batch_size.reset();
                         return Poll::Ready(LoopEvent::RunOnThread(started));
                     }
-                    NextStep::Start(started) => self.begin(started, future.as_mut(), run),
+                    Some(started) => self.begin(started, future.as_mut(), run),
                 }
                 proceed.made_progress();
                 continue;
@@ -117,16 +111,16 @@ impl<'a, T: Task, C: Completion<T::Output>> TaskLoop<'a, T, C> {
     #[inline(always)]
     pub(crate) fn begin<F>(
         &mut self,
-        started: StartedTask<T>,
+        started: StartedTask<P::Task>,
         mut future: Pin<&mut Option<F>>,
-        run: impl FnOnce(T, TaskContext) -> F,
+        run: impl FnOnce(P::Task, TaskContext) -> F,
     ) {
         let StartedTask { task, cx, placement, waited } = started;
         if let Some(long) = &cx.long {
-            self.core.timer.wake_by(long.deadline);
+            self.worker.core.timer.wake_by(long.deadline);
         }
         if let Some(waited) = waited {
-            self.core.observer.started(&self.core.config.name, waited, placement);
+            self.worker.core.observe(|observer| observer.started(waited, placement));
         }
         match catch(|| run(task, cx)) {
             Ok(made) => future.set(Some(made)),
@@ -140,20 +134,20 @@ impl<'a, T: Task, C: Completion<T::Output>> TaskLoop<'a, T, C> {
         running: Pin<&mut F>,
         cx: &mut Context<'_>,
     ) -> Poll<FutureEnd<F::Output>> {
-        let control = &self.slot.control;
-        control.polling.store(true, Ordering::Relaxed);
+        let slot = &self.worker.slot;
+        slot.polling.store(true, Ordering::Relaxed);
         let polled = catch(|| running.poll(cx));
-        control.polling.store(false, Ordering::Relaxed);
+        slot.polling.store(false, Ordering::Relaxed);
         match polled {
             Ok(Poll::Ready(output)) => Poll::Ready(FutureEnd::Returned(output)),
             Err(message) => Poll::Ready(FutureEnd::Panicked(message)),
             Ok(Poll::Pending) => {
-                if control.drop_task.register_and_check(cx.waker()) {
+                if slot.drop_task.register_and_check(cx.waker()) {
                     return Poll::Ready(FutureEnd::Dropped);
                 }
                 if !self.once && !std::mem::replace(&mut self.parked, true) {
                     self.batch_size.reset();
-                    dispatch::park(self.core, self.slot);
+                    self.worker.pause(Mode::Parked);
                 }
                 Poll::Pending
             }
@@ -165,41 +159,41 @@ impl<'a, T: Task, C: Completion<T::Output>> TaskLoop<'a, T, C> {
     #[inline(always)]
     fn end_task<F>(
         &mut self,
-        end: FutureEnd<T::Output>,
+        end: FutureEnd<P::Output>,
         future: Pin<&mut Option<F>>,
-        run: impl FnOnce(T, TaskContext) -> F,
-    ) -> LoopEvent<T> {
-        let (core, control) = (self.core, &self.slot.control);
+        run: impl FnOnce(P::Task, TaskContext) -> F,
+    ) -> LoopEvent<P::Task> {
+        let worker = self.worker;
+        let Worker { core, slot } = worker;
         if std::mem::take(&mut self.parked) {
-            dispatch::unpark(core, self.slot);
+            worker.resume();
         }
         let panicked = matches!(end, FutureEnd::Panicked(_));
         // One reading of the clock is both the end of this task and the start of the next.
         let now = core.observed_now();
-        let mut local = self.slot.lock();
-        control.drop_task.reset();
+        let mut local = slot.lock();
+        slot.drop_task.reset();
         let Some(ended) = local.finish() else {
             drop(local);
             drop_all([end]);
-            core.stuck_worker_returned();
+            core.stuck.fetch_sub(1, Ordering::AcqRel);
             return LoopEvent::Exit;
         };
         // The end of a shard need not be the end of its task. A thread's worker may be abandoned meanwhile.
         let counted = !self.once && matches!(ended.task.owner, TaskOwner::Single(_));
         local.uncounted += u64::from(counted);
-        let continues = !panicked && !self.once && !control.exit_requested();
+        let continues = !panicked && !self.once && !slot.exit_requested();
         if continues {
-            dispatch::start(core, self.slot, local, now, |started| self.begin(started, future, run));
+            worker.start(local, now, |started| self.begin(started, future, run));
         } else {
             drop(local);
         }
         if panicked {
             self.batch_size.reset();
-            dispatch::put_back(core, self.slot);
         } else {
-            self.successes += 1;
+            self.panics_in_a_row = 0;
         }
-        let run = ended.task.run;
+        let run = ended.task.spec.run;
         let ending = match end {
             FutureEnd::Returned(output) => Ending::Finished { output, told: ended.state.cancelled(run) },
             FutureEnd::Panicked(message) => Ending::Panicked { message },

@@ -1,273 +1,304 @@
-//! A worker: runs tasks until the pool needs it no longer.
+//! How workers get their tasks.
+//!
+//! A worker takes one task at a time while another worker could start the next one. Only if all threads are busy
+//! (as many busy workers as the runtime has threads, or as the pool has workers) does it take a batch, so that
+//! the pool's lock is taken once for many tasks. No task waits for its batch: the batch is put back when its
+//! worker has to wait, stolen by workers that find no other task, and moved by the monitor when its worker has
+//! not advanced since the last tick.
 
-use std::{future::poll_fn, pin::pin, sync::Arc, time::Duration};
-
-use rand::Rng;
-use tokio::sync::oneshot;
-
-use super::{
-    core::PoolCore,
-    dispatch::{self, StartedTask},
-    finish::{end_running, end_waiting},
-    task_loop::{LoopEvent, TaskLoop},
-    worker_thread::{BlockingJob, WorkerThread},
+use std::{
+    sync::{Arc, MutexGuard, OnceLock},
+    task::{Context, Poll},
+    time::{Duration, Instant as StdInstant},
 };
+
+use tokio::time::Instant;
+
+use super::{batch_size::BatchSize, core::PoolCore};
 use crate::{
-    cause::Cause, completion::Completion, ending::Ending, shutdown::Phase, spawn,
-    state::worker_slot::WorkerSlot, task::Task,
+    context::{LongContext, TaskContext},
+    panic::catch,
+    pool_types::PoolTypes,
+    shutdown::Phase,
+    spec::{Placement, Run},
+    state::{
+        pool_state::{LockedState, PoolState},
+        task::AdmittedTask,
+        worker_slot::{LocalQueue, WorkerKey, WorkerSlot},
+        workers::Mode,
+    },
+    task::Task,
+    timer::saturating_add,
 };
 
-/// Spawns a worker on the runtime of the tasks.
-pub(crate) fn spawn<T: Task, C: Completion<T::Output>>(
-    core: Arc<PoolCore<T, C>>,
-    slot: Arc<WorkerSlot<T, C>>,
-) {
-    let name = core.name("worker");
-    let worker = work(Arc::clone(&core), Arc::clone(&slot));
-    let runtime = core.runtime.clone();
-    let guard = WorkerGuard { core, slot, exit: WorkerExit::DroppedByRuntime };
-    spawn::once(&runtime, name, worker, move |result| guard.exit(result));
+/// One worker and the pool that it works for.
+pub(crate) struct Worker<P: PoolTypes> {
+    pub(crate) core: Arc<PoolCore<P>>,
+    pub(crate) slot: Arc<WorkerSlot<P>>,
 }
 
-async fn work<T: Task, C: Completion<T::Output>>(core: Arc<PoolCore<T, C>>, slot: Arc<WorkerSlot<T, C>>) {
-    let mut thread = WorkerThread::default();
-    let mut panics_in_a_row = 0;
-    let mut tasks = TaskLoop::new(&core, &slot, false);
-    let mut future = pin!(None);
-    loop {
-        let mut event = poll_fn(|cx| tasks.poll(future.as_mut(), T::run, cx)).await;
-        if let LoopEvent::RunOnThread(started) = event {
-            event = run_on_thread(&core, &slot, started, &mut thread).await;
-        }
-        if std::mem::take(&mut tasks.successes) > 0 {
-            panics_in_a_row = 0;
-        }
-        match event {
-            LoopEvent::Restart => {
-                panics_in_a_row += 1;
-                let jitter = rand::rng().random();
-                restart(&core, core.backoff.pause(panics_in_a_row, jitter)).await;
-            }
-            LoopEvent::RunOnThread(_) | LoopEvent::Done => panics_in_a_row = 0,
-            LoopEvent::Exit => return,
-        }
-    }
+/// A task that is about to run. The rest of it stays in the worker's local queue.
+pub(crate) struct StartedTask<T> {
+    pub(crate) task: T,
+    pub(crate) cx: TaskContext,
+    pub(crate) placement: Placement,
+    /// How long it waited. Known only to an observed pool.
+    pub(crate) waited: Option<Duration>,
 }
 
-/// Runs a task on the worker's own thread. A worker whose task was abandoned leaves the thread to it.
-async fn run_on_thread<T: Task, C: Completion<T::Output>>(
-    core: &Arc<PoolCore<T, C>>,
-    slot: &Arc<WorkerSlot<T, C>>,
-    started: StartedTask<T>,
-    thread: &mut WorkerThread,
-) -> LoopEvent<T> {
-    let (sender, ended) = oneshot::channel();
-    dispatch::park(core, slot);
-    let job: BlockingJob = {
-        let (core, slot) = (Arc::clone(core), Arc::clone(slot));
-        Box::new(move || {
-            let event = core.runtime.block_on(run_one(&core, &slot, started));
-            // The receiver is gone if the worker was abandoned or dropped by its runtime.
-            let _ = sender.send(event);
-        })
-    };
-    let spawn = |body| spawn::thread(core.name("worker thread"), slot.key.id, body);
-    let event = if thread.run(job, spawn).is_ok() {
-        tokio::select! {
-            event = ended => event.unwrap_or(LoopEvent::Exit),
-            () = slot.control.abandoned.notified() => LoopEvent::Exit,
-        }
-    } else {
-        end_without_thread(core, slot);
-        LoopEvent::Restart
-    };
-    dispatch::unpark(core, slot);
-    event
-}
-
-fn end_without_thread<T: Task, C: Completion<T::Output>>(
-    core: &Arc<PoolCore<T, C>>,
-    slot: &WorkerSlot<T, C>,
-) {
-    tracing::error!(pool = core.config.name, worker = slot.key.id, "cannot start a thread for a task");
-    let ended = slot.lock().finish();
-    if let Some(ended) = ended {
-        let message = "cannot start a thread for the task".to_owned();
-        end_running(core, ended, Ending::Panicked { message }, None, false);
-    }
-}
-
-async fn run_one<T: Task, C: Completion<T::Output>>(
-    core: &Arc<PoolCore<T, C>>,
-    slot: &Arc<WorkerSlot<T, C>>,
-    started: StartedTask<T>,
-) -> LoopEvent<T> {
-    let mut tasks = TaskLoop::new(core, slot, true);
-    let mut future = pin!(None);
-    tasks.begin(started, future.as_mut(), T::run);
-    poll_fn(|cx| tasks.poll(future.as_mut(), T::run, cx)).await
-}
-
-/// Pauses a worker after a panic. A shutdown ends the pause.
-async fn restart<T: Task, C: Completion<T::Output>>(core: &PoolCore<T, C>, pause: Duration) {
-    let _restarting = RestartGuard::new(core);
-    tokio::select! {
-        biased;
-        () = core.closing.cancelled() => {}
-        () = tokio::time::sleep(pause) => {}
-    }
-}
-
-/// Counts a worker as restarting, until it is dropped: by the end of the pause, or by the runtime.
-struct RestartGuard<'a, T: Task, C: Completion<T::Output>>(&'a PoolCore<T, C>);
-
-impl<'a, T: Task, C: Completion<T::Output>> RestartGuard<'a, T, C> {
-    fn new(core: &'a PoolCore<T, C>) -> Self {
+impl<P: PoolTypes> Worker<P> {
+    /// Takes the worker's next task, or registers the worker as idle. Returns `None` if the worker exits. The local
+    /// queue is empty.
+    pub(crate) fn next_task(
+        &self,
+        batch_size: &mut BatchSize,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<StartedTask<P::Task>>> {
+        let Self { core, slot } = self;
         let mut state = core.lock();
-        state.restarts += 1;
-        state.restarting += 1;
-        drop(state);
-        Self(core)
-    }
-}
-
-impl<T: Task, C: Completion<T::Output>> Drop for RestartGuard<'_, T, C> {
-    fn drop(&mut self) {
-        self.0.lock().restarting -= 1;
-    }
-}
-
-/// Why a worker no longer runs.
-enum WorkerExit {
-    Returned,
-    /// A defect of this crate; panics of tasks do not end a worker.
-    Panicked(String),
-    /// The runtime is gone. No other worker can be spawned.
-    DroppedByRuntime,
-}
-
-/// Removes a worker from the pool however it ends, even if the runtime drops it or never runs it. The task that it
-/// was running then ends here: no task may be left without an end.
-struct WorkerGuard<T: Task, C: Completion<T::Output>> {
-    core: Arc<PoolCore<T, C>>,
-    slot: Arc<WorkerSlot<T, C>>,
-    exit: WorkerExit,
-}
-
-impl<T: Task, C: Completion<T::Output>> WorkerGuard<T, C> {
-    fn exit(mut self, result: Result<(), String>) {
-        self.exit = result.map_or_else(WorkerExit::Panicked, |()| WorkerExit::Returned);
-    }
-}
-
-impl<T: Task, C: Completion<T::Output>> Drop for WorkerGuard<T, C> {
-    fn drop(&mut self) {
-        let exit = std::mem::replace(&mut self.exit, WorkerExit::Returned);
-        let dropped_by_runtime = matches!(exit, WorkerExit::DroppedByRuntime);
-        let ended = self.slot.lock().finish();
-        if let Some(ended) = ended {
-            let ending = match exit {
-                WorkerExit::Panicked(message) => Ending::Panicked { message },
-                WorkerExit::Returned | WorkerExit::DroppedByRuntime => {
-                    Ending::GaveUp { cause: Cause::Shutdown, stuck: false }
-                }
-            };
-            end_running(&self.core, ended, ending, None, false);
+        // The worker is still listed after a spurious wake-up. A busy worker must not be woken for a task.
+        state.workers.take_idle(slot.key);
+        if slot.exit_requested() {
+            return Poll::Ready(None);
         }
-        remove(&self.core, &self.slot, dropped_by_runtime);
+        let mut local = slot.lock();
+        state.ended += std::mem::take(&mut local.uncounted);
+        let Some(task) = state.queue.take().or_else(|| steal(&state, &mut local, slot.key)) else {
+            drop(local);
+            batch_size.reset();
+            return if self.become_idle(state, cx) { Poll::Pending } else { Poll::Ready(None) };
+        };
+        let batched = task.spec.placement == Placement::Runtime
+            && state.queue.has_plain()
+            && !core.has_free_worker(&state);
+        local.push_first(task);
+        if batched {
+            let now = StdInstant::now();
+            let size = batch_size.next(now);
+            local.extend(state.queue.take_plain(size - 1));
+            batch_size.taken(now, local.waiting());
+        }
+        let batched = local.waiting() > 1;
+        // The task is in the local queue before the state is unlocked, so it is always in one of the two.
+        let started = self.start(local, None, |started| started);
+        state.activate(slot);
+        core.unlock_and_tick(state, batched);
+        Poll::Ready(started)
+    }
+
+    /// Registers the worker as idle. Returns false if it exits instead.
+    fn become_idle(&self, mut state: LockedState<'_, P>, cx: &Context<'_>) -> bool {
+        let Self { core, slot } = self;
+        // No task can be started and none is admitted any more. A task that waits for the cap of its group is taken by
+        // the worker that ends another task of the group.
+        if state.phase > Phase::Open {
+            return false;
+        }
+        state.forget_active(slot.key);
+        // Workers of the minimum do not exit. New workers are added only if none is idle, so workers that became idle
+        // before the pool grew need no idle time either.
+        let above_minimum = state.workers.len() > *core.config.workers.start();
+        let since = above_minimum.then(Instant::now);
+        state.workers.become_idle(slot.key, since, cx.waker().clone());
+        drop(state);
+        if let Some(since) = since {
+            core.timer.wake_by(saturating_add(since, core.config.idle_timeout));
+        }
+        true
+    }
+
+    /// Marks the first task of the local queue as running and passes it to `then` after unlocking the queue.
+    ///
+    /// Takes a closure instead of returning the task: a value that two paths build in parts is read back before its
+    /// parts have reached the cache, which costs a fifth of an empty task.
+    #[inline(always)]
+    pub(crate) fn start<R>(
+        &self,
+        mut local: MutexGuard<'_, LocalQueue<P>>,
+        now: Option<Instant>,
+        then: impl FnOnce(StartedTask<P::Task>) -> R,
+    ) -> Option<R> {
+        let (admitted, state) = local.start()?;
+        admitted.owner.started();
+        let task = admitted.task.take()?;
+        // A panic in user code: the task then has no label.
+        state.label = catch(|| task.label()).unwrap_or_default();
+        let (id, shard, width) = (admitted.spec.id.clone(), admitted.shard, admitted.spec.width);
+        let placement = admitted.spec.placement;
+        // Short tasks take paths of their own, because they may start a million times a second and would otherwise move
+        // the unused fields of long tasks.
+        let short = matches!(admitted.spec.run, Run::Short);
+        if short && admitted.submitted.is_none() {
+            drop(local);
+            let cx = TaskContext { id, shard, width, long: None };
+            return Some(then(StartedTask { task, cx, placement, waited: None }));
+        }
+        let since = now.unwrap_or_else(Instant::now);
+        state.since = Some(since);
+        let waited = admitted.submitted.map(|submitted| since.saturating_duration_since(submitted));
+        if short {
+            drop(local);
+            let cx = TaskContext { id, shard, width, long: None };
+            return Some(then(StartedTask { task, cx, placement, waited }));
+        }
+        let long = admitted.deadline(state.since, self.core.config.default_deadline).map(|deadline| {
+            let signal = Arc::clone(&self.slot.signal);
+            let epoch = signal.begin();
+            LongContext { signal, epoch, deadline, token: OnceLock::new() }
+        });
+        drop(local);
+        Some(then(StartedTask { task, cx: TaskContext { id, shard, width, long }, placement, waited }))
+    }
+
+    /// Pauses the worker: puts its batch back and lets another worker use the thread.
+    pub(crate) fn pause(&self, mode: Mode) {
+        let mut state = self.core.lock();
+        state.pause(&self.slot, mode);
+        self.core.unlock_and_scale(state);
+    }
+
+    /// The worker goes on after a pause.
+    pub(crate) fn resume(&self) {
+        self.core.lock().resume(&self.slot);
     }
 }
 
-/// Removes a worker from the pool, unless it was abandoned before.
-fn remove<T: Task, C: Completion<T::Output>>(
-    core: &Arc<PoolCore<T, C>>,
-    slot: &WorkerSlot<T, C>,
-    dropped_by_runtime: bool,
-) {
-    let mut state = core.lock();
-    if !state.remove_worker(slot) {
-        return;
+/// Moves the older half of another worker's batch into the local queue. Returns the first task of it.
+fn steal<P: PoolTypes>(
+    state: &PoolState<P>,
+    local: &mut LocalQueue<P>,
+    own: WorkerKey,
+) -> Option<AdmittedTask<P>> {
+    for victim in state.active().filter(|victim| victim.key != own) {
+        let mut from = victim.lock();
+        let half = from.waiting().div_ceil(2);
+        let mut stolen = from.drain(half);
+        if let Some(first) = stolen.next() {
+            local.extend(stolen);
+            return Some(first);
+        }
     }
-    if !dropped_by_runtime {
-        core.unlock_and_scale(state);
-        core.close_if_done(core.lock());
-    } else if state.workers.len() == 0 {
-        // No worker is left and none can be spawned: end what waits.
-        state.phase = state.phase.max(Phase::Hard);
-        let waiting = state.extract(|_| true);
-        let hold = core.hold_open(&mut state);
-        drop(state);
-        end_waiting(core, waiting, Cause::Shutdown, hold);
-    }
+    None
 }
 
 #[cfg(test)]
 mod tests {
+    use std::task::Waker;
+
     use super::*;
     use crate::{
-        engine::test_core::{SendEnding, Slot, TestCore, TestTask},
+        engine::tests::{Slot, TestCore},
+        id::TaskId,
         spec::Spec,
     };
 
-    /// A worker that runs one task while another task waits.
-    fn busy_worker(test: &TestCore) -> Slot {
+    fn submit(test: &TestCore, tasks: std::ops::Range<u64>) {
+        for number in tasks {
+            test.submit(Spec::short(TaskId::number(number))).unwrap();
+        }
+    }
+
+    /// A batch size that allows `size` tasks, however long the test takes.
+    fn allows(size: usize) -> BatchSize {
+        let mut batch_size = BatchSize::default();
+        let later = StdInstant::now() + Duration::from_secs(3600);
+        for _ in 0..size.ilog2() {
+            batch_size.next(later);
+            batch_size.taken(later, 1);
+        }
+        batch_size
+    }
+
+    /// Lets a worker take its next task. Returns its number and how many tasks wait in its batch.
+    fn take(test: &TestCore, slot: &Slot, size: usize) -> Option<(String, usize)> {
+        let mut cx = Context::from_waker(Waker::noop());
+        match test.worker(slot).next_task(&mut allows(size), &mut cx) {
+            Poll::Ready(Some(started)) => Some((started.cx.id().to_string(), slot.lock().waiting())),
+            Poll::Ready(None) | Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn a_worker_takes_a_batch_only_if_no_other_worker_is_free() {
+        let test = TestCore::new(2..=2, 2);
+        let first = test.add_worker();
+        submit(&test, 0..20);
+        // The submission has added the second worker, which is about to run.
+        assert_eq!(take(&test, &first, 8), Some(("0".to_owned(), 7)));
+        assert!(test.core.lock().ticking);
+
+        let test = TestCore::new(2..=2, 2);
+        let (first, second) = (test.add_worker(), test.add_worker());
+        submit(&test, 0..20);
+        test.core.lock().workers.become_idle(second.key, None, Waker::noop().clone());
+        assert_eq!(take(&test, &first, 8), Some(("0".to_owned(), 0)));
+    }
+
+    #[test]
+    fn a_batch_ends_before_a_task_that_is_not_plain() {
+        let test = TestCore::new(1..=1, 1);
         let slot = test.add_worker();
-        test.submit(Spec::short("runs")).unwrap();
-        let task = test.core.lock().queue.take().unwrap();
-        slot.lock().push_first(task);
-        assert!(slot.lock().start().is_some());
-        test.submit(Spec::short("waits")).unwrap();
-        slot
-    }
-
-    fn guard(test: &TestCore, slot: &Slot) -> WorkerGuard<TestTask, SendEnding> {
-        let (core, slot) = (Arc::clone(&test.core), Arc::clone(slot));
-        WorkerGuard { core, slot, exit: WorkerExit::DroppedByRuntime }
+        submit(&test, 0..3);
+        test.submit(Spec::short("group").group("g")).unwrap();
+        submit(&test, 3..9);
+        assert_eq!(take(&test, &slot, 8), Some(("0".to_owned(), 2)));
     }
 
     #[test]
-    fn a_worker_that_panics_fails_its_task_and_is_replaced() {
-        let test = TestCore::new(1..=1, 1);
-        let slot = busy_worker(&test);
-        guard(&test, &slot).exit(Err("defect".to_owned()));
-        assert_eq!(test.endings.try_recv(), Ok(Ending::Panicked { message: "defect".to_owned() }));
-        assert!(test.endings.try_recv().is_err());
-        let state = test.core.lock();
-        assert_eq!((state.phase, state.workers.len(), state.waiting()), (Phase::Open, 1, 1));
-        assert!(state.workers.get(slot.key).is_none());
-    }
-
-    #[test]
-    fn a_worker_that_returns_is_replaced() {
+    fn a_task_on_a_thread_takes_no_batch_with_it() {
         let test = TestCore::new(1..=1, 1);
         let slot = test.add_worker();
-        guard(&test, &slot).exit(Ok(()));
-        let state = test.core.lock();
-        assert_eq!((state.phase, state.workers.len()), (Phase::Open, 1));
-        assert!(state.workers.get(slot.key).is_none());
+        test.submit(Spec::short("thread").on_threads()).unwrap();
+        submit(&test, 0..9);
+        assert_eq!(take(&test, &slot, 8), Some(("thread".to_owned(), 0)));
     }
 
     #[test]
-    fn tasks_end_when_the_runtime_drops_the_last_worker() {
-        let test = TestCore::new(1..=2, 1);
-        let (slot, other) = (busy_worker(&test), test.add_worker());
-        drop(guard(&test, &slot));
-        let gave_up = Ending::GaveUp { cause: Cause::Shutdown, stuck: false };
-        assert_eq!(test.endings.try_recv(), Ok(gave_up));
-        // The other worker may still run the waiting task.
-        assert!(test.endings.try_recv().is_err());
-        drop(guard(&test, &other));
-        assert_eq!(test.endings.try_recv(), Ok(Ending::NotStarted { cause: Cause::Shutdown }));
-        assert_eq!(test.core.lock().phase, Phase::Closed);
+    fn a_worker_without_work_steals_the_older_half_of_a_batch() {
+        let test = TestCore::new(2..=2, 1);
+        let (first, second) = (test.add_worker(), test.add_worker());
+        submit(&test, 0..8);
+        assert_eq!(take(&test, &first, 8), Some(("0".to_owned(), 7)));
+        assert_eq!(take(&test, &second, 1), Some(("1".to_owned(), 3)));
+        assert_eq!(first.lock().waiting(), 3);
     }
 
     #[test]
-    fn a_task_without_a_thread_fails() {
-        let test = TestCore::new(1..=1, 1);
-        let slot = busy_worker(&test);
-        end_without_thread(&test.core, &slot);
-        let message = "cannot start a thread for the task".to_owned();
-        assert_eq!(test.endings.try_recv(), Ok(Ending::Panicked { message }));
-        assert!(slot.lock().finish().is_none());
+    fn a_parked_worker_puts_its_batch_back_in_order() {
+        let test = TestCore::new(2..=2, 1);
+        let (first, second) = (test.add_worker(), test.add_worker());
+        submit(&test, 0..8);
+        assert_eq!(take(&test, &first, 4), Some(("0".to_owned(), 3)));
+        assert_eq!(test.core.lock().workers.count(Mode::Running), 2);
+        test.worker(&first).pause(Mode::Parked);
+        test.worker(&first).pause(Mode::Parked);
+        assert_eq!((first.lock().waiting(), test.core.lock().workers.count(Mode::Running)), (0, 1));
+        assert_eq!(test.core.lock().waiting(), 7);
+        for number in ["1", "2"] {
+            assert_eq!(take(&test, &second, 1).unwrap().0, number);
+            assert!(second.lock().finish().is_some());
+        }
+        test.worker(&first).resume();
+        test.worker(&first).resume();
+        assert_eq!(test.core.lock().workers.count(Mode::Running), 2);
+    }
+
+    #[test]
+    fn a_worker_without_work_becomes_idle_or_exits() {
+        let test = TestCore::new(1..=2, 2);
+        let (first, second) = (test.add_worker(), test.add_worker());
+        assert_eq!(take(&test, &first, 1), None);
+        assert!(test.core.lock().workers.oldest_idle_since().is_some());
+        first.request_exit();
+        assert_eq!(take(&test, &first, 1), None);
+        assert_eq!(test.core.lock().workers.count(Mode::Idle), 0);
+        test.core.lock().remove_worker(&first);
+        // The last worker belongs to the minimum.
+        assert_eq!(take(&test, &second, 1), None);
+        assert_eq!(test.core.lock().workers.count(Mode::Idle), 1);
+        assert_eq!(test.core.lock().workers.oldest_idle_since(), None);
+        test.core.lock().phase = Phase::Light;
+        assert_eq!(take(&test, &second, 1), None);
+        assert_eq!(test.core.lock().workers.count(Mode::Idle), 0);
     }
 }

@@ -13,17 +13,14 @@ pub(crate) struct WorkerThread {
     jobs: Option<mpsc::Sender<BlockingJob>>,
 }
 
-/// No thread could be started. The job was dropped.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct NoThread;
-
 impl WorkerThread {
-    /// Sends a job to the thread. `spawn` starts a thread with the given body.
+    /// Sends a job to the thread. `spawn` starts a thread with the given body. Returns false if there is no thread;
+    /// the job was then dropped.
     pub(crate) fn run(
         &mut self,
         job: BlockingJob,
         spawn: impl FnOnce(Box<dyn FnOnce() + Send>) -> std::io::Result<()>,
-    ) -> Result<(), NoThread> {
+    ) -> bool {
         let jobs = match &self.jobs {
             Some(jobs) => jobs,
             None => {
@@ -31,16 +28,15 @@ impl WorkerThread {
                 if spawn(Box::new(move || serve(&jobs))).is_err() {
                     // The job contains the task, whose destructor is user code.
                     drop_all([job]);
-                    return Err(NoThread);
+                    return false;
                 }
                 self.jobs.insert(sender)
             }
         };
-        jobs.send(job).map_err(|unsent| {
-            self.jobs = None;
-            drop_all([unsent]);
-            NoThread
-        })
+        let Err(unsent) = jobs.send(job) else { return true };
+        self.jobs = None;
+        drop_all([unsent]);
+        false
     }
 }
 
@@ -74,7 +70,7 @@ mod tests {
                     std::panic::resume_unwind(Box::new("as asked"));
                 }
             };
-            thread.run(Box::new(job), start).unwrap();
+            assert!(thread.run(Box::new(job), start));
         }
         let ids: Vec<_> = ids.iter().take(3).collect();
         assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
@@ -85,11 +81,11 @@ mod tests {
         let mut thread = WorkerThread::default();
         let task = std::sync::Arc::new(());
         let held = std::sync::Arc::clone(&task);
-        let failed = thread.run(Box::new(move || drop(held)), |_| Err(io::Error::other("no more threads")));
-        assert_eq!((failed, std::sync::Arc::strong_count(&task)), (Err(NoThread), 1));
+        let sent = thread.run(Box::new(move || drop(held)), |_| Err(io::Error::other("no more threads")));
+        assert_eq!((sent, std::sync::Arc::strong_count(&task)), (false, 1));
         // The next job tries again.
         let (sender, ran) = mpsc::channel();
-        thread.run(Box::new(move || sender.send(()).unwrap()), start).unwrap();
+        assert!(thread.run(Box::new(move || sender.send(()).unwrap()), start));
         ran.recv().unwrap();
     }
 
@@ -100,9 +96,9 @@ mod tests {
             drop(body);
             Ok(())
         };
-        assert_eq!(thread.run(Box::new(|| {}), end_at_once), Err(NoThread));
+        assert!(!thread.run(Box::new(|| {}), end_at_once));
         let (sender, ran) = mpsc::channel();
-        thread.run(Box::new(move || sender.send(()).unwrap()), start).unwrap();
+        assert!(thread.run(Box::new(move || sender.send(()).unwrap()), start));
         ran.recv().unwrap();
     }
 }

@@ -1,31 +1,32 @@
 //! Everything under the pool's one lock: queued tasks, workers and the phase of the shutdown.
 
-use std::{sync::Arc, task::Waker, time::Duration};
+use std::{
+    sync::{Arc, MutexGuard},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
 use super::{
-    admitted_task::AdmittedTask,
-    idle_workers::IdleWorkers,
+    task::AdmittedTask,
     task_queue::TaskQueue,
     worker_slot::{WorkerKey, WorkerSlot},
-    worker_table::WorkerTable,
+    workers::{Mode, Workers},
 };
-use crate::{completion::Completion, shutdown::Phase, task::Task};
+use crate::{pool_types::PoolTypes, shutdown::Phase};
 
-pub(crate) struct PoolState<T: Task, C: Completion<T::Output>> {
+/// The state while its lock is held.
+pub(crate) type LockedState<'a, P> = MutexGuard<'a, PoolState<P>>;
+
+pub(crate) struct PoolState<P: PoolTypes> {
     pub(crate) phase: Phase,
-    pub(crate) queue: TaskQueue<T, C>,
+    pub(crate) queue: TaskQueue<P>,
     /// Tasks admitted since the start; also the next sequence number.
     pub(crate) admitted: u64,
-    pub(crate) workers: WorkerTable<T, C>,
-    pub(crate) restarting: usize,
+    pub(crate) workers: Workers<P>,
     pub(crate) restarts: u64,
-    /// Workers whose task waits or runs on a thread.
-    parked: usize,
-    pub(crate) idle: IdleWorkers,
-    /// Busy workers that are not parked. Only they hold batches and ended tasks that are not counted here. There
-    /// are about as many as the runtime has threads.
+    /// Workers that took a task and run. Only they hold batches and ended tasks that are not counted here. There are
+    /// about as many as the runtime has threads.
     active: Vec<WorkerKey>,
     /// Ended tasks that are counted here.
     pub(crate) ended: u64,
@@ -37,25 +38,14 @@ pub(crate) struct PoolState<T: Task, C: Completion<T::Output>> {
     pub(crate) holds: usize,
 }
 
-/// What to do about workers once the lock is released.
-#[must_use]
-pub(crate) enum Scaling<T: Task, C: Completion<T::Output>> {
-    None,
-    Wake(Waker),
-    Spawn(Arc<WorkerSlot<T, C>>),
-}
-
-impl<T: Task, C: Completion<T::Output>> PoolState<T, C> {
+impl<P: PoolTypes> PoolState<P> {
     pub(crate) fn new() -> Self {
         Self {
             phase: Phase::Open,
             queue: TaskQueue::new(),
             admitted: 0,
-            workers: WorkerTable::new(),
-            restarting: 0,
+            workers: Workers::new(),
             restarts: 0,
-            parked: 0,
-            idle: IdleWorkers::default(),
             active: Vec::new(),
             ended: 0,
             ticking: false,
@@ -64,49 +54,39 @@ impl<T: Task, C: Completion<T::Output>> PoolState<T, C> {
         }
     }
 
-    /// Workers that keep a thread of the runtime busy, or are about to.
-    pub(crate) fn running(&self) -> usize {
-        (self.workers.len() - self.idle.len()).saturating_sub(self.restarting + self.parked)
-    }
-
-    /// Finds a worker for a waiting task: an idle one, or a new one if there are fewer than `max`.
-    pub(crate) fn find_worker(&mut self, max: usize) -> Scaling<T, C> {
-        if let Some(waker) = self.idle.pop_newest() {
-            Scaling::Wake(waker)
-        } else if self.workers.len() < max && self.phase != Phase::Closed {
-            Scaling::Spawn(self.workers.add())
-        } else {
-            Scaling::None
-        }
-    }
-
     /// Removes a worker and puts its batch back. Returns false if it was removed before.
-    pub(crate) fn remove_worker(&mut self, slot: &WorkerSlot<T, C>) -> bool {
-        if !self.workers.remove(slot.key) {
-            return false;
+    pub(crate) fn remove_worker(&mut self, slot: &WorkerSlot<P>) -> bool {
+        let found = self.workers.remove(slot.key);
+        if found {
+            self.deactivate(slot);
         }
-        self.deactivate(slot);
-        self.set_parked(slot, false);
-        self.idle.remove(slot.key);
-        true
+        found
     }
 
-    /// Puts the batch of a worker back into the queue.
-    pub(crate) fn put_back(&mut self, slot: &WorkerSlot<T, C>) {
-        self.queue.put_back(slot.lock().drain_all());
+    /// The worker parks or restarts.
+    pub(crate) fn pause(&mut self, slot: &WorkerSlot<P>, mode: Mode) {
+        self.deactivate(slot);
+        self.workers.set_mode(slot.key, mode);
+    }
+
+    /// The worker goes on after a pause.
+    pub(crate) fn resume(&mut self, slot: &WorkerSlot<P>) {
+        if self.workers.set_mode(slot.key, Mode::Running) {
+            self.activate(slot);
+        }
     }
 
     /// Puts the worker's batch back and counts the tasks that ended on it. It then holds at most its running
     /// task.
-    pub(crate) fn deactivate(&mut self, slot: &WorkerSlot<T, C>) {
+    fn deactivate(&mut self, slot: &WorkerSlot<P>) {
         let mut local = slot.lock();
-        self.queue.put_back(local.drain_all());
+        self.queue.put_back(local.drain(usize::MAX));
         self.ended += std::mem::take(&mut local.uncounted);
         drop(local);
         self.forget_active(slot.key);
     }
 
-    pub(crate) fn activate(&mut self, slot: &WorkerSlot<T, C>) {
+    pub(crate) fn activate(&mut self, slot: &WorkerSlot<P>) {
         if !self.active.contains(&slot.key) {
             self.active.push(slot.key);
         }
@@ -118,26 +98,8 @@ impl<T: Task, C: Completion<T::Output>> PoolState<T, C> {
     }
 
     /// The active workers.
-    pub(crate) fn active(&self) -> impl Iterator<Item = &Arc<WorkerSlot<T, C>>> {
+    pub(crate) fn active(&self) -> impl Iterator<Item = &Arc<WorkerSlot<P>>> {
         self.active.iter().filter_map(|key| self.workers.get(*key))
-    }
-
-    /// Returns true if that changed the worker.
-    pub(crate) fn set_parked(&mut self, slot: &WorkerSlot<T, C>, parked: bool) -> bool {
-        let changed = slot.control.set_parked(parked) != parked;
-        match (changed, parked) {
-            (true, true) => self.parked += 1,
-            (true, false) => self.parked -= 1,
-            (false, _) => {}
-        }
-        changed
-    }
-
-    /// Whether `tasks` more tasks can be admitted. `ended_elsewhere` counts tasks that did not end on an active
-    /// worker.
-    pub(crate) fn has_room(&self, tasks: u64, limit: u64, ended_elsewhere: u64) -> bool {
-        let open = self.admitted - self.ended - ended_elsewhere + tasks;
-        open <= limit || open - self.uncounted() <= limit
     }
 
     /// Ended tasks that are counted by their workers only.
@@ -151,10 +113,7 @@ impl<T: Task, C: Completion<T::Output>> PoolState<T, C> {
     }
 
     /// Removes the waiting tasks that match.
-    pub(crate) fn extract(
-        &mut self,
-        matches: impl Fn(&AdmittedTask<T, C>) -> bool,
-    ) -> Vec<AdmittedTask<T, C>> {
+    pub(crate) fn extract(&mut self, matches: impl Fn(&AdmittedTask<P>) -> bool) -> Vec<AdmittedTask<P>> {
         // Batches first: they are older than the queue.
         let mut out = Vec::new();
         for slot in self.active() {

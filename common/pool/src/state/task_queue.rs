@@ -6,26 +6,61 @@ use std::{
     sync::Arc,
 };
 
-use super::{
-    admitted_task::{AdmittedTask, TaskOwner, extract},
-    group_state::GroupState,
-};
-use crate::{completion::Completion, group_name::GroupName, task::Task};
+use tokio::sync::Notify;
 
-pub(crate) struct TaskQueue<T: Task, C: Completion<T::Output>> {
-    ready: VecDeque<AdmittedTask<T, C>>,
+use super::task::{AdmittedTask, TaskOwner, extract};
+use crate::{id::GroupName, panic::lock, pool_types::PoolTypes};
+
+pub(crate) struct TaskQueue<P: PoolTypes> {
+    ready: VecDeque<AdmittedTask<P>>,
     /// Shards of tasks whose first shard has started.
-    shards: VecDeque<AdmittedTask<T, C>>,
+    shards: VecDeque<AdmittedTask<P>>,
     /// Shards and other tasks alternate, so that neither waits for all of the other kind.
     shard_next: bool,
-    groups: HashMap<GroupName, GroupState<T, C>>,
+    pub(crate) groups: HashMap<GroupName, GroupState<P>>,
     /// Groups with blocked tasks that may now start one, by the sequence number of their first blocked task.
     eligible: BTreeMap<u64, GroupName>,
     /// Blocked tasks of all groups.
     blocked: usize,
 }
 
-impl<T: Task, C: Completion<T::Output>> TaskQueue<T, C> {
+/// One group of tasks: its cap, its pause and the tasks that wait for them.
+pub(crate) struct GroupState<P: PoolTypes> {
+    pub(crate) cap: Option<usize>,
+    pub(crate) paused: bool,
+    /// Running tasks and shards.
+    pub(crate) running: usize,
+    /// Admitted tasks that have not ended.
+    pub(crate) pending: usize,
+    /// Tasks that were next but may not start because of the cap or the pause, oldest first.
+    blocked: VecDeque<AdmittedTask<P>>,
+    /// Notified when `pending` becomes 0.
+    pub(crate) drained: Arc<Notify>,
+}
+
+impl<P: PoolTypes> GroupState<P> {
+    fn new() -> Self {
+        Self {
+            cap: None,
+            paused: false,
+            running: 0,
+            pending: 0,
+            blocked: VecDeque::new(),
+            drained: Arc::default(),
+        }
+    }
+
+    fn may_start(&self) -> bool {
+        !self.paused && self.cap.is_none_or(|cap| self.running < cap)
+    }
+
+    /// Whether tasks can start only after the group is resumed or its cap is raised.
+    fn is_closed(&self) -> bool {
+        self.paused || self.cap == Some(0)
+    }
+}
+
+impl<P: PoolTypes> TaskQueue<P> {
     pub(crate) fn new() -> Self {
         Self {
             ready: VecDeque::new(),
@@ -39,12 +74,12 @@ impl<T: Task, C: Completion<T::Output>> TaskQueue<T, C> {
 
     /// Adds a task that belongs to no group.
     #[inline(always)]
-    pub(crate) fn push_plain(&mut self, task: AdmittedTask<T, C>) {
+    pub(crate) fn push_plain(&mut self, task: AdmittedTask<P>) {
         self.ready.push_back(task);
     }
 
-    pub(crate) fn push(&mut self, task: AdmittedTask<T, C>) {
-        if let Some(group) = &task.group {
+    pub(crate) fn push(&mut self, task: AdmittedTask<P>) {
+        if let Some(group) = &task.spec.group {
             let state = self.groups.entry(group.clone()).or_insert_with(GroupState::new);
             state.pending += 1;
             // A task that may not start must not wake a worker.
@@ -58,7 +93,7 @@ impl<T: Task, C: Completion<T::Output>> TaskQueue<T, C> {
     }
 
     /// Puts back tasks of a worker's batch. They are older than all ready tasks.
-    pub(crate) fn put_back(&mut self, batch: impl DoubleEndedIterator<Item = AdmittedTask<T, C>>) {
+    pub(crate) fn put_back(&mut self, batch: impl DoubleEndedIterator<Item = AdmittedTask<P>>) {
         for task in batch.rev() {
             self.ready.push_front(task);
         }
@@ -72,7 +107,7 @@ impl<T: Task, C: Completion<T::Output>> TaskQueue<T, C> {
     }
 
     /// Removes up to `most` tasks, up to the first that is not plain.
-    pub(crate) fn take_plain(&mut self, most: usize) -> Drain<'_, AdmittedTask<T, C>> {
+    pub(crate) fn take_plain(&mut self, most: usize) -> Drain<'_, AdmittedTask<P>> {
         let most = if self.has_plain() { most } else { 0 };
         let plain = self.ready.iter().take(most).take_while(|task| task.is_plain()).count();
         self.ready.drain(..plain)
@@ -88,7 +123,7 @@ impl<T: Task, C: Completion<T::Output>> TaskQueue<T, C> {
     }
 
     /// Removes the next task to start. Its group counts it as running from here.
-    pub(crate) fn take(&mut self) -> Option<AdmittedTask<T, C>> {
+    pub(crate) fn take(&mut self) -> Option<AdmittedTask<P>> {
         // Most tasks are plain. This path moves them only once.
         if self.has_plain() {
             return self.ready.pop_front();
@@ -96,21 +131,20 @@ impl<T: Task, C: Completion<T::Output>> TaskQueue<T, C> {
         loop {
             let is_shard = !self.shards.is_empty() && (self.shard_next || !self.has_unstarted());
             let task = if is_shard { self.shards.pop_front() } else { self.pop_oldest() }?;
-            let Some(group) = &task.group else {
-                self.started(&task, is_shard);
-                return Some(task);
-            };
-            let state = self.groups.entry(group.clone()).or_insert_with(GroupState::new);
-            if state.may_start() {
+            if let Some(group) = &task.spec.group {
+                let state = self.groups.entry(group.clone()).or_insert_with(GroupState::new);
+                if !state.may_start() {
+                    // Nearly always the end. It is not if younger tasks were blocked on admission.
+                    let at = state.blocked.partition_point(|blocked| blocked.seq < task.seq);
+                    state.blocked.insert(at, task);
+                    self.blocked += 1;
+                    continue;
+                }
                 state.running += 1;
                 self.update_eligible(group);
-                self.started(&task, is_shard);
-                return Some(task);
             }
-            // The position is nearly always the end. It is not if younger tasks were blocked on admission.
-            let at = state.blocked.partition_point(|blocked| blocked.seq < task.seq);
-            state.blocked.insert(at, task);
-            self.blocked += 1;
+            self.started(&task, is_shard);
+            return Some(task);
         }
     }
 
@@ -120,38 +154,28 @@ impl<T: Task, C: Completion<T::Output>> TaskQueue<T, C> {
     }
 
     /// Removes the oldest task that is not a shard of a started task.
-    fn pop_oldest(&mut self) -> Option<AdmittedTask<T, C>> {
-        let blocked = self.eligible.first_key_value().map(|(seq, _)| *seq);
-        match (self.ready.front().map(|task| task.seq), blocked) {
-            (Some(ready), Some(blocked)) if ready < blocked => self.ready.pop_front(),
-            (_, Some(blocked)) => {
-                let group = self.eligible.remove(&blocked)?;
-                let task = self.groups.get_mut(&group)?.blocked.pop_front();
-                self.blocked -= usize::from(task.is_some());
-                task
-            }
-            _ => self.ready.pop_front(),
+    fn pop_oldest(&mut self) -> Option<AdmittedTask<P>> {
+        let first_ready = self.ready.front().map_or(u64::MAX, |task| task.seq);
+        if let Some(first_blocked) = self.eligible.first_entry()
+            && *first_blocked.key() < first_ready
+        {
+            let group = self.groups.get_mut(&first_blocked.remove())?;
+            self.blocked -= 1;
+            return group.blocked.pop_front();
         }
+        self.ready.pop_front()
     }
 
-    fn started(&mut self, task: &AdmittedTask<T, C>, is_shard: bool) {
+    fn started(&mut self, task: &AdmittedTask<P>, is_shard: bool) {
         self.shard_next = !is_shard;
         if task.shard == 0
             && let TaskOwner::Shard(whole) = &task.owner
         {
-            for (shard, part) in (1..).zip(whole.take_unstarted()) {
-                self.shards.push_back(AdmittedTask {
-                    seq: task.seq,
-                    id: task.id.clone(),
-                    run: task.run,
-                    placement: task.placement,
-                    group: task.group.clone(),
-                    shard,
-                    width: task.width,
-                    submitted: task.submitted,
-                    task: Some(part),
-                    owner: TaskOwner::Shard(Arc::clone(whole)),
-                });
+            let &AdmittedTask { seq, submitted, .. } = task;
+            let unstarted = std::mem::take(&mut lock(whole).unstarted);
+            for (shard, part) in (1..).zip(unstarted) {
+                let (spec, owner) = (task.spec.clone(), TaskOwner::Shard(Arc::clone(whole)));
+                self.shards.push_back(AdmittedTask { seq, spec, shard, submitted, task: Some(part), owner });
             }
         }
     }
@@ -176,14 +200,17 @@ impl<T: Task, C: Completion<T::Output>> TaskQueue<T, C> {
     }
 
     /// Changes the settings of a group.
-    pub(crate) fn configure(&mut self, group: &GroupName, change: impl FnOnce(&mut GroupState<T, C>)) {
+    pub(crate) fn configure(&mut self, group: &GroupName, change: impl FnOnce(&mut GroupState<P>)) {
         change(self.groups.entry(group.clone()).or_insert_with(GroupState::new));
         self.update_eligible(group);
         self.remove_unused(group);
     }
 
+    /// Removes the group if it has neither tasks nor settings.
     fn remove_unused(&mut self, group: &GroupName) {
-        if self.groups.get(group).is_some_and(GroupState::is_unused) {
+        if let Some(GroupState { cap: None, paused: false, running: 0, pending: 0, .. }) =
+            self.groups.get(group)
+        {
             self.groups.remove(group);
         }
     }
@@ -200,54 +227,35 @@ impl<T: Task, C: Completion<T::Output>> TaskQueue<T, C> {
         }
     }
 
-    pub(crate) fn group(&self, group: &GroupName) -> Option<&GroupState<T, C>> {
-        self.groups.get(group)
-    }
-
-    pub(crate) fn groups(&self) -> impl Iterator<Item = (&GroupName, &GroupState<T, C>)> {
-        self.groups.iter()
-    }
-
     /// Removes the tasks that match.
-    pub(crate) fn extract(
-        &mut self,
-        matches: impl Fn(&AdmittedTask<T, C>) -> bool,
-    ) -> Vec<AdmittedTask<T, C>> {
+    pub(crate) fn extract(&mut self, matches: impl Fn(&AdmittedTask<P>) -> bool) -> Vec<AdmittedTask<P>> {
         let mut out = extract(&mut self.ready, &matches);
         out.append(&mut extract(&mut self.shards, &matches));
-        let mut changed = Vec::new();
+        self.eligible.clear();
         for (name, state) in &mut self.groups {
-            let before = out.len();
-            if let Some(first) = state.blocked.front().map(|task| task.seq) {
-                out.append(&mut extract(&mut state.blocked, &matches));
-                if out.len() > before {
-                    self.blocked -= out.len() - before;
-                    changed.push((name.clone(), first));
-                }
+            let mut unblocked = extract(&mut state.blocked, &matches);
+            self.blocked -= unblocked.len();
+            out.append(&mut unblocked);
+            if let Some(first) = state.blocked.front()
+                && state.may_start()
+            {
+                self.eligible.insert(first.seq, name.clone());
             }
-        }
-        for (name, first) in changed {
-            self.eligible.remove(&first);
-            self.update_eligible(&name);
         }
         out
     }
 
     /// Removes the tasks of groups that are paused or have a cap of 0.
-    pub(crate) fn extract_closed(&mut self) -> Vec<AdmittedTask<T, C>> {
+    pub(crate) fn extract_closed(&mut self) -> Vec<AdmittedTask<P>> {
         let closed = self.groups.iter().filter(|(_, state)| state.is_closed());
         let closed: HashSet<GroupName> = closed.map(|(name, _)| name.clone()).collect();
-        if closed.is_empty() {
-            return Vec::new();
-        }
-        self.extract(|task| task.group.as_ref().is_some_and(|group| closed.contains(group)))
+        self.extract(|task| task.spec.group.as_ref().is_some_and(|group| closed.contains(group)))
     }
 
     /// How many tasks and shards of the group wait.
     pub(crate) fn waiting_in(&self, group: &GroupName) -> usize {
-        let in_group = |task: &&AdmittedTask<T, C>| task.group.as_ref() == Some(group);
-        self.ready.iter().filter(in_group).count()
-            + self.shards.iter().filter(in_group).count()
-            + self.groups.get(group).map_or(0, |state| state.blocked.len())
+        let unblocked = self.ready.iter().chain(&self.shards);
+        let unblocked = unblocked.filter(|task| task.spec.group.as_ref() == Some(group)).count();
+        unblocked + self.groups.get(group).map_or(0, |state| state.blocked.len())
     }
 }

@@ -1,4 +1,4 @@
-//! Identifies a task in logs, traces and snapshots.
+//! Names of tasks and groups.
 
 use std::{fmt, sync::Arc};
 
@@ -25,21 +25,9 @@ impl TaskId {
     }
 }
 
-impl From<&str> for TaskId {
-    fn from(text: &str) -> Self {
+impl<S: Into<Arc<str>>> From<S> for TaskId {
+    fn from(text: S) -> Self {
         Self(Repr::Text(text.into()))
-    }
-}
-
-impl From<String> for TaskId {
-    fn from(text: String) -> Self {
-        Self(Repr::Text(text.into()))
-    }
-}
-
-impl From<Arc<str>> for TaskId {
-    fn from(text: Arc<str>) -> Self {
-        Self(Repr::Text(text))
     }
 }
 
@@ -61,5 +49,36 @@ impl fmt::Debug for TaskId {
 impl Serialize for TaskId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
+    }
+}
+
+/// The name of a group of tasks. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct GroupName(Arc<str>);
+
+impl GroupName {
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<S: Into<Arc<str>>> From<S> for GroupName {
+    fn from(text: S) -> Self {
+        Self(text.into())
+    }
+}
+
+impl fmt::Display for GroupName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for GroupName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }

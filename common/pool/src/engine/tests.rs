@@ -8,10 +8,15 @@ use std::{
 
 use tokio::runtime;
 
-use super::{admission::admit, core::PoolCore};
+use super::{admission::admit, core::PoolCore, worker::Worker};
 use crate::{
-    completion::Completion, config::PoolConfig, context::TaskContext, ending::Ending, options::PoolOptions,
-    refusal::Refusal, spec::Spec, state::worker_slot::WorkerSlot, task::Task,
+    config::{PoolConfig, PoolOptions},
+    context::TaskContext,
+    ending::Ending,
+    refusal::Refusal,
+    spec::Spec,
+    state::worker_slot::WorkerSlot,
+    task::{Completion, Task},
 };
 
 pub(crate) struct TestTask;
@@ -30,8 +35,8 @@ impl Completion<()> for SendEnding {
     }
 }
 
-pub(crate) type Core = Arc<PoolCore<TestTask, SendEnding>>;
-pub(crate) type Slot = Arc<WorkerSlot<TestTask, SendEnding>>;
+pub(crate) type Core = Arc<PoolCore<(TestTask, SendEnding)>>;
+pub(crate) type Slot = Arc<WorkerSlot<(TestTask, SendEnding)>>;
 
 /// A core on a runtime with `threads` threads.
 pub(crate) struct TestCore {
@@ -61,6 +66,10 @@ impl TestCore {
     pub(crate) fn submit(&self, spec: Spec) -> Result<u64, Refusal> {
         let completion = SendEnding(self.sender.clone());
         admit(&self.core, spec, TestTask, completion, None).map_err(|refused| refused.reason)
+    }
+
+    pub(crate) fn worker(&self, slot: &Slot) -> Worker<(TestTask, SendEnding)> {
+        Worker { core: Arc::clone(&self.core), slot: Arc::clone(slot) }
     }
 
     /// Adds a worker that waits for its first task.
