@@ -11,9 +11,6 @@ use serde::{Deserialize, Serialize};
 /// The maximum number of running tasks listed in a heartbeat; the longest running ones are listed.
 pub const MOST_TASKS: usize = 32;
 
-/// The first word of a heartbeat's routing key.
-const BEAT: &str = "beat";
-
 /// The binding key that matches the heartbeats of every process.
 pub const BEATS: &str = "beat.#";
 
@@ -197,7 +194,7 @@ pub struct GatewayBeat {
 impl Heartbeat {
     /// The routing key of this process's heartbeats.
     pub fn routing_key(&self) -> String {
-        format!("{BEAT}.{}", self.id)
+        format!("beat.{}", self.id)
     }
 
     /// Bounds the size of the heartbeat: keeps the [`MOST_TASKS`] longest running tasks and the first

@@ -4,7 +4,6 @@
 //! decides what a copy of a task (retry, quarantine, dead letter, replay) keeps and drops.
 
 mod batch;
-mod content_type;
 mod copy;
 pub mod encoded;
 mod envelope;
@@ -19,9 +18,8 @@ mod standing_order;
 mod trace;
 
 pub use batch::{BadBatch, BatchRecord, MOST_RECORDS, batch_properties, read_batch, write_batch};
-pub use content_type::{BATCH, ContentType};
 pub use copy::Copied;
-pub use envelope::{Envelope, Malformed, epoch_ms};
+pub use envelope::{BATCH, ContentType, Envelope, Malformed, epoch_ms};
 pub use id::{IdError, TaskId};
 pub use incarnation::WorkerIncarnation;
 pub use kind::{Kind, KindError, matches_binding};

@@ -2,21 +2,17 @@
 //!
 //! Declaring, verifying and exporting all use the same [`Topology`], so they cannot disagree.
 
-mod delay;
 mod export;
 mod ladder;
-mod lane_queues;
-mod lane_spec;
+mod lane;
 mod names;
 mod plan;
 mod route;
 mod version;
 
-pub use delay::Delay;
 pub use export::{Difference, compare, definitions};
-pub use ladder::{Ladder, LadderError};
-pub use lane_queues::LaneQueues;
-pub use lane_spec::{LaneSpec, MOST_SHARDS};
+pub use ladder::{Delay, Ladder, LadderError};
+pub use lane::{LaneQueues, LaneSpec, MOST_SHARDS};
 pub use names::Names;
 pub use plan::{Arg, DIRECTIVES_KEPT, Exchange, ExchangeKind, LIFECYCLE_KEPT, Leftover, Queue, Topology};
 pub use route::{Binding, Destination, Route};

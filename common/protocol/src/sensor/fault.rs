@@ -1,13 +1,14 @@
 //! Errors about sensor records.
 
 use std::borrow::Cow;
-use std::fmt;
 
 use serde::Serialize;
+use strum::{Display, IntoStaticStr};
 
 /// The machine-readable kind of an error; [`BadRecord::message`] is for people.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Display, IntoStaticStr, Serialize)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Fault {
     /// The content type is not one of those for readings.
@@ -44,24 +45,8 @@ pub enum Fault {
 
 impl Fault {
     /// The code, as in the line protocol's `error <code> <message>` and the field `code` of problem details.
-    pub const fn code(self) -> &'static str {
-        match self {
-            Self::UnsupportedMediaType => "unsupported-media-type",
-            Self::Malformed => "malformed",
-            Self::Empty => "empty",
-            Self::TooManyRecords => "too-many-records",
-            Self::WrongType => "wrong-type",
-            Self::MissingField => "missing-field",
-            Self::UnknownField => "unknown-field",
-            Self::Duplicate => "duplicate",
-            Self::BadName => "bad-name",
-            Self::OutOfRange => "out-of-range",
-            Self::BadTime => "bad-time",
-            Self::ClockSkew => "clock-skew",
-            Self::UnknownUnit => "unknown-unit",
-            Self::UnsupportedVersion => "unsupported-version",
-            Self::NotNumeric => "not-numeric",
-        }
+    pub fn code(self) -> &'static str {
+        self.into()
     }
 
     /// The HTTP status: 415 for the content type, 413 for too many records, 400 for a body that is not JSON, 422
@@ -73,12 +58,6 @@ impl Fault {
             Self::Malformed => 400,
             _ => 422,
         }
-    }
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.code())
     }
 }
 

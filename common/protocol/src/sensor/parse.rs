@@ -4,6 +4,7 @@
 //! same code, so the worker can process what the gateway accepted. A body is read in one pass without an
 //! intermediate tree: fields borrow from the body until they are validated.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::fault::{BadRecord, Fault, quoted};
@@ -12,13 +13,11 @@ use super::senml::{Base, Fields, Resolved, Value, name};
 use super::{Timestamp, Unit};
 
 mod document;
-mod names;
 mod object;
 mod scalar;
 
 pub use document::Form;
-use document::RecordSink;
-use names::Names;
+use document::RecordFields;
 use object::Plain;
 
 /// Limits of one body. Its total size is not among them: the receiver limits it.
@@ -26,21 +25,20 @@ use object::Plain;
 pub struct Limits {
     /// Maximum number of records. Default 10,000.
     pub records: usize,
-    /// Maximum size of a device or metric name, in bytes. Default 128.
-    pub name_bytes: usize,
-    /// Maximum size of a record's id, in bytes. Default 128, as for task ids.
-    pub id_bytes: usize,
     /// How far ahead of `now` a reading's time may be. Default unlimited.
     pub max_ahead: Option<Duration>,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { records: 10_000, name_bytes: 128, id_bytes: 128, max_ahead: None }
+        Self { records: 10_000, max_ahead: None }
     }
 }
 
 impl Limits {
+    /// Maximum size of a device or metric name and of a record's id, in bytes. Task ids have the same limit.
+    pub const TEXT_BYTES: usize = 128;
+
     /// Refuses a time that is further ahead of `now` than [`Limits::max_ahead`]. Every time in the past is
     /// allowed, because a sensor may have been offline.
     ///
@@ -58,10 +56,8 @@ impl Limits {
         if u128::try_from(ahead).unwrap_or(0) <= allowed.as_micros() {
             return Ok(());
         }
-        let message = format!(
-            "{time} is more than {} ahead of the local clock, {now}",
-            humantime::format_duration(allowed)
-        );
+        let allowed = humantime::format_duration(allowed);
+        let message = format!("{time} is more than {allowed} ahead of the local clock, {now}");
         Err(BadRecord::new(index, field, Fault::ClockSkew, message))
     }
 }
@@ -91,23 +87,10 @@ pub struct Record {
 /// # Errors
 /// The first error in the body, with the record's index.
 pub fn readings_from(content_type: &str, body: &[u8], now: Timestamp) -> Result<Vec<Record>, BadRecord> {
-    readings_within(content_type, body, now, &Limits::default())
+    readings_in(Form::of(content_type)?, body, now, &Limits::default())
 }
 
-/// [`readings_from`] with other limits.
-///
-/// # Errors
-/// The first error in the body, with the record's index.
-pub fn readings_within(
-    content_type: &str,
-    body: &[u8],
-    now: Timestamp,
-    limits: &Limits,
-) -> Result<Vec<Record>, BadRecord> {
-    readings_in(Form::of(content_type)?, body, now, limits)
-}
-
-/// [`readings_within`] for a body whose form is known.
+/// [`readings_from`] for a body whose form is known, with other limits.
 ///
 /// # Errors
 /// The first error in the body, with the record's index.
@@ -117,15 +100,21 @@ pub fn readings_in(
     now: Timestamp,
     limits: &Limits,
 ) -> Result<Vec<Record>, BadRecord> {
+    let mut converter = Converter { names: Names::default(), now, limits };
     // Most bodies have one reading.
-    let records = Vec::with_capacity(1);
-    let mut collector = Collector { records, base: Base::new(), names: Names::default(), now, limits };
-    document::read(form, body, limits.records, &mut collector)?;
-    if collector.records.is_empty() {
+    let mut records = Vec::with_capacity(1);
+    document::read(form, body, limits.records, |fields, index| {
+        records.extend(match fields {
+            RecordFields::Plain(plain) => Some(converter.plain(plain, index)?),
+            RecordFields::Senml(fields, base) => converter.senml(fields, base, index)?,
+        });
+        Ok(())
+    })?;
+    if records.is_empty() {
         let message = "no record with a value".to_owned();
         return Err(BadRecord::new(0, "body", Fault::Empty, message));
     }
-    Ok(collector.records)
+    Ok(records)
 }
 
 /// Resolves a SenML pack (RFC 8428 §4.6): applies base fields, makes relative times absolute with `now`, and
@@ -134,61 +123,60 @@ pub fn readings_in(
 /// # Errors
 /// The first error in the pack, with the record's index.
 pub fn resolve_pack(body: &[u8], now: Timestamp) -> Result<Vec<Resolved<'static>>, BadRecord> {
-    let mut pack = Pack { records: Vec::new(), base: Base::new(), now };
-    document::read(Form::Senml, body, Limits::default().records, &mut pack)?;
-    pack.records.sort_by_key(|record| record.time);
-    Ok(pack.records)
-}
-
-struct Pack {
-    records: Vec<Resolved<'static>>,
-    base: Base,
-    now: Timestamp,
-}
-
-impl RecordSink for Pack {
-    fn start_document(&mut self) {
-        self.base = Base::new();
-    }
-
-    fn plain(&mut self, _: Plain<'_>, index: usize) -> Result<(), BadRecord> {
-        let message = "a plain reading in a SenML pack".to_owned();
-        Err(BadRecord::new(index, "body", Fault::WrongType, message))
-    }
-
-    fn senml(&mut self, fields: Fields<'_>, index: usize) -> Result<(), BadRecord> {
-        self.records.extend(self.base.resolve(fields, self.now, index)?.map(Resolved::into_owned));
+    let mut records = Vec::new();
+    document::read(Form::Senml, body, Limits::default().records, |fields, index| {
+        // Every record of this form is SenML.
+        if let RecordFields::Senml(fields, base) = fields {
+            records.extend(base.resolve(fields, now, index)?.map(Resolved::into_owned));
+        }
         Ok(())
+    })?;
+    records.sort_by_key(|record| record.time);
+    Ok(records)
+}
+
+/// A cache of the last 8 distinct names. A body usually has one device and a few metrics, so comparing with 8
+/// names is cheaper than hashing. A body of distinct names only needs no more memory than its readings.
+#[derive(Default)]
+struct Names {
+    recent: [Option<Arc<str>>; 8],
+    oldest: usize,
+}
+
+impl Names {
+    /// The name, shared with an earlier equal one if it is still cached.
+    fn shared(&mut self, name: &str) -> Arc<str> {
+        if let Some(known) = self.recent.iter().flatten().find(|known| &***known == name) {
+            return known.clone();
+        }
+        let new: Arc<str> = name.into();
+        self.recent[self.oldest] = Some(new.clone());
+        self.oldest = (self.oldest + 1) % self.recent.len();
+        new
     }
 }
 
 /// Converts the records of a body to readings.
-struct Collector<'l> {
-    records: Vec<Record>,
-    base: Base,
+struct Converter<'l> {
     names: Names,
     now: Timestamp,
     limits: &'l Limits,
 }
 
-impl RecordSink for Collector<'_> {
-    fn start_document(&mut self) {
-        self.base = Base::new();
-    }
-
-    fn plain(&mut self, plain: Plain<'_>, index: usize) -> Result<(), BadRecord> {
+impl Converter<'_> {
+    fn plain(&mut self, plain: Plain<'_>, index: usize) -> Result<Record, BadRecord> {
         let missing = |field: &'static str| {
             BadRecord::new(index, field, Fault::MissingField, "required field is missing".to_owned())
         };
         let device = plain.device.ok_or_else(|| missing("device"))?;
         let metric = plain.metric.ok_or_else(|| missing("metric"))?;
-        self.check_name("device", &device, index)?;
-        self.check_name("metric", &metric, index)?;
+        check_name("device", &device, index)?;
+        check_name("metric", &metric, index)?;
         let unit = plain.unit.map(|symbol| unit("unit", &symbol, index)).transpose()?;
         if let Some(time) = plain.time {
             self.limits.check_time(index, "time", time, self.now)?;
         }
-        let id = plain.id.map(|id| self.checked_id(&id, index)).transpose()?;
+        let id = plain.id.map(|id| checked_id(&id, index)).transpose()?;
         let reading = Reading {
             device: self.names.shared(&device),
             metric: self.names.shared(&metric),
@@ -196,14 +184,19 @@ impl RecordSink for Collector<'_> {
             unit,
             time: plain.time.unwrap_or(self.now),
         };
-        self.records.push(Record { reading, id, time_assumed: plain.time.is_none() });
-        Ok(())
+        Ok(Record { reading, id, time_assumed: plain.time.is_none() })
     }
 
-    fn senml(&mut self, fields: Fields<'_>, index: usize) -> Result<(), BadRecord> {
+    /// `None` if the record has only base fields.
+    fn senml(
+        &mut self,
+        fields: Fields<'_>,
+        base: &mut Base,
+        index: usize,
+    ) -> Result<Option<Record>, BadRecord> {
         let unit_field = if fields.u.is_some() { "u" } else { "bu" };
         let time_field = if fields.t.is_some() { "t" } else { "bt" };
-        let Some(resolved) = self.base.resolve(fields, self.now, index)? else { return Ok(()) };
+        let Some(resolved) = base.resolve(fields, self.now, index)? else { return Ok(None) };
         let value = number(&resolved, index)?;
         self.limits.check_time(index, time_field, resolved.time, self.now)?;
         let unit = match resolved.unit.as_deref() {
@@ -213,7 +206,7 @@ impl RecordSink for Collector<'_> {
         let (device, metric) = name::split(&resolved.name);
         let metric = metric.unwrap_or_else(|| unit.map_or("value", Unit::quantity));
         for part in [device, metric] {
-            check_length(self.limits.name_bytes, "n", part, index)?;
+            check_length("n", part, index)?;
         }
         let reading = Reading {
             device: self.names.shared(device),
@@ -222,40 +215,37 @@ impl RecordSink for Collector<'_> {
             unit,
             time: resolved.time,
         };
-        self.records.push(Record { reading, id: None, time_assumed: resolved.relative });
-        Ok(())
+        Ok(Some(Record { reading, id: None, time_assumed: resolved.relative }))
     }
 }
 
-impl Collector<'_> {
-    fn check_name(&self, field: &'static str, text: &str, index: usize) -> Result<(), BadRecord> {
-        check_length(self.limits.name_bytes, field, text, index)?;
-        let bad = |message: &str| {
-            BadRecord::new(index, field, Fault::BadName, format!("{}: {message}", quoted(text)))
-        };
-        if text.is_empty() {
-            return Err(bad("must not be empty"));
-        }
-        if text.chars().any(char::is_control) {
-            return Err(bad("contains a control character"));
-        }
-        if text.starts_with(char::is_whitespace) || text.ends_with(char::is_whitespace) {
-            return Err(bad("starts or ends with white space"));
-        }
-        Ok(())
+fn check_name(field: &'static str, text: &str, index: usize) -> Result<(), BadRecord> {
+    check_length(field, text, index)?;
+    let bad =
+        |message: &str| BadRecord::new(index, field, Fault::BadName, format!("{}: {message}", quoted(text)));
+    if text.is_empty() {
+        return Err(bad("must not be empty"));
     }
-
-    fn checked_id(&self, id: &str, index: usize) -> Result<String, BadRecord> {
-        check_length(self.limits.id_bytes, "id", id, index)?;
-        if id.is_empty() || id.chars().any(char::is_control) {
-            let message = format!("{}: is empty or contains a control character", quoted(id));
-            return Err(BadRecord::new(index, "id", Fault::BadName, message));
-        }
-        Ok(id.to_owned())
+    if text.chars().any(char::is_control) {
+        return Err(bad("contains a control character"));
     }
+    if text.starts_with(char::is_whitespace) || text.ends_with(char::is_whitespace) {
+        return Err(bad("starts or ends with white space"));
+    }
+    Ok(())
 }
 
-fn check_length(limit: usize, field: &'static str, text: &str, index: usize) -> Result<(), BadRecord> {
+fn checked_id(id: &str, index: usize) -> Result<String, BadRecord> {
+    check_length("id", id, index)?;
+    if id.is_empty() || id.chars().any(char::is_control) {
+        let message = format!("{}: is empty or contains a control character", quoted(id));
+        return Err(BadRecord::new(index, "id", Fault::BadName, message));
+    }
+    Ok(id.to_owned())
+}
+
+fn check_length(field: &'static str, text: &str, index: usize) -> Result<(), BadRecord> {
+    let limit = Limits::TEXT_BYTES;
     if text.len() <= limit {
         return Ok(());
     }
@@ -264,9 +254,6 @@ fn check_length(limit: usize, field: &'static str, text: &str, index: usize) -> 
 }
 
 fn unit(field: &'static str, symbol: &str, index: usize) -> Result<Unit, BadRecord> {
-    if let Some(unit) = Unit::get(symbol) {
-        return Ok(unit);
-    }
     Unit::parse(symbol).map_err(|error| BadRecord::new(index, field, Fault::UnknownUnit, error.to_string()))
 }
 

@@ -49,11 +49,6 @@ pub struct ReadingKey {
 const NAMESPACE: Uuid = Uuid::from_u128(0xed4c_5941_ded2_5e1f_b153_2f50_5a4f_0cca);
 
 impl Reading {
-    /// The key that the reading is stored under. Equal keys with equal values are one reading sent twice.
-    pub fn key(&self) -> ReadingKey {
-        ReadingKey { device: self.device.clone(), metric: self.metric.clone(), time: self.time }
-    }
-
     /// A task id derived from the reading's key alone, so that a sender without own ids can repeat a request
     /// without a second effect. Readings that differ only in value or unit have the same identity.
     pub fn identity(&self) -> Uuid {
@@ -106,7 +101,6 @@ mod tests {
         assert_eq!(NAMESPACE, Uuid::new_v5(&Uuid::nil(), b"garenne.reading"));
         assert_ne!(one.identity(), shifted.identity());
         assert_ne!(one.identity(), later.identity());
-        assert_ne!(one.key(), later.key());
     }
 
     #[test]

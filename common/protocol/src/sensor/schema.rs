@@ -54,19 +54,19 @@ impl JsonSchema for PlainSchema {
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let unit = generator.subschema_for::<Unit>();
         let time = generator.subschema_for::<Timestamp>();
-        let limits = Limits::default();
+        let max = Limits::TEXT_BYTES;
         json_schema!({
             "description": "A reading. The default of time is the time of receipt.",
             "type": "object",
             "additionalProperties": false,
             "required": ["device", "metric", "value"],
             "properties": {
-                "device": { "type": "string", "minLength": 1, "maxLength": limits.name_bytes },
-                "metric": { "type": "string", "minLength": 1, "maxLength": limits.name_bytes },
+                "device": { "type": "string", "minLength": 1, "maxLength": max },
+                "metric": { "type": "string", "minLength": 1, "maxLength": max },
                 "value": { "type": "number" },
                 "unit": { "anyOf": [unit, { "type": "null" }] },
                 "time": { "anyOf": [time, { "type": "null" }] },
-                "id": { "type": ["string", "null"], "minLength": 1, "maxLength": limits.id_bytes }
+                "id": { "type": ["string", "null"], "minLength": 1, "maxLength": max }
             }
         })
     }

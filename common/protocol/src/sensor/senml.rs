@@ -14,7 +14,7 @@
 use std::borrow::Cow;
 
 use super::fault::{BadRecord, Fault, quoted};
-use super::timestamp::{BadTimestamp, Timestamp};
+use super::timestamp::Timestamp;
 
 pub mod name;
 mod record;
@@ -44,11 +44,6 @@ pub struct Base {
 }
 
 impl Base {
-    /// No base fields, as at the start of a pack.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Applies the record's base fields, then resolves its regular fields. `None` if the record has only base
     /// fields. `index` is the record's position in the pack, for errors.
     ///
@@ -56,12 +51,12 @@ impl Base {
     /// The first violation of RFC 8428 or of a limit, with the field.
     pub fn resolve<'a>(
         &'a mut self,
-        fields: Fields<'a>,
+        mut fields: Fields<'a>,
         now: Timestamp,
         index: usize,
     ) -> Result<Option<Resolved<'a>>, BadRecord> {
         self.set(&fields, index)?;
-        if !fields.has_regular() && fields.has_base() {
+        if fields.only_base() {
             return Ok(None);
         }
         let length = self.name.len() + fields.n.as_ref().map_or(0, |name| name.len());
@@ -77,7 +72,7 @@ impl Base {
             let field = if fields.n.is_some() { "n" } else { "bn" };
             BadRecord::new(index, field, Fault::BadName, format!("{}: {error}", quoted(&self.full_name)))
         })?;
-        let value = self.value_of(&fields, index)?;
+        let value = self.value_of(&mut fields, index)?;
         let sum = match (self.sum, fields.s) {
             (None, None) => None,
             (base, own) => Some(finite(base.unwrap_or(0.0) + own.unwrap_or(0.0), "s", index)?),
@@ -88,8 +83,8 @@ impl Base {
         }
         let seconds = self.time + fields.t.unwrap_or(0.0);
         let relative = seconds < RELATIVE_BELOW;
-        let time = if relative { now.plus_seconds(seconds) } else { Timestamp::from_unix_seconds(seconds) }
-            .map_err(|error: BadTimestamp| {
+        let start = if relative { now } else { Timestamp::UNIX_EPOCH };
+        let time = start.plus_seconds(seconds).map_err(|error| {
             let field = if fields.t.is_some() { "t" } else { "bt" };
             BadRecord::new(index, field, Fault::BadTime, format!("{seconds}: {error}"))
         })?;
@@ -128,29 +123,32 @@ impl Base {
         Ok(())
     }
 
-    fn value_of<'a>(&self, fields: &Fields<'a>, index: usize) -> Result<Option<Value<'a>>, BadRecord> {
-        let given = [fields.v.is_some(), fields.vb.is_some(), fields.vs.is_some(), fields.vd.is_some()];
-        if given.iter().filter(|given| **given).count() > 1 {
+    fn value_of<'a>(&self, fields: &mut Fields<'a>, index: usize) -> Result<Option<Value<'a>>, BadRecord> {
+        let mut given = [
+            fields.v.map(Value::Number),
+            fields.vb.map(Value::Bool),
+            fields.vs.take().map(Value::Text),
+            fields.vd.take().map(Value::Data),
+        ]
+        .into_iter()
+        .flatten();
+        let value = given.next();
+        if given.next().is_some() {
             let message = "only one of v, vb, vs and vd may be given".to_owned();
             return Err(BadRecord::new(index, "v", Fault::Duplicate, message));
         }
-        if let Some(data) = &fields.vd
-            && !is_base64url(data)
-        {
-            let message = format!("{}: not base64url without padding", quoted(data));
-            return Err(BadRecord::new(index, "vd", Fault::WrongType, message));
-        }
-        Ok(match fields {
-            Fields { vb: Some(flag), .. } => Some(Value::Bool(*flag)),
-            Fields { vs: Some(text), .. } => Some(Value::Text(text.clone())),
-            Fields { vd: Some(data), .. } => Some(Value::Data(data.clone())),
-            Fields { v: Some(number), .. } => {
+        Ok(match value {
+            Some(Value::Number(number)) => {
                 Some(Value::Number(finite(self.value.unwrap_or(0.0) + number, "v", index)?))
+            }
+            Some(Value::Data(data)) if !is_base64url(&data) => {
+                let message = format!("{}: not base64url without padding", quoted(&data));
+                return Err(BadRecord::new(index, "vd", Fault::WrongType, message));
             }
             // A missing value is the base value, unless the record has a sum: then the value is optional, and the
             // base value is meant for records with a value.
-            _ if fields.s.is_none() => self.value.map(Value::Number),
-            _ => None,
+            None if fields.s.is_none() => self.value.map(Value::Number),
+            other => other,
         })
     }
 }

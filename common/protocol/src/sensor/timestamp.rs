@@ -4,14 +4,15 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use time::OffsetDateTime;
+use time::{Date, Month, OffsetDateTime, format_description::well_known::Rfc3339};
 
 /// Microseconds since 1970-01-01T00:00:00Z in POSIX time, in the years 0000 to 9999.
 ///
 /// A timestamp is part of a reading's key, so all notations of a time must give the same value. A double holds
 /// Unix seconds of this century with a precision of 0.24 µs: `1276020076.001` and `2010-06-08T18:01:16.001Z` are
 /// equal only if both are rounded to microseconds. Postgres also stores microseconds.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, derive_more::Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[debug("{}", self)]
 pub struct Timestamp(i64);
 
 /// Why a value is not a valid timestamp. The text states what was expected; the caller adds the value.
@@ -38,6 +39,9 @@ const MIN: i64 = -62_167_219_200 * MICROS;
 const MAX: i64 = 253_402_300_800 * MICROS - 1;
 
 impl Timestamp {
+    /// 1970-01-01T00:00:00Z
+    pub const UNIX_EPOCH: Self = Self(0);
+
     /// A timestamp from microseconds since 1970.
     ///
     /// # Errors
@@ -51,15 +55,7 @@ impl Timestamp {
     /// # Errors
     /// [`BadTimestamp::NotFinite`], or [`BadTimestamp::Range`] outside the years 0000 to 9999.
     pub fn from_unix_seconds(seconds: f64) -> Result<Self, BadTimestamp> {
-        if !seconds.is_finite() {
-            return Err(BadTimestamp::NotFinite);
-        }
-        // Converted in two parts, because multiplying a large double by 1e6 would round twice.
-        let whole = seconds.trunc();
-        if whole.abs() > 1e12 {
-            return Err(BadTimestamp::Range);
-        }
-        Self::from_micros(whole as i64 * MICROS + ((seconds - whole) * 1e6).round() as i64)
+        Self::UNIX_EPOCH.plus_seconds(seconds)
     }
 
     /// The timestamp plus a number of seconds, which may be negative, rounded to the nearest microsecond.
@@ -70,10 +66,12 @@ impl Timestamp {
         if !seconds.is_finite() {
             return Err(BadTimestamp::NotFinite);
         }
-        if seconds.abs() > 1e12 {
+        // Converted in two parts, because multiplying a large double by 1e6 would round twice.
+        let whole = seconds.trunc();
+        if whole.abs() > 1e12 {
             return Err(BadTimestamp::Range);
         }
-        Self::from_micros(self.0 + (seconds * 1e6).round() as i64)
+        Self::from_micros(self.0 + whole as i64 * MICROS + ((seconds - whole) * 1e6).round() as i64)
     }
 
     /// The exact value in microseconds since 1970.
@@ -103,38 +101,24 @@ impl Timestamp {
         }
         let (year, month, day) = (digits(&head[..4])?, digits(&head[5..7])?, digits(&head[8..10])?);
         let (hour, minute, second) = (digits(&head[11..13])?, digits(&head[14..16])?, digits(&head[17..])?);
-        if !(1..=12).contains(&month)
-            || !(1..=days_in_month(year, month)).contains(&day)
-            || hour > 23
-            || minute > 59
-            || second > 60
-        {
+        if hour > 23 || minute > 59 || second > 60 {
             return Err(BadTimestamp::Form);
         }
+        let date = Month::try_from(month as u8)
+            .and_then(|month| Date::from_calendar_date(year as i32, month, day as u8))
+            .map_err(|_| BadTimestamp::Form)?;
+        let days = i64::from(date.to_julian_day() - const { OffsetDateTime::UNIX_EPOCH.to_julian_day() });
         let (micros, zone) = fraction(tail)?;
-        let seconds =
-            days_from_civil(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second - offset(zone)?;
+        let seconds = days * 86_400 + hour * 3_600 + minute * 60 + second - offset(zone)?;
         Self::from_micros(seconds * MICROS + micros)
     }
 
-    fn write(self, out: &mut [u8; 27]) -> &str {
-        let (days, in_day) = (self.0.div_euclid(86_400 * MICROS), self.0.rem_euclid(86_400 * MICROS));
-        let (year, month, day) = civil_from_days(days);
-        let (seconds, micros) = (in_day / MICROS, in_day % MICROS);
-        out.copy_from_slice(b"0000-00-00T00:00:00.000000Z");
-        put(&mut out[..4], year);
-        put(&mut out[5..7], month);
-        put(&mut out[8..10], day);
-        put(&mut out[11..13], seconds / 3_600);
-        put(&mut out[14..16], seconds / 60 % 60);
-        put(&mut out[17..19], seconds % 60);
-        put(&mut out[20..26], micros);
-        let mut end = if micros == 0 { 19 } else { 26 };
-        while micros != 0 && out[end - 1] == b'0' {
-            end -= 1;
-        }
-        out[end] = b'Z';
-        std::str::from_utf8(&out[..=end]).expect("digits and separators are ASCII")
+    /// RFC 3339 in UTC without trailing zeros in the fraction: `2010-06-08T18:01:16.001Z`.
+    fn write(self, buffer: &mut [u8; 27]) -> &str {
+        let mut rest = buffer.as_mut_slice();
+        OffsetDateTime::from(self).format_into(&mut rest, &Rfc3339).expect("the longest time has 27 bytes");
+        let length = 27 - rest.len();
+        std::str::from_utf8(&buffer[..length]).expect("digits and separators are ASCII")
     }
 }
 
@@ -177,54 +161,9 @@ fn offset(zone: &[u8]) -> Result<i64, BadTimestamp> {
     }
 }
 
-fn put(out: &mut [u8], mut value: i64) {
-    for slot in out.iter_mut().rev() {
-        *slot = b'0' + (value % 10) as u8;
-        value /= 10;
-    }
-}
-
-fn days_in_month(year: i64, month: i64) -> i64 {
-    match month {
-        4 | 6 | 9 | 11 => 30,
-        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
-        2 => 28,
-        _ => 31,
-    }
-}
-
-/// Days from 1970-01-01 to a Gregorian date (H. Hinnant, "chrono-Compatible Low-Level Date Algorithms"). Years
-/// start in March, so that the leap day is the last of a year.
-fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let era = year.div_euclid(400);
-    let of_era = year.rem_euclid(400);
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
-}
-
-/// The inverse of [`days_from_civil`].
-fn civil_from_days(days: i64) -> (i64, i64, i64) {
-    let days = days + 719_468;
-    let era = days.div_euclid(146_097);
-    let of_era = days.rem_euclid(146_097);
-    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let shifted = (5 * of_year + 2) / 153;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    (year + era * 400 + i64::from(month <= 2), month, of_year - (153 * shifted + 2) / 5 + 1)
-}
-
 impl fmt::Display for Timestamp {
-    /// RFC 3339 in UTC without trailing zeros in the fraction: `2010-06-08T18:01:16.001Z`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.write(&mut [0; 27]))
-    }
-}
-
-impl fmt::Debug for Timestamp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 

@@ -6,28 +6,25 @@
 //! accepted too, because `hPa` from a sensor can only mean hectopascal.
 
 use std::borrow::Cow;
-use std::fmt;
+use std::collections::HashMap;
 use std::sync::LazyLock;
 
+use derive_more::{Debug, Display};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 mod registry;
-pub use registry::Group;
-use registry::{ENTRIES, Entry};
+use registry::{Entry, PRIMARY, SECONDARY, SPELLINGS};
 
 /// A known unit. `Copy`: it is a pointer into a static table.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, Display)]
+#[debug("{}", _0.symbol)]
+#[display("{}", _0.symbol)]
 pub struct Unit(&'static Entry);
 
-/// A text is not a known unit. The error text is one line and suggests the nearest unit.
+/// A text is not a known unit. The error text is one line and suggests the nearest unit if one is similar enough.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} is not a SenML unit{}", suggestion(*.nearest))]
-pub struct UnknownUnit {
-    /// The text, cut to 40 characters.
-    pub given: String,
-    /// The nearest unit, if one is similar enough.
-    pub nearest: Option<Unit>,
-}
+#[error("{0}")]
+pub struct UnknownUnit(String);
 
 /// Two units measure different quantities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -39,17 +36,8 @@ pub struct Incompatible {
     pub to: Unit,
 }
 
-fn suggestion(nearest: Option<Unit>) -> String {
-    nearest
-        .map(|unit| format!("; the nearest is {:?} ({})", unit.symbol(), unit.description()))
-        .unwrap_or_default()
-}
-
-static BY_SYMBOL: LazyLock<Vec<&'static Entry>> = LazyLock::new(|| {
-    let mut index: Vec<_> = ENTRIES.iter().collect();
-    index.sort_unstable_by_key(|entry| entry.symbol);
-    index
-});
+static BY_SYMBOL: LazyLock<HashMap<&str, Unit>> =
+    LazyLock::new(|| Unit::all().map(|unit| (unit.symbol(), unit)).collect());
 
 impl Unit {
     /// Looks up a symbol. Symbols are case-sensitive: `S` is siemens, `s` is second.
@@ -57,19 +45,22 @@ impl Unit {
     /// # Errors
     /// [`UnknownUnit`], with the nearest unit.
     pub fn parse(symbol: &str) -> Result<Self, UnknownUnit> {
-        Self::get(symbol)
-            .ok_or_else(|| UnknownUnit { given: symbol.chars().take(40).collect(), nearest: nearest(symbol) })
+        Self::get(symbol).ok_or_else(|| {
+            let given: String = symbol.chars().take(40).collect();
+            let hint = nearest(symbol)
+                .map(|unit| format!("; the nearest is {:?} ({})", unit.symbol(), unit.description()));
+            UnknownUnit(format!("{given:?} is not a SenML unit{}", hint.unwrap_or_default()))
+        })
     }
 
     /// Looks up a symbol, without a suggestion for unknown ones.
     pub fn get(symbol: &str) -> Option<Self> {
-        let at = BY_SYMBOL.binary_search_by_key(&symbol, |entry| entry.symbol).ok()?;
-        Some(Self(BY_SYMBOL[at]))
+        BY_SYMBOL.get(symbol).copied()
     }
 
     /// All known units, primary ones first.
     pub fn all() -> impl Iterator<Item = Self> {
-        ENTRIES.iter().map(Self)
+        [PRIMARY, SECONDARY, SPELLINGS].into_iter().flatten().map(Self)
     }
 
     /// The symbol as the registry spells it.
@@ -86,16 +77,6 @@ impl Unit {
     /// name has only a device.
     pub const fn quantity(self) -> &'static str {
         self.0.quantity
-    }
-
-    /// The origin of the unit.
-    pub const fn group(self) -> Group {
-        self.0.group
-    }
-
-    /// The primary unit that this one is derived from; itself for a primary unit.
-    pub fn primary(self) -> Self {
-        Self::get(self.0.primary).expect("each entry's primary unit is in the table")
     }
 
     /// Whether values of this unit can be converted to `to`.
@@ -129,23 +110,18 @@ fn nearest(given: &str) -> Option<Unit> {
         return None;
     }
     let lower = given.to_lowercase();
-    let other_case = || Unit::all().find(|unit| unit.symbol().to_lowercase() == lower);
-    let described = |edits: usize| {
-        let lower = &lower;
-        Unit::all().find(|unit| {
-            let words = unit.description().split([' ', '(', ')', ',', '-']).map(str::to_lowercase);
-            lower.len() > 2 + 2 * edits
-                && words.into_iter().any(|word| strsim::osa_distance(&word, lower) <= edits)
-        })
+    let is_described = |unit: &Unit, edits: usize| {
+        let mut words = unit.description().split([' ', '(', ')', ',', '-']);
+        lower.len() > 2 + 2 * edits
+            && words.any(|word| strsim::osa_distance(&word.to_lowercase(), &lower) <= edits)
     };
-    let similar = || {
-        Unit::all()
-            .map(|unit| (strsim::osa_distance(&lower, &unit.symbol().to_lowercase()), unit))
-            .min_by_key(|(distance, _)| *distance)
-            .filter(|(distance, _)| distance * 3 <= given.chars().count().max(3))
-            .map(|(_, unit)| unit)
-    };
-    other_case().or_else(|| described(0)).or_else(|| described(1)).or_else(similar)
+    let distance = |unit: &Unit| strsim::osa_distance(&lower, &unit.symbol().to_lowercase());
+    let max_distance = given.chars().count().max(3) / 3;
+    Unit::all()
+        .find(|unit| unit.symbol().to_lowercase() == lower)
+        .or_else(|| Unit::all().find(|unit| is_described(unit, 0)))
+        .or_else(|| Unit::all().find(|unit| is_described(unit, 1)))
+        .or_else(|| Unit::all().min_by_key(distance).filter(|unit| distance(unit) <= max_distance))
 }
 
 impl PartialEq for Unit {
@@ -155,18 +131,6 @@ impl PartialEq for Unit {
 }
 
 impl Eq for Unit {}
-
-impl fmt::Display for Unit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.symbol())
-    }
-}
-
-impl fmt::Debug for Unit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.symbol())
-    }
-}
 
 impl Serialize for Unit {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -13,12 +13,7 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 
 use super::{
-    BATCH, ContentType, Envelope, NewTask,
-    envelope::epoch_ms,
-    header,
-    id::{IdError, TaskId},
-    kind::Kind,
-    trace::TraceContext,
+    ContentType, Envelope, NewTask, header, id::TaskId, kind::Kind, new_task::published, trace::TraceContext,
 };
 
 /// The maximum number of records in a batch.
@@ -33,14 +28,10 @@ struct JsonRecord<'a> {
     traceparent: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "Option::is_none", borrow)]
     tracestate: Option<Cow<'a, str>>,
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     senml: bool,
     #[serde(borrow)]
     payload: &'a RawValue,
-}
-
-fn is_false(flag: &bool) -> bool {
-    !flag
 }
 
 /// A record of a batch. The payload borrows from the batch's body.
@@ -71,22 +62,8 @@ impl BatchRecord<'_> {
 
 /// Why a body is not a valid batch.
 #[derive(Debug, Error)]
-pub enum BadBatch {
-    /// Not JSON, or not an array of records.
-    #[error("batch: {0}")]
-    Json(#[from] serde_json::Error),
-    /// A record has an invalid id.
-    #[error("batch record {index}: {error}")]
-    Id {
-        /// The record's position, from 0.
-        index: usize,
-        /// Why the id is invalid.
-        error: IdError,
-    },
-    /// No records, or more than [`MOST_RECORDS`].
-    #[error("batch has {0} records, 1 to {MOST_RECORDS} are allowed")]
-    Count(usize),
-}
+#[error("{0}")]
+pub struct BadBatch(String);
 
 /// Writes the body of a batch. A record has no place for a task's group, delay or timeout: the caller
 /// publishes a task with one of them, or with a body that is not JSON, as a message of its own.
@@ -116,12 +93,7 @@ pub fn write_batch<'a>(tasks: impl IntoIterator<Item = &'a NewTask>) -> Result<V
 /// The properties of a batch: persistent, with a random id and `now` as timestamp. `key` selects the queue
 /// in a lane with several; without one, no key header is set.
 pub fn batch_properties(kind: &Kind, key: Option<&str>, now: SystemTime) -> BasicProperties {
-    let properties = BasicProperties::default()
-        .with_message_id(TaskId::random().as_str().into())
-        .with_type(kind.as_str().into())
-        .with_content_type(BATCH.into())
-        .with_delivery_mode(2)
-        .with_timestamp(epoch_ms(now).unsigned_abs() / 1000);
+    let properties = published(&TaskId::random(), kind, ContentType::Batch, now);
     let Some(key) = key else { return properties };
     let mut headers = FieldTable::default();
     headers.insert(header::KEY.into(), header::long(key));
@@ -132,23 +104,24 @@ pub fn batch_properties(kind: &Kind, key: Option<&str>, now: SystemTime) -> Basi
 ///
 /// # Errors
 /// [`BadBatch`]: not an array of records, an invalid id, no records or more than [`MOST_RECORDS`].
-pub fn read_batch(body: &[u8]) -> Result<Vec<BatchRecord<'_>>, BadBatch> {
-    let records: Vec<JsonRecord<'_>> = serde_json::from_slice(body)?;
+pub fn read_batch<'a>(body: &'a [u8]) -> Result<Vec<BatchRecord<'a>>, BadBatch> {
+    let records: Vec<JsonRecord<'a>> =
+        serde_json::from_slice(body).map_err(|error| BadBatch(format!("batch: {error}")))?;
     if !(1..=MOST_RECORDS).contains(&records.len()) {
-        return Err(BadBatch::Count(records.len()));
+        let count = records.len();
+        return Err(BadBatch(format!("batch has {count} records, 1 to {MOST_RECORDS} are allowed")));
     }
-    records.into_iter().enumerate().map(|(index, record)| batch_record(index, record)).collect()
-}
-
-fn batch_record(index: usize, record: JsonRecord<'_>) -> Result<BatchRecord<'_>, BadBatch> {
-    let trace =
-        record.traceparent.and_then(|parent| TraceContext::parse(&parent, record.tracestate.as_deref()));
-    Ok(BatchRecord {
-        id: TaskId::parse(&record.id).map_err(|error| BadBatch::Id { index, error })?,
-        content_type: if record.senml { ContentType::SenmlJson } else { ContentType::Json },
-        trace,
-        payload: record.payload.get().as_bytes(),
-    })
+    let read = |(index, record): (usize, JsonRecord<'a>)| {
+        let state = record.tracestate.as_deref();
+        Ok(BatchRecord {
+            id: TaskId::parse(&record.id)
+                .map_err(|error| BadBatch(format!("batch record {index}: {error}")))?,
+            content_type: if record.senml { ContentType::SenmlJson } else { ContentType::Json },
+            trace: record.traceparent.and_then(|parent| TraceContext::parse(&parent, state)),
+            payload: record.payload.get().as_bytes(),
+        })
+    };
+    records.into_iter().enumerate().map(read).collect()
 }
 
 #[cfg(test)]

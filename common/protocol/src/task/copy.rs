@@ -7,21 +7,16 @@
 //! - More than [`Copied::FOREIGN_BYTES`] of headers could make the content header larger than the negotiated
 //!   frame size, which closes the connection.
 
-use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, HashSet},
-    time::SystemTime,
-};
+use std::{cmp::Reverse, collections::BTreeMap, time::SystemTime};
 
 use amq_protocol::{
     protocol::BasicProperties,
-    types::{AMQPValue, FieldTable, ShortString},
+    types::{AMQPValue, ShortString},
 };
 
 use super::{
-    content_type::{BATCH, ContentType},
     encoded::entry_bytes,
-    envelope::{Envelope, epoch_ms, expires_at},
+    envelope::{BATCH, ContentType, Envelope, epoch_ms, expires_at},
     header::{self, long},
     incarnation::WorkerIncarnation,
     outcome::DeadReason,
@@ -29,9 +24,11 @@ use super::{
 
 /// Builder for the properties of a copy. The body of a copy is that of the original.
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Copied {
+    /// Without headers.
     properties: BasicProperties,
-    headers: FieldTable,
+    headers: BTreeMap<ShortString, AMQPValue>,
 }
 
 /// Maximum size of the error text that a worker writes into a dead letter, in bytes.
@@ -97,60 +94,46 @@ impl Copied {
     /// The original's properties without those that no copy may have.
     fn base(original: &BasicProperties, now: SystemTime) -> Self {
         let is_dropped = |name: &str| {
-            name == "x-death"
-                || name.starts_with("x-first-death-")
+            matches!(
+                name,
+                "x-death" | "x-delivery-count" | "x-acquired-count" | "CC" | "BCC" | header::DELAY_MS
+            ) || name.starts_with("x-first-death-")
                 || name.starts_with("x-last-death-")
-                || name == "x-delivery-count"
-                || name == "x-acquired-count"
-                || name == "CC"
-                || name == "BCC"
-                || name == header::DELAY_MS
         };
-        let mut headers = FieldTable::default();
-        for (name, value) in original.headers().iter().flat_map(|table| table.inner()) {
-            if !is_dropped(name.as_str()) {
-                headers.insert(name.clone(), value.clone());
-            }
-        }
+        let kept = original.headers().iter().flatten().filter(|(name, _)| !is_dropped(name.as_str()));
+        let mut headers: BTreeMap<_, _> = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
         if let Some(user) = original.user_id() {
             headers.insert(header::USER_ID.into(), long(user.as_str()));
         }
         if let Ok(Some(at)) = expires_at(original, now) {
             headers.insert(header::EXPIRES_AT.into(), at.into());
         }
-        Self { properties: without_expiration_and_user(original).with_delivery_mode(2), headers }
+        Self { properties: without_expiration_and_user(original), headers }
     }
 
     /// Sets a header.
-    #[must_use]
     pub fn with(mut self, name: &'static str, value: impl Into<AMQPValue>) -> Self {
         self.headers.insert(name.into(), value.into());
         self
     }
 
     /// Removes a header.
-    #[must_use]
     pub fn without(mut self, name: &str) -> Self {
-        if self.headers.contains_key(name) {
-            self.headers = filtered(&self.headers, |key, _| key.as_str() != name);
-        }
+        self.headers.remove(name);
         self
     }
 
     /// Sets the number of attempts spent.
-    #[must_use]
     pub fn attempt(self, spent: u32) -> Self {
         self.with(header::ATTEMPT, AMQPValue::LongUInt(spent))
     }
 
     /// Sets the due time, in milliseconds since 1970.
-    #[must_use]
     pub fn not_before(self, at: i64) -> Self {
         self.with(header::NOT_BEFORE, at)
     }
 
     /// Sets the number of quarantine runs that ended with a crash of the worker, and the worker of the last.
-    #[must_use]
     pub fn crashed(self, runs: u32, worker: &WorkerIncarnation) -> Self {
         self.with(header::QUARANTINE_RUNS, AMQPValue::LongUInt(runs))
             .with(header::QUARANTINE_WORKER, long(&worker.to_string()))
@@ -158,7 +141,6 @@ impl Copied {
     }
 
     /// Removes all quarantine headers, for a task that leaves the quarantine or enters it again.
-    #[must_use]
     pub fn unmarked(self) -> Self {
         self.without(header::QUARANTINE_RUNS)
             .without(header::QUARANTINE_WORKER)
@@ -166,41 +148,30 @@ impl Copied {
     }
 
     /// Sets when workers without its handler began to pass it on in the quarantine, in milliseconds since 1970.
-    #[must_use]
     pub fn handed_on(self, since: i64) -> Self {
         self.with(header::QUARANTINE_SINCE, since)
     }
 
     /// Sets the key to `id` if there is none, as [`NewTask::keyed`](super::NewTask::keyed) does.
-    #[must_use]
     pub fn keyed(self, id: &str) -> Self {
         if self.headers.contains_key(header::KEY) { self } else { self.with(header::KEY, long(id)) }
     }
 
-    /// Removes the due time.
-    #[must_use]
-    pub fn due_now(self) -> Self {
-        self.without(header::NOT_BEFORE)
-    }
-
     /// Sets the time of the first failure to `now`, unless the header already has a valid time.
-    #[must_use]
     pub fn first_seen(self, now: SystemTime) -> Self {
-        let present = self.headers.inner().get(header::FIRST_SEEN).and_then(header::integer);
+        let present = self.headers.get(header::FIRST_SEEN).and_then(header::integer);
         if present.is_some_and(|at| at >= 0) { self } else { self.with(header::FIRST_SEEN, epoch_ms(now)) }
     }
 
     /// Sets the headers of a dead letter. Control characters in `error` become spaces, and it is cut to 1,000
     /// bytes; `worker` and `lane` are cut to 255 bytes.
-    #[must_use]
     pub fn dead(self, reason: DeadReason, error: &str, worker: &str, lane: &str, now: SystemTime) -> Self {
         let line: String = error.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        let died_at = epoch_ms(now);
         self.with(header::REASON, long(reason.as_str()))
             .with(header::ERROR, long(cut(&line, MAX_ERROR)))
             .with(header::WORKER, long(cut(worker, MAX_NAME)))
             .with(header::LANE, long(cut(lane, MAX_NAME)))
-            .with(header::DIED_AT, died_at)
+            .with(header::DIED_AT, epoch_ms(now))
             .first_seen(now)
     }
 
@@ -213,15 +184,7 @@ impl Copied {
     ///
     /// For a connection whose frames are too small for the full copy. Its content header frame has at most
     /// 4,000 bytes; the smallest frame size that AMQP 0-9-1 permits is 4,096.
-    #[must_use]
-    pub fn bare(mut self) -> Self {
-        let original = &self.properties;
-        let mut properties = BasicProperties::default().with_delivery_mode(2);
-        properties =
-            original.message_id().clone().into_iter().fold(properties, BasicProperties::with_message_id);
-        properties = original.kind().clone().into_iter().fold(properties, BasicProperties::with_type);
-        self.properties =
-            original.content_type().clone().into_iter().fold(properties, BasicProperties::with_content_type);
+    pub fn bare(self) -> Self {
         let reported = [
             header::REASON,
             header::ERROR,
@@ -235,44 +198,42 @@ impl Copied {
             let limit = if name.as_str() == header::ERROR { MAX_INTERNAL } else { MAX_NAME + ENTRY_OVERHEAD };
             reported.contains(&name.as_str()) && entry_bytes(name, value) <= limit
         };
-        let dropped = self.headers.inner().iter().filter(|(name, value)| !is_kept(name, value));
-        let (count, bytes) = dropped
-            .fold((0, 0), |(count, bytes), (name, value)| (count + 1, bytes + entry_bytes(name, value)));
-        let headers = filtered(&self.headers, is_kept);
-        Self { headers, ..self }.add_dropped(count, bytes)
+        let (kept, dropped): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            self.headers.into_iter().partition(|(name, value)| is_kept(name, value));
+        let bytes = dropped.iter().map(|(name, value)| entry_bytes(name, value)).sum();
+        Self { properties: identity(&self.properties), headers: kept }.add_dropped(dropped.len(), bytes)
     }
 
     /// Drops foreign headers, the largest first, until at most [`Self::FOREIGN_BYTES`] of them are left.
-    fn limit_foreign(self) -> Self {
-        let mut foreign: Vec<_> = self
-            .headers
-            .inner()
-            .iter()
-            .map(|(name, value)| (name, entry_bytes(name, value)))
-            .filter(|(name, bytes)| !is_internal(name.as_str()) || *bytes > MAX_INTERNAL)
+    fn limit_foreign(mut self) -> Self {
+        let sizes = self.headers.iter().map(|(name, value)| (name, entry_bytes(name, value)));
+        let mut foreign: Vec<_> = sizes
+            .filter(|(name, bytes)| !header::ALL.contains(&name.as_str()) || *bytes > MAX_INTERNAL)
             .collect();
-        let mut total: usize = foreign.iter().map(|(_, bytes)| bytes).sum();
-        if total <= Self::FOREIGN_BYTES {
-            return self;
-        }
+        let total: usize = foreign.iter().map(|(_, bytes)| bytes).sum();
         foreign.sort_by_key(|(name, bytes)| (Reverse(*bytes), *name));
-        let before = total;
-        let mut dropped = HashSet::new();
+        let mut dropped_bytes = 0;
+        let mut dropped = Vec::new();
         for (name, bytes) in foreign {
-            if total <= Self::FOREIGN_BYTES {
+            if total - dropped_bytes <= Self::FOREIGN_BYTES {
                 break;
             }
-            total -= bytes;
-            dropped.insert(name.clone());
+            dropped_bytes += bytes;
+            dropped.push(name.clone());
         }
-        let headers = filtered(&self.headers, |name, _| !dropped.contains(name));
-        Self { headers, ..self }.add_dropped(dropped.len(), before - total)
+        if dropped.is_empty() {
+            return self;
+        }
+        for name in &dropped {
+            self.headers.remove(name);
+        }
+        self.add_dropped(dropped.len(), dropped_bytes)
     }
 
     /// Adds to the counts of dropped headers, which cover all copies since the original.
     fn add_dropped(self, count: usize, bytes: usize) -> Self {
         let sum = |name, more: usize| {
-            let before = self.headers.inner().get(name).and_then(header::integer).unwrap_or(0).max(0);
+            let before = self.headers.get(name).and_then(header::integer).unwrap_or(0).max(0);
             before.saturating_add(i64::try_from(more).unwrap_or(i64::MAX))
         };
         let (count, bytes) = (sum(header::DROPPED, count), sum(header::DROPPED_BYTES, bytes));
@@ -285,23 +246,12 @@ impl Copied {
     }
 
     fn finished(self) -> BasicProperties {
-        if self.headers.inner().is_empty() {
+        if self.headers.is_empty() {
             self.properties
         } else {
-            self.properties.with_headers(self.headers)
+            self.properties.with_headers(self.headers.into())
         }
     }
-}
-
-/// Whether Garenne defines the header. Only other headers are dropped to meet the size limit.
-fn is_internal(name: &str) -> bool {
-    header::ALL.contains(&name)
-}
-
-/// The headers for which `keep` is true.
-fn filtered(headers: &FieldTable, keep: impl Fn(&ShortString, &AMQPValue) -> bool) -> FieldTable {
-    let kept = headers.inner().iter().filter(|(name, value)| keep(name, value));
-    kept.map(|(name, value)| (name.clone(), value.clone())).collect::<BTreeMap<_, _>>().into()
 }
 
 /// The start of the text, at most `max_bytes`, cut at a character boundary.
@@ -309,26 +259,33 @@ fn cut(text: &str, max_bytes: usize) -> &str {
     &text[..text.floor_char_boundary(max_bytes)]
 }
 
-/// Builds the properties anew, because `BasicProperties` has no way to remove one.
+/// The properties that even a minimal copy has. Properties are built anew, because `BasicProperties` has no way to
+/// remove one.
+fn identity(original: &BasicProperties) -> BasicProperties {
+    let mut kept = BasicProperties::default().with_delivery_mode(2);
+    kept = with(kept, original.message_id(), BasicProperties::with_message_id);
+    kept = with(kept, original.kind(), BasicProperties::with_type);
+    with(kept, original.content_type(), BasicProperties::with_content_type)
+}
+
+/// All properties but headers, `expiration` and `user_id`.
 fn without_expiration_and_user(original: &BasicProperties) -> BasicProperties {
-    let mut kept = BasicProperties::default();
-    macro_rules! keep {
-        ($($read:ident => $write:ident),*) => {
-            $(if let Some(value) = original.$read().clone() { kept = kept.$write(value); })*
-        };
-    }
-    keep!(
-        content_type => with_content_type,
-        content_encoding => with_content_encoding,
-        priority => with_priority,
-        correlation_id => with_correlation_id,
-        reply_to => with_reply_to,
-        message_id => with_message_id,
-        timestamp => with_timestamp,
-        kind => with_type,
-        app_id => with_app_id
-    );
-    kept
+    let mut kept = identity(original);
+    kept = with(kept, original.content_encoding(), BasicProperties::with_content_encoding);
+    kept = with(kept, original.priority(), BasicProperties::with_priority);
+    kept = with(kept, original.correlation_id(), BasicProperties::with_correlation_id);
+    kept = with(kept, original.reply_to(), BasicProperties::with_reply_to);
+    kept = with(kept, original.timestamp(), BasicProperties::with_timestamp);
+    with(kept, original.app_id(), BasicProperties::with_app_id)
+}
+
+/// Sets a property if there is a value.
+fn with<T: Clone>(
+    properties: BasicProperties,
+    value: &Option<T>,
+    set: fn(BasicProperties, T) -> BasicProperties,
+) -> BasicProperties {
+    value.iter().cloned().fold(properties, set)
 }
 
 #[cfg(test)]

@@ -1,22 +1,54 @@
 //! Reading a task from a delivery.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{
+    fmt,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
-use amq_protocol::{protocol::BasicProperties, types::FieldTable};
+use amq_protocol::{
+    protocol::BasicProperties,
+    types::{AMQPValue, FieldTable},
+};
 use thiserror::Error;
 
 use super::{
-    content_type::{BATCH, ContentType},
     header::{self, integer},
-    id::{IdError, TaskId},
+    id::TaskId,
     incarnation::WorkerIncarnation,
-    kind::{Kind, KindError},
+    kind::Kind,
     trace::TraceContext,
 };
 
 /// Milliseconds since 1970, the form of times in message headers. 0 for a time before 1970.
 pub fn epoch_ms(time: SystemTime) -> i64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis().try_into().unwrap_or(i64::MAX))
+}
+
+/// The media type of a batch.
+pub const BATCH: &str = "application/vnd.garenne.batch+json";
+
+/// The encoding of a message's body.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ContentType {
+    /// Plain JSON. The default, also for a missing or unknown `content_type`.
+    #[default]
+    Json,
+    /// A SenML pack (RFC 8428).
+    SenmlJson,
+    /// Several tasks of one kind; see [`read_batch`](super::read_batch). Handlers receive its records, never
+    /// the batch.
+    Batch,
+}
+
+impl ContentType {
+    /// The media type.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Json => "application/json",
+            Self::SenmlJson => "application/senml+json",
+            Self::Batch => BATCH,
+        }
+    }
 }
 
 /// A task without its payload, as read from a message's properties and headers.
@@ -71,40 +103,8 @@ pub struct Envelope {
 
 /// Why a message is not a valid task. The text names the property or header and the limit.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Malformed {
-    /// The id is invalid.
-    #[error(transparent)]
-    Id(#[from] IdError),
-    /// The kind is invalid.
-    #[error(transparent)]
-    Kind(#[from] KindError),
-    /// A header is not a number within its limits.
-    #[error("header {name} must be a whole number from 0 to {max}")]
-    Number {
-        /// The header.
-        name: &'static str,
-        /// The largest value.
-        max: i64,
-    },
-    /// A header is not a text within its limits.
-    #[error("header {name} must be text of 1 to {max} bytes", max = Envelope::MAX_TEXT)]
-    Text {
-        /// The header.
-        name: &'static str,
-    },
-    /// [`header::QUARANTINE_WORKER`] does not name a worker's incarnation.
-    #[error("header {name} must be <worker>/<incarnation>", name = header::QUARANTINE_WORKER)]
-    Incarnation,
-    /// The property `expiration` is not decimal milliseconds.
-    #[error("property expiration must be milliseconds as decimal text, not {0:?}")]
-    Expiration(String),
-    /// A header is not a boolean.
-    #[error("header {name} must be a boolean")]
-    Flag {
-        /// The header.
-        name: &'static str,
-    },
-}
+#[error("{0}")]
+pub struct Malformed(String);
 
 impl Envelope {
     /// The maximum of `garenne-timeout-ms` and `garenne-delay-ms`: 30 days in milliseconds.
@@ -131,7 +131,8 @@ impl Envelope {
         now: SystemTime,
     ) -> Result<Self, Malformed> {
         let headers = properties.headers();
-        let id = properties.message_id().as_ref().map(|id| TaskId::parse(id.as_str())).transpose()?;
+        let id = properties.message_id().as_ref().map(|id| TaskId::parse(id.as_str())).transpose();
+        let id = id.map_err(|error| Malformed(error.to_string()))?;
         let kind = match (properties.kind(), default_kind) {
             (Some(kind), _) => kind.as_str(),
             (None, Some(default)) if !known(routing_key) => default,
@@ -143,7 +144,7 @@ impl Envelope {
         Ok(Self {
             id_given: id.is_some(),
             id: id.unwrap_or_else(TaskId::random),
-            kind: Kind::parse(kind)?,
+            kind: Kind::parse(kind).map_err(|error| Malformed(error.to_string()))?,
             content_type: match properties.content_type().as_ref().map(|it| it.as_str()) {
                 Some(it) if it.starts_with("application/senml+json") => ContentType::SenmlJson,
                 Some(BATCH) => ContentType::Batch,
@@ -159,7 +160,9 @@ impl Envelope {
             reply_to: properties.reply_to().as_ref().map(|it| it.as_str().to_owned()),
             trace: header::trace(headers),
             quarantine_runs: count(headers, header::QUARANTINE_RUNS)?,
-            quarantine_worker: incarnation(headers)?,
+            quarantine_worker: read(headers, header::QUARANTINE_WORKER, "<worker>/<incarnation>", |value| {
+                WorkerIncarnation::parse(&header::text(value)?)
+            })?,
             quarantine_since: number(headers, header::QUARANTINE_SINCE, i64::MAX)?,
             lane: text(headers, header::LANE)?,
             depth: count(headers, header::DEPTH)?,
@@ -205,8 +208,10 @@ pub(super) fn expires_at(properties: &BasicProperties, now: SystemTime) -> Resul
     }
     let Some(expiration) = properties.expiration() else { return Ok(None) };
     // Unsigned, as for the broker. A negative expiration could give a time before 1970, which no header can hold.
-    let ms: u64 =
-        expiration.as_str().parse().map_err(|_| Malformed::Expiration(expiration.as_str().to_owned()))?;
+    let ms: u64 = expiration.as_str().parse().map_err(|_| {
+        let text = expiration.as_str();
+        Malformed(format!("property expiration must be milliseconds as decimal text, not {text:?}"))
+    })?;
     let ms = i64::try_from(ms).unwrap_or(i64::MAX);
     let start = valid_timestamp(properties)
         .map_or(epoch_ms(now), |s| s.saturating_mul(1000).try_into().unwrap_or(i64::MAX));
@@ -218,28 +223,31 @@ fn valid_timestamp(properties: &BasicProperties) -> Option<u64> {
     properties.timestamp().filter(|at| *at <= Envelope::MAX_TIMESTAMP)
 }
 
-fn number(headers: &Option<FieldTable>, name: &'static str, max: i64) -> Result<Option<i64>, Malformed> {
-    header::get(headers, name)
-        .map(|value| integer(value).filter(|n| (0..=max).contains(n)).ok_or(Malformed::Number { name, max }))
-        .transpose()
+/// Reads a header, which must be what `expected` says.
+fn read<T>(
+    headers: &Option<FieldTable>,
+    name: &str,
+    expected: impl fmt::Display,
+    parse: impl FnOnce(&AMQPValue) -> Option<T>,
+) -> Result<Option<T>, Malformed> {
+    let Some(value) = header::get(headers, name) else { return Ok(None) };
+    parse(value).map(Some).ok_or_else(|| Malformed(format!("header {name} must be {expected}")))
 }
 
-fn count(headers: &Option<FieldTable>, name: &'static str) -> Result<u32, Malformed> {
+fn number(headers: &Option<FieldTable>, name: &str, max: i64) -> Result<Option<i64>, Malformed> {
+    let expected = format_args!("a whole number from 0 to {max}");
+    read(headers, name, expected, |value| integer(value).filter(|n| (0..=max).contains(n)))
+}
+
+fn count(headers: &Option<FieldTable>, name: &str) -> Result<u32, Malformed> {
     number(headers, name, 1_000_000).map(|n| n.and_then(|n| n.try_into().ok()).unwrap_or(0))
 }
 
-fn incarnation(headers: &Option<FieldTable>) -> Result<Option<WorkerIncarnation>, Malformed> {
-    let Some(value) = header::get(headers, header::QUARANTINE_WORKER) else { return Ok(None) };
-    let read = header::text(value).and_then(|text| WorkerIncarnation::parse(&text));
-    read.map(Some).ok_or(Malformed::Incarnation)
-}
-
-fn text(headers: &Option<FieldTable>, name: &'static str) -> Result<Option<String>, Malformed> {
-    let Some(value) = header::get(headers, name) else { return Ok(None) };
-    header::text(value)
-        .filter(|text| (1..=Envelope::MAX_TEXT).contains(&text.len()))
-        .map(Some)
-        .ok_or(Malformed::Text { name })
+fn text(headers: &Option<FieldTable>, name: &str) -> Result<Option<String>, Malformed> {
+    const MAX: usize = Envelope::MAX_TEXT;
+    read(headers, name, format_args!("text of 1 to {MAX} bytes"), |value| {
+        header::text(value).filter(|text| (1..=MAX).contains(&text.len()))
+    })
 }
 
 #[cfg(test)]
@@ -333,7 +341,10 @@ mod tests {
     #[test]
     fn a_negative_expiration_is_refused() {
         let refused = read("bench.noop", BasicProperties::default().with_expiration("-1000".into()));
-        assert_eq!(refused.unwrap_err(), Malformed::Expiration("-1000".to_owned()));
+        assert_eq!(
+            refused.unwrap_err().to_string(),
+            "property expiration must be milliseconds as decimal text, not \"-1000\""
+        );
     }
 
     #[test]
@@ -359,9 +370,9 @@ mod tests {
         let due = |at: i64| read("bench.noop", headers(&[(header::NOT_BEFORE, at.into())]));
         let latest = 1_800_000_000_000 + 31 * 24 * 3600 * 1000;
         assert_eq!(due(latest).unwrap().not_before, Some(latest));
-        let max = latest;
-        assert_eq!(due(latest + 1).unwrap_err(), Malformed::Number { name: header::NOT_BEFORE, max });
-        assert_eq!(due(i64::MAX).unwrap_err(), Malformed::Number { name: header::NOT_BEFORE, max });
-        assert_eq!(due(-1).unwrap_err(), Malformed::Number { name: header::NOT_BEFORE, max });
+        for at in [latest + 1, i64::MAX, -1] {
+            let expected = format!("header garenne-not-before must be a whole number from 0 to {latest}");
+            assert_eq!(due(at).unwrap_err().to_string(), expected);
+        }
     }
 }

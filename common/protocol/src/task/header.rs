@@ -4,88 +4,71 @@ use amq_protocol::types::{AMQPValue, FieldTable};
 
 use super::TraceContext;
 
-/// Maximum run time of an attempt, in milliseconds.
-pub const TIMEOUT_MS: &str = "garenne-timeout-ms";
-/// Delay before the start, in milliseconds. The first worker that reads the task replaces it by [`NOT_BEFORE`].
-pub const DELAY_MS: &str = "garenne-delay-ms";
-/// Due time in milliseconds since 1970. Workers write it when they defer a task.
-pub const NOT_BEFORE: &str = "garenne-not-before";
-/// The task's group. Tasks of one group can be stopped, paused and awaited together.
-pub const GROUP: &str = "garenne-group";
-/// Selects the queue in a lane with several: tasks with equal keys go to the same queue, and all tasks without
-/// a key go to one queue.
-pub const KEY: &str = "garenne-key";
-/// Number of attempts spent.
-pub const ATTEMPT: &str = "garenne-attempt";
-/// Expiry time in milliseconds since 1970. Replaces `expiration` in a copy.
-pub const EXPIRES_AT: &str = "garenne-expires-at";
-/// Replaces `user_id` in a copy, because another user publishes the copy.
-pub const USER_ID: &str = "garenne-user-id";
-/// Number of quarantine runs that ended with a crash of the worker.
-pub const QUARANTINE_RUNS: &str = "garenne-quarantine-runs";
-/// The worker that crashed in the last of these runs, as `<worker>/<incarnation>`.
-pub const QUARANTINE_WORKER: &str = "garenne-quarantine-worker";
-/// When workers without a handler for the task began to pass it on in the quarantine, in milliseconds since 1970.
-pub const QUARANTINE_SINCE: &str = "garenne-quarantine-since";
-/// When a task of a group was published, in milliseconds since 1970; the property `timestamp` has seconds.
-pub const PUBLISHED_AT: &str = "garenne-published-at";
-/// Length of the chain of follow-ups that led to the task: 0 for a task that a client published, the parent's
-/// depth plus 1 for a follow-up.
-pub const DEPTH: &str = "garenne-depth";
-/// The id of the task whose follow-up this is.
-pub const PARENT: &str = "garenne-parent";
-/// Why the task is a dead letter; see [`DeadReason`](super::DeadReason).
-pub const REASON: &str = "garenne-reason";
-/// The error of a dead letter, one line.
-pub const ERROR: &str = "garenne-error";
-/// The worker that published the dead letter.
-pub const WORKER: &str = "garenne-worker";
-/// When the task failed first, in milliseconds since 1970.
-pub const FIRST_SEEN: &str = "garenne-first-seen";
-/// When the task became a dead letter, in milliseconds since 1970.
-pub const DIED_AT: &str = "garenne-died-at";
-/// The lane that the task came from. A replay, and a retry from the quarantine, publish it to this lane.
-pub const LANE: &str = "garenne-lane";
-/// When an operator last replayed the dead letter, in milliseconds since 1970. Earlier stop directives no longer
-/// apply to it.
-pub const REPLAYED_AT: &str = "garenne-replayed-at";
-/// Number of foreign headers that copies dropped because all together were too large.
-pub const DROPPED: &str = "garenne-dropped-headers";
-/// Encoded size of the dropped headers in bytes.
-pub const DROPPED_BYTES: &str = "garenne-dropped-bytes";
-/// W3C trace context.
-pub const TRACEPARENT: &str = "traceparent";
-/// W3C trace state.
-pub const TRACESTATE: &str = "tracestate";
+/// Defines a constant for each header, and [`ALL`] of them.
+macro_rules! headers {
+    ($($(#[$doc:meta])* $constant:ident = $name:literal;)*) => {
+        $($(#[$doc])* pub const $constant: &str = $name;)*
 
-/// Every header that Garenne defines or interprets.
-pub const ALL: [&str; 25] = [
-    TIMEOUT_MS,
-    DELAY_MS,
-    NOT_BEFORE,
-    GROUP,
-    KEY,
-    ATTEMPT,
-    EXPIRES_AT,
-    USER_ID,
-    QUARANTINE_RUNS,
-    QUARANTINE_WORKER,
-    QUARANTINE_SINCE,
-    PUBLISHED_AT,
-    DEPTH,
-    PARENT,
-    REASON,
-    ERROR,
-    WORKER,
-    FIRST_SEEN,
-    DIED_AT,
-    LANE,
-    REPLAYED_AT,
-    DROPPED,
-    DROPPED_BYTES,
-    TRACEPARENT,
-    TRACESTATE,
-];
+        /// Every header that Garenne defines or interprets.
+        pub const ALL: &[&str] = &[$($name),*];
+    };
+}
+
+headers! {
+    /// Maximum run time of an attempt, in milliseconds.
+    TIMEOUT_MS = "garenne-timeout-ms";
+    /// Delay before the start, in milliseconds. The first worker that reads the task replaces it by [`NOT_BEFORE`].
+    DELAY_MS = "garenne-delay-ms";
+    /// Due time in milliseconds since 1970. Workers write it when they defer a task.
+    NOT_BEFORE = "garenne-not-before";
+    /// The task's group. Tasks of one group can be stopped, paused and awaited together.
+    GROUP = "garenne-group";
+    /// Selects the queue in a lane with several: tasks with equal keys go to the same queue, and all tasks without
+    /// a key go to one queue.
+    KEY = "garenne-key";
+    /// Number of attempts spent.
+    ATTEMPT = "garenne-attempt";
+    /// Expiry time in milliseconds since 1970. Replaces `expiration` in a copy.
+    EXPIRES_AT = "garenne-expires-at";
+    /// Replaces `user_id` in a copy, because another user publishes the copy.
+    USER_ID = "garenne-user-id";
+    /// Number of quarantine runs that ended with a crash of the worker.
+    QUARANTINE_RUNS = "garenne-quarantine-runs";
+    /// The worker that crashed in the last of these runs, as `<worker>/<incarnation>`.
+    QUARANTINE_WORKER = "garenne-quarantine-worker";
+    /// When workers without a handler for the task began to pass it on in the quarantine, in milliseconds since 1970.
+    QUARANTINE_SINCE = "garenne-quarantine-since";
+    /// When a task of a group was published, in milliseconds since 1970; the property `timestamp` has seconds.
+    PUBLISHED_AT = "garenne-published-at";
+    /// Length of the chain of follow-ups that led to the task: 0 for a task that a client published, the parent's
+    /// depth plus 1 for a follow-up.
+    DEPTH = "garenne-depth";
+    /// The id of the task whose follow-up this is.
+    PARENT = "garenne-parent";
+    /// Why the task is a dead letter; see [`DeadReason`](super::DeadReason).
+    REASON = "garenne-reason";
+    /// The error of a dead letter, one line.
+    ERROR = "garenne-error";
+    /// The worker that published the dead letter.
+    WORKER = "garenne-worker";
+    /// When the task failed first, in milliseconds since 1970.
+    FIRST_SEEN = "garenne-first-seen";
+    /// When the task became a dead letter, in milliseconds since 1970.
+    DIED_AT = "garenne-died-at";
+    /// The lane that the task came from. A replay, and a retry from the quarantine, publish it to this lane.
+    LANE = "garenne-lane";
+    /// When an operator last replayed the dead letter, in milliseconds since 1970. Earlier stop directives no longer
+    /// apply to it.
+    REPLAYED_AT = "garenne-replayed-at";
+    /// Number of foreign headers that copies dropped because all together were too large.
+    DROPPED = "garenne-dropped-headers";
+    /// Encoded size of the dropped headers in bytes.
+    DROPPED_BYTES = "garenne-dropped-bytes";
+    /// W3C trace context.
+    TRACEPARENT = "traceparent";
+    /// W3C trace state.
+    TRACESTATE = "tracestate";
+}
 
 /// The value as an integer: any AMQP integer type, a timestamp, or decimal text. `None` for other types and
 /// for values outside `i64`.

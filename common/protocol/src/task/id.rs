@@ -1,14 +1,16 @@
 //! The task id: the message's `message_id`, or a generated one.
 
-use std::{borrow::Borrow, fmt, sync::Arc};
+use std::{borrow::Borrow, sync::Arc};
 
+use derive_more::Display;
+use serde::Serialize;
 use thiserror::Error;
 use uuid::Uuid;
 
 /// Identifies a task in every queue, copy and log. Cheap to clone.
 ///
 /// 1 to [`TaskId::MAX_BYTES`] bytes of UTF-8 without control characters.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct TaskId(Arc<str>);
 
 /// Why a text is not a valid task id.
@@ -65,21 +67,9 @@ impl TaskId {
     }
 }
 
-impl fmt::Display for TaskId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 impl Borrow<str> for TaskId {
     fn borrow(&self) -> &str {
         &self.0
-    }
-}
-
-impl serde::Serialize for TaskId {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
     }
 }
 

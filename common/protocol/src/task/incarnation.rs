@@ -1,11 +1,11 @@
 //! Identifies one run of a worker process: the worker's id and the incarnation, a UUID chosen at start.
 
-use std::fmt;
-
+use derive_more::Display;
 use uuid::Uuid;
 
 /// A worker's id and its incarnation, as `<worker>/<incarnation>` in headers.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Display, PartialEq, Eq, Hash)]
+#[display("{worker}/{incarnation}")]
 pub struct WorkerIncarnation {
     worker: String,
     incarnation: String,
@@ -39,12 +39,6 @@ impl WorkerIncarnation {
     /// The incarnation, a UUID.
     pub fn incarnation(&self) -> &str {
         &self.incarnation
-    }
-}
-
-impl fmt::Display for WorkerIncarnation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.worker, self.incarnation)
     }
 }
 

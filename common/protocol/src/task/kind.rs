@@ -1,13 +1,15 @@
 //! The kind of a task, and topic bindings that match it.
 
-use std::{borrow::Borrow, fmt, sync::Arc};
+use std::{borrow::Borrow, sync::Arc};
 
+use derive_more::Display;
+use serde::Serialize;
 use thiserror::Error;
 
 /// Selects a task's handler: dot-separated words such as `reading.process`. Also the routing key. Cheap to clone.
 ///
 /// 1 to [`Kind::MAX_BYTES`] ASCII letters, digits and `.`, `_`, `-`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct Kind(Arc<str>);
 
 /// Why a text is not a valid kind.
@@ -49,21 +51,9 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 impl Borrow<str> for Kind {
     fn borrow(&self) -> &str {
         &self.0
-    }
-}
-
-impl serde::Serialize for Kind {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
     }
 }
 

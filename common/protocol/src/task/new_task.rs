@@ -8,8 +8,7 @@ use amq_protocol::{
 };
 
 use super::{
-    content_type::ContentType,
-    envelope::{Envelope, epoch_ms},
+    envelope::{ContentType, Envelope, epoch_ms},
     header::{self, long},
     id::TaskId,
     kind::Kind,
@@ -44,9 +43,8 @@ pub struct NewTask {
 impl NewTask {
     /// A task with a new random id; every optional field is empty.
     pub fn new(kind: Kind, content_type: ContentType, body: Vec<u8>) -> Self {
-        let id = TaskId::random();
         Self {
-            id,
+            id: TaskId::random(),
             kind,
             content_type,
             body,
@@ -80,40 +78,44 @@ impl NewTask {
 
     /// The properties to publish the task with: persistent, with `now` as timestamp.
     pub fn properties(&self, now: SystemTime) -> BasicProperties {
-        let mut headers = FieldTable::default();
-        if let Some(group) = &self.group {
-            headers.insert(header::GROUP.into(), long(group));
-            // A stop directive covers the group's tasks published before it; seconds would be too coarse.
-            headers.insert(header::PUBLISHED_AT.into(), epoch_ms(now).into());
-        }
-        if let Some(key) = &self.key {
-            headers.insert(header::KEY.into(), long(key));
-        }
         let ms = |span: Duration| i64::try_from(span.as_millis()).unwrap_or(i64::MAX).into();
-        if let Some(delay) = self.delay {
-            headers.insert(header::DELAY_MS.into(), ms(delay));
-        }
-        if let Some(timeout) = self.timeout {
-            headers.insert(header::TIMEOUT_MS.into(), ms(timeout));
-        }
-        if let Some((parent, depth)) = &self.parent {
-            headers.insert(header::PARENT.into(), long(parent.as_str()));
-            headers.insert(header::DEPTH.into(), AMQPValue::LongUInt(*depth));
-        }
-        if let Some(trace) = &self.trace {
-            headers.insert(header::TRACEPARENT.into(), long(trace.parent()));
-            if let Some(state) = trace.state() {
-                headers.insert(header::TRACESTATE.into(), long(state));
+        let (parent, depth) = self.parent.as_ref().map(|(parent, depth)| (parent, *depth)).unzip();
+        let entries: [(&str, Option<AMQPValue>); 9] = [
+            (header::GROUP, self.group.as_deref().map(long)),
+            // A stop directive covers the group's tasks published before it; seconds would be too coarse.
+            (header::PUBLISHED_AT, self.group.as_ref().map(|_| epoch_ms(now).into())),
+            (header::KEY, self.key.as_deref().map(long)),
+            (header::DELAY_MS, self.delay.map(ms)),
+            (header::TIMEOUT_MS, self.timeout.map(ms)),
+            (header::PARENT, parent.map(|id| long(id.as_str()))),
+            (header::DEPTH, depth.map(AMQPValue::LongUInt)),
+            (header::TRACEPARENT, self.trace.as_ref().map(|trace| long(trace.parent()))),
+            (header::TRACESTATE, self.trace.as_ref().and_then(TraceContext::state).map(long)),
+        ];
+        let mut headers = FieldTable::default();
+        for (name, value) in entries {
+            if let Some(value) = value {
+                headers.insert(name.into(), value);
             }
         }
-        let properties = BasicProperties::default()
-            .with_message_id(self.id.as_str().into())
-            .with_type(self.kind.as_str().into())
-            .with_content_type(self.content_type.as_str().into())
-            .with_delivery_mode(2)
-            .with_timestamp(epoch_ms(now).unsigned_abs() / 1000);
+        let properties = published(&self.id, &self.kind, self.content_type, now);
         if headers.inner().is_empty() { properties } else { properties.with_headers(headers) }
     }
+}
+
+/// The properties that every published message has: persistent, with `now` as timestamp.
+pub(super) fn published(
+    id: &TaskId,
+    kind: &Kind,
+    content_type: ContentType,
+    now: SystemTime,
+) -> BasicProperties {
+    BasicProperties::default()
+        .with_message_id(id.as_str().into())
+        .with_type(kind.as_str().into())
+        .with_content_type(content_type.as_str().into())
+        .with_delivery_mode(2)
+        .with_timestamp(epoch_ms(now).unsigned_abs() / 1000)
 }
 
 #[cfg(test)]

@@ -67,16 +67,13 @@ impl Origin {
             return None;
         }
         let one_of = |names: &[&'static str]| names.iter().find(|one| **one == name).copied();
-        let quarantine = || {
-            let has_prefix = name.starts_with(QUARANTINE_PREFIX);
-            has_prefix.then_some(QUARANTINE_LABEL).or_else(|| one_of(&[header::LANE]))
+        let quarantine = || match name.strip_prefix(QUARANTINE_PREFIX) {
+            Some(_) => Some(QUARANTINE_LABEL),
+            None => one_of(&[header::LANE]),
         };
-        let dead = || one_of(&IN_DEAD_LETTERS);
-        match self {
-            Self::Publisher => one_of(&IN_LANES).or_else(quarantine).or_else(dead),
-            Self::Lane => quarantine().or_else(dead),
-            Self::Quarantine => dead(),
-        }
+        one_of(&IN_DEAD_LETTERS)
+            .or_else(|| if self == Self::Quarantine { None } else { quarantine() })
+            .or_else(|| if self == Self::Publisher { one_of(&IN_LANES) } else { None })
     }
 }
 

@@ -1,15 +1,13 @@
 //! The reasons for dead letters, as named in metrics, receipts and headers.
 
-use std::str::FromStr;
-
-use strum::{Display, EnumCount, IntoStaticStr, VariantArray};
+use strum::{Display, EnumString, IntoStaticStr, VariantArray};
 
 /// Why a task is in the dead-letter queue. The text form is the header `garenne-reason` and the
 /// metric label.
 #[derive(
-    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Display, EnumCount, IntoStaticStr, VariantArray,
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Display, EnumString, IntoStaticStr, VariantArray,
 )]
-#[strum(serialize_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case", parse_err_ty = String, parse_err_fn = unknown_reason)]
 pub enum DeadReason {
     /// The message is not a valid task: an invalid property or header, or a body that is not JSON.
     Malformed,
@@ -35,7 +33,7 @@ pub enum DeadReason {
 
 impl DeadReason {
     /// Every reason.
-    pub const ALL: [Self; Self::COUNT] = *Self::VARIANTS.as_array().expect("as many as there are");
+    pub const ALL: &[Self] = Self::VARIANTS;
 
     /// The reason's name in the header and in metric labels.
     pub fn as_str(self) -> &'static str {
@@ -43,15 +41,9 @@ impl DeadReason {
     }
 }
 
-impl FromStr for DeadReason {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL.into_iter().find(|reason| reason.as_str() == text).ok_or_else(|| {
-            let all: Vec<_> = Self::ALL.into_iter().map(Self::as_str).collect();
-            format!("unknown reason {text:?}; expected one of {}", all.join(", "))
-        })
-    }
+fn unknown_reason(text: &str) -> String {
+    let all: Vec<_> = DeadReason::ALL.iter().map(|reason| reason.as_str()).collect();
+    format!("unknown reason {text:?}; expected one of {}", all.join(", "))
 }
 
 #[cfg(test)]
@@ -61,7 +53,7 @@ mod tests {
     #[test]
     fn every_reason_parses_from_its_name() {
         for reason in DeadReason::ALL {
-            assert_eq!(reason.as_str().parse(), Ok(reason));
+            assert_eq!(reason.as_str().parse(), Ok(*reason));
         }
         let error = "odd".parse::<DeadReason>().unwrap_err();
         assert!(error.starts_with("unknown reason \"odd\"; expected one of malformed,"), "{error}");

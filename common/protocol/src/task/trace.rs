@@ -1,14 +1,15 @@
 //! The trace context of a task, as defined by W3C Trace Context.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
-/// The length of `traceparent` in version 00, in bytes.
-const LENGTH: usize = 55;
+use derive_more::Debug;
+
 /// Maximum size of a `tracestate` that is propagated, in bytes: the minimum that the specification demands.
 const MAX_STATE: usize = 512;
 
 /// A trace and the parent span of whatever continues it. Cheap to clone.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[debug("{parent}")]
 pub struct TraceContext {
     parent: Arc<str>,
     state: Option<Arc<str>>,
@@ -19,29 +20,19 @@ impl TraceContext {
     /// demands. `None` if `parent` is invalid; an invalid `state` counts as absent.
     pub fn parse(parent: &str, state: Option<&str>) -> Option<Self> {
         let parent = parent.trim();
-        let bytes = parent.as_bytes();
-        if bytes.len() < LENGTH {
-            return None;
-        }
-        let (read, rest) = bytes.split_at(LENGTH);
-        let dashes = [2, 35, 52].iter().all(|&at| read[at] == b'-');
-        let fields = [&read[..2], &read[3..35], &read[36..52], &read[53..]];
-        let hex = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-        let well_formed = dashes && fields.iter().all(|field| field.iter().all(hex));
-        let has_zero_id = fields[1..3].iter().any(|id| id.iter().all(|byte| *byte == b'0'));
-        let valid_version = match fields[0] {
-            b"ff" => false,
-            b"00" => rest.is_empty(),
-            _ => rest.is_empty() || rest[0] == b'-',
-        };
-        if !well_formed || has_zero_id || !valid_version {
+        let is_hex = |text: &str| text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let mut fields = parent.split('-');
+        let mut field = |length| fields.next().filter(|text| text.len() == length && is_hex(text));
+        let (version, trace, span, flags) = (field(2)?, field(32)?, field(16)?, field(2)?);
+        let has_zero_id = [trace, span].iter().any(|id| id.bytes().all(|byte| byte == b'0'));
+        if version == "ff" || (version == "00" && fields.next().is_some()) || has_zero_id {
             return None;
         }
         let state = state.map(str::trim).filter(|state| {
             (1..=MAX_STATE).contains(&state.len()) && state.bytes().all(|it| (b' '..=b'~').contains(&it))
         });
         let parent =
-            if fields[0] == b"00" { parent.into() } else { format!("00{}", &parent[2..LENGTH]).into() };
+            if version == "00" { parent.into() } else { format!("00-{trace}-{span}-{flags}").into() };
         Some(Self { parent, state: state.map(Arc::from) })
     }
 
@@ -73,12 +64,6 @@ impl TraceContext {
     /// Whether the sampled flag is set: the caller may have recorded its spans.
     pub fn is_sampled(&self) -> bool {
         self.flags() & 1 == 1
-    }
-}
-
-impl fmt::Debug for TraceContext {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.parent)
     }
 }
 

@@ -1,8 +1,10 @@
 //! Exports the topology as a RabbitMQ definitions file, and compares it with a broker's management API.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
 
-use super::plan::{Arg, Topology};
+use super::plan::Topology;
 
 /// The topology as RabbitMQ definitions, for `load_definitions` at boot or for an import.
 pub fn definitions(topology: &Topology, vhost: &str) -> Value {
@@ -11,7 +13,7 @@ pub fn definitions(topology: &Topology, vhost: &str) -> Value {
         .iter()
         .map(|exchange| {
             json!({"name": exchange.name, "vhost": vhost, "type": exchange.kind.as_str(), "durable": true,
-                   "auto_delete": false, "internal": false, "arguments": arguments(&exchange.arguments)})
+                   "auto_delete": false, "internal": false, "arguments": exchange.arguments})
         })
         .collect();
     let queues: Vec<_> = topology
@@ -19,7 +21,7 @@ pub fn definitions(topology: &Topology, vhost: &str) -> Value {
         .iter()
         .map(|queue| {
             json!({"name": queue.name, "vhost": vhost, "durable": true, "auto_delete": false,
-                   "arguments": arguments(&queue.arguments)})
+                   "arguments": queue.arguments})
         })
         .collect();
     let bindings: Vec<_> = topology
@@ -56,22 +58,16 @@ pub fn compare(topology: &Topology, actual: &Value) -> Vec<Difference> {
     {
         let present = rows(actual, key);
         for want in rows(wanted, key) {
-            let name = want["name"].as_str().unwrap_or_default().to_owned();
-            let Some(have) = present.iter().find(|have| have["name"] == want["name"]) else {
-                differences.push(Difference { what, name, detail: "missing".into() });
-                continue;
+            let details = match present.iter().find(|have| have["name"] == want["name"]) {
+                Some(have) => field_differences(fields, &want, have),
+                None => vec!["missing".to_owned()],
             };
-            for field in fields.iter().filter(|field| have[**field] != want[**field]) {
-                let detail = format!("{field} is {}, should be {}", have[*field], want[*field]);
-                differences.push(Difference { what, name: name.clone(), detail });
-            }
-            differences.extend(
-                argument_differences(&want["arguments"], &have["arguments"]).map(|detail| Difference {
-                    what,
-                    name: name.clone(),
-                    detail,
-                }),
-            );
+            let name = want["name"].as_str().unwrap_or_default();
+            differences.extend(details.into_iter().map(|detail| Difference {
+                what,
+                name: name.to_owned(),
+                detail,
+            }));
         }
     }
     let present = rows(actual, "bindings");
@@ -103,33 +99,19 @@ fn describe(binding: &Value) -> String {
     format!("{} -> {} ({})", part("source"), part("destination"), part("routing_key"))
 }
 
-fn argument_differences(want: &Value, have: &Value) -> impl Iterator<Item = String> {
-    let empty = Map::new();
-    let (want, have) = (want.as_object().unwrap_or(&empty), have.as_object().unwrap_or(&empty));
-    let mut names: Vec<_> = want.keys().chain(have.keys()).cloned().collect();
-    names.sort();
-    names.dedup();
+/// The differences in these fields and in all arguments of an exchange or queue.
+fn field_differences(fields: &[&str], want: &Value, have: &Value) -> Vec<String> {
+    let arguments = [want, have].into_iter().filter_map(|row| row["arguments"].as_object());
+    let names: BTreeSet<&str> = arguments.flat_map(Map::keys).map(String::as_str).collect();
+    let fields = fields.iter().map(|field| (*field, want.get(field), have.get(field)));
+    let arguments =
+        names.iter().map(|name| (*name, want["arguments"].get(name), have["arguments"].get(name)));
     let text = |value: Option<&Value>| value.map_or("absent".to_owned(), Value::to_string);
-    let found: Vec<_> = names
-        .into_iter()
-        .filter(|name| want.get(name) != have.get(name))
-        .map(|name| format!("{name} is {}, should be {}", text(have.get(&name)), text(want.get(&name))))
-        .collect();
-    found.into_iter()
-}
-
-fn arguments<'a>(arguments: impl IntoIterator<Item = (&'a &'static str, &'a Arg)>) -> Value {
-    arguments
-        .into_iter()
-        .map(|(name, value)| {
-            let value = match value {
-                Arg::Text(text) => json!(text),
-                Arg::Number(number) => json!(number),
-            };
-            ((*name).to_owned(), value)
-        })
-        .collect::<Map<_, _>>()
-        .into()
+    fields
+        .chain(arguments)
+        .filter(|(_, want, have)| want != have)
+        .map(|(name, want, have)| format!("{name} is {}, should be {}", text(have), text(want)))
+        .collect()
 }
 
 #[cfg(test)]
@@ -139,7 +121,8 @@ mod tests {
 
     fn wanted(version: &str, shards: u16) -> Topology {
         let bindings = vec!["reading.#".into()];
-        let lane = LaneSpec { name: "fast".into(), bindings, shards, consumer_timeout: None };
+        let lane =
+            LaneSpec { name: "fast".into(), bindings, catch_all: false, shards, consumer_timeout: None };
         let version: BrokerVersion = version.parse().unwrap();
         Topology::new(&Names::new("garenne"), &[lane], &Ladder::default(), version)
     }

@@ -1,10 +1,47 @@
-//! The retry ladder: a lane's queues with fixed delays, and which of them a wait uses.
+//! The retry ladder: a lane's queues with fixed delays, and which of them a wait uses. Queue names have the delays
+//! as `500ms`, `5s`, `15m`, `1h`.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use thiserror::Error;
 
-use super::delay::Delay;
+/// The delay of a rung of the retry ladder, in whole milliseconds, at least 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Delay(u64);
+
+impl Delay {
+    /// A delay of `ms` milliseconds; 0 becomes 1.
+    pub const fn from_millis(ms: u64) -> Self {
+        Self(if ms == 0 { 1 } else { ms })
+    }
+
+    /// The delay in milliseconds.
+    pub const fn as_millis(self) -> u64 {
+        self.0
+    }
+
+    /// The delay as a [`Duration`].
+    pub const fn as_duration(self) -> Duration {
+        Duration::from_millis(self.0)
+    }
+}
+
+impl From<Duration> for Delay {
+    fn from(span: Duration) -> Self {
+        Self::from_millis(span.as_millis().try_into().unwrap_or(u64::MAX))
+    }
+}
+
+impl fmt::Display for Delay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            ms if ms % 3_600_000 == 0 => write!(f, "{}h", ms / 3_600_000),
+            ms if ms % 60_000 == 0 => write!(f, "{}m", ms / 60_000),
+            ms if ms % 1_000 == 0 => write!(f, "{}s", ms / 1_000),
+            ms => write!(f, "{ms}ms"),
+        }
+    }
+}
 
 /// The delays of the retry queues that every lane has, shortest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,17 +49,8 @@ pub struct Ladder(Vec<Delay>);
 
 /// Why a list of delays is not a valid ladder.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum LadderError {
-    /// No delays, or more than [`Ladder::MAX_RUNGS`].
-    #[error("retry.delays has {0} entries, 1 to {max} are allowed", max = Ladder::MAX_RUNGS)]
-    Count(usize),
-    /// A delay below 100 ms or above 24 h.
-    #[error("retry.delays has {0}, 100ms to 24h is allowed")]
-    Bounds(Delay),
-    /// The delays are not strictly ascending.
-    #[error("retry.delays must ascend, but {1} follows {0}")]
-    Order(Delay, Delay),
-}
+#[error("{0}")]
+pub struct LadderError(String);
 
 impl Default for Ladder {
     fn default() -> Self {
@@ -39,14 +67,15 @@ impl Ladder {
     /// # Errors
     /// [`LadderError`] if there are none or too many, one is out of bounds, or they do not ascend.
     pub fn new(delays: Vec<Delay>) -> Result<Self, LadderError> {
-        if !(1..=Self::MAX_RUNGS).contains(&delays.len()) {
-            return Err(LadderError::Count(delays.len()));
+        let (count, max) = (delays.len(), Self::MAX_RUNGS);
+        if !(1..=max).contains(&count) {
+            return Err(LadderError(format!("retry.delays has {count} entries, 1 to {max} are allowed")));
         }
-        if let Some(&out) = delays.iter().find(|d| !(100..=86_400_000).contains(&d.as_millis())) {
-            return Err(LadderError::Bounds(out));
+        if let Some(out) = delays.iter().find(|d| !(100..=86_400_000).contains(&d.as_millis())) {
+            return Err(LadderError(format!("retry.delays has {out}, 100ms to 24h is allowed")));
         }
-        if let Some(pair) = delays.windows(2).find(|pair| pair[0] >= pair[1]) {
-            return Err(LadderError::Order(pair[0], pair[1]));
+        if let Some([first, second]) = delays.array_windows().find(|[first, second]| first >= second) {
+            return Err(LadderError(format!("retry.delays must ascend, but {second} follows {first}")));
         }
         Ok(Self(delays))
     }
@@ -81,6 +110,13 @@ impl Ladder {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_delay_is_formatted_in_the_largest_whole_unit() {
+        let written =
+            [500, 1_000, 15_000, 60_000, 90_000, 3_600_000].map(|ms| Delay::from_millis(ms).to_string());
+        assert_eq!(written, ["500ms", "1s", "15s", "1m", "90s", "1h"]);
+    }
 
     #[test]
     fn rung_below_is_the_longest_rung_within_the_wait() {

@@ -1,6 +1,6 @@
 //! Names of exchanges, queues and streams on the broker.
 
-use super::delay::Delay;
+use super::ladder::Delay;
 
 /// Builds names from a prefix (default `garenne`), so that several fleets can share a virtual host.
 #[derive(Clone, Debug, PartialEq, Eq)]

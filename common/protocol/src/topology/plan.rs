@@ -2,19 +2,21 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use serde::Serialize;
+use strum::IntoStaticStr;
+
 use super::{
-    delay::Delay,
-    ladder::Ladder,
-    lane_queues::LaneQueues,
-    lane_spec::{LaneSpec, MOST_SHARDS},
+    ladder::{Delay, Ladder},
+    lane::{LaneQueues, LaneSpec, MOST_SHARDS},
     names::Names,
-    route::{Binding, Destination, Route, lane_routes},
+    route::{Binding, Destination, Route, UnroutableRoutes, lane_routes},
     version::BrokerVersion,
 };
 use crate::task::header;
 
 /// How an exchange routes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum ExchangeKind {
     /// By matching the routing key with binding patterns.
     Topic,
@@ -22,22 +24,20 @@ pub enum ExchangeKind {
     Fanout,
     /// To one bound queue, selected by the hash of a header. Needs the plugin
     /// `rabbitmq_consistent_hash_exchange`, which is part of the RabbitMQ distribution.
+    #[strum(serialize = "x-consistent-hash")]
     ConsistentHash,
 }
 
 impl ExchangeKind {
     /// The exchange type as declared.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Topic => "topic",
-            Self::Fanout => "fanout",
-            Self::ConsistentHash => "x-consistent-hash",
-        }
+        self.into()
     }
 }
 
 /// The value of a declaration argument.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
 pub enum Arg {
     /// A long string.
     Text(String),
@@ -118,7 +118,7 @@ impl Topology {
         let mut queues = vec![
             quorum(names.dead(), version),
             quorum(names.unroutable(), version),
-            dead_lettered(quorum(names.quarantine(), version), &names.dead(), None),
+            dead_lettered(quorum(names.quarantine(), version), &names.dead()),
             quarantine_rung(names, version),
             stream(names.directives(), DIRECTIVES_KEPT),
             stream(names.lifecycle(), LIFECYCLE_KEPT),
@@ -128,19 +128,18 @@ impl Topology {
         };
         let mut routes = vec![
             bind(names.dead(), names.dead(), "#"),
-            bind(names.unroutable(), names.unroutable(), "#"),
             bind(names.control(), names.directives(), "stop.#"),
             bind(names.events(), names.lifecycle(), "life.#"),
         ];
+        let unroutable = UnroutableRoutes::new(names, lanes);
+        routes.extend(unroutable.first);
         let (mut leftovers, mut former_rungs) = (Vec::new(), Vec::new());
         for lane in lanes {
             let LaneSpec { name, shards, .. } = lane;
             if *shards > 1 {
                 exchanges.push(shard_exchange(names, name));
             }
-            for shard in 0..*shards {
-                queues.push(lane_queue(names, lane, shard, version));
-            }
+            queues.extend((0..*shards).map(|shard| lane_queue(names, lane, shard, version)));
             queues.extend(ladder.rungs().iter().map(|&delay| rung(names, lane, delay, version)));
             routes.extend(lane_routes(names, lane));
             leftovers.extend((*shards..MOST_SHARDS).map(|shard| Leftover {
@@ -151,6 +150,7 @@ impl Topology {
             let former = LaneQueues::new(names, name, if *shards > 1 { 1 } else { MOST_SHARDS });
             former_rungs.extend(ladder.rungs().iter().map(|&delay| former.rung(delay)));
         }
+        routes.extend(unroutable.last);
         Self { exchanges, queues, routes, leftovers, former_rungs }
     }
 
@@ -182,7 +182,7 @@ fn shard_exchange(names: &Names, lane: &str) -> Exchange {
 }
 
 fn lane_queue(names: &Names, lane: &LaneSpec, shard: u16, version: BrokerVersion) -> Queue {
-    let mut queue = dead_lettered(quorum(names.shard(&lane.name, shard), version), &names.dead(), None);
+    let mut queue = dead_lettered(quorum(names.shard(&lane.name, shard), version), &names.dead());
     if let Some(timeout) = lane.consumer_timeout {
         let ms = timeout.as_millis().try_into().unwrap_or(i64::MAX);
         queue.arguments.insert("x-consumer-timeout", Arg::Number(ms));
@@ -204,13 +204,10 @@ fn quorum(name: String, version: BrokerVersion) -> Queue {
 
 /// Sets up at-least-once dead-lettering. It needs all three arguments: if one is missing, the broker silently
 /// falls back to at-most-once.
-fn dead_lettered(mut queue: Queue, exchange: &str, key: Option<String>) -> Queue {
+fn dead_lettered(mut queue: Queue, exchange: &str) -> Queue {
     queue.arguments.insert("x-dead-letter-exchange", Arg::Text(exchange.to_owned()));
     queue.arguments.insert("x-dead-letter-strategy", Arg::Text("at-least-once".into()));
     queue.arguments.insert("x-overflow", Arg::Text("reject-publish".into()));
-    if let Some(key) = key {
-        queue.arguments.insert("x-dead-letter-routing-key", Arg::Text(key));
-    }
     queue
 }
 
@@ -218,17 +215,20 @@ fn dead_lettered(mut queue: Queue, exchange: &str, key: Option<String>) -> Queue
 fn rung(names: &Names, lane: &LaneSpec, delay: Delay, version: BrokerVersion) -> Queue {
     let lane = LaneQueues::new(names, &lane.name, lane.shards);
     let (exchange, key) = lane.entry();
-    let mut queue = dead_lettered(quorum(lane.rung(delay), version), &exchange, Some(key));
-    queue.arguments.insert("x-message-ttl", Arg::Number(delay.as_millis().try_into().unwrap_or(i64::MAX)));
-    queue
+    delay_queue(lane.rung(delay), delay, &exchange, key, version)
 }
 
 /// The delay queue in front of the quarantine. The delay gives the publisher time to ack the original, and keeps
 /// workers without the handler from passing a task on in a tight loop.
 fn quarantine_rung(names: &Names, version: BrokerVersion) -> Queue {
-    let mut queue = dead_lettered(quorum(names.quarantine_retry(), version), "", Some(names.quarantine()));
-    let delay = Names::QUARANTINE_DELAY.as_millis().try_into().unwrap_or(i64::MAX);
-    queue.arguments.insert("x-message-ttl", Arg::Number(delay));
+    delay_queue(names.quarantine_retry(), Names::QUARANTINE_DELAY, "", names.quarantine(), version)
+}
+
+/// A queue whose messages leave for `exchange` after `delay`.
+fn delay_queue(name: String, delay: Delay, exchange: &str, key: String, version: BrokerVersion) -> Queue {
+    let mut queue = dead_lettered(quorum(name, version), exchange);
+    queue.arguments.insert("x-dead-letter-routing-key", Arg::Text(key));
+    queue.arguments.insert("x-message-ttl", Arg::Number(delay.as_millis().try_into().unwrap_or(i64::MAX)));
     queue
 }
 

@@ -1,13 +1,16 @@
 //! The bindings that route tasks to a lane, and the steps that change them when the number of shards changes,
 //! so that no task is routed twice or dropped.
 
+use strum::IntoStaticStr;
+
 use super::{
-    lane_spec::{LaneSpec, MOST_SHARDS},
+    lane::{LaneSpec, MOST_SHARDS},
     names::Names,
 };
 
 /// The destination of a binding.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Destination {
     /// A queue, by name.
     Queue(String),
@@ -25,10 +28,7 @@ impl Destination {
 
     /// The destination type in RabbitMQ definitions: `queue` or `exchange`.
     pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Queue(_) => "queue",
-            Self::Exchange(_) => "exchange",
-        }
+        self.into()
     }
 }
 
@@ -54,6 +54,8 @@ pub enum Route {
 
 /// The weight of every queue at the consistent-hash exchange. Equal weights give equal shares.
 const WEIGHT: &str = "1";
+/// The key of bindings to fanout exchanges, which ignore it.
+const ANY_KEY: &str = "#";
 
 /// The binding changes that lead from any number of shards to that of `lane`.
 ///
@@ -62,19 +64,25 @@ const WEIGHT: &str = "1";
 /// first routed through the consistent-hash exchange to its old queue alone, then the other queues are bound;
 /// to return to one queue, the steps are reversed. Queues no longer bound get no new tasks and keep theirs.
 pub(super) fn lane_routes(names: &Names, lane: &LaneSpec) -> Vec<Route> {
-    let LaneSpec { name, shards, bindings, .. } = lane;
+    let LaneSpec { name, shards, bindings, catch_all, .. } = lane;
     let to_shard = |shard: u16| Binding {
         exchange: names.shards(name),
         to: Destination::Queue(names.shard(name, shard)),
         key: WEIGHT.to_owned(),
     };
-    let to = |to: &Destination, key: &String| Binding {
-        exchange: names.tasks(),
-        to: to.clone(),
-        key: key.clone(),
+    let mut sources: Vec<_> = bindings.iter().map(|key| (names.tasks(), key.as_str())).collect();
+    if *catch_all {
+        sources.push((names.unroutable(), ANY_KEY));
+    }
+    let bindings_to = |to: &Destination| {
+        let binding = |(exchange, key): &(String, &str)| Binding {
+            exchange: exchange.clone(),
+            to: to.clone(),
+            key: (*key).to_owned(),
+        };
+        sources.iter().map(binding).collect::<Vec<_>>()
     };
-    let direct = Destination::Queue(names.lane(name));
-    let sharded = Destination::Exchange(names.shards(name));
+    let [direct, sharded] = entries(names, lane);
     let (wanted, other) = if *shards > 1 { (sharded, direct) } else { (direct, sharded) };
 
     let mut routes = Vec::new();
@@ -83,13 +91,44 @@ pub(super) fn lane_routes(names: &Names, lane: &LaneSpec) -> Vec<Route> {
     } else {
         routes.extend((1..MOST_SHARDS).map(|shard| Route::Unbind(to_shard(shard))));
     }
-    routes.extend(bindings.iter().map(|key| Route::Bind(to(&wanted, key))));
-    routes.extend(bindings.iter().map(|key| Route::Unbind(to(&other, key))));
+    routes.extend(bindings_to(&wanted).into_iter().map(Route::Bind));
+    routes.extend(bindings_to(&other).into_iter().map(Route::Unbind));
     if *shards > 1 {
         routes.extend((1..*shards).map(|shard| Route::Bind(to_shard(shard))));
         routes.extend((*shards..MOST_SHARDS).map(|shard| Route::Unbind(to_shard(shard))));
     }
     routes
+}
+
+/// Where the tasks of a lane enter: its queue if it has one, or else its consistent-hash exchange.
+fn entries(names: &Names, lane: &LaneSpec) -> [Destination; 2] {
+    [Destination::Queue(names.lane(&lane.name)), Destination::Exchange(names.shards(&lane.name))]
+}
+
+/// The bindings of the alternate exchange, besides those of the catch-all lane in [`lane_routes`]: without such a
+/// lane, the queue of unroutable tasks receives what no lane's bindings match.
+///
+/// `first` comes before the routes of the lanes and `last` after them, so that the alternate exchange always has a
+/// binding: the broker drops a task that it cannot route.
+pub(super) struct UnroutableRoutes {
+    pub(super) first: Vec<Route>,
+    pub(super) last: Vec<Route>,
+}
+
+impl UnroutableRoutes {
+    pub(super) fn new(names: &Names, lanes: &[LaneSpec]) -> Self {
+        let from_alternate = |to| Binding { exchange: names.unroutable(), to, key: ANY_KEY.to_owned() };
+        let queue = from_alternate(Destination::Queue(names.unroutable()));
+        let others = lanes.iter().filter(|lane| !lane.catch_all).flat_map(|lane| entries(names, lane));
+        let mut last: Vec<_> = others.map(|entry| Route::Unbind(from_alternate(entry))).collect();
+        let mut first = Vec::new();
+        if lanes.iter().any(|lane| lane.catch_all) {
+            last.push(Route::Unbind(queue));
+        } else {
+            first.push(Route::Bind(queue));
+        }
+        Self { first, last }
+    }
 }
 
 #[cfg(test)]
@@ -100,15 +139,15 @@ mod tests {
 
     fn lane(shards: u16) -> LaneSpec {
         let bindings = vec!["reading.#".into(), "window.#".into()];
-        LaneSpec { name: "fast".into(), bindings, shards, consumer_timeout: None }
+        LaneSpec { name: "fast".into(), bindings, catch_all: true, shards, consumer_timeout: None }
     }
 
-    /// For each binding of the tasks exchange with this key: the queues that a task can reach through it.
-    fn reachable(bindings: &[Binding], key: &str) -> Vec<BTreeSet<String>> {
+    /// For each binding of an exchange with this key: the queues that a task can reach through it.
+    fn reachable(bindings: &[Binding], exchange: &str, key: &str) -> Vec<BTreeSet<String>> {
         let bindings_of = |exchange: &str, key: &str| {
             bindings.iter().filter(move |it| it.exchange == exchange && it.key == key).collect::<Vec<_>>()
         };
-        let reachable = bindings_of("g.tasks", key).into_iter().map(|first| match &first.to {
+        let reachable = bindings_of(exchange, key).into_iter().map(|first| match &first.to {
             Destination::Queue(queue) => BTreeSet::from([queue.clone()]),
             Destination::Exchange(shards) => {
                 bindings_of(shards, WEIGHT).iter().map(|shard| shard.to.name().to_owned()).collect()
@@ -117,25 +156,30 @@ mod tests {
         reachable.collect()
     }
 
+    fn apply(bound: &mut Vec<Binding>, route: Route) {
+        match route {
+            Route::Bind(binding) if !bound.contains(&binding) => bound.push(binding),
+            Route::Bind(_) => {}
+            Route::Unbind(binding) => bound.retain(|it| *it != binding),
+        }
+    }
+
     #[test]
     fn at_each_step_of_a_shard_change_a_task_reaches_exactly_one_queue() {
         let names = Names::new("g");
+        let sources = [("g.tasks", "reading.#"), ("g.tasks", "window.#"), ("g.unroutable", ANY_KEY)];
         for (from, to) in [(1, 4), (4, 1), (2, 5), (5, 2), (3, 3), (1, 1), (1, 16), (16, 1)] {
             let mut bound: Vec<Binding> = Vec::new();
             let mut routed = false;
             for route in lane_routes(&names, &lane(from)).into_iter().chain(lane_routes(&names, &lane(to))) {
-                match route {
-                    Route::Bind(binding) if !bound.contains(&binding) => bound.push(binding),
-                    Route::Bind(_) => {}
-                    Route::Unbind(binding) => bound.retain(|it| *it != binding),
-                }
-                let by_key = ["reading.#", "window.#"].map(|key| reachable(&bound, key));
+                apply(&mut bound, route);
+                let by_source = sources.map(|(exchange, key)| reachable(&bound, exchange, key));
                 // The first steps of `from` set up the lane; the invariant holds once all its keys are bound.
-                routed |= by_key.iter().all(|routes| !routes.is_empty());
+                routed |= by_source.iter().all(|routes| !routes.is_empty());
                 if !routed {
                     continue;
                 }
-                for routes in by_key {
+                for routes in by_source {
                     let queues = routes.iter().flatten().collect::<BTreeSet<_>>().len();
                     let no_dead_end = routes.iter().all(|queues| !queues.is_empty());
                     assert!(no_dead_end, "{from} to {to}: a binding without a queue behind it");
@@ -143,8 +187,46 @@ mod tests {
                     assert!(one_queue, "{from} to {to}: {routes:?}");
                 }
             }
-            let routes = reachable(&bound, "reading.#");
+            let routes = reachable(&bound, "g.tasks", "reading.#");
             assert_eq!((routes.len(), routes[0].len()), (1, usize::from(to)), "{from} to {to}");
         }
+    }
+
+    /// The bindings of the alternate exchange: all routes of these lanes, in order. Calls `each` after each step.
+    fn all_routes(bound: &mut Vec<Binding>, lanes: &[LaneSpec], mut each: impl FnMut(&[Binding])) {
+        let names = Names::new("g");
+        let UnroutableRoutes { first, last } = UnroutableRoutes::new(&names, lanes);
+        let of_lanes = lanes.iter().flat_map(|lane| lane_routes(&names, lane));
+        for route in first.into_iter().chain(of_lanes).chain(last) {
+            apply(bound, route);
+            each(bound);
+        }
+    }
+
+    #[test]
+    fn the_alternate_exchange_always_has_a_binding_while_the_catch_all_lane_changes() {
+        let lanes = |catch_all: &str, shards| {
+            ["a", "b"].map(|name| LaneSpec {
+                name: name.into(),
+                catch_all: name == catch_all,
+                ..lane(shards)
+            })
+        };
+        let settings = ["none", "a", "b", "a", "none", "b", "none"];
+        for (before, after) in settings.iter().zip(&settings[1..]) {
+            let mut bound = Vec::new();
+            all_routes(&mut bound, &lanes(before, 1), |_| {});
+            all_routes(&mut bound, &lanes(after, 1), |bound| {
+                let routes = reachable(bound, "g.unroutable", ANY_KEY);
+                assert!(!routes.is_empty(), "{before} to {after}: unroutable tasks are dropped");
+            });
+            let queue = if *after == "none" { "g.unroutable".into() } else { format!("g.tasks.{after}") };
+            assert_eq!(reachable(&bound, "g.unroutable", ANY_KEY), [BTreeSet::from([queue])]);
+        }
+        let mut bound = Vec::new();
+        all_routes(&mut bound, &lanes("a", 1), |_| {});
+        all_routes(&mut bound, &lanes("b", 3), |_| {});
+        let shards = reachable(&bound, "g.unroutable", ANY_KEY);
+        assert_eq!((shards.len(), shards[0].len()), (1, 3), "{shards:?}");
     }
 }

@@ -1,11 +1,13 @@
 //! Differences between RabbitMQ versions that Garenne depends on.
 
-use std::{fmt, str::FromStr};
+use std::str::FromStr;
 
+use derive_more::Display;
 use thiserror::Error;
 
 /// A RabbitMQ version without its patch level.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, PartialOrd, Ord)]
+#[display("{major}.{minor}")]
 pub struct BrokerVersion {
     /// The major version.
     pub major: u16,
@@ -19,19 +21,10 @@ pub struct BrokerVersion {
 pub struct VersionError(String);
 
 impl BrokerVersion {
-    /// The oldest broker with at-least-once dead-lettering.
-    pub const OLDEST: Self = Self { major: 3, minor: 10 };
-
     /// The value of `x-delivery-limit` for unlimited redelivery: -1 since 4.0, where the default limit is 20;
     /// absent before 4.0, where -1 would drop a message at its first redelivery.
     pub fn unlimited_delivery(self) -> Option<i64> {
         (self.major >= 4).then_some(-1)
-    }
-
-    /// Whether `basic.nack` with requeue increments `x-delivery-count`. Since 4.3 the broker counts only returns
-    /// that the consumer did not request, such as after a lost connection.
-    pub fn counts_hand_backs(self) -> bool {
-        self < Self { major: 4, minor: 3 }
     }
 }
 
@@ -47,12 +40,6 @@ impl FromStr for BrokerVersion {
     }
 }
 
-impl fmt::Display for BrokerVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.major, self.minor)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,7 +49,6 @@ mod tests {
         let v = |text: &str| text.parse::<BrokerVersion>().unwrap();
         assert!(v("3.9.1") < v("3.10.8"));
         assert_eq!((v("3.13.7").unlimited_delivery(), v("4.0.5").unlimited_delivery()), (None, Some(-1)));
-        assert_eq!((v("4.2.0").counts_hand_backs(), v("4.3.6").counts_hand_backs()), (true, false));
         assert_eq!(
             "four".parse::<BrokerVersion>().unwrap_err().to_string(),
             "invalid broker version \"four\"; expected a form like \"4.0\" or \"3.13.7\""

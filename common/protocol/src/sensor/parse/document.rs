@@ -2,19 +2,18 @@
 
 use std::fmt;
 
-use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
 
-use super::object::{Object, ObjectSeed, Plain};
-use super::scalar::Errors;
+use super::object::{Object, Plain, RecordReader};
+use super::scalar::{AnyValue, Scalar};
 use crate::sensor::fault::{BadRecord, Fault, quoted};
-use crate::sensor::senml::Fields;
+use crate::sensor::senml::{Base, Fields};
 
-/// Receives the records of a body in order.
-pub(super) trait RecordSink {
-    /// Called at the start of each document, where no base fields are set.
-    fn start_document(&mut self);
-    fn plain(&mut self, plain: Plain<'_>, index: usize) -> Result<(), BadRecord>;
-    fn senml(&mut self, fields: Fields<'_>, index: usize) -> Result<(), BadRecord>;
+/// The fields of a parsed record.
+pub(super) enum RecordFields<'a> {
+    Plain(Plain<'a>),
+    /// With the base fields that earlier records of the document set.
+    Senml(Fields<'a>, &'a mut Base),
 }
 
 /// The layout of a body, given by its content type.
@@ -28,6 +27,19 @@ pub enum Form {
     Lines,
 }
 
+/// The supported media types.
+const FORMS: [(&str, Form); 9] = [
+    ("", Form::Json),
+    ("application/json", Form::Json),
+    ("text/json", Form::Json),
+    ("application/senml+json", Form::Senml),
+    ("application/sensml+json", Form::Senml),
+    ("application/x-ndjson", Form::Lines),
+    ("application/ndjson", Form::Lines),
+    ("application/jsonl", Form::Lines),
+    ("application/jsonlines", Form::Lines),
+];
+
 impl Form {
     /// The form of bodies with this content type; an empty one means JSON.
     ///
@@ -36,43 +48,29 @@ impl Form {
     pub fn of(content_type: &str) -> Result<Self, BadRecord> {
         let mut parts = content_type.split(';').map(str::trim);
         let media = parts.next().unwrap_or_default();
-        let is = |name: &str| media.eq_ignore_ascii_case(name);
         let foreign_charset = parts.any(|part| {
             part.split_once('=').is_some_and(|(key, value)| {
                 key.trim().eq_ignore_ascii_case("charset")
                     && !value.trim().trim_matches('"').eq_ignore_ascii_case("utf-8")
             })
         });
-        let form = if media.is_empty() || is("application/json") || is("text/json") {
-            Self::Json
-        } else if is("application/senml+json") || is("application/sensml+json") {
-            Self::Senml
-        } else if ["application/x-ndjson", "application/ndjson", "application/jsonl", "application/jsonlines"]
-            .iter()
-            .any(|name| is(name))
-        {
-            Self::Lines
-        } else {
-            return Err(unsupported(content_type));
-        };
-        if foreign_charset { Err(unsupported(content_type)) } else { Ok(form) }
+        let known = FORMS.iter().find(|(name, _)| media.eq_ignore_ascii_case(name));
+        known.filter(|_| !foreign_charset).map(|(_, form)| *form).ok_or_else(|| {
+            let message = format!(
+                "{} is not supported; expected application/json, application/senml+json or application/x-ndjson in UTF-8",
+                quoted(content_type)
+            );
+            BadRecord::new(0, "content-type", Fault::UnsupportedMediaType, message)
+        })
     }
 }
 
-fn unsupported(content_type: &str) -> BadRecord {
-    let message = format!(
-        "{} is not supported; expected application/json, application/senml+json or application/x-ndjson in UTF-8",
-        quoted(content_type)
-    );
-    BadRecord::new(0, "content-type", Fault::UnsupportedMediaType, message)
-}
-
-/// Parses the body into `sink`. More than `max` records are refused.
-pub(super) fn read<S: RecordSink>(
+/// Parses the body and passes its records with their indexes to `sink`. More than `max` records are refused.
+pub(super) fn read(
     form: Form,
     body: &[u8],
     max: usize,
-    sink: &mut S,
+    sink: impl FnMut(RecordFields<'_>, usize) -> Result<(), BadRecord>,
 ) -> Result<(), BadRecord> {
     let text = std::str::from_utf8(body).map_err(|error| {
         let message = format!("not UTF-8 from byte {} on", error.valid_up_to());
@@ -80,168 +78,124 @@ pub(super) fn read<S: RecordSink>(
     })?;
     // JSON has no byte-order mark, but some Windows tools write one.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut progress = Progress { next: 0, max };
+    let mut reader =
+        BodyReader { form, max, next: 0, is_plain: None, base: Base::default(), error: None, sink };
     if form != Form::Lines {
-        return read_document(form, text, &mut progress, sink).map_err(|(error, _)| error);
+        return reader.read_document(text, None);
     }
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        read_document(Form::Json, line, &mut progress, sink).map_err(|(mut error, is_syntax)| {
-            if is_syntax {
-                error.message = format!("line {}: {}", number + 1, error.message);
-            }
-            error
-        })?;
+        reader.read_document(line, Some(number + 1))?;
     }
     Ok(())
 }
 
-/// The position in the body.
-struct Progress {
-    /// The index of the next record.
-    next: usize,
+struct BodyReader<F> {
+    form: Form,
     /// The maximum number of records.
     max: usize,
-}
-
-/// Parses one document. Documents are independent: base fields of one line do not apply to the next. The flag
-/// in the error is true for JSON syntax errors.
-fn read_document<S: RecordSink>(
-    form: Form,
-    text: &str,
-    progress: &mut Progress,
-    sink: &mut S,
-) -> Result<(), (BadRecord, bool)> {
-    sink.start_document();
-    let errors = Errors::default();
-    let mut parser = serde_json::Deserializer::from_str(text);
-    let document = Document { form, is_plain: None, progress, errors: &errors, sink };
-    let parsed = document.deserialize(&mut parser).and_then(|()| parser.end());
-    parsed.map_err(|error| {
-        errors.take().map(|kept| (kept, false)).unwrap_or_else(|| {
-            (BadRecord::new(progress.next, "body", Fault::Malformed, format!("not JSON: {error}")), true)
-        })
-    })
-}
-
-struct Document<'a, S> {
-    form: Form,
+    /// The index of the next record.
+    next: usize,
     /// Whether the records are plain readings. The first record decides for the whole document.
     is_plain: Option<bool>,
-    progress: &'a mut Progress,
-    errors: &'a Errors,
-    sink: &'a mut S,
+    base: Base,
+    /// The typed error while a serde error, which has only a text, propagates through the parser.
+    error: Option<BadRecord>,
+    sink: F,
 }
 
-impl<'a, S: RecordSink> Document<'a, S> {
-    fn seed(&self) -> Result<ObjectSeed<'a>, BadRecord> {
-        let Progress { next, max } = *self.progress;
-        if next >= max {
-            let message = format!("more than {max} records");
-            return Err(BadRecord::new(next, "body", Fault::TooManyRecords, message));
+impl<F: FnMut(RecordFields<'_>, usize) -> Result<(), BadRecord>> BodyReader<F> {
+    /// Parses one document. Documents are independent: base fields of one line do not apply to the next.
+    fn read_document(&mut self, text: &str, line: Option<usize>) -> Result<(), BadRecord> {
+        self.is_plain = (self.form == Form::Senml).then_some(false);
+        self.base = Base::default();
+        self.parse(text).map_err(|error| {
+            self.error.take().unwrap_or_else(|| {
+                let line = line.map(|number| format!("line {number}: ")).unwrap_or_default();
+                BadRecord::new(self.next, "body", Fault::Malformed, format!("{line}not JSON: {error}"))
+            })
+        })
+    }
+
+    fn parse(&mut self, text: &str) -> serde_json::Result<()> {
+        let mut parser = serde_json::Deserializer::from_str(text);
+        match text.trim_start().bytes().next() {
+            Some(b'[') => parser.deserialize_seq(Elements(self))?,
+            Some(b'{') if self.form != Form::Senml => {
+                let mut object = Object::default();
+                self.record(&mut object).deserialize(&mut parser)?;
+                self.emit(object).map_err(|error| self.fail(error))?;
+            }
+            _ => {
+                let expected = match self.form {
+                    Form::Senml => "a SenML pack, an array of records",
+                    Form::Json | Form::Lines => "an object or an array of objects",
+                };
+                let got = Scalar::deserialize(&mut parser)?.described();
+                let message = format!("{got} is not a valid body; expected {expected}");
+                return Err(self.fail(BadRecord::new(self.next, "body", Fault::WrongType, message)));
+            }
         }
-        let senml_only = self.form == Form::Senml || self.is_plain == Some(false);
-        Ok(ObjectSeed { index: next, errors: self.errors, senml_only })
+        parser.end()
+    }
+
+    /// Parses the next record into `object`.
+    fn record<'o, 'de>(&'o mut self, object: &'o mut Object<'de>) -> AnyValue<RecordReader<'o, 'de>> {
+        let senml_only = self.is_plain == Some(false);
+        AnyValue(RecordReader { index: self.next, senml_only, object, error: &mut self.error })
     }
 
     fn emit(&mut self, object: Object<'_>) -> Result<(), BadRecord> {
-        let index = self.progress.next;
-        if self.is_plain.is_none() {
-            self.is_plain = if self.form == Form::Senml { Some(false) } else { object.is_plain() };
+        let (index, max) = (self.next, self.max);
+        if index >= max {
+            let message = format!("more than {max} records");
+            return Err(BadRecord::new(index, "body", Fault::TooManyRecords, message));
         }
-        match self.is_plain {
+        self.is_plain = self.is_plain.or(object.is_plain());
+        let fields = match self.is_plain {
             Some(true) => {
                 object.only_plain(index)?;
-                self.sink.plain(object.plain, index)?;
+                RecordFields::Plain(object.plain)
             }
-            Some(false) => self.sink.senml(object.senml, index)?,
+            Some(false) => RecordFields::Senml(object.senml, &mut self.base),
             None => {
                 let message = "neither a plain reading (device, metric, value) nor SenML (n, v)".to_owned();
                 return Err(BadRecord::new(index, "body", Fault::MissingField, message));
             }
-        }
-        self.progress.next += 1;
-        Ok(())
-    }
-
-    fn wrong_type<E: de::Error>(&self, got: &str) -> E {
-        let expected = match self.form {
-            Form::Senml => "a SenML pack, an array of records",
-            Form::Json | Form::Lines => "an object or an array of objects",
         };
-        let message = format!("{got} is not a valid body; expected {expected}");
-        self.errors.keep(BadRecord::new(self.progress.next, "body", Fault::WrongType, message))
+        self.next += 1;
+        (self.sink)(fields, index)
+    }
+
+    /// Keeps `error` and returns a serde error that ends the parse.
+    fn fail<E: Error>(&mut self, error: BadRecord) -> E {
+        self.error = Some(error);
+        E::custom("invalid record")
     }
 }
 
-impl<'de, S: RecordSink> DeserializeSeed<'de> for Document<'_, S> {
-    type Value = ();
+/// Parses the records of an array.
+struct Elements<'a, F>(&'a mut BodyReader<F>);
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de, S: RecordSink> Visitor<'de> for Document<'_, S> {
+impl<'de, F: FnMut(RecordFields<'_>, usize) -> Result<(), BadRecord>> Visitor<'de> for Elements<'_, F> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object or an array of objects")
+        f.write_str("an array of objects")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(mut self, mut records: A) -> Result<(), A::Error> {
-        let errors = self.errors;
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<(), A::Error> {
+        let body = self.0;
         loop {
-            let seed = LimitedSeed { document: &self };
-            let Some(object) = records.next_element_seed(seed)? else { return Ok(()) };
-            self.emit(object).map_err(|error| errors.keep(error))?;
+            let mut object = Object::default();
+            let Some(value) = elements.next_element_seed(body.record(&mut object))? else { return Ok(()) };
+            let emitted = match value {
+                Scalar::Object => body.emit(object),
+                other => {
+                    let message = format!("{} is not a record; expected an object", other.described());
+                    Err(BadRecord::new(body.next, "body", Fault::WrongType, message))
+                }
+            };
+            emitted.map_err(|error| body.fail(error))?;
         }
-    }
-
-    fn visit_map<A: MapAccess<'de>>(mut self, entries: A) -> Result<(), A::Error> {
-        if self.form == Form::Senml {
-            return Err(self.wrong_type("an object"));
-        }
-        let errors = self.errors;
-        let seed = self.seed().map_err(|error| errors.keep(error))?;
-        let object = seed.visit_map(entries)?;
-        self.emit(object).map_err(|error| errors.keep(error))
-    }
-
-    fn visit_bool<E: de::Error>(self, flag: bool) -> Result<(), E> {
-        Err(self.wrong_type(if flag { "true" } else { "false" }))
-    }
-
-    fn visit_f64<E: de::Error>(self, _: f64) -> Result<(), E> {
-        Err(self.wrong_type("a number"))
-    }
-
-    fn visit_i64<E: de::Error>(self, _: i64) -> Result<(), E> {
-        Err(self.wrong_type("a number"))
-    }
-
-    fn visit_u64<E: de::Error>(self, _: u64) -> Result<(), E> {
-        Err(self.wrong_type("a number"))
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<(), E> {
-        Err(self.wrong_type(&format!("the string {}", quoted(text))))
-    }
-
-    fn visit_unit<E: de::Error>(self) -> Result<(), E> {
-        Err(self.wrong_type("null"))
-    }
-}
-
-/// Parses an element of the array. A record beyond the limit is refused before it is parsed.
-struct LimitedSeed<'a, 'b, S> {
-    document: &'a Document<'b, S>,
-}
-
-impl<'de, S: RecordSink> DeserializeSeed<'de> for LimitedSeed<'_, '_, S> {
-    type Value = Object<'de>;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Object<'de>, D::Error> {
-        let seed = self.document.seed().map_err(|error| self.document.errors.keep(error))?;
-        seed.deserialize(deserializer)
     }
 }

@@ -1,220 +1,199 @@
-//! Parses the value of one field and checks its JSON type.
+//! Reads one JSON value and converts it to the type of a field.
 //!
-//! Serde's type errors name a Rust type and a byte offset; these errors name the record, the field and the
-//! value. [`Errors`] keeps the typed error while a serde error propagates through the parser.
+//! Serde's type errors name a Rust type and a byte offset. Errors about a record name the record, the field and the
+//! value instead, so any JSON type is read first and checked here.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
 use std::fmt;
 
-use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{
+    Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor,
+};
 
 use crate::sensor::Timestamp;
-use crate::sensor::fault::{BadRecord, Fault, quoted};
+use crate::sensor::fault::{Fault, quoted};
 
-/// Maximum size of any text field, in bytes, above the limits of all fields. It bounds what is copied and
-/// compared before the field's own check.
+/// Maximum size of any text field, in bytes, above the limits of all fields. It bounds what is compared before the
+/// field's own check.
 const MAX_TEXT: usize = 4096;
 
-/// Keeps the first typed error until the parser has returned.
-#[derive(Default)]
-pub(super) struct Errors {
-    first: RefCell<Option<BadRecord>>,
+/// A JSON value, without the content of arrays and objects.
+pub(super) enum Scalar<'a> {
+    Null,
+    Bool(bool),
+    Integer(i64),
+    /// Also an integer above `i64::MAX`.
+    Number(f64),
+    Text(Cow<'a, str>),
+    Array,
+    Object,
 }
 
-impl Errors {
-    /// Keeps `error` if it is the first, and returns a serde error to abort parsing with.
-    pub(super) fn keep<E: de::Error>(&self, error: BadRecord) -> E {
-        self.first.borrow_mut().get_or_insert(error);
-        E::custom("invalid record")
-    }
+/// Why a value is refused, without record and field.
+pub(super) type Refused = (Fault, String);
 
-    pub(super) fn take(&self) -> Option<BadRecord> {
-        self.first.borrow_mut().take()
-    }
-}
-
-/// Parses the value of one field. `null` means that the field is absent.
-#[derive(Clone, Copy)]
-pub(super) struct Field<'e, K> {
-    pub(super) index: usize,
-    pub(super) name: &'static str,
-    pub(super) errors: &'e Errors,
-    pub(super) kind: K,
-}
-
-/// The type of a field. The methods convert a JSON value; `Ok(None)` means that it has the wrong JSON type.
-pub(super) trait Kind<'de>: Copy {
-    /// The converted value.
-    type Out;
-    /// The expected type in error messages.
-    const EXPECTED: &'static str;
-
-    fn number(self, _: f64) -> Result<Option<Self::Out>, (Fault, String)> {
-        Ok(None)
-    }
-    fn integer(self, value: i128) -> Result<Option<Self::Out>, (Fault, String)> {
-        self.number(value as f64)
-    }
-    fn text(self, _: Cow<'de, str>) -> Result<Option<Self::Out>, (Fault, String)> {
-        Ok(None)
-    }
-    fn bool(self, _: bool) -> Result<Option<Self::Out>, (Fault, String)> {
-        Ok(None)
-    }
-}
-
-/// A finite number.
-#[derive(Clone, Copy)]
-pub(super) struct Number;
-/// A non-negative integer.
-#[derive(Clone, Copy)]
-pub(super) struct Whole;
-/// A string.
-#[derive(Clone, Copy)]
-pub(super) struct Text;
-/// A boolean.
-#[derive(Clone, Copy)]
-pub(super) struct Flag;
-/// A time: RFC 3339 text or Unix seconds.
-#[derive(Clone, Copy)]
-pub(super) struct Instant;
-
-impl<'de> Kind<'de> for Number {
-    type Out = f64;
-    const EXPECTED: &'static str = "a number";
-
-    fn number(self, value: f64) -> Result<Option<f64>, (Fault, String)> {
-        Ok(Some(value))
-    }
-}
-
-impl<'de> Kind<'de> for Whole {
-    type Out = u64;
-    const EXPECTED: &'static str = "a whole number";
-
-    fn integer(self, value: i128) -> Result<Option<u64>, (Fault, String)> {
-        let refused = |_| (Fault::OutOfRange, format!("{value} is negative or too large"));
-        u64::try_from(value).map(Some).map_err(refused)
-    }
-
-    fn number(self, value: f64) -> Result<Option<u64>, (Fault, String)> {
-        if value.fract() == 0.0 && (0.0..1e15).contains(&value) { Ok(Some(value as u64)) } else { Ok(None) }
-    }
-}
-
-impl<'de> Kind<'de> for Text {
-    type Out = Cow<'de, str>;
-    const EXPECTED: &'static str = "a string";
-
-    fn text(self, text: Cow<'de, str>) -> Result<Option<Cow<'de, str>>, (Fault, String)> {
-        Ok(Some(text))
-    }
-}
-
-impl<'de> Kind<'de> for Flag {
-    type Out = bool;
-    const EXPECTED: &'static str = "true or false";
-
-    fn bool(self, flag: bool) -> Result<Option<bool>, (Fault, String)> {
-        Ok(Some(flag))
-    }
-}
-
-impl<'de> Kind<'de> for Instant {
-    type Out = Timestamp;
-    const EXPECTED: &'static str = "an RFC 3339 date and time, or Unix seconds";
-
-    fn number(self, seconds: f64) -> Result<Option<Timestamp>, (Fault, String)> {
-        let refused = |error| (Fault::BadTime, format!("{seconds}: {error}"));
-        Timestamp::from_unix_seconds(seconds).map(Some).map_err(refused)
-    }
-
-    fn text(self, text: Cow<'de, str>) -> Result<Option<Timestamp>, (Fault, String)> {
-        let refused = |error| (Fault::BadTime, format!("{}: {error}", quoted(&text)));
-        Timestamp::parse(&text).map(Some).map_err(refused)
-    }
-}
-
-impl<K> Field<'_, K> {
-    fn too_long<E: de::Error>(self, text: &str) -> E {
-        let message = format!("{} is {} bytes long; {MAX_TEXT} are allowed", quoted(text), text.len());
-        self.errors.keep(BadRecord::new(self.index, self.name, Fault::OutOfRange, message))
-    }
-
-    fn checked<'de, E: de::Error>(
+impl<'a> Scalar<'a> {
+    /// Converts the value and stores it. `null` means that the field is absent.
+    pub(super) fn store<T>(
         self,
-        outcome: Result<Option<K::Out>, (Fault, String)>,
-        got: impl FnOnce() -> String,
-    ) -> Result<Option<K::Out>, E>
-    where
-        K: Kind<'de>,
-    {
-        let (code, message) = match outcome {
-            Ok(Some(value)) => return Ok(Some(value)),
-            Ok(None) => (Fault::WrongType, format!("{} is not {}", got(), K::EXPECTED)),
-            Err(refused) => refused,
+        slot: &mut Option<T>,
+        convert: impl FnOnce(Self) -> Result<T, Refused>,
+    ) -> Result<(), Refused> {
+        match &self {
+            Self::Null => return Ok(()),
+            Self::Text(text) if text.len() > MAX_TEXT => {
+                let given = format!("{} is {} bytes long", quoted(text), text.len());
+                return Err((Fault::OutOfRange, format!("{given}; {MAX_TEXT} are allowed")));
+            }
+            _ => {}
+        }
+        let value = convert(self)?;
+        if slot.is_some() {
+            return Err((Fault::Duplicate, "given twice".to_owned()));
+        }
+        *slot = Some(value);
+        Ok(())
+    }
+
+    pub(super) fn number(self) -> Result<f64, Refused> {
+        match self {
+            Self::Integer(value) => Ok(value as f64),
+            Self::Number(value) => Ok(value),
+            other => Err(other.is_not("a number")),
+        }
+    }
+
+    pub(super) fn whole_number(self) -> Result<u64, Refused> {
+        match self {
+            Self::Integer(value) => u64::try_from(value)
+                .map_err(|_| (Fault::OutOfRange, format!("{value} is negative or too large"))),
+            Self::Number(value) if value.fract() == 0.0 && (0.0..1e15).contains(&value) => Ok(value as u64),
+            other => Err(other.is_not("a whole number")),
+        }
+    }
+
+    pub(super) fn text(self) -> Result<Cow<'a, str>, Refused> {
+        if let Self::Text(text) = self { Ok(text) } else { Err(self.is_not("a string")) }
+    }
+
+    pub(super) fn bool(self) -> Result<bool, Refused> {
+        if let Self::Bool(flag) = self { Ok(flag) } else { Err(self.is_not("true or false")) }
+    }
+
+    /// A time as RFC 3339 text or Unix seconds.
+    pub(super) fn time(self) -> Result<Timestamp, Refused> {
+        let seconds = match self {
+            Self::Integer(seconds) => seconds as f64,
+            Self::Number(seconds) => seconds,
+            Self::Text(text) => {
+                let refused = |error| (Fault::BadTime, format!("{}: {error}", quoted(&text)));
+                return Timestamp::parse(&text).map_err(refused);
+            }
+            other => return Err(other.is_not("an RFC 3339 date and time, or Unix seconds")),
         };
-        Err(self.errors.keep(BadRecord::new(self.index, self.name, code, message)))
+        Timestamp::from_unix_seconds(seconds).map_err(|error| (Fault::BadTime, format!("{seconds}: {error}")))
+    }
+
+    fn is_not(&self, expected: &str) -> Refused {
+        (Fault::WrongType, format!("{self} is not {expected}"))
+    }
+
+    /// The value in an error about a record or a body, which leaves numbers out.
+    pub(super) fn described(&self) -> String {
+        match self {
+            Self::Integer(_) | Self::Number(_) => "a number".to_owned(),
+            other => other.to_string(),
+        }
     }
 }
 
-impl<'de, K: Kind<'de>> DeserializeSeed<'de> for Field<'_, K> {
-    type Value = Option<K::Out>;
+impl fmt::Display for Scalar<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Null => f.write_str("null"),
+            Self::Bool(flag) => write!(f, "{flag}"),
+            Self::Integer(value) => write!(f, "the number {value}"),
+            Self::Number(value) => write!(f, "the number {value}"),
+            Self::Text(text) => write!(f, "the string {}", quoted(text)),
+            Self::Array => f.write_str("an array"),
+            Self::Object => f.write_str("an object"),
+        }
+    }
+}
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+impl<'de> Deserialize<'de> for Scalar<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        AnyValue(Skip).deserialize(deserializer)
+    }
+}
+
+/// Reads the entries of an object.
+pub(super) trait ReadEntries<'de> {
+    fn read<A: MapAccess<'de>>(self, entries: A) -> Result<(), A::Error>;
+}
+
+struct Skip;
+
+impl<'de> ReadEntries<'de> for Skip {
+    fn read<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
+        while entries.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(())
+    }
+}
+
+/// Reads a JSON value of any type. If it is an object, the argument reads its entries.
+pub(super) struct AnyValue<R>(pub(super) R);
+
+impl<'de, R: ReadEntries<'de>> DeserializeSeed<'de> for AnyValue<R> {
+    type Value = Scalar<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Scalar<'de>, D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de, K: Kind<'de>> Visitor<'de> for Field<'_, K> {
-    type Value = Option<K::Out>;
+impl<'de, R: ReadEntries<'de>> Visitor<'de> for AnyValue<R> {
+    type Value = Scalar<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(K::EXPECTED)
+        f.write_str("a JSON value")
     }
 
-    fn visit_f64<E: de::Error>(self, value: f64) -> Result<Self::Value, E> {
-        self.checked(self.kind.number(value), || format!("the number {value}"))
+    fn visit_unit<E: Error>(self) -> Result<Scalar<'de>, E> {
+        Ok(Scalar::Null)
     }
 
-    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Self::Value, E> {
-        self.checked(self.kind.integer(value.into()), || format!("the number {value}"))
+    fn visit_bool<E: Error>(self, flag: bool) -> Result<Scalar<'de>, E> {
+        Ok(Scalar::Bool(flag))
     }
 
-    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Self::Value, E> {
-        self.checked(self.kind.integer(value.into()), || format!("the number {value}"))
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Scalar<'de>, E> {
+        Ok(Scalar::Integer(value))
     }
 
-    fn visit_bool<E: de::Error>(self, flag: bool) -> Result<Self::Value, E> {
-        self.checked(self.kind.bool(flag), || flag.to_string())
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Scalar<'de>, E> {
+        Ok(i64::try_from(value).map_or(Scalar::Number(value as f64), Scalar::Integer))
     }
 
-    fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Self::Value, E> {
-        if text.len() > MAX_TEXT {
-            return Err(self.too_long(text));
-        }
-        self.checked(self.kind.text(Cow::Borrowed(text)), || format!("the string {}", quoted(text)))
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Scalar<'de>, E> {
+        Ok(Scalar::Number(value))
     }
 
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
-        if text.len() > MAX_TEXT {
-            return Err(self.too_long(text));
-        }
-        self.checked(self.kind.text(Cow::Owned(text.to_owned())), || format!("the string {}", quoted(text)))
+    fn visit_str<E: Error>(self, text: &str) -> Result<Scalar<'de>, E> {
+        Ok(Scalar::Text(text.to_owned().into()))
     }
 
-    fn visit_unit<E: de::Error>(self) -> Result<Self::Value, E> {
-        Ok(None)
+    fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Scalar<'de>, E> {
+        Ok(Scalar::Text(text.into()))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Self::Value, A::Error> {
-        while values.next_element::<IgnoredAny>()?.is_some() {}
-        self.checked(Ok(None), || "an array".to_owned())
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Scalar<'de>, A::Error> {
+        while elements.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Scalar::Array)
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
-        while entries.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        self.checked(Ok(None), || "an object".to_owned())
+    fn visit_map<A: MapAccess<'de>>(self, entries: A) -> Result<Scalar<'de>, A::Error> {
+        self.0.read(entries)?;
+        Ok(Scalar::Object)
     }
 }

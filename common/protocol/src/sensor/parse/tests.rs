@@ -12,6 +12,15 @@ fn parse(content_type: &str, body: &str) -> Result<Vec<Record>, BadRecord> {
     readings_from(content_type, body.as_bytes(), now())
 }
 
+fn readings_within(
+    content_type: &str,
+    body: &[u8],
+    now: Timestamp,
+    limits: &Limits,
+) -> Result<Vec<Record>, BadRecord> {
+    readings_in(Form::of(content_type)?, body, now, limits)
+}
+
 fn brief(record: &Record) -> String {
     let Reading { device, metric, value, unit, time } = &record.reading;
     let unit = unit.map_or("-", Unit::symbol);
@@ -264,6 +273,23 @@ fn record_like() -> impl Strategy<Value = serde_json::Value> {
         .prop_map(|map| map.into_iter().map(|(label, value)| (label.to_owned(), value)).collect())
 }
 
+fn senml_record() -> impl Strategy<Value = serde_json::Value> {
+    let text = |texts: &'static [&'static str]| prop::sample::select(texts).prop_map(serde_json::Value::from);
+    let number = || (-1e6..1e6).prop_map(|value: f64| serde_json::Value::from(value));
+    let time = || prop_oneof![(-1e4..1e4), (3e8..4e9)].prop_map(|value: f64| serde_json::Value::from(value));
+    let field = prop_oneof![
+        4 => (Just("v"), number()),
+        2 => (Just("n"), text(&["t", ":hum", "/a/b", "2001:db8::1", ""])),
+        1 => (Just("bn"), text(&["dev", "dev:", "urn:dev:ow:10e2073a01080063"])),
+        1 => (prop::sample::select(vec!["u", "bu"]), text(&["Cel", "/", "%RH", "degF"])),
+        1 => (prop::sample::select(vec!["t", "bt"]), time()),
+        1 => (prop::sample::select(vec!["bv", "bs", "s", "ut"]), number()),
+        1 => (Just("vb"), any::<bool>().prop_map(Into::into)),
+    ];
+    prop::collection::vec(field, 1..6)
+        .prop_map(|fields| fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
@@ -296,6 +322,23 @@ proptest! {
                     prop_assert!(error.index <= records.len());
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_resolved_pack_gives_the_readings_of_the_original(
+        mut records in prop::collection::vec(senml_record(), 1..5),
+    ) {
+        records[0]["bn"] = "dev:a".into();
+        let pack = serde_json::to_vec(&records).unwrap();
+        let readings = |pack: &[u8]| {
+            let records = readings_from("application/senml+json", pack, now()).ok()?;
+            Some(records.into_iter().map(|record| record.reading).collect::<Vec<_>>())
+        };
+        if let Ok(resolved) = resolve_pack(&pack, now()) {
+            let mut original = readings(&pack);
+            original.iter_mut().for_each(|readings| readings.sort_by_key(|reading| reading.time));
+            prop_assert_eq!(readings(&serde_json::to_vec(&resolved).unwrap()), original);
         }
     }
 

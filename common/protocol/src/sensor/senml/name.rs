@@ -2,35 +2,22 @@
 
 use std::net::Ipv6Addr;
 
-/// Why a name is invalid (RFC 8428 §4.5.1).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum BadName {
-    /// Base name and name together are empty.
-    #[error("base name and name are both empty")]
-    Empty,
-    /// The first character is not a letter or digit.
-    #[error("a name must start with a letter or a digit")]
-    Start,
-    /// A character other than letters, digits and `-:./_`.
-    #[error("a name may contain only A-Z, a-z, 0-9 and - : . / _, not {0:?}")]
-    Character(char),
-}
-
-/// Checks a full name. It does not limit the length; the RFC sets no limit.
+/// Checks a full name (RFC 8428 §4.5.1). It does not limit the length; the RFC sets no limit.
 ///
 /// # Errors
 /// The first violation found.
-pub fn check(name: &str) -> Result<(), BadName> {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b':' | b'.' | b'/' | b'_');
+pub fn check(name: &str) -> Result<(), String> {
+    let is_allowed =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b':' | b'.' | b'/' | b'_');
     if name.is_empty() {
-        return Err(BadName::Empty);
+        return Err("base name and name are both empty".to_owned());
     }
-    if !name.bytes().all(allowed) {
-        let wrong = name.chars().find(|one| !one.is_ascii() || !allowed(*one as u8));
-        return Err(BadName::Character(wrong.unwrap_or(char::REPLACEMENT_CHARACTER)));
+    if let Some(at) = name.bytes().position(|byte| !is_allowed(byte)) {
+        let wrong = name[at..].chars().next().unwrap_or_default();
+        return Err(format!("a name may contain only A-Z, a-z, 0-9 and - : . / _, not {wrong:?}"));
     }
     if !name.as_bytes()[0].is_ascii_alphanumeric() {
-        return Err(BadName::Start);
+        return Err("a name must start with a letter or a digit".to_owned());
     }
     Ok(())
 }
@@ -139,14 +126,13 @@ mod tests {
     #[test]
     fn invalid_names_are_refused() {
         assert_eq!(check("urn:dev:ow:10e2073a01080063:a-b.c/d_E9"), Ok(()));
-        assert_eq!(check(""), Err(BadName::Empty));
-        assert_eq!(check("-a"), Err(BadName::Start));
-        assert_eq!(check(":a"), Err(BadName::Start));
-        assert_eq!(
-            check("room 1").unwrap_err().to_string(),
-            "a name may contain only A-Z, a-z, 0-9 and - : . / _, not ' '"
-        );
-        assert_eq!(check("gr\u{fc}n"), Err(BadName::Character('ü')));
-        assert_eq!(check("a\n"), Err(BadName::Character('\n')));
+        let error = |name: &str| check(name).unwrap_err();
+        assert_eq!(error(""), "base name and name are both empty");
+        assert_eq!(error("-a"), "a name must start with a letter or a digit");
+        assert_eq!(error(":a"), "a name must start with a letter or a digit");
+        for (name, character) in [("room 1", "' '"), ("gr\u{fc}n", "'ü'"), ("a\n", r"'\n'")] {
+            let expected = format!("a name may contain only A-Z, a-z, 0-9 and - : . / _, not {character}");
+            assert_eq!(error(name), expected);
+        }
     }
 }

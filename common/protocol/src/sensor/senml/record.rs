@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::sensor::timestamp::Timestamp;
 
@@ -28,57 +28,59 @@ pub struct Fields<'a> {
 }
 
 impl Fields<'_> {
-    pub(crate) fn has_base(&self) -> bool {
-        self.bn.is_some()
-            || self.bt.is_some()
-            || self.bu.is_some()
-            || self.bv.is_some()
-            || self.bs.is_some()
-            || self.bver.is_some()
-    }
-
-    pub(crate) fn has_regular(&self) -> bool {
-        self.n.is_some()
-            || self.u.is_some()
-            || self.v.is_some()
-            || self.vs.is_some()
-            || self.vb.is_some()
-            || self.vd.is_some()
-            || self.s.is_some()
-            || self.t.is_some()
-            || self.ut.is_some()
+    /// Whether the record has base fields and no others.
+    pub(super) fn only_base(&self) -> bool {
+        let is_given = |text: &&Option<Cow<'_, str>>| text.is_some();
+        let has_base = [&self.bn, &self.bu].iter().any(is_given)
+            || [self.bt, self.bv, self.bs].iter().any(Option::is_some)
+            || self.bver.is_some();
+        let has_regular = [&self.n, &self.u, &self.vs, &self.vd].iter().any(is_given)
+            || [self.v, self.s, self.t, self.ut].iter().any(Option::is_some)
+            || self.vb.is_some();
+        has_base && !has_regular
     }
 }
 
 /// The value of a record.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub enum Value<'a> {
     /// `v` with the base value added.
+    #[serde(rename = "v")]
     Number(f64),
     /// `vb`.
+    #[serde(rename = "vb")]
     Bool(bool),
     /// `vs`.
+    #[serde(rename = "vs")]
     Text(Cow<'a, str>),
     /// `vd`: base64url without padding, validated but not decoded.
+    #[serde(rename = "vd")]
     Data(Cow<'a, str>),
 }
 
-/// A resolved record (RFC 8428 §4.6): full name, absolute time, no base fields.
-#[derive(Debug, Clone, PartialEq)]
+/// A resolved record (RFC 8428 §4.6): full name, absolute time, no base fields. Serializes to the RFC's JSON form.
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Resolved<'a> {
     /// The full name: base name and name, concatenated and validated.
+    #[serde(rename = "n")]
     pub name: Cow<'a, str>,
     /// The record's unit, else the base unit. Not looked up in the registry.
+    #[serde(rename = "u", skip_serializing_if = "Option::is_none")]
     pub unit: Option<Cow<'a, str>>,
     /// The value; absent if the record has only a sum.
+    #[serde(flatten)]
     pub value: Option<Value<'a>>,
     /// `s` with the base sum added.
+    #[serde(rename = "s", skip_serializing_if = "Option::is_none")]
     pub sum: Option<f64>,
     /// The time of the measurement.
+    #[serde(rename = "t", serialize_with = "unix_seconds")]
     pub time: Timestamp,
     /// Whether the time was given relative to now.
+    #[serde(skip)]
     pub relative: bool,
     /// `ut`: the maximum time until the sensor's next record, in seconds.
+    #[serde(rename = "ut", skip_serializing_if = "Option::is_none")]
     pub update_time: Option<f64>,
 }
 
@@ -100,29 +102,6 @@ impl Resolved<'_> {
     }
 }
 
-/// Serializes to the JSON form of RFC 8428.
-impl Serialize for Resolved<'_> {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        use serde::ser::SerializeMap;
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("n", &self.name)?;
-        if let Some(unit) = &self.unit {
-            map.serialize_entry("u", unit)?;
-        }
-        map.serialize_entry("t", &self.time.as_unix_seconds())?;
-        match &self.value {
-            Some(Value::Number(number)) => map.serialize_entry("v", number)?,
-            Some(Value::Bool(flag)) => map.serialize_entry("vb", flag)?,
-            Some(Value::Text(text)) => map.serialize_entry("vs", text)?,
-            Some(Value::Data(data)) => map.serialize_entry("vd", data)?,
-            None => {}
-        }
-        if let Some(sum) = self.sum {
-            map.serialize_entry("s", &sum)?;
-        }
-        if let Some(seconds) = self.update_time {
-            map.serialize_entry("ut", &seconds)?;
-        }
-        map.end()
-    }
+fn unix_seconds<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(time.as_unix_seconds())
 }

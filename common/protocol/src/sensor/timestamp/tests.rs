@@ -1,6 +1,5 @@
 use super::*;
 use proptest::prelude::*;
-use time::format_description::well_known::Rfc3339;
 
 #[test]
 fn unix_seconds_and_text_give_equal_timestamps() {

@@ -1,5 +1,6 @@
 use std::time::{Duration, UNIX_EPOCH};
 
+use amq_protocol::types::FieldTable;
 use proptest::prelude::*;
 
 use super::*;
@@ -102,7 +103,7 @@ fn the_error_of_a_dead_letter_is_one_line() {
 /// The encoded size of the foreign headers, and the count and bytes of dropped ones if the headers say so.
 fn foreign(properties: &BasicProperties) -> (usize, Option<(i64, i64)>) {
     let headers = properties.headers().as_ref().unwrap().inner();
-    let foreign = headers.iter().filter(|(name, _)| !is_internal(name.as_str()));
+    let foreign = headers.iter().filter(|(name, _)| !header::ALL.contains(&name.as_str()));
     let number = |name| header::get(properties.headers(), name).and_then(header::integer);
     let dropped = number(header::DROPPED).zip(number(header::DROPPED_BYTES));
     (foreign.map(|(name, value)| entry_bytes(name, value)).sum(), dropped)
@@ -164,14 +165,19 @@ fn a_routing_key_over_255_bytes_does_not_become_the_type() {
 }
 
 #[test]
-fn an_invalid_first_seen_header_is_replaced() {
-    let mut table = FieldTable::default();
-    table.insert(header::FIRST_SEEN.into(), long("yesterday"));
-    let original = BasicProperties::default().with_headers(table);
+fn a_first_seen_header_is_kept_if_it_is_a_time_and_replaced_otherwise() {
     let now = UNIX_EPOCH + Duration::from_secs(7);
-    let copy = Copied::verbatim(&original, "k", now).first_seen(now).into_properties();
-    let seen = header::get(copy.headers(), header::FIRST_SEEN).and_then(header::integer);
-    assert_eq!(seen, Some(7000));
+    let seen = |before: AMQPValue| {
+        let mut table = FieldTable::default();
+        table.insert(header::FIRST_SEEN.into(), before);
+        let original = BasicProperties::default().with_headers(table);
+        let copy = Copied::verbatim(&original, "k", now).first_seen(now).into_properties();
+        header::get(copy.headers(), header::FIRST_SEEN).and_then(header::integer)
+    };
+    assert_eq!(seen(long("yesterday")), Some(7000));
+    assert_eq!(seen(AMQPValue::LongLongInt(-1)), Some(7000));
+    assert_eq!(seen(AMQPValue::LongLongInt(0)), Some(0));
+    assert_eq!(seen(AMQPValue::LongLongInt(5)), Some(5));
 }
 
 proptest! {
@@ -179,7 +185,7 @@ proptest! {
     #[test]
     fn any_copy_fits_a_frame_and_reads_back_as_the_same_task(
         original in prop_oneof![
-            any_properties(&header::ALL, 20_000),
+            any_properties(header::ALL, 20_000),
             any_properties(&[header::KEY, "x-death"], 20_000),
         ],
         is_named in any::<bool>(),

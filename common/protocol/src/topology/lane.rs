@@ -1,6 +1,27 @@
-//! The queues of a lane: one, or several behind a consistent-hash exchange.
+//! A lane: its settings, and the names of its queues. It has one, or several behind a consistent-hash exchange.
 
-use super::{delay::Delay, names::Names};
+use std::time::Duration;
+
+use super::{ladder::Delay, names::Names};
+
+/// The maximum number of queues of a lane. Each needs a consumer in every worker, and more queues than a cluster
+/// has nodes spread their leaders no further.
+pub const MOST_SHARDS: u16 = 16;
+
+/// The settings of a lane that determine its part of the topology.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaneSpec {
+    /// The lane's name.
+    pub name: String,
+    /// Binding keys (topic patterns) of the tasks that the lane receives.
+    pub bindings: Vec<String>,
+    /// Whether the lane receives the tasks that no lane's bindings match, through the alternate exchange.
+    pub catch_all: bool,
+    /// The number of queues that share the lane's tasks, at least 1.
+    pub shards: u16,
+    /// The broker's limit on how long a delivery may stay unsettled; the broker's default if absent.
+    pub consumer_timeout: Option<Duration>,
+}
 
 /// The names of a lane's queues.
 #[derive(Clone, Copy, Debug)]
@@ -15,9 +36,7 @@ impl<'a> LaneQueues<'a> {
     pub fn new(names: &'a Names, lane: &'a str, shards: u16) -> Self {
         Self { names, lane, shards }
     }
-}
 
-impl LaneQueues<'_> {
     /// Whether several queues share the lane's tasks.
     pub fn is_sharded(self) -> bool {
         self.shards > 1
