@@ -1,4 +1,4 @@
-//! Opens connections to one broker: URL, certificates, a timeout per attempt, and retries with backoff.
+//! Opens connections to one broker: URL, certificates, a timeout per attempt, and retries of a whole start.
 
 use std::{
     fmt,
@@ -7,9 +7,11 @@ use std::{
     time::Duration,
 };
 
+use backon::Retryable;
 use garenne_common::{
     backoff::Backoff,
     config::{Certificates, Common, SecretUrl},
+    exit::Exit,
     telemetry::metrics::Role,
 };
 use garenne_protocol::topology::BrokerVersion;
@@ -18,6 +20,7 @@ use lapin::{
     tcp::{OwnedIdentity, OwnedTLSConfig},
     uri::AMQPUri,
 };
+use tokio::time::{Instant, sleep};
 
 use super::{error::BrokerError, frames};
 
@@ -129,30 +132,6 @@ impl Broker {
         connected
     }
 
-    /// Repeats [`Broker::connect`] until it succeeds or `budget` is spent, with backoff from 100 ms to 5 s and
-    /// jitter. A final error ([`BrokerError::is_final`]) is returned at once.
-    ///
-    /// # Errors
-    /// The last attempt's [`BrokerError`].
-    pub async fn connect_within(&self, role: Role, budget: Duration) -> Result<Connection, BrokerError> {
-        let give_up = tokio::time::Instant::now() + budget;
-        let mut backoff = Backoff::default();
-        loop {
-            match self.connect(role).await {
-                Ok(connection) => return Ok(connection),
-                Err(error) if error.is_final() => return Err(error),
-                Err(error) => {
-                    let wait = backoff.next_wait();
-                    if tokio::time::Instant::now() + wait >= give_up {
-                        return Err(error);
-                    }
-                    tracing::info!(%error, ?wait, "cannot connect to the broker, retrying");
-                    tokio::time::sleep(wait).await;
-                }
-            }
-        }
-    }
-
     /// The broker's version, from the last connection of any clone. If there was none, or the last attempt
     /// failed, opens a connection to ask for it.
     ///
@@ -173,6 +152,26 @@ impl Broker {
     fn last_version(&self) -> Option<BrokerVersion> {
         *self.version.read().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Repeats `attempt` while it fails with [`Exit::BrokerUnavailable`] and `budget` is not spent, with backoff from 100 ms
+/// to 5 s and jitter. Programs start with it: wherever in its first dialogue with the broker a program loses the
+/// connection, it begins again.
+///
+/// # Errors
+/// The last attempt's error. An error with another exit code is returned at once.
+pub async fn retry_while_unavailable<T, E: fmt::Display, F: Future<Output = Result<T, E>>>(
+    budget: Duration,
+    exit: impl Fn(&E) -> Exit,
+    attempt: impl FnMut() -> F,
+) -> Result<T, E> {
+    let until = Instant::now() + budget;
+    attempt
+        .retry(Backoff::default())
+        .sleep(sleep)
+        .when(|error| exit(error) == Exit::BrokerUnavailable && Instant::now() < until)
+        .notify(|error, wait| tracing::info!(%error, ?wait, "cannot connect to the broker, retrying"))
+        .await
 }
 
 /// Reads the certificate files.

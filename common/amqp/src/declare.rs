@@ -2,10 +2,7 @@
 
 use lapin::{
     Channel, Connection, ErrorKind,
-    options::{
-        ExchangeBindOptions, ExchangeDeclareOptions, ExchangeUnbindOptions, QueueBindOptions,
-        QueueDeclareOptions,
-    },
+    options::{ExchangeDeclareOptions, QueueDeclareOptions},
     types::{AMQPValue, FieldTable},
 };
 use thiserror::Error;
@@ -78,19 +75,12 @@ pub async fn apply(connection: &Connection, topology: &Topology) -> Result<(), T
     }
     let absent = absent_hash_exchanges(connection, topology).await?;
     for route in &topology.routes {
-        match route {
-            Route::Bind(binding) => bind(&channel, binding).await,
-            Route::Unbind(Binding { exchange, to, .. })
-                if absent.contains(&exchange.as_str()) || absent.contains(&to.name()) =>
-            {
-                Ok(())
-            }
-            Route::Unbind(binding) => unbind(&channel, binding).await,
+        let (Route::Bind(Binding { exchange, to, .. }) | Route::Unbind(Binding { exchange, to, .. })) = route;
+        let is_absent = absent.contains(&exchange.as_str()) || absent.contains(&to.name());
+        if is_absent && matches!(route, Route::Unbind(_)) {
+            continue;
         }
-        .map_err(|error| {
-            let (Route::Bind(binding) | Route::Unbind(binding)) = route;
-            explain(binding.to.kind(), binding.to.name(), error)
-        })?;
+        change_route(&channel, route).await.map_err(|error| explain(to.kind(), to.name(), error))?;
     }
     channel.close(200, "done".into()).await?;
     Ok(())
@@ -194,28 +184,21 @@ async fn declare_queue(channel: &Channel, queue: &Queue, passive: bool) -> Resul
     channel.queue_declare(queue.name.as_str().into(), options, table(&queue.arguments)).await.map(drop)
 }
 
-async fn bind(channel: &Channel, binding: &Binding) -> Result<(), lapin::Error> {
-    let Binding { exchange, to, key } = binding;
-    let (from, key, none) = (exchange.as_str().into(), key.as_str().into(), FieldTable::default());
-    match to {
-        Destination::Queue(queue) => {
-            channel.queue_bind(queue.as_str().into(), from, key, QueueBindOptions::default(), none).await
+/// Adds or removes a binding. Removing one does nothing if the binding, queue or exchange does not exist.
+async fn change_route(channel: &Channel, route: &Route) -> Result<(), lapin::Error> {
+    let (Route::Bind(binding) | Route::Unbind(binding)) = route;
+    let (from, to) = (binding.exchange.as_str().into(), binding.to.name().into());
+    let (key, none) = (binding.key.as_str().into(), FieldTable::default());
+    match (route, &binding.to) {
+        (Route::Bind(_), Destination::Queue(_)) => {
+            channel.queue_bind(to, from, key, Default::default(), none).await
         }
-        Destination::Exchange(to) => {
-            channel.exchange_bind(to.as_str().into(), from, key, ExchangeBindOptions::default(), none).await
+        (Route::Bind(_), Destination::Exchange(_)) => {
+            channel.exchange_bind(to, from, key, Default::default(), none).await
         }
-    }
-}
-
-/// Does nothing if the binding, queue or exchange does not exist.
-async fn unbind(channel: &Channel, binding: &Binding) -> Result<(), lapin::Error> {
-    let Binding { exchange, to, key } = binding;
-    let (from, key, none) = (exchange.as_str().into(), key.as_str().into(), FieldTable::default());
-    match to {
-        Destination::Queue(queue) => channel.queue_unbind(queue.as_str().into(), from, key, none).await,
-        Destination::Exchange(to) => {
-            let options = ExchangeUnbindOptions::default();
-            channel.exchange_unbind(to.as_str().into(), from, key, options, none).await
+        (Route::Unbind(_), Destination::Queue(_)) => channel.queue_unbind(to, from, key, none).await,
+        (Route::Unbind(_), Destination::Exchange(_)) => {
+            channel.exchange_unbind(to, from, key, Default::default(), none).await
         }
     }
 }

@@ -11,7 +11,7 @@ mod heartbeat_publisher;
 mod publisher;
 mod wire;
 
-pub use connect::Broker;
+pub use connect::{Broker, retry_while_unavailable};
 pub use error::BrokerError;
 pub use frames::{take_unreadable, unreadable};
 pub use heartbeat_publisher::HeartbeatPublisher;

@@ -1,63 +1,55 @@
 //! Checks without allocating whether lapin can parse a content header.
 
-use std::fmt;
+use lapin::{BasicProperties, types::ShortString};
 
 use super::{MAX_DEPTH, cursor::Cursor};
 
 /// Why lapin cannot parse a content header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Problem {
     /// A short string is not UTF-8.
+    #[error("{0} is not UTF-8")]
     NotUtf8(&'static str),
     /// Tables or arrays are nested deeper than [`MAX_DEPTH`].
+    #[error("headers are nested more than {MAX_DEPTH} levels deep")]
     TooDeep,
     /// A value's type octet is unknown.
+    #[error("a header has the unknown type {0:#04x}")]
     UnknownType(u8),
     /// A part is longer or shorter than its encoded length.
+    #[error("the length of {0} is wrong")]
     Length(&'static str),
     /// The frame is larger than the negotiated frame_max, both in bytes.
+    #[error("the header frame has {bytes} bytes, frame_max is {limit}")]
     TooLarge { bytes: usize, limit: usize },
 }
 
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotUtf8(what) => write!(f, "{what} is not UTF-8"),
-            Self::TooDeep => write!(f, "headers are nested more than {MAX_DEPTH} levels deep"),
-            Self::UnknownType(octet) => write!(f, "a header has the unknown type {octet:#04x}"),
-            Self::Length(what) => write!(f, "the length of {what} is wrong"),
-            Self::TooLarge { bytes, limit } => {
-                write!(f, "the header frame has {bytes} bytes, frame_max is {limit}")
-            }
-        }
-    }
-}
-
-/// How a property is encoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How a property is encoded, and the function that sets it.
+#[derive(Clone, Copy)]
 pub(super) enum Encoding {
-    Short,
+    Short(fn(BasicProperties, ShortString) -> BasicProperties),
+    /// The headers.
     Table,
-    Octet,
-    Time,
+    Octet(fn(BasicProperties, u8) -> BasicProperties),
+    Time(fn(BasicProperties, u64) -> BasicProperties),
 }
 
 /// The properties in the order of their flags, from the highest bit down.
-pub(super) const PROPERTIES: [(&str, Encoding); 14] = [
-    ("content_type", Encoding::Short),
-    ("content_encoding", Encoding::Short),
+const PROPERTIES: [(&str, Encoding); 14] = [
+    ("content_type", Encoding::Short(BasicProperties::with_content_type)),
+    ("content_encoding", Encoding::Short(BasicProperties::with_content_encoding)),
     ("headers", Encoding::Table),
-    ("delivery_mode", Encoding::Octet),
-    ("priority", Encoding::Octet),
-    ("correlation_id", Encoding::Short),
-    ("reply_to", Encoding::Short),
-    ("expiration", Encoding::Short),
-    ("message_id", Encoding::Short),
-    ("timestamp", Encoding::Time),
-    ("type", Encoding::Short),
-    ("user_id", Encoding::Short),
-    ("app_id", Encoding::Short),
-    ("cluster_id", Encoding::Short),
+    ("delivery_mode", Encoding::Octet(BasicProperties::with_delivery_mode)),
+    ("priority", Encoding::Octet(BasicProperties::with_priority)),
+    ("correlation_id", Encoding::Short(BasicProperties::with_correlation_id)),
+    ("reply_to", Encoding::Short(BasicProperties::with_reply_to)),
+    ("expiration", Encoding::Short(BasicProperties::with_expiration)),
+    ("message_id", Encoding::Short(BasicProperties::with_message_id)),
+    ("timestamp", Encoding::Time(BasicProperties::with_timestamp)),
+    ("type", Encoding::Short(BasicProperties::with_type)),
+    ("user_id", Encoding::Short(BasicProperties::with_user_id)),
+    ("app_id", Encoding::Short(BasicProperties::with_app_id)),
+    ("cluster_id", Encoding::Short(BasicProperties::with_cluster_id)),
 ];
 
 /// Which of [`PROPERTIES`] the flags name. The two lowest bits mean nothing to lapin (the last would announce
@@ -66,88 +58,56 @@ pub(super) fn present(flags: u16) -> impl Iterator<Item = (&'static str, Encodin
     PROPERTIES.into_iter().enumerate().filter(move |(n, _)| flags & (1 << (15 - n)) != 0).map(|(_, it)| it)
 }
 
-/// Bytes before the flags: class, weight and size of the body.
-pub(super) const FIXED: usize = 12;
-
 /// Checks a content header frame's payload by the rules of amq-protocol's parser.
 pub(super) fn check(payload: &[u8]) -> Result<(), Problem> {
     let mut rest = Cursor::new(payload);
-    let short = || Problem::Length("the content header");
-    rest.take(FIXED).ok_or_else(short)?;
-    let flags = rest.u16().ok_or_else(short)?;
+    // Class, weight and size of the body.
+    rest.take(12).ok_or(Problem::Length("the content header"))?;
+    let flags = rest.u16().ok_or(Problem::Length("the content header"))?;
     for (name, encoding) in present(flags) {
-        let fits = match encoding {
-            Encoding::Short => match rest.short() {
-                Some(text) => {
-                    std::str::from_utf8(text).map_err(|_| Problem::NotUtf8(name))?;
-                    true
-                }
-                None => false,
-            },
-            Encoding::Table => match rest.long() {
-                Some(table) => {
-                    check_table(table, 1)?;
-                    true
-                }
-                None => false,
-            },
-            Encoding::Octet => rest.u8().is_some(),
-            Encoding::Time => rest.u64().is_some(),
-        };
-        if !fits {
-            return Err(Problem::Length(name));
+        let wrong = Problem::Length(name);
+        match encoding {
+            Encoding::Short(_) => utf8(name, rest.short().ok_or(wrong)?)?,
+            Encoding::Table => check_values(rest.long().ok_or(wrong)?, true, 1)?,
+            Encoding::Octet(_) => drop(rest.u8().ok_or(wrong)?),
+            Encoding::Time(_) => drop(rest.u64().ok_or(wrong)?),
         }
     }
     if rest.is_empty() { Ok(()) } else { Err(Problem::Length("the properties")) }
 }
 
-fn check_table(table: &[u8], depth: usize) -> Result<(), Problem> {
-    if depth > MAX_DEPTH {
-        return Err(Problem::TooDeep);
-    }
-    let mut rest = Cursor::new(table);
-    while !rest.is_empty() {
-        let name = rest.short().ok_or(Problem::Length("a header name"))?;
-        std::str::from_utf8(name).map_err(|_| Problem::NotUtf8("a header name"))?;
-        check_value(&mut rest, depth)?;
-    }
-    Ok(())
+fn utf8(what: &'static str, text: &[u8]) -> Result<(), Problem> {
+    std::str::from_utf8(text).map(drop).map_err(|_| Problem::NotUtf8(what))
 }
 
-fn check_array(array: &[u8], depth: usize) -> Result<(), Problem> {
+/// Checks the values of a table, which are named, or of an array.
+fn check_values(values: &[u8], named: bool, depth: usize) -> Result<(), Problem> {
     if depth > MAX_DEPTH {
         return Err(Problem::TooDeep);
     }
-    let mut rest = Cursor::new(array);
+    let mut rest = Cursor::new(values);
     while !rest.is_empty() {
+        if named {
+            utf8("a header name", rest.short().ok_or(Problem::Length("a header name"))?)?;
+        }
         check_value(&mut rest, depth)?;
     }
     Ok(())
 }
 
 fn check_value(rest: &mut Cursor<'_>, depth: usize) -> Result<(), Problem> {
-    let wrong = || Problem::Length("a header");
-    let octet = rest.u8().ok_or_else(wrong)?;
-    match octet {
-        b'F' => check_table(rest.long().ok_or_else(wrong)?, depth + 1),
-        b'A' => check_array(rest.long().ok_or_else(wrong)?, depth + 1),
-        b'S' | b'x' => rest.long().map(drop).ok_or_else(wrong),
-        _ => {
-            let size = fixed_size(octet).ok_or(Problem::UnknownType(octet))?;
-            rest.take(size).map(drop).ok_or_else(wrong)
-        }
-    }
-}
-
-/// Size in bytes of a value of a fixed-size type.
-fn fixed_size(octet: u8) -> Option<usize> {
-    match octet {
-        b'V' => Some(0),
-        b't' | b'b' | b'B' => Some(1),
-        b's' | b'U' | b'u' => Some(2),
-        b'I' | b'i' | b'f' => Some(4),
-        b'D' => Some(5),
-        b'L' | b'l' | b'd' | b'T' => Some(8),
-        _ => None,
-    }
+    let wrong = Problem::Length("a header");
+    let octet = rest.u8().ok_or(wrong)?;
+    let size = match octet {
+        b'F' | b'A' => return check_values(rest.long().ok_or(wrong)?, octet == b'F', depth + 1),
+        b'S' | b'x' => rest.length().ok_or(wrong)?,
+        b'V' => 0,
+        b't' | b'b' | b'B' => 1,
+        b's' | b'U' | b'u' => 2,
+        b'I' | b'i' | b'f' => 4,
+        b'D' => 5,
+        b'L' | b'l' | b'd' | b'T' => 8,
+        _ => return Err(Problem::UnknownType(octet)),
+    };
+    rest.take(size).map(drop).ok_or(wrong)
 }

@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use bytes::{Buf, Bytes};
 use garenne_protocol::topology::BrokerVersion;
 
 use super::{
@@ -36,7 +37,7 @@ const OVERHEAD: usize = PREFIX + 1;
 /// Passes on a broker's frames and replaces those that lapin cannot parse. Bytes enter through
 /// [`FrameFilter::space`] and [`FrameFilter::filled`], and leave through [`FrameFilter::output`] and
 /// [`FrameFilter::consume`].
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct FrameFilter {
     buffer: Vec<u8>,
     /// `buffer[start..end]` was read and not handed out.
@@ -45,13 +46,11 @@ pub struct FrameFilter {
     passed: usize,
     end: usize,
     /// Number of bytes after `passed` that belong to the current frame and need no check.
-    skip: u64,
+    skip: usize,
     /// Number of bytes after `passed` that belong to a replaced frame and are dropped.
-    discard: u64,
-    /// The replacement of a frame, handed out before anything else.
-    replacement: Vec<u8>,
-    /// How many bytes of the replacement were handed out.
-    replaced: usize,
+    discard: usize,
+    /// What is left of the replacement of a frame. It is handed out before anything else.
+    replacement: Bytes,
     /// The stream has no AMQP framing (any more): everything is passed on, and lapin refuses it.
     raw: bool,
     frame_max: usize,
@@ -66,13 +65,14 @@ struct Prefix {
     kind: u8,
     channel: u16,
     /// Size of the whole frame, in bytes.
-    total: u64,
+    total: usize,
 }
 
 impl Prefix {
     fn read(bytes: &[u8]) -> Option<Self> {
         let [kind, c1, c0, size @ ..] = *bytes.first_chunk::<PREFIX>()?;
-        let total = u64::from(u32::from_be_bytes(size)) + OVERHEAD as u64;
+        let size = usize::try_from(u32::from_be_bytes(size)).unwrap_or(usize::MAX);
+        let total = size.saturating_add(OVERHEAD);
         Some(Self { kind, channel: u16::from_be_bytes([c1, c0]), total })
     }
 }
@@ -81,20 +81,7 @@ impl FrameFilter {
     /// A filter for a client that offers `frame_max` bytes (0: no limit). `version` is set when the broker's
     /// `connection.start` has passed.
     pub fn new(frame_max: u32, version: Arc<OnceLock<BrokerVersion>>) -> Self {
-        let mut filter = Self {
-            buffer: Vec::new(),
-            start: 0,
-            passed: 0,
-            end: 0,
-            skip: 0,
-            discard: 0,
-            replacement: Vec::new(),
-            replaced: 0,
-            raw: false,
-            frame_max: MAX_KEPT,
-            replaced_methods: HashMap::new(),
-            version,
-        };
+        let mut filter = Self { frame_max: MAX_KEPT, version, ..Self::default() };
         filter.limit(frame_max);
         filter
     }
@@ -135,11 +122,7 @@ impl FrameFilter {
         if self.replacement.is_empty() && self.passed == self.start {
             self.scan();
         }
-        if self.replacement.is_empty() {
-            &self.buffer[self.start..self.passed]
-        } else {
-            &self.replacement[self.replaced..]
-        }
+        if self.replacement.is_empty() { &self.buffer[self.start..self.passed] } else { &self.replacement }
     }
 
     /// Reports that `count` bytes of [`FrameFilter::output`] were handed out.
@@ -147,10 +130,7 @@ impl FrameFilter {
         if self.replacement.is_empty() {
             self.start += count;
         } else {
-            self.replaced += count;
-            if self.replaced == self.replacement.len() {
-                (self.replacement, self.replaced) = (Vec::new(), 0);
-            }
+            self.replacement.advance(count);
         }
     }
 
@@ -162,13 +142,13 @@ impl FrameFilter {
         } else if self.raw {
             usize::MAX
         } else {
-            usize::try_from(self.skip).unwrap_or(usize::MAX)
+            self.skip
         }
     }
 
     /// Reports that `count` bytes were read without the buffer.
     pub fn read_past(&mut self, count: usize) {
-        self.skip = self.skip.saturating_sub(count as u64);
+        self.skip = self.skip.saturating_sub(count);
     }
 
     /// Advances `passed` up to the end or to a frame that must be replaced, and replaces that frame if nothing is
@@ -181,9 +161,9 @@ impl FrameFilter {
                 return;
             }
             if self.skip > 0 {
-                let count = self.skip.min((self.end - self.passed) as u64);
+                let count = self.skip.min(self.end - self.passed);
                 self.skip -= count;
-                self.passed += usize::try_from(count).unwrap_or(usize::MAX);
+                self.passed += count;
                 continue;
             }
             // A broker's answer to an unsupported protocol version, or no AMQP at all.
@@ -209,27 +189,25 @@ impl FrameFilter {
 
     /// Drops the rest of a frame that was replaced.
     fn discard(&mut self) {
-        let count = self.discard.min((self.end - self.passed) as u64);
+        let count = self.discard.min(self.end - self.passed);
         if count > 0 {
             self.discard -= count;
-            self.start += usize::try_from(count).unwrap_or(usize::MAX);
+            self.start += count;
             self.passed = self.start;
         }
     }
 
     /// The current frame's payload, if the frame is complete. A wrong end octet sets `raw`.
     fn whole(&mut self, prefix: Prefix) -> Option<&[u8]> {
-        let total = usize::try_from(prefix.total).ok()?;
-        let frame = self.buffer[self.passed..self.end].get(..total)?;
-        if frame[total - 1] != FRAME_END {
-            self.raw = true;
-        }
-        Some(&frame[PREFIX..total - 1])
+        let frame = self.buffer[self.passed..self.end].get(..prefix.total)?;
+        let (end, frame) = frame.split_last()?;
+        self.raw |= *end != FRAME_END;
+        Some(&frame[PREFIX..])
     }
 
     /// Checks a method frame; true if the scan continues.
     fn method(&mut self, prefix: Prefix) -> bool {
-        if prefix.total > MAX_KEPT as u64 {
+        if prefix.total > MAX_KEPT {
             // No broker sends a method of this size.
             self.raw = true;
             return true;
@@ -271,9 +249,8 @@ impl FrameFilter {
     /// Checks a content header frame; true if the scan continues.
     fn header(&mut self, prefix: Prefix) -> bool {
         let limit = self.frame_max;
-        let (channel, too_large) = (prefix.channel, prefix.total > limit as u64);
-        let problem = if too_large {
-            let bytes = usize::try_from(prefix.total).unwrap_or(usize::MAX);
+        let Prefix { channel, total: bytes, .. } = prefix;
+        let problem = if bytes > limit {
             if self.end - self.passed < bytes.min(MAX_KEPT) {
                 return false;
             }
@@ -289,9 +266,8 @@ impl FrameFilter {
         };
         self.replace(prefix, |filter| {
             filter.replaced_methods.remove(&channel);
-            let end = usize::try_from(prefix.total - 1).unwrap_or(usize::MAX);
             let frame = &filter.buffer[filter.passed..filter.end];
-            let payload = &frame[PREFIX..end.min(frame.len())];
+            let payload = &frame[PREFIX..frame.len().min(bytes - 1)];
             repaired(channel, payload, &problem.to_string(), limit)
         })
     }
@@ -302,7 +278,7 @@ impl FrameFilter {
             return true;
         }
         if self.passed == self.start {
-            self.replacement = with(self);
+            self.replacement = with(self).into();
             self.discard = prefix.total;
             self.discard();
         }
@@ -311,12 +287,7 @@ impl FrameFilter {
 }
 
 fn method_frame(channel: u16, payload: &[u8]) -> Vec<u8> {
-    let mut frame = Vec::with_capacity(payload.len() + OVERHEAD);
-    frame.push(FRAME_METHOD);
-    frame.extend_from_slice(&channel.to_be_bytes());
     // At most three times MAX_KEPT: U+FFFD has three bytes.
-    frame.extend_from_slice(&u32::try_from(payload.len()).unwrap_or(u32::MAX).to_be_bytes());
-    frame.extend_from_slice(payload);
-    frame.push(FRAME_END);
-    frame
+    let size = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+    [&[FRAME_METHOD][..], &channel.to_be_bytes(), &size.to_be_bytes(), payload, &[FRAME_END]].concat()
 }

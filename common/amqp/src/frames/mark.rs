@@ -4,11 +4,11 @@
 //! that only this process knows, so that a publisher cannot forge it. It must not leave the process: a consumer
 //! removes it ([`take_unreadable`]) before it publishes a copy.
 
-use std::{collections::BTreeMap, fmt::Display, sync::LazyLock};
+use std::{fmt::Display, sync::LazyLock};
 
 use lapin::{
     BasicProperties,
-    types::{AMQPValue, FieldTable, ShortString},
+    types::{AMQPValue, ShortString},
 };
 
 /// The header that holds the mark.
@@ -39,11 +39,8 @@ pub fn unreadable(properties: &BasicProperties) -> Option<&str> {
 /// As [`unreadable`], and removes the mark.
 pub fn take_unreadable(properties: &mut BasicProperties) -> Option<String> {
     let problem = unreadable(properties)?.to_owned();
-    let headers = properties.headers().iter().flat_map(FieldTable::inner);
-    let kept: BTreeMap<_, _> = headers
-        .filter(|(name, _)| name.as_str() != UNREADABLE)
-        .map(|(name, value)| (name.clone(), value.clone()))
-        .collect();
+    let mut kept = properties.headers().as_ref()?.inner().clone();
+    kept.remove(UNREADABLE);
     *properties = std::mem::take(properties).with_headers(kept.into());
     Some(problem)
 }

@@ -94,47 +94,28 @@ fn keep_smallest(headers: &mut Vec<Header>, room: usize) {
 fn properties(flags: u16, mut rest: Cursor<'_>) -> (BasicProperties, Vec<Header>) {
     let mut properties = BasicProperties::default();
     let mut headers = Vec::new();
-    for (name, encoding) in present(flags) {
+    for (_, encoding) in present(flags) {
         properties = match encoding {
-            Encoding::Short => {
+            Encoding::Short(set) => {
                 let Some(length) = rest.u8() else { break };
-                let text = lossy(rest.take_up_to(length.into()));
-                with_text(properties, name, text)
+                set(properties, lossy(rest.take_up_to(length.into())))
             }
             Encoding::Table => {
                 let Some(length) = rest.length() else { break };
                 headers = read_table(rest.take_up_to(length), 1);
                 properties
             }
-            Encoding::Octet => {
+            Encoding::Octet(set) => {
                 let Some(octet) = rest.u8() else { break };
-                match name {
-                    "priority" => properties.with_priority(octet),
-                    _ => properties.with_delivery_mode(octet),
-                }
+                set(properties, octet)
             }
-            Encoding::Time => {
+            Encoding::Time(set) => {
                 let Some(time) = rest.u64() else { break };
-                properties.with_timestamp(time)
+                set(properties, time)
             }
         };
     }
     (properties, headers)
-}
-
-fn with_text(properties: BasicProperties, name: &str, text: ShortString) -> BasicProperties {
-    match name {
-        "content_type" => properties.with_content_type(text),
-        "content_encoding" => properties.with_content_encoding(text),
-        "correlation_id" => properties.with_correlation_id(text),
-        "reply_to" => properties.with_reply_to(text),
-        "expiration" => properties.with_expiration(text),
-        "message_id" => properties.with_message_id(text),
-        "type" => properties.with_type(text),
-        "user_id" => properties.with_user_id(text),
-        "app_id" => properties.with_app_id(text),
-        _ => properties.with_cluster_id(text),
-    }
 }
 
 /// A short string with U+FFFD for what is not UTF-8, cut to the length that a short string may have.

@@ -82,10 +82,7 @@ impl Manager for Members {
             channel.confirm_select(ConfirmSelectOptions::default()).await?;
             Ok::<_, lapin::Error>(Arc::new(channel))
         };
-        let channel = opening.await.map_err(|error| BrokerError::Unavailable {
-            address: self.broker.address(),
-            detail: error.to_string(),
-        })?;
+        let channel = opening.await.map_err(|error| self.broker.explain(&error))?;
         self.observe(&connection);
         let confirm_tracker = ConfirmTracker::start(Arc::clone(&channel), header_limit(&connection));
         Ok(Member { connection: Arc::new(connection), channel, confirm_tracker })
