@@ -57,6 +57,7 @@ mod secret;
 mod settings;
 mod size;
 mod standard;
+mod text_or_number;
 mod toml_text;
 
 pub use args::{CommonArgs, flag};

@@ -10,5 +10,5 @@ pub mod tally;
 
 pub use mode::Mode;
 pub use receipt::Receipt;
-pub use signal::Command;
+pub use signal::{Command, stop_requested};
 pub use tally::{Settlement, Tally};

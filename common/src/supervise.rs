@@ -45,6 +45,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::backoff::Backoff;
 
+use failure::panic_message;
 pub use failure::{Failure, TaskResult};
 pub use handle::{TaskHandle, ThreadHandle};
 pub use panics::{count_panic, export_panics, panics_of};
@@ -60,7 +61,7 @@ pub fn isolated<F: Future>(
     task: F,
 ) -> Supervised<impl Future<Output = Result<F::Output, Failure>>> {
     Supervised(async move {
-        let result = caught(name, task).await;
+        let result = counted(name, task).await;
         if let Err(failure) = &result {
             tracing::error!(task = name, error = %failure, "background task failed");
         }
@@ -79,7 +80,7 @@ where
     F: Future<Output: TaskResult>,
 {
     Supervised(async move {
-        let result = match caught(name, task).await.and_then(TaskResult::into_result) {
+        let result = match counted(name, task).await.and_then(TaskResult::into_result) {
             Ok(_) if !stop.is_cancelled() => Err(Failure::Returned),
             result => result,
         };
@@ -112,7 +113,7 @@ pub fn restarting_with<S, R: TaskResult>(
         let mut backoff = Backoff::reconnect();
         loop {
             // `async` so that a panic of the closure itself is caught too.
-            let attempt = caught(name, async { task(&mut state).await }).await;
+            let attempt = counted(name, async { task(&mut state).await }).await;
             let failure = match attempt.and_then(TaskResult::into_result) {
                 Ok(value) => return Ok(value),
                 Err(failure) => failure,
@@ -202,10 +203,18 @@ pub fn spawn_thread<T: Send + 'static>(
     Ok(ThreadHandle(result))
 }
 
-async fn caught<F: Future>(name: &'static str, task: F) -> Result<F::Output, Failure> {
-    AssertUnwindSafe(task).catch_unwind().await.map_err(|payload| {
+/// Runs a future in place. A panic in it becomes an error with the panic's message; it is neither logged nor counted.
+///
+/// # Errors
+/// The message of the panic.
+pub async fn caught<F: Future>(task: F) -> Result<F::Output, String> {
+    AssertUnwindSafe(task).catch_unwind().await.map_err(panic_message)
+}
+
+async fn counted<F: Future>(name: &'static str, task: F) -> Result<F::Output, Failure> {
+    caught(task).await.map_err(|message| {
         count_panic(name);
-        Failure::of_panic(payload)
+        Failure::Panicked(message)
     })
 }
 

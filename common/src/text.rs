@@ -7,6 +7,7 @@
 
 use std::{
     borrow::Cow,
+    error::Error,
     fmt::{self, Write},
 };
 
@@ -33,6 +34,12 @@ pub fn printable_json(json: &str) -> Cow<'_, str> {
             let _ = write!(out, "\\u{unit:04x}");
         }
     })
+}
+
+/// The error's text, followed by those of its causes.
+pub fn with_causes(error: &(dyn Error + 'static)) -> String {
+    let all = std::iter::successors(Some(error), |&it| it.source());
+    all.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// A writer that escapes text as [`printable`] does.

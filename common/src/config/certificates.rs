@@ -1,6 +1,6 @@
 //! Certificates for TLS connections to a server.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -26,21 +26,17 @@ impl Certificates {
     /// # Errors
     /// Certificates for a connection without TLS, or only one of `cert` and `key`.
     pub fn validate(&self, table: &str, plain: Option<&str>) -> Result<(), Invalid> {
-        let settings = [("ca", &self.ca), ("cert", &self.cert), ("key", &self.key)];
-        let mut given = settings.into_iter().filter_map(|(name, file)| Some((name, file.as_ref()?)));
-        if let (Some((name, file)), Some(why)) = (given.next(), plain) {
-            return Err(Invalid::new(format!("{table}.{name}"), file.display(), why));
-        }
-        let alone = |name: &str, missing: &str, file: &PathBuf| {
-            Err(Invalid::new(
-                format!("{table}.{name}"),
-                file.display(),
-                format!("{table}.{missing} is missing"),
-            ))
+        let refused = |name: &str, file: &Path, problem: String| {
+            Err(Invalid::new(format!("{table}.{name}"), file.display(), problem))
         };
+        let files = [("ca", &self.ca), ("cert", &self.cert), ("key", &self.key)];
+        let given = files.into_iter().find_map(|(name, file)| Some((name, file.as_ref()?)));
+        if let (Some((name, file)), Some(why)) = (given, plain) {
+            return refused(name, file, why.to_owned());
+        }
         match (&self.cert, &self.key) {
-            (Some(file), None) => alone("cert", "key", file),
-            (None, Some(file)) => alone("key", "cert", file),
+            (Some(file), None) => refused("cert", file, format!("{table}.key is missing")),
+            (None, Some(file)) => refused("key", file, format!("{table}.cert is missing")),
             _ => Ok(()),
         }
     }

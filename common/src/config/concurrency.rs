@@ -1,10 +1,10 @@
 //! How many tasks of a lane run concurrently.
 
-use std::fmt;
-use std::str::FromStr;
+use std::{fmt, str::FromStr};
 
-use serde::de::{self, Deserialize, Deserializer, Visitor};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::text_or_number::text_or_number;
 
 /// The size range of a pool: `min` workers always run, up to `max` under load.
 /// Written `MIN..MAX`, or `N` for `N..N`; `1 <= min <= max`.
@@ -28,25 +28,17 @@ impl fmt::Display for Concurrency {
     }
 }
 
-/// Text that is not a valid range of workers.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("concurrency {0:?} is not a range, expected MIN..MAX with 1 <= MIN <= MAX, such as 1..4")]
-pub struct BadConcurrency(String);
-
 impl FromStr for Concurrency {
-    type Err = BadConcurrency;
+    type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let bad = || BadConcurrency(text.to_owned());
-        let number = |part: &str| part.trim().parse::<usize>().map_err(|_| bad());
-        let (min, max) = match text.split_once("..") {
-            Some((min, max)) => (number(min)?, number(max)?),
-            None => (number(text)?, number(text)?),
-        };
-        if min == 0 || min > max {
-            return Err(bad());
+        let (min, max) = text.split_once("..").unwrap_or((text, text));
+        match (min.trim().parse(), max.trim().parse()) {
+            (Ok(min), Ok(max)) if 1 <= min && min <= max => Ok(Self { min, max }),
+            _ => Err(format!(
+                "concurrency {text:?} is not a range, expected MIN..MAX with 1 <= MIN <= MAX, such as 1..4"
+            )),
         }
-        Ok(Self { min, max })
     }
 }
 
@@ -58,30 +50,7 @@ impl Serialize for Concurrency {
 
 impl<'de> Deserialize<'de> for Concurrency {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(RangeOrNumber)
-    }
-}
-
-/// Accepts text and, as in `concurrency = 4`, a number.
-struct RangeOrNumber;
-
-impl Visitor<'_> for RangeOrNumber {
-    type Value = Concurrency;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("MIN..MAX with 1 <= MIN <= MAX, such as 1..4")
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Concurrency, E> {
-        text.parse().map_err(E::custom)
-    }
-
-    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Concurrency, E> {
-        self.visit_str(&number.to_string())
-    }
-
-    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Concurrency, E> {
-        self.visit_str(&number.to_string())
+        text_or_number(deserializer)
     }
 }
 

@@ -1,6 +1,4 @@
-//! Converts errors of serde and the `config` crate into texts that say what is allowed.
-
-use config::ConfigError as Source;
+//! Converts errors of serde into texts that say what is allowed.
 
 use super::known::nearest;
 
@@ -12,20 +10,12 @@ pub(super) enum Explained {
     UnknownField { field: String, advice: String },
 }
 
-pub(super) fn explain(error: &Source) -> Explained {
-    match error {
-        Source::At { error, .. } => explain(error),
-        Source::Type { expected, .. } => Explained::Problem(format!("expected {}", in_words(expected))),
-        Source::Message(text) => explain_text(text),
-        other => Explained::Problem(other.to_string()),
-    }
-}
-
 /// Error texts of serde and of our own types end in `, expected …`. The part before it repeats the value, which may
 /// be a secret and is shown (masked) anyway.
-fn explain_text(text: &str) -> Explained {
-    let Some((problem, expected)) = text.split_once(", expected ") else {
-        return Explained::Problem(text.to_owned());
+pub(super) fn explain(error: &serde_json::Error) -> Explained {
+    let text = error.to_string();
+    let Some((problem, expected)) = text.rsplit_once(", expected ") else {
+        return Explained::Problem(text);
     };
     if let Some(field) = problem.strip_prefix("unknown field ") {
         let field = bounded(field.trim_matches('`'));
@@ -46,14 +36,11 @@ fn bounded(name: &str) -> String {
 
 fn in_words(expected: &str) -> String {
     match expected {
-        "an unsigned 8 bit integer" | "u8" => "a whole number from 0 to 255",
-        "an unsigned 16 bit integer" | "u16" => "a whole number from 0 to 65535",
-        "an unsigned 32 bit integer" | "u32" => "a whole number from 0 to 4294967295",
-        "an unsigned 64 bit or less integer" | "an unsigned u64 bit integer" | "u64" | "usize" => {
-            "a whole number from 0"
-        }
-        "an integer" => "a whole number",
-        "a floating point" | "f64" => "a number",
+        "u8" => "a whole number from 0 to 255",
+        "u16" => "a whole number from 0 to 65535",
+        "u32" => "a whole number from 0 to 4294967295",
+        "u64" | "usize" => "a whole number from 0",
+        "f64" => "a number",
         "a boolean" => "true or false",
         "a duration" => "a duration such as 500ms, 25s or 2m",
         "a map" => "a table",

@@ -31,11 +31,8 @@ impl Known {
 
     /// The lanes that exist by default.
     pub(super) fn default_lanes(&self) -> impl Iterator<Item = String> {
-        self.defaults
-            .get("lanes")
-            .and_then(Value::as_object)
-            .into_iter()
-            .flat_map(|lanes| lanes.iter().filter(|(_, lane)| lane.is_object()).map(|(name, _)| name.clone()))
+        let lanes = self.defaults.get("lanes").and_then(Value::as_object).into_iter().flatten();
+        lanes.filter(|(_, lane)| lane.is_object()).map(|(name, _)| name.clone())
     }
 
     pub(super) fn advice(&self, unknown: &str) -> String {

@@ -1,19 +1,17 @@
 //! A lane: one queue on the broker, or several shards, and one local pool whose capacity is their total prefetch.
 
 mod args;
-mod partial;
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use garenne_protocol::{
     task::matches_binding,
     topology::{LaneSpec, MOST_SHARDS},
 };
-use serde::ser::SerializeMap;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error, ser::SerializeMap};
+use serde_json::{Map, Value};
 
-use super::{Concurrency, Invalid, list};
+use super::{Concurrency, Invalid, list, text_or_number::text_or_number};
 
 pub use args::LaneArgs;
 
@@ -34,16 +32,20 @@ const ONLY: &str = "only";
 #[serde(default, deny_unknown_fields)]
 pub struct Lane {
     /// Most messages delivered and not yet settled, 1 to [`MOST_PREFETCH`]: AMQP prefetch and pool capacity.
+    #[serde(deserialize_with = "up_to::<MOST_PREFETCH, _>")]
     pub prefetch: u16,
     /// Tasks that run concurrently; `max` is at most `prefetch`.
     pub concurrency: Concurrency,
     /// Number of queues that share the lane's tasks by task key, 1 to [`MOST_SHARDS`] and at most `prefetch`, which
     /// is divided among them.
+    #[serde(deserialize_with = "up_to::<MOST_SHARDS, _>")]
     pub shards: u16,
     /// Topic patterns of the routing keys that this lane receives; empty if tasks are only published to it
     /// directly.
     #[serde(with = "list")]
     pub bindings: Vec<String>,
+    /// Whether the lane receives the tasks that no lane's bindings match; at most one lane.
+    pub catch_all: bool,
     /// The kind of messages whose routing key and `type` property contain none.
     pub default_kind: Option<String>,
     /// The queue's consumer timeout: how long the broker waits for a settlement; unset, the broker's default (30
@@ -59,6 +61,7 @@ impl Default for Lane {
             concurrency: Concurrency::default(),
             shards: 1,
             bindings: Vec::new(),
+            catch_all: false,
             default_kind: None,
             consumer_timeout: None,
         }
@@ -72,7 +75,7 @@ impl Lane {
     }
 }
 
-/// The lanes, sorted by name: `fast` and `slow` by default.
+/// The lanes, sorted by name: `default`, `fast` and `slow` by default. `default` receives what the others do not.
 ///
 /// Setting one field of a lane keeps its other fields. `only` (the flag `--lane`) selects the lanes that this process
 /// works on; the others stay defined, because the topology contains all lanes.
@@ -87,6 +90,7 @@ pub struct Lanes {
 impl Default for Lanes {
     fn default() -> Self {
         [
+            ("default".to_owned(), Lane { catch_all: true, ..Lane::default() }),
             ("fast".to_owned(), Lane::bound_to(["reading.#", "window.#", "bench.#"])),
             ("slow".to_owned(), Lane::bound_to(["spectrum.#", "alert.#"])),
         ]
@@ -122,6 +126,7 @@ impl Lanes {
             .map(|(name, lane)| LaneSpec {
                 name: name.to_owned(),
                 bindings: lane.bindings.clone(),
+                catch_all: lane.catch_all,
                 shards: lane.shards,
                 consumer_timeout: lane.consumer_timeout,
             })
@@ -148,10 +153,21 @@ impl Lanes {
         self.len() == 0
     }
 
-    /// The first lane, selected or not, whose bindings match a kind.
+    /// The lane, selected or not, that receives a kind: the first whose bindings match it, or else the catch-all
+    /// lane.
     pub fn taking(&self, kind: &str) -> Option<&str> {
+        self.bound_to(kind).or_else(|| self.catch_all())
+    }
+
+    /// The first lane, selected or not, whose bindings match a kind.
+    pub fn bound_to(&self, kind: &str) -> Option<&str> {
         let takes = |lane: &Lane| lane.bindings.iter().any(|binding| matches_binding(binding, kind));
         self.defined().find(|(_, lane)| takes(lane)).map(|(name, _)| name)
+    }
+
+    /// The lane, selected or not, that receives what no lane's bindings match.
+    pub fn catch_all(&self) -> Option<&str> {
+        self.defined().find(|(_, lane)| lane.catch_all).map(|(name, _)| name)
     }
 
     /// The number of a lane's queues, selected or not; 1 for an undefined lane.
@@ -176,6 +192,7 @@ impl Lanes {
         if let Some(only) = &self.only {
             self.validate_only(only)?;
         }
+        self.validate_catch_all()?;
         let mut lane_of_binding: BTreeMap<&str, &str> = BTreeMap::new();
         for (name, lane) in self.defined() {
             validate_name(name)?;
@@ -202,6 +219,18 @@ impl Lanes {
             }
         }
         Ok(())
+    }
+
+    fn validate_catch_all(&self) -> Result<(), Invalid> {
+        let mut lanes = self.defined().filter(|(_, lane)| lane.catch_all).map(|(name, _)| name);
+        match (lanes.next(), lanes.next()) {
+            (Some(first), Some(second)) => Err(Invalid::new(
+                format!("lanes.{second}.catch_all"),
+                "true",
+                format!("lane {first} is the catch-all lane, expected lanes.{first}.catch_all = false"),
+            )),
+            _ => Ok(()),
+        }
     }
 
     fn validate_only(&self, only: &[String]) -> Result<(), Invalid> {
@@ -250,36 +279,24 @@ fn validate_name(name: &str) -> Result<(), Invalid> {
 }
 
 fn validate_lane(name: &str, lane: &Lane) -> Result<(), Invalid> {
-    if !(1..=MOST_PREFETCH).contains(&lane.prefetch) {
-        return Err(Invalid::new(
-            format!("lanes.{name}.prefetch"),
-            lane.prefetch,
-            format!("expected 1 to {MOST_PREFETCH}"),
-        ));
+    let &Lane { prefetch, concurrency, shards, .. } = lane;
+    let refused = |setting: &str, value: u16, problem: String| {
+        Err(Invalid::new(format!("lanes.{name}.{setting}"), value, problem))
+    };
+    if !(1..=MOST_PREFETCH).contains(&prefetch) {
+        return refused("prefetch", prefetch, format!("expected 1 to {MOST_PREFETCH}"));
     }
-    if usize::from(lane.prefetch) < lane.concurrency.max {
-        return Err(Invalid::new(
-            format!("lanes.{name}.prefetch"),
-            lane.prefetch,
-            format!(
-                "expected at least {}, the maximum of lanes.{name}.concurrency = {}",
-                lane.concurrency.max, lane.concurrency
-            ),
-        ));
+    if usize::from(prefetch) < concurrency.max {
+        let (most, of) = (concurrency.max, format!("lanes.{name}.concurrency = {concurrency}"));
+        return refused("prefetch", prefetch, format!("expected at least {most}, the maximum of {of}"));
     }
-    if !(1..=MOST_SHARDS).contains(&lane.shards) {
-        return Err(Invalid::new(
-            format!("lanes.{name}.shards"),
-            lane.shards,
-            format!("expected 1 to {MOST_SHARDS}"),
-        ));
+    if !(1..=MOST_SHARDS).contains(&shards) {
+        return refused("shards", shards, format!("expected 1 to {MOST_SHARDS}"));
     }
-    if lane.prefetch < lane.shards {
-        return Err(Invalid::new(
-            format!("lanes.{name}.prefetch"),
-            lane.prefetch,
-            format!("expected at least {0}, one for each queue of lanes.{name}.shards = {0}", lane.shards),
-        ));
+    if prefetch < shards {
+        let of = format!("lanes.{name}.shards = {shards}");
+        let problem = format!("expected at least {shards}, one for each queue of {of}");
+        return refused("prefetch", prefetch, problem);
     }
     Ok(())
 }
@@ -294,6 +311,49 @@ impl Serialize for Lanes {
             map.serialize_entry(name, lane)?;
         }
         map.end()
+    }
+}
+
+/// A whole number, or text that is one. Numbers that do not fit the type get the same error as those over `MOST`.
+fn up_to<'de, const MOST: u16, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::Error> {
+    text_or_number(deserializer)
+        .map_err(|_: D::Error| D::Error::custom(format!("out of range, expected 1 to {MOST}")))
+}
+
+/// The lanes as the sources have them, with some settings of each.
+#[derive(Deserialize)]
+struct PartialLanes {
+    #[serde(default)]
+    only: Option<OnlyLanes>,
+    #[serde(flatten)]
+    lanes: BTreeMap<String, Map<String, Value>>,
+}
+
+#[derive(Deserialize)]
+struct OnlyLanes(#[serde(deserialize_with = "list::deserialize")] Vec<String>);
+
+impl<'de> Deserialize<'de> for Lanes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let given = PartialLanes::deserialize(deserializer)?;
+        let mut lanes = Self { only: given.only.map(|only| only.0), ..Self::default() };
+        for (name, settings) in given.lanes {
+            let is_bound = settings.contains_key("bindings") || lanes.defined.contains_key(&name);
+            let lane = lanes.defined.entry(name.clone()).or_default();
+            *lane = lane.with(settings).map_err(D::Error::custom)?;
+            if !is_bound && !lane.catch_all {
+                lanes.unbound.push(name);
+            }
+        }
+        Ok(lanes)
+    }
+}
+
+impl Lane {
+    /// This lane with other values of some settings.
+    fn with(&self, settings: Map<String, Value>) -> serde_json::Result<Self> {
+        let mut all: Map<String, Value> = serde_json::from_value(serde_json::to_value(self)?)?;
+        all.extend(settings);
+        Self::deserialize(Value::Object(all))
     }
 }
 

@@ -1,15 +1,14 @@
 //! One source of settings: a file, the environment or the flags. Each value carries its origin.
 
-use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
 
-use config::{Map, Source, Value, ValueKind};
+use serde_json::{Map, Value};
 
-use super::known::Known;
-use super::standard::{self, Given};
-use super::toml_text::parse_toml;
-use super::{ConfigError, IgnoredSettings};
+use super::{ConfigError, IgnoredSettings, known::Known, secret, standard::Given, toml_text::parse_toml};
 
 /// Variables with the prefix that are not settings: the log filter, the configuration file's path, and a variable of
 /// the `dev` script.
@@ -18,45 +17,33 @@ const RESERVED: [&str; 3] = ["log", "config", "no_docker"];
 /// Prefixes of variables of the `dev` script and the test suite, which the programs that they start inherit.
 const RESERVED_PREFIXES: [&str; 2] = ["dev_", "test_"];
 
-/// The settings of one source.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Layer {
-    pub(super) table: Map<String, Value>,
-    /// The settings whose values were read from the files of `…_FILE` variables.
-    pub(super) files: Vec<FromFile>,
-}
-
-/// A setting given by a `…_FILE` variable.
+/// A setting's value.
 #[derive(Debug, Clone)]
-pub(super) struct FromFile {
-    pub(super) setting: String,
-    /// The origin of its value.
+pub(super) struct Sourced {
+    pub(super) value: Value,
+    /// Where it came from, as errors name it.
     pub(super) origin: String,
-    pub(super) file: PathBuf,
+    /// The file that it was read from, if a `…_FILE` variable names one.
+    pub(super) file: Option<PathBuf>,
 }
 
-impl Source for Layer {
-    fn clone_into_box(&self) -> Box<dyn Source + Send + Sync> {
-        Box::new(self.clone())
-    }
-
-    fn collect(&self) -> Result<Map<String, Value>, config::ConfigError> {
-        Ok(self.table.clone())
-    }
-}
+/// The settings of one source, or of several merged, by path. No value is a table, except for empty ones.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Layer(pub(super) BTreeMap<Vec<String>, Sourced>);
 
 impl Layer {
     pub(super) fn flags(flags: toml::Table, known: &Known) -> Self {
-        let table = flags.into_iter().map(|(key, value)| {
+        let mut layer = Self::default();
+        for (key, value) in flags {
             let default = known.default_at(std::slice::from_ref(&key));
             let origin = format!("flag --{}", flag_name(&key, default));
-            let mut value = from_toml(value, &origin);
-            if let ValueKind::String(text) = value.kind {
-                value.kind = coerce(text, default);
-            }
-            (key, value)
-        });
-        Self { table: table.collect(), ..Self::default() }
+            let value = match serde_json::to_value(value).expect("JSON has all types of TOML") {
+                Value::String(text) => coerce(text, default),
+                other => other,
+            };
+            layer.add(vec![key], value, &origin);
+        }
+        layer
     }
 
     /// # Errors
@@ -69,18 +56,23 @@ impl Layer {
             problem,
         };
         let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
-        let table: toml::Table = parse_toml(&text).map_err(refused)?;
+        let table: Map<String, Value> = parse_toml(&text).map_err(refused)?;
         let origin = format!("file {}", path.display());
-        let table = table.into_iter().map(|(key, value)| (key, from_toml(value, &origin))).collect();
-        Ok(Self { table, ..Self::default() })
+        let mut layer = Self::default();
+        table.into_iter().for_each(|(key, value)| layer.add(vec![key], value, &origin));
+        Ok(layer)
     }
 
     /// # Errors
     /// A variable is not UTF-8, the file of a `…_FILE` cannot be read, or a setting is given directly and by file.
-    pub(super) fn environment(vars: &Variables, known: &Known) -> Result<Self, ConfigError> {
+    pub(super) fn environment(
+        variables: &Variables,
+        standard: Vec<Given>,
+        known: &Known,
+    ) -> Result<Self, ConfigError> {
         let mut layer = Self::default();
-        let mut seen: BTreeMap<Vec<String>, &str> = BTreeMap::new();
-        for (rest, (name, value)) in &vars.by_rest {
+        let mut names: BTreeMap<Vec<String>, &str> = BTreeMap::new();
+        for (rest, (name, value)) in variables {
             if value.is_empty() || is_reserved(rest) || is_service_link(rest, value) {
                 continue;
             }
@@ -92,106 +84,125 @@ impl Layer {
                 origin: origin.clone(),
                 problem: "expected UTF-8".to_owned(),
             })?;
-            if let Some(named) = setting_read_from_file(&path, known) {
-                let file = PathBuf::from(&text);
-                text = super::secret::read_trimmed(&file).map_err(|problem| ConfigError::File {
+            let mut file = None;
+            if let Some(setting) = setting_read_from_file(&path, known) {
+                let named = PathBuf::from(&text);
+                text = secret::read_trimmed(&named).map_err(|problem| ConfigError::File {
                     what: "file",
-                    path: file.clone(),
+                    path: named.clone(),
                     origin: origin.clone(),
                     problem,
                 })?;
-                origin = format!("file {} of {origin}", file.display());
-                path = named;
-                layer.files.push(FromFile { setting: path.join("."), origin: origin.clone(), file });
+                origin = format!("file {} of {origin}", named.display());
+                path = setting;
+                file = Some(named);
             }
-            if let Some(other) = seen.insert(path.clone(), name) {
+            if let Some(other) = names.insert(path.clone(), name) {
                 return Err(ConfigError::Together(format!("{other} and {name} are both set, keep one")));
             }
-            let kind = coerce(text, known.default_at(&path));
-            insert(&mut layer.table, &path, Value::new(Some(&origin), kind));
+            let value = coerce(text, known.default_at(&path));
+            layer.0.insert(path, Sourced { value, origin, file });
         }
-        // Our own variables take precedence: the standard's are for all programs in this environment.
-        let standard = vars.standard.iter().filter(|it| !seen.contains_key(&it.setting));
-        for Given { setting, variable, value } in standard.filter(|it| known.has(&it.setting[0])) {
-            let kind = coerce(value.to_string_lossy().into_owned(), known.default_at(setting));
-            let origin = format!("environment {variable}");
-            insert(&mut layer.table, setting, Value::new(Some(&origin), kind));
+        for Given { setting, variable, value } in standard {
+            // Our own variables take precedence: the standard's are for all programs in this environment.
+            if known.has(&setting[0]) && !layer.0.contains_key(&setting) {
+                let value = coerce(value.to_string_lossy().into_owned(), known.default_at(&setting));
+                layer.add(setting, value, &format!("environment {variable}"));
+            }
         }
         Ok(layer)
+    }
+
+    /// Adds a value, or all values of a table.
+    fn add(&mut self, path: Vec<String>, value: Value, origin: &str) {
+        match value {
+            Value::Object(table) if !table.is_empty() => {
+                for (key, value) in table {
+                    self.add([path.as_slice(), &[key]].concat(), value, origin);
+                }
+            }
+            value => drop(self.0.insert(path, Sourced { value, origin: origin.to_owned(), file: None })),
+        }
     }
 
     /// Removes the settings that this program does not have, and returns them.
     ///
     /// # Errors
     /// The first of them that is a flag, or probably a typo of one of this program's settings.
-    pub(super) fn keep_known(&mut self, known: &Known) -> Result<Option<IgnoredSettings>, ConfigError> {
-        let mut names: Vec<_> = self.table.keys().filter(|key| !known.has(key)).cloned().collect();
-        names.sort_unstable();
+    pub(super) fn remove_unknown(&mut self, known: &Known) -> Result<Option<IgnoredSettings>, ConfigError> {
+        let mut names = BTreeSet::new();
         let mut source = None;
-        for name in &names {
-            let value = self.table.remove(name).expect("the key was just listed");
-            let origin = first_origin(&value);
+        for (path, Sourced { origin, .. }) in self.0.extract_if(.., |path, _| !known.has(&path[0])) {
+            let name = &path[0];
             let typo = known.typo_of(name).map(|meant| format!("did you mean {meant}?"));
             let is_flag = origin.starts_with("flag ");
             if let Some(advice) = typo.or_else(|| is_flag.then(|| known.advice(name))) {
                 return Err(ConfigError::Unknown { setting: name.clone(), origin, advice });
             }
+            names.extend(path.into_iter().next());
             let is_variable = origin.starts_with("environment ");
             source = Some(if is_variable { "environment".to_owned() } else { origin });
         }
-        Ok(source.map(|source| IgnoredSettings { source, names }))
+        Ok(source.map(|source| IgnoredSettings { source, names: names.into_iter().collect() }))
     }
 
     /// Moves the settings that apply to every lane into `lanes`, except where this source has one for the lane
     /// itself.
-    pub(super) fn spread_per_lane(&mut self, known: &Known, lanes: &[String]) {
+    pub(super) fn spread_per_lane(&mut self, known: &Known, lanes: &BTreeSet<String>) {
         for setting in known.per_lane {
-            let Some(value) = self.table.remove(*setting) else { continue };
+            let Some(value) = self.0.remove(&[(*setting).to_owned()][..]) else { continue };
             for lane in lanes {
-                let path = ["lanes".to_owned(), lane.clone(), (*setting).to_owned()];
-                if !has(&self.table, &path) {
-                    insert(&mut self.table, &path, value.clone());
-                }
+                let path = vec!["lanes".to_owned(), lane.clone(), (*setting).to_owned()];
+                self.0.entry(path).or_insert_with(|| value.clone());
             }
         }
     }
 
     /// The lanes that this source has settings for.
     pub(super) fn lanes(&self) -> impl Iterator<Item = String> {
-        let lanes = self.table.get("lanes").and_then(|lanes| match &lanes.kind {
-            ValueKind::Table(table) => Some(table),
+        self.0.iter().filter_map(|(path, given)| match path.as_slice() {
+            [lanes, lane] if lanes == "lanes" && given.value.is_object() => Some(lane.clone()),
+            [lanes, lane, _, ..] if lanes == "lanes" => Some(lane.clone()),
             _ => None,
-        });
-        lanes.into_iter().flat_map(|table| {
-            let tables = table.iter().filter(|(_, lane)| matches!(lane.kind, ValueKind::Table(_)));
-            tables.map(|(name, _)| name.clone())
         })
     }
-}
 
-/// The environment variables with one prefix, by their rest in lower case, and OpenTelemetry's.
-pub(super) struct Variables {
-    by_rest: BTreeMap<String, (String, OsString)>,
-    standard: Vec<Given>,
-}
-
-impl Variables {
-    pub(super) fn under(prefix: &str, vars: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
-        let vars: Vec<_> = vars.into_iter().collect();
-        let standard = standard::given(&vars);
-        let by_rest = vars.into_iter().filter_map(|(name, value)| {
-            let name = name.into_string().ok()?;
-            let rest = name.strip_prefix(prefix)?.strip_prefix('_')?.to_lowercase();
-            Some((rest, (name, value)))
-        });
-        Self { by_rest: by_rest.collect(), standard }
+    /// Adds the settings of a source of higher precedence. A plain value replaces a table, and a table a plain value.
+    pub(super) fn overlay(&mut self, stronger: Self) {
+        let values = || stronger.0.iter().filter(|(_, given)| !given.value.is_object()).map(|(path, _)| path);
+        self.0.retain(|path, _| !values().any(|it| it.starts_with(path) || path.starts_with(it)));
+        self.0.extend(stronger.0);
     }
 
-    /// The path of the configuration file in the environment, and its variable.
-    pub(super) fn config_file(&self) -> Option<(PathBuf, String)> {
-        let (name, value) = self.by_rest.get("config").filter(|(_, value)| !value.is_empty())?;
-        Some((PathBuf::from(value), format!("environment {name}")))
+    /// The settings as nested tables.
+    pub(super) fn to_tables(&self) -> Value {
+        let mut root = Map::new();
+        for (path, given) in &self.0 {
+            insert(&mut root, path, given.value.clone());
+        }
+        root.into()
     }
+
+    /// The origin of a setting, of the first value in a table, or of a plain value in place of a table.
+    pub(super) fn origin(&self, setting: &str) -> Option<&str> {
+        let path: Vec<String> = setting.split('.').map(str::to_owned).collect();
+        let within = self.0.range(path.clone()..).next().filter(|(found, _)| found.starts_with(&path));
+        let mut above = (1..path.len()).filter_map(|depth| self.0.get_key_value(&path[..depth]));
+        let (_, found) = within.or_else(|| above.find(|(_, given)| !given.value.is_object()))?;
+        Some(&found.origin)
+    }
+}
+
+/// Environment variables with a common prefix: name and value, by the name's rest in lower case.
+pub(super) type Variables = BTreeMap<String, (String, OsString)>;
+
+pub(super) fn with_prefix(prefix: &str, environment: &[(OsString, OsString)]) -> Variables {
+    let by_rest = environment.iter().filter_map(|(name, value)| {
+        let name = name.to_str()?;
+        let rest = name.strip_prefix(prefix)?.strip_prefix('_')?.to_lowercase();
+        Some((rest, (name.to_owned(), value.clone())))
+    });
+    by_rest.collect()
 }
 
 fn is_reserved(rest: &str) -> bool {
@@ -199,38 +210,17 @@ fn is_reserved(rest: &str) -> bool {
 }
 
 /// The flag of a setting; the flag of a list or table is repeatable and in the singular.
-fn flag_name(key: &str, default: Option<&serde_json::Value>) -> String {
+fn flag_name(key: &str, default: Option<&Value>) -> String {
     let many = default.is_some_and(|default| default.is_array() || default.is_object());
     let name = if many { key.strip_suffix('s').unwrap_or(key) } else { key };
     name.replace('_', "-")
 }
 
-fn from_toml(value: toml::Value, origin: &String) -> Value {
-    let kind = match value {
-        toml::Value::String(text) => ValueKind::String(text),
-        toml::Value::Integer(number) => ValueKind::I64(number),
-        toml::Value::Float(number) => ValueKind::Float(number),
-        toml::Value::Boolean(boolean) => ValueKind::Boolean(boolean),
-        toml::Value::Datetime(time) => ValueKind::String(time.to_string()),
-        toml::Value::Array(items) => {
-            ValueKind::Array(items.into_iter().map(|item| from_toml(item, origin)).collect())
-        }
-        toml::Value::Table(table) => {
-            ValueKind::Table(table.into_iter().map(|(key, value)| (key, from_toml(value, origin))).collect())
-        }
-    };
-    Value::new(Some(origin), kind)
-}
-
 /// The setting `x` for a path `x_file`, if `x` is a setting and `x_file` is not.
 fn setting_read_from_file(path: &[String], known: &Known) -> Option<Vec<String>> {
-    if known.default_at(path).is_some() {
-        return None;
-    }
     let (last, parents) = path.split_last()?;
-    let named: Vec<String> =
-        parents.iter().cloned().chain([last.strip_suffix("_file")?.to_owned()]).collect();
-    known.default_at(&named).is_some().then_some(named)
+    let named = [parents, &[last.strip_suffix("_file")?.to_owned()]].concat();
+    (known.default_at(path).is_none() && known.default_at(&named).is_some()).then_some(named)
 }
 
 /// Whether it is a Kubernetes service link. Every pod has such variables for each service of its namespace, and those
@@ -246,50 +236,30 @@ fn is_service_link(rest: &str, value: &OsString) -> bool {
         || rest.starts_with("port_")
 }
 
-/// Converts text to the type of the default: serde buffers the values of a flattened struct and does not convert
-/// them.
-fn coerce(text: String, default: Option<&serde_json::Value>) -> ValueKind {
-    match default {
-        Some(serde_json::Value::Bool(_)) => text.parse().map(ValueKind::Boolean).ok(),
-        Some(serde_json::Value::Number(number)) if number.is_f64() => text.parse().map(ValueKind::Float).ok(),
-        Some(serde_json::Value::Number(_)) => text.parse().map(ValueKind::I64).ok(),
+/// Converts text to the type of the default: serde does not convert the values of a flattened struct.
+fn coerce(text: String, default: Option<&Value>) -> Value {
+    let converted = match default {
+        Some(Value::Bool(_)) => match text.to_lowercase().as_str() {
+            "true" | "on" | "yes" | "1" => Some(true.into()),
+            "false" | "off" | "no" | "0" => Some(false.into()),
+            _ => None,
+        },
+        Some(Value::Number(number)) if number.is_f64() => text.parse().map(|number: f64| number.into()).ok(),
+        Some(Value::Number(_)) => text.parse().map(|number: i64| number.into()).ok(),
         _ => None,
-    }
-    .unwrap_or(ValueKind::String(text))
-}
-
-fn has(table: &Map<String, Value>, path: &[String]) -> bool {
-    let Some((key, rest)) = path.split_first() else { return true };
-    match table.get(key).map(|value| &value.kind) {
-        Some(ValueKind::Table(inner)) => has(inner, rest),
-        Some(_) => rest.is_empty(),
-        None => false,
-    }
+    };
+    converted.unwrap_or(Value::String(text))
 }
 
 /// Inserts `value` at `path`. A plain value in place of a table is kept, and refused later by its type.
-pub(super) fn insert(table: &mut Map<String, Value>, path: &[String], value: Value) {
-    let Some((key, rest)) = path.split_first() else { return };
-    if rest.is_empty() {
-        table.insert(key.clone(), value);
-        return;
-    }
-    let inner = table.entry(key.clone()).or_insert_with(|| Value::new(None, ValueKind::Table(Map::new())));
-    if let ValueKind::Table(inner) = &mut inner.kind {
-        insert(inner, rest, value);
-    }
-}
-
-/// The origin of a value, or of the first value in a table.
-pub(super) fn first_origin(value: &Value) -> String {
-    if let Some(origin) = value.origin() {
-        return origin.to_owned();
-    }
-    match &value.kind {
-        ValueKind::Table(table) => {
-            let first = table.iter().min_by_key(|(key, _)| key.as_str());
-            first.map_or_else(String::new, |(_, value)| first_origin(value))
+fn insert(table: &mut Map<String, Value>, path: &[String], value: Value) {
+    match path {
+        [] => {}
+        [key] => drop(table.insert(key.clone(), value)),
+        [key, rest @ ..] => {
+            if let Value::Object(inner) = table.entry(key).or_insert_with(|| Map::new().into()) {
+                insert(inner, rest, value);
+            }
         }
-        _ => String::new(),
     }
 }

@@ -77,35 +77,33 @@ impl Otlp {
     /// # Errors
     /// The first invalid setting.
     pub fn validate(&self) -> Result<(), Invalid> {
+        let refused = |setting: &str, value: String, problem: &str| {
+            Err(Invalid::new(format!("otlp.{setting}"), value, problem))
+        };
         if let Some(endpoint) = &self.endpoint {
+            let shown = format!("{:?}", endpoint.masked());
             let url = url::Url::parse(endpoint.expose()).ok();
             if !["http", "https"].contains(&endpoint.scheme()) || url.is_none_or(|url| !url.has_host()) {
                 let problem = "expected http:// or https:// and a host, such as http://collector:4318";
-                return Err(Invalid::new("otlp.endpoint", format_args!("{:?}", endpoint.masked()), problem));
+                return refused("endpoint", shown, problem);
             }
             if endpoint.expose().contains('@') {
                 let problem =
                     "expected no user: set the collector's credentials in OTEL_EXPORTER_OTLP_HEADERS";
-                return Err(Invalid::new("otlp.endpoint", format_args!("{:?}", endpoint.masked()), problem));
+                return refused("endpoint", shown, problem);
             }
         }
         if !(0.0..=1.0).contains(&self.ratio) {
-            return Err(Invalid::new(
-                "otlp.ratio",
-                self.ratio,
-                "expected a fraction from 0 to 1, such as 0.05",
-            ));
+            return refused("ratio", self.ratio.to_string(), "expected a fraction from 0 to 1, such as 0.05");
         }
         if let Some(name) = &self.service_name
             && (name.trim().is_empty() || name.len() > 255)
         {
-            let value = format!("{name:?}");
-            return Err(Invalid::new("otlp.service_name", value, "expected 1 to 255 bytes"));
+            return refused("service_name", format!("{name:?}"), "expected 1 to 255 bytes");
         }
-        let bounds = Duration::from_millis(100)..=Duration::from_secs(60);
-        if !bounds.contains(&self.timeout) {
-            let value = humantime::format_duration(self.timeout);
-            return Err(Invalid::new("otlp.timeout", value, "expected 100ms to 1m"));
+        if !(Duration::from_millis(100)..=Duration::from_secs(60)).contains(&self.timeout) {
+            let value = humantime::format_duration(self.timeout).to_string();
+            return refused("timeout", value, "expected 100ms to 1m");
         }
         Ok(())
     }

@@ -1,11 +1,11 @@
 //! Sizes in bytes.
 
-use std::fmt;
-use std::str::FromStr;
+use std::{fmt, str::FromStr};
 
 use bytesize::ByteSize;
-use serde::de::{self, Deserialize, Deserializer, Visitor};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::text_or_number::text_or_number;
 
 /// A size in bytes, written as `4MiB`, `500kB` or a plain number. Displayed exactly, in the largest binary unit that
 /// divides it.
@@ -40,16 +40,12 @@ impl fmt::Display for Size {
     }
 }
 
-/// Text that is not a size.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a size, expected a size such as 4MiB, 500kB or 1048576")]
-pub struct BadSize(String);
-
 impl FromStr for Size {
-    type Err = BadSize;
+    type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        text.trim().parse::<ByteSize>().map(|size| Self(size.as_u64())).map_err(|_| BadSize(text.to_owned()))
+        let expected = || format!("{text:?} is not a size, expected a size such as 4MiB, 500kB or 1048576");
+        text.trim().parse::<ByteSize>().map(|size| Self(size.as_u64())).map_err(|_| expected())
     }
 }
 
@@ -61,29 +57,7 @@ impl Serialize for Size {
 
 impl<'de> Deserialize<'de> for Size {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(TextOrNumber)
-    }
-}
-
-struct TextOrNumber;
-
-impl Visitor<'_> for TextOrNumber {
-    type Value = Size;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a size such as 4MiB, 500kB or 1048576")
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Size, E> {
-        text.parse().map_err(E::custom)
-    }
-
-    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Size, E> {
-        self.visit_str(&number.to_string())
-    }
-
-    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Size, E> {
-        Ok(Size(number))
+        text_or_number(deserializer)
     }
 }
 

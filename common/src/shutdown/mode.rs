@@ -40,12 +40,6 @@ impl Mode {
     pub fn escalates_to(self, asked: Mode) -> bool {
         asked > self
     }
-
-    /// The mode after a request for `asked` during a shutdown in this mode.
-    #[must_use]
-    pub fn stricter(self, asked: Mode) -> Mode {
-        self.max(asked)
-    }
 }
 
 /// Text that is not the name of a shutdown mode.
@@ -99,7 +93,5 @@ mod tests {
         assert!(Mode::SoftTimeout.escalates_to(Mode::Hard));
         assert!(!Mode::Hard.escalates_to(Mode::Light));
         assert!(!Mode::Soft.escalates_to(Mode::Soft));
-        assert_eq!(Mode::Hard.stricter(Mode::Light), Mode::Hard);
-        assert_eq!(Mode::Light.stricter(Mode::SoftTimeout), Mode::SoftTimeout);
     }
 }

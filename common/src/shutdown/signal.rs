@@ -2,9 +2,14 @@
 
 use std::io;
 
-use futures_util::FutureExt;
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc;
+use futures_util::{
+    FutureExt, StreamExt,
+    stream::{poll_fn, select_all},
+};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+};
 
 use super::Mode;
 use crate::supervise::{self, TaskHandle};
@@ -87,45 +92,40 @@ pub fn commands(mode: Mode) -> io::Result<(mpsc::Sender<Command>, mpsc::Receiver
 /// # Panics
 /// Outside a tokio runtime with I/O enabled.
 pub fn forward(mode: Mode, commands: mpsc::Sender<Command>) -> io::Result<TaskHandle<()>> {
-    // Handlers are installed before the task runs, so that a signal right after this call is not missed.
-    let forwarder = Forwarder {
-        terminate: signal(SignalKind::terminate())?,
-        interrupt: signal(SignalKind::interrupt())?,
-        quit: signal(SignalKind::quit())?,
-        stop: signal(SignalKind::from_raw(libc::SIGTSTP))?,
-        resume: signal(SignalKind::from_raw(libc::SIGCONT))?,
-        interpreter: Interpreter { mode, stopping: false },
-        commands,
+    let catch = |kind, caught| {
+        let mut signal = signal(kind)?;
+        Ok::<_, io::Error>(poll_fn(move |cx| signal.poll_recv(cx)).map(move |()| caught))
     };
-    Ok(supervise::restarting("signals", forwarder, |forwarder| forwarder.run().boxed()).spawn())
-}
-
-struct Forwarder {
-    terminate: Signal,
-    interrupt: Signal,
-    quit: Signal,
-    stop: Signal,
-    resume: Signal,
-    interpreter: Interpreter,
-    commands: mpsc::Sender<Command>,
-}
-
-impl Forwarder {
-    async fn run(&mut self) {
-        loop {
-            let caught = tokio::select! {
-                Some(()) = self.terminate.recv() => Caught::Terminate,
-                Some(()) = self.interrupt.recv() => Caught::Interrupt,
-                Some(()) = self.quit.recv() => Caught::Quit,
-                Some(()) = self.stop.recv() => Caught::Stop,
-                Some(()) = self.resume.recv() => Caught::Continue,
-                else => return,
-            };
-            if self.commands.send(self.interpreter.command(caught)).await.is_err() {
-                return;
+    // Handlers are installed before the task runs, so that a signal right after this call is not missed.
+    let signals = select_all([
+        catch(SignalKind::terminate(), Caught::Terminate)?,
+        catch(SignalKind::interrupt(), Caught::Interrupt)?,
+        catch(SignalKind::quit(), Caught::Quit)?,
+        catch(SignalKind::from_raw(libc::SIGTSTP), Caught::Stop)?,
+        catch(SignalKind::from_raw(libc::SIGCONT), Caught::Continue)?,
+    ]);
+    let state = (signals, Interpreter { mode, stopping: false }, commands);
+    let forwarding = supervise::restarting("signals", state, |(signals, interpreter, commands)| {
+        async move {
+            while let Some(caught) = signals.next().await {
+                if commands.send(interpreter.command(caught)).await.is_err() {
+                    return;
+                }
             }
         }
+        .boxed()
+    });
+    Ok(forwarding.spawn())
+}
+
+/// Resolves at the next stop command, for programs that do not pause: the commands to do so are ignored.
+pub async fn stop_requested(commands: &mut mpsc::Receiver<Command>) {
+    while let Some(command) = commands.recv().await {
+        if matches!(command, Command::Shutdown(_) | Command::Escalate) {
+            return;
+        }
     }
+    std::future::pending::<()>().await;
 }
 
 #[cfg(test)]

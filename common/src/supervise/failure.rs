@@ -65,7 +65,7 @@ impl<T, E: fmt::Display> TaskResult for Result<T, E> {
     }
 }
 
-fn panic_message(payload: Box<dyn Any + Send>) -> String {
+pub(super) fn panic_message(payload: Box<dyn Any + Send>) -> String {
     let payload = match payload.downcast::<String>() {
         Ok(text) => return *text,
         Err(payload) => payload,

@@ -155,6 +155,12 @@ async fn a_detached_thread_runs_to_its_end() {
 }
 
 #[tokio::test]
+async fn a_caught_panic_is_an_error_with_its_message() {
+    assert_eq!(caught(async { 7 }).await, Ok(7));
+    assert_eq!(caught(async { panic_with::<()>("out of range") }).await, Err("out of range".to_owned()));
+}
+
+#[tokio::test]
 async fn panics_are_exported_by_task() {
     let registry = Registry::new();
     export_panics(&registry);

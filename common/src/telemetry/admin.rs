@@ -4,34 +4,46 @@
 //! before work starts and closed last, so that a shutdown can be observed until its end.
 
 mod bind;
-mod pending_process;
 mod port;
 mod problem;
 mod routes;
 mod serve;
 
-use std::sync::Arc;
-
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub use bind::{AdminConfig, bind};
 pub use port::AdminPort;
-pub use routes::router;
-pub use serve::{serve, serve_router};
+pub use serve::serve_router;
 
-use self::pending_process::PendingProcess;
-use super::Metrics;
-use crate::shutdown::{Command, Mode};
-
-/// Whether a process is ready to work.
-pub trait Readiness: Send + Sync {
+/// A process, as its admin port shows it. Calls must not block.
+pub trait Process: Send + Sync {
     /// # Errors
-    /// The reasons why it is not ready, each as one line for an operator.
+    /// The reasons why it is not ready to work, each as one line for an operator.
     fn ready(&self) -> Result<(), Vec<String>>;
+
+    /// The state of its local pools, as `/pool` returns it.
+    fn pool(&self) -> Value {
+        json!({ "lanes": {} })
+    }
+
+    /// The tasks that commands can stop; `None` if it runs none.
+    fn tasks(&self) -> Option<&dyn Tasks> {
+        None
+    }
+}
+
+/// The tasks of a worker. Calls must not block.
+pub trait Tasks {
+    /// Stops a task; false if this process does not hold it.
+    fn stop(&self, id: &str) -> bool;
+
+    /// Applies a command to a group of tasks; false if this process holds no task of it.
+    fn group(&self, group: &str, command: GroupCommand) -> bool;
 }
 
 /// An operator's command for a group of tasks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::EnumString)]
+#[strum(serialize_all = "lowercase")]
 pub enum GroupCommand {
     /// Its tasks no longer start.
     Pause,
@@ -39,34 +51,6 @@ pub enum GroupCommand {
     Resume,
     /// Its running and waiting tasks are stopped.
     Stop,
-}
-
-/// The process that the admin port controls. Calls must not block.
-pub trait Control: Send + Sync {
-    /// Passes a command to the code that runs the work.
-    fn command(&self, command: Command);
-
-    /// The state of the local pools, as `/pool` returns it.
-    fn pool(&self) -> Value;
-
-    /// Stops a task; false if this process does not hold it.
-    fn stop_task(&self, id: &str) -> bool;
-
-    /// Applies a command to a group of tasks; false if this process holds no task of it.
-    fn group(&self, group: &str, command: GroupCommand) -> bool;
-}
-
-/// What the admin port serves.
-#[derive(Clone)]
-pub struct AdminParts {
-    /// Behind `/metrics`.
-    pub metrics: Metrics,
-    /// Behind `/readyz`.
-    pub readiness: Arc<dyn Readiness>,
-    /// Behind `/pool` and the commands.
-    pub control: Arc<dyn Control>,
-    /// The mode of a `POST /shutdown` that names none.
-    pub mode: Mode,
 }
 
 #[cfg(test)]

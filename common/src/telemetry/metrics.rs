@@ -29,6 +29,7 @@ use crate::supervise;
 
 use kind::Kinds;
 use lane::Lanes;
+use register::NewMetrics;
 
 /// All metrics of one process. Clones share them.
 #[derive(Clone)]
@@ -53,33 +54,23 @@ impl Metrics {
     /// The metrics of a process with this `role`, such as `worker` or `gateway`, at this crate's version.
     pub fn new(role: &str) -> Self {
         let registry = Registry::new();
-        register::build_info(&registry, role);
-        register::process(&registry);
+        let new = NewMetrics(&registry);
+        new.build_info(role);
+        new.process();
         supervise::export_panics(&registry);
         let inner = Inner {
-            lanes: Lanes::register(&registry),
-            kinds: Kinds::register(&registry),
-            connection: ConnectionMetrics::register(&registry),
-            gateway: GatewayMetrics::register(&registry),
-            stuck: register::gauge(
-                &registry,
-                "garenne_tasks_stuck",
-                "Tasks that ignore cancellation and block their worker.",
-            ),
-            unreadable: register::counters(
-                &registry,
+            lanes: Lanes::register(&new),
+            kinds: Kinds::register(&new),
+            connection: ConnectionMetrics::register(&new),
+            gateway: GatewayMetrics::register(&new),
+            stuck: new.gauge("garenne_tasks_stuck", "Tasks that ignore cancellation and block their worker."),
+            unreadable: new.counters(
                 "garenne_unreadable_total",
                 "Deliveries whose properties, routing key or exchange name the client library cannot parse.",
                 &["queue"],
             ),
-            spans: register::counters(
-                &registry,
-                "garenne_spans_total",
-                "Spans, by result of their export.",
-                &["result"],
-            ),
-            headers_ignored: register::counters(
-                &registry,
+            spans: new.counters("garenne_spans_total", "Spans, by result of their export.", &["result"]),
+            headers_ignored: new.counters(
                 "garenne_headers_ignored_total",
                 "Headers reserved for workers that were ignored because a publisher set them.",
                 &["header"],

@@ -137,23 +137,13 @@ impl Traces {
         kind: SpanKind,
         describe: impl FnOnce(&mut Span),
     ) -> Begun {
-        self.begin_span(None, parent, kind, describe)
+        self.begin_at(None, parent, kind, describe)
     }
 
-    /// As [`Traces::begin`], for a span that began at `since`.
+    /// As [`Traces::begin`], for a span that began at `since`, if it is set.
     pub fn begin_at(
         &self,
-        since: SystemTime,
-        parent: Option<&TraceContext>,
-        kind: SpanKind,
-        describe: impl FnOnce(&mut Span),
-    ) -> Begun {
-        self.begin_span(Some(since), parent, kind, describe)
-    }
-
-    fn begin_span(
-        &self,
-        since: Option<SystemTime>,
+        since: impl Into<Option<SystemTime>>,
         parent: Option<&TraceContext>,
         kind: SpanKind,
         describe: impl FnOnce(&mut Span),
@@ -166,7 +156,7 @@ impl Traces {
             Context::new().with_remote_span_context(to_span_context(parent))
         });
         let mut builder = SpanBuilder::from_name("").with_kind(kind);
-        builder.start_time = since;
+        builder.start_time = since.into();
         let span = inner.tracer.build_with_context(builder, &under);
         let context = from_span_context(span.span_context()).or_else(|| parent.cloned());
         if !span.is_recording() {

@@ -50,7 +50,9 @@ fn refusal(flags: &[&str], env: &[(&str, &str)]) -> String {
 fn the_default_lanes_are_the_documented_ones() {
     let lanes = resolve(&[], &[], "").unwrap();
     assert_eq!(lanes, Lanes::default());
-    assert_eq!(lanes.names().collect::<Vec<_>>(), ["fast", "slow"]);
+    assert_eq!(lanes.names().collect::<Vec<_>>(), ["default", "fast", "slow"]);
+    assert_eq!(lanes.catch_all(), Some("default"));
+    assert_eq!(lanes.get("default").unwrap().bindings, [""; 0]);
     assert_eq!(lanes.get("fast").unwrap().bindings, ["reading.#", "window.#", "bench.#"]);
     assert_eq!(lanes.get("slow").unwrap().bindings, ["spectrum.#", "alert.#"]);
     assert_eq!(lanes.get("slow").unwrap().prefetch, 200);
@@ -71,7 +73,7 @@ fn one_variable_can_carry_a_list_and_a_duration() {
         ("GARENNE_LANES__GPU__CONSUMER_TIMEOUT", "2m"),
     ];
     let lanes = resolve(&[], &env, "").unwrap();
-    assert_eq!(lanes.names().collect::<Vec<_>>(), ["fast", "gpu", "slow"]);
+    assert_eq!(lanes.names().collect::<Vec<_>>(), ["default", "fast", "gpu", "slow"]);
     assert_eq!(lanes.get("gpu").unwrap().bindings, ["image.#", "video.#"]);
     assert_eq!(lanes.get("gpu").unwrap().consumer_timeout, Some(Duration::from_secs(120)));
 }
@@ -84,7 +86,7 @@ fn the_lane_flag_selects_lanes_and_keeps_the_others_defined() {
     assert_eq!(lanes.get("fast"), None);
     assert_eq!(lanes.get("slow").unwrap().prefetch, 9);
     assert_eq!(lanes.get("slow").unwrap().concurrency, Concurrency { min: 2, max: 3 });
-    assert_eq!(lanes.defined().count(), 2);
+    assert_eq!(lanes.defined().count(), 3);
     let again = serde_json::from_value(serde_json::to_value(&lanes).unwrap()).unwrap();
     assert_eq!(lanes, again);
 }
@@ -102,10 +104,10 @@ fn a_setting_for_all_lanes_overrides_a_lanes_own_of_a_weaker_source() {
     let file = "prefetch = 10\n[lanes.slow]\nprefetch = 20\n[lanes.gpu]\nbindings = []\n";
     let lanes = resolve(&[], &[], file).unwrap();
     let prefetches = |lanes: &Lanes| lanes.iter().map(|(_, lane)| lane.prefetch).collect::<Vec<_>>();
-    assert_eq!(prefetches(&lanes), [10, 10, 20]);
-    assert_eq!(prefetches(&resolve(&["--prefetch", "30"], &[], file).unwrap()), [30, 30, 30]);
+    assert_eq!(prefetches(&lanes), [10, 10, 10, 20]);
+    assert_eq!(prefetches(&resolve(&["--prefetch", "30"], &[], file).unwrap()), [30, 30, 30, 30]);
     let env = [("GARENNE_LANES__GPU__PREFETCH", "40")];
-    assert_eq!(prefetches(&resolve(&[], &env, file).unwrap()), [10, 40, 20]);
+    assert_eq!(prefetches(&resolve(&[], &env, file).unwrap()), [10, 10, 40, 20]);
 }
 
 #[test]
@@ -133,7 +135,7 @@ fn prefetch_has_bounds() {
     );
     assert_eq!(
         refusal(&["--prefetch", "2001"], &[]),
-        "setting lanes.fast.prefetch = 2001 (flag --prefetch) is refused: expected 1 to 2000"
+        "setting lanes.default.prefetch = 2001 (flag --prefetch) is refused: expected 1 to 2000"
     );
 }
 
@@ -146,8 +148,8 @@ fn prefetch_is_at_least_the_number_of_workers() {
     );
     assert_eq!(
         refusal(&["--concurrency", "1..300"], &[]),
-        "setting lanes.fast.prefetch = 200 (the default) is refused: \
-         expected at least 300, the maximum of lanes.fast.concurrency = 1..300"
+        "setting lanes.default.prefetch = 200 (the default) is refused: \
+         expected at least 300, the maximum of lanes.default.concurrency = 1..300"
     );
 }
 
@@ -190,18 +192,18 @@ fn a_misspelt_lane_is_not_a_new_one() {
     assert_eq!(
         refusal(&["--lane", "fsat"], &[]),
         "setting lanes.only = \"fsat\" (flag --lane) is refused: no such lane, \
-         expected some of fast, slow; a new one needs lanes.fsat.bindings"
+         expected some of default, fast, slow; a new one needs lanes.fsat.bindings"
     );
     assert_eq!(
         refusal(&[], &[("GARENNE_LANES__GPU__PREFETCH", "5")]),
         "setting lanes.gpu = a lane without bindings (environment GARENNE_LANES__GPU__PREFETCH) is refused: \
          expected lanes.gpu.bindings, a list of routing keys ([] where it is only published to directly), \
-         or one of the lanes fast, slow"
+         or one of the lanes default, fast, slow"
     );
     assert_eq!(
         refusal(&[], &[("GARENNE_LANES__ONLY", "fast,sloww")]),
         "setting lanes.only = \"sloww\" (environment GARENNE_LANES__ONLY) is refused: \
-         no such lane, expected some of fast, slow; a new one needs lanes.sloww.bindings"
+         no such lane, expected some of default, fast, slow; a new one needs lanes.sloww.bindings"
     );
 }
 
@@ -241,5 +243,28 @@ fn invalid_names_and_duplicate_bindings_are_refused() {
     assert!(
         twice.ends_with(") is refused: lane fast has the same routing key, and each task would run twice"),
         "{twice}"
+    );
+}
+
+#[test]
+fn the_catch_all_lane_receives_the_kinds_that_no_binding_matches() {
+    let lanes = Lanes::default();
+    assert_eq!(
+        (lanes.taking("reading.process"), lanes.taking("image.resize")),
+        (Some("fast"), Some("default"))
+    );
+    assert_eq!((lanes.bound_to("reading.process"), lanes.bound_to("image.resize")), (Some("fast"), None));
+    let without = resolve(&[], &[("GARENNE_LANES__DEFAULT__CATCH_ALL", "false")], "").unwrap();
+    assert_eq!((without.taking("image.resize"), without.catch_all()), (None, None));
+}
+
+#[test]
+fn another_lane_can_be_the_catch_all_lane_but_only_one() {
+    let file = "[lanes.default]\ncatch_all = false\n[lanes.other]\ncatch_all = true\n";
+    assert_eq!(resolve(&[], &[], file).unwrap().catch_all(), Some("other"));
+    assert_eq!(
+        refusal(&[], &[("GARENNE_LANES__SLOW__CATCH_ALL", "true")]),
+        "setting lanes.slow.catch_all = true (environment GARENNE_LANES__SLOW__CATCH_ALL) is refused: \
+         lane default is the catch-all lane, expected lanes.default.catch_all = false"
     );
 }

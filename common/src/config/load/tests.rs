@@ -196,13 +196,13 @@ fn invalid_values_name_setting_value_origin_and_what_is_allowed() {
             "GARENNE_MAX_ATTEMPTS",
             "five",
             "setting max_attempts = \"five\" (environment GARENNE_MAX_ATTEMPTS) is refused: \
-             expected a whole number",
+             expected a whole number from 0 to 4294967295",
         ),
         (
             "GARENNE_MAX_ATTEMPTS",
             "-1",
             "setting max_attempts = -1 (environment GARENNE_MAX_ATTEMPTS) is refused: \
-             expected a whole number from 0",
+             expected a whole number from 0 to 4294967295",
         ),
         (
             "GARENNE_ENABLE_BENCH",

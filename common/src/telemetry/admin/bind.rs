@@ -12,32 +12,11 @@ use crate::config::{Common, ConfigError, DEFAULT_ADMIN, read_secret_file};
 /// Time limit for a client to send a request's head, and for an idle connection.
 pub(super) const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A bound admin port. Connections queue in the backlog until [`super::serve`] accepts them.
+/// A bound admin port. Connections queue in the backlog until [`super::AdminPort::open`] accepts them.
 pub struct AdminConfig {
     pub(super) listener: TcpListener,
     pub(super) token: Option<SecretString>,
     pub(super) header_timeout: Duration,
-    addr: SocketAddr,
-}
-
-impl AdminConfig {
-    /// The bound address, with the actual port number.
-    pub fn addr(&self) -> SocketAddr {
-        self.addr
-    }
-
-    /// As [`bind`], with an existing listener and token.
-    ///
-    /// # Errors
-    /// The listener's address cannot be read.
-    pub fn new(listener: TcpListener, token: Option<SecretString>) -> std::io::Result<Self> {
-        Ok(Self { addr: listener.local_addr()?, listener, token, header_timeout: HEADER_TIMEOUT })
-    }
-
-    #[cfg(test)]
-    pub(super) fn with_header_timeout(self, header_timeout: Duration) -> Self {
-        Self { header_timeout, ..self }
-    }
 }
 
 /// Binds the admin port and reads its token.
@@ -54,9 +33,9 @@ pub async fn bind(common: &Common) -> Result<AdminConfig, ConfigError> {
         .map(|path| read_secret_file("admin_token_file", path))
         .transpose()?;
     let listener = listen(common.admin, DEFAULT_ADMIN).await?;
-    let config = AdminConfig::new(listener, token).map_err(|error| refused(DEFAULT_ADMIN, &error))?;
-    ::tracing::info!(address = %config.addr, "admin port is open");
-    Ok(config)
+    let address = listener.local_addr().map_err(|error| refused(DEFAULT_ADMIN, &error))?;
+    ::tracing::info!(%address, "admin port is open");
+    Ok(AdminConfig { listener, token, header_timeout: HEADER_TIMEOUT })
 }
 
 pub(super) async fn listen(
@@ -75,7 +54,7 @@ pub(super) async fn listen(
 }
 
 fn refused(addr: SocketAddr, error: &std::io::Error) -> ConfigError {
-    let advice = match error.kind() {
+    let problem = match error.kind() {
         ErrorKind::AddrInUse => {
             "is already in use: stop the process that listens there, choose another address, or leave the setting out"
         }
@@ -83,17 +62,12 @@ fn refused(addr: SocketAddr, error: &std::io::Error) -> ConfigError {
             "is not assigned to this host: choose one that is, such as 127.0.0.1:9464"
         }
         ErrorKind::PermissionDenied => "needs a privilege that this user lacks: choose a port from 1024 on",
-        _ => "cannot be bound",
+        _ => &format!("cannot be bound ({error})"),
     };
     ConfigError::Invalid {
         setting: "admin".to_owned(),
         value: addr.to_string(),
         origin: "--admin or GARENNE_ADMIN".to_owned(),
-        problem: match error.kind() {
-            ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable | ErrorKind::PermissionDenied => {
-                format!("the address {advice}")
-            }
-            _ => format!("the address {advice} ({error})"),
-        },
+        problem: format!("the address {problem}"),
     }
 }

@@ -1,11 +1,18 @@
 //! The admin port of a process, open from before it is connected until everything else is closed.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use tokio::{sync::mpsc, time::timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{AdminConfig, AdminParts, Control, PendingProcess, Readiness, serve};
+use super::{
+    AdminConfig, Process,
+    routes::{Served, router},
+    serve::serve_connections,
+};
 use crate::{
     shutdown::{Command, Mode},
     supervise::{self, TaskHandle},
@@ -16,15 +23,15 @@ use crate::{
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An open admin port. Dropping it closes it at once, as when the process fails to start.
-pub struct AdminPort<T> {
-    process: Arc<PendingProcess<T>>,
+pub struct AdminPort {
+    served: Arc<Served>,
     closing: CancellationToken,
     serving: TaskHandle<()>,
 }
 
-impl<T: Readiness + Control + 'static> AdminPort<T> {
-    /// Starts to serve. Until [`AdminPort::begin`], the process is not ready for the reason `awaited`, and commands
-    /// go to `commands`. `mode` is the mode of a `POST /shutdown` that names none.
+impl AdminPort {
+    /// Starts to serve. Until [`AdminPort::begin`], the process is not ready for the reason `awaited`. Commands to
+    /// stop, pause and resume the process go to `commands`. `mode` is the mode of a `POST /shutdown` that names none.
     pub fn open(
         config: AdminConfig,
         metrics: Metrics,
@@ -32,22 +39,18 @@ impl<T: Readiness + Control + 'static> AdminPort<T> {
         commands: mpsc::Sender<Command>,
         awaited: &'static str,
     ) -> Self {
-        let process = PendingProcess::new(commands, awaited);
-        let parts = AdminParts {
-            metrics,
-            readiness: Arc::clone(&process) as _,
-            control: Arc::clone(&process) as _,
-            mode,
-        };
+        let served = Arc::new(Served { metrics, commands, mode, awaited, process: OnceLock::new() });
         let closing = CancellationToken::new();
-        let serving = serve(config, parts, closing.clone().cancelled_owned());
+        let AdminConfig { listener, token, header_timeout } = config;
+        let router = router(Arc::clone(&served), token);
+        let serving = serve_connections(listener, router, header_timeout, closing.clone().cancelled_owned());
         let serving = supervise::isolated("admin port", serving).spawn();
-        Self { process, closing, serving }
+        Self { served, closing, serving }
     }
 
-    /// From now on `process` answers queries and takes commands. A second call changes nothing.
-    pub fn begin(&self, process: Arc<T>) {
-        self.process.begin(process);
+    /// From now on `process` answers queries. A second call changes nothing.
+    pub fn begin(&self, process: Arc<dyn Process>) {
+        let _ = self.served.process.set(process);
     }
 
     /// Closes the port; running requests get 1 s to finish.

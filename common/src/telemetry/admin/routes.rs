@@ -1,34 +1,63 @@
 //! The routes of the admin port.
 
-use axum::Json;
-use axum::Router;
+use std::sync::{Arc, OnceLock};
+
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::{Json, Router};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use subtle::ConstantTimeEq;
+use tokio::sync::mpsc;
 
-use super::problem::Problem;
-use super::{AdminParts, GroupCommand};
-use crate::shutdown::{Command, Mode};
+use super::{Process, problem::Problem};
+use crate::{
+    shutdown::{Command, Mode},
+    telemetry::Metrics,
+};
 
 /// Prometheus' text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
+/// What the port serves.
+pub(super) struct Served {
+    pub(super) metrics: Metrics,
+    /// Receives the lifecycle commands.
+    pub(super) commands: mpsc::Sender<Command>,
+    /// The mode of a `POST /shutdown` that names none.
+    pub(super) mode: Mode,
+    /// Why the process is not ready before it has begun.
+    pub(super) awaited: &'static str,
+    pub(super) process: OnceLock<Arc<dyn Process>>,
+}
+
+impl Served {
+    /// The process, once it has begun.
+    fn process(&self) -> Option<&dyn Process> {
+        self.process.get().map(Arc::as_ref)
+    }
+
+    fn command(&self, command: Command) {
+        if self.commands.try_send(command).is_err() {
+            ::tracing::warn!(?command, "command dropped: the command queue is full");
+        }
+    }
+}
+
 /// The admin port's routes; without a `token`, commands are refused.
-pub fn router(parts: AdminParts, token: Option<SecretString>) -> Router {
+pub(super) fn router(served: Arc<Served>, token: Option<SecretString>) -> Router {
     let commands = Router::new()
         .route("/shutdown", post(shutdown))
         .route("/quiet", post(quiet))
         .route("/resume", post(resume))
         .route("/tasks/{id}/stop", post(stop_task))
         .route("/groups/{group}/{command}", post(group))
-        .route_layer(middleware::from_fn_with_state(token.map(std::sync::Arc::new), authorize));
+        .route_layer(middleware::from_fn_with_state(token.map(Arc::new), authorize));
     Router::new()
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
@@ -37,7 +66,7 @@ pub fn router(parts: AdminParts, token: Option<SecretString>) -> Router {
         .merge(commands)
         .fallback(not_found)
         .method_not_allowed_fallback(wrong_method)
-        .with_state(parts)
+        .with_state(served)
 }
 
 /// Liveness depends on nothing else, in particular not on the broker.
@@ -45,8 +74,9 @@ async fn livez() -> &'static str {
     "ok\n"
 }
 
-async fn readyz(State(parts): State<AdminParts>) -> Response {
-    match parts.readiness.ready() {
+async fn readyz(State(served): State<Arc<Served>>) -> Response {
+    let ready = served.process().map_or_else(|| Err(vec![served.awaited.to_owned()]), |it| it.ready());
+    match ready {
         Ok(()) => Json(json!({ "ready": true })).into_response(),
         Err(reasons) => {
             let body = json!({ "ready": false, "reasons": reasons });
@@ -55,12 +85,12 @@ async fn readyz(State(parts): State<AdminParts>) -> Response {
     }
 }
 
-async fn metrics(State(parts): State<AdminParts>) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, METRICS_TYPE)], parts.metrics.encode())
+async fn metrics(State(served): State<Arc<Served>>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, METRICS_TYPE)], served.metrics.encode())
 }
 
-async fn pool(State(parts): State<AdminParts>) -> Json<Value> {
-    Json(parts.control.pool())
+async fn pool(State(served): State<Arc<Served>>) -> Json<Value> {
+    Json(served.process().map_or_else(|| json!({}), |it| it.pool()))
 }
 
 #[derive(Deserialize)]
@@ -69,66 +99,55 @@ struct ShutdownQuery {
 }
 
 async fn shutdown(
-    State(parts): State<AdminParts>,
+    State(served): State<Arc<Served>>,
     query: Result<Query<ShutdownQuery>, QueryRejection>,
 ) -> Result<Response, Problem> {
     let Query(query) = query.map_err(|error| bad_request(error.body_text()))?;
     let mode: Mode = match query.mode {
         Some(word) => word.parse().map_err(|error| bad_request(format!("{error}")))?,
-        None => parts.mode,
+        None => served.mode,
     };
-    parts.control.command(Command::Shutdown(mode));
+    served.command(Command::Shutdown(mode));
     Ok(accepted(json!({ "shutdown": mode })))
 }
 
-async fn quiet(State(parts): State<AdminParts>) -> Response {
-    parts.control.command(Command::Quiet);
+async fn quiet(State(served): State<Arc<Served>>) -> Response {
+    served.command(Command::Quiet);
     accepted(json!({ "quiet": true }))
 }
 
-async fn resume(State(parts): State<AdminParts>) -> Response {
-    parts.control.command(Command::Resume);
+async fn resume(State(served): State<Arc<Served>>) -> Response {
+    served.command(Command::Resume);
     accepted(json!({ "quiet": false }))
 }
 
 async fn stop_task(
-    State(parts): State<AdminParts>,
+    State(served): State<Arc<Served>>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
     let Path(id) = id.map_err(|error| bad_request(error.body_text()))?;
-    if parts.control.stop_task(&id) {
-        Ok(accepted(json!({ "task": id, "stopping": true })))
-    } else {
-        Err(Problem::new(StatusCode::NOT_FOUND, format!("task {id:?} is not held by this process")))
+    if served.process().and_then(|it| it.tasks()).is_some_and(|tasks| tasks.stop(&id)) {
+        return Ok(accepted(json!({ "task": id, "stopping": true })));
     }
+    Err(Problem::new(StatusCode::NOT_FOUND, format!("task {id:?} is not held by this process")))
 }
 
 async fn group(
-    State(parts): State<AdminParts>,
+    State(served): State<Arc<Served>>,
     path: Result<Path<(String, String)>, PathRejection>,
 ) -> Result<Response, Problem> {
     let Path((group, word)) = path.map_err(|error| bad_request(error.body_text()))?;
-    let command = match word.as_str() {
-        "pause" => GroupCommand::Pause,
-        "resume" => GroupCommand::Resume,
-        "stop" => GroupCommand::Stop,
-        _ => {
-            let detail = format!("group command {word:?} is unknown, expected pause, resume or stop");
-            return Err(Problem::new(StatusCode::NOT_FOUND, detail));
-        }
+    let Ok(command) = word.parse() else {
+        let detail = format!("group command {word:?} is unknown, expected pause, resume or stop");
+        return Err(Problem::new(StatusCode::NOT_FOUND, detail));
     };
-    if parts.control.group(&group, command) {
-        Ok(accepted(json!({ "group": group, "command": word })))
-    } else {
-        Err(Problem::new(StatusCode::NOT_FOUND, format!("group {group:?} has no tasks in this process")))
+    if served.process().and_then(|it| it.tasks()).is_some_and(|tasks| tasks.group(&group, command)) {
+        return Ok(accepted(json!({ "group": group, "command": word })));
     }
+    Err(Problem::new(StatusCode::NOT_FOUND, format!("group {group:?} has no tasks in this process")))
 }
 
-async fn authorize(
-    State(token): State<Option<std::sync::Arc<SecretString>>>,
-    request: Request,
-    next: Next,
-) -> Response {
+async fn authorize(State(token): State<Option<Arc<SecretString>>>, request: Request, next: Next) -> Response {
     let Some(token) = token else {
         let detail = "commands are off: set --admin-token-file or GARENNE_ADMIN_TOKEN_FILE to a file \
                       with a token, and send it as Authorization: Bearer";

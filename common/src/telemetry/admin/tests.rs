@@ -1,48 +1,62 @@
-use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Mutex;
-use std::time::Duration;
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use axum::body::Body;
-use axum::http::{Request, header};
+use axum::{
+    Router,
+    body::Body,
+    http::{Request, header},
+};
 use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::mpsc,
+};
 use tower::ServiceExt;
 
-use super::*;
-use crate::config::Common;
-use crate::exit::{Exit, HasExit};
+use super::{
+    routes::{Served, router},
+    *,
+};
+use crate::{
+    config::Common,
+    exit::{Exit, HasExit},
+    shutdown::{Command, Mode},
+    telemetry::Metrics,
+};
 
 /// Records its calls, holds task `a/b` and group `g`, and is ready if `waits_for` is empty.
 #[derive(Default)]
-struct Process {
+struct Worker {
     calls: Mutex<Vec<String>>,
     waits_for: Vec<String>,
 }
 
-impl Process {
+impl Worker {
     fn record(&self, what: String) {
         self.calls.lock().unwrap().push(what);
     }
 }
 
-impl Readiness for Process {
+impl Process for Worker {
     fn ready(&self) -> Result<(), Vec<String>> {
         if self.waits_for.is_empty() { Ok(()) } else { Err(self.waits_for.clone()) }
-    }
-}
-
-impl Control for Process {
-    fn command(&self, command: Command) {
-        self.record(format!("{command:?}"));
     }
 
     fn pool(&self) -> Value {
         json!({ "lanes": { "fast": { "queued": 3 } } })
     }
 
-    fn stop_task(&self, id: &str) -> bool {
+    fn tasks(&self) -> Option<&dyn Tasks> {
+        Some(self)
+    }
+}
+
+impl Tasks for Worker {
+    fn stop(&self, id: &str) -> bool {
         self.record(format!("stop {id}"));
         id == "a/b"
     }
@@ -53,13 +67,11 @@ impl Control for Process {
     }
 }
 
-fn parts(process: &Arc<Process>) -> AdminParts {
-    AdminParts {
-        metrics: Metrics::new("test"),
-        readiness: process.clone(),
-        control: process.clone(),
-        mode: Mode::Soft,
-    }
+/// Serves `process`; its commands go to `commands`.
+fn served(process: Arc<dyn Process>, commands: mpsc::Sender<Command>) -> Arc<Served> {
+    let awaited = "not started";
+    let metrics = Metrics::new("test");
+    Arc::new(Served { metrics, commands, mode: Mode::Soft, awaited, process: process.into() })
 }
 
 struct Answer {
@@ -68,8 +80,18 @@ struct Answer {
     body: String,
 }
 
-async fn ask(process: &Arc<Process>, token: Option<&str>, method: &str, uri: &str, sent: &str) -> Answer {
-    let router = router(parts(process), token.map(|token| token.to_owned().into()));
+/// Sends one request. `process` records the commands that it caused.
+async fn ask(process: &Arc<Worker>, token: Option<&str>, method: &str, uri: &str, sent: &str) -> Answer {
+    let (commands, mut received) = mpsc::channel(1);
+    let router = router(served(process.clone(), commands), token.map(|token| token.to_owned().into()));
+    let answer = answer_of(router, method, uri, sent).await;
+    while let Ok(command) = received.try_recv() {
+        process.record(format!("{command:?}"));
+    }
+    answer
+}
+
+async fn answer_of(router: Router, method: &str, uri: &str, sent: &str) -> Answer {
     let mut request = Request::builder().method(method).uri(uri);
     if !sent.is_empty() {
         request = request.header(header::AUTHORIZATION, sent);
@@ -81,7 +103,7 @@ async fn ask(process: &Arc<Process>, token: Option<&str>, method: &str, uri: &st
     Answer { status, content_type, body: String::from_utf8(body.to_vec()).unwrap() }
 }
 
-async fn question(process: Process, uri: &str) -> Answer {
+async fn question(process: Worker, uri: &str) -> Answer {
     ask(&Arc::new(process), None, "GET", uri, "").await
 }
 
@@ -95,16 +117,16 @@ fn detail(answer: &Answer) -> String {
 
 #[tokio::test]
 async fn liveness_depends_on_nothing() {
-    let process = Process { waits_for: vec!["broker".into()], ..Process::default() };
+    let process = Worker { waits_for: vec!["broker".into()], ..Worker::default() };
     let answer = question(process, "/livez").await;
     assert_eq!((answer.status, answer.body.as_str()), (200, "ok\n"));
 }
 
 #[tokio::test]
 async fn readiness_lists_the_missing_conditions() {
-    let answer = question(Process::default(), "/readyz").await;
+    let answer = question(Worker::default(), "/readyz").await;
     assert_eq!((answer.status, answer.body.as_str()), (200, r#"{"ready":true}"#));
-    let process = Process { waits_for: vec!["no broker connection".into()], ..Process::default() };
+    let process = Worker { waits_for: vec!["no broker connection".into()], ..Worker::default() };
     let answer = question(process, "/readyz").await;
     assert_eq!(answer.status, 503);
     assert_eq!(answer.body, r#"{"ready":false,"reasons":["no broker connection"]}"#);
@@ -112,19 +134,19 @@ async fn readiness_lists_the_missing_conditions() {
 
 #[tokio::test]
 async fn metrics_and_pool_need_no_token() {
-    let answer = question(Process::default(), "/metrics").await;
+    let answer = question(Worker::default(), "/metrics").await;
     assert_eq!(
         (answer.status, answer.content_type.as_str()),
         (200, "text/plain; version=0.0.4; charset=utf-8")
     );
     assert!(answer.body.contains("garenne_build_info{role=\"test\""), "{}", answer.body);
-    let answer = question(Process::default(), "/pool").await;
+    let answer = question(Worker::default(), "/pool").await;
     assert_eq!((answer.status, answer.body.as_str()), (200, r#"{"lanes":{"fast":{"queued":3}}}"#));
 }
 
 #[tokio::test]
 async fn commands_need_the_token() {
-    let process = Arc::new(Process::default());
+    let process = Arc::new(Worker::default());
     let wrong = ["", "Bearer", "Bearer ", "Bearer secre", "Bearer secrets", "Basic secret", "secret"];
     for sent in wrong {
         let answer = ask(&process, Some("secret"), "POST", "/quiet", sent).await;
@@ -140,7 +162,7 @@ async fn commands_need_the_token() {
 
 #[tokio::test]
 async fn without_a_configured_token_commands_explain_how_to_enable_them() {
-    let process = Arc::new(Process::default());
+    let process = Arc::new(Worker::default());
     for uri in ["/shutdown?mode=hard", "/quiet", "/resume", "/tasks/a/stop", "/groups/g/pause"] {
         let answer = ask(&process, None, "POST", uri, "Bearer ").await;
         assert_eq!(answer.status, 403, "{uri}");
@@ -155,7 +177,7 @@ async fn without_a_configured_token_commands_explain_how_to_enable_them() {
 
 #[tokio::test]
 async fn commands_reach_the_process() {
-    let process = Arc::new(Process::default());
+    let process = Arc::new(Worker::default());
     for (uri, body) in [
         ("/shutdown?mode=light", r#"{"shutdown":"light"}"#),
         ("/shutdown", r#"{"shutdown":"soft"}"#),
@@ -176,7 +198,7 @@ async fn commands_reach_the_process() {
 
 #[tokio::test]
 async fn a_failed_request_explains_why() {
-    let process = Arc::new(Process::default());
+    let process = Arc::new(Worker::default());
     for (method, uri, status, expected) in [
         (
             "POST",
@@ -199,6 +221,30 @@ async fn a_failed_request_explains_why() {
     ] {
         let answer = ask(&process, Some("t"), method, uri, "Bearer t").await;
         assert_eq!((answer.status, detail(&answer).as_str()), (status, expected), "{method} {uri}");
+    }
+}
+
+/// A process without tasks, such as the gateway.
+struct NoTasks;
+
+impl Process for NoTasks {
+    fn ready(&self) -> Result<(), Vec<String>> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_process_without_tasks_holds_none() {
+    let (commands, _received) = mpsc::channel(1);
+    let router = router(served(Arc::new(NoTasks), commands), Some("t".to_owned().into()));
+    let pool = answer_of(router.clone(), "GET", "/pool", "").await;
+    assert_eq!((pool.status, pool.body.as_str()), (200, r#"{"lanes":{}}"#));
+    for (uri, expected) in [
+        ("/tasks/x/stop", "task \"x\" is not held by this process"),
+        ("/groups/x/stop", "group \"x\" has no tasks in this process"),
+    ] {
+        let answer = answer_of(router.clone(), "POST", uri, "Bearer t").await;
+        assert_eq!((answer.status, detail(&answer).as_str()), (404, expected), "{uri}");
     }
 }
 
@@ -230,27 +276,22 @@ async fn a_configured_address_in_use_is_refused() {
     assert_eq!(error.exit(), Exit::Config);
 }
 
-/// A served port, the sender that stops it, and the serving task.
-async fn served(header_timeout: Duration) -> (SocketAddr, oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
+/// An open port whose process has not begun, and the commands that it receives.
+async fn opened(header_timeout: Duration) -> (SocketAddr, AdminPort, mpsc::Receiver<Command>) {
     let (listener, addr) = free_port().await;
-    let config = AdminConfig::new(listener, None).unwrap().with_header_timeout(header_timeout);
-    assert_eq!(config.addr(), addr);
-    let (stop, stopped) = oneshot::channel::<()>();
-    let parts = parts(&Arc::new(Process::default()));
-    let serving = tokio::spawn(serve(config, parts, async move {
-        let _ = stopped.await;
-    }));
-    (addr, stop, serving)
+    let config = AdminConfig { listener, token: Some("t".to_owned().into()), header_timeout };
+    let (commands, received) = mpsc::channel(1);
+    let port = AdminPort::open(config, Metrics::new("test"), Mode::Hard, commands, "not started");
+    (addr, port, received)
 }
 
 #[tokio::test]
-async fn the_port_serves_until_shutdown() {
-    let (addr, stop, serving) = served(Duration::from_secs(10)).await;
+async fn the_port_serves_until_it_is_closed() {
+    let (addr, port, _received) = opened(Duration::from_secs(10)).await;
     let mut idle = TcpStream::connect(addr).await.unwrap();
     let answer = answered(addr, "GET /livez HTTP/1.1\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("ok\n"), "{answer}");
-    stop.send(()).unwrap();
-    serving.await.unwrap();
+    port.close().await;
     // An idle client does not delay the shutdown, and its connection is closed.
     assert_eq!(idle.read(&mut [0; 64]).await.unwrap_or(0), 0);
     assert!(TcpStream::connect(addr).await.is_err());
@@ -267,10 +308,7 @@ async fn answered(addr: SocketAddr, lines: &str) -> String {
 
 #[tokio::test]
 async fn a_process_can_be_observed_and_stopped_before_it_has_started() {
-    let (listener, addr) = free_port().await;
-    let config = AdminConfig::new(listener, Some("t".to_owned().into())).unwrap();
-    let (commands, mut received) = mpsc::channel(1);
-    let port = AdminPort::open(config, Metrics::new("test"), Mode::Hard, commands, "not started");
+    let (addr, port, mut received) = opened(Duration::from_secs(10)).await;
     let ready = "GET /readyz HTTP/1.1\r\n";
     let answer = answered(addr, ready).await;
     assert!(answer.ends_with(r#"{"ready":false,"reasons":["not started"]}"#), "{answer}");
@@ -279,11 +317,10 @@ async fn a_process_can_be_observed_and_stopped_before_it_has_started() {
     assert!(answer.starts_with("HTTP/1.1 202 "), "{answer}");
     assert_eq!(received.recv().await, Some(Command::Shutdown(Mode::Hard)));
 
-    let process = Arc::new(Process::default());
-    port.begin(Arc::clone(&process));
+    port.begin(Arc::new(Worker::default()));
     assert!(answered(addr, ready).await.ends_with(r#"{"ready":true}"#));
     answered(addr, stop).await;
-    assert_eq!(*process.calls.lock().unwrap(), ["Shutdown(Hard)"]);
+    assert_eq!(received.recv().await, Some(Command::Shutdown(Mode::Hard)));
 
     port.close().await;
     assert!(TcpStream::connect(addr).await.is_err());
@@ -291,7 +328,7 @@ async fn a_process_can_be_observed_and_stopped_before_it_has_started() {
 
 #[tokio::test]
 async fn a_request_head_that_never_ends_times_out() {
-    let (addr, _stop, _serving) = served(Duration::from_millis(20)).await;
+    let (addr, _port, _received) = opened(Duration::from_millis(20)).await;
     let mut client = TcpStream::connect(addr).await.unwrap();
     client.write_all(b"GET /livez HTTP/1.1\r\nhost: ").await.unwrap();
     let mut answer = Vec::new();

@@ -3,10 +3,10 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use garenne_protocol::heartbeat::ConnectionBeat;
-use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
+use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 use strum::{EnumCount, IntoStaticStr, VariantArray};
 
-use super::register::{self, CONFIRMS};
+use super::register::{CONFIRMS, NewMetrics, series};
 
 /// The purpose of a connection: a metric label, and part of the connection's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr)]
@@ -66,34 +66,23 @@ pub struct ConnectionMetrics {
 }
 
 impl ConnectionMetrics {
-    pub(super) fn register(registry: &Registry) -> Self {
-        let published = register::counters(
-            registry,
-            "garenne_published_total",
-            "Messages published, by result.",
-            &["result"],
-        );
+    pub(super) fn register(new: &NewMetrics<'_>) -> Self {
+        let published =
+            new.counters("garenne_published_total", "Messages published, by result.", &["result"]);
         Self {
-            up: register::gauges(
-                registry,
+            up: new.gauges(
                 "garenne_connection_up",
                 "1 while the connection for this role is open.",
                 &["role"],
             ),
-            reconnects: register::counters(
-                registry,
+            reconnects: new.counters(
                 "garenne_reconnects_total",
                 "Connections opened again after a loss.",
                 &["role"],
             ),
-            blocked: register::gauge(
-                registry,
-                "garenne_connection_blocked",
-                "1 while the broker blocks publishers.",
-            ),
+            blocked: new.gauge("garenne_connection_blocked", "1 while the broker blocks publishers."),
             published: PublishResult::ALL.map(|result| published.with_label_values(&[result.as_str()])),
-            confirm: register::histogram(
-                registry,
+            confirm: new.histogram(
                 "garenne_publish_confirm_seconds",
                 "Time from sending a message to the broker's confirm.",
                 CONFIRMS,
@@ -114,10 +103,10 @@ impl ConnectionMetrics {
     /// The connections of each role that has or had one.
     pub(super) fn counts(&self) -> BTreeMap<String, ConnectionBeat> {
         let mut counts: BTreeMap<String, ConnectionBeat> = BTreeMap::new();
-        for (mut labels, up) in register::series(&self.up) {
+        for (mut labels, up) in series(&self.up) {
             counts.entry(labels.remove(0)).or_default().up = up > 0.0;
         }
-        for (mut labels, epoch) in register::series(&self.reconnects) {
+        for (mut labels, epoch) in series(&self.reconnects) {
             counts.entry(labels.remove(0)).or_default().epoch = epoch as u64;
         }
         counts

@@ -1,9 +1,9 @@
 //! The gateway's own metrics.
 
 use garenne_protocol::heartbeat::GatewayBeat;
-use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
+use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
-use super::register;
+use super::register::{NewMetrics, series};
 
 /// Metrics of the sensor gateway. Clones share the counters.
 #[derive(Debug, Clone)]
@@ -13,16 +13,14 @@ pub struct GatewayMetrics {
 }
 
 impl GatewayMetrics {
-    pub(super) fn register(registry: &Registry) -> Self {
+    pub(super) fn register(new: &NewMetrics<'_>) -> Self {
         Self {
-            requests: register::counters(
-                registry,
+            requests: new.counters(
                 "garenne_gateway_requests_total",
                 "Requests answered, by protocol and status.",
                 &["protocol", "status"],
             ),
-            connections: register::gauges(
-                registry,
+            connections: new.gauges(
                 "garenne_gateway_connections",
                 "Connections, by server and state.",
                 &["server", "state"],
@@ -45,10 +43,10 @@ impl GatewayMetrics {
     pub(super) fn counts(&self) -> GatewayBeat {
         let mut counts = GatewayBeat::default();
         // Label values are sorted by label name: server, state; protocol, status.
-        for (labels, connections) in register::series(&self.connections) {
+        for (labels, connections) in series(&self.connections) {
             *counts.connections.entry(labels[1].clone()).or_default() += connections as i64;
         }
-        for (labels, requests) in register::series(&self.requests) {
+        for (labels, requests) in series(&self.requests) {
             *counts.requests.entry(labels[1].clone()).or_default() += requests as u64;
         }
         counts

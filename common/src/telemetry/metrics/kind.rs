@@ -1,16 +1,19 @@
 //! Metrics per kind of task.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{PoisonError, RwLock};
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, HashMap},
+    mem,
+    sync::{PoisonError, RwLock},
+    time::Duration,
+};
 
 use garenne_protocol::heartbeat::KindBeat;
 use garenne_protocol::task::DeadReason;
 use prometheus::core::Metric;
-use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, Registry};
+use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec};
 use strum::{EnumCount, IntoStaticStr, VariantArray};
 
-use super::register::{self, DURATIONS};
+use super::register::{DURATIONS, NewMetrics, series};
 
 /// The label of all kinds that are not registered.
 pub const UNKNOWN_KIND: &str = "unknown";
@@ -47,46 +50,35 @@ impl TaskOutcome {
     }
 }
 
-/// The metric families labelled by kind, and the handles of the registered kinds.
-pub(super) struct Kinds {
+/// The metric families labelled by kind.
+struct Families {
     tasks: IntCounterVec,
     dead: IntCounterVec,
     duration: HistogramVec,
+}
+
+/// The metrics of the registered kinds, and of all others together.
+pub(super) struct Kinds {
+    families: Families,
     known: RwLock<HashMap<String, KindMetrics>>,
     unknown: KindMetrics,
 }
 
 impl Kinds {
-    pub(super) fn register(registry: &Registry) -> Self {
-        let tasks = register::counters(
-            registry,
-            "garenne_tasks_total",
-            "Attempts, by outcome.",
-            &["kind", "outcome"],
-        );
-        let dead = register::counters(
-            registry,
-            "garenne_dead_total",
-            "Tasks moved to the dead-letter queue, by reason.",
-            &["kind", "reason"],
-        );
-        let duration = register::histograms(
-            registry,
-            "garenne_task_duration_seconds",
-            "Duration of an attempt.",
-            &["kind"],
-            DURATIONS,
-        );
-        let unknown = KindMetrics::resolve(&tasks, &dead, &duration, UNKNOWN_KIND);
-        Self { tasks, dead, duration, known: RwLock::default(), unknown }
+    pub(super) fn register(new: &NewMetrics<'_>) -> Self {
+        let (dead, duration) = ("garenne_dead_total", "garenne_task_duration_seconds");
+        let families = Families {
+            tasks: new.counters("garenne_tasks_total", "Attempts, by outcome.", &["kind", "outcome"]),
+            dead: new.counters(dead, "Tasks moved to the dead-letter queue, by reason.", &["kind", "reason"]),
+            duration: new.histograms(duration, "Duration of an attempt.", &["kind"], DURATIONS),
+        };
+        let unknown = KindMetrics::resolve(&families, UNKNOWN_KIND);
+        Self { families, known: RwLock::default(), unknown }
     }
 
     pub(super) fn know<'a>(&self, kinds: impl IntoIterator<Item = &'a str>) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        for kind in kinds {
-            let metrics = KindMetrics::resolve(&self.tasks, &self.dead, &self.duration, kind);
-            known.insert(kind.to_owned(), metrics);
-        }
+        known.extend(kinds.into_iter().map(|it| (it.to_owned(), KindMetrics::resolve(&self.families, it))));
     }
 
     pub(super) fn get(&self, kind: &str) -> KindMetrics {
@@ -99,11 +91,10 @@ impl Kinds {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let mut counts: BTreeMap<String, KindBeat> =
             known.values().chain([&self.unknown]).map(|kind| (kind.label.clone(), kind.beat())).collect();
-        for (labels, count) in register::series(&self.dead) {
-            if let [kind, reason] = labels.as_slice() {
-                let dead = &mut counts.entry(kind.clone()).or_default().dead;
-                dead.insert(reason.clone(), count as u64);
-            }
+        for (labels, count) in series(&self.families.dead) {
+            // Label values are sorted by label name: kind, reason.
+            let dead = &mut counts.entry(labels[0].clone()).or_default().dead;
+            dead.insert(labels[1].clone(), count as u64);
         }
         counts.retain(|_, kind| kind.started > 0 || !kind.dead.is_empty());
         counts
@@ -121,7 +112,7 @@ pub struct KindMetrics {
 }
 
 impl KindMetrics {
-    fn resolve(tasks: &IntCounterVec, dead: &IntCounterVec, duration: &HistogramVec, kind: &str) -> Self {
+    fn resolve(Families { tasks, dead, duration }: &Families, kind: &str) -> Self {
         Self {
             label: kind.to_owned(),
             outcomes: TaskOutcome::ALL.map(|outcome| tasks.with_label_values(&[kind, outcome.as_str()])),
@@ -144,18 +135,13 @@ impl KindMetrics {
     fn beat(&self) -> KindBeat {
         let histogram = self.duration.metric();
         let histogram = histogram.get_histogram();
-        let mut buckets = Vec::with_capacity(DURATIONS.len() + 1);
+        let bounded = histogram.get_bucket().iter().take(DURATIONS.len()).map(|it| it.cumulative_count());
         let mut below = 0;
-        for bucket in histogram.get_bucket() {
-            buckets.push(bucket.cumulative_count() - below);
-            below = bucket.cumulative_count();
-        }
-        buckets.truncate(DURATIONS.len());
-        let within: u64 = buckets.iter().sum();
-        buckets.push(histogram.get_sample_count().saturating_sub(within));
-        while buckets.last() == Some(&0) {
-            buckets.pop();
-        }
+        let mut buckets: Vec<u64> = bounded
+            .chain([histogram.get_sample_count()])
+            .map(|count| count.saturating_sub(mem::replace(&mut below, count)))
+            .collect();
+        while buckets.pop_if(|count| *count == 0).is_some() {}
         let ended = TaskOutcome::ALL.iter().zip(&self.outcomes);
         let outcomes: BTreeMap<String, u64> = ended
             .map(|(outcome, count)| (outcome.as_str().to_owned(), count.get()))

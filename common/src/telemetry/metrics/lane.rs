@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
+use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
-use super::register::{self, WAITS};
+use super::register::{NewMetrics, WAITS};
 use crate::shutdown::Settlement;
 
 /// The metric families labelled by lane.
@@ -20,54 +20,38 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    pub(super) fn register(registry: &Registry) -> Self {
+    pub(super) fn register(new: &NewMetrics<'_>) -> Self {
         let lane = &["lane"];
         Self {
-            deliveries: register::counters(
-                registry,
-                "garenne_deliveries_total",
-                "Messages delivered by the broker.",
-                lane,
-            ),
-            redeliveries: register::counters(
-                registry,
+            deliveries: new.counters("garenne_deliveries_total", "Messages delivered by the broker.", lane),
+            redeliveries: new.counters(
                 "garenne_redeliveries_total",
                 "Deliveries with the redelivered flag.",
                 lane,
             ),
-            settlements: register::counters(
-                registry,
+            settlements: new.counters(
                 "garenne_settlements_total",
                 "Deliveries, by settlement.",
                 &["lane", "settlement"],
             ),
-            wait: register::histograms(
-                registry,
+            wait: new.histograms(
                 "garenne_task_wait_seconds",
                 "Time from delivery to the start of the task.",
                 lane,
                 WAITS,
             ),
-            queue_length: register::gauges(
-                registry,
+            queue_length: new.gauges(
                 "garenne_pool_queue_length",
                 "Tasks delivered and not yet settled: queued, running and settling.",
                 lane,
             ),
-            queue_capacity: register::gauges(
-                registry,
+            queue_capacity: new.gauges(
                 "garenne_pool_queue_capacity",
                 "Limit of tasks delivered and not yet settled: the lane's prefetch.",
                 lane,
             ),
-            workers: register::gauges(
-                registry,
-                "garenne_pool_workers",
-                "Pool workers, by state.",
-                &["lane", "state"],
-            ),
-            restarts: register::counters(
-                registry,
+            workers: new.gauges("garenne_pool_workers", "Pool workers, by state.", &["lane", "state"]),
+            restarts: new.counters(
                 "garenne_pool_worker_restarts_total",
                 "Pool workers replaced after a panic.",
                 lane,

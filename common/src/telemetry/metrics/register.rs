@@ -22,59 +22,57 @@ pub(super) const WAITS: &[f64] = &[
 pub(super) const CONFIRMS: &[f64] =
     &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
-fn registered<C: Collector + Clone + 'static>(registry: &Registry, made: prometheus::Result<C>) -> C {
-    let collector = made.expect("the metric's name and labels are valid");
-    registry.register(Box::new(collector.clone())).expect("each metric is registered once");
-    collector
-}
+/// Makes metrics that the registry exports.
+pub(super) struct NewMetrics<'r>(pub(super) &'r Registry);
 
-pub(super) fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
-    registered(registry, IntCounterVec::new(Opts::new(name, help), labels))
-}
+impl NewMetrics<'_> {
+    fn registered<C: Collector + Clone + 'static>(&self, made: prometheus::Result<C>) -> C {
+        let collector = made.expect("the metric's name and labels are valid");
+        self.0.register(Box::new(collector.clone())).expect("each metric is registered once");
+        collector
+    }
 
-pub(super) fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
-    registered(registry, IntGaugeVec::new(Opts::new(name, help), labels))
-}
+    pub(super) fn counters(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
+        self.registered(IntCounterVec::new(Opts::new(name, help), labels))
+    }
 
-pub(super) fn gauge(registry: &Registry, name: &str, help: &str) -> IntGauge {
-    registered(registry, IntGauge::new(name, help))
-}
+    pub(super) fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
+        self.registered(IntGaugeVec::new(Opts::new(name, help), labels))
+    }
 
-pub(super) fn histogram(registry: &Registry, name: &str, help: &str, buckets: &[f64]) -> Histogram {
-    let opts = HistogramOpts::new(name, help).buckets(buckets.to_vec());
-    registered(registry, Histogram::with_opts(opts))
-}
+    pub(super) fn gauge(&self, name: &str, help: &str) -> IntGauge {
+        self.registered(IntGauge::new(name, help))
+    }
 
-pub(super) fn histograms(
-    registry: &Registry,
-    name: &str,
-    help: &str,
-    labels: &[&str],
-    buckets: &[f64],
-) -> HistogramVec {
-    let opts = HistogramOpts::new(name, help).buckets(buckets.to_vec());
-    registered(registry, HistogramVec::new(opts, labels))
-}
+    pub(super) fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> Histogram {
+        self.registered(Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec())))
+    }
 
-/// `garenne_build_info`: version and role as labels of a constant 1.
-pub(super) fn build_info(registry: &Registry, role: &str) {
-    let info = gauges(
-        registry,
-        "garenne_build_info",
-        "Version and role, as labels of a constant 1.",
-        &["version", "role"],
-    );
-    info.with_label_values(&[env!("CARGO_PKG_VERSION"), role]).set(1);
-}
+    pub(super) fn histograms(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+        buckets: &[f64],
+    ) -> HistogramVec {
+        let opts = HistogramOpts::new(name, help).buckets(buckets.to_vec());
+        self.registered(HistogramVec::new(opts, labels))
+    }
 
-/// The `process_…` metrics, on Linux only.
-pub(super) fn process(registry: &Registry) {
-    #[cfg(target_os = "linux")]
-    registry
-        .register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))
-        .expect("the process collector is registered once");
-    #[cfg(not(target_os = "linux"))]
-    let _ = registry;
+    /// `garenne_build_info`: version and role as labels of a constant 1.
+    pub(super) fn build_info(&self, role: &str) {
+        let help = "Version and role, as labels of a constant 1.";
+        let info = self.gauges("garenne_build_info", help, &["version", "role"]);
+        info.with_label_values(&[env!("CARGO_PKG_VERSION"), role]).set(1);
+    }
+
+    /// The `process_…` metrics, on Linux only.
+    pub(super) fn process(&self) {
+        #[cfg(target_os = "linux")]
+        self.0
+            .register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))
+            .expect("the process collector is registered once");
+    }
 }
 
 /// The series of a family: label values, sorted by label name, and the counter's or gauge's value.

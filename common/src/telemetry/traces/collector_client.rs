@@ -21,7 +21,7 @@ use opentelemetry_http::{HttpClient, HttpError};
 use rustls::crypto::ring;
 use tokio::runtime::Handle;
 
-use crate::supervise;
+use crate::{supervise, text::with_causes};
 
 /// Most bytes of a response body that are read; a regular one holds a count and a message.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024;
@@ -99,6 +99,7 @@ impl HttpClient for CollectorClient {
             problem.set(match &answer {
                 Ok(answer) if answer.status().is_success() => None,
                 Ok(answer) => Some(format!("the collector answers {}", answer.status())),
+                // hyper's own text does not contain the causes.
                 Err(error) => Some(with_causes(error.as_ref())),
             });
             answer
@@ -115,15 +116,4 @@ async fn exchange(
     let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await.map(|body| body.to_bytes());
     let body = body.unwrap_or_default();
     Ok(Response::from_parts(head, body))
-}
-
-/// The error with its causes: hyper's own text does not contain them.
-fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }

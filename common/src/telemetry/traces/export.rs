@@ -1,7 +1,6 @@
 //! The export of spans to the collector: bounded and counted, in a thread of its own.
 
 use std::{
-    fmt,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
@@ -56,6 +55,7 @@ fn batches(exporter: impl SpanExporter + 'static) -> BatchSpanProcessor {
 }
 
 /// State of the export and counts of spans by result.
+#[derive(Debug)]
 struct ExportState {
     /// Spans that ended and were not handed to the exporter yet.
     waiting: AtomicUsize,
@@ -78,12 +78,6 @@ impl ExportState {
             drop_logged: AtomicBool::new(false),
             failing: AtomicBool::new(false),
         }
-    }
-}
-
-impl fmt::Debug for ExportState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ExportState").field("waiting", &self.waiting).finish_non_exhaustive()
     }
 }
 

@@ -1,6 +1,6 @@
 //! One recorded span.
 
-use std::{borrow::Cow, time::SystemTime};
+use std::borrow::Cow;
 
 use garenne_protocol::task::TraceContext;
 use opentelemetry::{
@@ -43,10 +43,5 @@ impl Span {
     /// Ends it now.
     pub fn end(mut self) {
         self.0.end();
-    }
-
-    /// Ends it with the timestamp `at`.
-    pub fn end_at(mut self, at: SystemTime) {
-        self.0.end_with_timestamp(at);
     }
 }

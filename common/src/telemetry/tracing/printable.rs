@@ -12,7 +12,7 @@ use tracing_subscriber::{
     fmt::{FormatFields, MakeWriter, format::Writer},
 };
 
-use crate::text::{PrintableWriter, printable_json};
+use crate::text::{PrintableWriter, printable_json, with_causes};
 
 /// Formats an event's message and fields as the subscriber's default formatter does, and escapes hidden characters in
 /// them. One event is one line.
@@ -68,9 +68,7 @@ impl Visit for FieldVisitor<'_> {
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn Error + 'static)) {
-        let causes = std::iter::successors(value.source(), |&it| it.source());
-        let causes: String = causes.map(|it| format!(": {it}")).collect();
-        self.record_debug(field, &format_args!("{value}{causes}"));
+        self.record_debug(field, &format_args!("{}", with_causes(value)));
     }
 }
 

@@ -1,7 +1,4 @@
-use std::{
-    sync::Mutex,
-    time::{Instant, SystemTime},
-};
+use std::{sync::Mutex, time::Instant};
 
 use axum::{Router, body::Bytes, http::StatusCode, routing::post};
 use opentelemetry::trace::{Tracer, TracerProvider};
@@ -64,7 +61,7 @@ async fn spans_reach_the_collector_with_their_resource_attributes() {
     let (traces, metrics) = exporting_to(&url, Duration::from_secs(10));
     let begun = traces.begin(None, SpanKind::Producer, |span| span.name("publish"));
     let (context, span) = (begun.context.unwrap(), begun.span.unwrap());
-    span.end_at(SystemTime::now());
+    span.end();
     traces.close(Duration::from_secs(10)).await;
     let taken = taken.lock().unwrap();
     let of = &taken[0].resource_spans[0];
