@@ -6,6 +6,8 @@ use garenne_common::{
 };
 use tokio::sync::mpsc;
 
+pub(crate) use garenne_common::shutdown::stop_requested;
+
 /// Catches signals from now on, and returns the channel of their commands.
 ///
 /// Call it after everything that blocks the thread, such as opening standard input: until then a signal ends the
@@ -16,14 +18,4 @@ use tokio::sync::mpsc;
 pub fn commands(mode: Mode) -> Result<(mpsc::Sender<Command>, mpsc::Receiver<Command>), Failure> {
     signal::commands(mode)
         .map_err(|error| Failure::new(Exit::Failed, format!("cannot install signal handlers: {error}")))
-}
-
-/// Resolves at the next stop command; commands to pause and resume are ignored.
-pub(crate) async fn stop_requested(commands: &mut mpsc::Receiver<Command>) {
-    while let Some(command) = commands.recv().await {
-        if matches!(command, Command::Shutdown(_) | Command::Escalate) {
-            return;
-        }
-    }
-    std::future::pending::<()>().await;
 }

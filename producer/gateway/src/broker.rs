@@ -2,7 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
-use garenne_amqp::{Broker, Publisher, PublisherConfig, declare::ensure};
+use garenne_amqp::{Broker, Publisher, PublisherConfig, declare::ensure, retry_while_unavailable};
 use garenne_common::{
     config::{Common, Invalid, Lanes, Retry},
     exit::Failure,
@@ -61,8 +61,8 @@ impl BrokerSettings {
 
     /// The kinds that the lanes take.
     pub fn routes(&self) -> Routes {
-        Routes::new(self.lanes.defined().flat_map(|(_, lane)| lane.bindings.clone()))
-            .with_sharded_readings(self.lanes.spread(READING))
+        let bindings = self.lanes.defined().flat_map(|(_, lane)| lane.bindings.clone()).collect();
+        Routes { bindings, readings_are_sharded: self.lanes.spread(READING) }
     }
 
     /// The topology for a broker of this version.
@@ -71,23 +71,37 @@ impl BrokerSettings {
         Topology::new(&self.names(), &self.lanes.specs(), &ladder, version)
     }
 
-    /// Connects to the broker, ensures the topology, and returns a connected publisher.
+    /// Connects to the broker, ensures the topology, and returns a connected publisher. While the broker is
+    /// unavailable, retries until `connect_timeout` is spent.
     ///
     /// # Errors
     /// The broker cannot be reached within `connect_timeout` (exit code 69), denies access (77), or has an object of
     /// another type or with other arguments under one of the names.
     pub async fn connect(&self, config: PublisherConfig, metrics: &Metrics) -> Result<Publisher, Failure> {
         let broker = Broker::configured(&self.common, "garenne-producer")?;
-        let connection = broker.connect_within(Role::Operate, self.connect_timeout).await?;
+        let publisher = Publisher::observed(broker.clone(), config, metrics.connection().clone());
+        retry_while_unavailable(
+            self.connect_timeout,
+            |failure: &Failure| failure.exit,
+            || async {
+                self.ensure_topology(&broker).await?;
+                publisher.connect().await?;
+                Ok(())
+            },
+        )
+        .await?;
+        Ok(publisher)
+    }
+
+    async fn ensure_topology(&self, broker: &Broker) -> Result<(), Failure> {
+        let connection = broker.connect(Role::Operate).await?;
         let version = broker.version().await?;
         tracing::info!(broker = %broker.address(), %version, "connected");
         ensure(&connection, &self.topology(version)).await?;
         if let Err(error) = connection.close(200, "done".into()).await {
             tracing::debug!(%error, "failed to close the connection that declared the topology");
         }
-        let publisher = Publisher::observed(broker, config, metrics.connection().clone());
-        publisher.connect().await?;
-        Ok(publisher)
+        Ok(())
     }
 
     /// Starts the export of spans, if `otlp` is set. Spans carry `name` and `instance` as the service.

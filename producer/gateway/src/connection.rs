@@ -2,6 +2,11 @@
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
+use axum::Router;
+use futures_util::{
+    FutureExt, TryFutureExt,
+    future::{self, BoxFuture},
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
@@ -10,11 +15,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    audit::audit,
     auth::Peer,
+    client_stream::{ClientStream, Protocol},
     context::GatewayContext,
     http,
-    sniff::{Protocol, Sniffed, sniff},
+    refusal::Refusal,
     source_limit::SourcePermit,
     tcp, tls,
 };
@@ -23,33 +28,38 @@ use crate::{
 const REJECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A byte stream in both directions.
-trait Transport: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Transport for T {}
+trait Transport: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static> Transport for T {}
 
 /// An accepted connection.
 pub struct Connection {
     pub(super) stream: TcpStream,
     pub(super) peer: SocketAddr,
-    pub(super) gateway: Arc<GatewayContext>,
-    pub(super) router: axum::Router,
-    pub(super) stop: CancellationToken,
+    pub(super) port: Arc<Port>,
     /// Counts it among the connections of its source address; `None` if that address has too many.
     pub(super) source: Option<Box<SourcePermit>>,
+}
+
+/// What all connections of a listening port share.
+pub(super) struct Port {
+    pub(super) gateway: Arc<GatewayContext>,
+    pub(super) router: Router,
+    pub(super) stop: CancellationToken,
 }
 
 impl Connection {
     /// Serves the connection until it ends. Errors are logged and affect no other connection.
     pub async fn serve(self) {
-        let Self { stream, peer, gateway, router, stop, source: _source } = self;
+        let Self { stream, peer, port, source: _source } = self;
         let peer = Peer::new(peer);
         // Answers are small, and senders wait for them.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(peer = %peer.address, %error, "failed to set TCP_NODELAY");
         }
         let ended = tokio::select! {
-            ended = serve_protocol(stream, &gateway, router, &peer, &stop) => ended,
-            () = authentication_overdue(&gateway, &peer) => {
-                audit(&peer, "connection", "authentication-timeout", None);
+            ended = port.serve(stream, &peer) => ended,
+            () = port.authentication_overdue(&peer) => {
+                peer.audit("connection", "authentication-timeout", None);
                 return;
             }
         };
@@ -61,9 +71,9 @@ impl Connection {
     /// Answers `busy` in the sender's protocol and closes the connection. A sender that sends nothing within
     /// [`REJECT_TIMEOUT`] gets no answer.
     pub(super) async fn reject(self) -> io::Result<()> {
-        let Some((protocol, mut stream)) = sniff(self.stream, REJECT_TIMEOUT).await? else { return Ok(()) };
-        let limits = &self.gateway.limits;
-        let seconds = limits.retry_after.as_secs().max(1);
+        let mut stream = ClientStream::new(self.stream);
+        let protocol = stream.sniff(REJECT_TIMEOUT).await?;
+        let limits = &self.port.gateway.limits;
         let reason = match self.source {
             Some(_) => format!("too many connections ({})", limits.max_connections),
             None => {
@@ -71,13 +81,12 @@ impl Connection {
                 format!("too many connections from this address (gateway.max_connections_per_source {most})")
             }
         };
+        let refusal = Refusal::overloaded(reason, limits.retry_after);
         let answer = match protocol {
-            Protocol::Tls => return Ok(()),
-            Protocol::Lines => format!("error busy {reason}\n"),
-            Protocol::Http => {
-                let body = format!(
-                    r#"{{"type":"about:blank","title":"Service Unavailable","status":503,"detail":"{reason}","code":"busy"}}"#
-                );
+            None | Some(Protocol::Tls) => return Ok(()),
+            Some(Protocol::Lines) => refusal.line() + "\n",
+            Some(Protocol::Http) => {
+                let (seconds, body) = (refusal.retry_seconds().unwrap_or(1), refusal.problem());
                 format!(
                     "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: {seconds}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
                     body.len()
@@ -88,99 +97,90 @@ impl Connection {
             stream.write_all(answer.as_bytes()).await?;
             stream.shutdown().await
         })
-        .await
-        .unwrap_or(Ok(()))
+        .await?
     }
 }
 
-/// Resolves when the connection has not authenticated within `auth_timeout`. Never resolves if authentication is not
-/// required.
-///
-/// Otherwise a connection that sends only what needs no authentication (blank lines, `/health`, wrong tokens) would
-/// occupy a slot of the server without end.
-async fn authentication_overdue(gateway: &GatewayContext, peer: &Peer) {
-    if gateway.access.is_required() {
-        tokio::time::sleep(gateway.limits.auth_timeout).await;
-        if !peer.is_authenticated() {
-            return;
+impl Port {
+    /// Resolves when the connection has not authenticated within `auth_timeout`. Never resolves if authentication is
+    /// not required.
+    ///
+    /// Otherwise a connection that sends only what needs no authentication (blank lines, `/health`, wrong tokens) would
+    /// occupy a slot of the server without end.
+    async fn authentication_overdue(&self, peer: &Peer) {
+        if self.gateway.access.is_required() {
+            tokio::time::sleep(self.gateway.limits.auth_timeout).await;
+            if !peer.is_authenticated() {
+                return;
+            }
+        }
+        std::future::pending::<()>().await;
+    }
+
+    /// The futures of the protocols are boxed, so that an idle connection does not reserve memory for the largest of
+    /// them.
+    async fn serve(&self, stream: impl Transport, peer: &Peer) -> io::Result<()> {
+        let mut stream = ClientStream::new(stream);
+        match self.sniff(&mut stream).await? {
+            Some(Protocol::Tls) => Box::pin(self.serve_tls(stream, peer)).await,
+            protocol => self.serve_plain(protocol, stream, peer).await,
         }
     }
-    std::future::pending::<()>().await;
-}
 
-/// The futures of the protocols are boxed, so that an idle connection does not reserve memory for the largest of them.
-async fn serve_protocol(
-    stream: impl Transport + 'static,
-    gateway: &Arc<GatewayContext>,
-    router: axum::Router,
-    peer: &Peer,
-    stop: &CancellationToken,
-) -> io::Result<()> {
-    match sniff_protocol(stream, gateway, stop).await? {
-        None => Ok(()),
-        Some((Protocol::Http, stream)) => serve_http(stream, router, gateway, peer, stop).await,
-        Some((Protocol::Lines, stream)) => Box::pin(tcp::serve(stream, gateway, peer, stop)).await,
-        Some((Protocol::Tls, stream)) => Box::pin(serve_tls(stream, gateway, router, peer, stop)).await,
-    }
-}
-
-async fn sniff_protocol<S: Transport>(
-    stream: S,
-    gateway: &GatewayContext,
-    stop: &CancellationToken,
-) -> io::Result<Option<(Protocol, Sniffed<S>)>> {
-    tokio::select! {
-        sniffed = sniff(stream, gateway.limits.first_byte_timeout) => sniffed,
-        () = stop.cancelled() => Ok(None),
-    }
-}
-
-async fn serve_http(
-    stream: Sniffed<impl Transport + 'static>,
-    router: axum::Router,
-    gateway: &Arc<GatewayContext>,
-    peer: &Peer,
-    stop: &CancellationToken,
-) -> io::Result<()> {
-    let served = Box::pin(http::serve(stream, router, gateway, peer, stop)).await;
-    served.map_err(|error| {
-        // No request was complete, so no handler has logged it.
-        if error.is_timeout() {
-            audit(peer, "http", "timeout", None);
+    /// The protocol of a new connection; `None` to end it.
+    async fn sniff(&self, stream: &mut ClientStream<impl Transport>) -> io::Result<Option<Protocol>> {
+        tokio::select! {
+            protocol = stream.sniff(self.gateway.limits.first_byte_timeout) => protocol,
+            () = self.stop.cancelled() => Ok(None),
         }
-        io::Error::other(error)
-    })
-}
-
-/// Serves a TLS connection.
-async fn serve_tls(
-    stream: impl Transport + 'static,
-    gateway: &Arc<GatewayContext>,
-    router: axum::Router,
-    peer: &Peer,
-    stop: &CancellationToken,
-) -> io::Result<()> {
-    let Some(tls) = &gateway.tls else {
-        audit(peer, "tls", "no-certificate-here", None);
-        return Err(io::Error::other("TLS on a port without a certificate (--tls-cert)"));
-    };
-    let stream = tokio::select! {
-        stream = timeout(gateway.limits.header_timeout, tls.acceptor().accept(stream)) => {
-            stream.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
-        }
-        () = stop.cancelled() => return Ok(()),
-    };
-    let stream = stream.inspect_err(|_| audit(peer, "tls", "handshake", None))?;
-    let peer = peer.with_device(tls::subject(stream.get_ref().1));
-    if peer.device.is_some() {
-        // The handshake has verified the certificate, which authenticates the connection. A token that a request
-        // carries is checked all the same.
-        let _ = gateway.access.caller(&peer, None);
     }
-    match sniff_protocol(stream, gateway, stop).await? {
-        None => Ok(()),
-        Some((Protocol::Http, stream)) => serve_http(stream, router, gateway, &peer, stop).await,
-        Some((Protocol::Lines, stream)) => Box::pin(tcp::serve(stream, gateway, &peer, stop)).await,
-        Some((Protocol::Tls, _)) => Err(io::Error::other("TLS within TLS")),
+
+    fn serve_plain<'a>(
+        &'a self,
+        protocol: Option<Protocol>,
+        stream: ClientStream<impl Transport>,
+        peer: &'a Peer,
+    ) -> BoxFuture<'a, io::Result<()>> {
+        let Self { gateway, router, stop } = self;
+        match protocol {
+            None => future::ready(Ok(())).boxed(),
+            Some(Protocol::Lines) => tcp::serve(stream, gateway, peer, stop).boxed(),
+            Some(Protocol::Http) => {
+                let stream = stream.with_write_timeout(gateway.limits.write_timeout);
+                let serving = http::serve(stream, router.clone(), gateway, peer, stop);
+                serving
+                    .map_err(|error| {
+                        // No request was complete, so no handler has logged it.
+                        if error.is_timeout() {
+                            peer.audit("http", "timeout", None);
+                        }
+                        io::Error::other(error)
+                    })
+                    .boxed()
+            }
+            Some(Protocol::Tls) => future::ready(Err(io::Error::other("TLS within TLS"))).boxed(),
+        }
+    }
+
+    async fn serve_tls(&self, stream: ClientStream<impl Transport>, peer: &Peer) -> io::Result<()> {
+        let gateway = &self.gateway;
+        let Some(tls) = &gateway.tls else {
+            peer.audit("tls", "no-certificate-here", None);
+            return Err(io::Error::other("TLS on a port without a certificate (--tls-cert)"));
+        };
+        let stream = tokio::select! {
+            stream = timeout(gateway.limits.header_timeout, tls.acceptor().accept(stream)) => stream?,
+            () = self.stop.cancelled() => return Ok(()),
+        };
+        let stream = stream.inspect_err(|_| peer.audit("tls", "handshake", None))?;
+        let peer = peer.with_device(tls::subject(stream.get_ref().1));
+        if peer.device.is_some() {
+            // The handshake has verified the certificate, which authenticates the connection. A token that a request
+            // carries is checked all the same.
+            let _ = gateway.access.caller(&peer, None);
+        }
+        let mut stream = ClientStream::new(stream);
+        let protocol = self.sniff(&mut stream).await?;
+        self.serve_plain(protocol, stream, &peer).await
     }
 }

@@ -1,13 +1,11 @@
 //! The HTTP API.
 
 mod api;
-mod body;
 mod influx;
 mod observe;
 mod request;
-mod response;
 
-use std::sync::Arc;
+use std::{future::poll_fn, pin::Pin, sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -18,18 +16,24 @@ use axum::{
 };
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    time::timeout,
+};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::{auth::Peer, context::GatewayContext, openapi, write_stall_guard::WriteStallGuard};
+use crate::{auth::Peer, context::GatewayContext, openapi};
 
 /// Largest head of a request, and largest chunk of a body that is read at once, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
 
+/// How long the connection of a refused sender stays open after the answer.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// The routes of the API.
 pub(super) fn router(gateway: Arc<GatewayContext>) -> Router {
-    let description = Bytes::from(openapi::document(gateway.ingest.bindings()).to_string());
+    let description = Bytes::from(openapi::document(&gateway.ingest.routes.bindings).to_string());
     Router::new()
         .route("/v1/readings", post(api::readings))
         .route("/v1/tasks/{kind}", post(api::task))
@@ -62,14 +66,36 @@ where
         request.extensions_mut().insert(peer.clone());
         router.clone().oneshot(request)
     });
-    let stream = WriteStallGuard::new(stream, gateway.limits.write_timeout).with_linger(peer.refused());
-    let connection = http.serve_connection(TokioIo::new(stream), service);
-    tokio::pin!(connection);
-    tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
+    let (mut stream, ended) = {
+        let mut connection = http.serve_connection(TokioIo::new(stream), service);
+        let before_stop = tokio::select! {
+            ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => Some(ended),
+            () = stop.cancelled() => None,
+        };
+        let ended = match before_stop {
+            Some(ended) => ended,
+            None => {
+                Pin::new(&mut connection).graceful_shutdown();
+                poll_fn(|cx| connection.poll_without_shutdown(cx)).await
+            }
+        };
+        (connection.into_parts().io.into_inner(), ended)
+    };
+    if stream.shutdown().await.is_ok() && peer.is_refused() {
+        Box::pin(discard_rest(stream)).await;
     }
+    ended
+}
+
+/// Discards the rest of a refused request. A socket that is closed with unread bytes is reset, and the sender may lose
+/// the answer.
+async fn discard_rest(mut stream: impl AsyncRead + Unpin) {
+    let discarding = async {
+        let mut chunk = vec![0; MAX_HEAD];
+        while stream.read(&mut chunk).await.is_ok_and(|bytes| bytes > 0) {
+            tokio::task::yield_now().await;
+        }
+    };
+    // The result is the same if the time is up.
+    let _ = timeout(LINGER_TIMEOUT, discarding).await;
 }

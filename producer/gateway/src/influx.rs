@@ -54,45 +54,32 @@ pub fn records(
     now: Timestamp,
     limits: &Limits,
 ) -> Result<Vec<Record>, BadRecord> {
-    let most = limits.records;
-    let bad = |index: usize, field: &'static str, code: Fault, message: String| {
-        BadRecord::new(index, field, code, message)
-    };
     let text = std::str::from_utf8(body).map_err(|error| {
-        bad(0, "body", Fault::Malformed, format!("not UTF-8 from byte {} on", error.valid_up_to()))
+        let message = format!("not UTF-8 from byte {} on", error.valid_up_to());
+        BadRecord::new(0, "body", Fault::Malformed, message)
     })?;
-    let mut records = Vec::new();
-    let lines = split_lines(text).filter_map(|line| {
-        let checked = check_line(line, most);
+    let (mut records, mut index) = (Vec::new(), 0);
+    for line in split_lines(text) {
+        let bad = |field: &'static str, code, message| BadRecord::new(index, field, code, message);
+        check_line(line, limits.records).map_err(|(code, message)| bad("line", code, message))?;
         // Comments and blank lines are skipped and not counted.
-        checked.map_or_else(|refused| Some(Err(refused)), |()| parse_lines(line).next().map(Ok))
-    });
-    for (index, line) in lines.enumerate() {
-        let line = line.map_err(|(code, message)| bad(index, "line", code, message))?;
-        let line =
-            line.map_err(|error| bad(index, "line", Fault::Malformed, parser_message(&error.to_string())))?;
-        check_series(&line).map_err(|message| bad(index, "line", Fault::OutOfRange, message))?;
-        let time = match line.timestamp {
-            None => now,
-            Some(ticks) => ticks
-                .checked_mul(precision.nanos)
-                .and_then(|nanos| Timestamp::from_micros(nanos.div_euclid(1_000)).ok())
-                .ok_or_else(|| {
-                    bad(
-                        index,
-                        "timestamp",
-                        Fault::BadTime,
-                        format!("{ticks} is out of range; check the precision"),
-                    )
-                })?,
-        };
-        if line.timestamp.is_some() {
+        let Some(line) = parse_lines(line).next() else { continue };
+        let line = line.map_err(|error| bad("line", Fault::Malformed, parser_message(&error.to_string())))?;
+        check_series(&line).map_err(|message| bad("line", Fault::OutOfRange, message))?;
+        let mut time = now;
+        if let Some(ticks) = line.timestamp {
+            let nanos = ticks.checked_mul(precision.nanos);
+            time = nanos.and_then(|nanos| Timestamp::from_micros(nanos.div_euclid(1_000)).ok()).ok_or_else(
+                || bad("timestamp", Fault::BadTime, format!("{ticks} is out of range; check the precision")),
+            )?;
             limits.check_time(index, "timestamp", time, now)?;
         }
         line_records(&line, time, &mut records);
-        if records.len() > most {
-            return Err(bad(index, "body", Fault::TooManyRecords, format!("more than {most} readings")));
+        if records.len() > limits.records {
+            let message = format!("more than {} readings", limits.records);
+            return Err(bad("body", Fault::TooManyRecords, message));
         }
+        index += 1;
     }
     Ok(records)
 }
@@ -101,17 +88,15 @@ pub fn records(
 /// much more memory. Each tag and field has one `=`, and a line may have at most as many fields as a request may have
 /// readings.
 fn check_line(line: &str, most: usize) -> Result<(), (Fault, String)> {
+    let pairs = memchr::memchr_iter(b'=', line.as_bytes()).count();
+    let allowed = most.saturating_add(MAX_SERIES);
     if line.len() > MAX_LINE {
         let message = format!("it has {} bytes; {MAX_LINE} are allowed", line.len());
         return Err((Fault::OutOfRange, message));
     }
-    let pairs = memchr::memchr_iter(b'=', line.as_bytes()).count();
-    let allowed = most.saturating_add(MAX_SERIES);
     if pairs > allowed {
-        return Err((
-            Fault::TooManyRecords,
-            format!("it has {pairs} tags and fields; {allowed} are allowed"),
-        ));
+        let message = format!("it has {pairs} tags and fields; {allowed} are allowed");
+        return Err((Fault::TooManyRecords, message));
     }
     Ok(())
 }
@@ -123,13 +108,11 @@ fn check_series(line: &ParsedLine<'_>) -> Result<(), String> {
     if series > MAX_SERIES {
         return Err(format!("measurement and tags have {series} bytes; {MAX_SERIES} are allowed"));
     }
-    let fields = line.field_set.iter().map(|(name, _)| name.as_str().len());
-    match fields.max() {
-        Some(longest) if longest > MAX_SERIES => {
-            Err(format!("a field's name has {longest} bytes; {MAX_SERIES} are allowed"))
-        }
-        _ => Ok(()),
+    let longest = line.field_set.iter().map(|(name, _)| name.as_str().len()).max().unwrap_or(0);
+    if longest > MAX_SERIES {
+        return Err(format!("a field's name has {longest} bytes; {MAX_SERIES} are allowed"));
     }
+    Ok(())
 }
 
 /// The parser's error message on one line and with a limited length, because it quotes the input.
@@ -145,11 +128,8 @@ fn line_records(line: &ParsedLine<'_>, time: Timestamp, records: &mut Vec<Record
     let device: Arc<str> = fit(device_tag.and_then(tag).unwrap_or(measurement));
     let unit = tag("unit").and_then(Unit::get);
     // The other tags become part of the metric: `cpu0` and `cpu1` of one host are two metrics.
-    let mut rest: Vec<String> = line
-        .series
-        .tag_set
-        .iter()
-        .flatten()
+    let tags = line.series.tag_set.iter().flatten();
+    let mut rest: Vec<String> = tags
         .map(|(key, value)| (key.as_str(), value.as_str()))
         .filter(|(key, _)| Some(*key) != device_tag && !(*key == "unit" && unit.is_some()))
         .map(|(key, value)| format!(",{key}={value}"))

@@ -4,56 +4,47 @@ use std::{sync::Arc, time::Duration};
 
 use garenne_protocol::{
     sensor::{
-        Record, Timestamp,
+        BadRecord, Record, Timestamp,
         parse::{Form, Limits as RecordLimits, readings_in},
     },
     task::{ContentType, Kind, NewTask, TaskId, TraceContext},
 };
 use serde_json::value::RawValue;
 use time::OffsetDateTime;
+use tokio::runtime::Handle;
 
 use crate::{
     auth::Caller,
     influx::{self, Precision},
     limits::Limits,
     offload::Offload,
-    payload::{Bounds, Payload, Prepared, Receipts, influx_records, json_records, one_record},
-    publish_runtime::PublishRuntime,
+    payload::{Bounds, CountRecords, Payload, Prepared, Receipts, influx_records, json_records, one_record},
     reading_id::reading_id,
     refusal::Refusal,
     routes::{READING, Routes},
+    runtimes::publish_on,
     task_publisher::{TaskPublisher, shutting_down},
 };
 
 /// Validates bodies and publishes their tasks.
 pub struct Ingest {
     publisher: Arc<dyn TaskPublisher>,
-    routes: Routes,
+    pub(super) routes: Routes,
     /// The kind of readings, if a lane takes it; parsed once because most tasks are readings.
     reading: Option<Kind>,
     records: RecordLimits,
     bounds: Bounds,
     offload: Offload,
-    publish_runtime: PublishRuntime,
+    /// The runtime of the broker's connection.
+    publish_runtime: Handle,
     retry_after: Duration,
-}
-
-/// The properties of a task that its sender sets, besides the body.
-#[derive(Clone, Debug, Default)]
-pub(super) struct TaskOptions {
-    pub(super) id: Option<String>,
-    pub(super) content_type: ContentType,
-    pub(super) group: Option<String>,
-    pub(super) key: Option<String>,
-    pub(super) delay: Option<Duration>,
-    pub(super) timeout: Option<Duration>,
-    pub(super) trace: Option<TraceContext>,
 }
 
 /// The sender of readings and the properties of its request.
 pub(super) struct Sender {
     pub(super) caller: Caller,
-    pub(super) idempotency_key: Option<String>,
+    /// The id that the sender gave the request.
+    pub(super) idempotency_key: Option<TaskId>,
     pub(super) trace: Option<TraceContext>,
 }
 
@@ -67,40 +58,27 @@ impl Ingest {
         max_clock_skew: Duration,
     ) -> Arc<Self> {
         let max_ahead = Some(max_clock_skew).filter(|skew| !skew.is_zero());
-        let records = RecordLimits { records: limits.max_records, max_ahead, ..RecordLimits::default() };
+        let records = RecordLimits { records: limits.max_records, max_ahead };
         let reading = routes.kind(READING).ok();
         let bounds = Bounds { body: limits.max_body, records: limits.max_records };
         let (offload, retry_after) = (Offload::new(limits.retry_after), limits.retry_after);
-        let publish_runtime = PublishRuntime::current();
+        let publish_runtime = Handle::current();
         Arc::new(Self { publisher, routes, reading, records, bounds, offload, publish_runtime, retry_after })
     }
 
-    /// The bindings of all lanes.
-    pub(super) fn bindings(&self) -> &[String] {
-        self.routes.bindings()
-    }
-
-    /// Publishes the readings of a body in the format of its content type: one task per record, in the order of the
-    /// records.
+    /// Publishes the readings of a body: one task per record, in the order of the records.
     ///
     /// # Errors
     /// A record is invalid or the caller may not send it, and nothing is published; or as
     /// [`Ingest::publish_and_confirm`].
     pub(super) async fn ingest_readings(
         self: &Arc<Self>,
-        content_type: &str,
+        form: Form,
         payload: Payload,
         sender: Sender,
     ) -> Result<Receipts, Refusal> {
-        let form = Form::of(content_type)?;
-        let ingest = Arc::clone(self);
-        let parse = move |body: Vec<u8>| {
-            let records = readings_in(form, &body, now(), &ingest.records)?;
-            drop(body);
-            ingest.record_tasks(records, &sender)
-        };
-        self.publish_and_confirm(payload.prepare(&self.offload, self.bounds, json_records, parse).await?)
-            .await
+        let parse = move |body: &[u8], limits: &RecordLimits| readings_in(form, body, now(), limits);
+        self.ingest_records(payload, sender, json_records, parse).await
     }
 
     /// Publishes readings in InfluxDB's line protocol. As in InfluxDB, a body without readings is valid.
@@ -113,98 +91,90 @@ impl Ingest {
         payload: Payload,
         sender: Sender,
     ) -> Result<Receipts, Refusal> {
-        let ingest = Arc::clone(self);
-        let parse = move |body: Vec<u8>| {
-            let records = influx::records(&body, precision, now(), &ingest.records)?;
-            drop(body);
-            if records.is_empty() { Ok(Vec::new()) } else { ingest.record_tasks(records, &sender) }
-        };
-        self.publish_and_confirm(payload.prepare(&self.offload, self.bounds, influx_records, parse).await?)
-            .await
+        let parse = move |body: &[u8], limits: &RecordLimits| influx::records(body, precision, now(), limits);
+        self.ingest_records(payload, sender, influx_records, parse).await
     }
 
-    /// Publishes one task.
+    async fn ingest_records(
+        self: &Arc<Self>,
+        payload: Payload,
+        sender: Sender,
+        count: CountRecords,
+        parse: impl FnOnce(&[u8], &RecordLimits) -> Result<Vec<Record>, BadRecord> + Send + 'static,
+    ) -> Result<Receipts, Refusal> {
+        let ingest = Arc::clone(self);
+        let parse = move |body: Vec<u8>| {
+            let records = parse(&body, &ingest.records)?;
+            drop(body);
+            ingest.record_tasks(records, &sender)
+        };
+        self.publish_and_confirm(payload, count, parse).await
+    }
+
+    /// Publishes `task` with this body.
     ///
     /// # Errors
     /// The task is invalid or the caller may not send it, and nothing is published; or as
     /// [`Ingest::publish_and_confirm`].
     pub(super) async fn ingest_task(
         &self,
-        kind: Kind,
+        task: NewTask,
         payload: Payload,
         caller: &Caller,
-        options: TaskOptions,
     ) -> Result<Receipts, Refusal> {
-        caller.admit_task(kind.as_str())?;
-        let id = options
-            .id
-            .map(|id| TaskId::parse(&id).map_err(|error| Refusal::Id { field: "Idempotency-Key", error }))
-            .transpose()?;
+        caller.admit_task(task.kind.as_str())?;
         let parse = move |body: Vec<u8>| {
             // A body that no worker could parse is refused here, where the sender gets the error.
-            serde_json::from_slice::<&RawValue>(&body)
-                .map_err(|error| Refusal::NotJson(error.to_string()))?;
-            let mut task = NewTask::new(kind, options.content_type, body);
-            if let Some(id) = id {
-                task.id = id;
-            }
-            task.group = options.group;
-            task.key = options.key;
-            task.delay = options.delay;
-            task.timeout = options.timeout;
-            task.trace = options.trace;
-            Ok(vec![task])
+            serde_json::from_slice::<&RawValue>(&body).map_err(Refusal::not_json)?;
+            Ok(vec![NewTask { body, ..task }])
         };
-        self.publish_and_confirm(payload.prepare(&self.offload, self.bounds, one_record, parse).await?).await
-    }
-
-    /// Parses a kind that some lane takes.
-    ///
-    /// # Errors
-    /// As [`Routes::kind`].
-    pub(super) fn kind(&self, kind: &str) -> Result<Kind, Refusal> {
-        self.routes.kind(kind)
+        self.publish_and_confirm(payload, one_record, parse).await
     }
 
     /// Makes one task per record, after checking that the caller may send all of them now.
     fn record_tasks(&self, records: Vec<Record>, sender: &Sender) -> Result<Vec<NewTask>, Refusal> {
+        if records.is_empty() {
+            return Ok(Vec::new());
+        }
         let kind = self.reading.clone().map_or_else(|| self.routes.kind(READING), Ok)?;
         sender.caller.admit(records.iter().map(|record| &*record.reading.device))?;
-        let request = sender.idempotency_key.as_deref();
-        let request = request
-            .map(|key| TaskId::parse(key).map_err(|error| Refusal::Id { field: "Idempotency-Key", error }))
-            .transpose()?;
         let tasks = records.into_iter().enumerate().map(|(index, record)| {
             let body = serde_json::to_vec(&record.reading).expect("a reading is plain JSON");
             let mut task = NewTask::new(kind.clone(), ContentType::Json, body);
-            if let Some(id) = record_id(&record, request.as_ref(), index) {
+            if let Some(id) = record_id(&record, sender.idempotency_key.as_ref(), index) {
                 task.id = id;
             }
             task.trace.clone_from(&sender.trace);
-            task.key = self.routes.readings_are_sharded().then(|| record.reading.device.to_string());
+            task.key = self.routes.readings_are_sharded.then(|| record.reading.device.to_string());
             task
         });
         Ok(tasks.collect())
     }
 
-    /// Publishes the tasks and returns their ids, in order, after the broker has confirmed all of them. Their memory
-    /// stays reserved until then, also if the sender disconnects before.
+    /// Converts the body into tasks with `parse`, publishes them and returns their ids, in order, after the broker has
+    /// confirmed all of them. Their memory stays reserved until then, also if the sender disconnects before.
     ///
     /// # Errors
-    /// [`Refusal::Broker`]: at least one task is not confirmed.
-    async fn publish_and_confirm(&self, Prepared { tasks, memory }: Prepared) -> Result<Receipts, Refusal> {
+    /// The body is refused, or at least one task is not confirmed.
+    async fn publish_and_confirm(
+        &self,
+        payload: Payload,
+        count: CountRecords,
+        parse: impl FnOnce(Vec<u8>) -> Result<Vec<NewTask>, Refusal> + Send + 'static,
+    ) -> Result<Receipts, Refusal> {
+        let Prepared { tasks, memory } = payload.prepare(&self.offload, self.bounds, count, parse).await?;
         let ids: Vec<_> = tasks.iter().map(|task| task.id.clone()).collect();
         if tasks.is_empty() {
             return Ok(Receipts::new(ids, memory));
         }
         let publisher = Arc::clone(&self.publisher);
         let publish = async move { (publisher.publish(tasks).await, memory) };
-        let error = match self.publish_runtime.run(publish).await {
+        let error = match publish_on(&self.publish_runtime, publish).await {
             Some((Ok(()), memory)) => return Ok(Receipts::new(ids, memory)),
             Some((Err(error), _)) => error,
             None => shutting_down(),
         };
-        Err(Refusal::Broker { error, retry_after: self.retry_after })
+        Err(Refusal::broker(&error, self.retry_after))
     }
 }
 

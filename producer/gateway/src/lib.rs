@@ -13,14 +13,11 @@
 //! without a gateway.
 
 mod accept;
-mod audit;
 mod auth;
 pub mod broker;
+mod client_stream;
 mod connection;
-mod connection_runtime;
 mod context;
-mod file_limit;
-mod file_stamp;
 mod http;
 pub mod influx;
 mod ingest;
@@ -32,37 +29,35 @@ mod memory;
 mod offload;
 mod openapi;
 mod payload;
-mod problem;
-mod publish_runtime;
 mod reading_id;
 mod refusal;
+mod reloaded;
 mod routes;
 mod run;
+mod runtimes;
 mod server;
 mod settings;
-mod sniff;
 mod source_limit;
 mod status;
 pub mod task_publisher;
 mod tcp;
 mod tls;
-mod write_stall_guard;
 
-pub use accept::Gateway;
+pub use accept::serve;
 pub use auth::Access;
 pub use broker::BrokerSettings;
 pub use connection::Connection;
 pub use context::GatewayContext;
-pub use file_limit::raise_file_limit;
 pub use ingest::Ingest;
 pub use instruments::Instruments;
 pub use limits::Limits;
+pub use listen::raise_file_limit;
 pub use memory::MemoryBudget;
 pub use reading_id::reading_id;
 pub use refusal::Refusal;
 pub use routes::{READING, Routes};
 pub use run::run;
-pub use server::{Server, ServerKind, UnknownServer};
+pub use server::{Server, ServerKind};
 pub use settings::GatewaySettings;
 pub use tls::{Tls, TlsFiles};
 

@@ -42,14 +42,15 @@ pub(super) struct LineReader<R> {
     memory: Reservation,
     idle: Duration,
     slow: Duration,
-    silent_since: Instant,
-    /// When the current line started.
-    line_started: Option<Instant>,
+    /// Whether a line has started.
+    in_line: bool,
+    /// When it started, else when the last line ended or its answer was written.
+    since: Instant,
 }
 
 /// Smallest read, in bytes: enough for the line of a sensor. A silent connection has a buffer of this size.
 const MIN_READ: usize = 512;
-/// Largest read. The size doubles while the sender fills it.
+/// Largest read. The next read has room for twice the bytes of the last one.
 const MAX_READ: usize = 16 * 1024;
 /// Buffer size that needs no reservation.
 const FREE: usize = 2 * MIN_READ;
@@ -68,8 +69,8 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
             memory,
             idle,
             slow,
-            silent_since: Instant::now(),
-            line_started: None,
+            in_line: false,
+            since: Instant::now(),
         }
     }
 
@@ -79,10 +80,9 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
             if let Some(frame) = self.buffered() {
                 return Ok(frame);
             }
-            let (deadline, late) = match self.line_started {
-                Some(started) => (started + self.slow, Frame::Slow),
-                None => (self.silent_since + self.idle, Frame::Idle),
-            };
+            let (limit, late) =
+                if self.in_line { (self.slow, Frame::Slow) } else { (self.idle, Frame::Idle) };
+            let deadline = self.since + limit;
             self.make_room();
             let Ok(read) = timeout_at(deadline, self.reader.read_buf(&mut self.buffer)).await else {
                 return Ok(late);
@@ -91,11 +91,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
             if read == 0 {
                 return Ok(Frame::End);
             }
-            self.room = if read >= self.room {
-                (self.room * 2).min(MAX_READ)
-            } else {
-                read.clamp(MIN_READ, MAX_READ)
-            };
+            self.room = (2 * read).clamp(MIN_READ, MAX_READ);
         }
     }
 
@@ -135,7 +131,9 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
 
     /// Restarts the idle timeout: a sender that waits for an answer is not idle.
     pub(super) fn answered(&mut self) {
-        self.silent_since = Instant::now();
+        if !self.in_line {
+            self.since = Instant::now();
+        }
     }
 
     /// Returns a frame if the buffer contains one.
@@ -150,17 +148,17 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
                     self.buffer.clear();
                     self.searched = 0;
                 }
-                if self.buffer.is_empty() && self.skipping.is_none() {
-                    self.line_started = None;
-                } else {
-                    self.line_started.get_or_insert_with(Instant::now);
+                let in_line = !self.buffer.is_empty() || self.skipping.is_some();
+                if in_line && !self.in_line {
+                    self.since = Instant::now();
                 }
+                self.in_line = in_line;
                 return None;
             };
             let mut line = self.buffer.split_to(self.searched + end + 1);
             self.searched = 0;
-            self.line_started = None;
-            self.silent_since = Instant::now();
+            self.in_line = false;
+            self.since = Instant::now();
             line.truncate(line.len() - 1);
             if line.last() == Some(&b'\r') {
                 line.truncate(line.len() - 1);

@@ -1,4 +1,4 @@
-//! The listening socket.
+//! The listening socket, and the limit on open files: every connection is one.
 
 use std::{
     io::{self, ErrorKind},
@@ -6,6 +6,7 @@ use std::{
 };
 
 use garenne_common::config::ConfigError;
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpSocket};
 
 /// Length of the queue of connections that the kernel has completed and the gateway has not accepted. A client whose
@@ -50,4 +51,16 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     socket.set_send_buffer_size(SEND_BUFFER)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
+}
+
+/// Raises the soft limit on open files to the hard limit.
+pub fn raise_file_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current == limit.maximum {
+        return;
+    }
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "failed to raise the limit on open files");
+    }
 }

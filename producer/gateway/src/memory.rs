@@ -63,18 +63,8 @@ impl MemoryBudget {
     pub(super) fn exhausted(&self) -> Refusal {
         let Shared { limit, retry_after, .. } = &*self.0;
         let why = format!("the memory for requests is in use (gateway.memory_budget {limit})");
-        Refusal::Overloaded { why, retry_after: *retry_after }
+        Refusal::overloaded(why, *retry_after)
     }
-
-    /// The largest possible reservation.
-    fn largest(&self) -> usize {
-        largest(self.0.limit)
-    }
-}
-
-/// The largest reservation of a budget of this size: what one request may use.
-pub(super) fn largest(budget: Size) -> usize {
-    budget.bytes() / 4 * 3
 }
 
 /// A part of the budget, released when dropped.
@@ -88,16 +78,17 @@ impl Reservation {
     /// Reserves `more` bytes in addition.
     ///
     /// # Errors
-    /// [`Refusal::Overloaded`] if the budget is used up by others, [`Refusal::TooLarge`] if the reservation exceeds
-    /// what one request may use. The reservation is then unchanged.
+    /// The budget is used up by others, or the reservation exceeds what one request may use. The reservation is then
+    /// unchanged.
     pub(super) fn grow(&mut self, more: usize) -> Result<(), Refusal> {
         let Shared { limit, used, .. } = &*self.budget.0;
+        let largest = limit.bytes() / 4 * 3;
         let wanted = self.bytes.saturating_add(more);
-        if wanted > self.budget.largest() {
-            let limit = Size(self.budget.largest() as u64);
-            return Err(Refusal::TooLarge { what: "the request's memory (gateway.memory_budget)", limit });
+        if wanted > largest {
+            let limit = Size(largest as u64);
+            return Err(Refusal::too_large("the request's memory (gateway.memory_budget)", limit));
         }
-        let ceiling = if wanted <= SMALL { limit.bytes() } else { self.budget.largest() };
+        let ceiling = if wanted <= SMALL { limit.bytes() } else { largest };
         let taken = used.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |used| {
             used.checked_add(more).filter(|total| *total <= ceiling)
         });
@@ -140,17 +131,17 @@ impl Drop for Reservation {
 /// Appends `data` to `bytes` and keeps `memory` equal to the capacity of `bytes`. `limit` bounds the length.
 ///
 /// # Errors
-/// [`Refusal::TooLarge`] naming `what`, or as [`Reservation::grow`].
+/// There are too many bytes of `what`, or as [`Reservation::grow`].
 pub(super) fn append(
     bytes: &mut Vec<u8>,
     data: &[u8],
     memory: &mut Reservation,
-    what: &'static str,
+    what: &str,
     limit: Size,
 ) -> Result<(), Refusal> {
     let needed = bytes.len() + data.len();
     if needed > limit.bytes() {
-        return Err(Refusal::TooLarge { what, limit });
+        return Err(Refusal::too_large(what, limit));
     }
     if needed > bytes.capacity() {
         let capacity = needed.max(bytes.capacity() * 2).clamp(256, limit.bytes().max(256));
@@ -196,13 +187,13 @@ mod tests {
             "it can never succeed, so it is no 503"
         );
         let refused = budget.reserve(30_000).unwrap_err();
-        assert_eq!((refused.status(), refused.retry_after()), (503, Some(Duration::from_secs(1))));
+        assert_eq!((refused.status.as_u16(), refused.retry_after), (503, Some(Duration::from_secs(1))));
         assert_eq!(refused.to_string(), "the memory for requests is in use (gateway.memory_budget 100000B)");
         large.grow(25_000).unwrap();
         let small: Vec<_> = std::iter::from_fn(|| budget.reserve(SMALL).ok()).collect();
         assert_eq!(small.len(), 3);
         assert_eq!(budget.used(), 75_000 + 3 * SMALL);
-        assert_eq!(budget.reserve(SMALL).unwrap_err().status(), 503);
+        assert_eq!(budget.reserve(SMALL).unwrap_err().status, 503);
     }
 
     #[test]

@@ -3,10 +3,12 @@
 //! A runtime thread that parses a large body serves no other connection meanwhile. Large bodies are parsed on blocking
 //! threads, few at a time, so that they do not occupy all cores.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use garenne_common::supervise::{self, Failure};
-use tokio::{sync::Semaphore, time::timeout};
+use garenne_common::{
+    resilience::Semaphore,
+    supervise::{self, Failure},
+};
 
 use crate::refusal::Refusal;
 
@@ -19,32 +21,31 @@ const MAX_THREADS: usize = 4;
 /// Runs work on a bounded number of blocking threads.
 #[derive(Clone, Debug)]
 pub(super) struct Offload {
-    permits: Arc<Semaphore>,
+    permits: Semaphore,
     retry_after: Duration,
 }
 
 impl Offload {
     pub(super) fn new(retry_after: Duration) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { permits: Arc::new(Semaphore::new((cores / 2).clamp(1, MAX_THREADS))), retry_after }
+        Self { permits: Semaphore::new((cores / 2).clamp(1, MAX_THREADS), WAIT_TIMEOUT), retry_after }
     }
 
     /// Runs `work` on a blocking thread. If the future is dropped, started work still runs to its end.
     ///
     /// # Errors
-    /// [`Refusal::Overloaded`] if no thread is free in time.
+    /// No thread is free in time.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Refusal> {
-        let overloaded = || Refusal::Overloaded {
-            why: format!(
+        let overloaded = || {
+            let why = format!(
                 "too many large requests are waiting to be parsed (no thread was free within {WAIT_TIMEOUT:?})"
-            ),
-            retry_after: self.retry_after,
+            );
+            Refusal::overloaded(why, self.retry_after)
         };
-        let permit = timeout(WAIT_TIMEOUT, Arc::clone(&self.permits).acquire_owned()).await;
-        let permit = permit.ok().and_then(Result::ok).ok_or_else(overloaded)?;
+        let permit = self.permits.acquire().await.map_err(|_| overloaded())?;
         let working = supervise::spawn_blocking("parse", move || {
             let _permit = permit;
             work()
@@ -65,13 +66,14 @@ mod tests {
 
     #[tokio::test]
     async fn work_without_a_free_thread_is_refused_after_the_timeout() {
-        let offload = Offload { permits: Arc::new(Semaphore::new(1)), retry_after: Duration::from_secs(1) };
+        let offload =
+            Offload { permits: Semaphore::new(1, WAIT_TIMEOUT), retry_after: Duration::from_secs(1) };
         assert_eq!(offload.run(|| 7).await.unwrap(), 7);
-        let held = Arc::clone(&offload.permits).acquire_owned().await.unwrap();
+        let held = offload.permits.acquire().await.unwrap();
         tokio::time::pause();
         let refused = offload.run(|| 7).await.unwrap_err();
         assert_eq!(
-            (refused.status(), refused.to_string().as_str()),
+            (refused.status.as_u16(), refused.message.as_str()),
             (503, "too many large requests are waiting to be parsed (no thread was free within 5s)")
         );
         drop(held);

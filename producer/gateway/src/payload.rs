@@ -25,10 +25,12 @@ const TASK: usize = 320;
 /// Memory of an id, including its text in the answer.
 const ID: usize = 192;
 
-/// Received bytes.
+/// The body of a request, or a line.
 pub(super) struct Payload {
-    bytes: Vec<u8>,
-    gzip: bool,
+    /// What is not decompressed yet, if the body is compressed.
+    compressed: Option<Box<MultiGzDecoder<Cursor<Vec<u8>>>>>,
+    plain: Vec<u8>,
+    /// The reservation of both.
     memory: Reservation,
 }
 
@@ -71,19 +73,28 @@ pub(super) struct Bounds {
 }
 
 impl Payload {
-    /// `memory` is the reservation of the bytes' capacity. `gzip` says whether they are compressed.
-    pub(super) fn new(bytes: Vec<u8>, gzip: bool, memory: Reservation) -> Self {
-        Self { bytes, gzip, memory }
+    /// A plain body. `memory` is the reservation of its capacity.
+    pub(super) fn plain(plain: Vec<u8>, memory: Reservation) -> Self {
+        Self { compressed: None, plain, memory }
+    }
+
+    /// A body in gzip. `memory` is the reservation of its capacity.
+    ///
+    /// # Errors
+    /// No memory for a decoder.
+    pub(super) fn gzip(bytes: Vec<u8>, mut memory: Reservation) -> Result<Self, Refusal> {
+        memory.grow(DECODER)?;
+        let compressed = Some(Box::new(MultiGzDecoder::new(Cursor::new(bytes))));
+        Ok(Self { compressed, plain: Vec::new(), memory })
     }
 
     /// The plain bytes of a body of at most `limit` bytes.
     ///
     /// # Errors
     /// It is larger, or it is not gzip although it says so.
-    pub(super) fn small(self, limit: Size) -> Result<(Vec<u8>, Reservation), Refusal> {
-        let mut decompressor = Decompressor::new(self, limit)?;
-        decompressor.advance(usize::MAX)?;
-        Ok((decompressor.plain, decompressor.memory))
+    pub(super) fn small(mut self, limit: Size) -> Result<(Vec<u8>, Reservation), Refusal> {
+        self.decompress(usize::MAX, limit)?;
+        Ok((self.plain, self.memory))
     }
 
     /// Converts the body into tasks with `parse`: on this thread if it is small, else on a blocking thread.
@@ -91,78 +102,56 @@ impl Payload {
     /// # Errors
     /// The error of `parse`, a limit, or no memory for the records.
     pub(super) async fn prepare(
-        self,
+        mut self,
         offload: &Offload,
         bounds: Bounds,
         count: CountRecords,
         parse: impl FnOnce(Vec<u8>) -> Result<Vec<NewTask>, Refusal> + Send + 'static,
     ) -> Result<Prepared, Refusal> {
-        let compressed = if self.gzip { self.bytes.len() } else { 0 };
-        let mut decompressor = Decompressor::new(self, bounds.body)?;
-        let small = compressed < LARGE && decompressor.advance(LARGE)? && decompressor.plain.len() < LARGE;
-        if small && count(&decompressor.plain) <= MANY_RECORDS {
-            return decompressor.finish(bounds, count, parse);
+        let compressed = self.compressed.as_ref().map_or(0, |decoder| decoder.get_ref().get_ref().len());
+        let small = compressed < LARGE && self.decompress(LARGE, bounds.body)? && self.plain.len() < LARGE;
+        if small && count(&self.plain) <= MANY_RECORDS {
+            return self.parse(bounds, count, parse);
         }
         offload
             .run(move || {
-                decompressor.advance(usize::MAX)?;
-                decompressor.finish(bounds, count, parse)
+                self.decompress(usize::MAX, bounds.body)?;
+                self.parse(bounds, count, parse)
             })
             .await?
     }
-}
 
-/// Decompresses a body within the limit on its plain size.
-struct Decompressor {
-    compressed: Option<MultiGzDecoder<Cursor<Vec<u8>>>>,
-    plain: Vec<u8>,
-    memory: Reservation,
-    limit: Size,
-}
-
-impl Decompressor {
-    fn new(Payload { bytes, gzip, mut memory }: Payload, limit: Size) -> Result<Self, Refusal> {
-        let (compressed, plain) = if gzip {
-            memory.grow(DECODER)?;
-            (Some(MultiGzDecoder::new(Cursor::new(bytes))), Vec::new())
-        } else {
-            (None, bytes)
-        };
-        Ok(Self { compressed, plain, memory, limit })
-    }
-
-    /// Decompresses until there are `until` plain bytes. True when the body is complete.
-    fn advance(&mut self, until: usize) -> Result<bool, Refusal> {
+    /// Decompresses until there are `until` plain bytes, at most `limit`. True when the body is complete.
+    fn decompress(&mut self, until: usize, limit: Size) -> Result<bool, Refusal> {
         let Some(decoder) = &mut self.compressed else { return Ok(true) };
         let mut chunk = [0; 8 * 1024];
         while self.plain.len() < until {
             let read = decoder.read(&mut chunk);
-            let read = read.map_err(|error| Refusal::NotJson(format!("not gzip: {error}")))?;
+            let read = read.map_err(|error| Refusal::not_json(format!("not gzip: {error}")))?;
             if read == 0 {
                 self.compressed = None;
                 self.memory.shrink_to(self.plain.capacity());
                 return Ok(true);
             }
-            append(&mut self.plain, &chunk[..read], &mut self.memory, "decompressed body", self.limit)?;
+            append(&mut self.plain, &chunk[..read], &mut self.memory, "decompressed body", limit)?;
         }
         Ok(false)
     }
 
-    fn finish(
-        self,
+    fn parse(
+        mut self,
         bounds: Bounds,
         count: CountRecords,
         parse: impl FnOnce(Vec<u8>) -> Result<Vec<NewTask>, Refusal>,
     ) -> Result<Prepared, Refusal> {
-        let Self { plain, mut memory, .. } = self;
         // Strings with escapes are copied while they are parsed.
-        let escaped = if memchr::memchr(b'\\', &plain).is_some() { plain.len() } else { 0 };
+        let escaped = if memchr::memchr(b'\\', &self.plain).is_some() { self.plain.len() } else { 0 };
         // The parser refuses the body at the first record above the limit.
-        let records = count(&plain).min(bounds.records.saturating_add(1));
-        memory.grow(escaped + records * RECORD)?;
-        let tasks = parse(plain)?;
-        memory.set(tasks.iter().map(footprint).sum())?;
-        Ok(Prepared { tasks, memory })
+        let records = count(&self.plain).min(bounds.records.saturating_add(1));
+        self.memory.grow(escaped + records * RECORD)?;
+        let tasks = parse(self.plain)?;
+        self.memory.set(tasks.iter().map(footprint).sum())?;
+        Ok(Prepared { tasks, memory: self.memory })
     }
 }
 
@@ -210,7 +199,7 @@ mod tests {
 
     fn payload(budget: &MemoryBudget, bytes: Vec<u8>, gzip: bool) -> Payload {
         let memory = budget.reserve(bytes.capacity()).unwrap();
-        Payload::new(bytes, gzip, memory)
+        if gzip { Payload::gzip(bytes, memory).unwrap() } else { Payload::plain(bytes, memory) }
     }
 
     fn task(body: Vec<u8>) -> NewTask {
@@ -260,7 +249,7 @@ mod tests {
         assert_eq!(budget.used(), 0);
         let torn =
             parsed(&budget, payload(&budget, b"nonsense".to_vec(), true)).await.map(|_| ()).unwrap_err();
-        assert_eq!((torn.status(), budget.used()), (400, 0));
+        assert_eq!((torn.status.as_u16(), budget.used()), (400, 0));
     }
 
     #[tokio::test]
@@ -269,7 +258,7 @@ mod tests {
         let body = b"{},".repeat(9_000);
         let others = budget.reserve(11 << 20).unwrap();
         let refused = parsed(&budget, payload(&budget, body.clone(), false)).await.map(|_| ()).unwrap_err();
-        assert_eq!((refused.status(), refused.code()), (503, "busy"));
+        assert_eq!((refused.status.as_u16(), refused.code), (503, "busy"));
         assert_eq!(budget.used(), 11 << 20);
         drop(others);
         assert!(parsed(&budget, payload(&budget, body, false)).await.is_ok());

@@ -1,13 +1,19 @@
-//! Why a request or line was refused, for HTTP and TCP.
+//! Why a request or line was refused, and the answer: a problem document (RFC 9457) or a line.
 
-use std::time::Duration;
+use std::{borrow::Cow, fmt::Display, time::Duration};
 
+use axum::{
+    body::Body,
+    http::{HeaderValue, Response, StatusCode, header},
+    response::IntoResponse,
+};
 use garenne_amqp::PublishError;
 use garenne_common::config::Size;
 use garenne_protocol::{
     sensor::BadRecord,
     task::{IdError, KindError},
 };
+use serde::Serialize;
 use thiserror::Error;
 
 /// Most characters of a sender's text that an answer quotes.
@@ -23,182 +29,302 @@ pub(super) fn quoted(text: &str) -> String {
 
 /// Why a request or line was refused. None of its records is confirmed.
 #[derive(Debug, Error)]
-pub enum Refusal {
-    /// An invalid record.
-    #[error(transparent)]
-    Record(#[from] BadRecord),
-    /// A body that is not JSON.
-    #[error("body: {0}")]
-    NotJson(String),
-    /// An invalid kind.
-    #[error("{}", kind_error(.0))]
-    Kind(#[from] KindError),
-    /// A kind that no lane takes. Its tasks would stay in the queue `garenne.unroutable`.
-    #[error("no lane takes kind {}; bindings are {bindings}", quoted(kind))]
-    NoLane {
-        /// The kind.
-        kind: String,
-        /// The bindings of all lanes.
-        bindings: String,
-    },
-    /// An invalid header or query parameter.
-    #[error("{field}: {problem}")]
-    Field {
-        /// Its name.
-        field: &'static str,
-        /// The problem and what is allowed.
-        problem: String,
-    },
-    /// An invalid task id.
-    #[error("{field}: {error}")]
-    Id {
-        /// The header that contains it.
-        field: &'static str,
-        /// The problem.
-        error: IdError,
-    },
-    /// Too many bytes.
-    #[error("{what} is larger than {limit}")]
-    TooLarge {
-        /// `body`, `line`, `decompressed body`, or the memory of the request.
-        what: &'static str,
-        /// The limit.
-        limit: Size,
-    },
-    /// An unsupported content encoding.
-    #[error("content-encoding {} is not supported, expected gzip or identity", quoted(.0))]
-    Encoding(String),
-    /// An unsupported content type.
-    #[error("content-type {} is not supported, expected application/json or application/senml+json", quoted(.0))]
-    Media(String),
-    /// Authentication failed. The text is the reason.
-    #[error("not authenticated: {0}")]
-    Unauthorized(&'static str),
-    /// A reading of another device than the certificate's.
-    #[error("record {record}: device: {} is not the certificate's device {subject:?}", quoted(device))]
-    ForeignDevice {
-        /// The index of the record.
-        record: usize,
-        /// The device of the reading.
-        device: String,
-        /// The certificate's subject.
-        subject: String,
-    },
-    /// A task of a sender with a certificate, which may send only readings.
-    #[error("device {subject:?} may send readings, not tasks of kind {}", quoted(kind))]
-    DeviceTask {
-        /// The task's kind.
-        kind: String,
-        /// The certificate's subject.
-        subject: String,
-    },
-    /// The sender's rate limit.
-    #[error("rate limit of {per_second} records per second exceeded")]
-    RateLimited {
-        /// The limit.
-        per_second: u32,
-        /// When the request may be repeated.
-        retry_after: Duration,
-    },
-    /// The sender was too slow.
-    #[error("{what} did not arrive within {limit:?}")]
-    Timeout {
-        /// `body` or `line`.
-        what: &'static str,
-        /// The limit.
-        limit: Duration,
-    },
-    /// The broker refused the tasks or is unavailable. Some of them may be stored all the same; sending all of them
-    /// again under the same ids has no second effect.
-    #[error("{error}")]
-    Broker {
-        /// The error.
-        error: PublishError,
-        /// When the request may be repeated.
-        retry_after: Duration,
-    },
-    /// The gateway is overloaded.
-    #[error("{why}")]
-    Overloaded {
-        /// The resource that is used up, and its limit.
-        why: String,
-        /// When the request may be repeated.
-        retry_after: Duration,
-    },
-}
-
-fn kind_error(error: &KindError) -> String {
-    match error {
-        KindError::Character(kind) => {
-            format!("kind {} may hold only letters, digits, '.', '_' and '-'", quoted(kind))
-        }
-        other => other.to_string(),
-    }
+#[error("{message}")]
+pub struct Refusal {
+    /// The HTTP status.
+    pub status: StatusCode,
+    /// The code for programs, in problem documents and in `error` lines of the TCP protocol.
+    pub code: &'static str,
+    /// The reason for people.
+    pub message: String,
+    /// When the same request may succeed; `None` if it never will.
+    pub retry_after: Option<Duration>,
+    /// The index of the invalid record, if known.
+    pub record: Option<usize>,
+    /// The name of the invalid field, if known.
+    pub field: Option<Cow<'static, str>>,
 }
 
 impl Refusal {
-    /// The code for programs, in problem documents and in `error` lines of the TCP protocol.
-    pub fn code(&self) -> &'static str {
-        match self {
-            Self::Record(error) => error.code.code(),
-            Self::NotJson(_) => "malformed",
-            Self::Kind(_) => "bad-kind",
-            Self::NoLane { .. } => "no-lane",
-            Self::Field { .. } | Self::Id { .. } => "bad-field",
-            Self::TooLarge { .. } => "too-large",
-            Self::Encoding(_) => "unsupported-encoding",
-            Self::Media(_) => "unsupported-media-type",
-            Self::Unauthorized(_) => "unauthorized",
-            Self::ForeignDevice { .. } => "foreign-device",
-            Self::DeviceTask { .. } => "forbidden",
-            Self::Timeout { .. } => "timeout",
-            Self::RateLimited { .. } => "rate-limited",
-            Self::Broker {
-                error: PublishError::Busy { .. } | PublishError::Refused { .. } | PublishError::Blocked,
-                ..
-            } => "busy",
-            Self::Broker { error: PublishError::TooLarge { .. }, .. } => "too-large",
-            Self::Broker { .. } => "unavailable",
-            Self::Overloaded { .. } => "busy",
+    fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self { status, code, message: message.into(), retry_after: None, record: None, field: None }
+    }
+
+    fn at(self, field: impl Into<Cow<'static, str>>) -> Self {
+        Self { field: Some(field.into()), ..self }
+    }
+
+    fn retry_after(self, wait: Duration) -> Self {
+        Self { retry_after: Some(wait), ..self }
+    }
+
+    /// A body that is not JSON.
+    pub(super) fn not_json(problem: impl Display) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "malformed", format!("body: {problem}")).at("body")
+    }
+
+    /// An invalid header or query parameter.
+    pub(super) fn field(field: &'static str, problem: impl Display) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad-field", format!("{field}: {problem}")).at(field)
+    }
+
+    /// A kind that no lane takes. Its tasks would stay in the queue `garenne.unroutable`.
+    pub(super) fn no_lane(kind: &str, bindings: &[String]) -> Self {
+        let message = format!("no lane takes kind {}; bindings are {}", quoted(kind), bindings.join(", "));
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "no-lane", message).at("kind")
+    }
+
+    /// Too many bytes of `what`: `body`, `line`, `decompressed body`, or the memory of the request.
+    pub(super) fn too_large(what: &str, limit: Size) -> Self {
+        let message = format!("{what} is larger than {limit}");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", message)
+    }
+
+    /// An unsupported content encoding.
+    pub(super) fn encoding(given: &str) -> Self {
+        let message =
+            format!("content-encoding {} is not supported, expected gzip or identity", quoted(given));
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-encoding", message)
+    }
+
+    /// An unsupported content type of a task.
+    pub(super) fn media_type(given: &str) -> Self {
+        let message = format!(
+            "content-type {} is not supported, expected application/json or application/senml+json",
+            quoted(given)
+        );
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-media-type", message)
+    }
+
+    /// Authentication failed.
+    pub(super) fn unauthorized(why: &str) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "unauthorized", format!("not authenticated: {why}"))
+    }
+
+    /// A reading of another device than the certificate's, at this index of the request.
+    pub(super) fn foreign_device(record: usize, device: &str, subject: &str) -> Self {
+        let message = format!(
+            "record {record}: device: {} is not the certificate's device {subject:?}",
+            quoted(device)
+        );
+        let refusal = Self::new(StatusCode::FORBIDDEN, "foreign-device", message).at("device");
+        Self { record: Some(record), ..refusal }
+    }
+
+    /// A task of a sender with a certificate, which may send only readings.
+    pub(super) fn device_task(kind: &str, subject: &str) -> Self {
+        let message = format!("device {subject:?} may send readings, not tasks of kind {}", quoted(kind));
+        Self::new(StatusCode::FORBIDDEN, "forbidden", message)
+    }
+
+    /// The sender's rate limit is used up until `wait` has passed.
+    pub(super) fn rate_limited(per_second: u32, wait: Duration) -> Self {
+        let message = format!("rate limit of {per_second} records per second exceeded");
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "rate-limited", message).retry_after(wait)
+    }
+
+    /// The sender was too slow: `what` is `body` or `line`.
+    pub(super) fn timeout(what: &str, limit: Duration) -> Self {
+        let message = format!("{what} did not arrive within {limit:?}");
+        Self::new(StatusCode::REQUEST_TIMEOUT, "timeout", message)
+    }
+
+    /// The broker refused the tasks or is unavailable. Some of them may be stored all the same; sending all of them
+    /// again under the same ids has no second effect.
+    pub(super) fn broker(error: &PublishError, wait: Duration) -> Self {
+        let code = match error {
+            PublishError::TooLarge { .. } => {
+                return Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", error.to_string());
+            }
+            PublishError::Busy { .. } | PublishError::Refused { .. } | PublishError::Blocked => "busy",
+            _ => "unavailable",
+        };
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, code, error.to_string()).retry_after(wait)
+    }
+
+    /// The gateway is overloaded. `why` names the resource that is used up, and its limit.
+    pub(super) fn overloaded(why: impl Into<String>, wait: Duration) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", why).retry_after(wait)
+    }
+
+    /// The answer in the TCP line protocol, without the line ending.
+    pub(super) fn line(&self) -> String {
+        format!("error {} {}", self.code, self.message.replace(['\r', '\n'], " "))
+    }
+}
+
+impl From<BadRecord> for Refusal {
+    fn from(error: BadRecord) -> Self {
+        let status = StatusCode::from_u16(error.code.http_status()).unwrap_or(StatusCode::BAD_REQUEST);
+        let refusal = Self::new(status, error.code.code(), error.to_string()).at(error.field);
+        Self { record: Some(error.index), ..refusal }
+    }
+}
+
+impl From<KindError> for Refusal {
+    fn from(error: KindError) -> Self {
+        let message = match &error {
+            KindError::Character(kind) => {
+                format!("kind {} may hold only letters, digits, '.', '_' and '-'", quoted(kind))
+            }
+            other => other.to_string(),
+        };
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "bad-kind", message).at("kind")
+    }
+}
+
+impl From<IdError> for Refusal {
+    fn from(error: IdError) -> Self {
+        Self::field("Idempotency-Key", error)
+    }
+}
+
+/// The code of a refusal in a response, for the audit log.
+#[derive(Clone, Copy)]
+pub(super) struct RefusalCode(pub(super) &'static str);
+
+/// The body of the response to a refused request.
+#[derive(Debug, Serialize)]
+struct Problem<'a> {
+    /// Always `about:blank`: the status and [`Problem::code`] identify the problem.
+    r#type: &'static str,
+    title: &'static str,
+    status: u16,
+    detail: &'a str,
+    code: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    record: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<&'a str>,
+}
+
+impl Refusal {
+    /// The problem document.
+    pub(super) fn problem(&self) -> String {
+        let problem = Problem {
+            r#type: "about:blank",
+            title: self.status.canonical_reason().unwrap_or("Error"),
+            status: self.status.as_u16(),
+            detail: &self.message,
+            code: self.code,
+            record: self.record,
+            field: self.field.as_deref(),
+        };
+        serde_json::to_string(&problem).expect("a problem is plain JSON")
+    }
+
+    /// The value of `Retry-After`: whole seconds, and at least 1, because 0 would mean immediately.
+    pub(super) fn retry_seconds(&self) -> Option<u64> {
+        self.retry_after.map(|wait| wait.as_secs_f64().ceil().max(1.0) as u64)
+    }
+
+    /// A response with this status and body, and the headers of the refusal.
+    pub(super) fn response(
+        &self,
+        status: StatusCode,
+        media_type: &'static str,
+        body: String,
+    ) -> Response<Body> {
+        let mut response = (status, [(header::CONTENT_TYPE, media_type)], body).into_response();
+        let headers = response.headers_mut();
+        if let Some(seconds) = self.retry_seconds() {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if self.status == StatusCode::REQUEST_TIMEOUT {
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response.extensions_mut().insert(RefusalCode(self.code));
+        response
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response<Body> {
+        self.response(self.status, "application/problem+json", self.problem())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use garenne_protocol::sensor::Fault;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{limits::Limits, memory::MemoryBudget};
+
+    /// One refusal of each code, besides those of records.
+    fn refusals() -> Vec<Refusal> {
+        let wait = Duration::from_secs(2);
+        vec![
+            Refusal::not_json("expected value"),
+            Refusal::field("garenne-key", "expected 1 to 255 bytes"),
+            Refusal::no_lane("a.b", &["reading.#".to_owned()]),
+            Refusal::from(KindError::Empty),
+            Refusal::too_large("body", Size::mib(4)),
+            Refusal::encoding("br"),
+            Refusal::media_type("text/csv"),
+            Refusal::unauthorized("no token"),
+            Refusal::foreign_device(0, "d2", "d1"),
+            Refusal::device_task("a.b", "d1"),
+            Refusal::rate_limited(5, wait),
+            Refusal::timeout("line", wait),
+            Refusal::broker(&PublishError::Blocked, wait),
+            Refusal::broker(&PublishError::InDoubt("the connection ended".to_owned()), wait),
+            MemoryBudget::new(&Limits::default()).exhausted(),
+        ]
+    }
+
+    #[test]
+    fn http_and_lines_answer_the_same_code_and_the_guide_lists_it() {
+        let guide = include_str!("../../../docs/guides/ingest.md");
+        let faults = [
+            Fault::UnsupportedMediaType,
+            Fault::Malformed,
+            Fault::Empty,
+            Fault::TooManyRecords,
+            Fault::WrongType,
+            Fault::MissingField,
+            Fault::UnknownField,
+            Fault::Duplicate,
+            Fault::BadName,
+            Fault::OutOfRange,
+            Fault::BadTime,
+            Fault::ClockSkew,
+            Fault::UnknownUnit,
+            Fault::UnsupportedVersion,
+            Fault::NotNumeric,
+        ];
+        let records = faults.map(|fault| BadRecord::new(0, "field", fault, "a problem".to_owned()).into());
+        for refusal in refusals().into_iter().chain(records) {
+            let (status, code) = (refusal.status.as_u16(), refusal.code);
+            let message = &refusal.message;
+            assert_eq!(refusal.line(), format!("error {code} {message}"));
+            let problem: Value = serde_json::from_str(&refusal.problem()).unwrap();
+            assert_eq!(
+                (&problem["status"], &problem["code"], &problem["detail"]),
+                (&json!(status), &json!(code), &json!(message))
+            );
+            let row = guide.lines().find(|line| line.starts_with(&format!("| {status} | `")));
+            assert!(row.is_some_and(|row| row.contains(&format!("`{code}`"))), "{status} {code}");
+            let response = refusal.into_response();
+            assert_eq!(response.status(), status);
+            assert_eq!(
+                response.headers().contains_key("retry-after"),
+                [429, 503].contains(&status),
+                "{code}"
+            );
         }
     }
 
-    /// The HTTP status.
-    pub fn status(&self) -> u16 {
-        match self {
-            Self::Record(error) => error.code.http_status(),
-            Self::NotJson(_) | Self::Field { .. } | Self::Id { .. } => 400,
-            Self::Kind(_) | Self::NoLane { .. } => 422,
-            Self::TooLarge { .. } | Self::Broker { error: PublishError::TooLarge { .. }, .. } => 413,
-            Self::Encoding(_) | Self::Media(_) => 415,
-            Self::Unauthorized(_) => 401,
-            Self::ForeignDevice { .. } | Self::DeviceTask { .. } => 403,
-            Self::Timeout { .. } => 408,
-            Self::RateLimited { .. } => 429,
-            Self::Broker { .. } | Self::Overloaded { .. } => 503,
-        }
-    }
-
-    /// When the same request may succeed; `None` if it never will.
-    pub fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::Broker { error: PublishError::TooLarge { .. }, .. } => None,
-            Self::RateLimited { retry_after, .. }
-            | Self::Broker { retry_after, .. }
-            | Self::Overloaded { retry_after, .. } => Some(*retry_after),
-            _ => None,
-        }
-    }
-
-    /// The index of the invalid record and the name of the invalid field, if known.
-    pub fn place(&self) -> (Option<usize>, Option<&str>) {
-        match self {
-            Self::Record(error) => (Some(error.index), Some(&error.field)),
-            Self::Kind(_) | Self::NoLane { .. } => (None, Some("kind")),
-            Self::Field { field, .. } | Self::Id { field, .. } => (None, Some(field)),
-            Self::ForeignDevice { record, .. } => (Some(*record), Some("device")),
-            Self::NotJson(_) => (None, Some("body")),
-            _ => (None, None),
-        }
+    #[test]
+    fn a_gateway_over_its_budget_is_busy_on_both_doors() {
+        let refusal = MemoryBudget::new(&Limits::default()).exhausted();
+        let reason = "the memory for requests is in use (gateway.memory_budget 24MiB)";
+        assert_eq!(refusal.line(), format!("error busy {reason}"));
+        assert!(refusal.problem().contains(r#""status":503"#) && refusal.problem().contains(reason));
+        assert_eq!(refusal.into_response().headers()["retry-after"], "1");
     }
 }

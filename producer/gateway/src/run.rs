@@ -1,14 +1,14 @@
 //! `garenne-producer serve`: starts the gateway, waits for a stop command, and drains it.
 
-use std::{sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use garenne_amqp::{HeartbeatPublisher, Publisher, PublisherConfig};
-use garenne_common::supervise::{self, TaskHandle};
 use garenne_common::{
-    config::{ConfigError, host_name},
+    config::host_name,
     exit::{Exit, Failure},
-    shutdown::{Command, Mode},
+    shutdown::{Command, Mode, stop_requested},
+    supervise,
     telemetry::{
         Metrics,
         admin::{self, AdminPort},
@@ -18,29 +18,27 @@ use garenne_common::{
 };
 use garenne_protocol::task::Kind;
 use prometheus::IntGauge;
-use std::convert::Infallible;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    accept::Gateway,
+    accept::serve,
     auth::Access,
     broker::BrokerSettings,
-    connection_runtime::ConnectionRuntime,
     context::GatewayContext,
-    file_limit::raise_file_limit,
     ingest::Ingest,
     instruments::Instruments,
-    listen::listen,
+    listen::{listen, raise_file_limit},
     memory::MemoryBudget,
     routes::READING,
+    runtimes::ConnectionRuntime,
     settings::GatewaySettings,
     status::Status,
     task_publisher::{
         BrokerPublisher, PUBLISH_SLOT_TIMEOUT, TaskPublisher, TracedPublisher,
         group_commit::{GroupCommit, GroupCommitConfig},
     },
-    tls::{Tls, TlsFiles},
+    tls::Tls,
 };
 
 /// Messages that may wait for their publisher confirms. It bounds the memory that a silent broker makes this process
@@ -72,7 +70,7 @@ pub async fn run(
     let requires_certificates = settings.tls_client_ca.is_some();
     let access =
         Arc::new(Access::new(settings.tokens.as_deref(), requires_certificates, limits.max_records)?);
-    let tls = tls(&settings)?;
+    let tls = settings.tls_files().map(Tls::new).transpose()?.map(Arc::new);
     let listener = listen(settings.listen)?;
     let address = listener.local_addr().unwrap_or(settings.listen);
     let admin = admin::bind(&broker.common).await?;
@@ -81,7 +79,7 @@ pub async fn run(
         admin,
         metrics.clone(),
         Mode::SoftTimeout,
-        sender.clone(),
+        sender,
         "not begun: connecting to the broker",
     );
     let config = PublisherConfig {
@@ -122,7 +120,7 @@ pub async fn run(
         settings.server.start(&limits, &instruments)
     };
     let server = server.map_err(|error| Failure::new(Exit::Config, format!("gateway: {error}")))?;
-    let parts = Arc::new(GatewayContext {
+    let context = Arc::new(GatewayContext {
         ingest,
         access: Arc::clone(&access),
         tls: tls.clone(),
@@ -133,7 +131,7 @@ pub async fn run(
     });
 
     let connected = metrics.connection().up(Role::Publish);
-    let status = Status::new(connected.clone(), sender, settings.server);
+    let status = Status::new(connected.clone(), settings.server);
     let interval = broker.common.events.heartbeat;
     let heartbeats = HeartbeatPublisher::start(
         publisher.clone(),
@@ -142,16 +140,18 @@ pub async fn run(
         Arc::default(),
         status.heartbeats(id, interval, metrics.clone()),
     );
-    admin.begin(Arc::clone(&status));
+    admin.begin(Arc::clone(&status) as _);
 
-    let watching = watch_files(access, tls);
+    let watching =
+        supervise::restarting("watch-files", (access, tls), |it| watch_files(&it.0, it.1.as_deref()).boxed())
+            .spawn();
     let connecting = (publisher.clone(), connected);
     let connecting =
         supervise::restarting("connect", connecting, |it| stay_connected(&it.0, &it.1).boxed()).spawn();
     let stop = CancellationToken::new();
     tracing::info!(%address, server = settings.server.as_str(), "gateway is listening");
     // A gateway that accepts nothing must not look alive: if accepting fails, the process stops.
-    let accepting = Gateway::new(listener, parts, server).run(stop.clone()).map(Ok::<_, Infallible>);
+    let accepting = serve(listener, context, server, stop.clone()).map(Ok::<_, Infallible>);
     let gateway = supervise::essential("gateway", stop.clone(), accepting).spawn_on(connections.handle());
 
     tokio::select! {
@@ -161,45 +161,47 @@ pub async fn run(
     status.stop();
     stop.cancel();
     tracing::info!("stopping: no new connections, open requests are completed");
-    let (drained, interrupted) = tokio::select! {
-        drained = gateway => (drained.unwrap_or(false), false),
-        () = stop_requested(&mut commands) => (false, true),
+    let ended = tokio::select! {
+        drained = gateway => exit(drained),
+        () = stop_requested(&mut commands) => Ok(Exit::Interrupted),
     };
     watching.abort();
     connecting.abort();
     heartbeats.stop().await;
     publisher.close().await;
+    let interrupted = matches!(ended, Ok(Exit::Interrupted));
     traces.close(if interrupted { Duration::ZERO } else { LAST_EXPORT }).await;
     admin.close().await;
-    if interrupted {
-        return Ok(Exit::Interrupted);
-    }
-    if !drained {
-        tracing::warn!("some requests were not answered within drain_timeout; their senders may repeat them");
-        return Ok(Exit::Failed);
-    }
-    Ok(Exit::Done)
+    ended
 }
 
-fn tls(settings: &GatewaySettings) -> Result<Option<Arc<Tls>>, ConfigError> {
-    let (Some(certificate), Some(key)) = (&settings.tls_cert, &settings.tls_key) else { return Ok(None) };
-    let (certificate, key) = (certificate.clone(), key.clone());
-    let client_ca = settings.tls_client_ca.clone();
-    Tls::new(TlsFiles { certificate, key, client_ca }).map(|tls| Some(Arc::new(tls)))
+/// How the process ends after the gateway did, which returns whether all open requests were answered.
+fn exit(drained: Result<bool, supervise::Failure>) -> Result<Exit, Failure> {
+    match drained {
+        Ok(true) => Ok(Exit::Done),
+        Ok(false) => {
+            tracing::warn!(
+                "some requests were not answered within drain_timeout; their senders may repeat them"
+            );
+            Ok(Exit::Failed)
+        }
+        Err(failure) => {
+            let problem = format!("the gateway stopped accepting connections: {failure}");
+            Err(Failure::new(Exit::Failed, problem))
+        }
+    }
 }
 
-/// Reloads the token file and the certificates when they change.
-fn watch_files(access: Arc<Access>, tls: Option<Arc<Tls>>) -> TaskHandle<()> {
-    let watch = async |access: &Access, tls: &Option<Arc<Tls>>| {
-        let certificates = async {
-            match tls {
-                Some(tls) => tls.watch(FILE_CHECK_INTERVAL).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::join!(access.watch(FILE_CHECK_INTERVAL), certificates);
-    };
-    supervise::restarting("watch-files", (access, tls), move |it| watch(&it.0, &it.1).boxed()).spawn()
+/// Reads the token file and the certificates again when they change.
+async fn watch_files(access: &Access, tls: Option<&Tls>) {
+    let mut tick = tokio::time::interval(FILE_CHECK_INTERVAL);
+    loop {
+        tick.tick().await;
+        access.refresh();
+        if let Some(tls) = tls {
+            tls.refresh();
+        }
+    }
 }
 
 /// Opens a lost connection again without waiting for a request: a gateway that is not ready gets no requests, and would
@@ -216,12 +218,14 @@ async fn stay_connected(publisher: &Publisher, connected: &IntGauge) {
     }
 }
 
-/// Resolves at the next stop command. A gateway ignores the commands to pause: its senders would time out.
-async fn stop_requested(commands: &mut mpsc::Receiver<Command>) {
-    while let Some(command) = commands.recv().await {
-        if matches!(command, Command::Shutdown(_) | Command::Escalate) {
-            return;
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_of_the_accept_loop_is_reported_and_no_drain_timeout() {
+        let panicked = exit(Err(supervise::Failure::Panicked("no listener".to_owned()))).unwrap_err();
+        assert_eq!(panicked.to_string(), "the gateway stopped accepting connections: panicked: no listener");
+        assert_eq!(exit(Ok(false)).unwrap(), Exit::Failed);
     }
-    std::future::pending::<()>().await;
 }

@@ -1,14 +1,19 @@
 //! Servers: how accepted connections are run.
 
-mod active_guard;
-mod connection_pool;
-mod kind;
 mod worker_pool;
 
-use futures_util::future::BoxFuture;
+use std::sync::Arc;
 
-use crate::connection::Connection;
-pub use kind::{ServerKind, UnknownServer};
+use futures_util::{FutureExt, future::BoxFuture};
+use garenne_common::supervise;
+use garenne_pool::ConfigError;
+use prometheus::IntGauge;
+use serde::{Deserialize, Serialize};
+use strum::{Display, EnumString, IntoStaticStr};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::{connection::Connection, instruments::Instruments, limits::Limits};
+use worker_pool::WorkerPool;
 
 /// Runs accepted connections.
 pub trait Server: Send + Sync + 'static {
@@ -23,4 +28,107 @@ pub trait Server: Send + Sync + 'static {
 
     /// Resolves when all connections have ended. No connection is offered after this call.
     fn drain(&self) -> BoxFuture<'_, ()>;
+}
+
+/// The setting `server`.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Default, Display, EnumString, IntoStaticStr, Serialize, Deserialize,
+)]
+#[serde(rename_all = "kebab-case", try_from = "String")]
+#[strum(serialize_all = "kebab-case")]
+pub enum ServerKind {
+    /// An elastic worker pool that polls all connections.
+    WorkerPool,
+    /// One task per connection.
+    #[default]
+    ConnectionPool,
+}
+
+impl ServerKind {
+    /// All servers.
+    pub const ALL: [Self; 2] = [Self::WorkerPool, Self::ConnectionPool];
+
+    /// The name in the settings.
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+
+    /// Starts the server on the current runtime.
+    ///
+    /// # Errors
+    /// The limits contradict each other.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn start(self, limits: &Limits, instruments: &Instruments) -> Result<Arc<dyn Server>, ConfigError> {
+        let workers = match self {
+            Self::WorkerPool => Some(WorkerPool::start(limits)?),
+            Self::ConnectionPool => None,
+        };
+        let max_connections = u32::try_from(limits.max_connections).unwrap_or(u32::MAX);
+        let permits = Arc::new(Semaphore::new(max_connections as usize));
+        let active = instruments.connections(self.as_str(), "active");
+        Ok(Arc::new(BoundedServer { kind: self, workers, permits, max_connections, active }))
+    }
+}
+
+impl TryFrom<String> for ServerKind {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, Self::Error> {
+        let unknown = |_| format!("server {name:?} is unknown, expected worker-pool or connection-pool");
+        name.trim().parse().map_err(unknown)
+    }
+}
+
+/// Serves up to `max_connections` connections at once.
+struct BoundedServer {
+    kind: ServerKind,
+    /// Polls the connections. Without it each has a task of its own.
+    workers: Option<WorkerPool>,
+    permits: Arc<Semaphore>,
+    max_connections: u32,
+    active: IntGauge,
+}
+
+/// An open connection, until this is dropped, also if serving the connection panics.
+struct Active {
+    gauge: IntGauge,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Server for BoundedServer {
+    fn name(&self) -> &'static str {
+        self.kind.as_str()
+    }
+
+    fn offer(&self, connection: Connection) -> Result<(), Connection> {
+        if self.workers.as_ref().is_some_and(WorkerPool::is_overloaded) {
+            return Err(connection);
+        }
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else { return Err(connection) };
+        self.active.inc();
+        let active = Active { gauge: self.active.clone(), _permit: permit };
+        let serving = async move {
+            connection.serve().await;
+            drop(active);
+        };
+        match &self.workers {
+            Some(workers) => workers.serve(serving),
+            None => {
+                supervise::isolated("connection", serving).spawn().detach();
+            }
+        }
+        Ok(())
+    }
+
+    fn drain(&self) -> BoxFuture<'_, ()> {
+        self.permits.acquire_many(self.max_connections).map(drop).boxed()
+    }
+}
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        self.gauge.dec();
+    }
 }

@@ -9,7 +9,9 @@ use std::{
 use garenne_common::config::Invalid;
 use serde::{Deserialize, Serialize};
 
-use crate::{limits::Limits, server::ServerKind, task_publisher::group_commit::GroupCommitConfig};
+use crate::{
+    limits::Limits, server::ServerKind, task_publisher::group_commit::GroupCommitConfig, tls::TlsFiles,
+};
 
 /// The default of `max_clock_skew`.
 const MAX_CLOCK_SKEW: Duration = Duration::from_secs(600);
@@ -71,5 +73,11 @@ impl GatewaySettings {
             return Err(Invalid::new("tls_cert", "nothing", "tls_client_ca is set and needs it"));
         }
         Ok(())
+    }
+
+    /// The files for TLS, if it is on.
+    pub(super) fn tls_files(&self) -> Option<TlsFiles> {
+        let (certificate, key) = (self.tls_cert.clone()?, self.tls_key.clone()?);
+        Some(TlsFiles { certificate, key, client_ca: self.tls_client_ca.clone() })
     }
 }

@@ -11,11 +11,7 @@ use std::{
 
 use garenne_common::{
     config::host_name,
-    shutdown::Command,
-    telemetry::{
-        Metrics,
-        admin::{Control, GroupCommand, Readiness},
-    },
+    telemetry::{Metrics, admin::Process},
 };
 use garenne_protocol::{
     heartbeat::{Heartbeat, Program, Stance},
@@ -23,7 +19,6 @@ use garenne_protocol::{
 };
 use prometheus::IntGauge;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
 
 use crate::server::ServerKind;
 
@@ -32,14 +27,13 @@ pub(crate) struct Status {
     accepting: AtomicBool,
     /// 1 while the publishing connection is open.
     connected: IntGauge,
-    commands: mpsc::Sender<Command>,
     server: ServerKind,
 }
 
 impl Status {
-    /// A gateway that accepts connections. Commands of the admin port go to `commands`.
-    pub(crate) fn new(connected: IntGauge, commands: mpsc::Sender<Command>, server: ServerKind) -> Arc<Self> {
-        Arc::new(Self { accepting: AtomicBool::new(true), connected, commands, server })
+    /// A gateway that accepts connections.
+    pub(crate) fn new(connected: IntGauge, server: ServerKind) -> Arc<Self> {
+        Arc::new(Self { accepting: AtomicBool::new(true), connected, server })
     }
 
     /// From now on the gateway is not ready and its heartbeats say that it stops.
@@ -80,7 +74,7 @@ impl Status {
     }
 }
 
-impl Readiness for Status {
+impl Process for Status {
     fn ready(&self) -> Result<(), Vec<String>> {
         if !self.accepting.load(Ordering::Relaxed) {
             return Err(vec!["the gateway is stopping".to_owned()]);
@@ -90,24 +84,8 @@ impl Readiness for Status {
         }
         Ok(())
     }
-}
-
-impl Control for Status {
-    fn command(&self, command: Command) {
-        if self.commands.try_send(command).is_err() {
-            tracing::warn!(?command, "command dropped: the command queue is full");
-        }
-    }
 
     fn pool(&self) -> Value {
         json!({ "server": self.server.as_str() })
-    }
-
-    fn stop_task(&self, _id: &str) -> bool {
-        false
-    }
-
-    fn group(&self, _group: &str, _command: GroupCommand) -> bool {
-        false
     }
 }

@@ -34,6 +34,3 @@ pub trait TaskPublisher: Send + Sync + 'static {
     /// ids has no second effect.
     fn publish(&self, tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>>;
 }
-
-#[cfg(test)]
-pub(crate) mod memory;

@@ -2,13 +2,15 @@
 
 use std::{io, sync::Arc};
 
+use axum::http::StatusCode;
+use bytes::Bytes;
 use futures_util::{
     FutureExt, StreamExt,
     future::{self, BoxFuture},
     stream::FuturesOrdered,
 };
-use garenne_common::telemetry::traces::{Begun, Span, SpanKind};
-use garenne_protocol::task::TraceContext;
+use garenne_common::telemetry::traces::{Begun, SpanKind};
+use garenne_protocol::{sensor::parse::Form, task::TraceContext};
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     time::timeout,
@@ -16,7 +18,6 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    audit::audit,
     auth::{Caller, Peer},
     context::GatewayContext,
     ingest::Sender,
@@ -38,7 +39,7 @@ enum Reply {
     /// One task id per record.
     Receipts(Receipts),
     /// The token is valid and has this name.
-    Welcome(String),
+    Welcome(Arc<str>),
 }
 
 /// The answer to a line. Its memory is reserved until it is written.
@@ -95,55 +96,44 @@ where
                     writer.write_all(&buffer.bytes).await?;
                     writer.flush().await
                 };
-                match timeout(limits.write_timeout, writing).await {
-                    Ok(done) => done?,
-                    Err(_) => return Err(io::ErrorKind::TimedOut.into()),
-                }
+                timeout(limits.write_timeout, writing).await??;
                 buffer.clear();
                 lines.answered();
             }
             () = stop.cancelled(), if reading => reading = false,
             frame = lines.next(), if reading && !short_of_memory && in_flight.len() < limits.max_in_flight => {
-                let frame = frame?;
-                if let Frame::End = frame {
-                    reading = false;
-                    continue;
-                }
-                if let Frame::Idle = frame {
-                    if in_flight.is_empty() { reading = false } else { lines.answered() }
-                    continue;
-                }
+                let line = match frame? {
+                    Frame::Idle if !in_flight.is_empty() => {
+                        lines.answered();
+                        continue;
+                    }
+                    Frame::Idle | Frame::End => {
+                        reading = false;
+                        continue;
+                    }
+                    Frame::Line(line) => Ok(line),
+                    Frame::TooLong if caller.is_none() => Err(Refusal::unauthorized(AUTH_FIRST)),
+                    Frame::TooLong => Err(Refusal::too_large("line", limits.max_line)),
+                    Frame::NoMemory => Err(gateway.budget.exhausted()),
+                    Frame::Slow => Err(Refusal::timeout("line", limits.body_timeout)),
+                };
                 let memory = gateway.budget.reserve(LINE_OVERHEAD).ok();
                 short_of_memory = memory.is_none();
-                let answer = match frame {
-                    Frame::Line(line) => match authenticate(&line, &mut caller, gateway, peer) {
-                        LineAuth::Caller(caller) => ingest_line(gateway, &line, caller, memory),
-                        LineAuth::Welcome(name) => {
-                            lines.set_limit(longest);
-                            Answer::ready(Ok(Reply::Welcome(name)), memory)
-                        }
-                        LineAuth::Refused(refusal) => {
-                            reading = false;
-                            Answer::ready(Err(refusal), memory)
-                        }
-                    },
-                    Frame::TooLong if caller.is_none() => {
-                        reading = false;
-                        Answer::ready(Err(Refusal::Unauthorized(AUTH_FIRST)), memory)
+                let request = line.and_then(|line| Request::of(line, &mut caller, gateway, peer));
+                in_flight.push_back(match request {
+                    Ok(Request::Readings(line, caller)) => ingest_line(gateway, &line, caller, memory),
+                    Ok(Request::Auth(name)) => {
+                        lines.set_limit(longest);
+                        Answer::ready(Ok(Reply::Welcome(name)), memory)
                     }
-                    Frame::TooLong => {
-                        let refusal = Refusal::TooLarge { what: "line", limit: limits.max_line };
+                    Err(refusal) => {
+                        // Closed after the answer: a slow line cannot be skipped, and guessing a token shall cost a
+                        // connection per guess.
+                        let last = [StatusCode::UNAUTHORIZED, StatusCode::REQUEST_TIMEOUT];
+                        reading = !last.contains(&refusal.status);
                         Answer::ready(Err(refusal), memory)
                     }
-                    Frame::NoMemory => Answer::ready(Err(gateway.budget.exhausted()), memory),
-                    Frame::Slow => {
-                        reading = false;
-                        let refusal = Refusal::Timeout { what: "line", limit: limits.body_timeout };
-                        Answer::ready(Err(refusal), memory)
-                    }
-                    Frame::Idle | Frame::End => unreachable!("handled above"),
-                };
-                in_flight.push_back(answer);
+                });
             }
         }
     }
@@ -159,7 +149,7 @@ fn ingest_line(
     memory: Option<Reservation>,
 ) -> BoxFuture<'static, Answer> {
     let payload = match (gateway.budget.reserve(line.len()), memory.is_some()) {
-        (Ok(reserved), true) => Payload::new(line.to_vec(), false, reserved),
+        (Ok(reserved), true) => Payload::plain(line.to_vec(), reserved),
         (Err(refusal), _) => return Answer::ready(Err(refusal), memory),
         (Ok(_), false) => return Answer::ready(Err(gateway.budget.exhausted()), memory),
     };
@@ -170,58 +160,50 @@ fn ingest_line(
     let (gateway, span) = (Arc::clone(gateway), span.map(Box::new));
     async move {
         let sender = Sender { caller, idempotency_key: None, trace: context.clone() };
-        let outcome = gateway.ingest.ingest_readings("", payload, sender).await;
-        if let Some(span) = span {
-            finish(*span, &outcome);
+        let outcome = gateway.ingest.ingest_readings(Form::Json, payload, sender).await;
+        if let Some(mut span) = span {
+            match &outcome {
+                Ok(receipts) => {
+                    span.set("garenne.records", i64::try_from(receipts.ids.len()).unwrap_or(i64::MAX));
+                }
+                Err(refusal) => {
+                    span.set("error.type", refusal.code);
+                    if refusal.status.is_server_error() {
+                        span.failed(refusal.to_string());
+                    }
+                }
+            }
         }
         Answer { outcome: outcome.map(Reply::Receipts), trace: context, memory }
     }
     .boxed()
 }
 
-fn finish(mut span: Span, outcome: &Result<Receipts, Refusal>) {
-    match outcome {
-        Ok(receipts) => {
-            span.set("garenne.records", i64::try_from(receipts.ids.len()).unwrap_or(i64::MAX));
-        }
-        Err(refusal) => {
-            span.set("error.type", refusal.code());
-            if refusal.status() >= 500 {
-                span.failed(refusal.to_string());
-            }
-        }
-    }
-}
-
 const AUTH_FIRST: &str = "the first line must be auth TOKEN";
 
-/// The result of authenticating a line.
-enum LineAuth {
-    Caller(Caller),
-    Welcome(String),
-    /// The connection is closed after this answer, so that guessing a token costs a connection per guess.
-    Refused(Refusal),
+/// What an authenticated line asks for.
+enum Request {
+    /// To publish its readings.
+    Readings(Bytes, Caller),
+    /// To authenticate the connection as the sender of this name.
+    Auth(Arc<str>),
 }
 
-/// Authenticates a line: `auth TOKEN` sets the caller, and any other line needs a caller whose token is still valid.
-fn authenticate(line: &[u8], caller: &mut Option<Caller>, gateway: &GatewayContext, peer: &Peer) -> LineAuth {
-    if let Some(token) = line.strip_prefix(b"auth ") {
-        let token = str::from_utf8(token).unwrap_or_default().trim();
-        return match gateway.access.caller(peer, Some(token)) {
-            Ok(known) => {
-                let name = known.name().to_owned();
-                *caller = Some(known);
-                LineAuth::Welcome(name)
-            }
-            Err(refusal) => LineAuth::Refused(refusal),
-        };
-    }
-    let Some(known) = caller else {
-        return LineAuth::Refused(Refusal::Unauthorized(AUTH_FIRST));
-    };
-    match gateway.access.refresh_caller(known) {
-        Ok(()) => LineAuth::Caller(known.clone()),
-        Err(refusal) => LineAuth::Refused(refusal),
+impl Request {
+    /// `auth TOKEN` sets the caller; any other line needs a caller whose token is still valid.
+    fn of(
+        line: Bytes,
+        caller: &mut Option<Caller>,
+        gateway: &GatewayContext,
+        peer: &Peer,
+    ) -> Result<Self, Refusal> {
+        if let Some(token) = line.strip_prefix(b"auth ") {
+            let token = str::from_utf8(token).unwrap_or_default().trim();
+            let known = caller.insert(gateway.access.caller(peer, Some(token))?);
+            return Ok(Self::Auth(Arc::clone(&known.name)));
+        }
+        let known = caller.as_ref().ok_or_else(|| Refusal::unauthorized(AUTH_FIRST))?;
+        Ok(Self::Readings(line, gateway.access.renewed(known)?))
     }
 }
 
@@ -252,10 +234,9 @@ impl WriteBuffer {
                 self.memory.push(memory);
             }
             Err(refusal) => {
-                gateway.instruments.answered("tcp", refusal.code(), 0);
-                audit(peer, "tcp", refusal.code(), trace.as_ref());
-                let text = refusal.to_string().replace(['\r', '\n'], " ");
-                out.extend_from_slice(format!("error {} {text}", refusal.code()).as_bytes());
+                gateway.instruments.answered("tcp", refusal.code, 0);
+                peer.audit("tcp", refusal.code, trace.as_ref());
+                out.extend_from_slice(refusal.line().as_bytes());
             }
         }
         out.push(b'\n');

@@ -3,6 +3,7 @@
 mod connections;
 mod hostile;
 mod influx;
+pub(crate) mod memory_publisher;
 mod requests;
 mod security;
 mod traces;
@@ -24,9 +25,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Access, Gateway, GatewayContext, Ingest, Instruments, Limits, MemoryBudget, Routes, ServerKind, Tls,
-    task_publisher::{TracedPublisher, memory::MemoryPublisher},
+    Access, GatewayContext, Ingest, Instruments, Limits, MemoryBudget, Routes, ServerKind, Tls,
+    task_publisher::TracedPublisher,
 };
+use memory_publisher::MemoryPublisher;
 
 struct Running {
     address: std::net::SocketAddr,
@@ -74,7 +76,7 @@ async fn start_traced(
     let (access, tls) = security;
     let access = Arc::new(access);
     let context = Arc::new(GatewayContext { ingest, access, tls, limits, budget, instruments, traces });
-    let serving = tokio::spawn(Gateway::new(listener, Arc::clone(&context), server).run(stop.clone()));
+    let serving = tokio::spawn(crate::serve(listener, Arc::clone(&context), server, stop.clone()));
     Running { address, publisher, stop, serving, metrics, context }
 }
 

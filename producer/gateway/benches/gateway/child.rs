@@ -16,7 +16,7 @@ use garenne_common::{
     telemetry::{Metrics, Traces, metrics::Role},
 };
 use garenne_gateway::{
-    Access, BrokerSettings, Gateway, GatewayContext, Ingest, Instruments, Limits, MemoryBudget, Routes,
+    Access, BrokerSettings, GatewayContext, Ingest, Instruments, Limits, MemoryBudget, Routes,
     task_publisher::{
         BrokerPublisher, TaskPublisher,
         group_commit::{GroupCommit, GroupCommitConfig, GroupPublisher},
@@ -163,7 +163,7 @@ pub(crate) fn serve(words: &str) -> ExitCode {
         });
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         println!("{}", listener.local_addr().expect("an address"));
-        Gateway::new(listener, context, server).run(CancellationToken::new()).await;
+        garenne_gateway::serve(listener, context, server, CancellationToken::new()).await;
     });
     ExitCode::SUCCESS
 }

@@ -9,21 +9,16 @@ use crate::refusal::Refusal;
 /// The SHA-256 of a token. Neither the token file nor this process keeps the token itself.
 pub(super) type Hash = [u8; 32];
 
-/// The token that authenticated a caller, and the generation of the token file that it was found in.
-#[derive(Clone, Copy)]
-pub(super) struct TokenRef {
-    pub(super) hash: Hash,
-    pub(super) generation: u64,
-}
-
 /// A sender that may send.
 #[derive(Clone)]
 pub(crate) struct Caller {
-    name: Arc<str>,
+    /// Its name in the answer to `auth`.
+    pub(crate) name: Arc<str>,
     /// The only device whose readings it may send.
-    device: Option<Arc<str>>,
-    limit: Option<Arc<RateLimit>>,
-    token: Option<TokenRef>,
+    pub(super) device: Option<Arc<str>>,
+    pub(super) limit: Option<Arc<RateLimit>>,
+    /// The hash of its token.
+    pub(super) token: Option<Hash>,
 }
 
 /// A limit on records per second.
@@ -45,7 +40,7 @@ impl RateLimit {
     fn take(&self, records: usize) -> Result<(), Refusal> {
         let records = u32::try_from(records).unwrap_or(u32::MAX).min(self.burst);
         let Ok(records) = records.try_into() else { return Ok(()) };
-        let refused = |retry_after| Refusal::RateLimited { per_second: self.per_second, retry_after };
+        let refused = |wait| Refusal::rate_limited(self.per_second, wait);
         match self.limiter.check_n(records) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(not_until)) => {
@@ -57,43 +52,16 @@ impl RateLimit {
 }
 
 impl Caller {
-    /// A sender on a gateway that requires no authentication.
-    pub(super) fn anonymous() -> Self {
-        Self { name: "anonymous".into(), device: None, limit: None, token: None }
-    }
-
-    /// A sender with a client certificate.
-    pub(super) fn certified(device: Arc<str>) -> Self {
-        Self { name: Arc::clone(&device), device: Some(device), limit: None, token: None }
-    }
-
-    /// A sender with a token.
-    pub(super) fn with_token(name: &str, limit: Option<Arc<RateLimit>>, token: TokenRef) -> Self {
-        Self { name: name.into(), device: None, limit, token: Some(token) }
-    }
-
-    /// The same sender with the device of its certificate.
-    pub(super) fn with_device(self, device: Option<Arc<str>>) -> Self {
-        Self { device, ..self }
-    }
-
-    pub(super) fn device(&self) -> Option<&Arc<str>> {
-        self.device.as_ref()
-    }
-
-    pub(super) fn token(&self) -> Option<TokenRef> {
-        self.token
-    }
-
-    /// Its name in the answer to `auth`.
-    pub(crate) fn name(&self) -> &str {
-        &self.name
+    /// A sender with the certificate of `device`, or any sender on a gateway that requires no authentication.
+    pub(super) fn without_token(device: Option<Arc<str>>) -> Self {
+        let name = device.clone().unwrap_or_else(|| "anonymous".into());
+        Self { name, device, limit: None, token: None }
     }
 
     /// Checks that it may send records of these devices now.
     ///
     /// # Errors
-    /// [`Refusal::ForeignDevice`] with the index of the record, or [`Refusal::RateLimited`].
+    /// A record of another device than the certificate's, or too many records for its rate limit.
     pub(crate) fn admit<'a>(
         &self,
         mut devices: impl ExactSizeIterator<Item = &'a str>,
@@ -102,8 +70,7 @@ impl Caller {
         if let Some(own) = &self.device
             && let Some((record, device)) = devices.by_ref().enumerate().find(|(_, device)| *device != &**own)
         {
-            let (device, subject) = (device.to_owned(), own.to_string());
-            return Err(Refusal::ForeignDevice { record, device, subject });
+            return Err(Refusal::foreign_device(record, device, own));
         }
         self.limit.as_ref().map_or(Ok(()), |limit| limit.take(records))
     }
@@ -112,11 +79,10 @@ impl Caller {
     /// payload are not checked.
     ///
     /// # Errors
-    /// [`Refusal::DeviceTask`] or [`Refusal::RateLimited`].
+    /// It has a certificate, or its rate limit is used up.
     pub(crate) fn admit_task(&self, kind: &str) -> Result<(), Refusal> {
         if let Some(subject) = &self.device {
-            let (kind, subject) = (kind.to_owned(), subject.to_string());
-            return Err(Refusal::DeviceTask { kind, subject });
+            return Err(Refusal::device_task(kind, subject));
         }
         self.limit.as_ref().map_or(Ok(()), |limit| limit.take(1))
     }

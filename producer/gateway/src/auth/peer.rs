@@ -8,6 +8,8 @@ use std::{
     },
 };
 
+use garenne_protocol::task::TraceContext;
+
 /// The other end of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
@@ -21,7 +23,7 @@ pub(crate) struct Peer {
 #[derive(Debug, Default)]
 struct Flags {
     authenticated: AtomicBool,
-    refused: Arc<AtomicBool>,
+    refused: AtomicBool,
 }
 
 impl Peer {
@@ -43,8 +45,20 @@ impl Peer {
         self.flags.authenticated.store(true, Ordering::Relaxed);
     }
 
-    /// Set once a request was refused whose body may be unread.
-    pub(crate) fn refused(&self) -> &Arc<AtomicBool> {
-        &self.flags.refused
+    /// Whether a request was refused whose body may be unread.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.flags.refused.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_refused(&self) {
+        self.flags.refused.store(true, Ordering::Relaxed);
+    }
+
+    /// Writes a refusal to the audit log: the peer, the protocol and the refusal's code. Never the data, which may
+    /// contain a secret.
+    pub(crate) fn audit(&self, protocol: &str, code: &str, trace: Option<&TraceContext>) {
+        let trace_id = trace.map(TraceContext::trace_id);
+        let (peer, device) = (self.address, self.device.as_deref().unwrap_or("-"));
+        tracing::info!(target: "garenne_gateway::audit", %peer, device, protocol, code, trace_id, "refused");
     }
 }

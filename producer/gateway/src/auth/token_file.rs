@@ -2,13 +2,9 @@
 
 use std::{collections::HashMap, path::Path, sync::Arc};
 
-use super::caller::{Caller, Hash, RateLimit, TokenRef};
+use super::caller::{Caller, Hash, RateLimit};
 
-pub(super) fn read(
-    path: &Path,
-    max_request_records: u32,
-    generation: u64,
-) -> Result<HashMap<Hash, Caller>, String> {
+pub(super) fn read(path: &Path, max_request_records: u32) -> Result<HashMap<Hash, Caller>, String> {
     let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
     let mut callers = HashMap::new();
     for (number, line) in text.lines().enumerate() {
@@ -16,8 +12,8 @@ pub(super) fn read(
         if line.is_empty() {
             continue;
         }
-        let (hash, caller) = entry(line, max_request_records, generation)
-            .map_err(|problem| format!("line {}: {problem}", number + 1))?;
+        let (hash, caller) =
+            entry(line, max_request_records).map_err(|problem| format!("line {}: {problem}", number + 1))?;
         if callers.insert(hash, caller).is_some() {
             return Err(format!("line {}: the token is already used by an earlier line", number + 1));
         }
@@ -25,25 +21,24 @@ pub(super) fn read(
     Ok(callers)
 }
 
-fn entry(line: &str, max_request_records: u32, generation: u64) -> Result<(Hash, Caller), String> {
-    let mut words = line.split_whitespace();
-    let name = words.next().unwrap_or_default();
+fn entry(line: &str, max_request_records: u32) -> Result<(Hash, Caller), String> {
+    const EXPECTED: &str = "expected NAME SHA256-HEX [RECORDS/S]";
+    let words: Vec<&str> = line.split_whitespace().collect();
     // The error does not quote the second word, which may be the token itself by mistake.
-    let hash = words.next().and_then(hex).ok_or("expected NAME SHA256-HEX [RECORDS/S], the hash as 64 hexadecimal digits: printf %s TOKEN | sha256sum")?;
-    let limit = words
-        .next()
-        .map(|word| {
-            let per_second = word.parse().ok().filter(|rate: &u32| *rate > 0);
+    let hash = words.get(1).and_then(|word| hex(word)).ok_or_else(|| {
+        format!("{EXPECTED}, the hash as 64 hexadecimal digits: printf %s TOKEN | sha256sum")
+    })?;
+    let limit = match words[2..] {
+        [] => None,
+        [word] => {
+            let per_second = word.parse().ok().filter(|rate| *rate > 0);
             let limit = per_second.and_then(|rate| RateLimit::new(rate, max_request_records));
-            limit
-                .map(Arc::new)
-                .ok_or_else(|| format!("{word:?} is not a rate, expected records per second, 1 or more"))
-        })
-        .transpose()?;
-    if words.next().is_some() {
-        return Err("expected NAME SHA256-HEX [RECORDS/S] and nothing else".to_owned());
-    }
-    Ok((hash, Caller::with_token(name, limit, TokenRef { hash, generation })))
+            let bad = || format!("{word:?} is not a rate, expected records per second, 1 or more");
+            Some(Arc::new(limit.ok_or_else(bad)?))
+        }
+        _ => return Err(format!("{EXPECTED} and nothing else")),
+    };
+    Ok((hash, Caller { name: words[0].into(), device: None, limit, token: Some(hash) }))
 }
 
 fn hex(text: &str) -> Option<Hash> {

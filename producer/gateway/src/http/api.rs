@@ -5,33 +5,28 @@ use std::sync::Arc;
 use axum::{
     body::{Body, Bytes},
     extract::{Path, Request, State},
-    http::{Response, header},
+    http::{Response, StatusCode, header},
     response::IntoResponse,
 };
+use garenne_protocol::{sensor::parse::Form, task::TaskId};
+use serde::Serialize;
 
 use super::{
-    body,
-    request::{caller_of, task_options, text, trace_of},
-    response::accepted,
+    observe::ConfirmedRecords,
+    request::{Authenticated, text},
 };
-use crate::{
-    context::GatewayContext,
-    ingest::{Sender, TaskOptions},
-    refusal::Refusal,
-};
+use crate::{context::GatewayContext, memory::Reservation, payload::Receipts, refusal::Refusal};
 
 /// `POST /v1/readings`.
 pub(super) async fn readings(
     State(gateway): State<Arc<GatewayContext>>,
     request: Request,
 ) -> Result<Response<Body>, Refusal> {
-    let (head, body) = request.into_parts();
-    let caller = caller_of(&gateway, head.extensions.get(), &head.headers, None)?;
-    let idempotency_key = text(&head.headers, "idempotency-key")?.map(str::to_owned);
-    let content_type = text(&head.headers, "content-type")?.unwrap_or("");
-    let body = body::read(body, &head.headers, &gateway, gateway.limits.max_body).await?;
-    let sender = Sender { caller, idempotency_key, trace: trace_of(&head) };
-    gateway.ingest.ingest_readings(content_type, body, sender).await.map(accepted)
+    let mut request = Authenticated::new(&gateway, request, None)?;
+    let form = Form::of(text(&request.head.headers, "content-type")?.unwrap_or_default())?;
+    let idempotency_key = request.idempotency_key()?;
+    let body = request.read_body(&gateway, gateway.limits.max_body).await?;
+    gateway.ingest.ingest_readings(form, body, request.into_sender(idempotency_key)).await.map(accepted)
 }
 
 /// `POST /v1/tasks/{kind}`.
@@ -40,15 +35,44 @@ pub(super) async fn task(
     Path(kind): Path<String>,
     request: Request,
 ) -> Result<Response<Body>, Refusal> {
-    let (head, body) = request.into_parts();
-    let caller = caller_of(&gateway, head.extensions.get(), &head.headers, None)?;
-    let kind = gateway.ingest.kind(&kind)?;
-    let options = TaskOptions { trace: trace_of(&head), ..task_options(&head.headers)? };
-    let body = body::read(body, &head.headers, &gateway, gateway.limits.max_body).await?;
-    gateway.ingest.ingest_task(kind, body, &caller, options).await.map(accepted)
+    let mut request = Authenticated::new(&gateway, request, None)?;
+    let task = request.task(gateway.ingest.routes.kind(&kind)?)?;
+    let body = request.read_body(&gateway, gateway.limits.max_body).await?;
+    gateway.ingest.ingest_task(task, body, &request.caller).await.map(accepted)
 }
 
 /// `GET /openapi.json`.
 pub(super) fn openapi(description: Bytes) -> Response<Body> {
     ([(header::CONTENT_TYPE, "application/json")], description).into_response()
+}
+
+/// The body of a 202.
+#[derive(Debug, Serialize)]
+struct Accepted<'a> {
+    accepted: usize,
+    ids: Vec<&'a str>,
+}
+
+/// Response bytes that own their memory reservation, which ends when they are written or the connection is closed.
+struct ReservedBytes {
+    bytes: Vec<u8>,
+    _memory: Reservation,
+}
+
+impl AsRef<[u8]> for ReservedBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// 202 with the task ids.
+fn accepted(Receipts { ids, mut memory }: Receipts) -> Response<Body> {
+    let body = Accepted { accepted: ids.len(), ids: ids.iter().map(TaskId::as_str).collect() };
+    let bytes = serde_json::to_vec(&body).expect("ids are plain JSON");
+    memory.shrink_to(bytes.capacity());
+    let body = Bytes::from_owner(ReservedBytes { bytes, _memory: memory });
+    let mut response =
+        (StatusCode::ACCEPTED, [(header::CONTENT_TYPE, "application/json")], body).into_response();
+    response.extensions_mut().insert(ConfirmedRecords(ids.len()));
+    response
 }

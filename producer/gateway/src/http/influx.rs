@@ -7,23 +7,17 @@ use axum::{
     Json,
     body::Body,
     extract::{Query, Request, State},
-    http::{HeaderMap, HeaderValue, Response, StatusCode},
+    http::{Response, StatusCode},
     response::IntoResponse,
 };
 use garenne_common::config::Size;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{
-    body,
-    request::{caller_of, trace_of},
-    response::ConfirmedRecords,
-};
+use super::{observe::ConfirmedRecords, request::Authenticated};
 use crate::{
-    auth::Peer,
     context::GatewayContext,
     influx::Precision,
-    ingest::Sender,
     refusal::{Refusal, quoted},
 };
 
@@ -40,59 +34,51 @@ pub(super) async fn write(
     State(gateway): State<Arc<GatewayContext>>,
     Query(query): Query<WriteQuery>,
     request: Request,
-) -> Response<Body> {
-    match ingest(&gateway, &query, request).await {
-        Ok(records) => {
-            let mut response = StatusCode::NO_CONTENT.into_response();
-            response.extensions_mut().insert(ConfirmedRecords(records));
-            response
-        }
-        Err(refusal) => refuse(refusal),
-    }
-}
-
-async fn ingest(gateway: &GatewayContext, query: &WriteQuery, request: Request) -> Result<usize, Refusal> {
-    let (head, body) = request.into_parts();
-    let peer = head.extensions.get::<Peer>();
-    let caller = caller_of(gateway, peer, &head.headers, query.p.as_deref())?;
+) -> Result<Response<Body>, InfluxRefusal> {
+    let mut request = Authenticated::new(&gateway, request, query.p.as_deref())?;
     let Some(precision) = Precision::parse(query.precision.as_deref()) else {
         let given = quoted(query.precision.as_deref().unwrap_or_default());
         let problem = format!("{given} is unknown, expected ns, us, ms, s, m or h");
-        return Err(Refusal::Field { field: "precision", problem });
+        return Err(Refusal::field("precision", problem).into());
     };
-    let body = body::read(body, &head.headers, gateway, gateway.limits.max_body).await?;
-    let sender = Sender { caller, idempotency_key: None, trace: trace_of(&head) };
-    gateway.ingest.ingest_line_protocol(precision, body, sender).await.map(|receipts| receipts.ids.len())
+    let body = request.read_body(&gateway, gateway.limits.max_body).await?;
+    let receipts = gateway.ingest.ingest_line_protocol(precision, body, request.into_sender(None)).await?;
+    let mut response = StatusCode::NO_CONTENT.into_response();
+    response.extensions_mut().insert(ConfirmedRecords(receipts.ids.len()));
+    Ok(response)
 }
 
 /// A refusal in the format of both versions: version 2 reads `message`, version 1 reads `error`.
-fn refuse(refusal: Refusal) -> Response<Body> {
-    let code = match refusal.status() {
-        401 => "unauthorized",
-        403 => "forbidden",
-        413 => "request too large",
-        429 => "too many requests",
-        503 => "unavailable",
-        _ => "invalid",
-    };
-    let message = refusal.to_string();
-    // InfluxDB does not use 422: writers drop a batch after a 400 and retry it after other codes.
-    let status = if refusal.status() == 422 { 400 } else { refusal.status() };
-    let body = json!({ "code": code, "message": message, "error": message });
-    let mut response = refusal.into_response();
-    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
-    response.headers_mut().insert("content-type", HeaderValue::from_static("application/json"));
-    response.headers_mut().remove("content-length");
-    *response.body_mut() = Body::from(body.to_string());
-    response
+pub(super) struct InfluxRefusal(Refusal);
+
+impl From<Refusal> for InfluxRefusal {
+    fn from(refusal: Refusal) -> Self {
+        Self(refusal)
+    }
+}
+
+impl IntoResponse for InfluxRefusal {
+    fn into_response(self) -> Response<Body> {
+        let Self(refusal) = self;
+        // InfluxDB does not use 422: writers drop a batch after a 400 and retry it after other codes.
+        let (status, code) = match refusal.status {
+            StatusCode::UNPROCESSABLE_ENTITY => (StatusCode::BAD_REQUEST, "invalid"),
+            status @ StatusCode::UNAUTHORIZED => (status, "unauthorized"),
+            status @ StatusCode::FORBIDDEN => (status, "forbidden"),
+            status @ StatusCode::PAYLOAD_TOO_LARGE => (status, "request too large"),
+            status @ StatusCode::TOO_MANY_REQUESTS => (status, "too many requests"),
+            status @ StatusCode::SERVICE_UNAVAILABLE => (status, "unavailable"),
+            status => (status, "invalid"),
+        };
+        let body = json!({ "code": code, "message": refusal.message, "error": refusal.message });
+        refusal.response(status, "application/json", body.to_string())
+    }
 }
 
 /// Writers call it before they write.
 pub(super) async fn ping() -> impl IntoResponse {
-    let mut headers = HeaderMap::new();
-    // Writers choose the API version by this header; 2.x has both.
-    headers.insert("x-influxdb-version", HeaderValue::from_static("2.7.0-garenne"));
-    headers.insert("x-influxdb-build", HeaderValue::from_static("Garenne"));
+    // Writers choose the API version by the first header; 2.x has both.
+    let headers = [("x-influxdb-version", "2.7.0-garenne"), ("x-influxdb-build", "Garenne")];
     (StatusCode::NO_CONTENT, headers)
 }
 
@@ -118,28 +104,23 @@ pub(super) struct Statement {
 /// Answers `CREATE DATABASE` with success, since there is no database to create, and refuses other statements.
 pub(super) async fn query(
     State(gateway): State<Arc<GatewayContext>>,
-    Query(in_url): Query<Statement>,
+    Query(Statement { q, p }): Query<Statement>,
     request: Request,
-) -> Response<Body> {
-    let statement = match statement(&gateway, in_url, request).await {
-        Ok(statement) => statement,
-        Err(refusal) => return refuse(refusal),
+) -> Result<Response<Body>, InfluxRefusal> {
+    let mut request = Authenticated::new(&gateway, request, p.as_deref())?;
+    let statement = match q {
+        Some(statement) => statement,
+        None => {
+            let body = request.read_body(&gateway, MAX_STATEMENT).await?;
+            let (form, _memory) = body.small(MAX_STATEMENT)?;
+            let form = serde_urlencoded::from_bytes::<Statement>(&form);
+            form.ok().and_then(|form| form.q).unwrap_or_default()
+        }
     };
     let mut words = statement.split_whitespace().map(str::to_ascii_uppercase);
     if (words.next().as_deref(), words.next().as_deref()) == (Some("CREATE"), Some("DATABASE")) {
-        return Json(json!({ "results": [{ "statement_id": 0 }] })).into_response();
+        return Ok(Json(json!({ "results": [{ "statement_id": 0 }] })).into_response());
     }
     let error = "only CREATE DATABASE is supported: the gateway stores no data";
-    (StatusCode::BAD_REQUEST, Json(json!({ "error": error }))).into_response()
-}
-
-async fn statement(gateway: &GatewayContext, in_url: Statement, request: Request) -> Result<String, Refusal> {
-    let (head, body) = request.into_parts();
-    caller_of(gateway, head.extensions.get::<Peer>(), &head.headers, in_url.p.as_deref())?;
-    if let Some(statement) = in_url.q {
-        return Ok(statement);
-    }
-    let body = body::read(body, &head.headers, gateway, MAX_STATEMENT).await?;
-    let (body, _memory) = body.small(MAX_STATEMENT)?;
-    Ok(serde_urlencoded::from_bytes::<Statement>(&body).ok().and_then(|form| form.q).unwrap_or_default())
+    Ok((StatusCode::BAD_REQUEST, Json(json!({ "error": error }))).into_response())
 }

@@ -1,17 +1,21 @@
 //! Metrics, audit log and spans of requests.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
 
 use axum::{
     body::Body,
     extract::{MatchedPath, Request, State},
-    http::{Method, Response},
+    http::{HeaderMap, Method, Response},
     middleware::Next,
 };
 use garenne_common::telemetry::traces::{Begun, Span, SpanKind};
+use garenne_protocol::task::TraceContext;
 
-use super::{request::trace, response::ConfirmedRecords};
-use crate::{audit::audit, auth::Peer, context::GatewayContext, problem::RefusalCode};
+use crate::{auth::Peer, context::GatewayContext, refusal::RefusalCode};
+
+/// The number of records that a response confirms.
+#[derive(Clone, Copy)]
+pub(super) struct ConfirmedRecords(pub(super) usize);
 
 /// Counts every response, including those of the router, and writes refusals to the audit log.
 pub(super) async fn observe(
@@ -24,7 +28,7 @@ pub(super) async fn observe(
         _ => "http",
     };
     let peer = request.extensions().get::<Peer>().cloned();
-    let sent = trace(request.headers());
+    let sent = sent_trace(request.headers());
     let Begun { context, mut span } = match request.method() {
         &Method::POST => {
             gateway.traces.begin(sent.as_ref(), SpanKind::Server, |span| describe(span, &request))
@@ -39,8 +43,8 @@ pub(super) async fn observe(
     gateway.instruments.answered(protocol, response.status().as_str(), records);
     if let (Some(RefusalCode(code)), Some(peer)) = (response.extensions().get(), peer) {
         // The body may be unread: the connection lingers at its end, so that the sender gets the response.
-        peer.refused().store(true, Ordering::Relaxed);
-        audit(&peer, protocol, code, context.as_ref());
+        peer.set_refused();
+        peer.audit(protocol, code, context.as_ref());
         if let Some(span) = &mut span {
             span.set("error.type", *code);
         }
@@ -54,6 +58,12 @@ pub(super) async fn observe(
         }
     }
     response
+}
+
+/// The sender's trace context.
+fn sent_trace(headers: &HeaderMap) -> Option<TraceContext> {
+    let text = |name: &str| headers.get(name)?.to_str().ok();
+    TraceContext::parse(text("traceparent")?, text("tracestate"))
 }
 
 /// Sets the attributes of a request's span.

@@ -1,42 +1,139 @@
-//! Headers of a request.
+//! An authenticated request, its headers and its body.
 
 use std::time::Duration;
 
-use axum::http::{HeaderMap, request};
+use axum::{
+    body::Body,
+    extract::Request,
+    http::{HeaderMap, HeaderValue, request},
+};
 use base64::Engine;
-use garenne_protocol::task::{ContentType, Envelope, TraceContext};
+use garenne_common::config::Size;
+use garenne_protocol::task::{ContentType, Envelope, Kind, NewTask, TaskId, TraceContext};
+use http_body_util::BodyExt;
+use tokio::time::timeout;
 
 use crate::{
     auth::{Caller, Peer},
     context::GatewayContext,
-    ingest::TaskOptions,
+    ingest::Sender,
+    memory::append,
+    payload::Payload,
     refusal::{Refusal, quoted},
 };
 
-/// Authenticates a request. The token is the credential of the schemes `Bearer` and `Token`, the password of `Basic`,
-/// or the `password` of the query.
-pub(super) fn caller_of(
-    gateway: &GatewayContext,
-    peer: Option<&Peer>,
-    headers: &HeaderMap,
-    password: Option<&str>,
-) -> Result<Caller, Refusal> {
-    let peer = peer.ok_or(Refusal::Unauthorized("unknown peer"))?;
-    let given = text(headers, "authorization")?.and_then(|value| value.split_once(' '));
-    let basic;
-    let token = match given {
-        Some((scheme, token))
-            if scheme.eq_ignore_ascii_case("bearer") || scheme.eq_ignore_ascii_case("token") =>
-        {
-            Some(token.trim())
+/// An authenticated request. Its body is not read yet.
+pub(super) struct Authenticated {
+    pub(super) caller: Caller,
+    pub(super) head: request::Parts,
+    body: Body,
+}
+
+impl Authenticated {
+    /// Authenticates a request. The token is the credential of the schemes `Bearer` and `Token`, the password of
+    /// `Basic`, or the `password` of the query.
+    pub(super) fn new(
+        gateway: &GatewayContext,
+        request: Request,
+        password: Option<&str>,
+    ) -> Result<Self, Refusal> {
+        let (head, body) = request.into_parts();
+        let peer: &Peer = head.extensions.get().ok_or_else(|| Refusal::unauthorized("unknown peer"))?;
+        let given = text(&head.headers, "authorization")?.and_then(|value| value.split_once(' '));
+        let is = |scheme: &str, name: &str| scheme.eq_ignore_ascii_case(name);
+        let basic;
+        let token = match given {
+            Some((scheme, token)) if is(scheme, "bearer") || is(scheme, "token") => Some(token.trim()),
+            Some((scheme, credentials)) if is(scheme, "basic") => {
+                basic = base64::prelude::BASE64_STANDARD.decode(credentials.trim()).unwrap_or_default();
+                str::from_utf8(&basic)
+                    .ok()
+                    .and_then(|pair| pair.split_once(':'))
+                    .map(|(_, password)| password)
+            }
+            _ => password,
+        };
+        let caller = gateway.access.caller(peer, token)?;
+        Ok(Self { caller, head, body })
+    }
+
+    /// The trace context that the request's tasks continue.
+    pub(super) fn trace(&self) -> Option<TraceContext> {
+        self.head.extensions.get().cloned()
+    }
+
+    /// The id that the sender gave the request.
+    pub(super) fn idempotency_key(&self) -> Result<Option<TaskId>, Refusal> {
+        let key = text(&self.head.headers, "idempotency-key")?;
+        Ok(key.map(TaskId::parse).transpose()?)
+    }
+
+    /// The sender of the request's readings.
+    pub(super) fn into_sender(self, idempotency_key: Option<TaskId>) -> Sender {
+        Sender { idempotency_key, trace: self.trace(), caller: self.caller }
+    }
+
+    /// A task of this kind with the properties of the headers and without a body.
+    pub(super) fn task(&self, kind: Kind) -> Result<NewTask, Refusal> {
+        let headers = &self.head.headers;
+        let content_type = match text(headers, "content-type")? {
+            None => ContentType::Json,
+            Some(given) => {
+                let media = given.split(';').next().unwrap_or_default().trim();
+                [ContentType::Json, ContentType::SenmlJson]
+                    .into_iter()
+                    .find(|allowed| media.eq_ignore_ascii_case(allowed.as_str()))
+                    .ok_or_else(|| Refusal::media_type(given))?
+            }
+        };
+        let task = NewTask::new(kind, content_type, Vec::new());
+        Ok(NewTask {
+            id: self.idempotency_key()?.unwrap_or(task.id),
+            group: name(headers, "garenne-group")?,
+            key: name(headers, "garenne-key")?,
+            delay: milliseconds(headers, "garenne-delay-ms")?,
+            timeout: milliseconds(headers, "garenne-timeout-ms")?,
+            trace: self.trace(),
+            ..task
+        })
+    }
+
+    /// Reads the body within limits on its size, its duration and the memory budget.
+    ///
+    /// Chunks are copied into one buffer, because even a chunk of one byte would keep hyper's read buffer alive. Memory
+    /// is reserved as bytes arrive and not by `content-length`, so that a sender that sends nothing reserves nothing.
+    pub(super) async fn read_body(
+        &mut self,
+        gateway: &GatewayContext,
+        limit: Size,
+    ) -> Result<Payload, Refusal> {
+        let headers = &self.head.headers;
+        let announced = text(headers, "content-length")?.and_then(|length| length.parse().ok());
+        if announced.is_some_and(|length: u64| length > limit.0) {
+            return Err(Refusal::too_large("body", limit));
         }
-        Some((scheme, credentials)) if scheme.eq_ignore_ascii_case("basic") => {
-            basic = base64::prelude::BASE64_STANDARD.decode(credentials.trim()).unwrap_or_default();
-            str::from_utf8(&basic).ok().and_then(|pair| pair.split_once(':')).map(|(_, password)| password)
-        }
-        _ => password,
-    };
-    gateway.access.caller(peer, token)
+        let gzip = match text(headers, "content-encoding")?.map(str::trim) {
+            None | Some("" | "identity") => false,
+            Some("gzip" | "x-gzip") => true,
+            Some(other) => return Err(Refusal::encoding(other)),
+        };
+        let limit = announced.map_or(limit, Size);
+        let (mut bytes, mut memory) = (Vec::new(), gateway.budget.empty());
+        let collecting = async {
+            while let Some(frame) = self.body.frame().await {
+                let frame = frame.map_err(|error| {
+                    Refusal::not_json(format!("connection lost: {}", quoted(&error.to_string())))
+                })?;
+                // Trailers are ignored.
+                let Ok(data) = frame.into_data() else { continue };
+                append(&mut bytes, &data, &mut memory, "body", limit)?;
+            }
+            Ok::<_, Refusal>(())
+        };
+        let body_timeout = gateway.limits.body_timeout;
+        timeout(body_timeout, collecting).await.map_err(|_| Refusal::timeout("body", body_timeout))??;
+        if gzip { Payload::gzip(bytes, memory) } else { Ok(Payload::plain(bytes, memory)) }
+    }
 }
 
 /// A header as text.
@@ -44,73 +141,27 @@ pub(super) fn caller_of(
 /// # Errors
 /// It has characters that are not visible ASCII.
 pub(super) fn text<'h>(headers: &'h HeaderMap, name: &'static str) -> Result<Option<&'h str>, Refusal> {
-    headers
-        .get(name)
-        .map(|value| {
-            value
-                .to_str()
-                .map_err(|_| Refusal::Field { field: name, problem: "expected visible ASCII".to_owned() })
-        })
-        .transpose()
-}
-
-/// The sender's trace context.
-pub(super) fn trace(headers: &HeaderMap) -> Option<TraceContext> {
-    let parent = headers.get("traceparent")?.to_str().ok()?;
-    TraceContext::parse(parent, headers.get("tracestate").and_then(|state| state.to_str().ok()))
-}
-
-/// The trace context that a request's tasks continue.
-pub(super) fn trace_of(head: &request::Parts) -> Option<TraceContext> {
-    head.extensions.get().cloned()
-}
-
-pub(super) fn task_options(headers: &HeaderMap) -> Result<TaskOptions, Refusal> {
-    let content_type = match text(headers, "content-type")? {
-        None => ContentType::Json,
-        Some(given) => {
-            let media = given.split(';').next().unwrap_or_default().trim();
-            if media.eq_ignore_ascii_case("application/json") {
-                ContentType::Json
-            } else if media.eq_ignore_ascii_case("application/senml+json") {
-                ContentType::SenmlJson
-            } else {
-                return Err(Refusal::Media(given.to_owned()));
-            }
-        }
-    };
-    Ok(TaskOptions {
-        id: text(headers, "idempotency-key")?.map(str::to_owned),
-        content_type,
-        group: name(headers, "garenne-group")?,
-        key: name(headers, "garenne-key")?,
-        delay: milliseconds(headers, "garenne-delay-ms")?,
-        timeout: milliseconds(headers, "garenne-timeout-ms")?,
-        trace: None,
-    })
+    let text = headers.get(name).map(HeaderValue::to_str).transpose();
+    text.map_err(|_| Refusal::field(name, "expected visible ASCII"))
 }
 
 fn name(headers: &HeaderMap, field: &'static str) -> Result<Option<String>, Refusal> {
-    let name = text(headers, field)?.map(str::to_owned);
-    if name.as_ref().is_some_and(|name| name.is_empty() || name.len() > Envelope::MAX_TEXT) {
-        let problem = format!("expected 1 to {} bytes", Envelope::MAX_TEXT);
-        return Err(Refusal::Field { field, problem });
+    match text(headers, field)? {
+        Some(name) if !(1..=Envelope::MAX_TEXT).contains(&name.len()) => {
+            Err(Refusal::field(field, format!("expected 1 to {} bytes", Envelope::MAX_TEXT)))
+        }
+        name => Ok(name.map(str::to_owned)),
     }
-    Ok(name)
 }
 
-fn milliseconds(headers: &HeaderMap, name: &'static str) -> Result<Option<Duration>, Refusal> {
-    text(headers, name)?
-        .map(|value| {
-            let parsed = value.trim().parse::<i64>().ok().filter(|ms| (0..=Envelope::MAX_MS).contains(ms));
-            parsed.map(|ms| Duration::from_millis(ms.unsigned_abs())).ok_or_else(|| Refusal::Field {
-                field: name,
-                problem: format!(
-                    "{} is not a whole number of milliseconds from 0 to {}",
-                    quoted(value),
-                    Envelope::MAX_MS
-                ),
-            })
-        })
-        .transpose()
+fn milliseconds(headers: &HeaderMap, field: &'static str) -> Result<Option<Duration>, Refusal> {
+    const MAX: u64 = Envelope::MAX_MS.unsigned_abs();
+    let Some(value) = text(headers, field)? else { return Ok(None) };
+    match value.trim().parse() {
+        Ok(ms @ 0..=MAX) => Ok(Some(Duration::from_millis(ms))),
+        _ => {
+            let problem = format!("{} is not a whole number of milliseconds from 0 to {MAX}", quoted(value));
+            Err(Refusal::field(field, problem))
+        }
+    }
 }

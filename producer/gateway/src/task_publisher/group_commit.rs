@@ -8,29 +8,80 @@
 //! does not wait behind the parts of a request with thousands of records.
 
 mod commit_loop;
-mod config;
 
-use std::{mem, sync::Arc};
+use std::{mem, sync::Arc, time::Duration};
 
-use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, join, join_all, ready};
+use futures_util::{
+    FutureExt,
+    future::{BoxFuture, join, join_all, ready},
+};
 use garenne_amqp::PublishError;
-use garenne_common::supervise;
-use garenne_protocol::task::{Kind, NewTask};
+use garenne_common::{
+    config::{Invalid, Size},
+    supervise,
+};
+use garenne_protocol::task::{Kind, MOST_RECORDS, NewTask};
+use serde::{Deserialize, Serialize};
 use tokio::{
-    sync::{
-        mpsc::{
-            self,
-            error::{SendTimeoutError, TrySendError},
-        },
-        oneshot,
-    },
+    sync::{mpsc, oneshot},
     time::Instant,
 };
 
 use super::{PUBLISH_SLOT_TIMEOUT, TaskPublisher, shutting_down};
 use commit_loop::GroupCommitLoop;
-pub use config::GroupCommitConfig;
+
+/// Bounds of group commit; the table `group_commit` of the settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GroupCommitConfig {
+    /// Most records in one message; 1 disables group commit.
+    pub records: usize,
+    /// Most bytes of payload in one message; a larger task gets a message of its own.
+    pub bytes: Size,
+    /// Longest time that a record waits for others while a confirm is outstanding.
+    #[serde(with = "humantime_serde")]
+    pub wait: Duration,
+    /// Most unconfirmed messages, half of them for large requests. Above it, records wait in groups.
+    pub messages: usize,
+}
+
+impl Default for GroupCommitConfig {
+    fn default() -> Self {
+        Self { records: 500, bytes: Size::kib(128), wait: Duration::from_millis(5), messages: 16 }
+    }
+}
+
+/// Range of `bytes`. A batch message with the ids and traces of its records must fit into a worker's `max_payload`.
+const BYTES: (Size, Size) = (Size::kib(1), Size::mib(1));
+/// Largest `wait`.
+const MAX_WAIT: Duration = Duration::from_secs(1);
+/// Largest `messages`.
+const MAX_MESSAGES: usize = 1024;
+
+impl GroupCommitConfig {
+    /// # Errors
+    /// The first bound that is out of range.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        if !(1..=MOST_RECORDS).contains(&self.records) {
+            let allowed = format!("expected 1 (off) to {MOST_RECORDS}");
+            return Err(Invalid::new("group_commit.records", self.records, allowed));
+        }
+        let (least, most) = BYTES;
+        if !(least..=most).contains(&self.bytes) {
+            let allowed = format!("expected {least} to {most}");
+            return Err(Invalid::new("group_commit.bytes", self.bytes, allowed));
+        }
+        if self.wait > MAX_WAIT {
+            let wait = humantime::format_duration(self.wait);
+            return Err(Invalid::new("group_commit.wait", wait, "expected 0s to 1s, such as 5ms"));
+        }
+        if !(2..=MAX_MESSAGES).contains(&self.messages) {
+            let allowed = format!("expected 2 to {MAX_MESSAGES}");
+            return Err(Invalid::new("group_commit.messages", self.messages, allowed));
+        }
+        Ok(())
+    }
+}
 
 /// Publishes a group of tasks as one message.
 pub trait GroupPublisher: Send + Sync + 'static {
@@ -46,16 +97,14 @@ pub trait GroupPublisher: Send + Sync + 'static {
     fn publish_group(&self, tasks: Vec<NewTask>) -> BoxFuture<'static, Result<(), PublishError>>;
 }
 
-/// Most requests of one size class that wait to be grouped.
-const MAX_WAITING_REQUESTS: usize = 4096;
-
 /// A request is small if at least this many of its size fit into one message.
 const SMALL_SHARE: usize = 16;
 
-/// Publishes the tasks of one kind in groups.
+/// Publishes the tasks of one kind in groups. Tasks that wait for a place in a message are refused after
+/// [`PUBLISH_SLOT_TIMEOUT`]; their memory is bounded by the caller, such as by the gateway's memory budget.
 pub struct GroupCommit {
-    small: mpsc::Sender<CommitRequest>,
-    large: mpsc::Sender<CommitRequest>,
+    small: mpsc::UnboundedSender<CommitRequest>,
+    large: mpsc::UnboundedSender<CommitRequest>,
     kind: Kind,
     /// For tasks that need a message of their own.
     publisher: Arc<dyn GroupPublisher>,
@@ -74,27 +123,15 @@ fn no_place() -> PublishError {
     PublishError::Busy { what: "place in a message", waited: PUBLISH_SLOT_TIMEOUT }
 }
 
-/// Submits a small request or a part of a large one. The slow path is boxed to keep this future small: there is one for
-/// each waiting sender.
-async fn submit(requests: &mpsc::Sender<CommitRequest>, tasks: Vec<NewTask>) -> Result<(), PublishError> {
-    let (outcome, received) = oneshot::channel();
-    match requests.try_send(CommitRequest { tasks, outcome, created_at: Instant::now() }) {
-        Ok(()) => {}
-        Err(TrySendError::Full(request)) => Box::pin(submit_later(requests, request)).await?,
-        Err(TrySendError::Closed(_)) => return Err(shutting_down()),
-    }
-    received.await.map_err(|_| shutting_down())?
-}
-
-/// Waits until the queue of requests has room.
-async fn submit_later(
-    requests: &mpsc::Sender<CommitRequest>,
-    request: CommitRequest,
+/// Submits a small request or a part of a large one.
+async fn submit(
+    requests: &mpsc::UnboundedSender<CommitRequest>,
+    tasks: Vec<NewTask>,
 ) -> Result<(), PublishError> {
-    requests.send_timeout(request, PUBLISH_SLOT_TIMEOUT).await.map_err(|refused| match refused {
-        SendTimeoutError::Timeout(_) => no_place(),
-        SendTimeoutError::Closed(_) => shutting_down(),
-    })
+    let (outcome, received) = oneshot::channel();
+    let request = CommitRequest { tasks, outcome, created_at: Instant::now() };
+    requests.send(request).map_err(|_| shutting_down())?;
+    received.await.map_err(|_| shutting_down())?
 }
 
 impl GroupCommit {
@@ -102,7 +139,7 @@ impl GroupCommit {
     /// The background tasks end when the value is dropped and all outcomes are sent.
     pub fn start(publisher: Arc<dyn GroupPublisher>, config: GroupCommitConfig, kind: Kind) -> Arc<Self> {
         let start = |messages| {
-            let (requests, receiver) = mpsc::channel(MAX_WAITING_REQUESTS);
+            let (requests, receiver) = mpsc::unbounded_channel();
             let config = GroupCommitConfig { messages, ..config };
             let commits = GroupCommitLoop::new(Arc::clone(&publisher), config, receiver);
             supervise::restarting("group-commit", commits, |commits| commits.run().boxed()).spawn().detach();
@@ -131,7 +168,7 @@ impl GroupCommit {
     }
 
     /// The queue for requests of this size.
-    fn requests(&self, tasks: &[NewTask]) -> &mpsc::Sender<CommitRequest> {
+    fn requests(&self, tasks: &[NewTask]) -> &mpsc::UnboundedSender<CommitRequest> {
         if self.is_small(tasks) { &self.small } else { &self.large }
     }
 

@@ -66,7 +66,7 @@ mod tests {
     use garenne_protocol::task::{ContentType, Kind, TraceContext};
 
     use super::*;
-    use crate::task_publisher::memory::MemoryPublisher;
+    use crate::tests::memory_publisher::MemoryPublisher;
 
     const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 

@@ -30,7 +30,7 @@ struct CommitGroup {
 pub(super) struct GroupCommitLoop {
     publisher: Arc<dyn GroupPublisher>,
     config: GroupCommitConfig,
-    requests: mpsc::Receiver<CommitRequest>,
+    requests: mpsc::UnboundedReceiver<CommitRequest>,
     /// False once all senders of requests are dropped.
     open: bool,
     /// Groups that are not published yet, oldest first.
@@ -42,7 +42,7 @@ impl GroupCommitLoop {
     pub(super) fn new(
         publisher: Arc<dyn GroupPublisher>,
         config: GroupCommitConfig,
-        requests: mpsc::Receiver<CommitRequest>,
+        requests: mpsc::UnboundedReceiver<CommitRequest>,
     ) -> Self {
         let (groups, in_flight) = (VecDeque::new(), FuturesUnordered::new());
         Self { publisher, config, requests, open: true, groups, in_flight }

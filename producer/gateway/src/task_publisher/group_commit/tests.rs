@@ -1,6 +1,5 @@
-use std::{sync::Mutex, time::Duration};
+use std::sync::Mutex;
 
-use garenne_common::config::Size;
 use garenne_protocol::task::{ContentType, TaskId};
 use tokio::sync::Semaphore;
 

@@ -7,7 +7,7 @@ use garenne_amqp::PublishError;
 use garenne_protocol::task::NewTask;
 use tokio::sync::{Semaphore, watch};
 
-use super::TaskPublisher;
+use crate::task_publisher::TaskPublisher;
 
 /// Confirms at once or on demand, and fails on demand.
 #[derive(Default)]

@@ -1,8 +1,12 @@
-//! The threads that serve connections.
+//! The runtimes: one for the connections of senders, one for everything else.
 
 use std::io;
 
-use tokio::runtime::{Builder, Handle, Runtime};
+use garenne_common::supervise;
+use tokio::{
+    runtime::{Builder, Handle, Runtime},
+    sync::oneshot,
+};
 
 /// A tokio runtime for the connections of senders only.
 ///
@@ -33,14 +37,29 @@ impl Drop for ConnectionRuntime {
     }
 }
 
+/// Runs `publish` on `runtime`, that of the broker's connection, and returns its outcome; `None` if it panics or the
+/// runtime shuts down before.
+///
+/// A publish continues when its sender disconnects: the message stays in memory until its confirm, and so does the
+/// memory reservation that the future holds.
+pub(super) async fn publish_on<T: Send + 'static>(
+    runtime: &Handle,
+    publish: impl Future<Output = T> + Send + 'static,
+) -> Option<T> {
+    let (sender, outcome) = oneshot::channel();
+    let publish = async move {
+        // Fails if the sender of the request has disconnected.
+        let _ = sender.send(publish.await);
+    };
+    supervise::isolated("publish", publish).spawn_on(runtime).detach();
+    outcome.await.ok()
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, Barrier};
 
-    use tokio::sync::oneshot;
-
     use super::*;
-    use crate::publish_runtime::PublishRuntime;
 
     #[tokio::test]
     async fn publishes_complete_while_all_connection_threads_are_busy() {
@@ -48,14 +67,14 @@ mod tests {
         let (begin, begun) = oneshot::channel();
         let (confirm, confirmed) = oneshot::channel();
         let (end, ended) = oneshot::channel();
-        let publish_runtime = PublishRuntime::current();
+        let publish_runtime = Handle::current();
         let connection = connections.handle().spawn(async move {
             let publish = async move {
                 begin.send(()).unwrap();
                 confirmed.await.unwrap();
                 end.send(()).unwrap();
             };
-            publish_runtime.run(publish).await
+            publish_on(&publish_runtime, publish).await
         });
         begun.await.unwrap();
 
@@ -74,5 +93,22 @@ mod tests {
         assert!(!connection.is_finished(), "no thread is free to poll it");
         idle.wait();
         assert_eq!(connection.await.unwrap(), Some(()));
+    }
+
+    #[tokio::test]
+    async fn a_publish_continues_after_its_sender_disconnects() {
+        let (confirm, confirmed) = oneshot::channel::<()>();
+        let (end, mut ended) = oneshot::channel::<()>();
+        let runtime = Handle::current();
+        let mut publish = Box::pin(publish_on(&runtime, async move {
+            let _held = end;
+            let _ = confirmed.await;
+        }));
+        assert!(futures_util::poll!(&mut publish).is_pending());
+        drop(publish);
+        tokio::task::yield_now().await;
+        assert_eq!(ended.try_recv(), Err(oneshot::error::TryRecvError::Empty), "still held");
+        confirm.send(()).unwrap();
+        assert!(ended.await.is_err(), "released");
     }
 }
