@@ -11,7 +11,7 @@ use std::{env, error::Error, fmt::Write as _, fs, path::Path};
 
 use garenne_protocol::sensor::{Timestamp, readings_from};
 use garenne_sensors::{
-    alarm::{RaisedAlarm, Rules},
+    alarm::{Condition, Point, Rule, Rules, Sample, find_excursions},
     reading::{Calibration, StoredReading, process},
     window,
 };
@@ -112,7 +112,7 @@ fn draw(readings: &[StoredReading], rules: &Rules) -> Result<String, Box<dyn Err
         let (at, value) = (x(stored.time), y(stored.value));
         writeln!(svg, "<circle cx=\"{at:.1}\" cy=\"{value:.1}\" r=\"3\" fill=\"none\" stroke=\"#000000\"/>")?;
     }
-    for RaisedAlarm { rule, since, upto } in rules.evaluate(DEVICE, METRIC, readings) {
+    for RaisedAlarm { rule, since, upto } in alarms(rules, readings) {
         let value =
             readings.iter().find(|stored| stored.time == since).map_or(RANGE.0, |stored| stored.value);
         let (left, right, at) = (x(since), x(upto).max(x(since) + 2.0), y(value));
@@ -135,10 +135,51 @@ fn draw(readings: &[StoredReading], rules: &Rules) -> Result<String, Box<dyn Err
     Ok(svg)
 }
 
+/// An alarm that a rule raises.
+struct RaisedAlarm {
+    rule: String,
+    /// The first reading that violates the rule; for silence, the last one before it.
+    since: Timestamp,
+    /// The last reading that violates the rule; for silence, the first one after it.
+    upto: Timestamp,
+}
+
+/// The alarms that the rules raise in the recording.
+fn alarms(rules: &Rules, readings: &[StoredReading]) -> Vec<RaisedAlarm> {
+    let sample = |stored: &StoredReading| Sample {
+        at: stored.time.as_micros(),
+        value: stored.value,
+        unit: stored.unit,
+    };
+    let all: Vec<_> = readings.iter().map(sample).collect();
+    let usable: Vec<_> = readings.iter().filter(|stored| stored.quality.is_usable()).map(sample).collect();
+    let evaluate = |rule: &Rule| {
+        let intervals = match rule.condition {
+            // A device that sends unusable values is not silent.
+            Condition::Silent { duration } => {
+                let shortest = duration.as_micros() as i64;
+                let pairs = rule.convert(&all);
+                let gap = |pair: &[Point]| (pair[0].at, pair[1].at);
+                pairs.windows(2).map(gap).filter(|(since, upto)| upto - since >= shortest).collect()
+            }
+            condition => {
+                let excursions = find_excursions(&condition, &rule.convert(&usable), false);
+                excursions.into_iter().map(|excursion| (excursion.since, excursion.upto)).collect::<Vec<_>>()
+            }
+        };
+        let time = |at| Timestamp::from_micros(at).ok();
+        let raised = |(since, upto)| {
+            Some(RaisedAlarm { rule: rule.name.clone(), since: time(since)?, upto: time(upto)? })
+        };
+        intervals.into_iter().filter_map(raised).collect::<Vec<_>>()
+    };
+    rules.matching(DEVICE, METRIC).flat_map(evaluate).collect()
+}
+
 fn anomalies(readings: &[StoredReading]) -> Result<Vec<window::anomaly::Anomaly>, Box<dyn Error>> {
     let times: Vec<_> = readings.iter().map(|stored| stored.time).collect();
     let values: Vec<_> = readings.iter().map(|stored| Some(stored.value)).collect();
-    Ok(window::analyze(window::Series { times: &times, values: &values }, false)?.anomalies)
+    Ok(window::analyze(&window::Series { times, values }, false)?.anomalies)
 }
 
 fn months(svg: &mut String, from: f64, to: f64, x: impl Fn(Timestamp) -> f64) -> Result<(), Box<dyn Error>> {

@@ -18,10 +18,10 @@ const MAX_MS: u64 = 600_000;
 /// The most memory that a bench task allocates, in MiB: 64 GiB.
 const MAX_MIB: u64 = 65_536;
 
-/// `bench.noop`: does nothing. The payload is any object.
+/// The payload of kinds without arguments: any object.
 #[derive(Deserialize)]
-struct Noop {}
-json_payload!(Noop, "bench.noop");
+struct Empty {}
+json_payload!(Empty, "bench.noop");
 
 /// `bench.factorial`: computes n!, n from 0 to 170.
 #[derive(Deserialize)]
@@ -30,26 +30,12 @@ struct Factorial {
 }
 json_payload!(Factorial, "bench.factorial");
 
-macro_rules! timed {
-    ($($(#[$doc:meta])* $name:ident $kind:literal),* $(,)?) => {
-        $(
-            $(#[$doc])*
-            #[derive(Deserialize)]
-            struct $name {
-                ms: u64,
-            }
-            json_payload!($name, $kind);
-        )*
-    };
+/// The payload of kinds that take a given time.
+#[derive(Deserialize)]
+struct Timed {
+    ms: u64,
 }
-timed! {
-    /// `bench.sleep`: sleeps, and stops when it is cancelled.
-    Sleep "bench.sleep",
-    /// `bench.deaf`: sleeps, and ignores cancellation.
-    Deaf "bench.deaf",
-    /// `bench.spin`: occupies a core.
-    Spin "bench.spin",
-}
+json_payload!(Timed, "bench.sleep");
 
 /// `bench.fail`: fails the first `times` attempts.
 #[derive(Deserialize)]
@@ -85,11 +71,6 @@ fn one() -> u32 {
 struct Echo(Value);
 json_payload!(Echo, "bench.echo");
 
-/// `bench.panic`: panics.
-#[derive(Deserialize)]
-struct Panic {}
-json_payload!(Panic, "bench.panic");
-
 /// `bench.abort`: aborts the worker's process.
 #[derive(Deserialize)]
 struct Abort {
@@ -98,11 +79,6 @@ struct Abort {
     spare: bool,
 }
 json_payload!(Abort, "bench.abort");
-
-/// `bench.overflow`: overflows the stack.
-#[derive(Deserialize)]
-struct Overflow {}
-json_payload!(Overflow, "bench.overflow");
 
 /// `bench.hoard`: allocates and touches memory.
 #[derive(Deserialize)]
@@ -118,18 +94,19 @@ pub(crate) fn register(builder: WorkerBuilder) -> WorkerBuilder {
         .handle(noop)
         .handle(factorial)
         .handle_with(sleep, long())
-        .handle_with(deaf, long())
-        .handle_with(spin, long().cpu_bound())
+        .handle_kind("bench.deaf", deaf, long())
+        .handle_kind("bench.spin", spin, long().cpu_bound())
         .handle(fail)
         .handle(follow)
         .handle(echo)
-        .handle(panic)
+        .handle_kind("bench.panic", panic, TaskOptions::short())
         .handle(abort)
-        .handle(overflow)
+        .handle_kind("bench.overflow", overflow, TaskOptions::short())
         .handle(hoard)
 }
 
-async fn noop(_: TaskContext, _: Noop) -> Result<Value, TaskError> {
+/// `bench.noop`: does nothing.
+async fn noop(_: TaskContext, _: Empty) -> Result<Value, TaskError> {
     Ok(json!({}))
 }
 
@@ -148,7 +125,8 @@ fn duration(ms: u64) -> Result<Duration, TaskError> {
     Ok(Duration::from_millis(ms))
 }
 
-async fn sleep(cx: TaskContext, Sleep { ms }: Sleep) -> Result<Value, TaskError> {
+/// `bench.sleep`: sleeps, and stops when it is cancelled.
+async fn sleep(cx: TaskContext, Timed { ms }: Timed) -> Result<Value, TaskError> {
     let duration = duration(ms)?;
     tokio::select! {
         () = tokio::time::sleep(duration) => Ok(json!({ "slept_ms": ms })),
@@ -156,12 +134,14 @@ async fn sleep(cx: TaskContext, Sleep { ms }: Sleep) -> Result<Value, TaskError>
     }
 }
 
-async fn deaf(_: TaskContext, Deaf { ms }: Deaf) -> Result<Value, TaskError> {
+/// `bench.deaf`: sleeps, and ignores cancellation.
+async fn deaf(_: TaskContext, Timed { ms }: Timed) -> Result<Value, TaskError> {
     tokio::time::sleep(duration(ms)?).await;
     Ok(json!({ "slept_ms": ms }))
 }
 
-async fn spin(_: TaskContext, Spin { ms }: Spin) -> Result<Value, TaskError> {
+/// `bench.spin`: occupies a core.
+async fn spin(_: TaskContext, Timed { ms }: Timed) -> Result<Value, TaskError> {
     let until = Instant::now() + duration(ms)?;
     let mut rounds = 0_u64;
     while Instant::now() < until {
@@ -197,7 +177,8 @@ async fn echo(_: TaskContext, Echo(payload): Echo) -> Result<Value, TaskError> {
     Ok(payload)
 }
 
-async fn panic(_: TaskContext, _: Panic) -> Result<Value, TaskError> {
+/// `bench.panic`: panics.
+async fn panic(_: TaskContext, _: Empty) -> Result<Value, TaskError> {
     panic!("bench.panic was asked for")
 }
 
@@ -205,7 +186,8 @@ async fn abort(_: TaskContext, Abort { spare }: Abort) -> Result<Value, TaskErro
     if spare { Ok(json!({})) } else { std::process::abort() }
 }
 
-async fn overflow(_: TaskContext, _: Overflow) -> Result<Value, TaskError> {
+/// `bench.overflow`: overflows the stack.
+async fn overflow(_: TaskContext, _: Empty) -> Result<Value, TaskError> {
     Ok(json!({ "depth": descend(0) }))
 }
 

@@ -1,36 +1,39 @@
 //! The stock worker's command line.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{ops::Not, sync::Arc};
 
-use clap::Parser;
+use clap::{Parser, ValueHint};
 use garenne::{Worker, WorkerArgs, WorkerBuilder};
 use garenne_common::{
-    config::{Lanes, flag},
+    config::Lanes,
     exit::{Exit, Failure},
 };
-use garenne_postgres::{Database, PostgresReadingStore, PostgresSilenceDetector, PostgresSink};
-use garenne_sensors::{alarm::Rules, alert, reading, spectrum, store::ReadingStore, window};
+use garenne_postgres::{PostgresReadingStore, PostgresSilenceDetector, PostgresSink};
+use garenne_sensors::{alarm::Rules, alert, reading, spectrum, window};
+use serde::Serialize;
 use toml::Table;
 
 use crate::{bench, settings::StockConfig};
 
 /// Consumes tasks, runs their handlers and settles them.
-#[derive(Debug, Parser)]
+#[derive(Debug, Parser, Serialize)]
 #[command(name = "garenne-worker", version, about, after_help = EXAMPLES)]
 pub struct Cli {
     #[command(flatten)]
+    #[serde(skip)]
     worker: WorkerArgs,
     /// Database of the sink postgres, such as postgres://user:password@127.0.0.1/garenne
     #[arg(long, value_name = "URL")]
     postgres_url: Option<String>,
     /// Calibration of reading.process, TOML
-    #[arg(long, value_name = "FILE")]
-    calibration: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    calibration: Option<String>,
     /// Alarm rules for stored readings, TOML; needs --sink postgres
-    #[arg(long, value_name = "FILE")]
-    rules: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    rules: Option<String>,
     /// Add the bench.* kinds, which can block, panic and abort on request
     #[arg(long)]
+    #[serde(skip_serializing_if = "Not::not")]
     enable_bench: bool,
 }
 
@@ -46,11 +49,7 @@ impl Cli {
     /// # Errors
     /// The reason why the worker did not start, with the exit code.
     pub async fn run(self) -> Result<Exit, Failure> {
-        let mut own = Table::new();
-        flag(&mut own, "postgres_url", self.postgres_url.as_ref());
-        flag(&mut own, "calibration", self.calibration.as_ref().map(|path| path.display()));
-        flag(&mut own, "rules", self.rules.as_ref().map(|path| path.display()));
-        flag(&mut own, "enable_bench", self.enable_bench.then_some(true));
+        let own = Table::try_from(&self).expect("flags are texts and switches");
         self.worker.run(own, stock).await
     }
 }
@@ -60,44 +59,34 @@ impl Cli {
 /// # Errors
 /// A calibration or rules file that cannot be used, or a database URL that cannot be parsed.
 pub fn stock(config: StockConfig) -> Result<WorkerBuilder, Failure> {
-    let calibration = match &config.calibration {
-        Some(path) => reading::Calibration::load(path).map_err(|e| Failure::new(Exit::Config, e))?,
-        None => reading::Calibration::default(),
-    };
-    let prefix = &config.worker.common.prefix;
+    let calibration = config.calibration.as_deref().map(reading::Calibration::load).transpose();
+    let calibration = calibration.map_err(|error| Failure::new(Exit::Config, error))?.unwrap_or_default();
+    let prefix = config.worker.common.prefix.clone();
     let database = config.database().transpose()?;
-    let store = database.clone().map(|database| PostgresReadingStore::new(database, prefix)).transpose()?;
-    let store = store.map(|store| Arc::new(store) as Arc<dyn ReadingStore>);
+    let store = database.clone().map(|database| Arc::new(PostgresReadingStore::new(database, &prefix)) as _);
     let rules = rules(&config)?.map(Arc::new);
 
     let mut builder = Worker::builder(config.worker.clone());
-    builder = reading::task::register(builder, calibration, config.max_clock_skew);
-    builder = window::task::register(builder, store);
-    builder = spectrum::task::register(builder);
-    builder = alert::task::register(builder, config.alert.clone());
+    builder = reading::register(builder, calibration, config.max_clock_skew);
+    builder = window::register(builder, store);
+    builder = spectrum::register(builder);
+    builder = alert::register(builder, config.alert.clone());
     if let Some(database) = database {
         if let Some(rules) = &rules {
-            let detector = PostgresSilenceDetector::new(database.clone(), prefix, Arc::clone(rules))?;
+            let detector = PostgresSilenceDetector::new(database.clone(), &prefix, Arc::clone(rules));
             builder = reading::watch::register(builder, Arc::new(detector));
         }
-        builder = with_postgres(builder, &config, database, rules.unwrap_or_default());
+        let (rules, on_conflict) = (rules.unwrap_or_default(), config.on_conflict);
+        let timeout = config.worker.connect_timeout;
+        builder =
+            builder.named_sink(PostgresSink::NAME, move || {
+                let (database, prefix, rules) = (database.clone(), prefix.clone(), Arc::clone(&rules));
+                async move {
+                    Ok(PostgresSink::connect(database, &prefix, on_conflict, rules, timeout).await? as _)
+                }
+            });
     }
     Ok(if config.enable_bench { bench::register(builder) } else { builder })
-}
-
-/// Adds the sink `postgres`, opened when the worker starts.
-fn with_postgres(
-    builder: WorkerBuilder,
-    config: &StockConfig,
-    database: Database,
-    rules: Arc<Rules>,
-) -> WorkerBuilder {
-    let (prefix, on_conflict) = (config.worker.common.prefix.clone(), config.on_conflict);
-    let timeout = config.worker.connect_timeout;
-    builder.named_sink(PostgresSink::NAME, move || {
-        let (database, prefix, rules) = (database.clone(), prefix.clone(), Arc::clone(&rules));
-        async move { Ok(PostgresSink::connect(database, &prefix, on_conflict, rules, timeout).await? as _) }
-    })
 }
 
 /// The alarm rules of the settings, if there are any. The kinds and webhooks that they use must exist.
@@ -105,22 +94,19 @@ fn rules(config: &StockConfig) -> Result<Option<Rules>, Failure> {
     let Some(path) = &config.rules else { return Ok(None) };
     let lanes: &Lanes = &config.worker.lanes;
     let rules = Rules::load(path).map_err(|e| Failure::new(Exit::Config, e))?;
-    for kind in [alert::task::KIND, reading::watch::KIND] {
+    for kind in [alert::KIND, reading::watch::KIND] {
         if lanes.taking(kind).is_none() {
             let problem = format!("setting rules: no lane is bound to {kind}, which rules publish");
             return Err(Failure::new(Exit::Config, problem));
         }
     }
     // A worker of another lane may know webhooks that this one does not; one of this lane must.
-    let consumed = lanes.taking(alert::task::KIND).is_some_and(|lane| lanes.get(lane).is_some());
-    let mut webhooks = rules.webhooks();
-    if let Some((rule, webhook)) =
-        webhooks.find(|(_, name)| consumed && !config.alert.webhooks.contains_key(*name))
-    {
+    let consumed = lanes.taking(alert::KIND).is_some_and(|lane| lanes.get(lane).is_some());
+    let unknown = |name: &str| consumed && !config.alert.webhooks.contains_key(name);
+    if let Some((rule, webhook)) = rules.webhooks().find(|(_, name)| unknown(name)) {
         let problem =
             format!("rule {rule:?}: unknown webhook {webhook:?}, alert.webhooks.{webhook}.url is not set");
         return Err(Failure::new(Exit::Config, problem));
     }
-    drop(webhooks);
     Ok(Some(rules))
 }

@@ -27,7 +27,7 @@ pub struct StockConfig {
     /// Whether the `bench.*` kinds are added.
     pub enable_bench: bool,
     /// How far ahead of this machine's clock a reading's time may be; 0 for no limit. Gateways have the same setting; see
-    /// [`reading::task`](garenne_sensors::reading::task) for the tolerance that a worker adds.
+    /// [`reading::register`](garenne_sensors::reading::register) for the tolerance that a worker adds.
     #[serde(with = "humantime_serde")]
     pub max_clock_skew: Duration,
     /// Calibration of `reading.process`, TOML.

@@ -10,22 +10,20 @@
 //!   ends, and later ones continue as messages of their own.
 
 use std::{
-    panic::AssertUnwindSafe,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
 use bytes::Bytes;
-use futures_util::FutureExt;
+use garenne_common::{shutdown::Settlement, supervise::caught, telemetry::metrics::TaskOutcome};
 use garenne_pool::{self as pool, Cause, Ending};
 use garenne_protocol::task::{BadBatch, BatchRecord, Envelope, read_batch};
 
 use crate::{
-    consumer::ChannelGeneration,
     execute::{Attempt, AttemptEnd, Outcome},
-    fleet::Directives,
     handler::{BatchRecords, WorkerContext},
     registry::Entry,
+    settlement::{InFlight, Settler},
     spans::{AttemptSpan, Spans},
 };
 
@@ -36,90 +34,12 @@ pub(crate) struct Record {
     pub(crate) span: AttemptSpan,
 }
 
-impl Record {
-    /// Reads the records of a batch. Their payloads share the memory of `body`.
-    pub(crate) fn read_all(
-        batch: &Envelope,
-        body: &Bytes,
-        spans: &Arc<Spans>,
-    ) -> Result<Vec<Self>, BadBatch> {
-        let records = read_batch(body)?;
-        let read = |record: &BatchRecord<'_>| {
-            let mut envelope = record.envelope(batch);
-            spans.ensure_trace(&mut envelope);
-            let envelope = Arc::new(envelope);
-            let span = spans.attempt(&envelope);
-            Self { envelope, payload: body.slice_ref(record.payload), span }
-        };
-        Ok(records.iter().map(read).collect())
-    }
-}
-
-/// The ends of the records that have run, in order.
-///
-/// Shared between the execution and the completion of a batch: if a record hangs and the pool gives up the batch,
-/// the ends of the earlier records are not lost.
-#[derive(Clone, Default)]
-pub(crate) struct AttemptEnds(Arc<Mutex<Vec<AttemptEnd>>>);
-
-impl AttemptEnds {
-    fn push(&self, end: AttemptEnd) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(end);
-    }
-
-    /// Takes the ends. The end of a record that was given up and returns later is ignored.
-    fn take(&self) -> Vec<AttemptEnd> {
-        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-/// The execution of a batch in the pool.
-pub(crate) struct BatchAttempt {
-    pub(crate) entry: Arc<Entry>,
-    pub(crate) worker: Arc<str>,
-    pub(crate) worker_context: WorkerContext,
-    pub(crate) records: Arc<[Record]>,
-    /// The channel that the batch was delivered on.
-    pub(crate) generation: Arc<ChannelGeneration>,
-    pub(crate) directives: Arc<Directives>,
-    pub(crate) ends: AttemptEnds,
-}
-
-impl BatchAttempt {
-    /// Runs the records in order and records their ends. A cancellation takes effect between two records, because
-    /// records are short tasks, which cannot be cancelled.
-    pub(crate) async fn execute(self, cx: pool::TaskContext) {
-        let bodies = self.records.iter().map(|it| (it.envelope.content_type, it.payload.clone())).collect();
-        let batch_records = Arc::new(BatchRecords::new(bodies));
-        for (index, record) in self.records.iter().enumerate() {
-            if cx.cause().is_some() || !self.generation.alive() {
-                break;
-            }
-            self.ends.push(self.execute_record(record, (Arc::clone(&batch_records), index)).await);
-            // Handlers that never wait would block other tasks of this runtime thread for the whole batch.
-            tokio::task::coop::consume_budget().await;
-        }
-    }
-
-    async fn execute_record(&self, record: &Record, batch: (Arc<BatchRecords>, usize)) -> AttemptEnd {
-        let envelope = &record.envelope;
-        let attempt = Attempt {
-            entry: Arc::clone(&self.entry),
-            envelope: Arc::clone(envelope),
-            worker: Arc::clone(&self.worker),
-            worker_context: WorkerContext { batch: Some(batch), ..self.worker_context.clone() },
-            body: record.payload.clone(),
-            generation: Arc::clone(&self.generation),
-            directives: Arc::clone(&self.directives),
-            span: record.span.clone(),
-        };
-        let cx = pool::TaskContext::short(envelope.id.shared());
-        let ending = match AssertUnwindSafe(attempt.execute(cx)).catch_unwind().await {
-            Ok(output) => Ending::Finished { output, told: None },
-            Err(panic) => Ending::Panicked { message: pool::panic_message(panic) },
-        };
-        AttemptEnd::of(ending)
-    }
+/// The records of a batch, and how those that have run ended.
+pub(crate) struct Batch {
+    pub(crate) records: Vec<Record>,
+    /// The ends of the records that have run, in order. They are kept here, and not in the output of the execution,
+    /// because a batch that the pool gives up has no output.
+    ends: Mutex<Vec<AttemptEnd>>,
 }
 
 /// What is to become of a batch.
@@ -133,15 +53,66 @@ pub(crate) enum BatchEnd {
     Abandon,
 }
 
-impl BatchEnd {
-    /// Derives the end of a batch of `records` records from the way in which the pool ended it. `ended` holds the
-    /// ends of the records that had run.
-    pub(crate) fn of(ending: Ending<()>, records: usize, ended: &AttemptEnds) -> Self {
-        let mut ends = ended.take();
+impl Batch {
+    /// Reads the records of a batch. Their payloads share the memory of `body`.
+    pub(crate) fn read(envelope: &Envelope, body: &Bytes, spans: &Arc<Spans>) -> Result<Self, BadBatch> {
+        let read = |record: &BatchRecord<'_>| {
+            let mut envelope = record.envelope(envelope);
+            spans.ensure_trace(&mut envelope);
+            let envelope = Arc::new(envelope);
+            let span = spans.attempt(&envelope);
+            Record { envelope, payload: body.slice_ref(record.payload), span }
+        };
+        Ok(Self { records: read_batch(body)?.iter().map(read).collect(), ends: Mutex::default() })
+    }
+
+    /// Divides the batch into its records. Each has a share of the batch's delivery, which is settled once all
+    /// shares are.
+    pub(crate) fn split(&self, batch: InFlight) -> impl Iterator<Item = InFlight> {
+        let InFlight { lane, delivery, .. } = batch;
+        let payloads = self.records.iter().map(|record| record.payload.clone());
+        delivery.split(payloads).zip(&self.records).map(move |(delivery, record)| {
+            let (lane, envelope) = (Arc::clone(&lane), Arc::clone(&record.envelope));
+            InFlight { lane, delivery, envelope, span: record.span.clone() }
+        })
+    }
+
+    /// Runs the records in order and keeps their ends. A cancellation takes effect between two records, because
+    /// records are short tasks, which cannot be cancelled. `batch` has what the attempts have in common.
+    pub(crate) async fn execute(&self, batch: Attempt, cx: pool::TaskContext) {
+        let bodies = self.records.iter().map(|it| (it.envelope.content_type, it.payload.clone())).collect();
+        let batch_records = Arc::new(BatchRecords::new(bodies));
+        for (index, Record { envelope, payload, span }) in self.records.iter().enumerate() {
+            if cx.cause().is_some() || !batch.generation.alive() {
+                break;
+            }
+            let place = Some((Arc::clone(&batch_records), index));
+            let attempt = Attempt {
+                envelope: Arc::clone(envelope),
+                worker_context: WorkerContext { batch: place, ..batch.worker_context.clone() },
+                body: payload.clone(),
+                span: span.clone(),
+                ..batch.clone()
+            };
+            let cx = pool::TaskContext::short(envelope.id.shared());
+            let ending = match caught(attempt.execute(cx)).await {
+                Ok(output) => Ending::Finished { output, told: None },
+                Err(message) => Ending::Panicked { message },
+            };
+            self.ends().push(AttemptEnd::of(ending));
+            // Handlers that never wait would block other tasks of this runtime thread for the whole batch.
+            tokio::task::coop::consume_budget().await;
+        }
+    }
+
+    /// Derives the end of the batch from the way in which the pool ended it. The end of a record that was given up
+    /// and returns later is ignored.
+    fn end(&self, ending: Ending<()>) -> BatchEnd {
+        let (mut ends, records) = (std::mem::take(&mut *self.ends()), self.records.len());
         let cause = match ending {
             Ending::Finished { told, .. } => told,
             Ending::NotStarted { cause } => Some(cause),
-            Ending::GaveUp { cause: Cause::Shutdown, .. } => return Self::Abandon,
+            Ending::GaveUp { cause: Cause::Shutdown, .. } => return BatchEnd::Abandon,
             // The first record without an end hangs. It ends like a task of its own that is given up.
             Ending::GaveUp { cause, stuck } => {
                 if ends.len() < records {
@@ -152,44 +123,81 @@ impl BatchEnd {
             Ending::Panicked { message } => {
                 let panicked = || AttemptEnd::of(Ending::Panicked { message: message.clone() });
                 ends.resize_with(records, panicked);
-                return Self::Apart(ends);
+                return BatchEnd::Apart(ends);
             }
         };
         let executed = ends.len();
-        let missing = records - executed;
         let is_handed_back = |end: &AttemptEnd| matches!(end.outcome, Outcome::HandBack | Outcome::Abandon);
         let end_of_missing = match cause {
             // The channel died, or the worker stops.
-            None | Some(Cause::Shutdown) if missing > 0 => return Self::HandBack { executed },
-            _ if ends.iter().any(is_handed_back) => return Self::HandBack { executed },
+            None | Some(Cause::Shutdown) if executed < records => return BatchEnd::HandBack { executed },
+            _ if ends.iter().any(is_handed_back) => return BatchEnd::HandBack { executed },
             // The remaining records continue as messages of their own, so that slow records do not delay them.
             Some(Cause::Deadline) => || AttemptEnd::not_started(Outcome::Defer { wait: Duration::ZERO }),
             _ => || AttemptEnd::of(Ending::NotStarted { cause: Cause::Stopped }),
         };
-        ends.extend(std::iter::repeat_with(end_of_missing).take(missing));
-        Self::Apart(ends)
+        ends.resize_with(records, end_of_missing);
+        BatchEnd::Apart(ends)
+    }
+
+    /// Settles each record by its end, or the batch as a whole. `deadline` is that of the batch.
+    pub(crate) fn settle(
+        &self,
+        batch: InFlight,
+        ending: Ending<()>,
+        settler: &Arc<Settler>,
+        entry: &Entry,
+        deadline: Duration,
+    ) {
+        match self.end(ending) {
+            BatchEnd::Apart(ends) => {
+                for (mut task, end) in self.split(batch).zip(ends) {
+                    if end.counted_as == Some(TaskOutcome::Timeout) {
+                        // As a message of its own the record would be a short task without a deadline, and
+                        // could hang forever.
+                        let timeout = Some(task.envelope.timeout.unwrap_or(deadline));
+                        task.envelope = Arc::new(Envelope { timeout, ..Envelope::clone(&task.envelope) });
+                    }
+                    settler.settle(task, entry, end);
+                }
+            }
+            BatchEnd::HandBack { executed } => {
+                (0..executed).for_each(|_| entry.metrics.counted(TaskOutcome::Interrupted));
+                self.records.iter().for_each(|record| record.span.end(Settlement::Requeued, None));
+                drop(batch);
+            }
+            BatchEnd::Abandon => {
+                entry.metrics.counted(TaskOutcome::Interrupted);
+                self.records.iter().for_each(|record| record.span.end(Settlement::Abandoned, None));
+                batch.delivery.settle(Settlement::Abandoned);
+            }
+        }
+    }
+
+    fn ends(&self) -> MutexGuard<'_, Vec<AttemptEnd>> {
+        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The batches that wait or run in this worker. Finds a record by its id.
 #[derive(Default)]
-pub(crate) struct RunningBatches(Mutex<Vec<Weak<[Record]>>>);
+pub(crate) struct RunningBatches(Mutex<Vec<Weak<Batch>>>);
 
 impl RunningBatches {
-    /// Adds a batch until its records are dropped. The prefetch bounds the number of batches.
-    pub(crate) fn add(&self, records: &Arc<[Record]>) {
+    /// Adds a batch until it is dropped. The prefetch bounds the number of batches.
+    pub(crate) fn add(&self, batch: &Arc<Batch>) {
         let mut batches = self.batches();
         batches.retain(|batch| batch.strong_count() > 0);
-        batches.push(Arc::downgrade(records));
+        batches.push(Arc::downgrade(batch));
     }
 
     /// Whether a batch contains a record with this id.
     pub(crate) fn contains_record(&self, id: &str) -> bool {
         let batches: Vec<_> = self.batches().iter().filter_map(Weak::upgrade).collect();
-        batches.iter().any(|batch| batch.iter().any(|record| record.envelope.id.as_str() == id))
+        batches.iter().flat_map(|batch| &batch.records).any(|record| record.envelope.id.as_str() == id)
     }
 
-    fn batches(&self) -> MutexGuard<'_, Vec<Weak<[Record]>>> {
+    fn batches(&self) -> MutexGuard<'_, Vec<Weak<Batch>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use garenne_common::{
-    config::{ConfigError, Lane, Lanes},
+    config::{ConfigError, Lane},
     shutdown::Mode,
     telemetry::traces::LAST_EXPORT,
 };
@@ -25,7 +25,8 @@ const BROKER_CONSUMER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// Longest time for which a batch occupies its worker of the pool.
 const MAX_BATCH_TIME: Duration = Duration::from_secs(30);
 
-/// Validates the timeouts against each other and against the deadlines of the kinds.
+/// Validates the timeouts against each other, and that the longest task of each lane ends before the consumer timeout
+/// of its delivery.
 ///
 /// # Errors
 /// [`ConfigError::Together`] with the sum that is too large and the setting to change.
@@ -34,9 +35,26 @@ pub(crate) fn check<'a>(
     kinds: impl IntoIterator<Item = (&'a str, Option<Duration>)>,
 ) -> Result<(), ConfigError> {
     check_termination_grace(config)?;
-    let deadlines: Vec<_> =
-        kinds.into_iter().filter_map(|(kind, deadline)| Some((kind, deadline?))).collect();
-    check_consumer_timeouts(&config.lanes, config.hard_grace, &deadlines)
+    let kinds: Vec<_> = kinds.into_iter().collect();
+    for (name, lane) in config.lanes.iter() {
+        let Some((kind, deadline)) = longest_task(lane, kinds.iter().copied()) else { continue };
+        let (timeout, setting) = match lane.consumer_timeout {
+            Some(timeout) => (timeout, "consumer_timeout"),
+            None => (BROKER_CONSUMER_TIMEOUT, "the broker's consumer timeout"),
+        };
+        let (grace, sum) = (config.hard_grace, deadline + config.hard_grace);
+        if sum > timeout {
+            return Err(ConfigError::Together(format!(
+                "lane {name}: deadline {} of {kind} + hard_grace {} = {} exceeds {setting} {}: \
+                 set lanes.{name}.consumer_timeout above it",
+                format_duration(deadline),
+                format_duration(grace),
+                format_duration(sum),
+                format_duration(timeout),
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Validates that a shutdown fits into the termination grace of the orchestrator.
@@ -68,43 +86,17 @@ fn check_termination_grace(config: &WorkerConfig) -> Result<(), ConfigError> {
     )))
 }
 
-/// Validates that the longest task of each lane ends before the consumer timeout of its delivery.
-fn check_consumer_timeouts(
-    lanes: &Lanes,
-    grace: Duration,
-    deadlines: &[(&str, Duration)],
-) -> Result<(), ConfigError> {
-    for (name, lane) in lanes.iter() {
-        let Some((kind, deadline)) = longest_task(lane, deadlines.iter().copied()) else { continue };
-        let (timeout, setting) = match lane.consumer_timeout {
-            Some(timeout) => (timeout, "consumer_timeout"),
-            None => (BROKER_CONSUMER_TIMEOUT, "the broker's consumer timeout"),
-        };
-        let sum = deadline + grace;
-        if sum > timeout {
-            return Err(ConfigError::Together(format!(
-                "lane {name}: deadline {} of {kind} + hard_grace {} = {} exceeds {setting} {}: \
-                 set lanes.{name}.consumer_timeout above it",
-                format_duration(deadline),
-                format_duration(grace),
-                format_duration(sum),
-                format_duration(timeout),
-            )));
-        }
-    }
-    Ok(())
-}
-
 /// The kind with the longest deadline among those that the lane receives.
 fn longest_task<'a>(
     lane: &Lane,
-    deadlines: impl IntoIterator<Item = (&'a str, Duration)>,
+    kinds: impl IntoIterator<Item = (&'a str, Option<Duration>)>,
 ) -> Option<(&'a str, Duration)> {
     let receives = |kind: &str| {
         lane.default_kind.as_deref() == Some(kind)
             || lane.bindings.iter().any(|binding| matches_binding(binding, kind))
     };
-    deadlines.into_iter().filter(|(kind, _)| receives(kind)).max_by_key(|(_, deadline)| *deadline)
+    let long = kinds.into_iter().filter_map(|(kind, deadline)| Some((kind, deadline?)));
+    long.filter(|(kind, _)| receives(kind)).max_by_key(|(_, deadline)| *deadline)
 }
 
 /// How long a task may wait in a lane before it is requeued.
@@ -116,8 +108,7 @@ pub(crate) fn max_wait<'a>(
     grace: Duration,
     kinds: impl IntoIterator<Item = (&'a str, Option<Duration>)>,
 ) -> Duration {
-    let deadlines = kinds.into_iter().filter_map(|(kind, deadline)| Some((kind, deadline?)));
-    let run = longest_task(lane, deadlines).map_or(Duration::ZERO, |(_, deadline)| deadline + grace);
+    let run = longest_task(lane, kinds).map_or(Duration::ZERO, |(_, deadline)| deadline + grace);
     let timeout = lane.consumer_timeout.unwrap_or(BROKER_CONSUMER_TIMEOUT);
     timeout.saturating_sub(run + WAIT_MARGIN).max(Duration::from_secs(2))
 }
@@ -206,11 +197,14 @@ mod tests {
     fn a_lane_receives_its_bindings_and_its_default_kind() {
         let lane = Lane { default_kind: Some("x.y".into()), ..Lane::bound_to(["a.#"]) };
         assert_eq!(
-            longest_task(&lane, [("x.y", MINUTE), ("a.b", 2 * MINUTE), ("z", 3 * MINUTE)]),
+            longest_task(&lane, [("x.y", Some(MINUTE)), ("a.b", Some(2 * MINUTE)), ("z", Some(3 * MINUTE))]),
             Some(("a.b", 2 * MINUTE))
         );
-        assert_eq!(longest_task(&lane, [("x.y", MINUTE), ("z", 3 * MINUTE)]), Some(("x.y", MINUTE)));
-        assert_eq!(longest_task(&lane, [("z", MINUTE)]), None);
+        assert_eq!(
+            longest_task(&lane, [("x.y", Some(MINUTE)), ("z", Some(3 * MINUTE))]),
+            Some(("x.y", MINUTE))
+        );
+        assert_eq!(longest_task(&lane, [("z", Some(MINUTE))]), None);
     }
 
     #[test]

@@ -3,15 +3,14 @@
 //! [`run`] is the `main` of a worker with handlers of its own. A program with further flags or settings flattens
 //! [`WorkerArgs`] into its own `clap` type and calls [`WorkerArgs::run`].
 
-use std::path::PathBuf;
-
-use clap::Parser;
+use clap::{Parser, ValueHint};
 use garenne_common::{
-    config::{self, CommonArgs, ConfigError, LaneArgs, Settings, flag},
+    config::{self, CommonArgs, ConfigError, LaneArgs, Settings},
     exit::{self, Exit, Failure},
     shutdown::signal,
     telemetry::tracing,
 };
+use serde::Serialize;
 use toml::Table;
 
 use crate::{
@@ -21,14 +20,17 @@ use crate::{
 };
 
 /// Flags of every worker. They set fields of [`WorkerConfig`].
-#[derive(Debug, clap::Args)]
+#[derive(Debug, clap::Args, Serialize)]
 pub struct WorkerArgs {
     #[command(flatten)]
+    #[serde(skip)]
     common: CommonArgs,
     #[command(flatten)]
+    #[serde(skip)]
     lanes: LaneArgs,
     /// Sink that stores results: stdout, results, or one that this program adds; repeatable [default: none]
     #[arg(long = "sink", value_name = "SINK")]
+    #[serde(skip)]
     sinks: Vec<String>,
     /// Shutdown mode: light, soft, soft-timeout or hard [default: soft-timeout]
     #[arg(long, value_name = "MODE")]
@@ -40,8 +42,8 @@ pub struct WorkerArgs {
     #[arg(long, value_name = "TIME")]
     hard_grace: Option<String>,
     /// File for the shutdown receipt, besides stderr
-    #[arg(long, value_name = "FILE")]
-    receipt: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::AnyPath)]
+    receipt: Option<String>,
     /// Name in logs, results and listings, unique in the fleet [default: host name and a random part]
     #[arg(long, value_name = "NAME")]
     worker_id: Option<String>,
@@ -63,13 +65,7 @@ impl WorkerArgs {
         if !self.sinks.is_empty() {
             own.insert("sinks".into(), self.sinks.join(",").into());
         }
-        flag(&mut own, "shutdown_mode", self.shutdown_mode.as_ref());
-        flag(&mut own, "shutdown_timeout", self.shutdown_timeout.as_ref());
-        flag(&mut own, "hard_grace", self.hard_grace.as_ref());
-        flag(&mut own, "receipt", self.receipt.as_ref().map(|path| path.display()));
-        flag(&mut own, "worker_id", self.worker_id.as_ref());
-        flag(&mut own, "max_attempts", self.max_attempts.as_ref());
-        flag(&mut own, "max_payload", self.max_payload.as_ref());
+        own.extend(Table::try_from(self).expect("flags are texts"));
         config::load(self.common.sources(own))
     }
 

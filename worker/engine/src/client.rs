@@ -161,54 +161,32 @@ impl Enqueue<'_> {
     /// Sets the task's id, 1 to 128 bytes without control characters. Effects happen once per id. By default the id is
     /// random.
     pub fn id(self, id: &str) -> Self {
-        self.with(|task| {
-            task.id = TaskId::parse(id)?;
-            Ok(())
-        })
+        self.with(|task| Ok(NewTask { id: TaskId::parse(id)?, ..task }))
     }
 
     /// Starts the task after this time, at most 30 days.
     pub fn delay(self, delay: Duration) -> Self {
-        self.with(|task| {
-            check_span("delay", delay)?;
-            task.delay = Some(delay);
-            Ok(())
-        })
+        self.with(|task| Ok(NewTask { delay: Some(check_span("delay", delay)?), ..task }))
     }
 
     /// Limits the run time of an attempt, at most 30 days. Tasks of short kinds have no timer.
     pub fn timeout(self, timeout: Duration) -> Self {
-        self.with(|task| {
-            check_span("timeout", timeout)?;
-            task.timeout = Some(timeout);
-            Ok(())
-        })
+        self.with(|task| Ok(NewTask { timeout: Some(check_span("timeout", timeout)?), ..task }))
     }
 
     /// Sets the key, 1 to 255 bytes. Tasks with equal keys go to the same queue of a lane with several queues.
     pub fn key(self, key: impl Into<String>) -> Self {
-        let key = key.into();
-        self.with(|task| {
-            check_text("key", &key)?;
-            task.key = Some(key);
-            Ok(())
-        })
+        self.with(|task| Ok(NewTask { key: Some(check_text("key", key.into())?), ..task }))
     }
 
     /// Sets the group, 1 to 255 bytes. Tasks of a group are paused and stopped together.
     pub fn group(self, group: impl Into<String>) -> Self {
-        let group = group.into();
-        self.with(|task| {
-            check_text("group", &group)?;
-            task.group = Some(group);
-            Ok(())
-        })
+        self.with(|task| Ok(NewTask { group: Some(check_text("group", group.into())?), ..task }))
     }
 
     /// Applies an option. The first error is returned when the task is awaited.
-    fn with(mut self, set: impl FnOnce(&mut NewTask) -> Result<(), EnqueueError>) -> Self {
-        self.task = self.task.and_then(|mut task| set(&mut task).map(|()| task));
-        self
+    fn with(self, set: impl FnOnce(NewTask) -> Result<NewTask, EnqueueError>) -> Self {
+        Self { task: self.task.and_then(set), ..self }
     }
 }
 
@@ -222,21 +200,16 @@ impl<'c> IntoFuture for Enqueue<'c> {
     }
 }
 
-fn check_span(option: &'static str, span: Duration) -> Result<(), EnqueueError> {
+fn check_span(option: &'static str, span: Duration) -> Result<Duration, EnqueueError> {
     let max = Duration::from_millis(Envelope::MAX_MS.unsigned_abs());
-    if span <= max {
-        return Ok(());
-    }
-    let expected = format!("at most {}", humantime::format_duration(max));
-    Err(EnqueueError::OutOfRange { option, expected })
+    let expected = || format!("at most {}", humantime::format_duration(max));
+    if span <= max { Ok(span) } else { Err(EnqueueError::OutOfRange { option, expected: expected() }) }
 }
 
-fn check_text(option: &'static str, text: &str) -> Result<(), EnqueueError> {
-    if (1..=Envelope::MAX_TEXT).contains(&text.len()) {
-        return Ok(());
-    }
-    let expected = format!("1 to {} bytes", Envelope::MAX_TEXT);
-    Err(EnqueueError::OutOfRange { option, expected })
+fn check_text(option: &'static str, text: String) -> Result<String, EnqueueError> {
+    let is_valid = (1..=Envelope::MAX_TEXT).contains(&text.len());
+    let expected = || format!("1 to {} bytes", Envelope::MAX_TEXT);
+    if is_valid { Ok(text) } else { Err(EnqueueError::OutOfRange { option, expected: expected() }) }
 }
 
 #[cfg(test)]

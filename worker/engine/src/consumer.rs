@@ -6,7 +6,6 @@ mod channel_generation;
 mod coalescer;
 mod connection;
 pub(crate) mod control_queue;
-mod counters;
 mod delivery;
 mod ledger;
 mod missing_queues;
@@ -16,9 +15,8 @@ mod subscriber;
 mod subscription;
 mod watchdog;
 
-pub(crate) use channel_generation::ChannelGeneration;
+pub(crate) use channel_generation::{ChannelGeneration, SettlementCounters};
 pub(crate) use connection::ConsumerConnection;
-pub(crate) use counters::SettlementCounters;
 pub(crate) use delivery::Delivery;
 pub(crate) use missing_queues::MissingQueues;
 pub(crate) use subscriber::{Intake, Subscriber};

@@ -24,6 +24,7 @@ use crate::{
 };
 
 /// An attempt at one task: a message of its own, or a record of a batch.
+#[derive(Clone)]
 pub(crate) struct Attempt {
     pub(crate) entry: Arc<Entry>,
     pub(crate) envelope: Arc<Envelope>,
@@ -73,7 +74,7 @@ impl Attempt {
     async fn call_handler(self, cx: pool::TaskContext) -> Result<Output, TaskError> {
         let (content_type, envelope) = (self.envelope.content_type, Arc::clone(&self.envelope));
         let context = TaskContext::new(self.envelope, self.worker, self.worker_context, self.span, cx);
-        let call = async { self.entry.handler.call(context.clone(), content_type, self.body).await };
+        let call = async { (self.entry.handler)(context.clone(), content_type, self.body).await };
         let result = panics::with_task(envelope, call).await;
         let follow_ups = context.take_follow_ups();
         result
@@ -114,39 +115,33 @@ pub(crate) struct AttemptEnd {
 impl AttemptEnd {
     /// Derives the outcome from the way in which the pool ended the attempt.
     pub(crate) fn of(ending: Ending<AttemptOutput>) -> Self {
-        match ending {
-            Ending::Finished { output: AttemptOutput { result: Ok(output), started_at, took }, .. } => Self {
-                outcome: Outcome::Done { output, started_at, took },
-                counted_as: Some(TaskOutcome::Success),
-                duration: Some(took),
-            },
-            Ending::Finished { output: AttemptOutput { result: Err(error), took, .. }, told } => {
-                let (outcome, counted_as) = Self::after_error(error, told);
-                Self { outcome, counted_as: Some(counted_as), duration: Some(took) }
+        let (outcome, counted_as, duration) = match ending {
+            Ending::Finished { output: AttemptOutput { result, started_at, took }, told } => {
+                let (outcome, counted_as) = match result {
+                    Ok(output) => (Outcome::Done { output, started_at, took }, TaskOutcome::Success),
+                    Err(error) => Self::after_error(error, told),
+                };
+                (outcome, Some(counted_as), Some(took))
             }
             Ending::Panicked { message } => {
                 let error = format!("the handler panicked: {message}");
-                Self::unfinished(Outcome::Retry { error, after: None }, TaskOutcome::Panic)
+                (Outcome::Retry { error, after: None }, Some(TaskOutcome::Panic), None)
             }
             Ending::GaveUp { cause: Cause::Shutdown, stuck: true } => {
-                Self::unfinished(Outcome::Abandon, TaskOutcome::Interrupted)
+                (Outcome::Abandon, Some(TaskOutcome::Interrupted), None)
             }
             Ending::GaveUp { cause, .. } => {
                 let (outcome, counted_as) = Self::after_cancellation(cause);
-                Self::unfinished(outcome, counted_as)
+                (outcome, Some(counted_as), None)
             }
-            Ending::NotStarted { cause } => Self::not_started(Self::after_cancellation(cause).0),
-        }
+            Ending::NotStarted { cause } => (Self::after_cancellation(cause).0, None, None),
+        };
+        Self { outcome, counted_as, duration }
     }
 
     /// The end of a task that did not start.
     pub(crate) fn not_started(outcome: Outcome) -> Self {
         Self { outcome, counted_as: None, duration: None }
-    }
-
-    /// The end of an attempt that did not return.
-    fn unfinished(outcome: Outcome, counted_as: TaskOutcome) -> Self {
-        Self { outcome, counted_as: Some(counted_as), duration: None }
     }
 
     /// The outcome of an attempt that returned an error. `cancelled` is why it had been cancelled before, if it

@@ -9,8 +9,9 @@ mod lifecycle;
 mod member;
 mod membership;
 
+pub(crate) use broker::AmqpFleetBroker;
 pub(crate) use directives::{DirectiveEffect, Directives};
-pub(crate) use member::{Identity, Member};
+pub(crate) use member::Member;
 pub(crate) use membership::{Command, FleetError, Membership};
 
 #[cfg(test)]

@@ -20,7 +20,11 @@ mod output;
 mod progress;
 mod retry;
 
-use std::{future::Future, marker::PhantomData, time::Duration};
+use std::{
+    future::{Future, ready},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -157,64 +161,42 @@ impl TaskOptions {
 
     /// Sets the deadline. Makes the task a long one.
     #[must_use]
-    pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = Some(deadline);
-        self
+    pub fn deadline(self, deadline: Duration) -> Self {
+        Self { deadline: Some(deadline), ..self }
     }
 
     /// Runs tasks on threads of their own. For tasks that keep a processor busy or block.
     #[must_use]
-    pub fn cpu_bound(mut self) -> Self {
-        self.cpu_bound = true;
-        self
+    pub fn cpu_bound(self) -> Self {
+        Self { cpu_bound: true, ..self }
     }
 
     /// Sets the retry policy.
     #[must_use]
-    pub fn retry(mut self, policy: RetryPolicy) -> Self {
-        self.retry = policy;
-        self
+    pub fn retry(self, policy: RetryPolicy) -> Self {
+        Self { retry: policy, ..self }
     }
 }
 
 /// A handler without its payload and output types, as stored in the registry.
-pub(crate) trait ErasedHandler: Send + Sync {
-    fn call(
-        &self,
-        context: TaskContext,
-        content_type: ContentType,
-        body: Bytes,
-    ) -> BoxFuture<'static, Result<Output, TaskError>>;
-}
+pub(crate) type ErasedHandler =
+    dyn Fn(TaskContext, ContentType, Bytes) -> BoxFuture<'static, Result<Output, TaskError>> + Send + Sync;
 
-/// A handler `F` for the payload `P`; the implementation of [`ErasedHandler`].
-pub(crate) struct TypedHandler<F, P>(F, PhantomData<fn(P)>);
-
-impl<F, P> TypedHandler<F, P> {
-    pub(crate) fn new(handler: F) -> Self {
-        Self(handler, PhantomData)
-    }
-}
-
-impl<F, P, R, O> ErasedHandler for TypedHandler<F, P>
+/// Makes a handler read its payload from a message's body and convert its output.
+pub(crate) fn erase<F, P, R, O>(handler: F) -> Arc<ErasedHandler>
 where
-    F: Fn(TaskContext, P) -> R + Send + Sync,
+    F: Fn(TaskContext, P) -> R + Send + Sync + 'static,
     P: Payload,
     R: Future<Output = Result<O, TaskError>> + Send + 'static,
     O: IntoOutput,
 {
-    fn call(
-        &self,
-        context: TaskContext,
-        content_type: ContentType,
-        body: Bytes,
-    ) -> BoxFuture<'static, Result<Output, TaskError>> {
+    Arc::new(move |context, content_type, body| {
         let payload = match P::read(content_type, &body) {
             Ok(payload) => payload,
-            Err(error) => return Box::pin(std::future::ready(Err(error.into()))),
+            Err(error) => return Box::pin(ready(Err(error.into()))),
         };
         drop(body);
-        let running = (self.0)(context, payload);
+        let running = handler(context, payload);
         Box::pin(async move { running.await?.into_output() })
-    }
+    })
 }

@@ -37,7 +37,6 @@
 
 mod batch;
 mod budget;
-mod catch_panic;
 pub mod cli;
 mod client;
 mod consumer;

@@ -21,21 +21,26 @@ use std::{
 };
 
 use garenne_pool::{Pool, Spec, panic_message};
+use garenne_protocol::task::DeadReason;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::{
-    batch::RunningBatches, consumer::Delivery, execution::Execution, fleet::Member, handler::WorkerContext,
-    registry::Registry, settlement::Settler, spans::Spans,
+    batch::{Batch, RunningBatches},
+    consumer::Delivery,
+    execution::Execution,
+    fleet::Member,
+    handler::WorkerContext,
+    redelivery::MAX_PANICS,
+    registry::Registry,
+    settlement::{InFlight, Settler},
+    spans::Spans,
 };
 
 mod admit;
-mod admitted;
-mod batch;
 mod completion;
 mod dispatch;
 mod quarantine;
 
-use admitted::Admitted;
 use completion::ExecutionCompletion;
 use quarantine::QuarantineRun;
 
@@ -45,6 +50,23 @@ pub(crate) type LanePool = Pool<Execution, ExecutionCompletion>;
 /// A task that is ready for the pool.
 type Ready = (Spec, Execution, ExecutionCompletion);
 
+/// A decoded delivery: a task, or a batch.
+struct Admitted {
+    /// The task. Of a batch, the message.
+    task: InFlight,
+    batch: Option<Arc<Batch>>,
+}
+
+impl Admitted {
+    /// The task, or the records of the batch as tasks of their own.
+    fn into_tasks(self) -> Vec<InFlight> {
+        match self.batch {
+            None => vec![self.task],
+            Some(batch) => batch.split(self.task).collect(),
+        }
+    }
+}
+
 /// The pipeline of one lane, or of the quarantine.
 pub(crate) struct LanePipeline {
     pub(crate) lane: Arc<str>,
@@ -52,8 +74,6 @@ pub(crate) struct LanePipeline {
     pub(crate) default_kind: Option<String>,
     /// The maximum size of a message's body, in bytes.
     pub(crate) max_payload: usize,
-    /// The name of this worker.
-    pub(crate) worker: Arc<str>,
     pub(crate) worker_context: WorkerContext,
     pub(crate) registry: Arc<Registry>,
     pub(crate) pool: LanePool,
@@ -66,6 +86,8 @@ pub(crate) struct LanePipeline {
     pub(crate) batch_deadline: Duration,
     /// Whether this is the quarantine. There, one task runs at a time, after its start is recorded.
     pub(crate) is_quarantine: bool,
+    /// Whether this is the catch-all lane.
+    pub(crate) is_catch_all: bool,
     /// The permit for the one run at a time in the quarantine.
     pub(crate) quarantine_permit: Arc<Semaphore>,
     /// Notified whenever a task of the pool has ended.
@@ -84,12 +106,42 @@ impl LanePipeline {
         let mut ready = VecDeque::with_capacity(deliveries.len());
         let mut result = Ok(());
         for delivery in deliveries {
-            match catch_unwind(AssertUnwindSafe(|| self.admit(delivery, now))) {
+            match self.admit_caught(delivery, |delivery| self.admit(delivery, now)) {
                 Ok(admitted) => ready.extend(admitted),
-                Err(panic) => result = Err(panic_message(panic)),
+                Err(panic) => result = Err(panic),
             }
         }
         self.dispatch(ready).await;
         result
     }
+
+    /// Admits a delivery. After too many panics over its message, it becomes a dead letter instead.
+    fn admit_caught(
+        &self,
+        delivery: Delivery,
+        admit: impl Fn(Delivery) -> Option<Ready>,
+    ) -> Result<Option<Ready>, String> {
+        let redeliveries = &self.settler.redeliveries;
+        let message = delivery.fingerprint();
+        let admitted = catch_unwind(AssertUnwindSafe(|| {
+            let Some(panic) = message.and_then(|message| redeliveries.take_too_many_panics(message)) else {
+                return admit(delivery);
+            };
+            let error = format!("the worker panicked {MAX_PANICS} times over its redeliveries: {panic}");
+            let (lane, delivery) = (Arc::clone(&self.lane), self.without_untrusted_headers(delivery));
+            self.settler.dead_letter_unread(lane, delivery, DeadReason::AttemptsExhausted, error);
+            None
+        }));
+        let admitted = admitted.map_err(panic_message);
+        match (message, &admitted) {
+            (Some(message), Ok(Some(_))) => redeliveries.forget_panics(message),
+            (Some(message), Err(panic)) => redeliveries.record_panic(message, panic),
+            // What was not settled meanwhile continues in the background, where it may panic.
+            (_, Ok(None)) | (None, _) => {}
+        }
+        admitted
+    }
 }
+
+#[cfg(test)]
+mod tests;

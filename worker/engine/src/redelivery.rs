@@ -2,6 +2,8 @@
 //!
 //! If a channel dies, by a reconnect or by the broker's consumer timeout, the broker redelivers its messages. If
 //! the task of a redelivered message still runs here, the new delivery replaces the lost one.
+//!
+//! It also counts panics of the worker's own code over a message, which would be redelivered forever.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -18,11 +20,20 @@ pub(crate) type DeliverySlot = Arc<Mutex<Option<Delivery>>>;
 /// Bound for remembered tasks that succeeded. The broker can redeliver at most a prefetch of them.
 const MAX_SUCCEEDED: usize = 4096;
 
-/// The deliveries that a redelivery may replace, and succeeded tasks whose settlement may be lost.
+/// Panics over the redeliveries of a message after which this worker does not admit it again.
+pub(crate) const MAX_PANICS: u32 = 4;
+/// Bound for messages with counted panics. It is above every prefetch, so that no message that is held here is
+/// forgotten because of others.
+const MAX_PANICKED: usize = 1 << 16;
+
+/// The deliveries that a redelivery may replace, succeeded tasks whose settlement may be lost, and messages over
+/// which the admission panicked.
 #[derive(Default)]
 pub(crate) struct RedeliveryTracker {
     running: Mutex<HashMap<TaskId, DeliverySlot>>,
     succeeded: Mutex<SucceededTasks>,
+    /// The number of panics and the last panic's message, by [`Delivery::fingerprint`].
+    panics: Mutex<HashMap<u64, (u32, String)>>,
 }
 
 /// A bounded set of task ids. Adding to a full set removes the oldest id.
@@ -50,24 +61,24 @@ impl RedeliveryTracker {
     /// Registers the delivery of a task. Call it before the task enters the pool.
     pub(crate) fn track(&self, id: &TaskId, delivery: Delivery) -> DeliverySlot {
         let slot = Arc::new(Mutex::new(Some(delivery)));
-        self.running().insert(id.clone(), Arc::clone(&slot));
+        lock(&self.running).insert(id.clone(), Arc::clone(&slot));
         slot
     }
 
     /// Returns the delivery of a task that ended.
     pub(crate) fn finish(&self, id: &TaskId, slot: &DeliverySlot) -> Option<Delivery> {
-        let mut running = self.running();
+        let mut running = lock(&self.running);
         if running.get(id).is_some_and(|tracked| Arc::ptr_eq(tracked, slot)) {
             running.remove(id);
         }
         drop(running);
-        slot.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(slot).take()
     }
 
     /// Replaces a lost delivery with its redelivery, if the task still runs here. Otherwise returns the redelivery.
     pub(crate) fn replace_lost(&self, id: &TaskId, delivery: Delivery) -> Option<Delivery> {
-        let Some(slot) = self.running().get(id).cloned() else { return Some(delivery) };
-        let mut held = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(slot) = lock(&self.running).get(id).cloned() else { return Some(delivery) };
+        let mut held = lock(&slot);
         if held.as_ref().is_some_and(|former| !former.alive()) {
             *held = Some(delivery);
             return None;
@@ -77,21 +88,40 @@ impl RedeliveryTracker {
 
     /// Remembers a task that succeeded, but whose settlement may not reach the broker.
     pub(crate) fn mark_succeeded(&self, id: &TaskId) {
-        self.succeeded().insert(id);
+        lock(&self.succeeded).insert(id);
     }
 
     /// Whether this task was remembered by [`mark_succeeded`](Self::mark_succeeded).
     pub(crate) fn has_succeeded(&self, id: &TaskId) -> bool {
-        self.succeeded().ids.contains(id)
+        lock(&self.succeeded).ids.contains(id)
     }
 
-    fn running(&self) -> MutexGuard<'_, HashMap<TaskId, DeliverySlot>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Counts a panic during the admission of a redelivered message.
+    pub(crate) fn record_panic(&self, message: u64, panic: &str) {
+        let mut panics = lock(&self.panics);
+        if panics.len() >= MAX_PANICKED && !panics.contains_key(&message) {
+            panics.clear();
+        }
+        let (count, last) = panics.entry(message).or_default();
+        *count += 1;
+        panic.clone_into(last);
     }
 
-    fn succeeded(&self) -> MutexGuard<'_, SucceededTasks> {
-        self.succeeded.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Resets the count of a message that was admitted.
+    pub(crate) fn forget_panics(&self, message: u64) {
+        lock(&self.panics).remove(&message);
     }
+
+    /// The last panic over a message, if there were [`MAX_PANICS`]. The count is reset then.
+    pub(crate) fn take_too_many_panics(&self, message: u64) -> Option<String> {
+        let mut panics = lock(&self.panics);
+        panics.get(&message).filter(|(count, _)| *count >= MAX_PANICS)?;
+        panics.remove(&message).map(|(_, last)| last)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -122,7 +152,7 @@ mod tests {
         let slot = redeliveries.track(&id("t"), Delivery::for_test(&generation, 1));
         let delivery = redeliveries.finish(&id("t"), &slot).expect("the delivery");
         assert!(redeliveries.finish(&id("t"), &slot).is_none(), "only once");
-        assert!(redeliveries.running().is_empty());
+        assert!(lock(&redeliveries.running).is_empty());
         delivery.settle(Settlement::Acked);
         assert_eq!(settled(&generation, 1), 1);
     }
@@ -185,7 +215,7 @@ mod tests {
             "the second still runs"
         );
         assert!(redeliveries.finish(&id("t"), &second).is_some_and(|delivery| delivery.alive()));
-        assert!(redeliveries.running().is_empty());
+        assert!(lock(&redeliveries.running).is_empty());
     }
 
     #[test]
@@ -194,6 +224,34 @@ mod tests {
         assert!(!redeliveries.has_succeeded(&id("t")));
         redeliveries.mark_succeeded(&id("t"));
         assert!(redeliveries.has_succeeded(&id("t")) && !redeliveries.has_succeeded(&id("other")));
+    }
+
+    #[test]
+    fn panics_over_a_message_are_counted_until_there_are_too_many_or_it_is_admitted() {
+        let redeliveries = RedeliveryTracker::default();
+        for panics in 0..MAX_PANICS {
+            assert_eq!(redeliveries.take_too_many_panics(7), None, "{panics} panics");
+            redeliveries.record_panic(7, &format!("panic {panics}"));
+        }
+        assert_eq!(redeliveries.take_too_many_panics(8), None, "another message");
+        assert_eq!(redeliveries.take_too_many_panics(7), Some(format!("panic {}", MAX_PANICS - 1)));
+        assert_eq!(redeliveries.take_too_many_panics(7), None, "the count is reset");
+        (1..MAX_PANICS).for_each(|_| redeliveries.record_panic(7, "panic"));
+        redeliveries.forget_panics(7);
+        redeliveries.record_panic(7, "panic");
+        assert_eq!(redeliveries.take_too_many_panics(7), None, "it was admitted in between");
+    }
+
+    #[test]
+    fn the_number_of_messages_with_counted_panics_is_bounded() {
+        let redeliveries = RedeliveryTracker::default();
+        (0..MAX_PANICKED as u64).for_each(|message| redeliveries.record_panic(message, ""));
+        (1..MAX_PANICS).for_each(|_| redeliveries.record_panic(7, "known"));
+        assert_eq!(redeliveries.take_too_many_panics(7), Some("known".to_owned()));
+        redeliveries.record_panic(7, "");
+        assert_eq!(lock(&redeliveries.panics).len(), MAX_PANICKED);
+        redeliveries.record_panic(u64::MAX, "");
+        assert_eq!(lock(&redeliveries.panics).len(), 1);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::handler::{ErasedHandler, TaskOptions};
 /// The handler of a kind, and how its tasks run.
 pub(crate) struct Entry {
     pub(crate) kind: &'static str,
-    pub(crate) handler: Arc<dyn ErasedHandler>,
+    pub(crate) handler: Arc<ErasedHandler>,
     pub(crate) options: TaskOptions,
     pub(crate) metrics: KindMetrics,
 }

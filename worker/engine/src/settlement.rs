@@ -18,18 +18,15 @@
 //! fails, the original stays unacked and the broker redelivers it.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
-use garenne_amqp::{PublishError, Publisher, Target};
+use garenne_amqp::{Message, PublishError, Publisher, Target};
 use garenne_common::supervise;
 use garenne_common::{
     shutdown::Settlement,
-    telemetry::{Metrics, Traces},
+    telemetry::{Metrics, Traces, traces::Span},
 };
 use garenne_protocol::{
     task::{DeadReason, Envelope, NewTask},
@@ -39,26 +36,37 @@ use tokio::runtime::Handle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    consumer::MissingQueues,
+    consumer::{Delivery, MissingQueues},
     execute::{AttemptEnd, Outcome},
     force_close::after_last_answers,
     handler::{Output, Routes},
     redelivery::RedeliveryTracker,
     registry::Entry,
-    sink::{Accepted, Finished, SinkBuffer, SinkItem, results},
+    sink::{Accepted, Finished, SinkBuffer, WaitingTask, results},
+    spans::{AttemptSpan, publish_span},
 };
 
 mod copies;
 mod dead_letter;
-mod in_flight;
-mod lanes;
 mod quarantine;
 mod retry;
 #[cfg(test)]
 pub(crate) mod tests;
 
 use copies::Published;
-pub(crate) use in_flight::InFlight;
+
+/// A task that was delivered and is not settled yet.
+///
+/// Each method of [`Settler`] that decides about a task consumes it. Dropping it hands the delivery back to the
+/// broker.
+pub(crate) struct InFlight {
+    /// The lane that the task was delivered to.
+    pub(crate) lane: Arc<str>,
+    pub(crate) delivery: Delivery,
+    pub(crate) envelope: Arc<Envelope>,
+    /// The span of the attempt. Nothing is recorded unless the task starts or becomes a dead letter.
+    pub(crate) span: AttemptSpan,
+}
 
 /// Settles the tasks of all lanes of a worker.
 pub(crate) struct Settler {
@@ -85,8 +93,6 @@ pub(crate) struct Settler {
     pub(crate) tracker: TaskTracker,
     /// Cancelled when the shutdown stops waiting. What is pending then is handed back.
     pub(crate) force_close: CancellationToken,
-    /// The number of replies whose queue did not exist.
-    pub(crate) unroutable_replies: AtomicU64,
 }
 
 impl Settler {
@@ -95,11 +101,10 @@ impl Settler {
         let AttemptEnd { outcome, counted_as, duration } = end;
         if let Some(counted_as) = counted_as {
             task.span.set_outcome(counted_as);
-        }
-        match (counted_as, duration) {
-            (Some(counted_as), Some(duration)) => entry.metrics.ended(counted_as, duration),
-            (Some(counted_as), None) => entry.metrics.counted(counted_as),
-            (None, _) => {}
+            match duration {
+                Some(duration) => entry.metrics.ended(counted_as, duration),
+                None => entry.metrics.counted(counted_as),
+            }
         }
         match outcome {
             Outcome::Done { output, started_at, took } => self.write_to_sinks(task, output, started_at, took),
@@ -145,7 +150,7 @@ impl Settler {
             let _pending = pending;
             this.sinks_answered(task, follow_ups, reply, accepted);
         };
-        self.sink_buffer.submit(SinkItem { finished, span, generation, answer: Box::new(answer) });
+        self.sink_buffer.submit(finished, WaitingTask { span, generation, answer: Box::new(answer) });
     }
 
     /// Acts on the sinks' answer. [`None`] means that they gave none before the channel or the worker closed.
@@ -185,7 +190,7 @@ impl Settler {
             return self.ack_and_reply(task, reply);
         }
         let this = Arc::clone(self);
-        let publishing = async move {
+        self.in_background("follow-ups", async move {
             let (now, trace) = (SystemTime::now(), task.span.context(&task.envelope));
             let follow_ups = follow_ups.into_iter().map(|it| NewTask { trace: trace.clone(), ..it });
             let (messages, spans): (_, Vec<_>) =
@@ -202,8 +207,21 @@ impl Settler {
                     this.dead_letter(task, DeadReason::Rejected, error);
                 }
             }
-        };
-        supervise::isolated("follow-ups", publishing).spawn_in_on(&self.tracker, &self.runtime).detach();
+        });
+    }
+
+    /// The message of a follow-up, and the span that covers its publishing.
+    ///
+    /// Follow-ups are published directly to the lane and not to the tasks exchange: that exchange has an
+    /// alternate exchange, which confirms messages that no lane takes. Returns [`None`] if no lane takes the
+    /// kind; the handler's request was checked for that already.
+    fn follow_up_message(&self, task: NewTask, now: SystemTime) -> Option<(Message, Option<Span>)> {
+        let queues = self.lane_queues(self.routes.lanes.taking(task.kind.as_str())?);
+        let target = Target::lane(queues);
+        let mut task = if queues.is_sharded() { task.keyed() } else { task };
+        let span = publish_span(&self.traces, &mut task, &target.routing_key);
+        let properties = task.properties(now);
+        Some((Message { target, properties, body: task.body.into() }, span))
     }
 
     fn ack_and_reply(self: &Arc<Self>, task: InFlight, reply: Option<Finished>) {
@@ -229,27 +247,28 @@ impl Settler {
 
     /// Sends the result to the task's `reply_to`. Best effort, after the ack.
     fn reply(self: &Arc<Self>, finished: Finished) {
+        let Some(queue) = finished.envelope.reply_to.clone() else { return };
         let this = Arc::clone(self);
-        let sending = async move {
-            let Some(queue) = finished.envelope.reply_to.clone() else { return };
+        self.in_background("reply", async move {
             let publishing = this.publisher.publish(results::message(&finished, Target::queue(queue)));
             let published = tokio::select! {
                 published = publishing => published,
                 () = after_last_answers(&this.force_close) => return,
             };
             match published {
-                Ok(()) => {}
-                Err(PublishError::Unroutable { .. }) => {
-                    this.unroutable_replies.fetch_add(1, Ordering::Relaxed);
-                }
+                // The queue of a client that stopped waiting is gone. The publisher counts it as returned.
+                Ok(()) | Err(PublishError::Unroutable { .. }) => {}
                 Err(error) => {
-                    let Envelope { id, .. } = &*finished.envelope;
-                    let trace_id = finished.envelope.trace_id();
+                    let (id, trace_id) = (&finished.envelope.id, finished.envelope.trace_id());
                     tracing::warn!(task = %id, trace_id, %error, "failed to publish reply");
                 }
             }
-        };
-        supervise::isolated("reply", sending).spawn_in_on(&self.tracker, &self.runtime).detach();
+        });
+    }
+
+    /// Runs a step of a settlement in the background, on the runtime of the broker connections.
+    pub(crate) fn in_background(&self, name: &'static str, step: impl Future<Output = ()> + Send + 'static) {
+        supervise::isolated(name, step).spawn_in_on(&self.tracker, &self.runtime).detach();
     }
 
     /// Returns a task to its queue without spending an attempt.

@@ -4,7 +4,7 @@
 //! [`WorkerBuilder::sink`](crate::WorkerBuilder::sink). The worker gathers results: while one batch is written, the
 //! next one fills. At low load each result is written at once, at high load batches are large.
 //!
-//! If a sink is unavailable, its batch is offered again with growing pauses. The worker is not ready meanwhile, its
+//! If a sink is unavailable, the results are offered again with growing pauses. The worker is not ready meanwhile, its
 //! prefetch fills, and the broker keeps the remaining tasks. No result is lost, because no task is acked before its
 //! result is stored.
 
@@ -28,7 +28,7 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use crate::handler::Output;
 
 pub(crate) use health::SinkMetrics;
-pub(crate) use sink_buffer::{SinkBuffer, SinkItem};
+pub(crate) use sink_buffer::{SinkBuffer, WaitingTask};
 
 /// A finished task and its result, on the way to the sinks.
 #[derive(Clone, Debug)]
@@ -140,7 +140,7 @@ impl Accepted {
     }
 }
 
-/// A sink is unavailable. The batch will be offered again.
+/// A sink is unavailable. The results will be offered again.
 #[derive(Clone, Debug, Error)]
 #[error("sink {sink} is unavailable: {detail}")]
 pub struct SinkError {
@@ -189,6 +189,6 @@ pub trait Sink: Send + Sync + 'static {
     /// Only one write of a sink runs at a time. A wrong number of answers and a panic count as a [`SinkError`].
     ///
     /// # Errors
-    /// [`SinkError`] if it is not known that the batch is stored. The batch is offered again after a pause.
+    /// [`SinkError`] if it is not known that the batch is stored. Its results are offered again after a pause.
     fn write<'a>(&'a self, batch: &'a [Finished]) -> BoxFuture<'a, Result<Vec<Accepted>, SinkError>>;
 }

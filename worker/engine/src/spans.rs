@@ -2,8 +2,7 @@
 //! follow-ups. If a trace is not sampled, an attempt carries no span and checks one flag.
 
 use std::{
-    mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::SystemTime,
 };
 
@@ -34,8 +33,7 @@ impl Spans {
             return;
         }
         let Begun { context, span } = self.traces.begin(None, SpanKind::Consumer, |span| {
-            span.name(format!("receive {}", self.queue));
-            set_messaging_attributes(span, "receive", "receive", &self.queue);
+            describe_operation(span, "receive", "receive", &self.queue);
             set_task_attributes(span, envelope);
         });
         envelope.trace = context;
@@ -48,7 +46,7 @@ impl Spans {
             return AttemptSpan::default();
         }
         let (spans, envelope) = (Arc::clone(self), Arc::clone(envelope));
-        AttemptSpan(Some(Arc::new(SharedSpan { spans, envelope, state: Mutex::default() })))
+        AttemptSpan(Some(Arc::new(SharedSpan { spans, envelope, started: OnceLock::new() })))
     }
 }
 
@@ -59,50 +57,34 @@ pub(crate) struct AttemptSpan(Option<Arc<SharedSpan>>);
 struct SharedSpan {
     spans: Arc<Spans>,
     envelope: Arc<Envelope>,
-    state: Mutex<SpanState>,
+    /// Set when the attempt starts.
+    started: OnceLock<StartedSpan>,
 }
 
-#[derive(Default)]
-enum SpanState {
-    /// The attempt has not started.
-    #[default]
-    Waiting,
-    Open(Box<OpenSpan>),
-    /// The span has ended, or there is none.
-    Ended,
-}
-
-struct OpenSpan {
-    span: Span,
+struct StartedSpan {
     context: Option<TraceContext>,
+    /// [`None`] if the sampler dropped the span, and once it has ended.
+    span: Mutex<Option<Span>>,
 }
 
 impl AttemptSpan {
     /// Starts the span, when the attempt starts.
     pub(crate) fn start(&self) {
         if let Some(shared) = &self.0 {
-            let mut state = shared.state();
-            if matches!(*state, SpanState::Waiting) {
-                *state = shared.begin();
-            }
+            shared.started.get_or_init(|| shared.begin());
         }
     }
 
-    /// The parent context for child spans: this span while it is open, otherwise the task's own context.
+    /// The parent context for child spans: this span if it has started, otherwise the task's own context.
     pub(crate) fn context(&self, envelope: &Envelope) -> Option<TraceContext> {
-        let own = self.0.as_ref().and_then(|shared| match &*shared.state() {
-            SpanState::Open(open) => open.context.clone(),
-            SpanState::Waiting | SpanState::Ended => None,
-        });
-        own.or_else(|| envelope.trace.clone())
+        let started = self.0.as_ref().and_then(|shared| shared.started.get());
+        started.and_then(|started| started.context.clone()).or_else(|| envelope.trace.clone())
     }
 
     /// Sets the outcome of the attempt.
     pub(crate) fn set_outcome(&self, outcome: TaskOutcome) {
-        if let Some(shared) = &self.0
-            && let SpanState::Open(open) = &mut *shared.state()
-        {
-            open.span.set("garenne.outcome", outcome.as_str());
+        if let Some(span) = self.started_span().as_deref_mut().and_then(Option::as_mut) {
+            span.set("garenne.outcome", outcome.as_str());
         }
     }
 
@@ -118,11 +100,7 @@ impl AttemptSpan {
     }
 
     fn finish(&self, settlement: Settlement, reason: Option<DeadReason>, error: Option<&str>) {
-        let Some(shared) = &self.0 else { return };
-        let SpanState::Open(open) = mem::replace(&mut *shared.state(), SpanState::Ended) else {
-            return;
-        };
-        let mut span = open.span;
+        let Some(mut span) = self.started_span().and_then(|mut span| span.take()) else { return };
         span.set("garenne.settlement", settlement.as_str());
         if let Some(reason) = reason {
             span.set("garenne.reason", reason.as_str());
@@ -133,9 +111,9 @@ impl AttemptSpan {
         span.end();
     }
 
-    /// Whether the attempt has a span.
-    pub(crate) fn is_kept(&self) -> bool {
-        self.0.is_some()
+    fn started_span(&self) -> Option<MutexGuard<'_, Option<Span>>> {
+        let started = self.0.as_ref()?.started.get()?;
+        Some(started.span.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Adds a child span for a sink write that stored the result in a batch of this size, from `since` to now.
@@ -166,29 +144,23 @@ impl AttemptSpan {
 }
 
 impl SharedSpan {
-    fn state(&self) -> MutexGuard<'_, SpanState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Starts the span of the attempt.
-    fn begin(&self) -> SpanState {
+    fn begin(&self) -> StartedSpan {
         let Self { spans, envelope, .. } = self;
         let Begun { context, span } =
             spans.traces.begin(envelope.trace.as_ref(), SpanKind::Consumer, |span| {
-                span.name(format!("process {}", spans.queue));
-                set_messaging_attributes(span, "process", "process", &spans.queue);
+                describe_operation(span, "process", "process", &spans.queue);
                 set_task_attributes(span, envelope);
                 span.set("garenne.lane", spans.lane.to_string());
             });
-        span.map_or(SpanState::Ended, |span| SpanState::Open(Box::new(OpenSpan { span, context })))
+        StartedSpan { context: context.filter(|_| span.is_some()), span: Mutex::new(span) }
     }
 }
 
 /// Starts the span of publishing a follow-up to `queue`, and makes it the parent of the follow-up's spans.
 pub(crate) fn publish_span(traces: &Traces, task: &mut NewTask, queue: &str) -> Option<Span> {
     let Begun { context, span } = traces.begin(task.trace.as_ref(), SpanKind::Producer, |span| {
-        span.name(format!("publish {queue}"));
-        set_messaging_attributes(span, "send", "publish", queue);
+        describe_operation(span, "send", "publish", queue);
         span.set("messaging.message.id", task.id.to_string());
         span.set("garenne.kind", task.kind.to_string());
     });
@@ -196,7 +168,9 @@ pub(crate) fn publish_span(traces: &Traces, task: &mut NewTask, queue: &str) -> 
     span
 }
 
-fn set_messaging_attributes(span: &mut Span, kind: &'static str, operation: &'static str, queue: &str) {
+/// Sets the name and the messaging attributes of a span.
+fn describe_operation(span: &mut Span, kind: &'static str, operation: &'static str, queue: &str) {
+    span.name(format!("{operation} {queue}"));
     span.set("messaging.system", "rabbitmq");
     span.set("messaging.operation.type", kind);
     span.set("messaging.operation.name", operation);

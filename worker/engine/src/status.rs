@@ -1,72 +1,65 @@
 //! The state of a running worker, for the admin port and for heartbeats.
 
-use std::sync::Arc;
-
-use garenne_common::{
-    shutdown::Command,
-    telemetry::admin::{Control, GroupCommand, Readiness},
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
 };
+
+use garenne_common::telemetry::admin::{GroupCommand, Process, Tasks};
 use serde_json::{Map, Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::watch;
 
 use crate::{
-    batch::RunningBatches, fleet::Member, handler::ProgressBoard, pipeline::LanePool, settlement::Settler,
+    batch::RunningBatches, consumer::Intake, fleet::Member, handler::ProgressBoard, pipeline::LanePool,
+    settlement::Settler,
 };
 
-mod consumer_problems;
 mod heartbeat;
 
-pub(crate) use consumer_problems::ConsumerProblems;
-pub(crate) use heartbeat::HeartbeatSource;
+/// Reads the worker's state and passes on its operators' commands for tasks.
+pub(crate) struct Status {
+    pub(crate) started: SystemTime,
+    pub(crate) heartbeat_interval: Duration,
+    pub(crate) intake: watch::Receiver<Intake>,
+    pub(crate) lanes: Vec<LaneStatus>,
+    pub(crate) batches: Arc<RunningBatches>,
+    pub(crate) member: Arc<Member>,
+    pub(crate) progress: Arc<ProgressBoard>,
+    pub(crate) settler: Arc<Settler>,
+}
 
-/// A lane as the status reads it.
+/// A lane's pool, and why the lane is not consuming.
 pub(crate) struct LaneStatus {
     pub(crate) name: Arc<str>,
     pub(crate) pool: LanePool,
-    pub(crate) problems: ConsumerProblems,
+    pub(crate) problems: Vec<QueueProblem>,
 }
 
-/// Reads the worker's state and passes on commands of its operators.
-pub(crate) struct Status {
-    lanes: Vec<LaneStatus>,
-    batches: Arc<RunningBatches>,
-    member: Arc<Member>,
-    progress: Arc<ProgressBoard>,
-    settler: Arc<Settler>,
-    commands: mpsc::Sender<Command>,
-}
+/// One queue of a lane and its consumer's problem: [`None`] while the queue is consumed.
+pub(crate) type QueueProblem = (String, watch::Receiver<Option<String>>);
 
-impl Status {
-    pub(crate) fn new(
-        lanes: Vec<LaneStatus>,
-        batches: Arc<RunningBatches>,
-        member: Arc<Member>,
-        progress: Arc<ProgressBoard>,
-        settler: Arc<Settler>,
-        commands: mpsc::Sender<Command>,
-    ) -> Self {
-        Self { lanes, batches, member, progress, settler, commands }
+impl LaneStatus {
+    /// The problem of the first queue that has one. A lane with several queues names the queue.
+    fn problem(&self) -> Option<String> {
+        let problem_of = |(queue, problem): &QueueProblem| {
+            let problem = problem.borrow().clone()?;
+            Some(if self.problems.len() > 1 { format!("{queue}: {problem}") } else { problem })
+        };
+        self.problems.iter().find_map(problem_of)
     }
 }
 
-impl Readiness for Status {
+impl Process for Status {
     /// Ready if all queues are consumed and results can be settled.
     fn ready(&self) -> Result<(), Vec<String>> {
-        let consumer_problem = |lane: &LaneStatus| {
-            let problem = lane.problems.first()?;
+        let not_consuming = |lane: &LaneStatus| {
+            let problem = lane.problem()?;
             Some(format!("lane {} is not consuming: {problem}", lane.name))
         };
-        let mut problems: Vec<_> = self.lanes.iter().filter_map(consumer_problem).collect();
+        let mut problems: Vec<_> = self.lanes.iter().filter_map(not_consuming).collect();
         problems.extend(self.settler.sink_buffer.problems());
         problems.extend(self.settler.missing.problems());
         if problems.is_empty() { Ok(()) } else { Err(problems) }
-    }
-}
-
-impl Control for Status {
-    fn command(&self, command: Command) {
-        // If the channel is full, the worker is about to obey earlier commands, and this one is dropped.
-        let _ = self.commands.try_send(command);
     }
 
     fn pool(&self) -> Value {
@@ -83,7 +76,13 @@ impl Control for Status {
         json!({ "lanes": lanes.collect::<Map<_, _>>() })
     }
 
-    fn stop_task(&self, id: &str) -> bool {
+    fn tasks(&self) -> Option<&dyn Tasks> {
+        Some(self)
+    }
+}
+
+impl Tasks for Status {
+    fn stop(&self, id: &str) -> bool {
         let task = id.into();
         let is_in_pool = self.lanes.iter().fold(false, |found, lane| lane.pool.stop(&task) | found);
         // The pool knows a batch by the batch's id only. A record is stopped before it starts, by a directive.

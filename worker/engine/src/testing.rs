@@ -40,8 +40,8 @@ use tokio::sync::oneshot;
 
 use crate::{
     consumer::{ChannelGeneration, SettlementCounters},
-    execute::{Attempt, AttemptEnd, Outcome},
-    execution::{Execution, ExecutionOutput},
+    execute::{Attempt, AttemptEnd, AttemptOutput, Outcome},
+    execution::Execution,
     fleet::Directives,
     handler::{Output, Routes, TaskOptions, WorkerContext},
     registry::Registry,
@@ -139,11 +139,12 @@ impl TestWorker {
         let pool = Pool::start(config, tokio::runtime::Handle::current())
             .expect("the pool's configuration is valid");
         let (sender, ended) = oneshot::channel();
-        let completion = OnEnd(move |ending: Ending<ExecutionOutput>| {
-            drop(sender.send(AttemptEnd::of(ending.map(ExecutionOutput::task))));
+        let completion = OnEnd(move |ending: Ending<Option<AttemptOutput>>| {
+            let ending = ending.map(|output| output.expect("a task has an output"));
+            drop(sender.send(AttemptEnd::of(ending)));
         });
         assert!(
-            pool.submit_detached(spec, Execution::Task(attempt), completion).is_ok(),
+            pool.submit_detached(spec, Execution { attempt, batch: None }, completion).is_ok(),
             "an empty pool has room"
         );
         match ended.await.expect("each task ends").outcome {

@@ -1,10 +1,6 @@
 //! A worker: built from settings and handlers, run until it is told to stop.
 
-use std::{
-    future::Future,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{future::Future, sync::Arc, time::Instant};
 
 use futures_util::{FutureExt, future::BoxFuture};
 use garenne_amqp::{BrokerError, PublishError, declare::TopologyError};
@@ -22,18 +18,19 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     consumer::Intake,
     fleet::FleetError,
-    handler::{ErasedHandler, IntoOutput, Payload, TaskContext, TaskError, TaskOptions, TypedHandler},
+    handler::{ErasedHandler, IntoOutput, Payload, TaskContext, TaskError, TaskOptions, erase},
     registry::{Entry, Registry, RegistryError},
     settings::{SinkName, WorkerConfig},
     sink::Sink,
 };
 
+mod catch_all;
 mod drain;
 mod handler_runtime;
 mod lane;
 mod start;
 
-use drain::Running;
+use drain::requested_stop;
 
 /// Why a worker could not start.
 #[derive(Debug, Error)]
@@ -96,7 +93,7 @@ type OpenSink = Arc<dyn Fn() -> BoxFuture<'static, Result<Arc<dyn Sink>, Failure
 /// Collects handlers and sinks.
 pub struct WorkerBuilder {
     config: WorkerConfig,
-    handlers: Vec<(&'static str, Arc<dyn ErasedHandler>, TaskOptions)>,
+    handlers: Vec<(&'static str, Arc<ErasedHandler>, TaskOptions)>,
     sinks: Vec<Arc<dyn Sink>>,
     named_sinks: Vec<(&'static str, OpenSink)>,
 }
@@ -136,7 +133,7 @@ impl WorkerBuilder {
         R: Future<Output = Result<O, TaskError>> + Send + 'static,
         O: IntoOutput + 'static,
     {
-        self.handlers.push((kind, Arc::new(TypedHandler::new(handler)), options));
+        self.handlers.push((kind, erase(handler), options));
         self
     }
 
@@ -172,14 +169,10 @@ impl WorkerBuilder {
     /// neither built in nor added.
     pub fn build(self) -> Result<Worker, RegistryError> {
         let Self { config, handlers, sinks, named_sinks } = self;
-        for SinkName(name) in &config.sinks {
-            let known = || {
-                [SinkName::STDOUT, SinkName::RESULTS].into_iter().chain(named_sinks.iter().map(|sink| sink.0))
-            };
-            if !known().any(|known| known == name) {
-                let known = known().collect::<Vec<_>>().join(", ");
-                return Err(RegistryError::Sink { name: name.clone(), known });
-            }
+        let built_in = [SinkName::STDOUT, SinkName::RESULTS].into_iter();
+        let known: Vec<_> = built_in.chain(named_sinks.iter().map(|sink| sink.0)).collect();
+        if let Some(SinkName(name)) = config.sinks.iter().find(|sink| !known.contains(&&*sink.0)) {
+            return Err(RegistryError::Sink { name: name.clone(), known: known.join(", ") });
         }
         let metrics = Metrics::new("worker");
         metrics.register_kinds(handlers.iter().map(|(kind, ..)| *kind));
@@ -224,17 +217,15 @@ impl Worker {
     /// [`WorkerError`] when it cannot start.
     pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Result<Receipt, WorkerError> {
         let (sender, commands) = mpsc::channel(1);
-        let mode = self.config.shutdown_mode;
-        let wait = async {
-            shutdown.await;
-            // The worker may have stopped by another way already.
-            let _ = sender.send(Command::Shutdown(mode)).await;
-            std::future::pending::<()>().await;
-        };
+        let (requests, mode) = (sender.clone(), self.config.shutdown_mode);
+        let mut running = std::pin::pin!(self.run(sender, commands));
         tokio::select! {
-            receipt = self.run(sender.clone(), commands) => receipt,
-            () = wait => unreachable!("it waits for ever"),
+            receipt = &mut running => return receipt,
+            () = shutdown => {}
         }
+        // The worker reads commands for as long as it runs.
+        let (_, receipt) = tokio::join!(requests.send(Command::Shutdown(mode)), running);
+        receipt
     }
 
     /// Runs until a command stops it, also one that comes before it is ready. `sender` feeds the same channel: the
@@ -248,13 +239,22 @@ impl Worker {
         mut commands: mpsc::Receiver<Command>,
     ) -> Result<Receipt, WorkerError> {
         let began = Instant::now();
-        let (running, stop) = self.started(sender, &mut commands).await?;
+        let (intake, stopping) = (watch::Sender::new(Intake::Open), CancellationToken::new());
+        let mut starting = std::pin::pin!(start::start(&self, sender, intake.clone(), &stopping));
+        let (running, stop) = tokio::select! {
+            started = &mut starting => (started?, None),
+            mode = requested_stop(&mut commands, &intake) => {
+                stopping.cancel();
+                // An error of a start that is not wanted any more does not matter.
+                (starting.await.unwrap_or_default(), Some(mode))
+            }
+        };
         let Some(mut running) = running else {
             tracing::info!(worker = %self.name, "stopped before the start was complete");
             let mode = stop.unwrap_or(self.config.shutdown_mode);
             return Ok(self.tally.receipt(&self.name, mode, false, began.elapsed()));
         };
-        tracing::info!(worker = %self.name, lanes = running.lanes.len(), "consuming");
+        tracing::info!(worker = %self.name, lanes = running.status.lanes.len(), "consuming");
         let wanted = match stop {
             Some(mode) => Ok(mode),
             None => running.until_shutdown(&mut commands).await,
@@ -265,46 +265,5 @@ impl Worker {
         // What it did get has been handed back by now.
         wanted?;
         Ok(self.tally.receipt(&self.name, mode, escalated, began.elapsed()))
-    }
-
-    /// Starts it, and leaves at once when a command says so: nothing runs then, whatever the start came to. Answers
-    /// the mode of that stop, too.
-    async fn started(
-        &self,
-        sender: mpsc::Sender<Command>,
-        commands: &mut mpsc::Receiver<Command>,
-    ) -> Result<(Option<Running>, Option<Mode>), WorkerError> {
-        let (leaving, mut stop) = (CancellationToken::new(), None);
-        let intake = watch::Sender::new(Intake::Open);
-        let mut starting = std::pin::pin!(start::start(self, sender, intake.clone(), &leaving));
-        loop {
-            let command = tokio::select! {
-                started = &mut starting => match started {
-                    Ok(running) => return Ok((running, stop)),
-                    Err(_) if stop.is_some() => return Ok((None, stop)),
-                    Err(error) => return Err(error),
-                },
-                Some(command) = commands.recv() => command,
-            };
-            match command {
-                Command::Shutdown(mode) => stop = Some(mode),
-                Command::Escalate => stop = Some(Mode::Hard),
-                Command::Quiet => drop(intake.send_replace(Intake::Quiet)),
-                Command::Resume => drop(intake.send_replace(Intake::Open)),
-            }
-            if stop.is_some() {
-                leaving.cancel();
-            }
-        }
-    }
-}
-
-/// How the pools of this worker stop in a mode.
-fn pool_stop(mode: Mode, timeout: Duration, grace: Duration) -> pool::Stop {
-    match mode {
-        Mode::Light => pool::Stop::Light,
-        Mode::Soft => pool::Stop::Soft,
-        Mode::SoftTimeout => pool::Stop::SoftTimeout { timeout, grace },
-        Mode::Hard => pool::Stop::Hard { grace },
     }
 }

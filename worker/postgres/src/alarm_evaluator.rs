@@ -5,7 +5,7 @@
 //! evaluates the new readings together with those around them, and stores the resulting alerts in the
 //! [`outbox`] under the task that brought the readings.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use deadpool_postgres::Transaction;
@@ -13,6 +13,8 @@ use garenne_protocol::sensor::Unit;
 use time::OffsetDateTime;
 
 use crate::{
+    columns::{Parameters, column},
+    error::QueryResult,
     notice::{Notice, alarm_id, alert_notice, uuid, watch_notice},
     outbox,
     tables::Tables,
@@ -21,17 +23,10 @@ use garenne::{
     handler::ReadingRow,
     sink::{Finished, FollowUp},
 };
-use garenne_sensors::{
-    alarm::{
-        Rules,
-        condition::Condition,
-        excursion::MAX_LOOKBACK_READINGS,
-        point::{Micros, Sample},
-        reconcile::{Alarm, reconcile},
-        rules::Rule,
-    },
-    reading::Flag,
+use garenne_sensors::alarm::{
+    Alarm, Condition, MAX_LOOKBACK_READINGS, Micros, Rule, Rules, Sample, reconcile,
 };
+use garenne_sensors::reading::Flag;
 
 /// Readings before and after the new ones that are evaluated for every rule.
 const MIN_CONTEXT_READINGS: usize = 64;
@@ -40,8 +35,7 @@ const MAX_NEW_SPAN_READINGS: usize = 20_000;
 /// Advisory locks of a fleet. Devices share them: one lock per device would exhaust the server's lock table.
 const LOCK_STRIPES: u64 = 256;
 /// Quality flags that exclude a reading from evaluation.
-const UNUSABLE: [&str; 3] =
-    [Flag::OutOfRange.as_str(), Flag::Impossible.as_str(), Flag::NotCalibrated.as_str()];
+const UNUSABLE: [Flag; 3] = [Flag::OutOfRange, Flag::Impossible, Flag::NotCalibrated];
 
 /// Evaluates rules on stored readings.
 pub(super) struct AlarmEvaluator {
@@ -51,21 +45,14 @@ pub(super) struct AlarmEvaluator {
 
 /// The new readings of a device's metric in a batch.
 pub(super) struct ChangedSeries<'a> {
-    device: &'a str,
-    metric: &'a str,
+    pub(super) device: &'a str,
+    pub(super) metric: &'a str,
     /// The time of the earliest new reading.
     first: OffsetDateTime,
     /// The time of the latest new reading.
     last: OffsetDateTime,
     /// The task under which follow-ups are stored: the last one in the batch with a reading of this series.
     task_id: &'a str,
-}
-
-impl<'a> ChangedSeries<'a> {
-    /// Device and metric.
-    pub(super) fn key(&self) -> (&'a str, &'a str) {
-        (self.device, self.metric)
-    }
 }
 
 /// A row of the table of alarms.
@@ -82,22 +69,18 @@ impl AlarmEvaluator {
         &self,
         batch: impl IntoIterator<Item = &'a Finished>,
     ) -> Vec<ChangedSeries<'a>> {
+        let unusable = UNUSABLE.map(<&str>::from);
         let mut changed: BTreeMap<(&str, &str), ChangedSeries<'_>> = BTreeMap::new();
         for finished in batch {
             for ReadingRow { device, metric, time, quality, .. } in &finished.output.rows {
-                if quality.iter().any(|flag| UNUSABLE.contains(flag))
+                if quality.iter().any(|flag| unusable.contains(flag))
                     || self.rules.matching(device, metric).next().is_none()
                 {
                     continue;
                 }
                 let task_id = finished.envelope.id.as_str();
-                let series = changed.entry((device, metric)).or_insert_with(|| ChangedSeries {
-                    device,
-                    metric,
-                    first: *time,
-                    last: *time,
-                    task_id,
-                });
+                let new = ChangedSeries { device, metric, first: *time, last: *time, task_id };
+                let series = changed.entry((device, metric)).or_insert(new);
                 series.first = series.first.min(*time);
                 series.last = series.last.max(*time);
                 series.task_id = task_id;
@@ -112,12 +95,10 @@ impl AlarmEvaluator {
         &self,
         transaction: &Transaction<'_>,
         series: impl IntoIterator<Item = (&str, &str)>,
-    ) -> Result<(), tokio_postgres::Error> {
-        let stripe =
-            |(device, metric)| i64::try_from(hash(&[device, metric]) % LOCK_STRIPES).unwrap_or_default();
-        let mut stripes: Vec<i64> = series.into_iter().map(stripe).collect();
-        stripes.sort_unstable();
-        stripes.dedup();
+    ) -> QueryResult<()> {
+        let stripe = |(device, metric)| (hash(&[device, metric]) % LOCK_STRIPES) as i64;
+        let stripes: BTreeSet<i64> = series.into_iter().map(stripe).collect();
+        let stripes: Vec<_> = stripes.into_iter().collect();
         // The first key separates this fleet's locks from others in the database.
         let fleet_key = (hash(&[&self.tables.readings]) >> 33) as i32;
         let statement = transaction
@@ -134,7 +115,7 @@ impl AlarmEvaluator {
         &self,
         transaction: &Transaction<'_>,
         stored: &[&Finished],
-    ) -> Result<HashMap<String, Vec<FollowUp>>, tokio_postgres::Error> {
+    ) -> QueryResult<HashMap<String, Vec<FollowUp>>> {
         let changed = self.changed_series(stored.iter().copied());
         if !changed.is_empty() {
             self.evaluate(transaction, &changed).await?;
@@ -148,7 +129,7 @@ impl AlarmEvaluator {
         &self,
         transaction: &Transaction<'_>,
         changed: &[ChangedSeries<'_>],
-    ) -> Result<(), tokio_postgres::Error> {
+    ) -> QueryResult<()> {
         let windows = self.load_windows(transaction, changed).await?;
         let mut known = self.load_alarms(transaction, changed, &windows).await?;
         let (mut rows, mut notices, mut watches) = (Vec::new(), Vec::new(), Vec::new());
@@ -180,7 +161,7 @@ impl AlarmEvaluator {
         &self,
         transaction: &Transaction<'_>,
         changed: &[ChangedSeries<'_>],
-    ) -> Result<Vec<Vec<Sample>>, tokio_postgres::Error> {
+    ) -> QueryResult<Vec<Vec<Sample>>> {
         let readings = &self.tables.readings;
         let series = format!(
             "SELECT time, value, unit FROM {readings} AS r
@@ -203,17 +184,19 @@ impl AlarmEvaluator {
             let lookback = rules.map(|rule| rule.condition.lookback()).max();
             series.first - time::Duration::microseconds(lookback.unwrap_or_default())
         };
-        let column =
-            |pick: fn(&ChangedSeries<'_>) -> OffsetDateTime| changed.iter().map(pick).collect::<Vec<_>>();
-        let Keys { devices, metrics, indices } = Keys::of(changed);
-        let since: Vec<_> = changed.iter().map(since).collect();
-        let (first, last) = (column(|series| series.first), column(|series| series.last));
         let statement = transaction.prepare_cached(&query).await?;
-        let rows = transaction
-            .query(&statement, &[&devices, &metrics, &since, &first, &last, &indices, &UNUSABLE.as_slice()])
-            .await?;
+        let unusable = UNUSABLE.map(<&str>::from);
+        let parameters: Parameters<'_, 7> = [
+            &column(changed, |series| series.device),
+            &column(changed, |series| series.metric),
+            &column(changed, since),
+            &column(changed, |series| series.first),
+            &column(changed, |series| series.last),
+            &indices(changed),
+            &unusable.as_slice(),
+        ];
         let mut windows = vec![Vec::new(); changed.len()];
-        for row in rows {
+        for row in transaction.query(&statement, &parameters).await? {
             let unit = row.get::<_, Option<&str>>(3).and_then(|symbol| Unit::parse(symbol).ok());
             let sample = Sample { at: micros(row.get(1)), value: row.get(2), unit };
             windows[index(row.get(0))].push(sample);
@@ -227,7 +210,7 @@ impl AlarmEvaluator {
         transaction: &Transaction<'_>,
         changed: &[ChangedSeries<'_>],
         windows: &[Vec<Sample>],
-    ) -> Result<HashMap<(usize, String), Vec<Alarm>>, tokio_postgres::Error> {
+    ) -> QueryResult<HashMap<(usize, String), Vec<Alarm>>> {
         let query = format!(
             "SELECT k.place, a.id, a.rule, a.since, a.upto, a.ended, a.value
              FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::int4[]) AS k(device, metric, first, place)
@@ -236,15 +219,17 @@ impl AlarmEvaluator {
              ORDER BY a.since",
             self.tables.alarms
         );
-        let Keys { devices, metrics, indices } = Keys::of(changed);
         let begins: Vec<_> = windows
             .iter()
             .zip(changed)
             .map(|(window, series)| window.first().map_or(series.first, |sample| date_time(sample.at)))
             .collect();
+        let devices = column(changed, |series| series.device);
+        let metrics = column(changed, |series| series.metric);
         let statement = transaction.prepare_cached(&query).await?;
+        let parameters: Parameters<'_, 4> = [&devices, &metrics, &begins, &indices(changed)];
         let mut known: HashMap<_, Vec<_>> = HashMap::new();
-        for row in transaction.query(&statement, &[&devices, &metrics, &begins, &indices]).await? {
+        for row in transaction.query(&statement, &parameters).await? {
             let ended = row.get::<_, Option<OffsetDateTime>>(5).map(micros);
             let (since, upto) = (micros(row.get(3)), micros(row.get(4)));
             let alarm = Alarm { id: row.get(1), since, upto, ended, value: row.get(6) };
@@ -258,7 +243,7 @@ impl AlarmEvaluator {
         &self,
         transaction: &Transaction<'_>,
         rows: &[AlarmRow<'_>],
-    ) -> Result<(), tokio_postgres::Error> {
+    ) -> QueryResult<()> {
         if rows.is_empty() {
             return Ok(());
         }
@@ -270,19 +255,17 @@ impl AlarmEvaluator {
             self.tables.alarms
         );
         let statement = transaction.prepare_cached(&upsert).await?;
-        let time = |pick: fn(&Alarm) -> Micros| {
-            rows.iter().map(|row| date_time(pick(&row.alarm))).collect::<Vec<_>>()
-        };
-        let id: Vec<_> = rows.iter().map(|row| row.alarm.id.as_str()).collect();
-        let device: Vec<_> = rows.iter().map(|row| row.device).collect();
-        let metric: Vec<_> = rows.iter().map(|row| row.metric).collect();
-        let rule: Vec<_> = rows.iter().map(|row| row.rule).collect();
-        let (since, upto) = (time(|alarm| alarm.since), time(|alarm| alarm.upto));
-        let ended: Vec<_> = rows.iter().map(|row| row.alarm.ended.map(date_time)).collect();
-        let value: Vec<_> = rows.iter().map(|row| row.alarm.value).collect();
-        let columns: [&(dyn tokio_postgres::types::ToSql + Sync); 8] =
-            [&id, &device, &metric, &rule, &since, &upto, &ended, &value];
-        transaction.execute(&statement, &columns).await.map(drop)
+        let parameters: Parameters<'_, 8> = [
+            &column(rows, |row| row.alarm.id.as_str()),
+            &column(rows, |row| row.device),
+            &column(rows, |row| row.metric),
+            &column(rows, |row| row.rule),
+            &column(rows, |row| date_time(row.alarm.since)),
+            &column(rows, |row| date_time(row.alarm.upto)),
+            &column(rows, |row| row.alarm.ended.map(date_time)),
+            &column(rows, |row| row.alarm.value),
+        ];
+        transaction.execute(&statement, &parameters).await.map(drop)
     }
 
     /// Returns a `reading.watch` task for each series and rule that has none.
@@ -290,7 +273,7 @@ impl AlarmEvaluator {
         &self,
         transaction: &Transaction<'_>,
         watches: &[(&ChangedSeries<'_>, &Rule)],
-    ) -> Result<Vec<Notice>, tokio_postgres::Error> {
+    ) -> QueryResult<Vec<Notice>> {
         if watches.is_empty() {
             return Ok(Vec::new());
         }
@@ -303,11 +286,11 @@ impl AlarmEvaluator {
         let notice = |(series, rule): &(&ChangedSeries<'_>, &Rule)| {
             watch_notice(series.device, series.metric, series.task_id, rule)
         };
-        let mut notices: Vec<_> = watches.iter().map(notice).collect();
-        let ids: Vec<_> = notices.iter().map(|notice| notice.id.as_str()).collect();
-        let devices: Vec<_> = watches.iter().map(|(series, _)| series.device).collect();
-        let metrics: Vec<_> = watches.iter().map(|(series, _)| series.metric).collect();
-        let rules: Vec<_> = watches.iter().map(|(_, rule)| rule.name.as_str()).collect();
+        let mut notices = column(watches, notice);
+        let ids = column(&notices, |notice| notice.id.as_str());
+        let devices = column(watches, |(series, _)| series.device);
+        let metrics = column(watches, |(series, _)| series.metric);
+        let rules = column(watches, |(_, rule)| rule.name.as_str());
         let statement = transaction.prepare_cached(&insert).await?;
         let inserted = transaction.query(&statement, &[&devices, &metrics, &rules, &ids]).await?;
         let inserted: Vec<String> = inserted.iter().map(|row| row.get(0)).collect();
@@ -316,19 +299,9 @@ impl AlarmEvaluator {
     }
 }
 
-/// The series as query parameters.
-struct Keys<'a> {
-    devices: Vec<&'a str>,
-    metrics: Vec<&'a str>,
-    /// The index of each, which the rows of the answer repeat.
-    indices: Vec<i32>,
-}
-
-impl<'a> Keys<'a> {
-    fn of(series: &[ChangedSeries<'a>]) -> Self {
-        let (devices, metrics) = series.iter().map(ChangedSeries::key).unzip();
-        Self { devices, metrics, indices: (0..).take(series.len()).collect() }
-    }
+/// The index of each series, which the rows of an answer repeat.
+fn indices(series: &[ChangedSeries<'_>]) -> Vec<i32> {
+    (0..).take(series.len()).collect()
 }
 
 fn index(column: i32) -> usize {

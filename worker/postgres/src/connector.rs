@@ -7,8 +7,8 @@ use std::{
 };
 
 use deadpool_postgres::Connect;
-use futures_util::future::BoxFuture;
-use garenne_common::config::Certificates;
+use futures_util::{FutureExt, future::BoxFuture};
+use garenne_common::{config::Certificates, supervise};
 use rustls::{
     ClientConfig, RootCertStore,
     crypto::ring,
@@ -31,8 +31,8 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    pub(super) fn new(database: Database, config: ConnectConfig) -> Self {
-        Self { database, last: Mutex::new(config) }
+    pub(super) fn new(database: Database) -> Self {
+        Self { last: Mutex::new(database.config.clone()), database }
     }
 
     fn last(&self) -> MutexGuard<'_, ConnectConfig> {
@@ -59,23 +59,25 @@ impl Connect for Connector {
     fn connect(&self, _: &Config) -> BoxFuture<'_, Result<(Client, JoinHandle<()>), tokio_postgres::Error>> {
         Box::pin(async {
             let ConnectConfig { client: config, encrypted } = self.current().await;
-            if !encrypted {
+            let (client, connection) = if encrypted {
+                let certificates = self.database.certificates.clone();
+                let tls = supervise::spawn_blocking("postgres certificates", move || load_tls(&certificates));
+                let tls = LoadedTls(tls.await.unwrap_or_else(|failure| Err(failure.to_string())));
+                let (client, connection) = config.connect(tls).await?;
+                (client, connection.boxed())
+            } else {
                 let (client, connection) = config.connect(NoTls).await?;
-                return Ok((client, tokio::spawn(drive(connection))));
-            }
-            let certificates = self.database.certificates.clone();
-            let tls = tokio::task::spawn_blocking(move || load_tls(&certificates)).await;
-            let tls = LoadedTls(tls.unwrap_or_else(|error| Err(error.to_string())));
-            let (client, connection) = config.connect(tls).await?;
-            Ok((client, tokio::spawn(drive(connection))))
+                (client, connection.boxed())
+            };
+            // Exchanges the connection's messages until it ends. The client reports the error to its callers.
+            let driver = supervise::isolated("postgres connection", connection);
+            let driver = tokio::spawn(async {
+                if let Ok(Err(error)) = driver.await {
+                    tracing::debug!(%error, "connection to Postgres ended");
+                }
+            });
+            Ok((client, driver))
         })
-    }
-}
-
-/// Exchanges the connection's messages until it ends. The client reports the error to its callers.
-async fn drive(connection: impl Future<Output = Result<(), tokio_postgres::Error>>) {
-    if let Err(error) = connection.await {
-        tracing::debug!(%error, "connection to Postgres ended");
     }
 }
 
@@ -126,8 +128,7 @@ fn load_tls(files: &Certificates) -> Result<MakeRustlsConnect, String> {
 }
 
 fn read_certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let chain: Result<Vec<_>, _> =
-        CertificateDer::pem_file_iter(file).map_err(|error| error.to_string())?.collect();
+    let chain = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let chain = chain.map_err(|error| error.to_string())?;
     if chain.is_empty() { Err("it contains no certificate".to_owned()) } else { Ok(chain) }
 }

@@ -10,6 +10,7 @@ use crate::error::PostgresError;
 pub struct Database {
     pub(super) url: SecretUrl,
     pub(super) certificates: Certificates,
+    pub(super) config: ConnectConfig,
 }
 
 impl Database {
@@ -22,22 +23,18 @@ impl Database {
     /// # Errors
     /// [`PostgresError::Url`] and [`PostgresError::Mode`].
     pub fn new(url: SecretUrl, certificates: Certificates) -> Result<Self, PostgresError> {
-        ConnectConfig::parse(&url)?;
-        Ok(Self { url, certificates })
+        let config = ConnectConfig::parse(&url)?;
+        Ok(Self { url, certificates, config })
     }
 
     /// Whether its URL demands TLS.
     pub fn is_encrypted(&self) -> bool {
-        self.connect_config().is_ok_and(|config| config.encrypted)
-    }
-
-    pub(super) fn connect_config(&self) -> Result<ConnectConfig, PostgresError> {
-        ConnectConfig::parse(&self.url)
+        self.config.encrypted
     }
 }
 
 /// A parsed URL.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(super) struct ConnectConfig {
     pub(super) client: Config,
     pub(super) encrypted: bool,

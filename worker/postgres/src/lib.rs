@@ -5,37 +5,39 @@
 //! conflict ([`OnConflict`]). Alarm rules are evaluated in the same transaction.
 
 mod alarm_evaluator;
+mod columns;
 mod connector;
 mod database;
 mod error;
 mod notice;
 mod outbox;
 mod pool;
-mod reading_columns;
 mod reading_store;
 mod silence_detector;
 mod tables;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use deadpool_postgres::{Object, Transaction};
 use futures_util::future::BoxFuture;
 use garenne_common::resilience::deadline;
 use time::OffsetDateTime;
-use tokio_postgres::types::Json;
+use tokio_postgres::{Row, types::Json};
 
-use alarm_evaluator::{AlarmEvaluator, ChangedSeries};
+use alarm_evaluator::AlarmEvaluator;
+use columns::{Parameters, column};
 pub use database::Database;
 pub use error::PostgresError;
-use error::error_detail;
-use garenne::sink::{Accepted, Finished, FollowUp, Sink, SinkError};
+use error::{DatabaseError, QueryResult};
+use garenne::{
+    handler::ReadingRow,
+    sink::{Accepted, Finished, Sink, SinkError},
+};
+use garenne_sensors::alarm::Rules;
 use pool::PostgresPool;
-use reading_columns::ReadingColumns;
 pub use reading_store::PostgresReadingStore;
 pub use silence_detector::PostgresSilenceDetector;
 use tables::Tables;
-
-use garenne_sensors::alarm::Rules;
 
 /// What happens to a reading whose device, metric and time are stored with another value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -57,6 +59,9 @@ pub struct PostgresSink {
     alarms: Option<AlarmEvaluator>,
 }
 
+/// A reading of a batch: the index of its result, the result, and the reading.
+type NewReading<'a> = (i32, &'a Finished, &'a ReadingRow);
+
 /// Time limit for a batch, which usually takes milliseconds. Only this timeout detects a server that hangs with
 /// its connections open.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -77,7 +82,7 @@ impl PostgresSink {
         rules: Arc<Rules>,
         timeout: Duration,
     ) -> Result<Arc<Self>, PostgresError> {
-        let pool = PostgresPool::new(database)?;
+        let pool = PostgresPool::new(database);
         let tables = Tables::new(prefix);
         pool.run_with_retry(&tables.definition(), timeout).await?;
         let alarms = (!rules.is_empty()).then(|| AlarmEvaluator { rules, tables: tables.clone() });
@@ -93,11 +98,11 @@ impl PostgresSink {
         Box::pin(async move {
             match self.store(batch).await {
                 Ok(accepted) => Ok(accepted),
-                Err(StoreFailure::Unavailable(detail)) => Err(SinkError { sink: Self::NAME, detail }),
-                Err(StoreFailure::InvalidValue(detail)) if batch.len() == 1 => {
-                    Ok(vec![Accepted::Refused(detail)])
+                Err(DatabaseError { detail, is_invalid_value: false, .. }) => {
+                    Err(SinkError { sink: Self::NAME, detail })
                 }
-                Err(StoreFailure::InvalidValue(_)) => {
+                Err(error) if batch.len() == 1 => Ok(vec![Accepted::Refused(error.detail)]),
+                Err(_) => {
                     let (first, second) = batch.split_at(batch.len() / 2);
                     let mut accepted = self.store_bisecting(first).await?;
                     accepted.extend(self.store_bisecting(second).await?);
@@ -107,44 +112,42 @@ impl PostgresSink {
         })
     }
 
-    async fn store(&self, batch: &[Finished]) -> Result<Vec<Accepted>, StoreFailure> {
-        let client = self.pool.client().await;
-        let mut client = client.map_err(|failure| StoreFailure::Unavailable(failure.detail))?;
+    async fn store(&self, batch: &[Finished]) -> Result<Vec<Accepted>, DatabaseError> {
+        let mut client = self.pool.client().await?;
         match deadline(WRITE_TIMEOUT, self.store_with(&mut client, batch)).await {
-            Ok(stored) => stored,
+            Ok(stored) => Ok(stored?),
             Err(elapsed) => {
                 // A late answer would be taken for that of the next batch: do not reuse the connection.
                 drop(Object::take(client));
-                Err(StoreFailure::Unavailable(elapsed.to_string()))
+                Err(DatabaseError::transient(elapsed))
             }
         }
     }
 
-    async fn store_with(
-        &self,
-        client: &mut Object,
-        batch: &[Finished],
-    ) -> Result<Vec<Accepted>, StoreFailure> {
+    async fn store_with(&self, client: &mut Object, batch: &[Finished]) -> QueryResult<Vec<Accepted>> {
         let transaction = client.transaction().await?;
         let mut accepted = vec![Accepted::Stored; batch.len()];
-        let columns = ReadingColumns::from_batch(batch);
         let alarms = self.alarms.as_ref().map(|alarms| (alarms, alarms.changed_series(batch)));
         let alarms = alarms.filter(|(_, changed)| !changed.is_empty());
         if let Some((alarms, changed)) = &alarms {
-            let keys = changed.iter().map(ChangedSeries::key);
-            alarms.lock(&transaction, keys).await?;
+            let series = changed.iter().map(|series| (series.device, series.metric));
+            alarms.lock(&transaction, series).await?;
         }
-        if !columns.device.is_empty() {
-            for (index, detail) in self.store_readings(&transaction, &columns).await? {
-                accepted[index] = Accepted::Conflict(detail);
-            }
+        for (index, detail) in self.store_readings(&transaction, batch).await? {
+            accepted[index] = Accepted::Conflict(detail);
         }
         let stored = batch.iter().zip(&accepted).filter(|(_, accepted)| **accepted == Accepted::Stored);
         let stored: Vec<_> = stored.map(|(finished, _)| finished).collect();
         self.store_results(&transaction, &stored).await?;
         if let Some((alarms, _)) = &alarms {
-            let starts = alarms.evaluate_batch(&transaction, &stored).await?;
-            add_starts(batch, &mut accepted, starts);
+            let mut starts = alarms.evaluate_batch(&transaction, &stored).await?;
+            for (finished, accepted) in batch.iter().zip(&mut accepted) {
+                if *accepted == Accepted::Stored
+                    && let Some(starts) = starts.remove(finished.envelope.id.as_str())
+                {
+                    *accepted = Accepted::StoredAnd(starts);
+                }
+            }
         }
         transaction.commit().await?;
         Ok(accepted)
@@ -155,8 +158,15 @@ impl PostgresSink {
     async fn store_readings(
         &self,
         transaction: &Transaction<'_>,
-        columns: &ReadingColumns<'_>,
-    ) -> Result<Vec<(usize, String)>, tokio_postgres::Error> {
+        batch: &[Finished],
+    ) -> QueryResult<Vec<(usize, String)>> {
+        let results = batch.iter().zip(0..);
+        let rows: Vec<NewReading<'_>> = results
+            .flat_map(|(finished, index)| finished.output.rows.iter().map(move |row| (index, finished, row)))
+            .collect();
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
         let table = &self.tables.readings;
         // A measured value (raw is not null) replaces a derived one, and a derived one never conflicts.
         let overrules = match self.on_conflict {
@@ -183,28 +193,28 @@ impl PostgresSink {
             order = if self.on_conflict == OnConflict::Replace { "DESC" } else { "ASC" },
         );
         let statement = transaction.prepare_cached(&insert).await?;
-        let ReadingColumns { device, metric, time, value, unit, raw, .. } = columns;
-        let ReadingColumns { quality, task_id, worker, result_index, partner, partner_value, .. } = columns;
-        let inserted = transaction
-            .execute(
-                &statement,
-                &[
-                    device,
-                    metric,
-                    time,
-                    value,
-                    unit,
-                    raw,
-                    quality,
-                    task_id,
-                    worker,
-                    result_index,
-                    partner,
-                    partner_value,
-                ],
-            )
-            .await?;
-        if self.on_conflict == OnConflict::Replace || inserted == device.len() as u64 {
+        let index = column(&rows, |(index, ..)| *index);
+        let device = column(&rows, |(.., row)| &*row.device);
+        let metric = column(&rows, |(.., row)| &*row.metric);
+        let time = column(&rows, |(.., row)| row.time);
+        let value = column(&rows, |(.., row)| row.value);
+        let raw = column(&rows, |(.., row)| row.raw);
+        let parameters: Parameters<'_, 12> = [
+            &device,
+            &metric,
+            &time,
+            &value,
+            &column(&rows, |(.., row)| row.unit),
+            &raw,
+            &column(&rows, |(.., row)| row.quality.join(",")),
+            &column(&rows, |(_, finished, _)| finished.envelope.id.as_str()),
+            &column(&rows, |(_, finished, _)| &*finished.worker),
+            &index,
+            &column(&rows, |(.., row)| row.partner.as_ref().map(|(metric, _)| &**metric)),
+            &column(&rows, |(.., row)| row.partner.as_ref().map(|(_, value)| *value)),
+        ];
+        let inserted = transaction.execute(&statement, &parameters).await?;
+        if self.on_conflict == OnConflict::Replace || inserted == rows.len() as u64 {
             return Ok(Vec::new());
         }
         let compare = format!(
@@ -215,25 +225,18 @@ impl PostgresSink {
              WHERE stored.value <> input.value AND input.raw IS NOT NULL"
         );
         let statement = transaction.prepare_cached(&compare).await?;
-        let conflicts =
-            transaction.query(&statement, &[device, metric, time, value, result_index, raw]).await?;
-        Ok(conflicts
-            .into_iter()
-            .map(|row| {
-                let (index, device, metric): (i32, &str, &str) = (row.get(0), row.get(1), row.get(2));
-                let (received, stored): (f64, f64) = (row.get(3), row.get(4));
-                let detail =
-                    format!("conflicting value for {device} {metric}: stored {stored}, received {received}");
-                (usize::try_from(index).expect("an index in the batch"), detail)
-            })
-            .collect())
+        let parameters: Parameters<'_, 6> = [&device, &metric, &time, &value, &index, &raw];
+        let conflict = |row: Row| {
+            let (index, device, metric): (i32, &str, &str) = (row.get(0), row.get(1), row.get(2));
+            let (received, stored): (f64, f64) = (row.get(3), row.get(4));
+            let detail =
+                format!("conflicting value for {device} {metric}: stored {stored}, received {received}");
+            (usize::try_from(index).expect("an index in the batch"), detail)
+        };
+        Ok(transaction.query(&statement, &parameters).await?.into_iter().map(conflict).collect())
     }
 
-    async fn store_results(
-        &self,
-        transaction: &Transaction<'_>,
-        batch: &[&Finished],
-    ) -> Result<(), tokio_postgres::Error> {
+    async fn store_results(&self, transaction: &Transaction<'_>, batch: &[&Finished]) -> QueryResult<()> {
         let insert = format!(
             "INSERT INTO {} (task_id, kind, attempt, worker, started_at, duration_ms, output)
              SELECT * FROM unnest($1::text[], $2::text[], $3::int4[], $4::text[], $5::timestamptz[],
@@ -242,26 +245,16 @@ impl PostgresSink {
             self.tables.results
         );
         let statement = transaction.prepare_cached(&insert).await?;
-        let column = |pick: fn(&Finished) -> &str| batch.iter().map(|f| pick(f)).collect::<Vec<_>>();
-        let attempts: Vec<_> = batch.iter().map(|f| i32::try_from(f.attempt()).unwrap_or(i32::MAX)).collect();
-        let started: Vec<_> = batch.iter().map(|f| OffsetDateTime::from(f.started_at)).collect();
-        let durations: Vec<_> = batch.iter().map(|f| f.duration_ms()).collect();
-        let outputs: Vec<_> = batch.iter().map(|f| Json(&f.output.json)).collect();
-        transaction
-            .execute(
-                &statement,
-                &[
-                    &column(|f| f.envelope.id.as_str()),
-                    &column(|f| f.envelope.kind.as_str()),
-                    &attempts,
-                    &column(|f| &f.worker),
-                    &started,
-                    &durations,
-                    &outputs,
-                ],
-            )
-            .await?;
-        Ok(())
+        let parameters: Parameters<'_, 7> = [
+            &column(batch, |f| f.envelope.id.as_str()),
+            &column(batch, |f| f.envelope.kind.as_str()),
+            &column(batch, |f| i32::try_from(f.attempt()).unwrap_or(i32::MAX)),
+            &column(batch, |f| &*f.worker),
+            &column(batch, |f| OffsetDateTime::from(f.started_at)),
+            &column(batch, |f| f.duration_ms()),
+            &column(batch, |f| Json(&f.output.json)),
+        ];
+        transaction.execute(&statement, &parameters).await.map(drop)
     }
 }
 
@@ -272,35 +265,5 @@ impl Sink for PostgresSink {
 
     fn write<'a>(&'a self, batch: &'a [Finished]) -> BoxFuture<'a, Result<Vec<Accepted>, SinkError>> {
         self.store_bisecting(batch)
-    }
-}
-
-/// Adds to each stored result the follow-up tasks that alarms start for it.
-fn add_starts(batch: &[Finished], accepted: &mut [Accepted], mut starts: HashMap<String, Vec<FollowUp>>) {
-    for (finished, accepted) in batch.iter().zip(accepted) {
-        if *accepted == Accepted::Stored
-            && let Some(starts) = starts.remove(finished.envelope.id.as_str())
-        {
-            *accepted = Accepted::StoredAnd(starts);
-        }
-    }
-}
-
-/// The reason why a batch was not stored.
-enum StoreFailure {
-    /// A retry may succeed.
-    Unavailable(String),
-    /// Postgres cannot hold a value in the batch; no retry can succeed.
-    InvalidValue(String),
-}
-
-impl From<tokio_postgres::Error> for StoreFailure {
-    fn from(error: tokio_postgres::Error) -> Self {
-        let detail = error_detail(&error);
-        // Class 22 is SQL's "data exception".
-        match error.code() {
-            Some(code) if code.code().starts_with("22") => Self::InvalidValue(detail),
-            _ => Self::Unavailable(detail),
-        }
     }
 }

@@ -4,15 +4,8 @@ use garenne_protocol::sensor::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use garenne_sensors::{
-    alarm::{
-        point::Micros,
-        reconcile::{Alarm, AlarmEvent},
-        rules::Rule,
-    },
-    alert,
-    reading::watch,
-};
+use garenne_sensors::alarm::{Alarm, AlarmEvent, Micros, Rule};
+use garenne_sensors::{alert, reading::watch};
 
 /// A follow-up task.
 pub(super) struct Notice {
@@ -45,19 +38,17 @@ pub(super) fn alert_notice(
         "device": device,
         "metric": metric,
         "since": shown(alarm.since),
+        "ended": alarm.ended.map(shown),
+        "value": alarm.value,
+        "unit": rule.unit.map(|unit| unit.symbol()),
     });
-    let mut add = |field: &str, value: Option<Value>| {
-        if let (Some(value), Some(data)) = (value, data.as_object_mut()) {
-            data.insert(field.to_owned(), value);
-        }
-    };
-    add("ended", alarm.ended.map(|at| shown(at).into()));
-    add("value", alarm.value.map(Value::from));
-    add("unit", rule.unit.map(|unit| unit.symbol().into()));
+    if let Some(fields) = data.as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
+    }
     let webhook = rule.webhook.as_deref().unwrap_or(alert::DEFAULT_WEBHOOK);
     let payload = json!({ "webhook": webhook, "type": "reading.alarm", "time": shown(time), "data": data });
     let id = derived_id(&[&alarm.id, state]);
-    Notice { id, task_id: task_id.to_owned(), kind: alert::task::KIND, payload }
+    Notice { id, task_id: task_id.to_owned(), kind: alert::KIND, payload }
 }
 
 /// The `reading.watch` task that checks a device's metric for silence.

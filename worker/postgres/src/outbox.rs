@@ -11,14 +11,14 @@ use garenne_protocol::task::{Kind, TaskId};
 use serde_json::Value;
 use tokio_postgres::types::Json;
 
-use crate::{notice::Notice, tables::Tables};
+use crate::{columns::column, error::QueryResult, notice::Notice, tables::Tables};
 use garenne::sink::FollowUp;
 
 pub(super) async fn store(
     transaction: &Transaction<'_>,
     tables: &Tables,
     notices: &[Notice],
-) -> Result<(), tokio_postgres::Error> {
+) -> QueryResult<()> {
     if notices.is_empty() {
         return Ok(());
     }
@@ -28,9 +28,10 @@ pub(super) async fn store(
         tables.notices
     );
     let statement = transaction.prepare_cached(&insert).await?;
-    let text = |pick: fn(&Notice) -> &str| notices.iter().map(pick).collect::<Vec<_>>();
-    let payloads: Vec<_> = notices.iter().map(|notice| Json(&notice.payload)).collect();
-    let (ids, task_ids, kinds) = (text(|n| &n.id), text(|n| &n.task_id), text(|n| n.kind));
+    let ids = column(notices, |notice| notice.id.as_str());
+    let task_ids = column(notices, |notice| notice.task_id.as_str());
+    let kinds = column(notices, |notice| notice.kind);
+    let payloads = column(notices, |notice| Json(&notice.payload));
     transaction.execute(&statement, &[&ids, &task_ids, &kinds, &payloads]).await.map(drop)
 }
 
@@ -39,7 +40,7 @@ pub(super) async fn load(
     transaction: &Transaction<'_>,
     tables: &Tables,
     task_ids: &[&str],
-) -> Result<HashMap<String, Vec<FollowUp>>, tokio_postgres::Error> {
+) -> QueryResult<HashMap<String, Vec<FollowUp>>> {
     let query = format!(
         "SELECT task_id, id, kind, payload FROM {} WHERE task_id = ANY($1) ORDER BY at, id",
         tables.notices

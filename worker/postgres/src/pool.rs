@@ -7,12 +7,12 @@ use deadpool_postgres::{
 };
 use garenne_common::backoff::Backoff;
 use tokio::time::Instant;
-use tokio_postgres::error::SqlState;
+use tokio_postgres::{Config, config::Host};
 
 use crate::{
     connector::Connector,
-    database::{ConnectConfig, Database},
-    error::{PostgresError, error_detail},
+    database::Database,
+    error::{DatabaseError, PostgresError},
 };
 
 /// Time limit for opening, recycling or waiting for a connection. The sink repeats a batch that exceeds it.
@@ -28,54 +28,28 @@ pub(super) struct PostgresPool {
     address: String,
 }
 
-/// A failed connection or statement.
-pub(super) struct PoolFailure {
-    pub(super) detail: String,
-    /// Whether a retry may succeed: no answer, or the server is starting, stopping or out of connections.
-    is_transient: bool,
-}
-
-impl From<tokio_postgres::Error> for PoolFailure {
-    fn from(error: tokio_postgres::Error) -> Self {
-        let transient = [
-            SqlState::CANNOT_CONNECT_NOW,
-            SqlState::ADMIN_SHUTDOWN,
-            SqlState::CRASH_SHUTDOWN,
-            SqlState::TOO_MANY_CONNECTIONS,
-        ];
-        Self {
-            detail: error_detail(&error),
-            is_transient: error.code().is_none_or(|code| transient.contains(code)),
-        }
-    }
-}
-
 impl PostgresPool {
-    /// # Errors
-    /// [`PostgresError::Url`] and [`PostgresError::Mode`].
-    pub(super) fn new(database: Database) -> Result<Self, PostgresError> {
-        let config = database.connect_config()?;
-        let (client, address) = (config.client.clone(), address(&config));
+    pub(super) fn new(database: Database) -> Self {
+        let client = database.config.client.clone();
+        let address = address(&client);
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-        let timeouts = Timeouts {
-            wait: Some(CONNECT_TIMEOUT),
-            create: Some(CONNECT_TIMEOUT),
-            recycle: Some(CONNECT_TIMEOUT),
-        };
-        let manager = Manager::from_connect(client, Connector::new(database, config), recycling);
+        let limit = Some(CONNECT_TIMEOUT);
+        let timeouts = Timeouts { wait: limit, create: limit, recycle: limit };
+        let manager = Manager::from_connect(client, Connector::new(database), recycling);
         let pool = Pool::builder(manager)
             .max_size(MAX_CONNECTIONS)
             .runtime(Runtime::Tokio1)
             .timeouts(timeouts)
             .build()
             .expect("timeouts need a runtime, which is given");
-        Ok(Self { pool, address })
+        Self { pool, address }
     }
 
-    pub(super) async fn client(&self) -> Result<Object, PoolFailure> {
+    pub(super) async fn client(&self) -> Result<Object, DatabaseError> {
         self.pool.get().await.map_err(|error| match error {
-            PoolError::Backend(error) => error.into(),
-            other => PoolFailure { detail: other.to_string(), is_transient: true },
+            // An invalid parameter of the connection is no invalid value of a statement.
+            PoolError::Backend(error) => DatabaseError { is_invalid_value: false, ..error.into() },
+            other => DatabaseError::transient(other),
         })
     }
 
@@ -92,7 +66,7 @@ impl PostgresPool {
         let mut backoff = Backoff::default();
         loop {
             let attempt = async { Ok(self.client().await?.batch_execute(statements).await?) };
-            let PoolFailure { detail, is_transient } = match attempt.await {
+            let DatabaseError { detail, is_transient, .. } = match attempt.await {
                 Ok(()) => return Ok(()),
                 Err(failure) => failure,
             };
@@ -107,11 +81,11 @@ impl PostgresPool {
     }
 }
 
-fn address(config: &ConnectConfig) -> String {
-    let host = match config.client.get_hosts().first() {
-        Some(tokio_postgres::config::Host::Tcp(host)) => host.clone(),
-        Some(tokio_postgres::config::Host::Unix(path)) => path.display().to_string(),
+fn address(config: &Config) -> String {
+    let host = match config.get_hosts().first() {
+        Some(Host::Tcp(host)) => host.clone(),
+        Some(Host::Unix(path)) => path.display().to_string(),
         None => "localhost".into(),
     };
-    format!("{host}:{}", config.client.get_ports().first().unwrap_or(&5432))
+    format!("{host}:{}", config.get_ports().first().unwrap_or(&5432))
 }

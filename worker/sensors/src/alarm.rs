@@ -17,16 +17,16 @@
 //! # silent_for = "10m"                  no reading stored for this long
 //! ```
 //!
-//! [`rules`] parses the file, [`excursion`] finds the readings that violate a rule, and [`reconcile`] derives
+//! [`Rules`] parses the file, [`find_excursions`] finds the readings that violate a rule, and [`reconcile()`] derives
 //! from them which alarms are raised and cleared. All of it is a function of the readings in order of their
 //! times. Which worker received a reading, in which order and how often, does not matter.
 
-pub mod condition;
-pub mod excursion;
-pub mod point;
-pub mod reconcile;
-mod recording;
-pub mod rules;
+mod condition;
+mod excursion;
+mod reconcile;
+mod rules;
 
-pub use recording::RaisedAlarm;
-pub use rules::{Rules, RulesError};
+pub use condition::{Condition, Micros, Point, Sample};
+pub use excursion::{Excursion, MAX_LOOKBACK_READINGS, find_excursions};
+pub use reconcile::{Alarm, AlarmEvent, reconcile};
+pub use rules::{Rule, Rules};

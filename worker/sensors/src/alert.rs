@@ -4,26 +4,38 @@
 //! Each request has a deadline and a few immediate retries with jitter, and each host has a circuit breaker.
 //! Failures that last go to the retry ladder, which holds no worker while it waits.
 
+use std::{sync::Arc, time::Duration};
+
 use garenne_protocol::sensor::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use time::OffsetDateTime;
+
+use garenne::{RetryPolicy, TaskContext, TaskError, TaskOptions, WorkerBuilder, json_payload};
 
 mod address;
 mod batch_sender;
-mod delivery_error;
-mod outgoing_alert;
+mod delivery;
 pub mod settings;
 mod signature;
 mod span;
-pub mod task;
 mod webhook_client;
 mod webhook_sender;
 
-pub use settings::AlertSettings;
+pub use delivery::Delivered;
+use delivery::{DeliveryError, OutgoingAlert};
+pub use settings::{AlertSettings, DEFAULT_WEBHOOK};
+use webhook_sender::WebhookSender;
 
-/// The webhook of an alert that names none.
-pub const DEFAULT_WEBHOOK: &str = "default";
+/// The kind.
+pub const KIND: &str = "alert.notify";
+
+/// Time limit of a task: the batch window and a few requests of the longest timeout.
+const DEADLINE: Duration = Duration::from_secs(300);
+
+/// The shortest deferral while the circuit of the host is open.
+const MIN_DEFERRAL: Duration = Duration::from_secs(1);
 
 /// Limit for the `data` of an alert, in bytes of JSON.
 pub const MAX_DATA_BYTES: usize = 16 * 1024;
@@ -52,55 +64,69 @@ pub struct Alert {
     pub data: Map<String, Value>,
 }
 
+json_payload!(Alert, KIND);
+
 fn default_type() -> String {
     "alert".to_owned()
-}
-
-/// The result: the alert was delivered.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Delivered {
-    /// The `webhook-id` of the request: the alert's id, or one for all alerts of its batch.
-    pub webhook_id: String,
-    /// The status of the response, 200 to 299.
-    pub status: u16,
-    /// The number of alerts in the request.
-    pub batch: usize,
-}
-
-/// An alert is invalid.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum AlertError {
-    /// The alert has two destinations.
-    #[error("webhook and url are both given; expected one of them")]
-    TwoDestinations,
-    /// The type is empty, too long or contains other characters. Holds its length in bytes.
-    #[error("type has {0} bytes; expected 1 to {MAX_TYPE_BYTES} of a-z A-Z 0-9 . _ -")]
-    Type(usize),
-    /// The data are too large. Holds their length in bytes of JSON.
-    #[error("data has {0} bytes; at most {MAX_DATA_BYTES} are allowed")]
-    Data(usize),
 }
 
 impl Alert {
     /// Checks the fields, except for the destination, which depends on the settings.
     ///
     /// # Errors
-    /// [`AlertError`] names the field and the allowed values.
-    pub fn check(&self) -> Result<(), AlertError> {
+    /// Names the field and the allowed values.
+    pub fn check(&self) -> Result<(), String> {
         if self.webhook.is_some() && self.url.is_some() {
-            return Err(AlertError::TwoDestinations);
+            return Err("webhook and url are both given; expected one of them".to_owned());
         }
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         if !(1..=MAX_TYPE_BYTES).contains(&self.kind.len()) || !self.kind.bytes().all(allowed) {
-            return Err(AlertError::Type(self.kind.len()));
+            let length = self.kind.len();
+            return Err(format!(
+                "type has {length} bytes; expected 1 to {MAX_TYPE_BYTES} of a-z A-Z 0-9 . _ -"
+            ));
         }
         let size = serde_json::to_vec(&self.data).map_or(usize::MAX, |json| json.len());
         if size > MAX_DATA_BYTES {
-            return Err(AlertError::Data(size));
+            return Err(format!("data has {size} bytes; at most {MAX_DATA_BYTES} are allowed"));
         }
         Ok(())
     }
+}
+
+/// Registers the kind.
+pub fn register(builder: WorkerBuilder, settings: AlertSettings) -> WorkerBuilder {
+    let sender = Arc::new(WebhookSender::new(settings));
+    let handler = move |cx: TaskContext, alert: Alert| {
+        let sender = Arc::clone(&sender);
+        async move { notify(&cx, &sender, alert).await }
+    };
+    // Retries for more than half a day, at most an hour apart, so that an operator has time to repair the receiver.
+    let retry = RetryPolicy { attempts: Some(20), first: Duration::from_secs(5), ..RetryPolicy::default() };
+    builder.handle_with(handler, TaskOptions::long().deadline(DEADLINE).retry(retry))
+}
+
+async fn notify(cx: &TaskContext, sender: &WebhookSender, alert: Alert) -> Result<Delivered, TaskError> {
+    alert.check().map_err(TaskError::invalid)?;
+    let Alert { webhook, url, kind, time, data } = alert;
+    let destination = sender.destination(webhook.as_deref(), url.as_deref()).map_err(TaskError::reject)?;
+    let time = time.unwrap_or_else(|| OffsetDateTime::now_utc().into());
+    let alert = OutgoingAlert::new(cx.id().clone(), kind, time, data).with_trace(cx.trace(), cx.traces());
+    let delivered = tokio::select! {
+        delivered = sender.deliver(destination, alert) => delivered,
+        // The batch may still be sent. The receiver recognizes the repetition by the alert's id.
+        () = cx.token().cancelled() => return Err(TaskError::interrupted()),
+    };
+    delivered.map_err(|error| match &*error {
+        DeliveryError::InvalidDestination(_) | DeliveryError::Rejected { .. } => TaskError::reject(error),
+        DeliveryError::ServerError { retry_after: Some(wait), .. } => TaskError::retry_after(&error, *wait),
+        DeliveryError::ServerError { retry_after: None, .. } | DeliveryError::Unreachable { .. } => {
+            TaskError::retry(error)
+        }
+        // No request was made, so the task is deferred without counting an attempt.
+        DeliveryError::CircuitOpen { remaining, .. } => TaskError::snooze((*remaining).max(MIN_DEFERRAL)),
+        DeliveryError::Closed => TaskError::interrupted(),
+    })
 }
 
 #[cfg(test)]
@@ -118,7 +144,7 @@ mod tests {
 
     async fn verdict(body: &str) -> String {
         let builder = Worker::builder(WorkerConfig::default());
-        let worker = TestWorker::new(task::register(builder, AlertSettings::default())).unwrap();
+        let worker = TestWorker::new(register(builder, AlertSettings::default())).unwrap();
         match worker.run("alert.notify", body).await {
             TestOutcome::Dead(reason, error) => format!("{reason}: {error}"),
             other => panic!("{other:?}"),
@@ -159,8 +185,8 @@ mod tests {
         ) {
             let nested = "[".repeat(depth) + &"]".repeat(depth);
             let near = format!(r#"{{"url":{},"type":{},"time":{time},"data":{{"x":{}}}}}"#, Value::from(url.as_str()), Value::from(kind), if depth == 0 { "1" } else { &nested });
-            static SENDER: LazyLock<webhook_sender::WebhookSender> =
-                LazyLock::new(|| webhook_sender::WebhookSender::new(AlertSettings::default()));
+            static SENDER: LazyLock<WebhookSender> =
+                LazyLock::new(|| WebhookSender::new(AlertSettings::default()));
             for body in [bytes.as_slice(), near.as_bytes()] {
                 if let Ok(alert) = <Alert as Payload>::read(ContentType::Json, body)
                     && alert.check().is_ok()

@@ -1,13 +1,15 @@
 //! Sensor kinds for Garenne workers: readings, windows, spectra, alerts, and the alarm rules for stored readings.
 //!
 //! Each kind has a module with a `register` function that adds its handler to a
-//! [`WorkerBuilder`](garenne::WorkerBuilder). Kinds that read stored readings do so through the traits of [`store`].
+//! [`WorkerBuilder`](garenne::WorkerBuilder). Kinds that read stored readings do so through the traits
+//! [`ReadingStore`](window::ReadingStore) and [`SilenceDetector`](reading::watch::SilenceDetector).
 
 pub mod alarm;
 pub mod alert;
 pub mod reading;
 pub mod spectrum;
-pub mod store;
+mod toml_file;
 pub mod window;
 
 pub use alert::AlertSettings;
+pub use toml_file::FileError;

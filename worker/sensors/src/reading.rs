@@ -4,44 +4,31 @@
 //! flags, and derives metrics from temperature and humidity of the same device and time. It keeps no state;
 //! alarm rules, which need earlier readings, are evaluated where readings are stored.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use garenne_protocol::sensor::{Record, Timestamp, Unit};
+use garenne_protocol::sensor::{Limits, Record};
 use schemars::JsonSchema;
 use serde::Serialize;
+
+use garenne::{Output, TaskContext, TaskError, WorkerBuilder};
 
 mod batch_derivations;
 pub mod calibration;
 pub mod derive;
 mod payload;
 pub mod quality;
-pub mod task;
+mod stored_reading;
 pub mod watch;
 
+use batch_derivations::{BatchDerivations, JointValue};
 pub use calibration::Calibration;
+pub use payload::Readings;
 pub use quality::{Flag, Quality};
+pub use stored_reading::StoredReading;
 
-/// A reading as it is stored.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-pub struct StoredReading {
-    /// The device that measured it.
-    pub device: Arc<str>,
-    /// The metric, measured or derived.
-    pub metric: Arc<str>,
-    /// The time of the measurement.
-    pub time: Timestamp,
-    /// The calibrated value, in `unit`.
-    pub value: f64,
-    /// The unit of `value`: that of the calibration, else that of the sender, else null.
-    pub unit: Option<Unit>,
-    /// The value as sent; null for a derived one.
-    pub raw: Option<f64>,
-    /// The unit of `raw`, if it differs from `unit`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub raw_unit: Option<Unit>,
-    /// Quality flags; empty for a good value.
-    pub quality: Quality,
-}
+/// Allowance beyond `max_clock_skew`. The clocks of hosts differ, and a worker must not refuse a reading for
+/// which a gateway has sent a receipt.
+const CLOCK_DIFFERENCE: Duration = Duration::from_secs(60);
 
 /// The result of one task: its readings in order, and the values derived from them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
@@ -55,46 +42,40 @@ pub struct Processed {
 
 /// Processes the readings of one task.
 pub fn process(records: &[Record], calibration: &Calibration) -> Processed {
-    let readings: Vec<_> = records.iter().map(|record| calibrate(record, calibration)).collect();
+    let readings: Vec<_> = records.iter().map(|record| calibration.apply(record)).collect();
     let derived = derive::values(&readings);
     Processed { readings, derived }
 }
 
-fn calibrate(record: &Record, calibration: &Calibration) -> StoredReading {
-    let reading = &record.reading;
-    let mut quality = Quality::default();
-    if record.time_assumed {
-        quality.set(Flag::TimeAssumed);
-    }
-    let rule = calibration.rule(&reading.device, &reading.metric);
-    let (value, unit) = match rule.map(|rule| rule.apply(reading.value, reading.unit)) {
-        None => (reading.value, reading.unit),
-        Some(Ok(calibrated)) => calibrated,
-        // The value is kept as sent: a guessed conversion would hide the wrong unit.
-        Some(Err(flag)) => {
-            quality.set(flag);
-            (reading.value, reading.unit)
+/// Registers the kind with a calibration. A task with a reading whose time is ahead by more than the setting
+/// `max_clock_skew` and a minute becomes a dead letter with reason `invalid-payload`.
+pub fn register(builder: WorkerBuilder, calibration: Calibration, max_clock_skew: Duration) -> WorkerBuilder {
+    let calibration = Arc::new(calibration);
+    let max_ahead = (!max_clock_skew.is_zero()).then(|| max_clock_skew.saturating_add(CLOCK_DIFFERENCE));
+    let limits = Limits { max_ahead, ..Limits::default() };
+    builder.handle(move |cx: TaskContext, Readings(records): Readings| {
+        let calibration = Arc::clone(&calibration);
+        async move {
+            // The gateway checks this too, but other publishers may not.
+            let now = payload::now();
+            for (index, record) in records.iter().enumerate() {
+                limits.check_time(index, "time", record.reading.time, now).map_err(TaskError::invalid)?;
+            }
+            let mut processed = process(&records, &calibration);
+            let own = processed.readings.iter().chain(&processed.derived);
+            let mut rows: Vec<_> = own.map(|stored| stored.row(None)).collect();
+            if processed.readings.iter().any(derive::is_input)
+                && let Some((records, index)) = cx.batch_records()
+            {
+                let derivations = records.derived(|bodies| BatchDerivations::derive(bodies, &calibration));
+                for JointValue { value, partner } in derivations.of_record(index) {
+                    rows.push(value.row(Some(partner.clone())));
+                    processed.derived.push(value.clone());
+                }
+            }
+            Ok::<_, TaskError>(Output::json(&processed)?.with_rows(rows))
         }
-    };
-    if let Some(rule) = rule
-        && !quality.has(Flag::NotCalibrated)
-        && !rule.is_valid(value)
-    {
-        quality.set(Flag::OutOfRange);
-    }
-    if unit.is_some_and(|unit| quality::is_impossible(value, unit)) {
-        quality.set(Flag::Impossible);
-    }
-    StoredReading {
-        device: reading.device.clone(),
-        metric: reading.metric.clone(),
-        time: reading.time,
-        value,
-        unit,
-        raw: Some(reading.value),
-        raw_unit: reading.unit.filter(|_| reading.unit != unit),
-        quality,
-    }
+    })
 }
 
 #[cfg(test)]

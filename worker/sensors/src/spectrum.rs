@@ -4,22 +4,24 @@
 //! there. The power spectral density and the envelope are defined and tested as SciPy's `welch` (Hann window, half
 //! overlap, mean removed, density) and `hilbert`.
 
-use std::ops::ControlFlow;
+use std::{ops::ControlFlow, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use garenne::{TaskContext, TaskError, TaskOptions, WorkerBuilder, json_payload};
 
 pub mod bearing;
 pub mod envelope;
 pub mod peaks;
 pub mod samples;
 pub mod shape;
-pub mod task;
 pub mod welch;
 
 pub use bearing::{Bearing, Defect};
 pub use peaks::Peak;
 pub use samples::Samples;
+pub use shape::Shape;
 use welch::Welch;
 
 /// The smallest number of samples.
@@ -33,6 +35,9 @@ pub const MAX_SAMPLE_MAGNITUDE: f64 = 1e100;
 
 /// The largest number of frequency bands.
 pub const MAX_BANDS: usize = 256;
+
+/// Time limit of a task. Sixteen million samples take a few seconds.
+const DEADLINE: Duration = Duration::from_secs(300);
 
 /// The payload.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -61,41 +66,15 @@ pub struct Payload {
     pub device: Option<String>,
 }
 
+json_payload!(Payload, "spectrum.analyze");
+
 /// Samples that cannot be analyzed, or an analysis that was stopped.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpectrumError {
-    /// The sampling rate is out of range.
-    #[error("sample_rate is {0}; expected 1e-9 to 1e12 samples per second")]
-    SampleRate(f64),
-    /// Too few or too many samples.
-    #[error("{0} samples; expected {MIN_SAMPLES} to {MAX_SAMPLES}")]
-    Count(usize),
-    /// A sample is not finite or too large.
-    #[error("sample {index} is {value}; expected a magnitude of at most {MAX_SAMPLE_MAGNITUDE:e}")]
-    Sample {
-        /// The index of the sample.
-        index: usize,
-        /// Its value.
-        value: f64,
-    },
-    /// The segment is too short, or longer than the signal.
-    #[error("segment is {segment}; expected {MIN_SAMPLES} to {samples}, the number of samples")]
-    Segment {
-        /// The requested number of samples.
-        segment: usize,
-        /// The number of samples in the signal.
-        samples: usize,
-    },
-    /// The ends of a band are negative, infinite or in the wrong order.
-    #[error("band is [{0}, {1}]; expected two ascending frequencies of 0 Hz or more")]
-    Band(f64, f64),
-    /// Too many bands.
-    #[error("{0} bands; at most {MAX_BANDS} are allowed")]
-    Bands(usize),
-    /// The geometry of the bearing is impossible.
-    #[error("bearing: {0}")]
-    Bearing(&'static str),
+    /// A field of the payload is invalid. States the field, its value and the allowed values.
+    #[error("{0}")]
+    Invalid(String),
     /// The caller stopped the analysis.
     #[error("stopped before the analysis was complete")]
     Stopped,
@@ -109,16 +88,9 @@ pub struct Answer {
     pub device: Option<String>,
     /// The number of samples.
     pub count: usize,
-    /// The mean.
-    pub mean: f64,
-    /// The root mean square.
-    pub rms: f64,
-    /// The largest magnitude.
-    pub peak: f64,
-    /// The ratio of peak to RMS; null if all samples are zero.
-    pub crest_factor: Option<f64>,
-    /// The fourth standardized moment (Pearson, biased), 3 for normal noise; null if the samples do not vary.
-    pub kurtosis: Option<f64>,
+    /// The statistics that do not depend on the order of the samples.
+    #[serde(flatten)]
+    pub shape: Shape,
     /// The distance of two frequencies of the spectrum, in Hz.
     pub resolution: f64,
     /// The highest peaks of the spectrum, highest first, at most ten.
@@ -143,6 +115,22 @@ pub struct Band {
     pub energy: f64,
 }
 
+/// Registers the kind: long, CPU-bound, and stopped between segments when it is cancelled.
+pub fn register(builder: WorkerBuilder) -> WorkerBuilder {
+    builder.handle_with(answer, TaskOptions::long().deadline(DEADLINE).cpu_bound())
+}
+
+async fn answer(cx: TaskContext, payload: Payload) -> Result<Answer, TaskError> {
+    let mut on_progress = |done: f64| {
+        cx.progress(done);
+        if cx.token().is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    analyze(&payload, &mut on_progress).map_err(|error| match error {
+        SpectrumError::Stopped => TaskError::interrupted(),
+        error => TaskError::invalid(error),
+    })
+}
+
 /// Analyzes the samples. Calls `on_progress` with the completed fraction, 0 to 1; it can stop the analysis.
 ///
 /// # Errors
@@ -153,8 +141,8 @@ pub fn analyze(
 ) -> Result<Answer, SpectrumError> {
     let samples = payload.samples.as_slice();
     let rate = payload.sample_rate;
-    let (segment, bands) = payload.validate()?;
-    let shape = shape::Shape::of(samples);
+    let (segment, bands) = payload.validate().map_err(SpectrumError::Invalid)?;
+    let shape = Shape::of(samples);
     // Relative to the peak, no square overflows or underflows.
     let unit = if shape.peak > 0.0 { shape.peak } else { 1.0 };
     let scaled: Vec<f64> = samples.iter().map(|sample| sample / unit).collect();
@@ -181,11 +169,7 @@ pub fn analyze(
     Ok(Answer {
         device: payload.device.clone(),
         count: samples.len(),
-        mean: shape.mean,
-        rms: shape.rms,
-        peak: shape.peak,
-        crest_factor: shape.crest_factor,
-        kurtosis: shape.kurtosis,
+        shape,
         resolution,
         peaks: scaled_peaks(&spectrum),
         bands: bands
@@ -199,31 +183,39 @@ pub fn analyze(
 
 impl Payload {
     /// Checks all fields. Returns the length of a segment and the bands, with defaults applied.
-    fn validate(&self) -> Result<(usize, Vec<[f64; 2]>), SpectrumError> {
-        let samples = self.samples.as_slice();
-        if !(1e-9..=1e12).contains(&self.sample_rate) {
-            return Err(SpectrumError::SampleRate(self.sample_rate));
+    fn validate(&self) -> Result<(usize, Vec<[f64; 2]>), String> {
+        let (samples, rate) = (self.samples.as_slice(), self.sample_rate);
+        let count = samples.len();
+        if !(1e-9..=1e12).contains(&rate) {
+            return Err(format!("sample_rate is {rate}; expected 1e-9 to 1e12 samples per second"));
         }
-        if !(MIN_SAMPLES..=MAX_SAMPLES).contains(&samples.len()) {
-            return Err(SpectrumError::Count(samples.len()));
+        if !(MIN_SAMPLES..=MAX_SAMPLES).contains(&count) {
+            return Err(format!("{count} samples; expected {MIN_SAMPLES} to {MAX_SAMPLES}"));
         }
         let is_valid = |sample: &f64| sample.abs() <= MAX_SAMPLE_MAGNITUDE;
         if let Some(index) = samples.iter().position(|sample| !is_valid(sample)) {
-            return Err(SpectrumError::Sample { index, value: samples[index] });
+            return Err(format!(
+                "sample {index} is {}; expected a magnitude of at most {MAX_SAMPLE_MAGNITUDE:e}",
+                samples[index]
+            ));
         }
-        let segment = self.segment.unwrap_or_else(|| default_segment(samples.len()));
-        if !(MIN_SAMPLES..=samples.len()).contains(&segment) {
-            return Err(SpectrumError::Segment { segment, samples: samples.len() });
+        let segment = self.segment.unwrap_or_else(|| default_segment(count));
+        if !(MIN_SAMPLES..=count).contains(&segment) {
+            return Err(format!(
+                "segment is {segment}; expected {MIN_SAMPLES} to {count}, the number of samples"
+            ));
         }
-        let bands = self.bands.clone().unwrap_or_else(|| octaves(self.sample_rate));
+        let bands = self.bands.clone().unwrap_or_else(|| octaves(rate));
         if bands.len() > MAX_BANDS {
-            return Err(SpectrumError::Bands(bands.len()));
+            return Err(format!("{} bands; at most {MAX_BANDS} are allowed", bands.len()));
         }
         let is_band = |[from, to]: &[f64; 2]| *from >= 0.0 && from < to && to.is_finite();
-        match bands.iter().chain(&self.envelope_band).find(|band| !is_band(band)) {
-            Some([from, to]) => return Err(SpectrumError::Band(*from, *to)),
-            None => self.bearing.map_or(Ok(()), |bearing| bearing.validate())?,
+        if let Some([from, to]) = bands.iter().chain(&self.envelope_band).find(|band| !is_band(band)) {
+            return Err(format!(
+                "band is [{from}, {to}]; expected two ascending frequencies of 0 Hz or more"
+            ));
         }
+        self.bearing.map_or(Ok(()), |bearing| bearing.validate())?;
         Ok((segment, bands))
     }
 }

@@ -5,16 +5,20 @@
 //! and tested as in NumPy or SciPy, and is `null` if it is undefined for the input. An input without values, or with
 //! invalid ones, is refused with a [`WindowError`].
 
+use std::{ops::Range, sync::Arc, time::Duration};
+
+use futures_util::future::BoxFuture;
 use garenne_protocol::sensor::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use garenne::{TaskContext, TaskError, TaskOptions, WorkerBuilder, json_payload};
 
 pub mod anomaly;
 pub mod cusum;
 pub mod hampel;
 pub mod moments;
 pub mod order;
-pub mod task;
 pub mod theil_sen;
 
 use anomaly::Anomaly;
@@ -22,6 +26,9 @@ use cusum::Drift;
 
 /// Limit for the number of values in a window.
 pub const MAX_VALUES: usize = 1_000_000;
+
+/// Time limit of a task. Covers a million values read back over a slow connection.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The payload: values inline, or a time range to read from the store.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -49,63 +56,45 @@ pub struct Payload {
     pub exact: bool,
 }
 
+json_payload!(Payload, "window.analyze");
+
 /// The source of a window's values.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Source<'a> {
+#[derive(Debug, Clone, PartialEq)]
+pub enum Source {
     /// The payload.
-    Inline(Series<'a>),
-    /// The store, from the first time (inclusive) to the second (exclusive).
-    Stored(Timestamp, Timestamp),
+    Inline(Series),
+    /// The store: the values of these times.
+    Stored(Range<Timestamp>),
 }
 
 /// Values and their times.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Series<'a> {
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Series {
     /// The time of each value.
-    pub times: &'a [Timestamp],
+    pub times: Vec<Timestamp>,
     /// The values; none for a missing one. As many as times.
-    pub values: &'a [Option<f64>],
+    pub values: Vec<Option<f64>>,
+}
+
+/// Reads stored readings back. The sink that stores readings implements it, so that a worker without a database needs
+/// none to compile.
+pub trait ReadingStore: Send + Sync + 'static {
+    /// The readings of a device's metric at these times, ordered by time.
+    ///
+    /// # Errors
+    /// The store is unavailable or refuses the query.
+    fn window<'a>(
+        &'a self,
+        device: &'a str,
+        metric: &'a str,
+        times: Range<Timestamp>,
+    ) -> BoxFuture<'a, Result<Series, TaskError>>;
 }
 
 /// A window that cannot be analyzed. A retry would fail as well.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum WindowError {
-    /// The payload gives neither or both of values and a time range.
-    #[error("expected either times and values, or from and to")]
-    Source,
-    /// The numbers of times and of values differ.
-    #[error("{times} times for {values} values; expected as many")]
-    Lengths {
-        /// The number of times.
-        times: usize,
-        /// The number of values.
-        values: usize,
-    },
-    /// Too many values.
-    #[error("{values} values; at most {MAX_VALUES} are allowed")]
-    TooMany {
-        /// The number of values.
-        values: usize,
-    },
-    /// The time range is empty.
-    #[error("from {from} is not before to {to}")]
-    EmptyRange {
-        /// The start of the range.
-        from: Timestamp,
-        /// The end of the range.
-        to: Timestamp,
-    },
-    /// A value is NaN or infinite. JSON cannot express these, but other callers can.
-    #[error("value {index} is not finite")]
-    NotFinite {
-        /// The index of the value in the input.
-        index: usize,
-    },
-    /// All values are missing, or there are none.
-    #[error("the window has no values")]
-    Empty,
-}
+#[error("{0}")]
+pub struct WindowError(String);
 
 /// The result. Values are in the metric's unit; indices count from 0 in the input.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -161,13 +150,38 @@ impl Payload {
     /// The source of the values.
     ///
     /// # Errors
-    /// [`WindowError::Source`] and [`WindowError::EmptyRange`].
-    pub fn source(&self) -> Result<Source<'_>, WindowError> {
-        match (&self.times, &self.values, self.from, self.to) {
+    /// Neither or both of values and a time range are given, or the range is empty.
+    pub fn source(self) -> Result<Source, WindowError> {
+        match (self.times, self.values, self.from, self.to) {
             (Some(times), Some(values), None, None) => Ok(Source::Inline(Series { times, values })),
-            (None, None, Some(from), Some(to)) if from < to => Ok(Source::Stored(from, to)),
-            (None, None, Some(from), Some(to)) => Err(WindowError::EmptyRange { from, to }),
-            _ => Err(WindowError::Source),
+            (None, None, Some(from), Some(to)) if from < to => Ok(Source::Stored(from..to)),
+            (None, None, Some(from), Some(to)) => {
+                Err(WindowError(format!("from {from} is not before to {to}")))
+            }
+            _ => Err(WindowError("expected either times and values, or from and to".into())),
+        }
+    }
+}
+
+/// Registers the kind. Without a store, tasks that give `from` and `to` are rejected.
+pub fn register(builder: WorkerBuilder, store: Option<Arc<dyn ReadingStore>>) -> WorkerBuilder {
+    let handler = move |_: TaskContext, payload: Payload| {
+        let store = store.clone();
+        async move { answer(payload, store.as_deref()).await }
+    };
+    builder.handle_with(handler, TaskOptions::long().deadline(DEADLINE))
+}
+
+async fn answer(payload: Payload, store: Option<&dyn ReadingStore>) -> Result<Answer, TaskError> {
+    let (device, metric, exact) = (payload.device.clone(), payload.metric.clone(), payload.exact);
+    match payload.source().map_err(TaskError::invalid)? {
+        Source::Inline(series) => analyze(&series, exact).map_err(TaskError::invalid),
+        Source::Stored(times) => {
+            let store = store.ok_or_else(|| {
+                TaskError::reject("from and to need stored readings, and this worker has no postgres_url")
+            })?;
+            let series = store.window(&device, &metric, times).await?;
+            analyze(&series, exact).map_err(TaskError::reject)
         }
     }
 }
@@ -175,24 +189,27 @@ impl Payload {
 /// Analyzes a window. `exact` as [`Payload::exact`].
 ///
 /// # Errors
-/// [`WindowError`], except for the variants that [`Payload::source`] returns.
-pub fn analyze(series: Series<'_>, exact: bool) -> Result<Answer, WindowError> {
+/// There are no values, too many, or other than times, or one is NaN or infinite, which JSON cannot express but other
+/// callers can.
+pub fn analyze(series: &Series, exact: bool) -> Result<Answer, WindowError> {
     let Series { times, values } = series;
-    if times.len() != values.len() {
-        return Err(WindowError::Lengths { times: times.len(), values: values.len() });
+    let count = values.len();
+    if times.len() != count {
+        return Err(WindowError(format!("{} times for {count} values; expected as many", times.len())));
     }
-    if values.len() > MAX_VALUES {
-        return Err(WindowError::TooMany { values: values.len() });
+    if count > MAX_VALUES {
+        return Err(WindowError(format!("{count} values; at most {MAX_VALUES} are allowed")));
     }
     if let Some(index) = values.iter().position(|value| value.is_some_and(|value| !value.is_finite())) {
-        return Err(WindowError::NotFinite { index });
+        return Err(WindowError(format!("value {index} is not finite")));
     }
     let (index, seconds, values) = sort_by_time(times, values);
     if values.is_empty() {
-        return Err(WindowError::Empty);
+        return Err(WindowError("the window has no values".into()));
     }
     let sorted = order::sorted(&values);
-    let quantile = |p| order::quantile(&sorted, p);
+    let [p01, p05, p25, p75, p95, p99] =
+        [0.01, 0.05, 0.25, 0.75, 0.95, 0.99].map(|p| order::quantile(&sorted, p));
     let median = order::median(&sorted);
     let mad = order::mad(&sorted, median);
     let slope = theil_sen::slope(&seconds, &values, &sorted, exact);
@@ -207,14 +224,7 @@ pub fn analyze(series: Series<'_>, exact: bool) -> Result<Answer, WindowError> {
         max: sorted[sorted.len() - 1],
         median,
         mad,
-        quantiles: Quantiles {
-            p01: quantile(0.01),
-            p05: quantile(0.05),
-            p25: quantile(0.25),
-            p75: quantile(0.75),
-            p95: quantile(0.95),
-            p99: quantile(0.99),
-        },
+        quantiles: Quantiles { p01, p05, p25, p75, p95, p99 },
         slope: slope.map(|slope| slope.median).filter(|slope| slope.is_finite()),
         slope_interval: slope
             .map(|slope| slope.interval)
@@ -223,10 +233,7 @@ pub fn analyze(series: Series<'_>, exact: bool) -> Result<Answer, WindowError> {
         robust_z: order::robust_z(&values),
         outliers: hampel::outliers(&values, mad).into_iter().map(at).collect(),
         drift,
-        anomalies: anomaly::detect(&seconds, &values)
-            .into_iter()
-            .map(|range| range.with_times(|sorted_index| times[index[sorted_index]]))
-            .collect(),
+        anomalies: anomaly::detect(&seconds, &values, |sorted_index| times[at(sorted_index)]),
     })
 }
 

@@ -1,14 +1,21 @@
 use std::time::SystemTime;
 
 use garenne_common::telemetry::{Metrics, metrics::TaskOutcome};
-use garenne_pool::{OnEnd, Pool, PoolConfig, Spec, Stop, Task};
+use garenne_pool::{OnEnd, Pool, PoolConfig, Spec, Stop};
 use garenne_protocol::task::{
     ContentType, DeadReason, Kind, NewTask, StandingOrder, TaskId, batch_properties, write_batch,
 };
 use tokio::sync::{Semaphore, oneshot};
 
 use super::*;
-use crate::{TaskContext, TaskError, Worker, WorkerConfig, consumer::SettlementCounters, json_payload};
+use crate::{
+    TaskContext, TaskError, Worker, WorkerConfig,
+    consumer::{ChannelGeneration, SettlementCounters},
+    execute::AttemptOutput,
+    execution::Execution,
+    fleet::Directives,
+    json_payload,
+};
 
 #[derive(serde::Deserialize)]
 struct Step {
@@ -21,7 +28,7 @@ fn closed_gate() -> Arc<Semaphore> {
 }
 
 /// A batch whose records do these steps, with their indexes as ids. The step `hold` waits for a permit of the gate.
-fn attempt(steps: &[&str], stopped: &[&str], gate: &Arc<Semaphore>) -> BatchAttempt {
+fn attempt(steps: &[&str], stopped: &[&str], gate: &Arc<Semaphore>) -> Execution {
     let gate = Arc::clone(gate);
     let step = move |cx: TaskContext, step: Step| {
         let gate = Arc::clone(&gate);
@@ -57,36 +64,35 @@ fn attempt(steps: &[&str], stopped: &[&str], gate: &Arc<Semaphore>) -> BatchAtte
     let body = Bytes::from(write_batch(&tasks).unwrap());
     let now = SystemTime::now();
     let properties = batch_properties(&kind, None, now);
-    let batch = Envelope::read("test.step", &properties, None, |_| true, now).unwrap();
+    let envelope = Arc::new(Envelope::read("test.step", &properties, None, |_| true, now).unwrap());
+    let batch = Batch::read(&envelope, &body, &Arc::default()).unwrap();
     let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
     let directives = Directives::default();
     for task in stopped {
         directives.apply(&StandingOrder::Task { task: (*task).to_owned(), at: 0 });
     }
-    BatchAttempt {
+    let attempt = Attempt {
         entry: Arc::clone(registry.get("test.step").unwrap()),
+        envelope,
         worker: "test".into(),
         worker_context: WorkerContext::default(),
-        records: Record::read_all(&batch, &body, &Arc::default()).unwrap().into(),
+        body,
         generation: Arc::new(ChannelGeneration::new(counters, 1)),
         directives: Arc::new(directives),
-        ends: AttemptEnds::default(),
-    }
+        span: AttemptSpan::default(),
+    };
+    Execution { attempt, batch: Some(Arc::new(batch)) }
 }
 
-struct TestExecution(BatchAttempt);
-
-impl Task for TestExecution {
-    type Output = ();
-
-    async fn run(self, cx: pool::TaskContext) {
-        self.0.execute(cx).await;
-    }
+/// A batch of two records that did not run.
+fn batch_of_two() -> Arc<Batch> {
+    attempt(&["succeed", "succeed"], &[], &closed_gate()).batch.unwrap()
 }
 
-type Running = (Pool<TestExecution, OnEnd<Box<dyn FnOnce(Ending<()>) + Send>>>, oneshot::Receiver<BatchEnd>);
+type OnBatchEnd = Box<dyn FnOnce(Ending<Option<AttemptOutput>>) + Send>;
+type Running = (Pool<Execution, OnEnd<OnBatchEnd>>, oneshot::Receiver<BatchEnd>);
 
-fn start(attempt: BatchAttempt, deadline: Duration) -> Running {
+fn start(execution: Execution, deadline: Duration) -> Running {
     let config = PoolConfig {
         name: "test".into(),
         queue: 1,
@@ -97,17 +103,10 @@ fn start(attempt: BatchAttempt, deadline: Duration) -> Running {
     };
     let pool = Pool::start(config, tokio::runtime::Handle::current()).unwrap();
     let (sender, ended) = oneshot::channel();
-    let (records, ends) = (attempt.records.len(), attempt.ends.clone());
-    let completion: Box<dyn FnOnce(Ending<()>) + Send> =
-        Box::new(move |ending| drop(sender.send(BatchEnd::of(ending, records, &ends))));
-    assert!(
-        pool.submit_detached(
-            Spec::long("batch").deadline(deadline),
-            TestExecution(attempt),
-            OnEnd(completion)
-        )
-        .is_ok()
-    );
+    let batch = execution.batch.clone().unwrap();
+    let completion: OnBatchEnd = Box::new(move |ending| drop(sender.send(batch.end(ending.map(drop)))));
+    let spec = Spec::long("batch").deadline(deadline);
+    assert!(pool.submit_detached(spec, execution, OnEnd(completion)).is_ok());
     (pool, ended)
 }
 
@@ -202,7 +201,7 @@ async fn a_stop_of_the_batch_keeps_the_ends_of_records_that_ran() {
 
 #[test]
 fn the_end_of_a_batch_that_did_not_start_depends_on_the_cause() {
-    let of = |cause| BatchEnd::of(Ending::NotStarted { cause }, 2, &AttemptEnds::default());
+    let of = |cause| batch_of_two().end(Ending::NotStarted { cause });
     assert!(matches!(of(Cause::Shutdown), BatchEnd::HandBack { executed: 0 }));
     let BatchEnd::Apart(ends) = of(Cause::Stopped) else { panic!("each record is stopped") };
     assert!(ends.iter().all(|end| matches!(end.outcome, Outcome::Dead { reason: DeadReason::Stopped, .. })));
@@ -212,10 +211,10 @@ fn the_end_of_a_batch_that_did_not_start_depends_on_the_cause() {
 
 #[test]
 fn a_panic_of_the_batch_counts_for_each_record_without_an_end() {
-    let ends = AttemptEnds::default();
-    ends.push(AttemptEnd::not_started(Outcome::Defer { wait: Duration::ZERO }));
+    let batch = batch_of_two();
+    batch.ends().push(AttemptEnd::not_started(Outcome::Defer { wait: Duration::ZERO }));
     let ending = Ending::Panicked { message: "boom".into() };
-    let BatchEnd::Apart(ends) = BatchEnd::of(ending, 2, &ends) else { panic!("each record has an end") };
+    let BatchEnd::Apart(ends) = batch.end(ending) else { panic!("each record has an end") };
     assert_eq!(
         ends.iter().map(describe).collect::<Vec<_>>(),
         ["deferred", "retry: the handler panicked: boom"]
@@ -225,9 +224,9 @@ fn a_panic_of_the_batch_counts_for_each_record_without_an_end() {
 #[tokio::test(start_paused = true)]
 async fn a_batch_whose_channel_dies_is_handed_back_between_two_records() {
     let gate = closed_gate();
-    let attempt = attempt(&["hold", "succeed"], &[], &gate);
-    let generation = Arc::clone(&attempt.generation);
-    let (_pool, ended) = start(attempt, LONG);
+    let execution = attempt(&["hold", "succeed"], &[], &gate);
+    let generation = Arc::clone(&execution.attempt.generation);
+    let (_pool, ended) = start(execution, LONG);
     tokio::task::yield_now().await;
     generation.end();
     gate.add_permits(1);
@@ -237,9 +236,9 @@ async fn a_batch_whose_channel_dies_is_handed_back_between_two_records() {
 #[test]
 fn a_record_is_found_while_its_batch_is_held() {
     let batches = RunningBatches::default();
-    let attempt = attempt(&["succeed"], &[], &closed_gate());
-    batches.add(&attempt.records);
+    let execution = attempt(&["succeed"], &[], &closed_gate());
+    batches.add(execution.batch.as_ref().unwrap());
     assert!(batches.contains_record("0") && !batches.contains_record("1"));
-    drop(attempt);
+    drop(execution);
     assert!(!batches.contains_record("0"));
 }

@@ -14,9 +14,8 @@ use tokio::{
 };
 
 use super::{
-    channel_generation::{ChannelGeneration, SettleRequest},
+    channel_generation::{ChannelGeneration, SettleRequest, SettlementCounters},
     coalescer::TickClock,
-    counters::SettlementCounters,
     ledger::{Disposition, Frame, Ledger},
     subscription::Subscription,
 };
@@ -89,21 +88,16 @@ impl<C: SettleChannel> AckWriter<C> {
     pub(super) fn new(
         channel: C,
         generation: Arc<ChannelGeneration>,
-        counters: SettlementCounters,
         subscription: &Subscription,
         draining: watch::Receiver<bool>,
     ) -> Self {
-        let unconfirmed =
-            UnconfirmedAcks { counters: counters.clone(), frames: VecDeque::new(), settled: 0, confirmed: 0 };
+        let counters = generation.counters.clone();
+        let unconfirmed = UnconfirmedAcks { counters, frames: VecDeque::new(), confirmed: 0 };
+        let (tags, unconfirmed) = (Ledger::new(), Some(unconfirmed));
         Self {
             channel,
             queue: subscription.queue.clone(),
-            ledger: ChannelLedger {
-                generation,
-                counters,
-                tags: Ledger::new(),
-                unconfirmed: Some(unconfirmed),
-            },
+            ledger: ChannelLedger { generation, tags, sending: 0, unconfirmed },
             requests: Vec::new(),
             clock: subscription.clock,
             next_flush: None,
@@ -115,9 +109,8 @@ impl<C: SettleChannel> AckWriter<C> {
 
     /// Runs until the channel or its consumer ends, or until every delivery is settled after the intake closed.
     ///
-    /// `batch_size` must be the one of the generation. The returned settlements are confirmed when the channel
-    /// is closed in order.
-    pub(super) async fn run(mut self, batch_size: usize) -> UnconfirmedAcks {
+    /// The returned settlements are confirmed when the channel is closed in order.
+    pub(super) async fn run(mut self) -> UnconfirmedAcks {
         loop {
             let draining = *self.draining.borrow();
             if draining {
@@ -144,7 +137,7 @@ impl<C: SettleChannel> AckWriter<C> {
             }
             let pending = self.ledger.tags.pending() + self.ledger.generation.waiting_requests();
             let now = Instant::now();
-            if pending >= batch_size || next_flush.is_some_and(|time| time <= now) {
+            if pending >= self.ledger.generation.batch_size || next_flush.is_some_and(|time| time <= now) {
                 self.next_flush = None;
                 self.take_requests();
                 if self.flush().await.is_err() {
@@ -168,7 +161,7 @@ impl<C: SettleChannel> AckWriter<C> {
         for SettleRequest { tag, settlement } in self.requests.drain(..) {
             self.ledger.tags.record(tag, settlement);
             if settlement == Settlement::Abandoned {
-                self.ledger.counters.settled(settlement, 1);
+                self.ledger.generation.counters.settled(settlement, 1);
             }
         }
     }
@@ -176,21 +169,14 @@ impl<C: SettleChannel> AckWriter<C> {
     /// Sends the frames of all recorded settlements. It polls all of them before it awaits the first, so that
     /// the client queues them in order.
     async fn flush(&mut self) -> Result<(), lapin::Error> {
-        let frames = self.ledger.tags.frames();
+        let frames = self.ledger.start_flush();
         self.frames_sent += frames.len() as u64;
-        let generation = Arc::clone(&self.ledger.generation);
-        // If this future is dropped, the guard counts the rest as lost.
-        let mut guard = self.ledger.start_flush(&frames);
         let results = join_all(frames.iter().map(|frame| self.channel.send(frame))).await;
         let mut outcome = Ok(());
         for (frame, result) in frames.iter().zip(results) {
-            guard.record(frame, result.is_ok());
-            if result.is_ok() {
-                generation.mark_settlement_sent();
-            }
+            self.ledger.end_flush(frame, result.is_ok());
             outcome = outcome.and(result);
         }
-        drop(guard);
         if outcome.is_err() {
             self.ledger.generation.end();
         }
@@ -216,8 +202,9 @@ impl<C: SettleChannel> AckWriter<C> {
 /// The state of a channel's deliveries. Dropping it counts those that can no longer be settled as lost.
 struct ChannelLedger {
     generation: Arc<ChannelGeneration>,
-    counters: SettlementCounters,
     tags: Ledger,
+    /// Deliveries of frames that are being sent.
+    sending: u64,
     /// `None` once [`AckWriter::finish`] returned it.
     unconfirmed: Option<UnconfirmedAcks>,
 }
@@ -227,47 +214,43 @@ impl ChannelLedger {
         self.unconfirmed.as_mut().expect("finish takes it last")
     }
 
-    fn start_flush(&mut self, frames: &[Frame]) -> FlushGuard<'_> {
-        let remaining = frames.iter().map(|frame| u64::from(frame.settlements.iter().sum::<u32>())).sum();
+    /// The frames of all recorded settlements. Each must be passed to [`end_flush`](Self::end_flush); if the ledger
+    /// is dropped before, its deliveries are lost.
+    fn start_flush(&mut self) -> Vec<Frame> {
         let confirmed = self.generation.confirmed_settlements();
-        let unconfirmed = self.unconfirmed();
-        unconfirmed.confirm(confirmed);
-        FlushGuard { unconfirmed, remaining }
+        self.unconfirmed().confirm(confirmed);
+        let frames = self.tags.frames();
+        self.sending = frames.iter().map(|frame| deliveries_of(&frame.settlements)).sum();
+        frames
+    }
+
+    /// Counts the deliveries of one frame as settled or, if it was not sent, as lost.
+    fn end_flush(&mut self, frame: &Frame, sent: bool) {
+        self.sending -= deliveries_of(&frame.settlements);
+        for (settlement, count) in Settlement::ALL.into_iter().zip(frame.settlements) {
+            let settlement = if sent { settlement } else { Settlement::LostSettlement };
+            self.generation.counters.settled(settlement, count.into());
+        }
+        if sent {
+            self.unconfirmed().frames.push_back(frame.settlements);
+            self.generation.mark_settlement_sent();
+        }
     }
 }
 
 impl Drop for ChannelLedger {
     fn drop(&mut self) {
         self.generation.end();
-        let lost = self.tags.pending() + self.generation.close().len();
-        self.counters.settled(Settlement::LostSettlement, lost as u64);
+        let waiting = self.tags.pending() + self.generation.close().len();
+        self.generation.counters.settled(Settlement::LostSettlement, self.sending + waiting as u64);
     }
 }
 
-/// Counts the deliveries of frames that are being sent. Dropping it counts the remaining ones as lost.
-struct FlushGuard<'a> {
-    unconfirmed: &'a mut UnconfirmedAcks,
-    remaining: u64,
-}
+/// Deliveries by settlement, in the order of [`Settlement::ALL`].
+type Counts = [u32; Settlement::ALL.len()];
 
-impl FlushGuard<'_> {
-    /// Counts the deliveries of one frame as settled or, if it was not sent, as lost.
-    fn record(&mut self, frame: &Frame, sent: bool) {
-        for (settlement, count) in Settlement::ALL.into_iter().zip(frame.settlements) {
-            let settlement = if sent { settlement } else { Settlement::LostSettlement };
-            self.unconfirmed.counters.settled(settlement, count.into());
-            self.remaining -= u64::from(count);
-        }
-        if sent {
-            self.unconfirmed.record_sent(frame.settlements);
-        }
-    }
-}
-
-impl Drop for FlushGuard<'_> {
-    fn drop(&mut self) {
-        self.unconfirmed.counters.settled(Settlement::LostSettlement, self.remaining);
-    }
+fn deliveries_of(settlements: &Counts) -> u64 {
+    settlements.iter().copied().map(u64::from).sum()
 }
 
 /// Settlements that were sent and counted, but that the broker has not provably processed.
@@ -278,24 +261,17 @@ impl Drop for FlushGuard<'_> {
 pub(super) struct UnconfirmedAcks {
     counters: SettlementCounters,
     /// The settlements of each unconfirmed frame, oldest first. The prefetch bounds their number.
-    frames: VecDeque<[u32; Settlement::ALL.len()]>,
-    /// All deliveries settled on the channel.
-    settled: u64,
+    frames: VecDeque<Counts>,
     /// Deliveries settled by frames that are confirmed.
     confirmed: u64,
 }
 
 impl UnconfirmedAcks {
-    fn record_sent(&mut self, settlements: [u32; Settlement::ALL.len()]) {
-        self.settled += u64::from(settlements.iter().sum::<u32>());
-        self.frames.push_back(settlements);
-    }
-
     /// Confirms the oldest frames, given that the broker has processed at least this number of settlements. It
     /// processes them in the order in which they were sent.
     fn confirm(&mut self, processed: u64) {
         while let Some(settlements) = self.frames.front() {
-            let in_frame = u64::from(settlements.iter().sum::<u32>());
+            let in_frame = deliveries_of(settlements);
             if self.confirmed + in_frame > processed {
                 break;
             }
@@ -307,7 +283,6 @@ impl UnconfirmedAcks {
     /// Confirms all frames: the broker has answered a later request, or their result cannot be known.
     pub(super) fn confirm_all(&mut self) {
         self.frames.clear();
-        self.confirmed = self.settled;
     }
 }
 

@@ -14,7 +14,8 @@ const RESET_AFTER: Duration = Duration::from_secs(10);
 /// would do nothing else.
 pub(super) struct AdmissionBackoff {
     backoff: Backoff,
-    reset_at: Option<Instant>,
+    /// When to call [`reset`](Self::reset). `None` if there was no panic since the last reset.
+    pub(super) reset_at: Option<Instant>,
 }
 
 impl AdmissionBackoff {
@@ -26,11 +27,6 @@ impl AdmissionBackoff {
     pub(super) fn record_panic(&mut self, now: Instant) -> Duration {
         self.reset_at = Some(now + RESET_AFTER);
         self.backoff.next_wait()
-    }
-
-    /// When to call [`reset`](Self::reset). `None` if there was no panic since the last reset.
-    pub(super) fn reset_at(&self) -> Option<Instant> {
-        self.reset_at
     }
 
     pub(super) fn reset(&mut self) {
@@ -45,13 +41,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_backoff_grows_with_each_panic_until_it_is_reset() {
         let (mut backoff, now) = (AdmissionBackoff::new(), Instant::now());
-        assert_eq!(backoff.reset_at(), None);
+        assert_eq!(backoff.reset_at, None);
         assert!(backoff.record_panic(now) < Duration::from_millis(100));
         let waits: Vec<_> = (0..5).map(|_| backoff.record_panic(now)).collect();
         assert!(waits[4] >= Duration::from_millis(500) && waits[4] <= Duration::from_secs(1), "{waits:?}");
-        assert_eq!(backoff.reset_at(), Some(now + RESET_AFTER));
+        assert_eq!(backoff.reset_at, Some(now + RESET_AFTER));
         backoff.reset();
-        assert_eq!(backoff.reset_at(), None);
+        assert_eq!(backoff.reset_at, None);
         assert!(backoff.record_panic(now) < Duration::from_millis(100));
     }
 }

@@ -1,14 +1,36 @@
 //! The lifetime of one AMQP channel. A delivery tag is valid only on the channel that delivered it.
 
 use std::sync::{
-    Mutex, MutexGuard, PoisonError,
+    Arc, Mutex, MutexGuard, PoisonError,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use garenne_common::shutdown::Settlement;
+use garenne_common::{
+    shutdown::{Settlement, Tally},
+    telemetry::metrics::LaneMetrics,
+};
 use tokio::sync::Notify;
 
-use super::counters::SettlementCounters;
+/// Counts deliveries and settlements in the shutdown receipt and in the metrics, so that both agree.
+#[derive(Clone)]
+pub(crate) struct SettlementCounters {
+    pub(crate) tally: Arc<Tally>,
+    pub(crate) lane: LaneMetrics,
+}
+
+impl SettlementCounters {
+    fn delivered(&self, redelivered: bool) {
+        self.tally.delivered();
+        self.lane.delivered(redelivered);
+    }
+
+    pub(super) fn settled(&self, settlement: Settlement, count: u64) {
+        if count > 0 {
+            self.tally.settled_many(settlement, count);
+            self.lane.settled_many(settlement, count);
+        }
+    }
+}
 
 /// Asks the channel's [`AckWriter`](super::ack_writer::AckWriter) to settle one delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +46,8 @@ pub(crate) struct ChannelGeneration {
     /// fills the batch. Waking it for each request would cost more than most tasks.
     requests_ready: Notify,
     /// Requests that make the ack writer flush at once.
-    batch_size: usize,
-    counters: SettlementCounters,
+    pub(super) batch_size: usize,
+    pub(super) counters: SettlementCounters,
     alive: AtomicBool,
     /// Wakes the consumer when the generation ends.
     ended: Notify,
@@ -183,8 +205,7 @@ mod tests {
     use super::*;
 
     fn generation(batch_size: usize) -> ChannelGeneration {
-        let counters =
-            SettlementCounters { tally: std::sync::Arc::default(), lane: Metrics::new("test").lane("test") };
+        let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
         ChannelGeneration::new(counters, batch_size)
     }
 

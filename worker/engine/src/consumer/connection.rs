@@ -1,9 +1,6 @@
 //! The AMQP connection on which all lanes of a worker consume.
 
-use std::{
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::sync::{Arc, OnceLock};
 
 use garenne_amqp::{
     Broker, BrokerError,
@@ -71,14 +68,6 @@ impl ConsumerConnection {
         self.broker.explain(error)
     }
 
-    /// Connects for the first time, and retries until `budget` is spent.
-    pub(crate) async fn connect_within(&self, budget: Duration) -> Result<(), BrokerError> {
-        let connection = self.broker.connect_within(Role::Consume, budget).await?;
-        self.metrics.connection().up(Role::Consume).set(1);
-        *self.current.lock().await = Some(Arc::new(connection));
-        Ok(())
-    }
-
     /// Returns the current connection, or opens a new one if it is closed.
     pub(crate) async fn connection(&self) -> Result<Arc<Connection>, BrokerError> {
         let mut current = self.current.lock().await;
@@ -108,15 +97,34 @@ impl ConsumerConnection {
         Ok(())
     }
 
-    /// The number of ready messages in a queue. `None` if the queue does not exist or the broker does not answer.
+    /// Looks up a queue: the number of its ready messages, or the broker's reply code. `None` if the broker does not
+    /// answer.
     ///
     /// It uses a channel of its own, because a failed passive declaration closes the channel.
-    pub(crate) async fn ready_messages(&self, queue: &str) -> Option<u32> {
+    async fn look_up(&self, queue: &str) -> Option<Result<u32, u16>> {
         let (_connection, channel) = self.channel(1).await.ok()?;
         let options = QueueDeclareOptions { passive: true, ..Default::default() };
-        let queue = channel.queue_declare(queue.into(), options, FieldTable::default()).await.ok()?;
-        let _ = channel.close(200, "checked".into()).await;
-        Some(queue.message_count())
+        match channel.queue_declare(queue.into(), options, FieldTable::default()).await {
+            Ok(queue) => {
+                let _ = channel.close(200, "checked".into()).await;
+                Some(Ok(queue.message_count()))
+            }
+            Err(error) => reply::code(&error).map(Err),
+        }
+    }
+
+    /// The number of ready messages in a queue. `None` if the queue does not exist or the broker does not answer.
+    pub(crate) async fn ready_messages(&self, queue: &str) -> Option<u32> {
+        self.look_up(queue).await?.ok()
+    }
+
+    /// Whether a queue exists. `None` if the broker does not answer.
+    pub(crate) async fn queue_exists(&self, queue: &str) -> Option<bool> {
+        match self.look_up(queue).await? {
+            Ok(_) | Err(reply::RESOURCE_LOCKED) => Some(true),
+            Err(reply::NOT_FOUND) => Some(false),
+            Err(_) => None,
+        }
     }
 
     /// Declares the topology again after a queue was found missing.
@@ -140,19 +148,6 @@ impl ConsumerConnection {
                 error => RestoreError::Refused(error.to_string()),
             }
         })
-    }
-
-    /// Whether a queue exists. `None` if the broker does not answer.
-    pub(crate) async fn queue_exists(&self, queue: &str) -> Option<bool> {
-        let (_connection, channel) = self.channel(1).await.ok()?;
-        let options = QueueDeclareOptions { passive: true, ..Default::default() };
-        match channel.queue_declare(queue.into(), options, FieldTable::default()).await {
-            Ok(_) => {
-                let _ = channel.close(200, "checked".into()).await;
-                Some(true)
-            }
-            Err(error) => (reply::code(&error) == Some(reply::NOT_FOUND)).then_some(false),
-        }
     }
 
     /// Closes the connection. All channels should be closed before.

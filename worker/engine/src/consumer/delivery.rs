@@ -1,8 +1,11 @@
 //! A delivery that is settled exactly once.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU8, Ordering},
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
 };
 
 use bytes::Bytes;
@@ -70,40 +73,26 @@ impl Delivery {
         }
     }
 
-    /// Creates an empty delivery that is not counted as delivered.
-    #[cfg(test)]
-    pub(crate) fn for_test(generation: &Arc<ChannelGeneration>, tag: u64) -> Self {
-        Self {
-            ownership: Ownership::Message(UnsettledMessage {
-                generation: Arc::clone(generation),
-                tag,
-                settlement: Settlement::Requeued,
-            }),
-            routing_key: "k".into(),
-            exchange: ShortString::default(),
-            redelivered: false,
-            properties: Arc::default(),
-            body: Bytes::new(),
-            unreadable: None,
-        }
-    }
-
     /// Whether its channel is open, so that it can still be settled.
     pub(crate) fn alive(&self) -> bool {
         self.message().generation.alive()
     }
 
-    /// Creates a delivery with a body that is counted as delivered.
-    #[cfg(test)]
-    pub(crate) fn mock(generation: &Arc<ChannelGeneration>, tag: u64, body: &[u8]) -> Self {
-        let (exchange, key) = ("tasks".into(), "some.kind".into());
-        let message = lapin::message::Delivery::mock(tag, exchange, key, false, body.to_vec());
-        Self::new(Arc::clone(generation), message)
-    }
-
     /// The generation of its channel.
     pub(crate) fn generation(&self) -> Arc<ChannelGeneration> {
         Arc::clone(&self.message().generation)
+    }
+
+    /// Identifies the message across its redeliveries: a hash of its id, routing key and body. [`None`] on its first
+    /// delivery: a hash for each task would slow all of them down.
+    pub(crate) fn fingerprint(&self) -> Option<u64> {
+        if !self.redelivered {
+            return None;
+        }
+        let mut hasher = DefaultHasher::new();
+        let id = self.properties.message_id().as_ref().map(ShortString::as_str);
+        (id, &self.routing_key, &self.body).hash(&mut hasher);
+        Some(hasher.finish())
     }
 
     /// Settles the delivery.
@@ -192,6 +181,32 @@ mod tests {
     use super::*;
     use crate::consumer::SettlementCounters;
 
+    impl Delivery {
+        /// Creates an empty delivery that is not counted as delivered.
+        pub(crate) fn for_test(generation: &Arc<ChannelGeneration>, tag: u64) -> Self {
+            Self {
+                ownership: Ownership::Message(UnsettledMessage {
+                    generation: Arc::clone(generation),
+                    tag,
+                    settlement: Settlement::Requeued,
+                }),
+                routing_key: "k".into(),
+                exchange: ShortString::default(),
+                redelivered: false,
+                properties: Arc::default(),
+                body: Bytes::new(),
+                unreadable: None,
+            }
+        }
+
+        /// Creates a delivery with a body that is counted as delivered.
+        pub(crate) fn mock(generation: &Arc<ChannelGeneration>, tag: u64, body: &[u8]) -> Self {
+            let (exchange, key) = ("tasks".into(), "some.kind".into());
+            let message = lapin::message::Delivery::mock(tag, exchange, key, false, body.to_vec());
+            Self::new(Arc::clone(generation), message)
+        }
+    }
+
     fn split(parts: usize) -> (Vec<Delivery>, Arc<ChannelGeneration>) {
         let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
         let generation = Arc::new(ChannelGeneration::new(counters, 1));
@@ -261,6 +276,21 @@ mod tests {
         assert!(!delivery.alive());
         delivery.settle(Settlement::Dead);
         assert_eq!(only_settlement(&generation), Settlement::Dead);
+    }
+
+    #[test]
+    fn a_message_has_the_same_fingerprint_in_each_delivery_and_others_have_another() {
+        let (delivery, _first_channel) = delivered(7);
+        let (redelivery, _second_channel) = delivered(8);
+        assert!(delivery.fingerprint().is_some() && delivery.fingerprint() == redelivery.fingerprint());
+        let other_id = Arc::new(BasicProperties::default().with_message_id("other".into()));
+        let mut others = [7; 3].map(|tag| delivered(tag).0);
+        others[0].properties = other_id;
+        others[1].routing_key = "other.kind".into();
+        others[2].body = Bytes::from_static(b"other");
+        assert!(others.iter().all(|other| other.fingerprint() != delivery.fingerprint()));
+        let first = Delivery { redelivered: false, ..delivery };
+        assert_eq!(first.fingerprint(), None);
     }
 
     #[test]

@@ -176,6 +176,7 @@ mod tests {
     #[test]
     fn a_run_from_the_lowest_tag_is_one_multiple_frame() {
         let mut ledger = ledger(&[(2, Settlement::Retried), (1, Settlement::Acked), (3, Settlement::Acked)]);
+        assert_eq!(ledger.pending(), 3);
         let frames = ledger.frames();
         assert_eq!(summary(&frames), [(Ack, 3, true)]);
         assert_eq!(frames[0].settlements[Settlement::Acked as usize], 2);
@@ -208,6 +209,7 @@ mod tests {
     fn no_frame_covers_an_abandoned_delivery() {
         let mut ledger =
             ledger(&[(1, Settlement::Abandoned), (2, Settlement::Acked), (3, Settlement::Acked)]);
+        assert_eq!(ledger.pending(), 2, "an abandoned delivery needs no frame");
         assert_eq!(summary(&ledger.frames()), [(Ack, 2, false), (Ack, 3, false)]);
         assert_eq!(ledger.pending(), 0);
     }

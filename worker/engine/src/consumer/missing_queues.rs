@@ -65,30 +65,20 @@ struct State {
 
 /// The queue or exchange that a message is published to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum PublishTarget {
-    Queue(String),
-    Exchange(String),
+struct PublishTarget {
+    is_queue: bool,
+    name: String,
 }
 
 impl PublishTarget {
     fn of(target: &Target) -> Self {
-        match target.exchange.as_str() {
-            "" => Self::Queue(target.routing_key.clone()),
-            exchange => Self::Exchange(exchange.to_owned()),
-        }
+        let is_queue = target.exchange.is_empty();
+        let name = if is_queue { &target.routing_key } else { &target.exchange };
+        Self { is_queue, name: name.clone() }
     }
 
     fn kind(&self) -> &'static str {
-        match self {
-            Self::Queue(_) => "queue",
-            Self::Exchange(_) => "exchange",
-        }
-    }
-
-    fn name(&self) -> &str {
-        match self {
-            Self::Queue(name) | Self::Exchange(name) => name,
-        }
+        if self.is_queue { "queue" } else { "exchange" }
     }
 }
 
@@ -108,7 +98,7 @@ impl<Q: QueueAdmin> MissingQueues<Q> {
     pub(crate) fn problems(&self) -> Vec<String> {
         let state = self.state();
         let problem = |(target, reason): (&PublishTarget, &String)| {
-            format!("{} {:?} is missing: {reason}", target.kind(), target.name())
+            format!("{} {:?} is missing: {reason}", target.kind(), target.name)
         };
         state.missing.iter().map(problem).collect()
     }
@@ -129,25 +119,21 @@ impl<Q: QueueAdmin> MissingQueues<Q> {
         }
         let started = Instant::now();
         let restored = self.broker.restore_topology().await;
-        let exists = match &target {
-            PublishTarget::Queue(queue) => self.broker.queue_exists(queue).await,
+        let exists = match &restored {
+            _ if target.is_queue => self.broker.queue_exists(&target.name).await,
             // An exchange is reachable only with its bindings, which a passive declaration does not check.
-            PublishTarget::Exchange(_) => match restored {
-                Ok(()) => Some(true),
-                Err(RestoreError::Refused(_)) => Some(false),
-                Err(RestoreError::Unavailable) => None,
-            },
+            Ok(()) => Some(true),
+            Err(RestoreError::Refused(_)) => Some(false),
+            Err(RestoreError::Unavailable) => None,
+        };
+        let reason = match restored {
+            Err(RestoreError::Refused(reason)) => reason,
+            Ok(()) => "this worker's settings do not declare it".to_owned(),
+            Err(RestoreError::Unavailable) => "the broker cannot be reached to declare it".to_owned(),
         };
         match exists {
             Some(true) => self.mark_restored(&target),
-            Some(false) => {
-                let reason = match restored {
-                    Err(RestoreError::Refused(reason)) => reason,
-                    Ok(()) => "this worker's settings do not declare it".to_owned(),
-                    Err(RestoreError::Unavailable) => "the broker cannot be reached to declare it".to_owned(),
-                };
-                self.mark_missing(&target, reason);
-            }
+            Some(false) => self.mark_missing(&target, reason),
             None => {}
         }
         if last_checks.len() >= MAX_NAMES {
@@ -159,19 +145,19 @@ impl<Q: QueueAdmin> MissingQueues<Q> {
     fn mark_restored(&self, target: &PublishTarget) {
         if self.state().missing.remove(target).is_some() {
             self.set_gauge(target, 0);
-            tracing::info!(queue = target.name(), "missing {} exists again", target.kind());
+            tracing::info!(queue = target.name, "missing {} exists again", target.kind());
         }
     }
 
     fn mark_missing(self: &Arc<Self>, target: &PublishTarget, reason: String) {
         let mut state = self.state();
         if state.missing.len() >= MAX_NAMES && !state.missing.contains_key(target) {
-            let (queue, kind) = (target.name(), target.kind());
+            let (queue, kind) = (&target.name, target.kind());
             tracing::warn!(queue, reason, limit = MAX_NAMES, "{kind} is missing; too many to report it");
             return;
         }
         if state.missing.insert(target.clone(), reason.clone()).is_none() {
-            tracing::error!(queue = target.name(), reason, "tasks wait for a missing {}", target.kind());
+            tracing::error!(queue = target.name, reason, "tasks wait for a missing {}", target.kind());
         }
         self.set_gauge(target, 1);
         if !std::mem::replace(&mut state.probing, true) {
@@ -184,16 +170,16 @@ impl<Q: QueueAdmin> MissingQueues<Q> {
     }
 
     fn set_gauge(&self, target: &PublishTarget, missing: i64) {
-        self.gauge.with_label_values(&[target.name()]).set(missing);
+        self.gauge.with_label_values(&[&target.name]).set(missing);
     }
 
     /// Checks all missing names. Returns whether any is still missing.
     async fn check_all(&self) -> bool {
         let missing: Vec<_> = self.state().missing.keys().cloned().collect();
         for target in missing {
-            let exists = match &target {
-                PublishTarget::Queue(queue) => self.broker.queue_exists(queue).await == Some(true),
-                PublishTarget::Exchange(_) => self.broker.restore_topology().await.is_ok(),
+            let exists = match target.is_queue {
+                true => self.broker.queue_exists(&target.name).await == Some(true),
+                false => self.broker.restore_topology().await.is_ok(),
             };
             if exists {
                 self.mark_restored(&target);

@@ -1,14 +1,11 @@
 //! Reads a RabbitMQ stream from its beginning and follows it, across reconnects.
 
-use std::time::Duration;
-
 use futures_util::StreamExt;
 use garenne_amqp::{BrokerError, unreadable};
 use garenne_common::backoff::Backoff;
 use garenne_protocol::task::header;
 use lapin::{
     Channel,
-    message::Delivery,
     options::{BasicAckOptions, BasicConsumeOptions},
     types::{AMQPValue, FieldTable},
 };
@@ -36,23 +33,10 @@ pub(crate) enum Progress {
     CaughtUp,
 }
 
-impl Progress {
-    const fn is_behind(&self) -> bool {
-        matches!(self, Self::Behind { .. })
-    }
-}
-
 impl Default for Progress {
     fn default() -> Self {
         Self::Behind { problem: None }
     }
-}
-
-/// A reader's position in its stream.
-#[derive(Default)]
-struct Position {
-    /// The offset of the next record. `None` stands for the first record.
-    next: Option<i64>,
 }
 
 /// Passes every record of a stream to `on_record`, in order. A stream that was deleted and created again is read from
@@ -64,7 +48,8 @@ struct Position {
 pub(crate) struct StreamReader<F> {
     connection: ConsumerConnection,
     stream: String,
-    position: Position,
+    /// The offset of the next record. `None` stands for the first record.
+    next: Option<i64>,
     progress: watch::Sender<Progress>,
     on_record: F,
 }
@@ -76,98 +61,85 @@ impl<F: FnMut(&[u8]) -> bool> StreamReader<F> {
         progress: watch::Sender<Progress>,
         on_record: F,
     ) -> Self {
-        Self { connection, stream, position: Position::default(), progress, on_record }
+        Self { connection, stream, next: None, progress, on_record }
     }
 
     /// Reads across reconnects; never returns. Called again after a panic, it continues after the record that caused
     /// the panic.
     pub(crate) async fn run(&mut self) {
-        let Self { connection, stream, position, progress, on_record } = self;
         let mut backoff = Backoff::reconnect();
         loop {
-            let problem = match connection.channel(PREFETCH).await {
-                Ok((_connection, channel)) => {
-                    let skipped = connection.unreadable(stream);
-                    let mut on_delivery = |record: &Delivery| {
-                        let Some(problem) = unreadable(&record.properties) else {
-                            return on_record(&record.data);
-                        };
-                        skipped.inc();
-                        tracing::warn!(stream, problem, "skipped an unreadable record");
-                        false
-                    };
-                    match read(&channel, stream, position, progress, &mut backoff, &mut on_delivery).await {
-                        // The broker cancelled the consumer: the stream is deleted. Offsets do not carry over to a
-                        // new stream of the same name.
-                        Ok(()) => {
-                            position.next = None;
-                            "the stream was deleted".to_owned()
-                        }
-                        Err(error) => {
-                            match reply::code(&error) {
-                                Some(NOT_FOUND) => {
-                                    position.next = None;
-                                    connection.redeclare_topology().await;
-                                }
-                                Some(ACCESS_REFUSED) => {
-                                    let denied = Progress::Denied(connection.explain(&error));
-                                    update_if_behind(progress, denied);
-                                }
-                                _ => {}
-                            }
-                            error.to_string()
-                        }
+            let problem = match self.connection.channel(PREFETCH).await {
+                Ok((_connection, channel)) => match self.read(&channel, &mut backoff).await {
+                    // The broker cancelled the consumer: the stream is deleted. Offsets do not carry over to a
+                    // new stream of the same name.
+                    Ok(()) => {
+                        self.next = None;
+                        "the stream was deleted".to_owned()
                     }
-                }
+                    Err(error) => {
+                        match reply::code(&error) {
+                            Some(NOT_FOUND) => {
+                                self.next = None;
+                                self.connection.redeclare_topology().await;
+                            }
+                            Some(ACCESS_REFUSED) => {
+                                self.update_if_behind(Progress::Denied(self.connection.explain(&error)));
+                            }
+                            _ => {}
+                        }
+                        error.to_string()
+                    }
+                },
                 Err(error) => error.to_string(),
             };
-            let wait: Duration = backoff.next_wait();
-            tracing::debug!(stream, problem, ?wait, "cannot read the stream, retrying");
-            update_if_behind(progress, Progress::Behind { problem: Some(problem) });
+            let wait = backoff.next_wait();
+            tracing::debug!(stream = self.stream, problem, ?wait, "cannot read the stream, retrying");
+            self.update_if_behind(Progress::Behind { problem: Some(problem) });
             tokio::time::sleep(wait).await;
         }
     }
-}
 
-/// Replaces the progress unless the reader has caught up or was denied.
-fn update_if_behind(progress: &watch::Sender<Progress>, update: Progress) {
-    progress.send_if_modified(|progress| {
-        let behind = progress.is_behind();
-        if behind {
-            *progress = update;
-        }
-        behind
-    });
-}
-
-async fn read(
-    channel: &Channel,
-    stream: &str,
-    position: &mut Position,
-    progress: &watch::Sender<Progress>,
-    backoff: &mut Backoff,
-    on_record: &mut impl FnMut(&Delivery) -> bool,
-) -> Result<(), lapin::Error> {
-    let mut arguments = FieldTable::default();
-    let offset = position.next.map_or_else(|| header::long("first"), AMQPValue::LongLongInt);
-    arguments.insert("x-stream-offset".into(), offset);
-    let tag = "".into();
-    let mut records =
-        channel.basic_consume(stream.into(), tag, BasicConsumeOptions::default(), arguments).await?;
-    while let Some(record) = records.next().await {
-        let record = record?;
-        backoff.reset();
-        // An ack returns credit to the broker; it does not remove the record from the stream.
-        channel.basic_ack(record.delivery_tag, BasicAckOptions::default()).await?;
-        let offset = header::get(record.properties.headers(), "x-stream-offset").and_then(header::integer);
-        // The broker delivers whole chunks, which may begin before the requested offset.
-        if offset.zip(position.next).is_some_and(|(offset, next)| offset < next) {
-            continue;
-        }
-        position.next = offset.map(|offset| offset + 1).or(position.next);
-        if on_record(&record) {
-            progress.send_replace(Progress::CaughtUp);
-        }
+    /// Replaces the progress unless the reader has caught up or was denied.
+    fn update_if_behind(&self, update: Progress) {
+        self.progress.send_if_modified(|progress| {
+            let behind = matches!(progress, Progress::Behind { .. });
+            if behind {
+                *progress = update;
+            }
+            behind
+        });
     }
-    Ok(())
+
+    /// Reads on one channel until the stream is deleted.
+    async fn read(&mut self, channel: &Channel, backoff: &mut Backoff) -> Result<(), lapin::Error> {
+        let stream = self.stream.as_str();
+        let skipped = self.connection.unreadable(stream);
+        let mut arguments = FieldTable::default();
+        let offset = self.next.map_or_else(|| header::long("first"), AMQPValue::LongLongInt);
+        arguments.insert("x-stream-offset".into(), offset);
+        let tag = "".into();
+        let mut records =
+            channel.basic_consume(stream.into(), tag, BasicConsumeOptions::default(), arguments).await?;
+        while let Some(record) = records.next().await {
+            let record = record?;
+            backoff.reset();
+            // An ack returns credit to the broker; it does not remove the record from the stream.
+            channel.basic_ack(record.delivery_tag, BasicAckOptions::default()).await?;
+            let offset =
+                header::get(record.properties.headers(), "x-stream-offset").and_then(header::integer);
+            // The broker delivers whole chunks, which may begin before the requested offset.
+            if offset.zip(self.next).is_some_and(|(offset, next)| offset < next) {
+                continue;
+            }
+            self.next = offset.map(|offset| offset + 1).or(self.next);
+            if let Some(problem) = unreadable(&record.properties) {
+                skipped.inc();
+                tracing::warn!(stream, problem, "skipped an unreadable record");
+            } else if (self.on_record)(&record.data) {
+                self.progress.send_replace(Progress::CaughtUp);
+            }
+        }
+        Ok(())
+    }
 }

@@ -5,7 +5,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 use futures_util::{StreamExt, TryStreamExt, stream::TryReadyChunksError};
 use garenne_amqp::BrokerError;
 use garenne_common::backoff::Backoff;
-use garenne_common::supervise::{self, count_panic};
+use garenne_common::supervise::{self, caught, count_panic};
 use lapin::{
     Channel, Consumer,
     options::{BasicCancelOptions, BasicConsumeOptions},
@@ -20,16 +20,14 @@ use tokio_util::task::TaskTracker;
 use super::{
     ack_writer::{self, AckWriter},
     admission_backoff::AdmissionBackoff,
-    channel_generation::ChannelGeneration,
+    channel_generation::{ChannelGeneration, SettlementCounters},
     coalescer::DeliveryCoalescer,
     connection::ConsumerConnection,
-    counters::SettlementCounters,
     delivery::Delivery,
     reply::{self, ACCESS_REFUSED, NOT_FOUND},
     subscription::Subscription,
     watchdog::Watchdog,
 };
-use crate::catch_panic::caught;
 
 /// Largest number of deliveries that are passed on together. Each wake-up of the pool costs as much as several
 /// tasks, so all deliveries that are ready share one.
@@ -50,21 +48,6 @@ pub(crate) enum Intake {
     Quiet,
     /// No messages are consumed any more.
     Closed,
-}
-
-/// How a channel ended.
-enum ChannelEnd {
-    /// The intake is closed, every delivery is settled, and the channel is closed.
-    Drained,
-    /// The channel or its connection failed.
-    Failed(String),
-}
-
-/// What the consumer loop reacts to.
-enum ConsumerEvent {
-    Deliveries(Option<Result<Vec<Delivery>, TryReadyChunksError<Delivery, lapin::Error>>>),
-    WatchdogDue,
-    IntakeChanged,
 }
 
 /// Consumes one queue until the intake is closed and every delivery is settled.
@@ -96,13 +79,11 @@ where
     pub(crate) async fn run(&mut self) {
         let mut backoff = Backoff::reconnect();
         while current_intake(&self.intake) != Intake::Closed {
-            let problem = match self.connection.channel(self.subscription.prefetch).await {
-                Ok((_connection, channel)) => match self.run_channel(channel, &mut backoff).await {
-                    ChannelEnd::Drained => return,
-                    ChannelEnd::Failed(problem) => problem,
-                },
-                Err(error) => error.to_string(),
+            let consumed = match self.connection.channel(self.subscription.prefetch).await {
+                Ok((_connection, channel)) => self.run_channel(channel, &mut backoff).await,
+                Err(error) => Err(error.to_string()),
             };
+            let Err(problem) = consumed else { return };
             let wait = backoff.next_wait();
             tracing::warn!(queue = self.subscription.queue, problem, ?wait, "cannot consume, retrying");
             self.problem.send_replace(Some(problem));
@@ -113,16 +94,18 @@ where
         }
     }
 
-    /// Consumes on one channel until it fails or the intake is closed, then waits for its ack writer.
-    async fn run_channel(&mut self, channel: Channel, backoff: &mut Backoff) -> ChannelEnd {
+    /// Consumes on one channel until the intake is closed, every delivery is settled, and the channel is closed.
+    ///
+    /// # Errors
+    /// When the channel or its connection failed. Its ack writer has ended then.
+    async fn run_channel(&mut self, channel: Channel, backoff: &mut Backoff) -> Result<(), String> {
         let batch_size = ack_writer::batch_size(&self.subscription);
         let generation = Arc::new(ChannelGeneration::new(self.counters.clone(), batch_size));
         let (drain, draining) = watch::channel(false);
-        let (shared, counters) = (Arc::clone(&generation), self.counters.clone());
-        let ack_writer = AckWriter::new(channel.clone(), shared, counters, &self.subscription, draining);
-        // If this future is dropped or panics, the ack writer is aborted.
         let ack_writer =
-            supervise::isolated("settlements", ack_writer.run(batch_size)).spawn_in(&self.ack_writers);
+            AckWriter::new(channel.clone(), Arc::clone(&generation), &self.subscription, draining);
+        // If this future is dropped or panics, the ack writer is aborted.
+        let ack_writer = supervise::isolated("settlements", ack_writer.run()).spawn_in(&self.ack_writers);
 
         let consumed = self.consume_until_closed(&channel, &generation).await;
         if consumed.is_err() {
@@ -135,24 +118,16 @@ where
         if generation.has_sent_settlement() {
             backoff.reset();
         }
-        match (consumed, settled) {
-            (Ok(()), Ok(mut unconfirmed)) => match channel.close(200, "drained".into()).await {
-                Ok(()) => {
-                    unconfirmed.confirm_all();
-                    ChannelEnd::Drained
-                }
-                Err(error) => ChannelEnd::Failed(error.to_string()),
-            },
-            (Err(problem), Ok(mut unconfirmed)) => {
-                // While the worker runs, settlements sent before a connection was lost keep their count: whether
-                // the broker processed the last of them is unknown. At a shutdown they are counted as lost.
-                if current_intake(&self.intake) != Intake::Closed {
-                    unconfirmed.confirm_all();
-                }
-                ChannelEnd::Failed(problem)
-            }
-            (_, Err(failure)) => ChannelEnd::Failed(format!("the ack writer failed: {failure}")),
+        let mut unconfirmed = settled.map_err(|failure| format!("the ack writer failed: {failure}"))?;
+        if consumed.is_ok() {
+            channel.close(200, "drained".into()).await.map_err(|error| error.to_string())?;
+            unconfirmed.confirm_all();
+        } else if current_intake(&self.intake) != Intake::Closed {
+            // While the worker runs, settlements sent before a connection was lost keep their count: whether the
+            // broker processed the last of them is unknown. At a shutdown they are counted as lost.
+            unconfirmed.confirm_all();
         }
+        consumed
     }
 
     /// Follows the intake on one channel until the intake is closed.
@@ -164,7 +139,10 @@ where
         loop {
             match current_intake(&self.intake) {
                 Intake::Closed => return Ok(()),
-                Intake::Quiet => self.wait_while_quiet(channel, generation).await?,
+                Intake::Quiet => {
+                    self.problem.send_replace(None);
+                    self.wait_while_quiet(channel, generation).await?;
+                }
                 Intake::Open => {
                     let consumer = self.start_consumer(channel).await?;
                     self.problem.send_replace(None);
@@ -183,22 +161,21 @@ where
         let consumer = channel
             .basic_consume(queue.as_str().into(), tag.as_str().into(), options, FieldTable::default())
             .await;
-        match consumer {
-            Ok(consumer) => Ok(consumer),
-            Err(error) => {
-                match reply::code(&error) {
-                    Some(NOT_FOUND) => self.connection.redeclare_topology().await,
-                    Some(ACCESS_REFUSED) => {
-                        if let Some(denied) = self.denied.take() {
-                            // The channel is full if another lane has reported already.
-                            let _ = denied.try_send(self.connection.explain(&error));
-                        }
-                    }
-                    _ => {}
+        let error = match consumer {
+            Ok(consumer) => return Ok(consumer),
+            Err(error) => error,
+        };
+        match reply::code(&error) {
+            Some(NOT_FOUND) => self.connection.redeclare_topology().await,
+            Some(ACCESS_REFUSED) => {
+                if let Some(denied) = self.denied.take() {
+                    // The channel is full if another lane has reported already.
+                    let _ = denied.try_send(self.connection.explain(&error));
                 }
-                Err(error.to_string())
             }
+            _ => {}
         }
+        Err(error.to_string())
     }
 
     /// Takes deliveries until the intake changes, then cancels the consumer and takes those already on their way.
@@ -226,14 +203,22 @@ where
         let mut coalescer = DeliveryCoalescer::new(subscription.prefetch, subscription.clock);
         let mut cancelled = false;
         loop {
-            let reset_at = backoff.reset_at();
-            let event = tokio::select! {
+            let reset_at = backoff.reset_at;
+            let chunk = tokio::select! {
                 biased;
                 () = wait_for_intake(intake, |intake| intake != Intake::Open), if !cancelled => {
-                    ConsumerEvent::IntakeChanged
+                    cancelled = true;
+                    let cancel = channel.basic_cancel(tag.clone(), BasicCancelOptions::default());
+                    cancel.await.map_err(|error| error.to_string())?;
+                    continue;
                 }
-                chunk = coalesced(&coalescer, chunks.next()) => ConsumerEvent::Deliveries(chunk),
-                () = sleep_until(watchdog.next_check()), if !cancelled => ConsumerEvent::WatchdogDue,
+                chunk = coalesced(&coalescer, chunks.next()) => chunk,
+                () = sleep_until(watchdog.next_check()), if !cancelled => {
+                    if watchdog.is_forgotten().await {
+                        return Err("messages are ready, there is credit, but none is delivered".into());
+                    }
+                    continue;
+                }
                 () = generation.ended() => return Err(NO_SETTLEMENTS.into()),
                 () = sleep_until(reset_at.unwrap_or_else(Instant::now)), if reset_at.is_some() => {
                     backoff.reset();
@@ -241,41 +226,25 @@ where
                     continue;
                 }
             };
-            match event {
-                ConsumerEvent::Deliveries(Some(chunk)) => {
-                    let (deliveries, error) = match chunk {
-                        Ok(deliveries) => (deliveries, None),
-                        Err(TryReadyChunksError(deliveries, error)) => (deliveries, Some(error)),
-                    };
-                    let more_ready = deliveries.len() == MAX_CHUNK;
-                    coalescer.record_received(deliveries.len(), more_ready, Instant::now());
-                    let accepted = caught(accept(deliveries)).await.and_then(|accepted| accepted);
-                    if let Some(error) = error {
-                        return Err(error.to_string());
-                    }
-                    if let Err(panic) = accepted {
-                        count_panic("admission");
-                        let wait = backoff.record_panic(Instant::now());
-                        let queue = &subscription.queue;
-                        tracing::error!(queue, panic, ?wait, "panic while accepting a delivery, requeued it");
-                        problem.send_replace(Some(format!("panic while accepting a delivery: {panic}")));
-                        tokio::time::sleep(wait).await;
-                    }
-                }
-                ConsumerEvent::Deliveries(None) if cancelled => return Ok(()),
-                ConsumerEvent::Deliveries(None) => {
-                    return Err("the broker cancelled the consumer (was the queue deleted?)".into());
-                }
-                ConsumerEvent::WatchdogDue => {
-                    if watchdog.is_forgotten().await {
-                        return Err("messages are ready, there is credit, but none is delivered".into());
-                    }
-                }
-                ConsumerEvent::IntakeChanged => {
-                    cancelled = true;
-                    let cancel = channel.basic_cancel(tag.clone(), BasicCancelOptions::default());
-                    cancel.await.map_err(|error| error.to_string())?;
-                }
+            let (deliveries, error) = match chunk {
+                Some(Ok(deliveries)) => (deliveries, None),
+                Some(Err(TryReadyChunksError(deliveries, error))) => (deliveries, Some(error)),
+                None if cancelled => return Ok(()),
+                None => return Err("the broker cancelled the consumer (was the queue deleted?)".into()),
+            };
+            let more_ready = deliveries.len() == MAX_CHUNK;
+            coalescer.record_received(deliveries.len(), more_ready, Instant::now());
+            let accepted = caught(accept(deliveries)).await.flatten();
+            if let Some(error) = error {
+                return Err(error.to_string());
+            }
+            if let Err(panic) = accepted {
+                count_panic("admission");
+                let wait = backoff.record_panic(Instant::now());
+                let queue = &subscription.queue;
+                tracing::error!(queue, panic, ?wait, "panic while accepting a delivery, requeued it");
+                problem.send_replace(Some(format!("panic while accepting a delivery: {panic}")));
+                tokio::time::sleep(wait).await;
             }
         }
     }

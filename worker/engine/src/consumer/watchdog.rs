@@ -50,14 +50,10 @@ where
         if !self.failed_checks.should_check_queue(deliveries, has_credit) {
             return false;
         }
-        let messages_ready = self.are_messages_ready().await;
-        self.failed_checks.record(messages_ready, self.generation.deliveries())
-    }
-
-    /// Whether messages are ready. An error counts as no: the consumer notices a dead channel itself.
-    async fn are_messages_ready(&self) -> bool {
         let ready = tokio::time::timeout(CHECK_INTERVAL, (self.ready_messages)()).await;
-        ready.ok().flatten().is_some_and(|ready| ready > 0)
+        // An error counts as no: the consumer notices a dead channel itself.
+        let messages_ready = ready.ok().flatten().is_some_and(|ready| ready > 0);
+        self.failed_checks.record(messages_ready, self.generation.deliveries())
     }
 }
 

@@ -7,7 +7,7 @@ use garenne_amqp::{Message, PublishError, Publisher};
 use garenne_protocol::topology::Names;
 use tokio::time::timeout;
 
-use crate::consumer::{ConsumerConnection, control_queue};
+use crate::consumer::ConsumerConnection;
 
 /// Timeout for the publisher confirm of a record.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
@@ -42,6 +42,6 @@ impl FleetBroker for AmqpFleetBroker {
     }
 
     fn control_queue_exists<'a>(&'a self, worker: &'a str) -> BoxFuture<'a, Option<bool>> {
-        control_queue::exists(&self.connection, &self.names, worker).boxed()
+        async move { self.connection.queue_exists(&self.names.worker(worker)).await }.boxed()
     }
 }

@@ -9,44 +9,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::lifecycle::LoggedState;
+
 /// Time without a control queue after which its worker has crashed. A running worker tries to reconnect at least
 /// once a second.
 pub(super) const RECONNECT_GRACE: Duration = Duration::from_secs(10);
 /// Time with a control queue after which its worker is alive. The broker deletes the queue of a dead connection
 /// when it requeues the connection's deliveries, so the queue of a crashed worker does not last this long.
 pub(super) const ALIVE_AFTER: Duration = Duration::from_secs(3);
-
-/// The state of an incarnation in the lifecycle log. Times are those at which this worker read the record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LoggedState {
-    /// The log has no record, or none any more.
-    Unknown,
-    /// It stopped cleanly.
-    Stopped,
-    /// It started and has not stopped.
-    Running {
-        /// When its latest start record was read.
-        last_seen: Instant,
-    },
-    /// Its queue was found missing, and it has written no record since.
-    QueueMissing {
-        /// When the first record of that was read.
-        since: Instant,
-    },
-    /// A later incarnation of the same worker started. Two incarnations cannot hold the exclusive queue.
-    Replaced,
-}
-
-/// Whether an incarnation crashed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CrashStatus {
-    /// It ended without a clean stop.
-    Crashed,
-    /// It is alive, stopped cleanly, or is unknown.
-    NotCrashed,
-    /// It is too early to tell.
-    Undecided,
-}
 
 /// Observes one incarnation until it is known whether it crashed.
 #[derive(Debug)]
@@ -61,33 +31,38 @@ impl CrashDetector {
         Self { started: now, missing_since: None, present_since: None }
     }
 
-    /// Takes the state in the log and whether the control queue exists, both as of `now`. `None` means that the
-    /// broker did not answer.
+    /// Takes the state in the log and whether the control queue exists, both as of `now`. [`None`] means that the
+    /// log has no record, or that the broker did not answer.
+    ///
+    /// Returns whether the incarnation crashed, [`None`] if it is too early to tell. One that stopped cleanly or is
+    /// unknown did not crash.
     pub(super) fn observe(
         &mut self,
-        logged: LoggedState,
+        logged: Option<LoggedState>,
         queue_exists: Option<bool>,
         now: Instant,
-    ) -> CrashStatus {
+    ) -> Option<bool> {
         let missing_before = match logged {
-            LoggedState::Unknown | LoggedState::Stopped => return CrashStatus::NotCrashed,
-            LoggedState::Replaced => return CrashStatus::Crashed,
-            LoggedState::Running { last_seen } if last_seen > self.started => return CrashStatus::NotCrashed,
-            LoggedState::Running { .. } => now,
-            LoggedState::QueueMissing { since } => since,
+            None | Some(LoggedState::Stopped) => return Some(false),
+            Some(LoggedState::Replaced) => return Some(true),
+            Some(LoggedState::Running { last_seen }) if last_seen > self.started => {
+                return Some(false);
+            }
+            Some(LoggedState::Running { .. }) => now,
+            Some(LoggedState::QueueMissing { since }) => since,
         };
         match queue_exists {
             Some(true) => {
                 self.missing_since = None;
                 let since = *self.present_since.get_or_insert(now);
-                if now - since >= ALIVE_AFTER { CrashStatus::NotCrashed } else { CrashStatus::Undecided }
+                (now - since >= ALIVE_AFTER).then_some(false)
             }
             Some(false) => {
                 self.present_since = None;
                 let since = *self.missing_since.get_or_insert(missing_before.min(now));
-                if now - since >= RECONNECT_GRACE { CrashStatus::Crashed } else { CrashStatus::Undecided }
+                (now - since >= RECONNECT_GRACE).then_some(true)
             }
-            None => CrashStatus::Undecided,
+            None => None,
         }
     }
 }
@@ -96,10 +71,13 @@ impl CrashDetector {
 mod tests {
     use super::*;
 
+    const CRASHED: Option<bool> = Some(true);
+    const NOT_CRASHED: Option<bool> = Some(false);
+    const UNDECIDED: Option<bool> = None;
     const MS: Duration = Duration::from_millis(1);
 
-    fn running(last_seen: Instant) -> LoggedState {
-        LoggedState::Running { last_seen }
+    fn running(last_seen: Instant) -> Option<LoggedState> {
+        Some(LoggedState::Running { last_seen })
     }
 
     #[test]
@@ -107,15 +85,11 @@ mod tests {
         let now = Instant::now();
         for queue in [None, Some(false), Some(true)] {
             let status = |logged| CrashDetector::new(now).observe(logged, queue, now);
-            assert_eq!(status(LoggedState::Stopped), CrashStatus::NotCrashed);
-            assert_eq!(status(LoggedState::Unknown), CrashStatus::NotCrashed, "no record, no crash");
-            assert_eq!(status(LoggedState::Replaced), CrashStatus::Crashed);
-            assert_eq!(
-                status(running(now + MS)),
-                CrashStatus::NotCrashed,
-                "a record since the start of the observation"
-            );
-            assert_eq!(status(running(now)), CrashStatus::Undecided, "a record from before it");
+            assert_eq!(status(Some(LoggedState::Stopped)), NOT_CRASHED);
+            assert_eq!(status(None), NOT_CRASHED, "no record, no crash");
+            assert_eq!(status(Some(LoggedState::Replaced)), CRASHED);
+            assert_eq!(status(running(now + MS)), NOT_CRASHED, "a record since the start of the observation");
+            assert_eq!(status(running(now)), UNDECIDED, "a record from before it");
         }
     }
 
@@ -124,10 +98,10 @@ mod tests {
         let now = Instant::now();
         let mut detector = CrashDetector::new(now);
         let record = running(now - RECONNECT_GRACE * 2);
-        assert_eq!(detector.observe(record, Some(false), now), CrashStatus::Undecided);
+        assert_eq!(detector.observe(record, Some(false), now), UNDECIDED);
         let nearly = now + RECONNECT_GRACE - MS;
-        assert_eq!(detector.observe(record, Some(false), nearly), CrashStatus::Undecided);
-        assert_eq!(detector.observe(record, Some(false), now + RECONNECT_GRACE), CrashStatus::Crashed);
+        assert_eq!(detector.observe(record, Some(false), nearly), UNDECIDED);
+        assert_eq!(detector.observe(record, Some(false), now + RECONNECT_GRACE), CRASHED);
     }
 
     #[test]
@@ -135,13 +109,13 @@ mod tests {
         let now = Instant::now();
         let mut detector = CrashDetector::new(now);
         let record = running(now);
-        assert_eq!(detector.observe(record, Some(false), now), CrashStatus::Undecided);
-        assert_eq!(detector.observe(record, Some(true), now + 5000 * MS), CrashStatus::Undecided);
+        assert_eq!(detector.observe(record, Some(false), now), UNDECIDED);
+        assert_eq!(detector.observe(record, Some(true), now + 5000 * MS), UNDECIDED);
         let again = now + 6000 * MS;
-        assert_eq!(detector.observe(record, Some(false), again), CrashStatus::Undecided);
+        assert_eq!(detector.observe(record, Some(false), again), UNDECIDED);
         let nearly = again + RECONNECT_GRACE - MS;
-        assert_eq!(detector.observe(record, Some(false), nearly), CrashStatus::Undecided);
-        assert_eq!(detector.observe(record, Some(false), again + RECONNECT_GRACE), CrashStatus::Crashed);
+        assert_eq!(detector.observe(record, Some(false), nearly), UNDECIDED);
+        assert_eq!(detector.observe(record, Some(false), again + RECONNECT_GRACE), CRASHED);
     }
 
     #[test]
@@ -149,12 +123,12 @@ mod tests {
         let now = Instant::now();
         let mut detector = CrashDetector::new(now);
         let record = running(now);
-        assert_eq!(detector.observe(record, Some(true), now), CrashStatus::Undecided);
-        assert_eq!(detector.observe(record, Some(true), now + ALIVE_AFTER - MS), CrashStatus::Undecided);
-        assert_eq!(detector.observe(record, Some(false), now + ALIVE_AFTER), CrashStatus::Undecided);
+        assert_eq!(detector.observe(record, Some(true), now), UNDECIDED);
+        assert_eq!(detector.observe(record, Some(true), now + ALIVE_AFTER - MS), UNDECIDED);
+        assert_eq!(detector.observe(record, Some(false), now + ALIVE_AFTER), UNDECIDED);
         let back = now + ALIVE_AFTER + MS;
-        assert_eq!(detector.observe(record, Some(true), back), CrashStatus::Undecided, "counted from zero");
-        assert_eq!(detector.observe(record, Some(true), back + ALIVE_AFTER), CrashStatus::NotCrashed);
+        assert_eq!(detector.observe(record, Some(true), back), UNDECIDED, "counted from zero");
+        assert_eq!(detector.observe(record, Some(true), back + ALIVE_AFTER), NOT_CRASHED);
     }
 
     #[test]
@@ -163,19 +137,20 @@ mod tests {
         let mut detector = CrashDetector::new(now);
         for hours in 0..3 {
             let later = now + 3600 * 1000 * hours * MS;
-            assert_eq!(detector.observe(running(now), None, later), CrashStatus::Undecided);
+            assert_eq!(detector.observe(running(now), None, later), UNDECIDED);
         }
     }
 
     #[test]
     fn the_reconnect_grace_counts_from_the_logged_time_of_a_missing_queue() {
         let now = Instant::now();
-        let status =
-            |since| CrashDetector::new(now).observe(LoggedState::QueueMissing { since }, Some(false), now);
-        assert_eq!(status(now - RECONNECT_GRACE), CrashStatus::Crashed);
-        assert_eq!(status(now - RECONNECT_GRACE + MS), CrashStatus::Undecided);
-        assert_eq!(status(now + MS), CrashStatus::Undecided, "logged during the observation");
-        let logged = LoggedState::QueueMissing { since: now - RECONNECT_GRACE };
-        assert_eq!(CrashDetector::new(now).observe(logged, Some(true), now), CrashStatus::Undecided);
+        let status = |since| {
+            CrashDetector::new(now).observe(Some(LoggedState::QueueMissing { since }), Some(false), now)
+        };
+        assert_eq!(status(now - RECONNECT_GRACE), CRASHED);
+        assert_eq!(status(now - RECONNECT_GRACE + MS), UNDECIDED);
+        assert_eq!(status(now + MS), UNDECIDED, "logged during the observation");
+        let logged = Some(LoggedState::QueueMissing { since: now - RECONNECT_GRACE });
+        assert_eq!(CrashDetector::new(now).observe(logged, Some(true), now), UNDECIDED);
     }
 }

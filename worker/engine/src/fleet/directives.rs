@@ -22,21 +22,22 @@ const RESUME_KEPT: Duration = Duration::from_secs(3600);
 #[derive(Debug, Default)]
 pub(crate) struct Directives(RwLock<DirectiveState>);
 
-/// Times are in milliseconds since the Unix epoch.
 #[derive(Debug, Default)]
 struct DirectiveState {
-    /// The time of the latest stop of each task.
-    tasks: HashMap<String, i64>,
-    /// The time of the latest stop of each group.
-    groups: HashMap<String, i64>,
-    /// The latest pause or resume order of each group.
-    pauses: HashMap<String, Pause>,
+    task_stops: LatestOrders,
+    group_stops: LatestOrders,
+    /// Pause and resume orders of groups. A resume order is not in force.
+    group_pauses: LatestOrders,
 }
 
+/// The latest order for each task or group.
+type LatestOrders = HashMap<String, LatestOrder>;
+
 #[derive(Debug)]
-struct Pause {
+struct LatestOrder {
+    /// In milliseconds since the Unix epoch.
     at: i64,
-    paused: bool,
+    in_force: bool,
 }
 
 /// How an order affects a task.
@@ -55,28 +56,17 @@ impl Directives {
     /// Applies an order, and returns whether it changes anything. No task that it covers starts afterwards.
     pub(crate) fn apply(&self, order: &StandingOrder) -> bool {
         let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let update = |latest: &mut i64, at: i64| {
-            let newer = at > *latest;
-            *latest = (*latest).max(at);
-            newer
+        let (orders, name, at, in_force) = match order {
+            StandingOrder::Task { task, at } => (&mut state.task_stops, task, *at, true),
+            StandingOrder::Group { group, at } => (&mut state.group_stops, group, *at, true),
+            StandingOrder::Pause { pause: group, at } => (&mut state.group_pauses, group, *at, true),
+            StandingOrder::Resume { resume: group, at } => (&mut state.group_pauses, group, *at, false),
         };
-        match order {
-            StandingOrder::Task { task, at } => {
-                update(state.tasks.entry(task.clone()).or_insert(i64::MIN), *at)
-            }
-            StandingOrder::Group { group, at } => {
-                update(state.groups.entry(group.clone()).or_insert(i64::MIN), *at)
-            }
-            StandingOrder::Pause { pause: group, at } | StandingOrder::Resume { resume: group, at } => {
-                let unknown = Pause { at: i64::MIN, paused: false };
-                let known = state.pauses.entry(group.clone()).or_insert(unknown);
-                let newer = update(&mut known.at, *at);
-                if newer {
-                    known.paused = matches!(order, StandingOrder::Pause { .. });
-                }
-                newer
-            }
+        if orders.get(name).is_some_and(|latest| latest.at >= at) {
+            return false;
         }
+        orders.insert(name.clone(), LatestOrder { at, in_force });
+        true
     }
 
     /// How the orders affect a task.
@@ -85,19 +75,20 @@ impl Directives {
     /// before, and one with a precision of a second as published at the start of that second. No stop covers a
     /// task that an operator replayed after it.
     pub(crate) fn effect_on(&self, task: &Envelope, now: SystemTime) -> Option<DirectiveEffect> {
-        let DirectiveState { tasks, groups, pauses } =
+        let DirectiveState { task_stops, group_stops, group_pauses } =
             &*self.0.read().unwrap_or_else(PoisonError::into_inner);
-        if tasks.is_empty() && groups.is_empty() && pauses.is_empty() {
-            return None;
-        }
-        if tasks.get(task.id.as_str()).is_some_and(|at| precedes(task.replayed_at, *at)) {
+        if task_stops
+            .get(task.id.as_str())
+            .is_some_and(|stop| task.replayed_at.is_none_or(|at| at <= stop.at))
+        {
             return Some(DirectiveEffect::Stopped);
         }
         let group = task.group.as_ref()?;
-        if groups.get(group).is_some_and(|at| precedes(published_at(task), *at)) {
+        let published_at = task.replayed_at.or_else(|| task.published_ms());
+        if group_stops.get(group).is_some_and(|stop| published_at.is_none_or(|at| at <= stop.at)) {
             return Some(DirectiveEffect::Stopped);
         }
-        let since = pauses.get(group).filter(|it| it.paused)?.at;
+        let since = group_pauses.get(group).filter(|pause| pause.in_force)?.at;
         let lasted = Duration::from_millis(u64::try_from(epoch_ms(now).saturating_sub(since)).unwrap_or(0));
         Some(DirectiveEffect::Deferred(lasted.min(MAX_DEFERRAL)))
     }
@@ -105,7 +96,7 @@ impl Directives {
     /// The paused groups, sorted by name.
     pub(crate) fn paused(&self) -> Vec<String> {
         let state = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let paused = state.pauses.iter().filter(|(_, it)| it.paused);
+        let paused = state.group_pauses.iter().filter(|(_, pause)| pause.in_force);
         let mut groups: Vec<_> = paused.map(|(group, _)| group.clone()).collect();
         groups.sort_unstable();
         groups
@@ -113,36 +104,21 @@ impl Directives {
 
     /// Removes orders that the stream does not keep either, and resume orders older than [`RESUME_KEPT`].
     pub(crate) fn remove_expired(&self, now: SystemTime) {
-        let before = |span: Duration| {
-            epoch_ms(now).saturating_sub(i64::try_from(span.as_millis()).unwrap_or(i64::MAX))
-        };
-        let (oldest, oldest_resume) = (before(DIRECTIVES_KEPT), before(RESUME_KEPT));
+        let (oldest, oldest_resume) = (epoch_ms(now - DIRECTIVES_KEPT), epoch_ms(now - RESUME_KEPT));
         let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let DirectiveState { tasks, groups, pauses } = &mut *state;
-        tasks.retain(|_, at| *at >= oldest);
-        groups.retain(|_, at| *at >= oldest);
-        pauses.retain(|_, it| it.at >= if it.paused { oldest } else { oldest_resume });
-        tasks.shrink_to_fit();
-        groups.shrink_to_fit();
-        pauses.shrink_to_fit();
+        let DirectiveState { task_stops, group_stops, group_pauses } = &mut *state;
+        for orders in [task_stops, group_stops, group_pauses] {
+            orders.retain(|_, order| order.at >= if order.in_force { oldest } else { oldest_resume });
+            orders.shrink_to_fit();
+        }
     }
 
     /// The number of entries, for tests of their bound.
     #[cfg(test)]
     fn len(&self) -> usize {
         let state = self.0.read().unwrap();
-        state.tasks.len() + state.groups.len() + state.pauses.len()
+        state.task_stops.len() + state.group_stops.len() + state.group_pauses.len()
     }
-}
-
-/// When a task was published or replayed last, in milliseconds since the Unix epoch.
-fn published_at(task: &Envelope) -> Option<i64> {
-    task.replayed_at.or_else(|| task.published_ms())
-}
-
-/// Whether `published` is not later than an order. An unknown time counts as earlier.
-fn precedes(published: Option<i64>, order: i64) -> bool {
-    published.is_none_or(|published| published <= order)
 }
 
 #[cfg(test)]

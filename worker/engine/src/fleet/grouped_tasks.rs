@@ -1,58 +1,43 @@
 //! The tasks of groups that wait or run on this worker. A stop of a group uses them to stop its tasks, except those
 //! published after the stop.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError, Weak},
-};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use garenne_protocol::task::Envelope;
 
 /// Number of entries from which on ended tasks are removed.
 const MIN_CLEANUP: usize = 64;
 
-/// Weak references to tasks, by group. There are at most twice as many entries as tasks, or [`MIN_CLEANUP`].
+/// Weak references to tasks with a group. There are at most twice as many entries as tasks, or [`MIN_CLEANUP`].
 #[derive(Debug, Default)]
 pub(crate) struct GroupedTasks(Mutex<Entries>);
 
 #[derive(Debug, Default)]
 struct Entries {
-    groups: HashMap<String, Vec<Weak<Envelope>>>,
-    count: usize,
-    /// The count at which ended tasks are removed.
+    tasks: Vec<Weak<Envelope>>,
+    /// The number of entries at which ended tasks are removed.
     cleanup_at: usize,
 }
 
 impl GroupedTasks {
     /// Adds a task, if it belongs to a group. Call it before the task enters the pool.
     pub(crate) fn track(&self, task: &Arc<Envelope>) {
-        let Some(group) = &task.group else { return };
+        if task.group.is_none() {
+            return;
+        }
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if entries.count >= entries.cleanup_at.max(MIN_CLEANUP) {
-            entries.remove_ended();
+        if entries.tasks.len() >= entries.cleanup_at.max(MIN_CLEANUP) {
+            entries.tasks.retain(|task| task.strong_count() > 0);
+            entries.cleanup_at = 2 * entries.tasks.len();
         }
-        entries.count += 1;
-        match entries.groups.get_mut(group) {
-            Some(tasks) => tasks.push(Arc::downgrade(task)),
-            None => drop(entries.groups.insert(group.clone(), vec![Arc::downgrade(task)])),
-        }
+        entries.tasks.push(Arc::downgrade(task));
     }
 
     /// The tasks of a group on this worker.
     pub(crate) fn tasks_of(&self, group: &str) -> Vec<Arc<Envelope>> {
         let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        entries.groups.get(group).into_iter().flatten().filter_map(Weak::upgrade).collect()
-    }
-}
-
-impl Entries {
-    fn remove_ended(&mut self) {
-        self.groups.retain(|_, tasks| {
-            tasks.retain(|task| task.strong_count() > 0);
-            !tasks.is_empty()
-        });
-        self.count = self.groups.values().map(Vec::len).sum();
-        self.cleanup_at = 2 * self.count;
+        let tasks = entries.tasks.iter().filter_map(Weak::upgrade);
+        tasks.filter(|task| task.group.as_deref() == Some(group)).collect()
     }
 }
 
@@ -81,7 +66,7 @@ mod tests {
         assert!(tasks.tasks_of("none").is_empty());
         drop(one);
         assert!(tasks.tasks_of("g").is_empty());
-        assert_eq!(tasks.0.lock().unwrap().count, 2, "a task without a group has no entry");
+        assert_eq!(tasks.0.lock().unwrap().tasks.len(), 2, "a task without a group has no entry");
     }
 
     #[test]
@@ -91,9 +76,7 @@ mod tests {
         kept.iter().for_each(|task| tasks.track(task));
         for n in 0..10_000 {
             tasks.track(&task(Some(&format!("passing-{n}"))));
-            let entries = tasks.0.lock().unwrap();
-            let held: usize = entries.groups.values().map(Vec::len).sum();
-            assert_eq!(entries.count, held);
+            let held = tasks.0.lock().unwrap().tasks.len();
             assert!(held <= 2 * kept.len(), "{held} entries after {n} more");
         }
         assert!(

@@ -11,30 +11,38 @@ use garenne_protocol::{task::WorkerIncarnation, topology::LIFECYCLE_KEPT};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::crash_detector::LoggedState;
+/// A record of the lifecycle stream.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LifecycleRecord {
+    pub(crate) worker: String,
+    pub(crate) incarnation: String,
+    /// In milliseconds since the Unix epoch.
+    pub(crate) at: i64,
+    #[serde(flatten)]
+    pub(crate) event: LifecycleEvent,
+}
 
-/// A record of the lifecycle stream. Times are in milliseconds since the Unix epoch.
+/// What a record says about its worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub(crate) enum LifecycleEvent {
-    /// The start record: a worker starts to consume. It repeats the record after a reconnect, and before the
-    /// stream drops the previous one.
+    /// The start record: it starts to consume, and has handlers for these kinds. It repeats the record after a
+    /// reconnect, and before the stream drops the previous one.
     Hello {
-        worker: String,
-        incarnation: String,
-        at: i64,
-        /// The kinds for which it has handlers.
         #[serde(default)]
         kinds: Vec<String>,
+        /// Whether it consumes the catch-all lane and has handlers for kinds that no lane's bindings match.
+        #[serde(default)]
+        catch_all: bool,
     },
     /// The stop record: it stopped after it settled every delivery.
-    Goodbye { worker: String, incarnation: String, at: i64 },
+    Goodbye,
     /// Another worker found its control queue missing.
-    Died { worker: String, incarnation: String, at: i64 },
+    Died,
     /// It is about to run a quarantined task.
-    RunStarted { worker: String, incarnation: String, at: i64, task: String },
+    RunStarted { task: String },
     /// That run has ended, with any outcome.
-    RunEnded { worker: String, incarnation: String, at: i64, task: String },
+    RunEnded { task: String },
 }
 
 /// The workers of the fleet and their runs of quarantined tasks, as read from the lifecycle stream.
@@ -50,16 +58,43 @@ pub(crate) struct LifecycleLog {
 struct LoggedWorker {
     name: String,
     kinds: Vec<String>,
-    state: WorkerState,
-    /// The time in the latest record that concerns it.
+    catch_all: bool,
+    state: LoggedState,
+    /// The time in the record that led to this state. A crash keeps the time of its first record.
     at: i64,
 }
 
-#[derive(Debug)]
-enum WorkerState {
-    Running { last_seen: Instant },
+/// The state of an incarnation in the log. Times are those at which this worker read the record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LoggedState {
+    /// It started and has not stopped.
+    Running {
+        /// When its latest start record was read.
+        last_seen: Instant,
+    },
+    /// It stopped cleanly.
     Stopped,
-    Crashed { at: i64, noticed: Instant, replaced: bool },
+    /// Its queue was found missing, and it has written no record since.
+    QueueMissing {
+        /// When the first record of that was read.
+        since: Instant,
+    },
+    /// A later incarnation of the same worker started. Two incarnations cannot hold the exclusive queue.
+    Replaced,
+}
+
+impl LoggedWorker {
+    fn without_handlers(name: String, state: LoggedState, at: i64) -> Self {
+        Self { name, kinds: Vec::new(), catch_all: false, state, at }
+    }
+
+    fn has_handler(&self, kind: &str) -> bool {
+        self.kinds.iter().any(|one| one == kind)
+    }
+
+    fn is_running(&self) -> bool {
+        matches!(self.state, LoggedState::Running { .. })
+    }
 }
 
 #[derive(Debug)]
@@ -77,23 +112,35 @@ fn ms(span: Duration) -> i64 {
 
 impl LifecycleLog {
     /// Applies a record that is read at `now`.
-    pub(crate) fn apply(&mut self, event: LifecycleEvent, now: Instant) {
+    pub(crate) fn apply(&mut self, record: LifecycleRecord, now: Instant) {
+        let LifecycleRecord { worker: name, incarnation, at, event } = record;
         match event {
-            LifecycleEvent::Hello { worker, incarnation, at, kinds } => {
-                self.apply_hello(worker, incarnation, at, kinds, now);
+            LifecycleEvent::Hello { kinds, catch_all } => {
+                self.replace_earlier_incarnations(&name, &incarnation, at);
+                let state = LoggedState::Running { last_seen: now };
+                self.workers.insert(incarnation, LoggedWorker { name, kinds, catch_all, state, at });
             }
-            LifecycleEvent::Goodbye { worker, incarnation, at } => {
+            LifecycleEvent::Goodbye => {
                 self.runs.retain(|_, run| run.by.incarnation() != incarnation);
-                let state = WorkerState::Stopped;
-                self.workers.insert(incarnation, LoggedWorker { name: worker, kinds: Vec::new(), state, at });
+                let stopped = LoggedWorker::without_handlers(name, LoggedState::Stopped, at);
+                self.workers.insert(incarnation, stopped);
             }
-            LifecycleEvent::Died { worker, incarnation, at } => self.apply_died(worker, incarnation, at, now),
-            LifecycleEvent::RunStarted { worker, incarnation, at, task } => {
+            LifecycleEvent::Died => {
+                let state = LoggedState::Running { last_seen: now };
+                let unknown = LoggedWorker::without_handlers(name, state, at);
+                let worker = self.workers.entry(incarnation).or_insert(unknown);
+                // The record changes neither a clean stop nor a crash that is known already.
+                if worker.is_running() {
+                    worker.state = LoggedState::QueueMissing { since: now };
+                    worker.at = at;
+                }
+            }
+            LifecycleEvent::RunStarted { task } => {
                 // A worker runs one quarantined task at a time.
                 self.runs.retain(|_, run| run.by.incarnation() != incarnation);
-                self.runs.insert(task, LoggedRun { by: WorkerIncarnation::new(worker, incarnation), at });
+                self.runs.insert(task, LoggedRun { by: WorkerIncarnation::new(name, incarnation), at });
             }
-            LifecycleEvent::RunEnded { incarnation, task, .. } => {
+            LifecycleEvent::RunEnded { task } => {
                 if self.runs.get(&task).is_some_and(|run| run.by.incarnation() == incarnation) {
                     self.runs.remove(&task);
                 }
@@ -101,68 +148,36 @@ impl LifecycleLog {
         }
     }
 
-    /// A start record shows that earlier incarnations of the worker are gone, because two incarnations cannot hold
-    /// the exclusive queue.
-    fn apply_hello(&mut self, name: String, incarnation: String, at: i64, kinds: Vec<String>, now: Instant) {
-        let earlier = self.workers.iter_mut().filter(|(id, it)| **id != incarnation && it.name == name);
-        for (_, earlier) in earlier {
-            match &mut earlier.state {
-                WorkerState::Running { .. } => {
-                    earlier.state = WorkerState::Crashed { at, noticed: now, replaced: true };
-                    earlier.at = at;
-                }
-                WorkerState::Crashed { replaced, .. } => *replaced = true,
-                WorkerState::Stopped => {}
+    /// A start record shows that earlier incarnations of the worker are gone.
+    fn replace_earlier_incarnations(&mut self, name: &str, incarnation: &str, at: i64) {
+        for (id, worker) in &mut self.workers {
+            if id == incarnation || worker.name != name || worker.state == LoggedState::Stopped {
+                continue;
             }
-        }
-        let state = WorkerState::Running { last_seen: now };
-        self.workers.insert(incarnation, LoggedWorker { name, kinds, state, at });
-    }
-
-    fn apply_died(&mut self, name: String, incarnation: String, at: i64, now: Instant) {
-        let crashed = WorkerState::Crashed { at, noticed: now, replaced: false };
-        match self.workers.get_mut(&incarnation) {
-            Some(worker) if matches!(worker.state, WorkerState::Running { .. }) => {
-                worker.state = crashed;
+            if worker.is_running() {
                 worker.at = at;
             }
-            // The crash is known already, or the worker stopped cleanly.
-            Some(_) => {}
-            None => {
-                self.workers
-                    .insert(incarnation, LoggedWorker { name, kinds: Vec::new(), state: crashed, at });
-            }
+            worker.state = LoggedState::Replaced;
         }
     }
 
     /// The incarnations without a stop record or a known crash.
     pub(crate) fn running(&self) -> Vec<WorkerIncarnation> {
-        let running =
-            self.workers.iter().filter(|(_, worker)| matches!(worker.state, WorkerState::Running { .. }));
-        running
-            .map(|(incarnation, worker)| WorkerIncarnation::new(worker.name.clone(), incarnation))
-            .collect()
+        let running = self.workers.iter().filter(|(_, worker)| worker.is_running());
+        running.map(|(id, worker)| WorkerIncarnation::new(worker.name.clone(), id)).collect()
     }
 
     /// The number of crashes within [`RECENT_CRASH`] before `now`, in milliseconds since the Unix epoch.
     pub(crate) fn recent_crashes(&self, now: i64) -> usize {
         let oldest = now.saturating_sub(ms(RECENT_CRASH));
-        let recent =
-            |worker: &&LoggedWorker| matches!(worker.state, WorkerState::Crashed { at, .. } if at >= oldest);
-        self.workers.values().filter(recent).count()
+        let crashed = |worker: &&LoggedWorker| !worker.is_running() && worker.state != LoggedState::Stopped;
+        self.workers.values().filter(crashed).filter(|worker| worker.at >= oldest).count()
     }
 
-    /// The logged state of an incarnation.
-    pub(super) fn state_of(&self, worker: &WorkerIncarnation) -> LoggedState {
-        match self.workers.get(worker.incarnation()).filter(|logged| logged.name == worker.worker()) {
-            None => LoggedState::Unknown,
-            Some(logged) => match logged.state {
-                WorkerState::Running { last_seen } => LoggedState::Running { last_seen },
-                WorkerState::Stopped => LoggedState::Stopped,
-                WorkerState::Crashed { replaced: true, .. } => LoggedState::Replaced,
-                WorkerState::Crashed { noticed, .. } => LoggedState::QueueMissing { since: noticed },
-            },
-        }
+    /// The logged state of an incarnation. [`None`] if the log has no record of it, or none any more.
+    pub(super) fn state_of(&self, worker: &WorkerIncarnation) -> Option<LoggedState> {
+        let logged = self.workers.get(worker.incarnation())?;
+        (logged.name == worker.worker()).then_some(logged.state)
     }
 
     /// The incarnation that started the latest run of a quarantined task, unless that run has ended.
@@ -172,10 +187,18 @@ impl LifecycleLog {
 
     /// Whether a running worker has a handler for this kind.
     pub(crate) fn has_handler(&self, kind: &str) -> bool {
-        let has = |worker: &LoggedWorker| {
-            matches!(worker.state, WorkerState::Running { .. }) && worker.kinds.iter().any(|one| one == kind)
-        };
-        self.workers.values().any(has)
+        self.workers.values().any(|worker| worker.is_running() && worker.has_handler(kind))
+    }
+
+    /// Whether a running worker other than `incarnation` consumes the catch-all lane for its own handlers: for that
+    /// of `kind` if one is given.
+    pub(crate) fn serves_catch_all(&self, incarnation: &str, kind: Option<&str>) -> bool {
+        self.workers.iter().any(|(id, worker)| {
+            id != incarnation
+                && worker.is_running()
+                && worker.catch_all
+                && kind.is_none_or(|kind| worker.has_handler(kind))
+        })
     }
 
     /// Removes entries that the stream does not keep either. `now` is in milliseconds since the Unix epoch.

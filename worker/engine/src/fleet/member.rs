@@ -9,7 +9,7 @@ use std::{
 };
 
 use garenne_amqp::{Message, PublishError, Target};
-use garenne_common::backoff::Backoff;
+use garenne_common::{backoff::Backoff, supervise};
 use garenne_protocol::{
     task::{Envelope, StandingOrder, WorkerIncarnation, epoch_ms},
     topology::Names,
@@ -23,10 +23,10 @@ use tokio::{
 
 use super::{
     broker::FleetBroker,
-    crash_detector::{CrashDetector, CrashStatus},
+    crash_detector::CrashDetector,
     directives::{DirectiveEffect, Directives},
     grouped_tasks::GroupedTasks,
-    lifecycle::{LifecycleEvent, LifecycleLog},
+    lifecycle::{LifecycleEvent, LifecycleLog, LifecycleRecord},
 };
 
 /// How long after a redelivery the crash of its former worker is visible. The broker deletes the exclusive queue of
@@ -41,24 +41,34 @@ pub(super) const HELLO_INTERVAL: Duration = Duration::from_secs(4 * 3600);
 /// How often expired entries are removed.
 const CLEANUP_INTERVAL: Duration = Duration::from_secs(600);
 
-/// How this worker presents itself to the fleet.
-pub(crate) struct Identity {
-    pub(crate) worker: Arc<str>,
-    /// The kinds for which it has handlers.
-    pub(crate) kinds: Vec<String>,
+/// How often a worker that leaves the catch-all lane to others checks whether they crashed.
+const CATCH_ALL_CRASH_CHECK: Duration = Duration::from_secs(1);
+
+/// When the last looks at who serves the catch-all lane started.
+#[derive(Default)]
+struct CatchAllCheck {
+    /// The last look for crashed workers.
+    crashes: Option<Instant>,
+    /// The last look for records that were not read yet.
+    caught_up: Option<Instant>,
 }
 
 /// This worker as a member of the fleet.
 pub(crate) struct Member {
-    identity: Identity,
+    pub(super) worker: Arc<str>,
+    /// The kinds for which it has handlers.
+    kinds: Vec<String>,
+    /// Whether it consumes the catch-all lane and has handlers for kinds that no lane's bindings match.
+    catch_all: bool,
     incarnation: String,
-    names: Names,
+    pub(super) names: Names,
     broker: Box<dyn FleetBroker>,
     lifecycle: Mutex<LifecycleLog>,
     directives: Arc<Directives>,
     grouped: GroupedTasks,
     /// When the last check for crashes started.
     last_crash_check: AsyncMutex<Option<Instant>>,
+    last_catch_all_check: AsyncMutex<CatchAllCheck>,
     /// Marks published to the lifecycle stream after the first one.
     marks_published: AtomicU64,
     /// The highest number of these marks that was read.
@@ -67,9 +77,10 @@ pub(crate) struct Member {
     reported_dead: Notify,
 }
 
-/// A record of one of the streams: an order or a lifecycle event, or a mark.
+/// A record of one of the streams: an order or a lifecycle record, or a mark.
 ///
-/// A worker publishes a mark to learn when it has read all earlier records.
+/// A worker publishes a mark to learn when it has read all earlier records. Its first mark is its incarnation, the
+/// later ones are `<incarnation>/<number>`.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum StreamRecord<R> {
@@ -77,26 +88,26 @@ enum StreamRecord<R> {
     Other(R),
 }
 
-/// A record of interest to this worker.
-enum ParsedRecord<R> {
-    /// This worker's first mark.
-    FirstMark,
-    Other(R),
-    /// Another mark, or an invalid record.
-    Ignored,
-}
-
 impl Member {
-    pub(super) fn new(identity: Identity, names: Names, broker: Box<dyn FleetBroker>) -> Self {
+    pub(crate) fn new(
+        worker: Arc<str>,
+        kinds: Vec<String>,
+        catch_all: bool,
+        names: Names,
+        broker: impl FleetBroker + 'static,
+    ) -> Self {
         Self {
-            identity,
+            worker,
+            kinds,
+            catch_all,
             incarnation: uuid::Uuid::now_v7().to_string(),
             names,
-            broker,
+            broker: Box::new(broker),
             lifecycle: Mutex::default(),
             directives: Arc::default(),
             grouped: GroupedTasks::default(),
             last_crash_check: AsyncMutex::default(),
+            last_catch_all_check: AsyncMutex::default(),
             marks_published: AtomicU64::new(0),
             marks_read: watch::Sender::new(0),
             reported_dead: Notify::new(),
@@ -106,14 +117,6 @@ impl Member {
     /// Identifies this process among all that have run under the worker's name.
     pub(crate) fn incarnation(&self) -> &str {
         &self.incarnation
-    }
-
-    pub(super) fn names(&self) -> &Names {
-        &self.names
-    }
-
-    pub(super) fn worker(&self) -> &str {
-        &self.identity.worker
     }
 
     pub(crate) fn directives(&self) -> &Arc<Directives> {
@@ -143,78 +146,59 @@ impl Member {
     /// Applies a record of the directives stream, and calls `stop_task` for each task on this worker that it stops.
     /// Returns whether the record is this worker's first mark.
     pub(super) fn read_directive(&self, record: &[u8], stop_task: &impl Fn(&str)) -> bool {
-        match self.parse::<StandingOrder>(record, "directive") {
-            ParsedRecord::FirstMark => true,
-            ParsedRecord::Other(order) => {
-                // A stream may be read again. An old order must not stop tasks published since.
-                if self.directives.apply(&order) {
-                    self.stop_covered_tasks(&order, stop_task);
+        self.read_record(record, "directive", |order: StandingOrder| {
+            // A stream may be read again. An old order must not stop tasks published since.
+            if !self.directives.apply(&order) {
+                return;
+            }
+            match &order {
+                StandingOrder::Task { task, .. } => stop_task(task),
+                StandingOrder::Group { group, .. } => {
+                    let now = SystemTime::now();
+                    for task in self.grouped.tasks_of(group) {
+                        if self.directives.effect_on(&task, now) == Some(DirectiveEffect::Stopped) {
+                            stop_task(task.id.as_str());
+                        }
+                    }
                 }
-                false
+                // A pause takes effect when a task would start.
+                StandingOrder::Pause { .. } | StandingOrder::Resume { .. } => {}
             }
-            ParsedRecord::Ignored => false,
-        }
-    }
-
-    /// Stops the waiting and running tasks that an order covers. A pause takes effect when a task would start.
-    fn stop_covered_tasks(&self, order: &StandingOrder, stop_task: &impl Fn(&str)) {
-        match order {
-            StandingOrder::Task { task, .. } => stop_task(task),
-            StandingOrder::Group { group, .. } => {
-                let now = SystemTime::now();
-                let tasks = self.grouped.tasks_of(group);
-                let stopped = |task: &&Arc<Envelope>| {
-                    self.directives.effect_on(task, now) == Some(DirectiveEffect::Stopped)
-                };
-                tasks.iter().filter(stopped).for_each(|task| stop_task(task.id.as_str()));
-            }
-            StandingOrder::Pause { .. } | StandingOrder::Resume { .. } => {}
-        }
+        })
     }
 
     /// Applies a record of the lifecycle stream. Returns whether it is this worker's first mark.
-    pub(super) fn read_lifecycle_event(&self, record: &[u8]) -> bool {
-        match self.parse::<LifecycleEvent>(record, "lifecycle event") {
-            ParsedRecord::FirstMark => true,
-            ParsedRecord::Other(event) => {
-                let reported_dead = matches!(
-                    &event,
-                    LifecycleEvent::Died { incarnation, .. } if *incarnation == self.incarnation
-                );
-                self.lifecycle().apply(event, Instant::now());
-                if reported_dead {
-                    self.reported_dead.notify_one();
-                }
-                false
+    pub(super) fn read_lifecycle(&self, record: &[u8]) -> bool {
+        self.read_record(record, "lifecycle event", |record: LifecycleRecord| {
+            let is_about_us = record.incarnation == self.incarnation;
+            let reported_dead = is_about_us && record.event == LifecycleEvent::Died;
+            self.lifecycle().apply(record, Instant::now());
+            if reported_dead {
+                self.reported_dead.notify_one();
             }
-            ParsedRecord::Ignored => false,
-        }
+        })
     }
 
-    fn parse<R: DeserializeOwned>(&self, record: &[u8], kind: &str) -> ParsedRecord<R> {
+    /// Passes a record to `apply`, unless it is a mark. Returns whether it is this worker's first mark.
+    fn read_record<R: DeserializeOwned>(&self, record: &[u8], kind: &str, apply: impl FnOnce(R)) -> bool {
         match serde_json::from_slice(record) {
-            Ok(StreamRecord::Mark { mark }) if mark == self.incarnation => ParsedRecord::FirstMark,
-            Ok(StreamRecord::Mark { mark }) => {
-                let number = mark.strip_prefix(&self.incarnation).and_then(|rest| rest.strip_prefix('/'));
-                if let Some(number) = number.and_then(|number| number.parse::<u64>().ok()) {
-                    self.marks_read.send_if_modified(|read| {
-                        let higher = number > *read;
-                        *read = number.max(*read);
-                        higher
-                    });
-                }
-                ParsedRecord::Ignored
-            }
-            Ok(StreamRecord::Other(record)) => ParsedRecord::Other(record),
-            Err(error) => {
-                tracing::warn!(%error, "ignored an invalid {kind}");
-                ParsedRecord::Ignored
-            }
+            Ok(StreamRecord::Mark { mark }) => return self.read_mark(&mark),
+            Ok(StreamRecord::Other(record)) => apply(record),
+            Err(error) => tracing::warn!(%error, "ignored an invalid {kind}"),
         }
+        false
+    }
+
+    fn read_mark(&self, mark: &str) -> bool {
+        let Some(number) = mark.strip_prefix(&self.incarnation) else { return false };
+        if let Some(number) = number.strip_prefix('/').and_then(|number| number.parse::<u64>().ok()) {
+            self.marks_read.send_modify(|read| *read = number.max(*read));
+        }
+        number.is_empty()
     }
 
     /// The number of recent crashes, one of which may be the reason for a redelivery that arrived just now.
-    pub(crate) async fn recent_crashes(&self) -> usize {
+    pub(crate) async fn recent_crashes(self: &Arc<Self>) -> usize {
         let redelivered = Instant::now();
         sleep(CRASH_VISIBLE_AFTER).await;
         let mut last_check = self.last_crash_check.lock().await;
@@ -226,21 +210,20 @@ impl Member {
         self.lifecycle().recent_crashes(epoch_ms(SystemTime::now()))
     }
 
-    async fn check_for_crashes(&self) {
+    /// Reports each running worker whose control queue is gone. The reports are published in the background: a
+    /// confirm that is late or lost must not delay the quarantine.
+    async fn check_for_crashes(self: &Arc<Self>) {
         let running = self.lifecycle().running();
         for worker in running.into_iter().filter(|worker| worker.incarnation() != self.incarnation) {
             if self.broker.control_queue_exists(worker.worker()).await == Some(false) {
-                self.report_crash(&worker).await;
+                tracing::warn!(%worker, "a worker's control queue is gone without a clean stop");
+                let died = record_of(worker.worker(), worker.incarnation(), LifecycleEvent::Died);
+                self.lifecycle().apply(died.clone(), Instant::now());
+                let this = Arc::clone(self);
+                let publishing = async move { this.publish_event(&died).await };
+                supervise::isolated("crash-report", publishing).spawn().detach();
             }
         }
-    }
-
-    async fn report_crash(&self, crashed: &WorkerIncarnation) {
-        let (worker, incarnation) = (crashed.worker().to_owned(), crashed.incarnation().to_owned());
-        let died = LifecycleEvent::Died { worker, incarnation, at: epoch_ms(SystemTime::now()) };
-        tracing::warn!(worker = %crashed, "a worker's control queue is gone without a clean stop");
-        self.lifecycle().apply(died.clone(), Instant::now());
-        self.publish_event(&died).await;
     }
 
     /// Returns the incarnation that crashed while it ran this quarantined task, which was redelivered.
@@ -266,54 +249,37 @@ impl Member {
         loop {
             let queue_exists = self.broker.control_queue_exists(worker.worker()).await;
             let logged = self.lifecycle().state_of(worker);
-            match detector.observe(logged, queue_exists, Instant::now()) {
-                CrashStatus::Crashed => return true,
-                CrashStatus::NotCrashed => return false,
-                CrashStatus::Undecided => sleep(CRASH_POLL_INTERVAL).await,
+            if let Some(crashed) = detector.observe(logged, queue_exists, Instant::now()) {
+                return crashed;
             }
+            sleep(CRASH_POLL_INTERVAL).await;
         }
     }
 
     /// Publishes a mark to the lifecycle stream and waits until it is read: all earlier records are known then.
     /// Retries until it succeeds.
     async fn catch_up(&self) {
-        let mut backoff = Backoff::default();
+        let mut read = self.marks_read.subscribe();
         loop {
             let number = self.marks_published.fetch_add(1, Ordering::Relaxed) + 1;
-            let mut read = self.marks_read.subscribe();
             let mark = format!("{}/{number}", self.incarnation);
-            match self.append(&self.names.lifecycle(), &serde_json::json!({ "mark": mark })).await {
-                Ok(()) => {
-                    let reading = read.wait_for(|read| *read >= number);
-                    if timeout(MARK_TIMEOUT, reading).await.is_ok_and(|read| read.is_ok()) {
-                        return;
-                    }
-                }
-                Err(error) => tracing::debug!(%error, "cannot publish a mark to the lifecycle stream"),
+            self.append_until_confirmed(&serde_json::json!({ "mark": mark })).await;
+            if timeout(MARK_TIMEOUT, read.wait_for(|read| *read >= number)).await.is_ok() {
+                return;
             }
-            sleep(backoff.next_wait()).await;
         }
     }
 
     /// Records that this worker is about to run a quarantined task. Retries until the record is confirmed, because
     /// the run may crash the worker.
     pub(crate) async fn run_started(&self, task: &str) {
-        let mut backoff = Backoff::default();
-        loop {
-            let (worker, incarnation, at) = self.event_fields();
-            let started = LifecycleEvent::RunStarted { worker, incarnation, at, task: task.to_owned() };
-            match self.append(&self.names.lifecycle(), &started).await {
-                Ok(()) => return,
-                Err(error) => tracing::debug!(%error, task, "failed to record the start of a run, retrying"),
-            }
-            sleep(backoff.next_wait()).await;
-        }
+        let started = self.own_record(LifecycleEvent::RunStarted { task: task.to_owned() });
+        self.append_until_confirmed(&started).await;
     }
 
     /// Records that the run has ended. Best effort: without the record, only a crash of this worker counts.
     pub(crate) async fn run_ended(&self, task: &str) {
-        let (worker, incarnation, at) = self.event_fields();
-        let ended = LifecycleEvent::RunEnded { worker, incarnation, at, task: task.to_owned() };
+        let ended = self.own_record(LifecycleEvent::RunEnded { task: task.to_owned() });
         if let Err(error) = self.append(&self.names.lifecycle(), &ended).await {
             tracing::debug!(%error, task, "failed to record the end of a run");
         }
@@ -322,6 +288,42 @@ impl Member {
     /// Whether a running worker has a handler for this kind.
     pub(crate) fn has_handler(&self, kind: &str) -> bool {
         self.lifecycle().has_handler(kind)
+    }
+
+    /// Whether another running worker consumes the catch-all lane for its own handlers, as far as the records that
+    /// were read so far tell.
+    pub(crate) async fn leaves_catch_all_to_others(self: &Arc<Self>) -> bool {
+        let mut last_check = self.last_catch_all_check.lock().await;
+        self.serves_catch_all_elsewhere(None, &mut last_check).await
+    }
+
+    /// Whether another running worker consumes the catch-all lane and has a handler for this kind. Reads all records
+    /// that were written before, so that a worker that has just started counts.
+    pub(crate) async fn has_catch_all_handler(self: &Arc<Self>, kind: &str) -> bool {
+        let asked = Instant::now();
+        let mut last_check = self.last_catch_all_check.lock().await;
+        // One look serves all tasks that wait for it.
+        if last_check.caught_up.is_none_or(|started| started < asked) {
+            last_check.caught_up = Some(Instant::now());
+            self.catch_up().await;
+        }
+        self.serves_catch_all_elsewhere(Some(kind), &mut last_check).await
+    }
+
+    async fn serves_catch_all_elsewhere(
+        self: &Arc<Self>,
+        kind: Option<&str>,
+        last_check: &mut CatchAllCheck,
+    ) -> bool {
+        if !self.lifecycle().serves_catch_all(&self.incarnation, kind) {
+            return false;
+        }
+        // One of them may have crashed, which nobody noticed so far.
+        if last_check.crashes.is_none_or(|started| started.elapsed() >= CATCH_ALL_CRASH_CHECK) {
+            last_check.crashes = Some(Instant::now());
+            self.check_for_crashes().await;
+        }
+        self.lifecycle().serves_catch_all(&self.incarnation, kind)
     }
 
     /// Repeats the start record, also when another worker reports this one as crashed, and removes expired entries;
@@ -334,33 +336,28 @@ impl Member {
             tokio::select! {
                 _ = hello.tick() => self.publish_hello().await,
                 () = self.reported_dead.notified() => self.publish_hello().await,
-                _ = cleanup.tick() => self.remove_expired(),
+                _ = cleanup.tick() => {
+                    let now = SystemTime::now();
+                    self.lifecycle().remove_expired(epoch_ms(now));
+                    self.directives.remove_expired(now);
+                }
             }
         }
     }
 
-    fn remove_expired(&self) {
-        let now = SystemTime::now();
-        self.lifecycle().remove_expired(epoch_ms(now));
-        self.directives.remove_expired(now);
-    }
-
     /// Publishes the start record.
     pub(super) async fn publish_hello(&self) {
-        let (worker, incarnation, at) = self.event_fields();
-        let kinds = self.identity.kinds.clone();
-        self.publish_event(&LifecycleEvent::Hello { worker, incarnation, at, kinds }).await;
+        let started = LifecycleEvent::Hello { kinds: self.kinds.clone(), catch_all: self.catch_all };
+        self.publish_event(&self.own_record(started)).await;
     }
 
     /// Publishes the stop record.
     pub(super) async fn publish_goodbye(&self) {
-        let (worker, incarnation, at) = self.event_fields();
-        self.publish_event(&LifecycleEvent::Goodbye { worker, incarnation, at }).await;
+        self.publish_event(&self.own_record(LifecycleEvent::Goodbye)).await;
     }
 
-    /// The worker, incarnation and time of an event.
-    fn event_fields(&self) -> (String, String, i64) {
-        (self.identity.worker.to_string(), self.incarnation.clone(), epoch_ms(SystemTime::now()))
+    fn own_record(&self, event: LifecycleEvent) -> LifecycleRecord {
+        record_of(&self.worker, &self.incarnation, event)
     }
 
     /// Publishes this worker's first mark to a stream.
@@ -373,9 +370,18 @@ impl Member {
         self.publish(Target::queue(stream.to_owned()), record).await
     }
 
+    /// Appends a record to the lifecycle stream. Retries until it is confirmed.
+    async fn append_until_confirmed(&self, record: &impl Serialize) {
+        let mut backoff = Backoff::default();
+        while let Err(error) = self.append(&self.names.lifecycle(), record).await {
+            tracing::debug!(%error, "cannot publish to the lifecycle stream, retrying");
+            sleep(backoff.next_wait()).await;
+        }
+    }
+
     /// Publishes an event. Best effort: without it a crash may go unnoticed, which costs at most one more worker.
-    async fn publish_event(&self, event: &LifecycleEvent) {
-        let target = Target::announce(self.names.events(), format!("life.{}", self.identity.worker));
+    async fn publish_event(&self, event: &LifecycleRecord) {
+        let target = Target::announce(self.names.events(), format!("life.{}", self.worker));
         if let Err(error) = self.publish(target, event).await {
             tracing::warn!(%error, "failed to publish lifecycle event");
         }
@@ -393,6 +399,12 @@ impl Member {
     fn lifecycle(&self) -> std::sync::MutexGuard<'_, LifecycleLog> {
         self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A record of what happens to a worker now.
+fn record_of(worker: &str, incarnation: &str, event: LifecycleEvent) -> LifecycleRecord {
+    let (worker, incarnation) = (worker.to_owned(), incarnation.to_owned());
+    LifecycleRecord { worker, incarnation, at: epoch_ms(SystemTime::now()), event }
 }
 
 #[cfg(test)]

@@ -4,27 +4,19 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
-use garenne_amqp::{BrokerError, PublishError, Publisher};
+use garenne_amqp::{BrokerError, PublishError};
 use garenne_common::{
     backoff::Backoff,
     exit::{Exit, HasExit},
     shutdown::Mode,
     supervise::{self, Failure},
 };
-use garenne_protocol::topology::Names;
 use humantime::format_duration;
 use serde::Deserialize;
 use thiserror::Error;
-use tokio::{
-    sync::watch,
-    task::JoinSet,
-    time::{Instant, sleep_until, timeout},
-};
+use tokio::{sync::watch, task::JoinSet, time::timeout};
 
-use super::{
-    broker::AmqpFleetBroker,
-    member::{Identity, Member},
-};
+use super::member::Member;
 use crate::consumer::{
     ConsumerConnection,
     control_queue::ControlQueue,
@@ -95,23 +87,20 @@ impl Membership {
     /// # Errors
     /// [`FleetError`] if a stream cannot be read to its end.
     pub(crate) async fn join(
-        identity: Identity,
-        names: Names,
+        member: Member,
         connection: ConsumerConnection,
-        publisher: Publisher,
         read_timeout: Duration,
         on_command: impl Fn(Command) + Send + Sync + 'static,
         stop_task: impl Fn(&str) + Send + 'static,
     ) -> Result<Self, FleetError> {
-        let broker = AmqpFleetBroker { connection: connection.clone(), publisher, names: names.clone() };
-        let member = Arc::new(Member::new(identity, names, Box::new(broker)));
+        let (names, member) = (member.names.clone(), Arc::new(member));
         let mut tasks = JoinSet::new();
         let this = Arc::clone(&member);
         let on_directive = move |record: &[u8]| this.read_directive(record, &stop_task);
-        let directives = read_stream(&mut tasks, &connection, member.names().directives(), on_directive);
+        let directives = StreamRead::start(&mut tasks, &connection, names.directives(), on_directive);
         let this = Arc::clone(&member);
-        let on_event = move |record: &[u8]| this.read_lifecycle_event(record);
-        let lifecycle = read_stream(&mut tasks, &connection, member.names().lifecycle(), on_event);
+        let on_event = move |record: &[u8]| this.read_lifecycle(record);
+        let lifecycle = StreamRead::start(&mut tasks, &connection, names.lifecycle(), on_event);
         tokio::try_join!(
             directives.until_caught_up(&member, read_timeout),
             lifecycle.until_caught_up(&member, read_timeout)
@@ -126,14 +115,14 @@ impl Membership {
             Ok(command) => on_command(command),
             Err(error) => tracing::warn!(%error, "ignored an invalid command"),
         };
-        let (names, worker) = (member.names().clone(), member.worker().to_owned());
+        let worker = member.worker.to_string();
         let queue = ControlQueue { connection, names, worker, on_declared, on_command: on_message };
         supervise::restarting("control-queue", queue, |queue| queue.run().boxed()).spawn_into(&mut tasks);
         let this = Arc::clone(&member);
         supervise::restarting("membership", this, |member| member.maintain().boxed()).spawn_into(&mut tasks);
         let declared = is_declared.wait_for(|declared| *declared);
         if timeout(CONTROL_QUEUE_TIMEOUT, declared).await.is_err() {
-            let worker = member.worker();
+            let worker = &*member.worker;
             tracing::warn!(worker, "cannot declare the control queue; is the worker id used twice?");
         }
         Ok(Self { member, tasks })
@@ -148,19 +137,6 @@ impl Membership {
     }
 }
 
-/// Starts a task that reads a stream. `on_record` returns whether the record is this worker's first mark.
-fn read_stream(
-    tasks: &mut MembershipTasks,
-    connection: &ConsumerConnection,
-    stream: String,
-    on_record: impl FnMut(&[u8]) -> bool + Send + 'static,
-) -> StreamRead {
-    let (sender, progress) = watch::channel(Progress::default());
-    let reader = StreamReader::new(connection.clone(), stream.clone(), sender, on_record);
-    supervise::restarting("stream-reader", reader, |reader| reader.run().boxed()).spawn_into(tasks);
-    StreamRead { stream, progress }
-}
-
 /// A stream that is being read.
 struct StreamRead {
     stream: String,
@@ -168,9 +144,21 @@ struct StreamRead {
 }
 
 impl StreamRead {
+    /// Starts a task that reads a stream. `on_record` returns whether the record is this worker's first mark.
+    fn start(
+        tasks: &mut MembershipTasks,
+        connection: &ConsumerConnection,
+        stream: String,
+        on_record: impl FnMut(&[u8]) -> bool + Send + 'static,
+    ) -> Self {
+        let (sender, progress) = watch::channel(Progress::default());
+        let reader = StreamReader::new(connection.clone(), stream.clone(), sender, on_record);
+        supervise::restarting("stream-reader", reader, |reader| reader.run().boxed()).spawn_into(tasks);
+        Self { stream, progress }
+    }
+
     /// Publishes a mark to the stream and waits until it is read.
     async fn until_caught_up(self, member: &Member, read_timeout: Duration) -> Result<(), FleetError> {
-        let deadline = Instant::now() + read_timeout;
         let Self { stream, mut progress } = self;
         // Completes only if no mark can be published.
         let publishers_blocked = async {
@@ -186,24 +174,19 @@ impl StreamRead {
             }
         };
         let finished = progress.wait_for(|progress| !matches!(progress, Progress::Behind { .. }));
-        let reached = tokio::select! {
-            reached = finished => reached.map(|it| it.clone()).unwrap_or_default(),
+        tokio::select! {
+            _ = timeout(read_timeout, finished) => {}
             () = publishers_blocked => {
                 tracing::warn!(stream, "publishers are blocked, so the stream may not be read to its end");
                 return Ok(());
             }
-            () = sleep_until(deadline) => Progress::default(),
-        };
-        match reached {
-            Progress::CaughtUp => Ok(()),
-            Progress::Denied(denied) => Err(FleetError::Denied(denied)),
-            Progress::Behind { .. } => {
-                let problem = match &*progress.borrow() {
-                    Progress::Behind { problem: Some(problem) } => problem.clone(),
-                    _ => "the broker sends it too slowly".to_owned(),
-                };
-                Err(FleetError::Behind { stream, waited: read_timeout, problem })
-            }
         }
+        let problem = match &*progress.borrow() {
+            Progress::CaughtUp => return Ok(()),
+            Progress::Denied(denied) => return Err(FleetError::Denied(denied.clone())),
+            Progress::Behind { problem } => problem.clone(),
+        };
+        let problem = problem.unwrap_or_else(|| "the broker sends it too slowly".to_owned());
+        Err(FleetError::Behind { stream, waited: read_timeout, problem })
     }
 }

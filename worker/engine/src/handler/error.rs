@@ -105,10 +105,6 @@ impl TaskError {
         &self.message
     }
 
-    fn caused_by(self, error: impl Error + Send + Sync + 'static) -> Self {
-        Self { source: Some(Arc::new(error)), ..self }
-    }
-
     fn new(action: ErrorAction, message: impl Display) -> Self {
         Self { action, message: message.to_string(), source: None }
     }
@@ -125,6 +121,10 @@ impl From<PayloadError> for TaskError {
 
 impl<E: Error + Send + Sync + 'static> From<E> for TaskError {
     fn from(error: E) -> Self {
-        Self::retry(&error).caused_by(error)
+        Self {
+            message: error.to_string(),
+            action: ErrorAction::Retry { after: None },
+            source: Some(Arc::new(error)),
+        }
     }
 }

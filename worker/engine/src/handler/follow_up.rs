@@ -106,7 +106,7 @@ impl FollowUps {
 
 #[cfg(test)]
 mod tests {
-    use garenne_common::config::Size;
+    use garenne_common::config::{Lane, Size};
     use garenne_protocol::task::{ContentType, DeadReason, TraceContext};
     use serde_json::json;
 
@@ -140,7 +140,9 @@ mod tests {
     }
 
     fn worker(max_payload: Size) -> TestWorker {
-        let config = WorkerConfig { max_payload, ..WorkerConfig::default() };
+        // Without a catch-all lane.
+        let lanes = [("fast".to_owned(), Lane::bound_to(["bench.#"]))].into_iter().collect();
+        let config = WorkerConfig { max_payload, lanes, ..WorkerConfig::default() };
         TestWorker::new(Worker::builder(config).handle(follow)).unwrap()
     }
 

@@ -60,9 +60,8 @@ impl Output {
 
     /// Sets the readings to store.
     #[must_use]
-    pub fn with_rows(mut self, rows: Vec<ReadingRow>) -> Self {
-        self.rows = rows;
-        self
+    pub fn with_rows(self, rows: Vec<ReadingRow>) -> Self {
+        Self { rows, ..self }
     }
 }
 

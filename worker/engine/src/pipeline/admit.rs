@@ -5,13 +5,12 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use garenne_common::shutdown::Settlement;
-use garenne_common::supervise;
+use garenne_common::{shutdown::Settlement, supervise};
 use garenne_protocol::task::{ContentType, DeadReason, Envelope, Origin};
 
-use super::{Admitted, LanePipeline, Ready, batch::records_of};
+use super::{Admitted, LanePipeline, Ready};
 use crate::{
-    batch::Record, consumer::Delivery, fleet::DirectiveEffect, registry::Entry, settlement::InFlight,
+    batch::Batch, consumer::Delivery, fleet::DirectiveEffect, registry::Entry, settlement::InFlight,
     spans::AttemptSpan,
 };
 
@@ -32,17 +31,17 @@ impl LanePipeline {
                 return None;
             }
         };
-        let admitted = if envelope.content_type == ContentType::Batch {
-            self.admit_batch(delivery, envelope)?
-        } else {
-            self.admit_task(delivery, envelope)?
-        };
-        self.check(admitted, now)
+        let is_batch = envelope.content_type == ContentType::Batch;
+        // The records of a batch have spans of their own.
+        let span = if is_batch { AttemptSpan::default() } else { self.spans.attempt(&envelope) };
+        let task = InFlight { lane: Arc::clone(&self.lane), delivery, envelope, span };
+        let admitted = if is_batch { self.admit_batch(task) } else { self.admit_task(task) };
+        self.check(admitted?, now)
     }
 
     /// Removes headers that only workers write if a publisher may have written them. Copies are made of what is
     /// left.
-    fn without_untrusted_headers(&self, mut delivery: Delivery) -> Delivery {
+    pub(super) fn without_untrusted_headers(&self, mut delivery: Delivery) -> Delivery {
         let exchange = delivery.exchange.as_str();
         let origin = if !exchange.is_empty() && exchange != self.settler.names.shards(&self.lane) {
             Origin::Publisher
@@ -90,105 +89,123 @@ impl LanePipeline {
 
     /// A redelivered task is not admitted if it succeeded here before, or if it is still running here: then the
     /// new delivery replaces the lost one.
-    fn admit_task(&self, delivery: Delivery, envelope: Arc<Envelope>) -> Option<Admitted> {
-        let delivery = if delivery.redelivered {
-            if self.settler.redeliveries.has_succeeded(&envelope.id) {
-                delivery.settle(Settlement::Acked);
+    fn admit_task(&self, mut task: InFlight) -> Option<Admitted> {
+        if task.delivery.redelivered {
+            if self.settler.redeliveries.has_succeeded(&task.envelope.id) {
+                task.delivery.settle(Settlement::Acked);
                 return None;
             }
-            self.settler.redeliveries.replace_lost(&envelope.id, delivery)?
-        } else {
-            delivery
-        };
-        let (lane, span) = (Arc::clone(&self.lane), self.spans.attempt(&envelope));
-        Some(Admitted::Task(InFlight { lane, delivery, envelope, span }))
+            task.delivery = self.settler.redeliveries.replace_lost(&task.envelope.id, task.delivery)?;
+        }
+        Some(Admitted { task, batch: None })
     }
 
     /// A redelivered batch is admitted without the records that succeeded here before. A batch that cannot be
     /// read becomes a dead letter as a whole.
-    fn admit_batch(&self, delivery: Delivery, envelope: Arc<Envelope>) -> Option<Admitted> {
-        let (lane, span) = (Arc::clone(&self.lane), AttemptSpan::default());
-        let batch = InFlight { lane, delivery, envelope, span };
-        let mut records = match Record::read_all(&batch.envelope, &batch.delivery.body, &self.spans) {
-            Ok(records) => records,
+    fn admit_batch(&self, task: InFlight) -> Option<Admitted> {
+        let mut batch = match Batch::read(&task.envelope, &task.delivery.body, &self.spans) {
+            Ok(batch) => batch,
             Err(bad) => {
-                self.settler.dead_letter(batch, DeadReason::Malformed, bad.to_string());
+                self.settler.dead_letter(task, DeadReason::Malformed, bad.to_string());
                 return None;
             }
         };
-        if batch.delivery.redelivered {
-            records.retain(|record| !self.settler.redeliveries.has_succeeded(&record.envelope.id));
-            if records.is_empty() {
-                batch.delivery.settle(Settlement::Acked);
+        if task.delivery.redelivered {
+            batch.records.retain(|record| !self.settler.redeliveries.has_succeeded(&record.envelope.id));
+            if batch.records.is_empty() {
+                task.delivery.settle(Settlement::Acked);
                 return None;
             }
         }
-        Some(Admitted::Batch(batch, Arc::from(records)))
+        Some(Admitted { task, batch: Some(Arc::new(batch)) })
     }
 
     /// The checks that tasks and batches have in common: expiry, directives, due time, handler, and whether the
     /// task may have crashed workers.
     fn check(self: &Arc<Self>, admitted: Admitted, now: SystemTime) -> Option<Ready> {
-        let envelope = admitted.envelope();
+        let envelope = &admitted.task.envelope;
         if envelope.expired(now) {
-            admitted.dead_letter(&self.settler, DeadReason::Expired, "expired before it started".into());
+            self.dead_letter(admitted, DeadReason::Expired, "expired before it started");
             return None;
         }
         match self.member.directives().effect_on(envelope, now) {
             Some(DirectiveEffect::Deferred(wait)) => {
-                self.settler.defer(admitted.into_in_flight(), wait);
+                self.settler.defer(admitted.task, wait);
                 return None;
             }
             // A stop of a batch's group is checked for each record before it starts.
-            Some(DirectiveEffect::Stopped) if matches!(admitted, Admitted::Task(_)) => {
-                admitted.dead_letter(&self.settler, DeadReason::Stopped, "stopped by an operator".into());
+            Some(DirectiveEffect::Stopped) if admitted.batch.is_none() => {
+                self.dead_letter(admitted, DeadReason::Stopped, "stopped by an operator");
                 return None;
             }
             Some(DirectiveEffect::Stopped) | None => {}
         }
         if let Some(wait) = envelope.due_in(now) {
-            self.settler.defer(admitted.into_in_flight(), wait);
+            self.settler.defer(admitted.task, wait);
             return None;
         }
         let entry = self.registry.get(envelope.kind.as_str()).cloned();
+        let message = admitted.task.delivery.fingerprint();
         if self.is_quarantine {
             // It may take seconds to know how the last run ended.
-            let this = Arc::clone(self);
-            let run = async move { this.run_alone(admitted, entry).await };
-            supervise::isolated("quarantine-run", run).spawn_in(&self.settler.tracker).detach();
+            self.admit_later("quarantine-run", message, Arc::clone(self).run_alone(admitted, entry));
             return None;
         }
         let Some(entry) = entry else {
-            let error = format!("no handler for kind {:?}", envelope.kind.as_str());
-            admitted.dead_letter(&self.settler, DeadReason::UnknownKind, error);
+            // It may take a request to the broker to know whether another worker still runs.
+            let settle = Arc::clone(self).settle_unknown_kind(admitted);
+            self.admit_later("unknown-kind", message, settle);
             return None;
         };
-        let is_suspicious = envelope.delivery_count >= SUSPICIOUS_RETURNS;
-        let admitted = match admitted {
-            Admitted::Batch(batch, records) if entry.options.deadline.is_some() => {
-                self.defer_records(batch, &records);
-                return None;
+        if admitted.batch.is_some() && entry.options.deadline.is_some() {
+            // Long tasks cannot run in a batch: each needs a place in the pool, a deadline and a delivery of its
+            // own. The records go through the retry ladder and not directly to the lane's queue, because a queue
+            // that is full of such batches would reject their records forever.
+            for record in admitted.into_tasks() {
+                self.settler.defer(record, Duration::ZERO);
             }
-            admitted => admitted,
-        };
-        if is_suspicious {
+            return None;
+        }
+        if envelope.delivery_count >= SUSPICIOUS_RETURNS {
             // Reading the lifecycle stream takes time, during which other tasks go on.
-            let this = Arc::clone(self);
-            let check = async move { this.quarantine_or_dispatch(admitted, entry).await };
-            supervise::isolated("quarantine-check", check).spawn_in(&self.settler.tracker).detach();
+            let check = Arc::clone(self).quarantine_or_dispatch(admitted, entry);
+            self.admit_later("quarantine-check", message, check);
             return None;
         }
         Some(self.prepare(admitted, entry, None))
     }
 
-    /// Publishes each record of a batch as a message of its own.
-    ///
-    /// Long tasks cannot run in a batch: each needs a place in the pool, a deadline and a delivery of its own. The
-    /// records go through the retry ladder and not directly to the lane's queue, because a queue that is full of
-    /// such batches would reject their records forever.
-    fn defer_records(&self, batch: InFlight, records: &[Record]) {
-        for record in records_of(batch, records) {
-            self.settler.defer(record, Duration::ZERO);
+    /// Settles a task that this worker has no handler for. In the catch-all lane, where the kinds of all workers meet,
+    /// another worker may have one; then the task comes back after a short wait.
+    async fn settle_unknown_kind(self: Arc<Self>, admitted: Admitted) {
+        let kind = admitted.task.envelope.kind.as_str();
+        if self.is_catch_all && self.member.has_catch_all_handler(kind).await {
+            return self.settler.defer(admitted.task, Duration::ZERO);
+        }
+        let error = format!("no handler for kind {kind:?}");
+        self.dead_letter(admitted, DeadReason::UnknownKind, &error);
+    }
+
+    /// Continues the admission of a message in the background. A panic there counts like one in
+    /// [`admit`](Self::admit).
+    pub(super) fn admit_later(
+        self: &Arc<Self>,
+        name: &'static str,
+        message: Option<u64>,
+        step: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let (settler, step) = (Arc::clone(&self.settler), supervise::isolated(name, step));
+        self.settler.in_background(name, async move {
+            if let (Err(failure), Some(message)) = (step.await, message) {
+                settler.redeliveries.record_panic(message, &failure.to_string());
+            }
+        });
+    }
+
+    /// Dead-letters the task, or each record of the batch.
+    pub(super) fn dead_letter(&self, admitted: Admitted, reason: DeadReason, error: &str) {
+        for task in admitted.into_tasks() {
+            self.settler.dead_letter(task, reason, error.to_owned());
         }
     }
 
@@ -196,7 +213,7 @@ impl LanePipeline {
     /// it otherwise.
     async fn quarantine_or_dispatch(self: Arc<Self>, admitted: Admitted, entry: Arc<Entry>) {
         if self.member.recent_crashes().await >= SUSPICIOUS_CRASHES {
-            return self.settler.quarantine(admitted.into_in_flight());
+            return self.settler.quarantine(admitted.task);
         }
         let ready = self.prepare(admitted, entry, None);
         self.dispatch([ready].into()).await;

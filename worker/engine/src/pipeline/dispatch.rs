@@ -5,10 +5,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use garenne_pool::{Refusal, Spec};
 use tokio::time::timeout;
 
-use super::{
-    Admitted, ExecutionCompletion, LanePipeline, QuarantineRun, Ready,
-    completion::{HeldDelivery, TaskCompletion},
-};
+use super::{Admitted, ExecutionCompletion, LanePipeline, QuarantineRun, Ready, completion::HeldDelivery};
 use crate::{execute::Attempt, execution::Execution, registry::Entry, settlement::InFlight};
 
 /// How often tasks that wait for a full pool are searched for dead channels.
@@ -22,23 +19,13 @@ impl LanePipeline {
         entry: Arc<Entry>,
         run: Option<QuarantineRun>,
     ) -> Ready {
-        match admitted {
-            Admitted::Task(task) => self.prepare_task(task, entry, run),
-            Admitted::Batch(batch, records) => self.prepare_batch(batch, records, entry, run),
-        }
-    }
-
-    fn prepare_task(
-        self: &Arc<Self>,
-        task: InFlight,
-        entry: Arc<Entry>,
-        run: Option<QuarantineRun>,
-    ) -> Ready {
-        let InFlight { lane, delivery, envelope, span } = task;
-        // A publisher can shorten the kind's deadline, and can give one to a task of a short kind.
-        let deadline = match (entry.options.deadline, envelope.timeout) {
-            (Some(max), Some(requested)) => Some(requested.min(max)),
-            (max, requested) => max.or(requested),
+        let Admitted { task: InFlight { lane, delivery, envelope, span }, batch } = admitted;
+        let deadline = match (&batch, entry.options.deadline, envelope.timeout) {
+            // A long task to the pool, so that a cancellation can take effect between two records.
+            (Some(_), ..) => Some(self.batch_deadline),
+            // A publisher can shorten the kind's deadline, and can give one to a task of a short kind.
+            (None, Some(max), Some(requested)) => Some(requested.min(max)),
+            (None, max, requested) => max.or(requested),
         };
         let mut spec = Spec::short(envelope.id.shared());
         if let Some(deadline) = deadline {
@@ -50,24 +37,30 @@ impl LanePipeline {
         if let Some(group) = &envelope.group {
             spec = spec.group(group.as_str());
         }
+        if let Some(batch) = &batch {
+            self.batches.add(batch);
+        }
         self.member.track_grouped(&envelope);
         let attempt = Attempt {
             entry: Arc::clone(&entry),
             envelope: Arc::clone(&envelope),
-            worker: Arc::clone(&self.worker),
+            worker: Arc::clone(&self.settler.worker),
             worker_context: self.worker_context.clone(),
             body: delivery.body.clone(),
             generation: delivery.generation(),
             directives: Arc::clone(self.member.directives()),
             span: span.clone(),
         };
+        let execution = Execution { attempt, batch: batch.clone() };
         let delivery = match deadline {
-            Some(_) => HeldDelivery::Tracked(self.settler.redeliveries.track(&envelope.id, delivery)),
-            None => HeldDelivery::Owned(delivery),
+            Some(_) if batch.is_none() => {
+                HeldDelivery::Tracked(self.settler.redeliveries.track(&envelope.id, delivery))
+            }
+            _ => HeldDelivery::Owned(delivery),
         };
         let pipeline = Arc::clone(self);
-        let completion = TaskCompletion { pipeline, lane, delivery, envelope, entry, span, run };
-        (spec, Execution::Task(attempt), ExecutionCompletion::Task(completion))
+        let completion = ExecutionCompletion { pipeline, lane, delivery, envelope, entry, span, batch, run };
+        (spec, execution, completion)
     }
 
     /// Submits tasks to the pool, and waits while it is full. If the pool is closed, they are handed back.

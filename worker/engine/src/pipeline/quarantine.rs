@@ -11,7 +11,6 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use garenne_common::supervise;
 use garenne_pool::Phase;
 use garenne_protocol::task::{DeadReason, Envelope, TaskId, WorkerIncarnation, epoch_ms};
 use tokio::sync::OwnedSemaphorePermit;
@@ -36,66 +35,40 @@ pub(super) struct QuarantineRun {
     _permit: OwnedSemaphorePermit,
 }
 
-/// What the last run of a task in the quarantine means for the task.
-#[derive(Debug, PartialEq, Eq)]
-enum LastRun {
-    /// The task may run.
-    NotCrashed,
-    /// The run crashed this worker, and is the given number of crashed runs of the task.
-    Crashed(WorkerIncarnation, u32),
-}
-
-/// Adds a crash to those in the task's headers. `earlier_stands` is false if the worker of the crash that was
-/// counted last turned out to be alive; then the earlier count is discarded.
-fn count_crash(task: &Envelope, crashed: WorkerIncarnation, earlier_stands: bool) -> LastRun {
+/// The crashed runs of a task, with the latest. `earlier_stands` is false if the worker of the crash that was counted
+/// last turned out to be alive; then the earlier count in the task's headers is discarded.
+fn count_crash(task: &Envelope, earlier_stands: bool) -> u32 {
     let earlier = if earlier_stands { task.quarantine_runs } else { 0 };
-    LastRun::Crashed(crashed, earlier.saturating_add(1))
+    earlier.saturating_add(1)
 }
 
-/// What is to become of a task that this worker has no handler for.
-#[derive(Debug, PartialEq, Eq)]
-enum Unhandled {
-    /// Another worker gets it. It has been waiting for a handler since this time, in milliseconds since 1970.
-    PassOn { since: i64 },
-    /// No worker of the fleet has a handler for it.
-    UnknownKind,
-}
-
-impl Unhandled {
-    fn of(task: &Envelope, has_handler_elsewhere: bool, now: i64) -> Self {
-        // A time in the future comes from another clock or is forged; it must not extend the wait.
-        let since = task.quarantine_since.unwrap_or(now).min(now);
-        let grace = i64::try_from(HANDLER_GRACE.as_millis()).unwrap_or(i64::MAX);
-        if has_handler_elsewhere || now.saturating_sub(since) < grace {
-            Self::PassOn { since }
-        } else {
-            Self::UnknownKind
-        }
-    }
+/// Whether another worker gets a task that this worker has no handler for. Returns since when it has been waiting for
+/// a handler, in milliseconds since 1970, or [`None`] if no worker of the fleet has one.
+fn pass_on_since(task: &Envelope, has_handler_elsewhere: bool, now: i64) -> Option<i64> {
+    // A time in the future comes from another clock or is forged; it must not extend the wait.
+    let since = task.quarantine_since.unwrap_or(now).min(now);
+    let grace = i64::try_from(HANDLER_GRACE.as_millis()).unwrap_or(i64::MAX);
+    (has_handler_elsewhere || now.saturating_sub(since) < grace).then_some(since)
 }
 
 impl LanePipeline {
     /// Runs a quarantined task when no other runs in the quarantine, or settles it without a run.
     pub(super) async fn run_alone(self: Arc<Self>, admitted: Admitted, entry: Option<Arc<Entry>>) {
-        let task = admitted.in_flight();
-        if !task.envelope.id_given {
+        let InFlight { delivery, envelope, .. } = &admitted.task;
+        if !envelope.id_given {
             // Crashed runs are found by the task's id, and this one changes with each delivery. The copy keeps it.
-            return self.settler.quarantine(admitted.into_in_flight());
+            return self.settler.quarantine(admitted.task);
         }
-        match self.unless_aborted(&task.delivery, self.last_run(task)).await {
-            Some(LastRun::NotCrashed) => {}
-            Some(LastRun::Crashed(worker, runs)) => return self.settle_crashed(admitted, &worker, runs),
+        match self.unless_aborted(delivery, self.last_crash(&admitted.task)).await {
+            Some(None) => {}
+            Some(Some((worker, runs))) => return self.settle_crashed(admitted, &worker, runs),
             None => return,
         }
         let Some(entry) = entry else { return self.settle_unhandled(admitted) };
-        let admitted = match admitted {
+        if admitted.batch.is_some() && entry.options.deadline.is_some() {
             // Long tasks cannot run in a batch.
-            Admitted::Batch(batch, records) if entry.options.deadline.is_some() => {
-                return self.quarantine_records(batch, &records);
-            }
-            admitted => admitted,
-        };
-        let InFlight { delivery, envelope, .. } = admitted.in_flight();
+            return self.quarantine_records(admitted);
+        }
         let permit = Arc::clone(&self.quarantine_permit).acquire_owned();
         let Some(Ok(permit)) = self.unless_aborted(delivery, permit).await else { return };
         if self.unless_aborted(delivery, self.member.run_started(envelope.id.as_str())).await.is_none() {
@@ -106,46 +79,53 @@ impl LanePipeline {
         self.dispatch([ready].into()).await;
     }
 
-    /// How the last run of a task ended. Waits until it is known whether the worker of that run crashed.
-    async fn last_run(&self, task: &InFlight) -> LastRun {
+    /// The worker that crashed in the last run of a task, and the number of crashed runs. [`None`] if the task may
+    /// run. Waits until it is known whether the worker of that run crashed.
+    async fn last_crash(&self, task: &InFlight) -> Option<(WorkerIncarnation, u32)> {
         if !task.delivery.redelivered {
-            return LastRun::NotCrashed;
+            return None;
         }
         let counted = task.envelope.quarantine_worker.as_ref();
-        let Some(crashed) = self.member.crashed_run(task.envelope.id.as_str(), counted).await else {
-            return LastRun::NotCrashed;
-        };
+        let crashed = self.member.crashed_run(task.envelope.id.as_str(), counted).await?;
         let earlier_stands = match counted {
             Some(earlier) => self.member.has_crashed(earlier).await,
             None => false,
         };
-        count_crash(&task.envelope, crashed, earlier_stands)
+        Some((crashed, count_crash(&task.envelope, earlier_stands)))
     }
 
     /// Settles a task whose last run crashed its worker. A batch is divided first, so that its harmless records
     /// are cleared by their next run.
     fn settle_crashed(&self, admitted: Admitted, worker: &WorkerIncarnation, runs: u32) {
-        match admitted {
-            Admitted::Batch(batch, records) => self.quarantine_records(batch, &records),
-            Admitted::Task(task) if runs >= POISON_RUNS => {
-                let error = format!("its worker crashed in each of {runs} runs alone, last {worker}");
-                self.settler.dead_letter(task, DeadReason::Poison, error);
-            }
-            Admitted::Task(task) => self.settler.quarantine_after_crash(task, runs, worker),
+        if admitted.batch.is_some() {
+            self.quarantine_records(admitted);
+        } else if runs >= POISON_RUNS {
+            let error = format!("its worker crashed in each of {runs} runs alone, last {worker}");
+            self.settler.dead_letter(admitted.task, DeadReason::Poison, error);
+        } else {
+            self.settler.quarantine_after_crash(admitted.task, runs, worker);
+        }
+    }
+
+    /// Quarantines each record of a batch as a message of its own, so that each is judged by its own runs.
+    fn quarantine_records(&self, mut admitted: Admitted) {
+        if let Some(lane) = admitted.task.envelope.lane.as_deref() {
+            admitted.task.lane = lane.into();
+        }
+        for record in admitted.into_tasks() {
+            self.settler.quarantine(record);
         }
     }
 
     /// Settles a task that this worker has no handler for.
     fn settle_unhandled(&self, admitted: Admitted) {
-        let (envelope, now) = (admitted.envelope(), epoch_ms(SystemTime::now()));
+        let (envelope, now) = (&admitted.task.envelope, epoch_ms(SystemTime::now()));
         let has_handler_elsewhere = self.member.has_handler(envelope.kind.as_str());
-        match Unhandled::of(envelope, has_handler_elsewhere, now) {
-            Unhandled::PassOn { since } => {
-                self.settler.pass_to_other_worker(admitted.into_in_flight(), since);
-            }
-            Unhandled::UnknownKind => {
+        match pass_on_since(envelope, has_handler_elsewhere, now) {
+            Some(since) => self.settler.pass_to_other_worker(admitted.task, since),
+            None => {
                 let error = format!("no worker has a handler for kind {:?}", envelope.kind.as_str());
-                admitted.dead_letter(&self.settler, DeadReason::UnknownKind, error);
+                self.dead_letter(admitted, DeadReason::UnknownKind, &error);
             }
         }
     }
@@ -153,16 +133,15 @@ impl LanePipeline {
     /// Waits for `future`. Returns [`None`] if the delivery's channel dies or the worker begins to shut down
     /// first; the caller then drops the delivery, which hands it back.
     async fn unless_aborted<T>(&self, delivery: &Delivery, future: impl Future<Output = T>) -> Option<T> {
-        tokio::pin!(future);
-        loop {
-            tokio::select! {
-                done = &mut future => return Some(done),
-                () = tokio::time::sleep(ABORT_CHECK) => {
-                    if !delivery.alive() || self.pool.snapshot().phase != Phase::Open {
-                        return None;
-                    }
-                }
+        let aborted = async {
+            while delivery.alive() && self.pool.snapshot().phase == Phase::Open {
+                tokio::time::sleep(ABORT_CHECK).await;
             }
+        };
+        tokio::select! {
+            biased;
+            done = future => Some(done),
+            () = aborted => None,
         }
     }
 
@@ -175,16 +154,14 @@ impl LanePipeline {
     ) {
         let Some(run) = run else { return settle() };
         let this = Arc::clone(self);
-        let ending = async move {
+        self.settler.in_background("quarantine-run-end", async move {
             let recorded = this.member.run_ended(run.task.as_str());
             let _ = tokio::time::timeout(RUN_ENDED_TIMEOUT, recorded).await;
             drop(run);
             settle();
-        };
-        let ending = supervise::isolated("quarantine-run-end", ending);
-        ending.spawn_in_on(&self.settler.tracker, &self.settler.runtime).detach();
+        });
     }
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

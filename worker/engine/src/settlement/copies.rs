@@ -9,11 +9,13 @@ use futures_util::future::join_all;
 use garenne_amqp::{Message, PublishError, Target};
 use garenne_common::backoff::Backoff;
 use garenne_common::shutdown::Settlement;
-use garenne_common::supervise;
-use garenne_protocol::task::{Copied, DeadReason};
+use garenne_protocol::{
+    task::{Copied, DeadReason},
+    topology::LaneQueues,
+};
 use lapin::types::ShortString;
 
-use super::Settler;
+use super::{InFlight, Settler};
 use crate::{consumer::Delivery, force_close::after_last_answers};
 
 /// How long a delivery is held that can neither be copied nor dead-lettered, before it is handed back. Bounds how
@@ -34,6 +36,29 @@ pub(super) enum Published {
 }
 
 impl Settler {
+    /// The lane whose retry ladder a task uses.
+    ///
+    /// A quarantined task uses the lane that it came from, as recorded in its header `garenne-lane`. Any other
+    /// task uses the lane that it was delivered to. If that lane is not defined (any more), the lane that takes
+    /// the task's kind is used. [`None`] if there is no such lane either.
+    pub(super) fn retry_lane(&self, task: &InFlight) -> Option<Arc<str>> {
+        let lanes = &self.routes.lanes;
+        let is_defined = |lane: &&str| lanes.defined().any(|(name, _)| name == *lane);
+        let candidates = [task.envelope.lane.as_deref(), Some(&*task.lane)];
+        let lane = candidates.into_iter().flatten().find(is_defined);
+        lane.or_else(|| lanes.taking(task.envelope.kind.as_str())).map(Arc::from)
+    }
+
+    /// The lane that a dead letter or a quarantined task names: the one that it can be retried in, if there is one.
+    pub(super) fn lane_of(&self, task: &InFlight) -> Arc<str> {
+        self.retry_lane(task).unwrap_or_else(|| Arc::clone(&task.lane))
+    }
+
+    /// The queues of a lane, as many as it has shards.
+    pub(super) fn lane_queues<'a>(&'a self, lane: &'a str) -> LaneQueues<'a> {
+        LaneQueues::new(&self.names, lane, self.routes.lanes.shards(lane))
+    }
+
     /// Publishes a copy in the background until the broker confirms it, then settles the original as `settlement`.
     ///
     /// The original is handed back if its channel dies or the worker stops waiting first. If the copy is too
@@ -47,27 +72,16 @@ impl Settler {
         settlement: Settlement,
     ) {
         let this = Arc::clone(self);
-        let publishing =
-            async move { this.publish_copy_and_settle(&lane, delivery, copied, target, settlement).await };
-        supervise::isolated("copy", publishing).spawn_in_on(&self.tracker, &self.runtime).detach();
-    }
-
-    async fn publish_copy_and_settle(
-        &self,
-        lane: &str,
-        delivery: Delivery,
-        copied: Copied,
-        target: Target,
-        settlement: Settlement,
-    ) {
-        let message = message_of(&delivery, copied.clone(), target);
-        match self.publish_until_confirmed(&delivery, vec![message]).await {
-            Published::All => delivery.settle(settlement),
-            Published::GivenUp => {}
-            Published::Never(error) => {
-                self.publish_bare_dead_letter(lane, delivery, copied, error, settlement).await;
+        self.in_background("copy", async move {
+            let message = message_of(&delivery, copied.clone(), target);
+            match this.publish_until_confirmed(&delivery, vec![message]).await {
+                Published::All => delivery.settle(settlement),
+                Published::GivenUp => {}
+                Published::Never(error) => {
+                    this.publish_bare_dead_letter(&lane, delivery, copied, error).await;
+                }
             }
-        }
+        });
     }
 
     /// Dead-letters a task whose copy is too large, without most of its properties.
@@ -77,13 +91,12 @@ impl Settler {
         delivery: Delivery,
         copied: Copied,
         error: PublishError,
-        settlement: Settlement,
     ) {
         let problem = format!("its copy cannot be published: {error}");
-        let dead = if copied.is_dead() {
-            copied
-        } else {
-            copied.dead(DeadReason::TooLarge, &problem, &self.worker, lane, SystemTime::now())
+        let was_dead = copied.is_dead();
+        let dead = match was_dead {
+            true => copied,
+            false => copied.dead(DeadReason::TooLarge, &problem, &self.worker, lane, SystemTime::now()),
         };
         let bare = message_of(&delivery, dead.bare(), Target::queue(self.names.dead()));
         let text = |text: &Option<ShortString>| text.as_ref().map_or_else(String::new, ToString::to_string);
@@ -96,7 +109,7 @@ impl Settler {
         };
         match published {
             Published::All => {
-                if settlement != Settlement::Dead {
+                if !was_dead {
                     self.metrics.kind(&kind).dead(DeadReason::TooLarge);
                 }
                 delivery.settle(Settlement::Dead);
@@ -134,36 +147,37 @@ impl Settler {
             rounds += 1;
             let (mut unconfirmed, mut problem, mut suspects) = (Vec::new(), None, Vec::new());
             for (message, outcome) in messages.into_iter().zip(outcomes) {
-                match outcome {
-                    Ok(()) => {}
-                    Err(error @ PublishError::TooLarge { .. }) => return Published::Never(error),
-                    Err(error) => {
-                        // A missing exchange is not reported as unroutable: it closes the channel, as many other
-                        // errors do.
-                        let is_unroutable = matches!(error, PublishError::Unroutable { .. });
-                        if is_unroutable || rounds >= CHECK_TARGET_AFTER {
-                            suspects.push(message.target.clone());
-                        }
-                        problem = Some((message.target.routing_key.clone(), error));
-                        unconfirmed.push(message);
-                    }
+                let Err(error) = outcome else { continue };
+                if matches!(error, PublishError::TooLarge { .. }) {
+                    return Published::Never(error);
                 }
+                // A missing exchange is not reported as unroutable: it closes the channel, as many other errors do.
+                if matches!(error, PublishError::Unroutable { .. }) || rounds >= CHECK_TARGET_AFTER {
+                    suspects.push(message.target.clone());
+                }
+                problem = Some((message.target.routing_key.clone(), error));
+                unconfirmed.push(message);
             }
             let Some((queue, error)) = problem else { return Published::All };
             messages = unconfirmed;
-            tokio::select! {
-                () = self.missing.restore(&suspects) => {}
-                () = self.force_close.cancelled() => return Published::GivenUp,
-            }
             let (retry_in, count) = (backoff.next_wait(), messages.len());
             tracing::warn!(%error, ?retry_in, queue, count, "publish not confirmed, will be retried");
+            let pause = async {
+                self.missing.restore(&suspects).await;
+                tokio::time::sleep(retry_in).await;
+            };
             tokio::select! {
-                () = tokio::time::sleep(retry_in) => {}
+                () = pause => {}
                 () = self.force_close.cancelled() => return Published::GivenUp,
             }
         }
         Published::GivenUp
     }
+}
+
+/// The properties of a copy of a task.
+pub(super) fn copy_of(task: &InFlight) -> Copied {
+    Copied::of(&task.delivery.properties, &task.envelope, SystemTime::now())
 }
 
 /// A message with the body of a delivery and the properties of a copy.

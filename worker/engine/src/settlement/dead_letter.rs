@@ -6,7 +6,7 @@ use garenne_amqp::Target;
 use garenne_common::shutdown::Settlement;
 use garenne_protocol::task::{Copied, DeadReason, TraceContext, header};
 
-use super::{InFlight, Settler};
+use super::{InFlight, Settler, copies::copy_of};
 use crate::consumer::Delivery;
 
 impl Settler {
@@ -18,10 +18,8 @@ impl Settler {
         let (id, kind) = (&task.envelope.id, &task.envelope.kind);
         tracing::warn!(task = %id, %kind, trace_id = task.envelope.trace_id(), %reason, error, "dead letter");
         self.metrics.kind(kind.as_str()).dead(reason);
-        let now = SystemTime::now();
-        let lane = self.retry_lane(&task).unwrap_or_else(|| Arc::clone(&task.lane));
-        let copied = Copied::of(&task.delivery.properties, &task.envelope, now);
-        let copied = copied.dead(reason, &error, &self.worker, &lane, now);
+        let lane = self.lane_of(&task);
+        let copied = copy_of(&task).dead(reason, &error, &self.worker, &lane, SystemTime::now());
         self.publish_copy(lane, task.delivery, copied, Target::queue(self.names.dead()), Settlement::Dead);
     }
 

@@ -13,7 +13,7 @@ use garenne_protocol::{
 };
 use rand::Rng;
 
-use super::{InFlight, Settler};
+use super::{InFlight, Settler, copies::copy_of};
 use crate::{handler::RetryPolicy, spans::AttemptSpan};
 
 /// The longest wait of a retry or a deferral. Stop directives are kept as long.
@@ -41,14 +41,7 @@ impl Settler {
         let (id, kind, trace_id) = (&task.envelope.id, &task.envelope.kind, task.envelope.trace_id());
         tracing::info!(task = %id, %kind, trace_id, attempt = spent, error, "attempt failed, will be retried");
         let now = SystemTime::now();
-        let Some(lane) = self.retry_lane(&task) else {
-            return self.dead_letter_without_lane(task);
-        };
-        let copied = Copied::of(&task.delivery.properties, &task.envelope, now)
-            .unmarked()
-            .attempt(spent)
-            .first_seen(now)
-            .without(header::LANE);
+        let copied = copy_of(&task).attempt(spent).first_seen(now);
         let (rung, copied) = match after {
             Some(after) => {
                 let after = after.min(MAX_WAIT);
@@ -56,10 +49,10 @@ impl Settler {
             }
             None => {
                 let wait = policy.backoff(spent);
-                (self.ladder.rung_near(wait, rand::rng().random()), copied.due_now())
+                (self.ladder.rung_near(wait, rand::rng().random()), copied.without(header::NOT_BEFORE))
             }
         };
-        self.publish_to_ladder(task, lane, rung, copied);
+        self.publish_to_ladder(task, rung, copied);
     }
 
     /// Publishes a copy that is due after `wait`, without spending an attempt.
@@ -67,32 +60,28 @@ impl Settler {
     /// The wait is at most [`MAX_WAIT`]. The copy leaves the quarantine if the task was there.
     pub(crate) fn defer(self: &Arc<Self>, task: InFlight, wait: Duration) {
         task.span.end(Settlement::Retried, None);
-        let (now, wait) = (SystemTime::now(), wait.min(MAX_WAIT));
-        let Some(lane) = self.retry_lane(&task) else {
-            return self.dead_letter_without_lane(task);
-        };
-        let copied = Copied::of(&task.delivery.properties, &task.envelope, now)
-            .unmarked()
-            .without(header::LANE)
-            .not_before(epoch_ms(now + wait));
-        self.publish_to_ladder(task, lane, self.ladder.rung_below(wait), copied);
+        let wait = wait.min(MAX_WAIT);
+        let copied = copy_of(&task).not_before(epoch_ms(SystemTime::now() + wait));
+        self.publish_to_ladder(task, self.ladder.rung_below(wait), copied);
     }
 
-    /// Publishes a copy to a delay queue of `lane`, then takes the original off its queue. A sharded lane
-    /// distributes by key, so the copy gets one.
-    fn publish_to_ladder(self: &Arc<Self>, task: InFlight, lane: Arc<str>, rung: Delay, copied: Copied) {
+    /// Publishes a copy to a delay queue of the task's lane, then takes the original off its queue.
+    ///
+    /// A task of the quarantine that cannot be retried becomes a dead letter: its lane is not defined any more, and
+    /// no other lane takes its kind. The span of its attempt, if any, has ended already.
+    fn publish_to_ladder(self: &Arc<Self>, task: InFlight, rung: Delay, copied: Copied) {
+        let Some(lane) = self.retry_lane(&task) else {
+            let (recorded, kind) = (task.envelope.lane.as_deref().unwrap_or(""), task.envelope.kind.as_str());
+            let error =
+                format!("header garenne-lane names no lane ({recorded:?}), and none takes kind {kind:?}");
+            let task = InFlight { span: AttemptSpan::default(), ..task };
+            return self.dead_letter(task, DeadReason::Malformed, error);
+        };
         let queues = self.lane_queues(&lane);
+        let copied = copied.unmarked().without(header::LANE);
+        // A sharded lane distributes by key.
         let copied = if queues.is_sharded() { copied.keyed(task.envelope.id.as_str()) } else { copied };
         let target = Target::queue(queues.rung(rung));
         self.publish_copy(lane, task.delivery, copied, target, Settlement::Retried);
-    }
-
-    /// Dead-letters a task of the quarantine that cannot be retried: its lane is not defined any more, and no
-    /// other lane takes its kind. The span of its attempt, if any, has ended already.
-    fn dead_letter_without_lane(self: &Arc<Self>, task: InFlight) {
-        let (recorded, kind) = (task.envelope.lane.as_deref().unwrap_or(""), task.envelope.kind.as_str());
-        let error = format!("header garenne-lane names no lane ({recorded:?}), and none takes kind {kind:?}");
-        let task = InFlight { span: AttemptSpan::default(), ..task };
-        self.dead_letter(task, DeadReason::Malformed, error);
     }
 }

@@ -72,7 +72,11 @@ pub(crate) fn test_settler(sinks: Vec<Arc<dyn Sink>>, url: &str, routes: Routes)
         max_attempts: 3,
         routes: Arc::new(routes),
         replies: true,
-        publisher: Publisher::new(broker.clone(), PublisherConfig::default()),
+        publisher: Publisher::observed(
+            broker.clone(),
+            PublisherConfig::default(),
+            metrics.connection().clone(),
+        ),
         missing: MissingQueues::new(ConsumerConnection::new(broker, metrics.clone()), &registry),
         sink_buffer: SinkBuffer::open(sinks, &force_close, &SinkMetrics::register(&registry)),
         redeliveries: RedeliveryTracker::default(),
@@ -81,7 +85,6 @@ pub(crate) fn test_settler(sinks: Vec<Arc<dyn Sink>>, url: &str, routes: Routes)
         runtime: Handle::current(),
         tracker: TaskTracker::new(),
         force_close,
-        unroutable_replies: 0.into(),
     });
     let builder = Worker::builder(config).handle(async |_, _: Anything| Ok(serde_json::json!({})));
     let entry = Arc::clone(builder.build().unwrap().into_registry().get("any.thing").unwrap());

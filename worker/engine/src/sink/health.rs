@@ -1,8 +1,10 @@
 //! Whether sinks are available, for metrics and readiness.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use prometheus::{
+    IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, register_int_counter_vec_with_registry,
+    register_int_gauge_vec_with_registry,
+};
+use tokio::sync::watch;
 
 /// The metrics of all sinks of a worker.
 pub(crate) struct SinkMetrics {
@@ -13,25 +15,21 @@ pub(crate) struct SinkMetrics {
 impl SinkMetrics {
     /// Registers the metrics. Must be called once per registry.
     pub(crate) fn register(registry: &Registry) -> Self {
-        let up = Opts::new("garenne_sink_up", "1 while the sink takes results.");
-        let panics = Opts::new("garenne_sink_panics_total", "Panics while results were written.");
-        let up = IntGaugeVec::new(up, &["sink"]).expect("the metric's name and labels are valid");
-        let panics = IntCounterVec::new(panics, &["sink"]).expect("the metric's name and labels are valid");
-        registry.register(Box::new(up.clone())).expect("each metric is registered once");
-        registry.register(Box::new(panics.clone())).expect("each metric is registered once");
-        Self { up, panics }
+        let (up, up_help) = ("garenne_sink_up", "1 while the sink takes results.");
+        let (panics, panics_help) = ("garenne_sink_panics_total", "Panics while results were written.");
+        let up = register_int_gauge_vec_with_registry!(up, up_help, &["sink"], registry);
+        let panics = register_int_counter_vec_with_registry!(panics, panics_help, &["sink"], registry);
+        Self {
+            up: up.expect("each metric is registered once"),
+            panics: panics.expect("each metric is registered once"),
+        }
     }
 
     /// The health of a sink. It counts as up until a write fails.
     pub(super) fn health(&self, sink: &'static str) -> Health {
-        let health = Health {
-            sink,
-            up: self.up.with_label_values(&[sink]),
-            panics: self.panics.with_label_values(&[sink]),
-            problem: Arc::default(),
-        };
-        health.up.set(1);
-        health
+        let up = self.up.with_label_values(&[sink]);
+        up.set(1);
+        Health { sink, up, panics: self.panics.with_label_values(&[sink]), problem: watch::Sender::new(None) }
     }
 }
 
@@ -42,13 +40,13 @@ pub(super) struct Health {
     up: IntGauge,
     panics: IntCounter,
     /// Why the last write failed; [`None`] if it succeeded.
-    problem: Arc<Mutex<Option<String>>>,
+    problem: watch::Sender<Option<String>>,
 }
 
 impl Health {
     /// Records a successful write.
     pub(super) fn write_succeeded(&self) {
-        if self.problem_slot().take().is_some() {
+        if self.problem.send_replace(None).is_some() {
             self.up.set(1);
             tracing::info!(sink = self.sink, "sink available again");
         }
@@ -56,7 +54,7 @@ impl Health {
 
     /// Records a failed write, or one that takes too long.
     pub(super) fn write_failed(&self, problem: &str) {
-        *self.problem_slot() = Some(problem.to_owned());
+        self.problem.send_replace(Some(problem.to_owned()));
         self.up.set(0);
     }
 
@@ -66,16 +64,12 @@ impl Health {
 
     /// Whether the last write failed.
     pub(super) fn is_down(&self) -> bool {
-        self.problem_slot().is_some()
+        self.problem.borrow().is_some()
     }
 
     /// Why the sink is down; [`None`] while it is up.
     pub(super) fn problem(&self) -> Option<String> {
-        let problem = self.problem_slot();
+        let problem = self.problem.borrow();
         problem.as_ref().map(|problem| format!("sink {} takes no results: {problem}", self.sink))
-    }
-
-    fn problem_slot(&self) -> MutexGuard<'_, Option<String>> {
-        self.problem.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,10 +4,14 @@
 //! delay the others. While a writer writes one batch, the next one gathers in its queue. A result is answered for
 //! once every sink has answered.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    collections::VecDeque,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use futures_util::FutureExt;
-use garenne_common::supervise;
+use garenne_common::supervise::{self, count_panic};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -17,7 +21,6 @@ use super::{
 };
 use crate::{consumer::ChannelGeneration, spans::AttemptSpan};
 
-mod batch;
 #[cfg(test)]
 mod tests;
 mod writer;
@@ -28,14 +31,26 @@ use writer::SinkWriter;
 /// while the sink was unavailable, or the worker stopped waiting.
 pub(crate) type Answer = Box<dyn FnOnce(Option<Accepted>) + Send>;
 
-/// A result on its way to the sinks.
-pub(crate) struct SinkItem {
-    pub(crate) finished: Finished,
+/// A task that waits for the sinks to store its result.
+pub(crate) struct WaitingTask {
     pub(crate) span: AttemptSpan,
     /// The channel that the task was delivered on.
     pub(crate) generation: Arc<ChannelGeneration>,
     pub(crate) answer: Answer,
 }
+
+impl WaitingTask {
+    /// Passes on the answer. A panic concerns the settlement of this task and must not end the writer.
+    fn answer(self, accepted: Option<Accepted>) {
+        if catch_unwind(AssertUnwindSafe(|| (self.answer)(accepted))).is_err() {
+            // The panic hook has logged it. Unwinding dropped the delivery, which hands it back.
+            count_panic("settlement");
+        }
+    }
+}
+
+/// A result on its way to a sink.
+type SinkItem = (Finished, WaitingTask);
 
 /// The queues of all sinks of a worker. Cheap to clone.
 #[derive(Clone)]
@@ -59,7 +74,8 @@ impl SinkBuffer {
         let open = |sink: Arc<dyn Sink>| {
             let (sender, items) = mpsc::unbounded_channel();
             let health = metrics.health(sink.name());
-            let writer = SinkWriter::new(sink, items, health.clone(), force_close.clone());
+            let (waiting, force_close) = (VecDeque::new(), force_close.clone());
+            let writer = SinkWriter { sink, items, waiting, health: health.clone(), force_close };
             // A panic drops the batch in progress, which hands its deliveries back. The task ends with the buffer.
             supervise::restarting("sink", writer, |writer| writer.run().boxed()).spawn().detach();
             SinkQueue { items: sender, health }
@@ -77,23 +93,22 @@ impl SinkBuffer {
         self.0.iter().filter_map(|queue| queue.health.problem())
     }
 
-    /// Queues a result for every sink. Its answer is called once all of them have answered, at once if there is
+    /// Queues a result for every sink. The task is answered once all of them have answered, at once if there is
     /// none.
-    pub(crate) fn submit(&self, item: SinkItem) {
+    pub(crate) fn submit(&self, finished: Finished, task: WaitingTask) {
         match &*self.0 {
-            [] => (item.answer)(Some(Accepted::Stored)),
-            [queue] => queue.push(item),
+            [] => (task.answer)(Some(Accepted::Stored)),
+            [queue] => queue.push((finished, task)),
             queues => {
-                let SinkItem { finished, span, generation, answer } = item;
+                let WaitingTask { span, generation, answer } = task;
                 let (accepted, remaining) = (Some(Accepted::Stored), queues.len());
                 let pending = PendingResult { accepted, remaining, answer: Some(answer) };
                 let pending = Arc::new(Mutex::new(pending));
                 for queue in queues {
                     let pending = Arc::clone(&pending);
                     let answer = Box::new(move |accepted| add_answer(&pending, accepted));
-                    let (finished, span, generation) =
-                        (finished.clone(), span.clone(), Arc::clone(&generation));
-                    queue.push(SinkItem { finished, span, generation, answer });
+                    let (span, generation) = (span.clone(), Arc::clone(&generation));
+                    queue.push((finished.clone(), WaitingTask { span, generation, answer }));
                 }
             }
         }

@@ -78,7 +78,7 @@ fn an_unsampled_trace_has_no_spans() {
     let mut task = envelope(None);
     off.ensure_trace(&mut task);
     assert_eq!(task.trace, None);
-    assert!(!off.attempt(&Arc::new(envelope(Some(PARENT)))).is_kept());
+    assert!(off.attempt(&Arc::new(envelope(Some(PARENT)))).0.is_none());
 
     let (unsampled, recorder) = spans(Traces::recorded_as(&Otlp { ratio: 0.0, ..Otlp::default() }));
     unsampled.ensure_trace(&mut task);
@@ -86,7 +86,7 @@ fn an_unsampled_trace_has_no_spans() {
     assert_eq!(task.trace.as_ref().map(TraceContext::is_sampled), Some(false));
     let span = unsampled.attempt(&task);
     span.start();
-    assert!(!span.is_kept());
+    assert!(span.0.is_none());
     assert_eq!(span.context(&task), task.trace, "the unsampled context is passed on");
     span.end(Settlement::Acked, None);
     assert!(recorder.spans().is_empty());

@@ -3,54 +3,75 @@
 //! Shutdown order: intake, pools, sinks and copies, settlements, connections, and the admin port last. Senders stop
 //! before receivers.
 
-use std::time::Duration;
+use std::{future::pending, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
-use garenne_amqp::{BrokerError, HeartbeatPublisher, Publisher};
+use garenne_amqp::{BrokerError, HeartbeatPublisher};
 use garenne_common::{
     shutdown::{Command, Mode},
     supervise::TaskHandle,
-    telemetry::{Traces, admin::AdminPort, traces::LAST_EXPORT},
+    telemetry::{admin::AdminPort, traces::LAST_EXPORT},
 };
+use garenne_pool::Stop;
 use tokio::{
     sync::{mpsc, watch},
     time::{Instant, timeout},
 };
-use tokio_util::sync::CancellationToken;
 
-use super::{handler_runtime::HandlerRuntime, lane::Lane, pool_stop};
+use super::{handler_runtime::HandlerRuntime, lane::Consumers};
 use crate::{
-    budget::SETTLE_TIME,
-    consumer::{ConsumerConnection, Intake},
-    fleet::Membership,
-    settings::WorkerConfig,
-    settlement::Settler,
-    status::Status,
+    budget::SETTLE_TIME, consumer::Intake, fleet::Membership, settings::WorkerConfig, status::Status,
 };
 
 /// Timeout for each step of closing once everything is settled.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Everything that a running worker consists of.
+/// Handles `quiet` and `resume` until a command stops the worker. Returns the mode of the stop.
+pub(super) async fn requested_stop(
+    commands: &mut mpsc::Receiver<Command>,
+    intake: &watch::Sender<Intake>,
+) -> Mode {
+    loop {
+        let requested = match commands.recv().await {
+            Some(Command::Shutdown(mode)) => return mode,
+            Some(Command::Escalate) => return Mode::Hard,
+            Some(Command::Quiet) => {
+                tracing::info!("quiet: not consuming new messages");
+                Intake::Quiet
+            }
+            Some(Command::Resume) => {
+                tracing::info!("resumed");
+                Intake::Open
+            }
+            // The worker holds a sender itself until it has closed.
+            None => pending().await,
+        };
+        intake.send_if_modified(|intake| {
+            // A worker that stops does not consume again.
+            let is_stopping = *intake == Intake::Closed;
+            if !is_stopping {
+                *intake = requested;
+            }
+            !is_stopping
+        });
+    }
+}
+
+/// A worker that consumes.
 pub(super) struct Running {
-    pub(super) lanes: Vec<Lane>,
+    pub(super) status: Arc<Status>,
+    pub(super) consumers: Consumers,
+    /// Receives an error if the broker denies a queue from the start.
+    pub(super) denials: mpsc::Receiver<BrokerError>,
+    pub(super) intake: watch::Sender<Intake>,
     pub(super) membership: Membership,
     pub(super) heartbeats: HeartbeatPublisher,
-    pub(super) intake: watch::Sender<Intake>,
-    /// Receives an error if the broker denies a lane from the start.
-    pub(super) denials: mpsc::Receiver<BrokerError>,
-    pub(super) settler: std::sync::Arc<Settler>,
-    pub(super) publisher: Publisher,
-    pub(super) connection: ConsumerConnection,
-    pub(super) force_close: CancellationToken,
     pub(super) handlers: HandlerRuntime,
-    pub(super) traces: Traces,
-    pub(super) admin: AdminPort<Status>,
+    pub(super) admin: AdminPort,
 }
 
 impl Running {
-    /// Handles `quiet` and `resume` until a command stops the worker. If all command senders are dropped, the
-    /// worker stops too.
+    /// Runs until a command stops the worker.
     ///
     /// # Errors
     /// If the broker denies a lane from the start. The worker should then stop and report it.
@@ -58,24 +79,9 @@ impl Running {
         &mut self,
         commands: &mut mpsc::Receiver<Command>,
     ) -> Result<Mode, BrokerError> {
-        loop {
-            let command = tokio::select! {
-                command = commands.recv() => command,
-                Some(denied) = self.denials.recv() => return Err(denied),
-            };
-            match command {
-                Some(Command::Shutdown(mode)) => return Ok(mode),
-                Some(Command::Escalate) => return Ok(Mode::Hard),
-                Some(Command::Quiet) => {
-                    tracing::info!("quiet: not consuming new messages");
-                    self.intake.send_replace(Intake::Quiet);
-                }
-                Some(Command::Resume) => {
-                    tracing::info!("resumed");
-                    self.intake.send_replace(Intake::Open);
-                }
-                None => return Ok(Mode::SoftTimeout),
-            }
+        tokio::select! {
+            mode = requested_stop(commands, &self.intake) => Ok(mode),
+            Some(denied) = self.denials.recv() => Err(denied),
         }
     }
 
@@ -87,13 +93,12 @@ impl Running {
         commands: &mut mpsc::Receiver<Command>,
         config: &WorkerConfig,
     ) -> bool {
-        let (shutdown_timeout, grace) = (config.shutdown_timeout, config.hard_grace);
         tracing::info!(%mode, "stopping");
         let started = Instant::now();
         self.intake.send_replace(Intake::Closed);
-        self.stop_pools(mode, shutdown_timeout, grace);
-        let final_mode = self.until_settled(mode, commands, shutdown_timeout, grace).await;
-        let timed_out = mode == Mode::SoftTimeout && started.elapsed() >= shutdown_timeout;
+        self.stop_pools(mode, config);
+        let final_mode = self.until_settled(mode, commands, config).await;
+        let timed_out = mode == Mode::SoftTimeout && started.elapsed() >= config.shutdown_timeout;
         self.close().await;
         timed_out || final_mode != mode
     }
@@ -103,89 +108,77 @@ impl Running {
         &self,
         mode: Mode,
         commands: &mut mpsc::Receiver<Command>,
-        shutdown_timeout: Duration,
-        grace: Duration,
+        config: &WorkerConfig,
     ) -> Mode {
+        let WorkerConfig { shutdown_timeout, hard_grace, .. } = *config;
+        let settler = &self.status.settler;
         let started = Instant::now();
         let mut current_mode = mode;
         let settled = async {
-            join_all(self.lanes.iter().map(|lane| lane.pool.stopped())).await;
+            join_all(self.status.lanes.iter().map(|lane| lane.pool.stopped())).await;
             // All tasks have ended. An unavailable sink or broker is waited for as long as the mode allows; then
             // its deliveries are requeued.
             let remaining = match mode {
                 Mode::Light | Mode::Soft => shutdown_timeout,
                 Mode::SoftTimeout => {
-                    (shutdown_timeout + grace).saturating_sub(started.elapsed()).max(SETTLE_TIME / 2)
+                    (shutdown_timeout + hard_grace).saturating_sub(started.elapsed()).max(SETTLE_TIME / 2)
                 }
-                Mode::Hard => grace.saturating_sub(started.elapsed()).max(SETTLE_TIME / 2),
+                Mode::Hard => hard_grace.saturating_sub(started.elapsed()).max(SETTLE_TIME / 2),
             };
-            if timeout(remaining, self.settler.idle()).await.is_err() {
-                self.force_close.cancel();
+            if timeout(remaining, settler.idle()).await.is_err() {
+                settler.force_close.cancel();
             }
         };
         let mut settled = std::pin::pin!(settled);
         loop {
-            let command = tokio::select! {
+            let requested = tokio::select! {
                 () = &mut settled => return current_mode,
-                Some(command) = commands.recv() => command,
-            };
-            let requested = match command {
-                Command::Escalate => Mode::Hard,
-                Command::Shutdown(requested) => requested,
-                Command::Quiet | Command::Resume => continue,
+                requested = requested_stop(commands, &self.intake) => requested,
             };
             if current_mode.escalates_to(requested) {
                 tracing::warn!(mode = %requested, "shutdown escalated");
                 current_mode = requested;
-                self.stop_pools(requested, shutdown_timeout, grace);
+                self.stop_pools(requested, config);
             }
             if requested == Mode::Hard {
-                self.force_close.cancel();
+                settler.force_close.cancel();
             }
         }
     }
 
-    fn stop_pools(&self, mode: Mode, shutdown_timeout: Duration, grace: Duration) {
-        let stop = |lane: &Lane| lane.pool.begin_shutdown(pool_stop(mode, shutdown_timeout, grace));
-        self.lanes.iter().for_each(stop);
+    fn stop_pools(&self, mode: Mode, config: &WorkerConfig) {
+        let WorkerConfig { shutdown_timeout: timeout, hard_grace: grace, .. } = *config;
+        for lane in &self.status.lanes {
+            lane.pool.begin_shutdown(match mode {
+                Mode::Light => Stop::Light,
+                Mode::Soft => Stop::Soft,
+                Mode::SoftTimeout => Stop::SoftTimeout { timeout, grace },
+                Mode::Hard => Stop::Hard { grace },
+            });
+        }
     }
 
     async fn close(self) {
-        let Self {
-            lanes,
-            membership,
-            heartbeats,
-            settler,
-            publisher,
-            connection,
-            force_close,
-            handlers,
-            traces,
-            admin,
-            ..
-        } = self;
-        let ack_writers: Vec<_> = lanes.iter().map(|lane| lane.ack_writers.clone()).collect();
-        let mut consumers: Vec<_> = lanes.into_iter().flat_map(|lane| lane.consumers).collect();
-        if timeout(CLOSE_TIMEOUT, join_all(&mut consumers)).await.is_err() {
-            force_close.cancel();
+        let Self { status, consumers, membership, heartbeats, handlers, admin, .. } = self;
+        let Consumers { connection, ack_writers, mut tasks, .. } = consumers;
+        let settler = &status.settler;
+        if timeout(CLOSE_TIMEOUT, join_all(&mut tasks)).await.is_err() {
+            settler.force_close.cancel();
             tracing::warn!("the broker does not answer; it will requeue unsettled messages itself");
-            consumers.iter().for_each(TaskHandle::abort);
+            tasks.iter().for_each(TaskHandle::abort);
         }
         // The ack writer of an aborted consumer ends with it, and counts unconfirmed settlements as lost.
-        let ack_writers_ended = ack_writers.iter().map(async |ack_writers| {
-            ack_writers.close();
-            ack_writers.wait().await;
-        });
-        let _ = timeout(SETTLE_TIME, join_all(ack_writers_ended)).await;
+        ack_writers.close();
+        let _ = timeout(SETTLE_TIME, ack_writers.wait()).await;
         let _ = timeout(CLOSE_TIMEOUT, settler.idle()).await;
         let closing = async {
             let _ = timeout(CLOSE_TIMEOUT, membership.leave()).await;
             heartbeats.stop().await;
-            let _ = timeout(CLOSE_TIMEOUT, publisher.close()).await;
+            let _ = timeout(CLOSE_TIMEOUT, settler.publisher.close()).await;
             let _ = timeout(CLOSE_TIMEOUT, connection.close()).await;
         };
         // All spans have ended, so the last export can run beside the closing of connections.
-        tokio::join!(closing, traces.close(LAST_EXPORT));
+        tokio::join!(closing, settler.traces.close(LAST_EXPORT));
         drop(handlers);
         admin.close().await;
     }

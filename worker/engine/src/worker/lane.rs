@@ -1,4 +1,4 @@
-//! A running lane: its pool, its consumers, and their gauges.
+//! A lane of a running worker: its pool, its consumers and its gauges.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,27 +21,8 @@ use super::WorkerError;
 use crate::{
     consumer::{ConsumerConnection, Intake, SettlementCounters, Subscriber, Subscription},
     pipeline::{LanePipeline, LanePool},
-    status::{ConsumerProblems, LaneStatus},
+    status::QueueProblem,
 };
-
-/// A running lane.
-pub(crate) struct Lane {
-    pub(crate) name: Arc<str>,
-    pub(crate) pool: LanePool,
-    /// One consumer task per queue.
-    pub(crate) consumers: Vec<TaskHandle<()>>,
-    /// The ack writers of the consumers' channels.
-    pub(crate) ack_writers: TaskTracker,
-    pub(crate) problems: ConsumerProblems,
-}
-
-impl Lane {
-    /// The lane as [`Status`](crate::status::Status) reads it.
-    pub(super) fn status(&self) -> LaneStatus {
-        let (name, pool, problems) = (Arc::clone(&self.name), self.pool.clone(), self.problems.clone());
-        LaneStatus { name, pool, problems }
-    }
-}
 
 /// Idle time after which a pool worker above the minimum ends.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -82,48 +63,53 @@ pub(super) fn start_pool(
         .map_err(|problem| WorkerError::Pool { lane: name.to_owned(), problem })
 }
 
-/// Starts to consume a lane's queues into its pipeline.
+/// The consumers of all queues of a worker.
 ///
 /// Each queue has its own channel and ledger, so that a missing queue or a failed channel does not affect the others.
-/// `denied` receives an error if the broker denies a queue from the start.
-pub(super) fn start_lane(
-    pipeline: Arc<LanePipeline>,
-    subscriptions: Vec<Subscription>,
-    connection: ConsumerConnection,
-    counters: SettlementCounters,
-    intake: watch::Receiver<Intake>,
-    denied: mpsc::Sender<BrokerError>,
-) -> Lane {
-    let (name, pool) = (Arc::clone(&pipeline.lane), pipeline.pool.clone());
-    let (mut consumers, mut problems) = (Vec::new(), Vec::new());
-    let ack_writers = TaskTracker::new();
-    for subscription in subscriptions {
+pub(super) struct Consumers {
+    pub(super) connection: ConsumerConnection,
+    /// Receives an error if the broker denies a queue from the start.
+    pub(super) denied: mpsc::Sender<BrokerError>,
+    /// The ack writers of the consumers' channels.
+    pub(super) ack_writers: TaskTracker,
+    /// One task per queue.
+    pub(super) tasks: Vec<TaskHandle<()>>,
+}
+
+impl Consumers {
+    /// Starts to consume a queue into its lane's pipeline.
+    pub(super) fn start(
+        &mut self,
+        pipeline: &Arc<LanePipeline>,
+        subscription: Subscription,
+        counters: SettlementCounters,
+        intake: watch::Receiver<Intake>,
+    ) -> QueueProblem {
+        let queue = subscription.queue.clone();
         let (problem, current_problem) = watch::channel(Some("consuming has not started".to_owned()));
-        problems.push((subscription.queue.clone(), current_problem));
-        let (pipeline, connection, counters) = (Arc::clone(&pipeline), connection.clone(), counters.clone());
-        let (intake, denied) = (intake.clone(), Some(denied.clone()));
-        let process = move |deliveries| {
-            let pipeline = Arc::clone(&pipeline);
-            async move { pipeline.process(deliveries).await }
-        };
         let failed = problem.clone();
         let on_failure = move |failure: &supervise::Failure| {
             failed.send_replace(Some(format!("the consumer failed: {failure}")));
         };
+        let pipeline = Arc::clone(pipeline);
+        let process = move |deliveries| {
+            let pipeline = Arc::clone(&pipeline);
+            async move { pipeline.process(deliveries).await }
+        };
         let subscriber = Subscriber {
-            connection,
+            connection: self.connection.clone(),
             subscription,
             counters,
             intake,
             problem,
-            denied,
+            denied: Some(self.denied.clone()),
             accept: process,
-            ack_writers: ack_writers.clone(),
+            ack_writers: self.ack_writers.clone(),
         };
         let consumer = supervise::restarting_with("consumer", subscriber, |it| it.run().boxed(), on_failure);
-        consumers.push(consumer.spawn());
+        self.tasks.push(consumer.spawn());
+        (queue, current_problem)
     }
-    Lane { name, pool, consumers, ack_writers, problems: ConsumerProblems::new(problems) }
 }
 
 /// How often a lane is checked for tasks that waited too long.
@@ -131,7 +117,7 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Requeues tasks that have waited so long that they could reach the consumer timeout while they run. After the
 /// redelivery the whole timeout is available again. Returns when the pool is no longer open.
-pub(super) async fn requeue_overdue_tasks(pool: LanePool, max_wait: Duration) {
+pub(super) async fn requeue_overdue_tasks(pool: &LanePool, max_wait: Duration) {
     let mut sweep = tokio::time::interval(SWEEP_INTERVAL);
     while pool.snapshot().phase == Phase::Open {
         sweep.tick().await;
@@ -142,20 +128,19 @@ pub(super) async fn requeue_overdue_tasks(pool: LanePool, max_wait: Duration) {
     }
 }
 
-/// Updates the gauges of a lane. Called before each scrape.
-pub(super) fn update_lane_gauges(pool: &LanePool, metrics: &LaneMetrics) {
-    let snapshot = pool.snapshot();
+/// Updates the gauges of all lanes, and the number of tasks that ignore a stop. Called before each scrape.
+pub(super) fn update_gauges(lanes: &[(LanePool, LaneMetrics)], stuck: &IntGauge) {
     let gauge = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-    metrics.queue_length.set(i64::try_from(metrics.held()).unwrap_or(i64::MAX));
-    metrics.workers_idle.set(gauge(snapshot.workers.idle));
-    metrics.workers_busy.set(gauge(snapshot.workers.busy));
-    metrics.workers_restarting.set(gauge(snapshot.workers.restarting));
-    let restarts = &metrics.worker_restarts;
-    restarts.inc_by(snapshot.workers.restarts.saturating_sub(restarts.get()));
-}
-
-/// Updates the number of tasks in all pools that ignore a stop. Called before each scrape.
-pub(super) fn update_stuck_gauge(pools: &[LanePool], stuck: &IntGauge) {
-    let count: u64 = pools.iter().map(|pool| pool.snapshot().stuck).sum();
-    stuck.set(i64::try_from(count).unwrap_or(i64::MAX));
+    let mut stuck_tasks = 0;
+    for (pool, metrics) in lanes {
+        let snapshot = pool.snapshot();
+        stuck_tasks += snapshot.stuck;
+        metrics.queue_length.set(i64::try_from(metrics.held()).unwrap_or(i64::MAX));
+        metrics.workers_idle.set(gauge(snapshot.workers.idle));
+        metrics.workers_busy.set(gauge(snapshot.workers.busy));
+        metrics.workers_restarting.set(gauge(snapshot.workers.restarting));
+        let restarts = &metrics.worker_restarts;
+        restarts.inc_by(snapshot.workers.restarts.saturating_sub(restarts.get()));
+    }
+    stuck.set(i64::try_from(stuck_tasks).unwrap_or(i64::MAX));
 }

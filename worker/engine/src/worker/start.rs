@@ -1,4 +1,4 @@
-//! Bringing a worker up: ports first, then the broker, then the sinks, then the intake.
+//! The start of a worker: connect → compose → join → consume.
 
 use std::{
     sync::Arc,
@@ -6,16 +6,16 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use garenne_amqp::{Broker, HeartbeatPublisher, Publisher, PublisherConfig};
-use garenne_common::supervise;
+use garenne_amqp::{Broker, HeartbeatPublisher, Publisher, PublisherConfig, retry_while_unavailable};
 use garenne_common::{
-    backoff::Backoff,
-    config::{Concurrency, Lane},
-    exit::{Exit, HasExit},
+    config::{Concurrency, Lane as LaneConfig},
+    exit::HasExit,
     shutdown::Command,
+    supervise,
     telemetry::{
         Traces,
         admin::{self, AdminPort},
+        metrics::LaneMetrics,
         traces::Service,
     },
 };
@@ -25,289 +25,126 @@ use garenne_protocol::{
 };
 use tokio::{
     sync::{Notify, Semaphore, mpsc, watch},
-    time::{Instant, sleep, timeout},
+    time::{sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Worker, WorkerError,
+    catch_all::standby_intake,
     drain::Running,
     handler_runtime::HandlerRuntime,
-    lane::{requeue_overdue_tasks, start_lane, start_pool, update_lane_gauges, update_stuck_gauge},
+    lane::{Consumers, requeue_overdue_tasks, start_pool, update_gauges},
 };
 use crate::{
-    batch::RunningBatches,
     budget,
     consumer::{ConsumerConnection, Intake, MissingQueues, SettlementCounters, Subscription},
-    fleet::{Command as FleetCommand, Identity, Membership},
+    fleet::{AmqpFleetBroker, Command as FleetCommand, Member, Membership},
     handler::{Routes, WorkerContext},
-    pipeline::LanePipeline,
+    pipeline::{LanePipeline, LanePool},
     redelivery::RedeliveryTracker,
     settings::{SinkName, WorkerConfig},
     settlement::Settler,
     sink::{Sink, SinkBuffer, SinkMetrics, results::ResultsSink, stdout::StdoutSink},
     spans::Spans,
-    status::{HeartbeatSource, Status},
+    status::{LaneStatus, Status},
 };
 
-/// How long a start that is told to end may take to become a member of the fleet: the others must hear that it
-/// left once they heard that it came.
-const LEAVING: Duration = Duration::from_millis(500);
+/// How long a start that is stopped may take to join and leave the fleet. If the others have read its start record,
+/// they must read its stop record.
+const LEAVE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Starts the worker; answers none once `leaving` is cancelled, however far it came. `intake` says whether new
-/// messages are wanted from the beginning.
+/// Starts the worker. Returns [`None`] if `stopping` is cancelled before it consumes.
 pub(super) async fn start(
     worker: &Worker,
     commands: mpsc::Sender<Command>,
     intake: watch::Sender<Intake>,
-    leaving: &CancellationToken,
+    stopping: &CancellationToken,
 ) -> Result<Option<Running>, WorkerError> {
-    let config = &worker.config;
+    let connecting = stopping.run_until_cancelled(connect(worker, &commands));
+    let Some(connected) = connecting.await.transpose()? else { return Ok(None) };
+    let composed = compose(worker, connected)?;
+    let Some(joined) = join(worker, composed, &commands, stopping).await? else { return Ok(None) };
+    Ok(Some(consume(worker, joined, intake)))
+}
+
+/// A worker whose broker and sinks can be reached.
+struct Connected {
+    admin: AdminPort,
+    connection: ConsumerConnection,
+    settler: Arc<Settler>,
+}
+
+/// Step 1: validates the settings, opens the admin port, connects to the broker, and opens the sinks that results
+/// are settled with.
+async fn connect(worker: &Worker, commands: &mpsc::Sender<Command>) -> Result<Connected, WorkerError> {
+    let Worker { name, config, metrics, .. } = worker;
     let ladder = config.retry.ladder()?;
     budget::check(config, worker.registry.deadlines())?;
     let admin_port = admin::bind(&config.common).await?;
-    let traces = Traces::start(&config.common.otlp, &service(worker), &worker.metrics)?;
+    let (instance, version) = (name.to_string(), env!("CARGO_PKG_VERSION"));
+    let service = Service { name: "garenne-worker", instance, version };
+    let traces = Traces::start(&config.common.otlp, &service, metrics)?;
     let awaited = "not begun: the broker and the sinks are being reached";
-    let (metrics, mode) = (worker.metrics.clone(), config.shutdown_mode);
-    let admin = AdminPort::open(admin_port, metrics, mode, commands.clone(), awaited);
+    let admin = AdminPort::open(admin_port, metrics.clone(), config.shutdown_mode, commands.clone(), awaited);
+
+    let broker = Broker::configured(&config.common, &format!("garenne-worker {name}"))?;
+    let connection = ConsumerConnection::new(broker.clone(), metrics.clone());
+    let publishing = PublisherConfig { while_connected: true, ..PublisherConfig::default() };
+    let publisher = Publisher::observed(broker.clone(), publishing, metrics.connection().clone());
+    let missing = MissingQueues::new(connection.clone(), metrics.registry());
     let names = Names::new(&config.common.prefix);
-
-    let broker = Broker::configured(&config.common, &format!("garenne-worker {}", worker.name))?;
-    let link = ConsumerConnection::new(broker.clone(), worker.metrics.clone());
-    let metrics = worker.metrics.connection().clone();
-    let publisher = Publisher::observed(
-        broker.clone(),
-        PublisherConfig { while_connected: true, ..PublisherConfig::default() },
-        metrics,
-    );
     let topology = |version| Topology::new(&names, &config.lanes.specs(), &ladder, version);
-    let missing = MissingQueues::new(link.clone(), worker.metrics.registry());
-    let reaching = async {
-        let version = reach(&broker, &link, &publisher, topology, config.connect_timeout).await?;
-        tracing::info!(%version, "connected to RabbitMQ");
-        tell_of_leftovers(config, &names, &link).await;
-        sinks(worker, &publisher, &missing, &names).await
-    };
-    let sinks = tokio::select! {
-        sinks = reaching => sinks?,
-        () = leaving.cancelled() => return Ok(None),
-    };
-
-    let routes = Routes { lanes: config.lanes.clone(), max_payload: config.max_payload.bytes() };
-    let worker_context =
-        WorkerContext { routes: Arc::new(routes), traces: traces.clone(), ..WorkerContext::default() };
+    let version = ensure_topology(&broker, &connection, &publisher, topology, config.connect_timeout).await?;
+    tracing::info!(%version, "connected to RabbitMQ");
+    warn_of_surplus_queues(config, &names, &connection).await;
+    let sinks = open_sinks(worker, &publisher, &missing, &names).await?;
     let force_close = CancellationToken::new();
-    let registry = worker.metrics.registry();
-    let sink_buffer = SinkBuffer::open(sinks, &force_close, &SinkMetrics::register(registry));
-    let settler = Arc::new(Settler {
-        worker: Arc::clone(&worker.name),
-        names: names.clone(),
+    let settler = Settler {
+        worker: Arc::clone(name),
+        names,
         ladder,
         max_attempts: config.max_attempts,
-        routes: Arc::clone(&worker_context.routes),
+        routes: Arc::new(Routes { lanes: config.lanes.clone(), max_payload: config.max_payload.bytes() }),
         replies: config.replies,
-        publisher: publisher.clone(),
+        publisher,
         missing,
-        sink_buffer,
+        sink_buffer: SinkBuffer::open(sinks, &force_close, &SinkMetrics::register(metrics.registry())),
         redeliveries: RedeliveryTracker::default(),
-        metrics: worker.metrics.clone(),
-        traces: traces.clone(),
+        metrics: metrics.clone(),
+        traces,
         runtime: tokio::runtime::Handle::current(),
         tracker: TaskTracker::new(),
-        force_close: force_close.clone(),
-        unroutable_replies: 0.into(),
-    });
-
-    Origin::labels().for_each(|header| drop(worker.metrics.headers_ignored(header)));
-
-    let handlers = HandlerRuntime::start()?;
-    let mut plans: Vec<_> = config.lanes.iter().map(|(name, lane)| (name, lane.clone(), false)).collect();
-    plans.push((Names::QUARANTINE, quarantine(), true));
-    let mut pools = Vec::new();
-    for (name, lane, _) in &plans {
-        let metrics = worker.metrics.lane(name);
-        pools.push(start_pool(name, lane, config.hard_grace, &metrics, handlers.handle())?);
-    }
-    let (shown, stuck) = (pools.clone(), worker.metrics.tasks_stuck().clone());
-    worker.metrics.before_encode(move || update_stuck_gauge(&shown, &stuck));
-
-    let held = pools.clone();
-    let stop = move |task: &str| {
-        for pool in &held {
-            // It is in one of them at most.
-            let _ = pool.stop(&task.into());
-        }
-    };
-    let asked = Arc::new(Notify::new());
-    let obey = obey(commands.clone(), Arc::clone(&asked));
-    let kinds = worker.registry.deadlines().map(|(kind, _)| kind.to_owned()).collect();
-    let identity = Identity { worker: Arc::clone(&worker.name), kinds };
-    let (patience, theirs) = (config.connect_timeout, names.clone());
-    let joining = Membership::join(identity, theirs, link.clone(), publisher.clone(), patience, obey, stop);
-    let given_up = async {
-        leaving.cancelled().await;
-        sleep(LEAVING).await;
-    };
-    let membership = tokio::select! {
-        membership = joining => membership?,
-        () = given_up => return Ok(None),
-    };
-    if leaving.is_cancelled() {
-        let _ = timeout(LEAVING, membership.leave()).await;
-        return Ok(None);
-    }
-
-    let batches = Arc::new(RunningBatches::default());
-    let wanted = intake.subscribe();
-    let (denied, denials) = mpsc::channel(1);
-    let mut lanes = Vec::new();
-    for ((name, lane, quarantine), pool) in plans.into_iter().zip(pools) {
-        let metrics = worker.metrics.lane(name);
-        let lane_name: Arc<str> = name.into();
-        let queues = if quarantine {
-            vec![names.quarantine()]
-        } else {
-            LaneQueues::new(&names, name, lane.shards).queues()
-        };
-        let queue = queues[0].clone();
-        let spans = Spans { traces: traces.clone(), lane: Arc::clone(&lane_name), queue };
-        let pipeline = Arc::new(LanePipeline {
-            lane: lane_name,
-            default_kind: lane.default_kind.clone(),
-            max_payload: config.max_payload.bytes(),
-            worker: Arc::clone(&worker.name),
-            worker_context: worker_context.clone(),
-            registry: Arc::clone(&worker.registry),
-            pool: pool.clone(),
-            settler: Arc::clone(&settler),
-            member: Arc::clone(&membership.member),
-            batches: Arc::clone(&batches),
-            spans: Arc::new(spans),
-            batch_deadline: budget::batch_time(&lane),
-            is_quarantine: quarantine,
-            quarantine_permit: Arc::new(Semaphore::new(1)),
-            pool_space: Notify::new(),
-        });
-        let tag = format!("{}.{name}", worker.name);
-        let subscriptions = Subscription::for_queues(queues, lane.prefetch, &tag);
-        let wait = budget::max_wait(&lane, config.hard_grace, worker.registry.deadlines());
-        // Returns when the pool is no longer open.
-        supervise::restarting("sweep", pool.clone(), move |pool| {
-            requeue_overdue_tasks(pool.clone(), wait).boxed()
-        })
-        .spawn()
-        .detach();
-        let counters = SettlementCounters { tally: Arc::clone(&worker.tally), lane: metrics.clone() };
-        let (link, wanted, denied) = (link.clone(), wanted.clone(), denied.clone());
-        lanes.push(start_lane(pipeline, subscriptions, link, counters, wanted, denied));
-        worker.metrics.before_encode(move || update_lane_gauges(&pool, &metrics));
-    }
-
-    let member = Arc::clone(&membership.member);
-    let status = Arc::new(Status::new(
-        lanes.iter().map(super::lane::Lane::status).collect(),
-        batches,
-        member,
-        worker_context.progress,
-        Arc::clone(&settler),
-        commands,
-    ));
-    let vitals = HeartbeatSource {
-        worker: Arc::clone(&worker.name),
-        incarnation: membership.member.incarnation().to_owned(),
-        started: SystemTime::now(),
-        every: config.common.events.heartbeat,
-        intake: wanted,
-        metrics: worker.metrics.clone(),
-    };
-    let (shown, every) = (Arc::clone(&status), vitals.every);
-    let look = move || shown.heartbeat(&vitals);
-    let heartbeats = HeartbeatPublisher::start(publisher.clone(), names.events(), every, asked, look);
-    admin.begin(status);
-    Ok(Some(Running {
-        lanes,
-        membership,
-        heartbeats,
-        intake,
-        denials,
-        settler,
-        publisher,
-        connection: link,
         force_close,
-        handlers,
-        traces,
-        admin,
-    }))
-}
-
-/// What the worker's spans say of it.
-fn service(worker: &Worker) -> Service {
-    let (instance, version) = (worker.name.to_string(), env!("CARGO_PKG_VERSION"));
-    Service { name: "garenne-worker", instance, version }
-}
-
-/// Quarantined tasks run alone.
-fn quarantine() -> Lane {
-    Lane { prefetch: 1, concurrency: Concurrency { min: 1, max: 1 }, ..Lane::default() }
-}
-
-/// Does what commands on the worker's own queue say.
-fn obey(
-    commands: mpsc::Sender<Command>,
-    asked: Arc<Notify>,
-) -> impl Fn(FleetCommand) + Send + Sync + 'static {
-    let send = move |command| {
-        // A full channel holds commands enough.
-        let _ = commands.try_send(command);
     };
-    move |command| match command {
-        FleetCommand::Shutdown { mode } => send(Command::Shutdown(mode.unwrap_or_default())),
-        FleetCommand::Quiet => send(Command::Quiet),
-        FleetCommand::Resume => send(Command::Resume),
-        FleetCommand::Beat => asked.notify_one(),
-    }
+    Ok(Connected { admin, connection, settler: Arc::new(settler) })
 }
 
-/// Connects, and makes sure that what this worker needs is there. A broker that goes away in the middle of
-/// that is waited for as one that was away before, until the budget is spent.
-async fn reach(
+/// Connects and ensures the topology. While the broker is unavailable, retries until `budget` is spent.
+async fn ensure_topology(
     broker: &Broker,
-    link: &ConsumerConnection,
+    connection: &ConsumerConnection,
     publisher: &Publisher,
     topology: impl Fn(BrokerVersion) -> Topology,
     budget: Duration,
 ) -> Result<BrokerVersion, WorkerError> {
-    let until = Instant::now() + budget;
-    let mut backoff = Backoff::default();
-    link.connect_within(budget).await?;
-    loop {
-        let attempt = async {
-            let connection = link.connection().await?;
-            let version = broker.version().await?;
-            let (ensured, connected) =
-                tokio::join!(link.ensure(&connection, topology(version)), publisher.connect());
-            ensured?;
-            connected?;
-            Ok::<_, WorkerError>(version)
-        };
-        let error = match attempt.await {
-            Ok(version) => return Ok(version),
-            Err(error) if error.exit() != Exit::BrokerUnavailable || Instant::now() >= until => {
-                return Err(error);
-            }
-            Err(error) => error,
-        };
-        let wait = backoff.next_wait();
-        tracing::warn!(%error, ?wait, "the broker went away during the start");
-        sleep(wait).await;
-    }
+    retry_while_unavailable(budget, WorkerError::exit, || async {
+        let current = connection.connection().await?;
+        let version = broker.version().await?;
+        let (ensured, connected) =
+            tokio::join!(connection.ensure(&current, topology(version)), publisher.connect());
+        ensured?;
+        connected?;
+        Ok(version)
+    })
+    .await
 }
 
-/// Says where a lane has more queues than these settings know: what is in them is for others to do.
-async fn tell_of_leftovers(config: &WorkerConfig, names: &Names, link: &ConsumerConnection) {
-    for (lane, Lane { shards, .. }) in config.lanes.iter() {
+/// Logs where a lane has more queues than these settings know. This worker does not consume them.
+async fn warn_of_surplus_queues(config: &WorkerConfig, names: &Names, connection: &ConsumerConnection) {
+    for (lane, LaneConfig { shards, .. }) in config.lanes.iter() {
         let next = names.shard(lane, *shards);
-        if let Some(ready) = link.ready_messages(&next).await {
+        if let Some(ready) = connection.ready_messages(&next).await {
             let problem = "there are more queues than shards, and this worker leaves them alone: \
                            give it the lane's number of shards, or delete them once they are empty";
             tracing::warn!(lane, shards, queue = next, ready, problem);
@@ -315,15 +152,14 @@ async fn tell_of_leftovers(config: &WorkerConfig, names: &Names, link: &Consumer
     }
 }
 
-async fn sinks(
+async fn open_sinks(
     worker: &Worker,
     publisher: &Publisher,
     missing: &Arc<MissingQueues>,
     names: &Names,
 ) -> Result<Vec<Arc<dyn Sink>>, WorkerError> {
-    let config = &worker.config;
     let mut sinks = worker.sinks.clone();
-    for SinkName(name) in &config.sinks {
+    for SinkName(name) in &worker.config.sinks {
         sinks.push(match name.as_str() {
             SinkName::STDOUT => StdoutSink::new(),
             SinkName::RESULTS => ResultsSink::restoring(publisher.clone(), names.results(), missing),
@@ -335,4 +171,185 @@ async fn sinks(
         });
     }
     Ok(sinks)
+}
+
+/// A worker with all its parts, of which none receives anything yet.
+struct Composed {
+    connected: Connected,
+    handlers: HandlerRuntime,
+    lanes: Vec<Lane>,
+}
+
+/// A lane, or the quarantine, and its pool.
+struct Lane {
+    name: Arc<str>,
+    config: LaneConfig,
+    is_quarantine: bool,
+    metrics: LaneMetrics,
+    pool: LanePool,
+}
+
+/// Step 2: starts the handlers' runtime and the lanes' pools.
+fn compose(worker: &Worker, connected: Connected) -> Result<Composed, WorkerError> {
+    let Worker { config, metrics, .. } = worker;
+    // Every label is exported from the start.
+    Origin::labels().for_each(|header| drop(metrics.headers_ignored(header)));
+
+    let handlers = HandlerRuntime::start()?;
+    let own = config.lanes.iter().map(|(name, lane)| (name, lane.clone(), false));
+    // Quarantined tasks run alone.
+    let alone =
+        LaneConfig { prefetch: 1, concurrency: Concurrency { min: 1, max: 1 }, ..LaneConfig::default() };
+    let lanes = own.chain([(Names::QUARANTINE, alone, true)]).map(|(name, lane, is_quarantine)| {
+        let metrics = metrics.lane(name);
+        let pool = start_pool(name, &lane, config.hard_grace, &metrics, handlers.handle())?;
+        Ok(Lane { name: name.into(), config: lane, is_quarantine, metrics, pool })
+    });
+    let lanes = lanes.collect::<Result<Vec<_>, WorkerError>>()?;
+    let shown: Vec<_> = lanes.iter().map(|lane| (lane.pool.clone(), lane.metrics.clone())).collect();
+    let stuck = metrics.tasks_stuck().clone();
+    metrics.before_encode(move || update_gauges(&shown, &stuck));
+    Ok(Composed { connected, handlers, lanes })
+}
+
+/// A worker that is a member of the fleet.
+struct Joined {
+    composed: Composed,
+    membership: Membership,
+    /// Notified when an operator asks for a heartbeat.
+    heartbeat_requested: Arc<Notify>,
+}
+
+/// Step 3: reads what the fleet has recorded, and makes this worker known. Returns [`None`] if `stopping` is
+/// cancelled.
+async fn join(
+    worker: &Worker,
+    composed: Composed,
+    commands: &mpsc::Sender<Command>,
+    stopping: &CancellationToken,
+) -> Result<Option<Joined>, WorkerError> {
+    let heartbeat_requested = Arc::new(Notify::new());
+    let (commands, requested) = (commands.clone(), Arc::clone(&heartbeat_requested));
+    let on_command = move |command| {
+        let command = match command {
+            FleetCommand::Shutdown { mode } => Command::Shutdown(mode.unwrap_or_default()),
+            FleetCommand::Quiet => Command::Quiet,
+            FleetCommand::Resume => Command::Resume,
+            FleetCommand::Beat => return requested.notify_one(),
+        };
+        // If the channel is full, the worker is about to obey earlier commands, and this one is dropped.
+        let _ = commands.try_send(command);
+    };
+    let pools: Vec<_> = composed.lanes.iter().map(|lane| lane.pool.clone()).collect();
+    let stop_task = move |task: &str| {
+        for pool in &pools {
+            // It is in one of them at most.
+            let _ = pool.stop(&task.into());
+        }
+    };
+    let Connected { connection, settler, .. } = &composed.connected;
+    let (connection, publisher, names) =
+        (connection.clone(), settler.publisher.clone(), settler.names.clone());
+    let kinds = worker.registry.deadlines().map(|(kind, _)| kind.to_owned()).collect();
+    let broker = AmqpFleetBroker { connection: connection.clone(), publisher, names: names.clone() };
+    let member = Member::new(Arc::clone(&worker.name), kinds, serves_catch_all(worker), names, broker);
+    let read_timeout = worker.config.connect_timeout;
+    let joining = Membership::join(member, connection, read_timeout, on_command, stop_task);
+    let given_up = async {
+        stopping.cancelled().await;
+        sleep(LEAVE_TIMEOUT).await;
+    };
+    let membership = tokio::select! {
+        membership = joining => membership?,
+        () = given_up => return Ok(None),
+    };
+    if stopping.is_cancelled() {
+        let _ = timeout(LEAVE_TIMEOUT, membership.leave()).await;
+        return Ok(None);
+    }
+    Ok(Some(Joined { composed, membership, heartbeat_requested }))
+}
+
+/// Whether the worker consumes the catch-all lane and has handlers for kinds that no lane's bindings match.
+fn serves_catch_all(worker: &Worker) -> bool {
+    let lanes = &worker.config.lanes;
+    let mut kinds = worker.registry.deadlines().map(|(kind, _)| kind);
+    lanes.iter().any(|(_, lane)| lane.catch_all) && kinds.any(|kind| lanes.bound_to(kind).is_none())
+}
+
+/// Step 4: consumes the queues of all lanes, sends heartbeats, and shows the worker's state on the admin port.
+fn consume(worker: &Worker, joined: Joined, intake: watch::Sender<Intake>) -> Running {
+    let Joined { composed, membership, heartbeat_requested } = joined;
+    let Composed { connected: Connected { admin, connection, settler }, handlers, lanes } = composed;
+    let Worker { config, registry, .. } = worker;
+    let (names, publisher) = (settler.names.clone(), settler.publisher.clone());
+    let (member, batches) = (Arc::clone(&membership.member), Arc::default());
+    let worker_context = WorkerContext {
+        routes: Arc::clone(&settler.routes),
+        traces: settler.traces.clone(),
+        ..WorkerContext::default()
+    };
+    let (denied, denials) = mpsc::channel(1);
+    let (ack_writers, tasks) = (TaskTracker::new(), Vec::new());
+    let mut consumers = Consumers { connection, denied, ack_writers, tasks };
+    let consume_lane = |lane: Lane| {
+        let Lane { name, config: lane, is_quarantine, metrics, pool } = lane;
+        let queues = match is_quarantine {
+            true => vec![names.quarantine()],
+            false => LaneQueues::new(&names, &name, lane.shards).queues(),
+        };
+        let (traces, queue) = (settler.traces.clone(), queues[0].clone());
+        let pipeline = Arc::new(LanePipeline {
+            lane: Arc::clone(&name),
+            default_kind: lane.default_kind.clone(),
+            max_payload: config.max_payload.bytes(),
+            worker_context: worker_context.clone(),
+            registry: Arc::clone(registry),
+            pool: pool.clone(),
+            settler: Arc::clone(&settler),
+            member: Arc::clone(&member),
+            batches: Arc::clone(&batches),
+            spans: Arc::new(Spans { traces, lane: Arc::clone(&name), queue }),
+            batch_deadline: budget::batch_time(&lane),
+            is_quarantine,
+            is_catch_all: lane.catch_all,
+            quarantine_permit: Arc::new(Semaphore::new(1)),
+            pool_space: Notify::new(),
+        });
+        let max_wait = budget::max_wait(&lane, config.hard_grace, registry.deadlines());
+        let sweep = (pool.clone(), max_wait);
+        supervise::restarting("sweep", sweep, |(pool, max)| requeue_overdue_tasks(pool, *max).boxed())
+            .spawn()
+            .detach();
+        let intake = if lane.catch_all && !serves_catch_all(worker) {
+            standby_intake(Arc::clone(&member), intake.subscribe())
+        } else {
+            intake.subscribe()
+        };
+        let tag = format!("{}.{name}", worker.name);
+        let consumed = Subscription::for_queues(queues, lane.prefetch, &tag).into_iter().map(|queue| {
+            let counters = SettlementCounters { tally: Arc::clone(&worker.tally), lane: metrics.clone() };
+            consumers.start(&pipeline, queue, counters, intake.clone())
+        });
+        LaneStatus { problems: consumed.collect(), name, pool }
+    };
+    let lanes = lanes.into_iter().map(consume_lane).collect();
+
+    let status = Arc::new(Status {
+        started: SystemTime::now(),
+        heartbeat_interval: config.common.events.heartbeat,
+        intake: intake.subscribe(),
+        lanes,
+        batches,
+        member,
+        progress: worker_context.progress,
+        settler,
+    });
+    let (shown, interval) = (Arc::clone(&status), status.heartbeat_interval);
+    let heartbeats =
+        HeartbeatPublisher::start(publisher, names.events(), interval, heartbeat_requested, move || {
+            shown.heartbeat()
+        });
+    admin.begin(Arc::clone(&status) as _);
+    Running { status, consumers, denials, intake, membership, heartbeats, handlers, admin }
 }

@@ -1,12 +1,31 @@
-//! The condition of a rule.
+//! The condition of a rule, and readings as rules evaluate them.
 
 use std::time::Duration;
 
-use super::point::Micros;
+use garenne_protocol::sensor::Unit;
 
-/// The range of `per`, `stuck_for` and `silent_for`. The retry ladder cannot wait for less than a second.
-const DURATIONS: std::ops::RangeInclusive<Duration> =
-    Duration::from_secs(1)..=Duration::from_secs(30 * 24 * 3600);
+/// Microseconds: a time since the Unix epoch, or a duration.
+pub type Micros = i64;
+
+/// A stored reading in the unit in which it is stored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    /// The time since the Unix epoch.
+    pub at: Micros,
+    /// The value, in `unit`.
+    pub value: f64,
+    /// The unit, if known.
+    pub unit: Option<Unit>,
+}
+
+/// A reading in the unit of the rule that evaluates it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// The time since the Unix epoch.
+    pub at: Micros,
+    /// The value, in the rule's unit.
+    pub value: f64,
+}
 
 /// The condition under which readings, or their absence, raise an alarm.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -45,73 +64,6 @@ pub enum Condition {
     },
 }
 
-/// The fields of a rule's entry that make up its condition.
-#[derive(Default)]
-pub(super) struct ConditionFields {
-    pub(super) above: Option<f64>,
-    pub(super) below: Option<f64>,
-    pub(super) clear: Option<f64>,
-    pub(super) faster_than: Option<f64>,
-    pub(super) per: Option<Duration>,
-    pub(super) stuck_for: Option<Duration>,
-    pub(super) silent_for: Option<Duration>,
-}
-
-impl ConditionFields {
-    /// # Errors
-    /// Names the field, its value and the allowed values.
-    pub(super) fn validate(self) -> Result<Condition, String> {
-        let Self { above, below, clear, faster_than, per, stuck_for, silent_for } = self;
-        if clear.is_some() && above.is_none() && below.is_none() {
-            return Err("clear: only allowed with above or below".to_owned());
-        }
-        if per.is_some() && faster_than.is_none() {
-            return Err("per: only allowed with faster_than".to_owned());
-        }
-        match (above, below, faster_than, stuck_for, silent_for) {
-            (Some(limit), None, None, None, None) => {
-                let (limit, clear) = (finite("above", limit)?, finite("clear", clear.unwrap_or(limit))?);
-                if clear > limit {
-                    return Err(format!("clear: {clear} is greater than above ({limit})"));
-                }
-                Ok(Condition::Above { limit, clear })
-            }
-            (None, Some(limit), None, None, None) => {
-                let (limit, clear) = (finite("below", limit)?, finite("clear", clear.unwrap_or(limit))?);
-                if clear < limit {
-                    return Err(format!("clear: {clear} is less than below ({limit})"));
-                }
-                Ok(Condition::Below { limit, clear })
-            }
-            (None, None, Some(limit), None, None) => {
-                let limit = finite("faster_than", limit)?;
-                if limit < 0.0 {
-                    return Err(format!(
-                        "faster_than: {limit}; expected 0 or more, rises and falls both count"
-                    ));
-                }
-                let per = per.ok_or("faster_than: per is missing, such as per = \"10m\"")?;
-                Ok(Condition::RateOfChange { limit, per: micros("per", per)? })
-            }
-            (None, None, None, Some(duration), None) => {
-                Ok(Condition::Stuck { duration: micros("stuck_for", duration)? })
-            }
-            (None, None, None, None, Some(duration)) => {
-                micros("silent_for", duration)?;
-                Ok(Condition::Silent { duration })
-            }
-            _ => {
-                let given = [above.is_some(), below.is_some(), faster_than.is_some()];
-                let given = given.into_iter().chain([stuck_for.is_some(), silent_for.is_some()]);
-                Err(format!(
-                    "{} conditions; expected exactly one of above, below, faster_than, stuck_for and silent_for",
-                    given.filter(|given| *given).count()
-                ))
-            }
-        }
-    }
-}
-
 impl Condition {
     /// How far before a new reading older readings affect its evaluation, beyond the last few. Twice the
     /// condition's duration, so that an interval that was evaluated before is evaluated with the same result.
@@ -133,17 +85,5 @@ impl Condition {
             Self::Stuck { duration } => format!("has not changed for {}", shown(duration)),
             Self::Silent { duration } => format!("silent for {}", humantime::format_duration(*duration)),
         }
-    }
-}
-
-fn finite(name: &str, value: f64) -> Result<f64, String> {
-    if value.is_finite() { Ok(value) } else { Err(format!("{name}: {value} is not a finite number")) }
-}
-
-fn micros(name: &str, duration: Duration) -> Result<Micros, String> {
-    if DURATIONS.contains(&duration) {
-        Ok(i64::try_from(duration.as_micros()).expect("30 days fit into 64 bits"))
-    } else {
-        Err(format!("{name}: {duration:?}; expected 1 second to 30 days"))
     }
 }

@@ -1,9 +1,6 @@
 //! Finds the intervals in which readings violate a condition.
 
-use super::{
-    condition::Condition,
-    point::{Micros, Point},
-};
+use super::condition::{Condition, Micros, Point};
 
 /// Readings before a new one that are evaluated with it, at most. So many equal readings in a row are stuck
 /// even if they took less time than the condition asks for.
@@ -91,23 +88,11 @@ fn stuck(points: &[Point], duration: Micros) -> impl Iterator<Item = bool> {
 /// violating point.
 fn join(points: &[Point], hold: Micros, violates: impl Iterator<Item = bool>) -> Vec<Excursion> {
     let mut excursions: Vec<Excursion> = Vec::new();
-    let mut open = false;
-    for (point, violates) in points.iter().zip(violates) {
-        match excursions.last_mut().filter(|_| open) {
-            Some(last) if violates => last.upto = point.at,
-            Some(last) if point.at - last.upto >= hold => {
-                last.ended = Some(point.at);
-                open = false;
-            }
-            None if violates => {
-                excursions.push(Excursion {
-                    since: point.at,
-                    upto: point.at,
-                    ended: None,
-                    value: point.value,
-                });
-                open = true;
-            }
+    for (&Point { at, value }, violates) in points.iter().zip(violates) {
+        match excursions.last_mut().filter(|last| last.ended.is_none()) {
+            Some(last) if violates => last.upto = at,
+            Some(last) if at - last.upto >= hold => last.ended = Some(at),
+            None if violates => excursions.push(Excursion { since: at, upto: at, ended: None, value }),
             _ => {}
         }
     }

@@ -4,12 +4,9 @@
 //! within the interval, one that extends it to the past, and a repeated one raise nothing. A late reading
 //! that is an excursion of its own raises an alarm.
 
-use super::{
-    condition::Condition,
-    excursion::{Excursion, find_excursions},
-    point::{Micros, Point},
-    rules::Rule,
-};
+use super::condition::{Condition, Micros, Point};
+use super::excursion::{Excursion, find_excursions};
+use super::rules::Rule;
 
 /// An alarm of one device, metric and rule.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,30 +1,23 @@
 //! The file of rules.
 
-use std::{
-    collections::{HashMap, HashSet},
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{collections::HashSet, ops::RangeInclusive, path::Path, time::Duration};
 
 use garenne_common::config::parse_toml;
 use garenne_protocol::sensor::Unit;
 use serde::Deserialize;
 
-use super::{
-    condition::{Condition, ConditionFields},
-    point::{Point, Sample},
-};
+use super::condition::{Condition, Micros, Point, Sample};
+use crate::toml_file::{self, FileError, every_device, finite, unit};
 
 /// Most rules in a file.
 const MAX_RULES: usize = 1000;
 
+/// The range of `per`, `stuck_for` and `silent_for`. The retry ladder cannot wait for less than a second.
+const DURATIONS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(30 * 24 * 3600);
+
 /// The rules of a file.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Rules {
-    rules: Vec<Rule>,
-    /// Indices into `rules`.
-    by_metric: HashMap<String, Vec<usize>>,
-}
+pub struct Rules(Vec<Rule>);
 
 /// One rule.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,25 +31,9 @@ pub struct Rule {
     pub condition: Condition,
     /// The webhook that receives the alert, by its name in the settings; none is the default one.
     pub webhook: Option<String>,
-    devices: DevicePattern,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-enum DevicePattern {
-    Any,
-    Exact(String),
-    Prefix(String),
-}
-
-/// A file of rules that cannot be used. The message is one line.
-#[derive(Debug, thiserror::Error)]
-#[error("rules file {}: {message}", .path.display())]
-#[non_exhaustive]
-pub struct RulesError {
-    /// The file.
-    pub path: PathBuf,
-    /// The rule or line, the value, and the allowed values.
-    pub message: String,
+    metric: String,
+    /// A device, or a prefix and `*`.
+    device: String,
 }
 
 #[derive(Deserialize)]
@@ -70,8 +47,8 @@ struct RulesFile {
 #[serde(deny_unknown_fields)]
 struct RuleEntry {
     name: String,
-    #[serde(default)]
-    device: Option<String>,
+    #[serde(default = "every_device")]
+    device: String,
     metric: String,
     unit: Option<String>,
     above: Option<f64>,
@@ -92,10 +69,8 @@ impl Rules {
     ///
     /// # Errors
     /// The file cannot be read, is not TOML, or holds an invalid rule. Names the first problem.
-    pub fn load(path: &Path) -> Result<Self, RulesError> {
-        let error = |message| RulesError { path: path.to_owned(), message };
-        let text = std::fs::read_to_string(path).map_err(|problem| error(problem.to_string()))?;
-        Self::parse(&text).map_err(error)
+    pub fn load(path: &Path) -> Result<Self, FileError> {
+        toml_file::load("rules file", path, Self::parse)
     }
 
     /// Parses rules in TOML.
@@ -108,74 +83,119 @@ impl Rules {
             return Err(format!("{} rules; at most {MAX_RULES} are allowed", file.rule.len()));
         }
         let mut names = HashSet::new();
-        let mut rules = Self::default();
+        let mut rules = Vec::with_capacity(file.rule.len());
         for (index, entry) in file.rule.into_iter().enumerate() {
             let position = format!("rule {} ({:?})", index + 1, entry.name);
             if !names.insert(entry.name.clone()) {
                 return Err(format!("{position}: duplicate rule name"));
             }
-            let metric = entry.metric.clone();
-            let rule = Rule::from_entry(entry).map_err(|message| format!("{position}: {message}"))?;
-            rules.by_metric.entry(metric).or_default().push(rules.rules.len());
-            rules.rules.push(rule);
+            rules.push(Rule::from_entry(entry).map_err(|message| format!("{position}: {message}"))?);
         }
-        Ok(rules)
+        Ok(Self(rules))
     }
 
     /// Whether there are no rules.
     pub fn is_empty(&self) -> bool {
-        self.rules.is_empty()
+        self.0.is_empty()
     }
 
     /// The name and the webhook of each rule that names a webhook.
     pub fn webhooks(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.rules.iter().filter_map(|rule| Some((rule.name.as_str(), rule.webhook.as_deref()?)))
+        self.0.iter().filter_map(|rule| Some((rule.name.as_str(), rule.webhook.as_deref()?)))
     }
 
     /// The rules that apply to a device's metric, in the order of the file.
-    pub fn matching<'a>(&'a self, device: &'a str, metric: &str) -> impl Iterator<Item = &'a Rule> + 'a {
-        let indices = self.by_metric.get(metric).map(Vec::as_slice).unwrap_or_default();
-        indices.iter().map(|index| &self.rules[*index]).filter(move |rule| rule.devices.matches(device))
+    pub fn matching<'a>(&'a self, device: &'a str, metric: &'a str) -> impl Iterator<Item = &'a Rule> + 'a {
+        self.0.iter().filter(move |rule| rule.metric == metric && rule.matches(device))
     }
 }
 
-impl DevicePattern {
-    fn parse(text: Option<&str>) -> Result<Self, String> {
-        match text {
-            None | Some("*") => Ok(Self::Any),
-            Some("") => Err("device: must not be empty; \"*\" is every device".to_owned()),
-            Some(text) => match text.strip_suffix('*') {
-                Some(prefix) if !prefix.contains('*') => Ok(Self::Prefix(prefix.to_owned())),
-                None if !text.contains('*') => Ok(Self::Exact(text.to_owned())),
-                _ => Err(format!("device: {text:?} contains \"*\" before its end")),
+impl RuleEntry {
+    fn condition(&self) -> Result<Condition, String> {
+        let Self { above, below, clear, faster_than, per, stuck_for, silent_for, .. } = *self;
+        if clear.is_some() && above.is_none() && below.is_none() {
+            return Err("clear: only allowed with above or below".to_owned());
+        }
+        if per.is_some() && faster_than.is_none() {
+            return Err("per: only allowed with faster_than".to_owned());
+        }
+        let limits = |name: &str, limit: f64| -> Result<(f64, f64), String> {
+            Ok((finite(name, limit)?, finite("clear", clear.unwrap_or(limit))?))
+        };
+        match (above, below, faster_than, stuck_for, silent_for) {
+            (Some(above), None, None, None, None) => match limits("above", above)? {
+                (limit, clear) if clear > limit => {
+                    Err(format!("clear: {clear} is greater than above ({limit})"))
+                }
+                (limit, clear) => Ok(Condition::Above { limit, clear }),
             },
+            (None, Some(below), None, None, None) => match limits("below", below)? {
+                (limit, clear) if clear < limit => {
+                    Err(format!("clear: {clear} is less than below ({limit})"))
+                }
+                (limit, clear) => Ok(Condition::Below { limit, clear }),
+            },
+            (None, None, Some(limit), None, None) => {
+                let limit = finite("faster_than", limit)?;
+                if limit < 0.0 {
+                    return Err(format!(
+                        "faster_than: {limit}; expected 0 or more, rises and falls both count"
+                    ));
+                }
+                let per = per.ok_or("faster_than: per is missing, such as per = \"10m\"")?;
+                Ok(Condition::RateOfChange { limit, per: micros("per", per)? })
+            }
+            (None, None, None, Some(duration), None) => {
+                Ok(Condition::Stuck { duration: micros("stuck_for", duration)? })
+            }
+            (None, None, None, None, Some(duration)) => {
+                micros("silent_for", duration)?;
+                Ok(Condition::Silent { duration })
+            }
+            _ => {
+                let numbers = [above, below, faster_than].into_iter().flatten().count();
+                let durations = [stuck_for, silent_for].into_iter().flatten().count();
+                Err(format!(
+                    "{} conditions; expected exactly one of above, below, faster_than, stuck_for and silent_for",
+                    numbers + durations
+                ))
+            }
         }
     }
+}
 
-    fn matches(&self, device: &str) -> bool {
-        match self {
-            Self::Any => true,
-            Self::Exact(name) => name == device,
-            Self::Prefix(prefix) => device.starts_with(prefix),
-        }
+fn micros(name: &str, duration: Duration) -> Result<Micros, String> {
+    if !DURATIONS.contains(&duration) {
+        return Err(format!("{name}: {duration:?}; expected 1 second to 30 days"));
     }
+    Ok(i64::try_from(duration.as_micros()).expect("30 days fit into 64 bits"))
 }
 
 impl Rule {
     fn from_entry(entry: RuleEntry) -> Result<Self, String> {
-        let RuleEntry { name, device, metric, unit, webhook, .. } = entry;
-        let RuleEntry { above, below, clear, faster_than, per, stuck_for, silent_for, .. } = entry;
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-        if !(1..=64).contains(&name.len()) || !name.bytes().all(allowed) {
+        if !(1..=64).contains(&entry.name.len()) || !entry.name.bytes().all(allowed) {
             return Err("name: expected 1 to 64 of a-z A-Z 0-9 . _ -".to_owned());
         }
-        if metric.is_empty() {
+        if entry.metric.is_empty() {
             return Err("metric: must not be empty".to_owned());
         }
-        let devices = DevicePattern::parse(device.as_deref())?;
-        let unit = unit.as_deref().map(Unit::parse).transpose().map_err(|error| format!("unit: {error}"))?;
-        let fields = ConditionFields { above, below, clear, faster_than, per, stuck_for, silent_for };
-        Ok(Self { name, unit, condition: fields.validate()?, webhook, devices })
+        if entry.device.is_empty() {
+            return Err("device: must not be empty; \"*\" is every device".to_owned());
+        }
+        if entry.device.strip_suffix('*').unwrap_or(&entry.device).contains('*') {
+            return Err(format!("device: {:?} contains \"*\" before its end", entry.device));
+        }
+        let (unit, condition) = (unit(entry.unit.as_deref())?, entry.condition()?);
+        let RuleEntry { name, device, metric, webhook, .. } = entry;
+        Ok(Self { name, unit, condition, webhook, metric, device })
+    }
+
+    fn matches(&self, device: &str) -> bool {
+        match self.device.strip_suffix('*') {
+            Some(prefix) => device.starts_with(prefix),
+            None => self.device == device,
+        }
     }
 
     /// The samples converted to the rule's unit, without those of another quantity. A sample of unknown unit

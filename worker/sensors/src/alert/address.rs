@@ -1,65 +1,27 @@
 //! The addresses that webhooks may have. Prevents server-side request forgery: a task may name any URL, and must
 //! not reach the worker's own network.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{net::IpAddr, sync::LazyLock};
 
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::IpNet;
+
+/// Networks that are not public. IPv4: IANA's special-purpose registry, multicast and reserved ones; includes private,
+/// loopback, link-local (cloud metadata services) and carrier-grade NAT. IPv6: all but global unicast (2000::/3), and
+/// within that protocol assignments (Teredo embeds an IPv4 address), documentation, and 6to4 (embeds one too).
+const SPECIAL: &str = "\
+    0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 \
+    192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/4 240.0.0.0/4 \
+    ::/3 4000::/2 8000::/1 2001::/23 2001:db8::/32 2002::/16 3fff::/20";
+
+static SPECIAL_NETWORKS: LazyLock<Vec<IpNet>> =
+    LazyLock::new(|| SPECIAL.split(' ').map(|network| network.parse().expect("a network")).collect());
 
 /// Whether requests to an address are allowed: it is public, or in one of `networks`.
 pub(super) fn is_allowed(address: IpAddr, networks: &[IpNet]) -> bool {
     // IPv4-mapped IPv6 addresses are checked as IPv4.
     let address = address.to_canonical();
-    networks.iter().any(|network| network.contains(&address)) || is_public(address)
-}
-
-/// IPv4 networks that are not public: IANA's special-purpose registry, multicast and reserved ones. Includes
-/// private, loopback, link-local (cloud metadata services) and carrier-grade NAT.
-const SPECIAL_V4: [Ipv4Net; 15] = [
-    v4([0, 0, 0, 0], 8),
-    v4([10, 0, 0, 0], 8),
-    v4([100, 64, 0, 0], 10),
-    v4([127, 0, 0, 0], 8),
-    v4([169, 254, 0, 0], 16),
-    v4([172, 16, 0, 0], 12),
-    v4([192, 0, 0, 0], 24),
-    v4([192, 0, 2, 0], 24),
-    v4([192, 88, 99, 0], 24),
-    v4([192, 168, 0, 0], 16),
-    v4([198, 18, 0, 0], 15),
-    v4([198, 51, 100, 0], 24),
-    v4([203, 0, 113, 0], 24),
-    v4([224, 0, 0, 0], 4),
-    v4([240, 0, 0, 0], 4),
-];
-
-/// Global unicast addresses of IPv6.
-const GLOBAL_V6: Ipv6Net = v6([0x2000, 0, 0, 0, 0, 0, 0, 0], 3);
-/// Networks within [`GLOBAL_V6`] that are not public: protocol assignments (Teredo embeds an IPv4 address),
-/// documentation, and 6to4 (embeds one too).
-const SPECIAL_V6: [Ipv6Net; 4] = [
-    v6([0x2001, 0, 0, 0, 0, 0, 0, 0], 23),
-    v6([0x2001, 0xdb8, 0, 0, 0, 0, 0, 0], 32),
-    v6([0x2002, 0, 0, 0, 0, 0, 0, 0], 16),
-    v6([0x3fff, 0, 0, 0, 0, 0, 0, 0], 20),
-];
-
-fn is_public(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(address) => !SPECIAL_V4.iter().any(|network| network.contains(&address)),
-        IpAddr::V6(address) => {
-            GLOBAL_V6.contains(&address) && !SPECIAL_V6.iter().any(|network| network.contains(&address))
-        }
-    }
-}
-
-const fn v4(octets: [u8; 4], prefix: u8) -> Ipv4Net {
-    let [a, b, c, d] = octets;
-    Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), prefix)
-}
-
-const fn v6(segments: [u16; 8], prefix: u8) -> Ipv6Net {
-    let [a, b, c, d, e, f, g, h] = segments;
-    Ipv6Net::new_assert(Ipv6Addr::new(a, b, c, d, e, f, g, h), prefix)
+    let is_in = |networks: &[IpNet]| networks.iter().any(|network| network.contains(&address));
+    is_in(networks) || !is_in(&SPECIAL_NETWORKS)
 }
 
 #[cfg(test)]

@@ -19,12 +19,10 @@ use serde::Serialize;
 use time::{OffsetDateTime, format_description::well_known::Rfc2822};
 
 use super::{
-    Delivered,
-    delivery_error::DeliveryError,
-    outgoing_alert::OutgoingAlert,
+    delivery::{Delivered, DeliveryError, OutgoingAlert},
     settings::{SigningSecret, WebhookUrl},
     span,
-    webhook_client::{RequestError, WebhookClient, WebhookResponse},
+    webhook_client::{WebhookClient, WebhookResponse},
 };
 
 /// The destination of an alert.
@@ -95,14 +93,11 @@ impl BatchSender {
         let host = || self.destination.url.authority();
         // The outer error counts for the breaker: server errors, failed connections and timeouts.
         let response = self.breaker.run(|| async {
-            let request = self.client.send(self.destination.url.url(), self.headers(id, &body, trace), body);
+            let request = self.client.send(&self.destination.url, self.headers(id, &body, trace), body);
             match deadline(self.timeout, request).await {
                 Ok(Ok(response)) if response.status >= 500 => Err(server_error(host(), &response)),
-                Ok(Ok(response)) => Ok(Ok(response)),
-                Ok(Err(error @ RequestError::Forbidden { .. })) => {
-                    Ok(Err(DeliveryError::InvalidDestination(error.to_string())))
-                }
-                Ok(Err(error)) => Err(DeliveryError::Unreachable { host: host(), detail: error.to_string() }),
+                Ok(Err(error @ DeliveryError::Unreachable { .. })) => Err(error),
+                Ok(outcome) => Ok(outcome),
                 Err(elapsed) => Err(DeliveryError::Unreachable { host: host(), detail: elapsed.to_string() }),
             }
         });

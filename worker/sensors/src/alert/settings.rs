@@ -21,6 +21,9 @@ use url::Url;
 
 pub use super::signature::SigningSecret;
 
+/// The webhook of an alert that names none.
+pub const DEFAULT_WEBHOOK: &str = "default";
+
 /// The table `alert`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -156,16 +159,15 @@ impl AlertSettings {
     /// # Errors
     /// The first invalid setting.
     pub fn validate(&self) -> Result<(), Invalid> {
-        let check = |name: &str, value: Duration, low: u64, high: u64| {
+        for (name, value, low, high) in
+            [("timeout", self.timeout, 1, 60_000), ("window", self.window, 0, 10_000)]
+        {
             let allowed = Duration::from_millis(low)..=Duration::from_millis(high);
-            if allowed.contains(&value) {
-                return Ok(());
+            if !allowed.contains(&value) {
+                let problem = format!("expected {:?} to {:?}", allowed.start(), allowed.end());
+                return Err(Invalid::new(format!("alert.{name}"), format!("{value:?}"), problem));
             }
-            let problem = format!("expected {:?} to {:?}", allowed.start(), allowed.end());
-            Err(Invalid::new(format!("alert.{name}"), format!("{value:?}"), problem))
-        };
-        check("timeout", self.timeout, 1, 60_000)?;
-        check("window", self.window, 0, 10_000)?;
+        }
         if self.retries > 10 {
             return Err(Invalid::new("alert.retries", self.retries, "expected 0 to 10"));
         }

@@ -4,7 +4,7 @@ use garenne_common::telemetry::traces::{Begun, Span, SpanKind};
 use garenne_protocol::task::TraceContext;
 use url::Url;
 
-use super::{delivery_error::DeliveryError, outgoing_alert::OutgoingAlert};
+use super::delivery::{DeliveryError, OutgoingAlert};
 
 /// Begins the span. A span has one parent: the first alert of the batch whose trace is sampled, else the first
 /// one with a trace. The traces of the others are linked.

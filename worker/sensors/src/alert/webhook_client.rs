@@ -16,9 +16,9 @@ use tokio::{
     net::{TcpStream, lookup_host},
 };
 use tokio_rustls::TlsConnector;
-use url::{Host, Url};
+use url::Host;
 
-use super::address::is_allowed;
+use super::{address::is_allowed, delivery::DeliveryError, settings::WebhookUrl};
 
 /// Limit for the head of a response, in bytes.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
@@ -45,26 +45,6 @@ pub(super) struct WebhookResponse {
     pub(super) text: String,
 }
 
-/// A request without a response.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum RequestError {
-    /// The host has an address that is not allowed.
-    #[error(
-        "{host} resolves to {address}, which is not a public address; alert.allow_networks allows others"
-    )]
-    Forbidden { host: String, address: std::net::IpAddr },
-    /// The network, TLS or HTTP failed.
-    #[error("{step}: {error}")]
-    Failed { step: &'static str, error: String },
-}
-
-impl RequestError {
-    fn failed(step: &'static str, error: impl std::error::Error) -> Self {
-        let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
-        Self::Failed { step, error: format!("{error}{cause}") }
-    }
-}
-
 impl WebhookClient {
     /// Trusts the system's certificate authorities.
     pub(super) fn new(allowed_networks: Vec<IpNet>) -> Self {
@@ -87,27 +67,31 @@ impl WebhookClient {
     }
 
     /// Sends one request. Has no deadline; dropping the future closes the connection.
+    ///
+    /// # Errors
+    /// [`DeliveryError::InvalidDestination`] and [`DeliveryError::Unreachable`].
     pub(super) async fn send(
         &self,
-        url: &Url,
+        url: &WebhookUrl,
         headers: header::HeaderMap,
         body: Bytes,
-    ) -> Result<WebhookResponse, RequestError> {
+    ) -> Result<WebhookResponse, DeliveryError> {
         let stream = self.connect(url).await?;
-        if url.scheme() == "http" {
+        if url.url().scheme() == "http" {
             return exchange(stream, url, headers, body).await;
         }
-        let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-        let name = ServerName::try_from(host).map_err(|error| RequestError::failed("TLS", error))?;
-        let stream =
-            self.tls.connect(name, stream).await.map_err(|error| RequestError::failed("TLS", error))?;
+        let host = url.url().host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        let name =
+            ServerName::try_from(host).map_err(|error| DeliveryError::unreachable(url, "TLS", error))?;
+        let stream = self.tls.connect(name, stream).await;
+        let stream = stream.map_err(|error| DeliveryError::unreachable(url, "TLS", error))?;
         exchange(stream, url, headers, body).await
     }
 
-    async fn connect(&self, url: &Url) -> Result<TcpStream, RequestError> {
-        let port = url.port_or_known_default().unwrap_or_default();
-        let resolving = |error| RequestError::failed("resolving", error);
-        let addresses: Vec<SocketAddr> = match url.host() {
+    async fn connect(&self, url: &WebhookUrl) -> Result<TcpStream, DeliveryError> {
+        let port = url.url().port_or_known_default().unwrap_or_default();
+        let resolving = |error| DeliveryError::unreachable(url, "resolving", error);
+        let addresses: Vec<SocketAddr> = match url.url().host() {
             Some(Host::Ipv4(address)) => vec![(address, port).into()],
             Some(Host::Ipv6(address)) => vec![(address, port).into()],
             Some(Host::Domain(name)) => lookup_host((name, port)).await.map_err(resolving)?.collect(),
@@ -116,8 +100,11 @@ impl WebhookClient {
         // One forbidden address refuses the name: an attacker may mix it with public ones.
         let is_forbidden = |address: &&SocketAddr| !is_allowed(address.ip(), &self.allowed_networks);
         if let Some(forbidden) = addresses.iter().find(is_forbidden) {
-            let host = url.host_str().unwrap_or_default().to_owned();
-            return Err(RequestError::Forbidden { host, address: forbidden.ip() });
+            let host = url.url().host_str().unwrap_or_default();
+            return Err(DeliveryError::InvalidDestination(format!(
+                "{host} resolves to {}, which is not a public address; alert.allow_networks allows others",
+                forbidden.ip()
+            )));
         }
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
         for address in addresses {
@@ -126,36 +113,33 @@ impl WebhookClient {
                 Err(error) => last = error,
             }
         }
-        Err(RequestError::failed("connecting", last))
+        Err(DeliveryError::unreachable(url, "connecting", last))
     }
 }
 
 /// Sends one request and closes the connection.
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    url: &Url,
+    url: &WebhookUrl,
     mut headers: header::HeaderMap,
     body: Bytes,
-) -> Result<WebhookResponse, RequestError> {
-    let failed = |error| RequestError::failed("HTTP", error);
+) -> Result<WebhookResponse, DeliveryError> {
+    let failed = |error| DeliveryError::unreachable(url, "HTTP", error);
     let (mut sender, connection) = http1::Builder::new()
         .max_buf_size(MAX_HEAD_BYTES)
         .max_headers(MAX_HEADERS)
         .handshake(TokioIo::new(stream))
         .await
         .map_err(failed)?;
-    let authority = match url.port() {
-        Some(port) => format!("{}:{port}", url.host_str().unwrap_or_default()),
-        None => url.host_str().unwrap_or_default().to_owned(),
-    };
     let value = |text: &str| header::HeaderValue::from_str(text).expect("visible ASCII");
-    headers.insert(header::HOST, value(&authority));
+    // Without the port if it is the scheme's.
+    headers.insert(header::HOST, value(url.url().authority()));
     headers.insert(header::CONNECTION, value("close"));
     headers.insert(header::USER_AGENT, value(concat!("garenne/", env!("CARGO_PKG_VERSION"))));
     headers.insert(header::CONTENT_TYPE, value("application/json"));
-    let target = &url[url::Position::BeforePath..url::Position::AfterQuery];
-    let mut request =
-        Request::post(target).body(Full::new(body)).map_err(|error| RequestError::failed("HTTP", error))?;
+    let target = &url.url()[url::Position::BeforePath..url::Position::AfterQuery];
+    let request = Request::post(target).body(Full::new(body));
+    let mut request = request.map_err(|error| DeliveryError::unreachable(url, "HTTP", error))?;
     *request.headers_mut() = headers;
     let response = async {
         let response = sender.send_request(request).await.map_err(failed)?;

@@ -13,11 +13,9 @@ use garenne_common::{
 use hyper::header::HeaderMap;
 
 use super::{
-    DEFAULT_WEBHOOK, Delivered,
     batch_sender::{BatchSender, Destination},
-    delivery_error::DeliveryError,
-    outgoing_alert::OutgoingAlert,
-    settings::{AlertSettings, WebhookUrl},
+    delivery::{Delivered, DeliveryError, OutgoingAlert},
+    settings::{AlertSettings, DEFAULT_WEBHOOK, WebhookUrl},
     webhook_client::WebhookClient,
 };
 

@@ -12,7 +12,7 @@ use std::{
 use bytes::Bytes;
 use garenne_protocol::sensor::Timestamp;
 
-use super::{Calibration, StoredReading, calibrate, derive, payload::Readings};
+use super::{calibration::Calibration, derive, payload::Readings, stored_reading::StoredReading};
 use garenne::handler::{ContentType, Payload};
 
 /// A value derived from readings of two records.
@@ -38,7 +38,7 @@ impl BatchDerivations {
             let Ok(Readings(read)) = Readings::read(*content_type, body) else { continue };
             let first = readings.len();
             let timed = read.iter().filter(|reading| !reading.time_assumed);
-            readings.extend(timed.map(|reading| calibrate(reading, calibration)));
+            readings.extend(timed.map(|reading| calibration.apply(reading)));
             records.resize(readings.len(), record);
             let values = derive::values(&readings[first..]).into_iter();
             derived_within.extend(values.map(|value| (value.device, value.metric, value.time)));

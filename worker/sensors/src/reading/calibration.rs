@@ -15,52 +15,33 @@
 //! polynomial = [0.02, 0.98, 1.5e-4]   # 0.02 + 0.98 x + 0.00015 x², instead of gain and offset
 //! ```
 
-use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::{collections::HashMap, path::Path};
 
 use garenne_common::config::parse_toml;
-use garenne_protocol::sensor::Unit;
+use garenne_protocol::sensor::{Record, Unit};
 use serde::Deserialize;
 
-use super::quality::Flag;
+use super::{
+    quality::{Flag, Quality, is_impossible},
+    stored_reading::StoredReading,
+};
+use crate::toml_file::{self, EVERY_DEVICE, FileError, every_device, finite, unit};
 
 /// The rules of a file. A value without a rule is stored as sent.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Calibration {
     /// By device and metric.
-    by_device: HashMap<String, HashMap<String, Rule>>,
-    /// By metric, for devices without a rule of their own.
-    for_all: HashMap<String, Rule>,
+    rules: HashMap<String, HashMap<String, Rule>>,
 }
 
 /// The calibration of one device's metric.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rule {
     unit: Option<Unit>,
-    correction: Correction,
+    /// The coefficients of the correction in ascending order of their power, from the constant term.
+    polynomial: Vec<f64>,
     /// The lowest and highest valid value, after correction.
-    valid: Option<(f64, f64)>,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-enum Correction {
-    Linear {
-        gain: f64,
-        offset: f64,
-    },
-    /// Coefficients in ascending order of their power, from the constant term.
-    Polynomial(Vec<f64>),
-}
-
-/// A calibration file that cannot be used. The message is one line.
-#[derive(Debug, thiserror::Error)]
-#[error("calibration file {}: {message}", .path.display())]
-#[non_exhaustive]
-pub struct CalibrationError {
-    /// The file.
-    pub path: PathBuf,
-    /// The rule or line, the value, and the allowed values.
-    pub message: String,
+    valid: Option<[f64; 2]>,
 }
 
 #[derive(Deserialize)]
@@ -83,10 +64,6 @@ struct RuleEntry {
     valid: Option<[f64; 2]>,
 }
 
-fn every_device() -> String {
-    "*".to_owned()
-}
-
 /// Limit for the coefficients of a polynomial; sensor data sheets have fewer.
 const MAX_COEFFICIENTS: usize = 10;
 
@@ -95,10 +72,8 @@ impl Calibration {
     ///
     /// # Errors
     /// The file cannot be read, is not TOML, or holds an invalid rule. Names the first problem.
-    pub fn load(path: &Path) -> Result<Self, CalibrationError> {
-        let error = |message| CalibrationError { path: path.to_owned(), message };
-        let text = std::fs::read_to_string(path).map_err(|problem| error(problem.to_string()))?;
-        Self::parse(&text).map_err(error)
+    pub fn load(path: &Path) -> Result<Self, FileError> {
+        toml_file::load("calibration file", path, Self::parse)
     }
 
     /// Parses rules in TOML.
@@ -113,11 +88,7 @@ impl Calibration {
                 format!("rule {} (device {:?}, metric {:?})", index + 1, entry.device, entry.metric);
             let (device, metric) = (entry.device.clone(), entry.metric.clone());
             let rule = Rule::from_entry(entry).map_err(|message| format!("{position}: {message}"))?;
-            let rules = match device.as_str() {
-                "*" => &mut calibration.for_all,
-                _ => calibration.by_device.entry(device).or_default(),
-            };
-            if rules.insert(metric, rule).is_some() {
+            if calibration.rules.entry(device).or_default().insert(metric, rule).is_some() {
                 return Err(format!("{position}: duplicate rule"));
             }
         }
@@ -126,57 +97,73 @@ impl Calibration {
 
     /// The rule for a device's metric: that of the device, else that for every device.
     pub fn rule(&self, device: &str, metric: &str) -> Option<&Rule> {
-        let own = || self.by_device.get(device)?.get(metric);
-        let common = || self.for_all.get(metric);
-        // Checking for an empty map first saves the hash of the key in fleets without rules.
-        (!self.by_device.is_empty())
-            .then(own)
-            .flatten()
-            .or_else(|| (!self.for_all.is_empty()).then(common).flatten())
+        let of_device = |device: &str| self.rules.get(device)?.get(metric);
+        of_device(device).or_else(|| of_device(EVERY_DEVICE))
+    }
+
+    /// The reading as it is stored: with its unit converted, its value corrected, and flags.
+    pub fn apply(&self, record: &Record) -> StoredReading {
+        let reading = &record.reading;
+        let mut quality = Quality::default();
+        if record.time_assumed {
+            quality.set(Flag::TimeAssumed);
+        }
+        let (mut value, mut unit) = (reading.value, reading.unit);
+        if let Some(rule) = self.rule(&reading.device, &reading.metric) {
+            match rule.apply(value, unit) {
+                Ok(calibrated) => {
+                    (value, unit) = calibrated;
+                    if !rule.is_valid(value) {
+                        quality.set(Flag::OutOfRange);
+                    }
+                }
+                // The value is kept as sent: a guessed conversion would hide the wrong unit.
+                Err(flag) => quality.set(flag),
+            }
+        }
+        if unit.is_some_and(|unit| is_impossible(value, unit)) {
+            quality.set(Flag::Impossible);
+        }
+        StoredReading {
+            device: reading.device.clone(),
+            metric: reading.metric.clone(),
+            time: reading.time,
+            value,
+            unit,
+            raw: Some(reading.value),
+            raw_unit: reading.unit.filter(|_| reading.unit != unit),
+            quality,
+        }
     }
 }
 
 impl Rule {
     fn from_entry(entry: RuleEntry) -> Result<Self, String> {
-        let finite = |name: &str, number: f64| {
-            if number.is_finite() {
-                Ok(number)
-            } else {
-                Err(format!("{name}: {number} is not a finite number"))
-            }
-        };
         if entry.metric.is_empty() || entry.device.is_empty() {
             return Err("device and metric must not be empty; \"*\" is every device".to_owned());
         }
-        let correction = match (entry.polynomial, entry.gain, entry.offset) {
-            (Some(_), Some(_), _) | (Some(_), _, Some(_)) => {
-                return Err("polynomial: not allowed with gain or offset".to_owned());
-            }
-            (Some(coefficients), None, None) => {
-                if coefficients.is_empty() || coefficients.len() > MAX_COEFFICIENTS {
-                    let count = coefficients.len();
+        let polynomial = match (entry.polynomial, entry.gain, entry.offset) {
+            (Some(polynomial), None, None) => {
+                let count = polynomial.len();
+                if !(1..=MAX_COEFFICIENTS).contains(&count) {
                     return Err(format!(
                         "polynomial: {count} coefficients; expected 1 to {MAX_COEFFICIENTS}"
                     ));
                 }
-                for coefficient in &coefficients {
-                    finite("polynomial", *coefficient)?;
-                }
-                Correction::Polynomial(coefficients)
+                polynomial.into_iter().map(|number| finite("polynomial", number)).collect::<Result<_, _>>()?
             }
-            (None, gain, offset) => Correction::Linear {
-                gain: finite("gain", gain.unwrap_or(1.0))?,
-                offset: finite("offset", offset.unwrap_or(0.0))?,
-            },
-        };
-        let valid = match entry.valid {
-            Some([low, high]) if low.is_nan() || high.is_nan() || low > high => {
-                return Err(format!("valid: [{low}, {high}] is not a range; expected [low, high]"));
+            (None, gain, offset) => {
+                let gain = finite("gain", gain.unwrap_or(1.0))?;
+                vec![finite("offset", offset.unwrap_or(0.0))?, gain]
             }
-            range => range.map(|[low, high]| (low, high)),
+            _ => return Err("polynomial: not allowed with gain or offset".to_owned()),
         };
-        let unit = entry.unit.map(|symbol| Unit::parse(&symbol)).transpose();
-        Ok(Self { unit: unit.map_err(|error| format!("unit: {error}"))?, correction, valid })
+        if let Some([low, high]) = entry.valid
+            && (low.is_nan() || high.is_nan() || low > high)
+        {
+            return Err(format!("valid: [{low}, {high}] is not a range; expected [low, high]"));
+        }
+        Ok(Self { unit: unit(entry.unit.as_deref())?, polynomial, valid: entry.valid })
     }
 
     /// Converts a value to the rule's unit and corrects it. A value without a unit is taken to be in the rule's
@@ -189,21 +176,14 @@ impl Rule {
             (Some(from), Some(to)) => from.convert(value, to).map_err(|_| Flag::NotCalibrated)?,
             _ => value,
         };
-        let corrected = match &self.correction {
-            Correction::Linear { gain, offset } => converted * gain + offset,
-            Correction::Polynomial(coefficients) => {
-                coefficients.iter().rev().fold(0.0, |sum, coefficient| sum * converted + coefficient)
-            }
-        };
-        if !corrected.is_finite() {
-            return Err(Flag::NotCalibrated);
-        }
-        Ok((corrected, self.unit.or(unit)))
+        let descending = self.polynomial.iter().rev();
+        let corrected = descending.fold(0.0, |sum, coefficient| sum * converted + coefficient);
+        if corrected.is_finite() { Ok((corrected, self.unit.or(unit))) } else { Err(Flag::NotCalibrated) }
     }
 
     /// Whether a corrected value is in the rule's `valid` range.
     pub fn is_valid(&self, value: f64) -> bool {
-        self.valid.is_none_or(|(low, high)| (low..=high).contains(&value))
+        self.valid.is_none_or(|[low, high]| (low..=high).contains(&value))
     }
 }
 

@@ -11,13 +11,11 @@
 //! of a kind, the one whose metric is `temperature` or `humidity` is used. If none has that name, nothing is
 //! derived.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::sync::{Arc, LazyLock};
 
-use garenne_protocol::sensor::{Timestamp, Unit};
+use garenne_protocol::sensor::Unit;
 
-use super::StoredReading;
+use super::stored_reading::StoredReading;
 
 /// The lowest and highest temperature, in degrees Celsius, for which Sonntag gives the Magnus constants.
 pub const MAGNUS_RANGE: (f64, f64) = (-45.0, 60.0);
@@ -117,55 +115,23 @@ static DERIVATIONS: LazyLock<[Derivation; 3]> = LazyLock::new(|| {
 static CELSIUS: LazyLock<Unit> = LazyLock::new(|| Unit::get("Cel").expect("a registered unit"));
 static RELATIVE_HUMIDITY: LazyLock<Unit> = LazyLock::new(|| Unit::get("%RH").expect("a registered unit"));
 
-/// The readings of one device and time.
-#[derive(Default)]
-struct PairCandidates<'a> {
-    temperature: Candidates<'a>,
-    humidity: Candidates<'a>,
-    /// Which of [`DERIVATIONS`] the device measured itself. Those are not derived.
-    measured: [bool; 3],
+/// What a reading is used for.
+#[derive(Clone, Copy, PartialEq)]
+enum Role {
+    Temperature,
+    Humidity,
+    /// The device measured a metric of [`DERIVATIONS`] itself. It is not derived.
+    Measured,
 }
 
-/// The readings of one quantity: those whose metric has its name, and the others.
-#[derive(Default)]
-struct Candidates<'a> {
-    named: Choice<'a>,
-    other: Choice<'a>,
-}
-
-#[derive(Default, Clone, Copy)]
-enum Choice<'a> {
-    #[default]
-    None,
-    /// The index of the reading, and the reading.
-    One(usize, &'a StoredReading),
-    Several,
-}
-
-impl<'a> Choice<'a> {
-    fn add(&mut self, index: usize, reading: &'a StoredReading) {
-        *self = match *self {
-            Self::None => Self::One(index, reading),
-            // A repeated reading is not ambiguous.
-            Self::One(_, first) if first.metric == reading.metric && first.value == reading.value => *self,
-            Self::One(..) | Self::Several => Self::Several,
-        };
-    }
-}
-
-impl<'a> Candidates<'a> {
-    fn add(&mut self, index: usize, reading: &'a StoredReading, name: &str) {
-        if &*reading.metric == name { &mut self.named } else { &mut self.other }.add(index, reading);
-    }
-
-    /// The index of the reading to use, and the reading; none if there is no reading or the choice is ambiguous.
-    fn chosen(&self) -> Option<(usize, &'a StoredReading)> {
-        match (self.named, self.other) {
-            (Choice::One(index, reading), _) | (Choice::None, Choice::One(index, reading)) => {
-                Some((index, reading))
-            }
-            _ => None,
-        }
+fn role(reading: &StoredReading) -> Option<Role> {
+    let unit = reading.unit?;
+    if DERIVATIONS.iter().any(|derivation| derivation.metric == reading.metric) {
+        Some(Role::Measured)
+    } else if unit == *RELATIVE_HUMIDITY {
+        Some(Role::Humidity)
+    } else {
+        unit.converts_to(*CELSIUS).then_some(Role::Temperature)
     }
 }
 
@@ -192,56 +158,56 @@ pub(super) fn values_with_inputs(readings: &[StoredReading]) -> Vec<Derived> {
     if readings.len() < 2 {
         return Vec::new();
     }
-    let mut candidates: Vec<PairCandidates<'_>> = Vec::new();
-    let mut by_key: HashMap<(&str, Timestamp), usize> = HashMap::new();
-    for (index, reading) in readings.iter().enumerate() {
-        let Some(unit) = reading.unit else { continue };
-        let derivation = DERIVATIONS.iter().position(|derivation| derivation.metric == reading.metric);
-        let is_humidity = unit == *RELATIVE_HUMIDITY;
-        if derivation.is_none() && !is_humidity && !unit.converts_to(*CELSIUS) {
-            continue;
-        }
-        let at = match by_key.entry((&*reading.device, reading.time)) {
-            Entry::Occupied(known) => *known.get(),
-            Entry::Vacant(new) => {
-                candidates.push(PairCandidates::default());
-                *new.insert(candidates.len() - 1)
-            }
-        };
-        match derivation {
-            Some(derivation) => candidates[at].measured[derivation] = true,
-            None if !reading.quality.is_usable() => {}
-            None if is_humidity => candidates[at].humidity.add(index, reading, "humidity"),
-            None => candidates[at].temperature.add(index, reading, "temperature"),
-        }
-    }
-    let pairs = candidates
-        .iter()
-        .filter_map(|pair| Some((pair.temperature.chosen()?, pair.humidity.chosen()?, pair.measured)));
+    let place = |(index, _): &(usize, Role)| (&*readings[*index].device, readings[*index].time);
+    let mut inputs: Vec<(usize, Role)> =
+        readings.iter().enumerate().filter_map(|(index, reading)| Some((index, role(reading)?))).collect();
+    inputs.sort_by_key(place);
+    let mut groups: Vec<_> = inputs.chunk_by(|one, other| place(one) == place(other)).collect();
+    groups.sort_by_key(|group| group[0].0);
     let mut derived = Vec::new();
-    for ((temperature_index, temperature), (humidity_index, humidity), measured) in pairs {
-        let celsius = temperature.unit.and_then(|unit| unit.convert(temperature.value, *CELSIUS).ok());
+    for group in groups {
+        let temperature = choose(readings, group, Role::Temperature, "temperature");
+        let Some((temperature, humidity)) =
+            temperature.zip(choose(readings, group, Role::Humidity, "humidity"))
+        else {
+            continue;
+        };
+        let (warm, humid) = (&readings[temperature], &readings[humidity]);
+        let celsius = warm.unit.and_then(|unit| unit.convert(warm.value, *CELSIUS).ok());
         let Some(celsius) = celsius else { continue };
-        for (derivation, is_measured) in DERIVATIONS.iter().zip(measured) {
-            let value = (derivation.formula)(celsius, humidity.value).filter(|_| !is_measured);
-            let stored = |value| StoredReading {
-                device: temperature.device.clone(),
-                metric: derivation.metric.clone(),
-                time: temperature.time,
+        for Derivation { metric, unit, formula } in &*DERIVATIONS {
+            let is_measured = group.iter().any(|(index, _)| readings[*index].metric == *metric);
+            let Some(value) = formula(celsius, humid.value).filter(|_| !is_measured) else { continue };
+            let value = StoredReading {
+                device: warm.device.clone(),
+                metric: metric.clone(),
+                time: warm.time,
                 value,
-                unit: Some(derivation.unit),
+                unit: Some(*unit),
                 raw: None,
                 raw_unit: None,
-                quality: temperature.quality.with(humidity.quality),
+                quality: warm.quality.with(humid.quality),
             };
-            derived.extend(value.map(|value| Derived {
-                value: stored(value),
-                temperature: temperature_index,
-                humidity: humidity_index,
-            }));
+            derived.push(Derived { value, temperature, humidity });
         }
     }
     derived
+}
+
+/// The index of the usable reading of a role: that whose metric is `name`, else the only one. None if there are
+/// several; repetitions of one reading are not.
+fn choose(readings: &[StoredReading], group: &[(usize, Role)], wanted: Role, name: &str) -> Option<usize> {
+    let usable = |(index, role): &(usize, Role)| {
+        (*role == wanted && readings[*index].quality.is_usable()).then_some(*index)
+    };
+    let candidates = || group.iter().filter_map(usable);
+    let is_named = |index: &usize| &*readings[*index].metric == name;
+    let first = candidates().find(is_named).or_else(|| candidates().next())?;
+    let is_same = |index: usize| {
+        (&readings[index].metric, readings[index].value) == (&readings[first].metric, readings[first].value)
+    };
+    let is_other = |index: usize| is_named(&index) == is_named(&first) && !is_same(index);
+    (!candidates().any(is_other)).then_some(first)
 }
 
 #[cfg(test)]

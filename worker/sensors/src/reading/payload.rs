@@ -12,7 +12,7 @@ impl Payload for Readings {
     const KIND: &'static str = "reading.process";
 
     fn read(content_type: ContentType, body: &[u8]) -> Result<Self, PayloadError> {
-        readings_from(content_type.as_str(), body, now()?).map(Self).map_err(|error| match error.code {
+        readings_from(content_type.as_str(), body, now()).map(Self).map_err(|error| match error.code {
             Fault::Malformed => PayloadError::Malformed(error.to_string()),
             _ => PayloadError::Invalid(error.to_string()),
         })
@@ -20,8 +20,6 @@ impl Payload for Readings {
 }
 
 /// The current time, for readings without a time and for the limit on future times.
-pub(super) fn now() -> Result<Timestamp, PayloadError> {
-    let micros = OffsetDateTime::now_utc().unix_timestamp_nanos() / 1000;
-    let now = i64::try_from(micros).ok().and_then(|micros| Timestamp::from_micros(micros).ok());
-    now.ok_or_else(|| PayloadError::Invalid("the system clock is out of range".into()))
+pub(super) fn now() -> Timestamp {
+    OffsetDateTime::now_utc().into()
 }

@@ -5,9 +5,11 @@ use std::fmt;
 
 use garenne_protocol::sensor::Unit;
 use serde::{Serialize, Serializer};
+use strum::{IntoStaticStr, VariantArray};
 
-/// A reason to doubt a value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// A reason to doubt a value. Its name in results is in kebab case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Flag {
     /// The value is outside the calibration's `valid` range.
@@ -23,19 +25,6 @@ pub enum Flag {
 }
 
 impl Flag {
-    /// All flags, in the order of the output.
-    pub const ALL: [Self; 4] = [Self::OutOfRange, Self::Impossible, Self::NotCalibrated, Self::TimeAssumed];
-
-    /// The name in results, in kebab case.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::OutOfRange => "out-of-range",
-            Self::Impossible => "impossible",
-            Self::NotCalibrated => "not-calibrated",
-            Self::TimeAssumed => "time-assumed",
-        }
-    }
-
     const fn bit(self) -> u16 {
         1 << self as u16
     }
@@ -67,9 +56,9 @@ impl Quality {
         Self(self.0 | other.0)
     }
 
-    /// The flags in the set, in the order of [`Flag::ALL`].
-    pub fn iter(self) -> impl Iterator<Item = Flag> {
-        Flag::ALL.into_iter().filter(move |flag| self.has(*flag))
+    /// The flags in the set, in the order of their definition.
+    pub fn iter(self) -> impl Iterator<Item = &'static Flag> {
+        Flag::VARIANTS.iter().filter(move |flag| self.has(**flag))
     }
 }
 
@@ -81,7 +70,7 @@ impl fmt::Debug for Quality {
 
 impl Serialize for Quality {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.iter().map(Flag::as_str))
+        serializer.collect_seq(self.iter().map(<&str>::from))
     }
 }
 
@@ -95,7 +84,7 @@ impl schemars::JsonSchema for Quality {
             "description": "Quality flags of the value; empty for a good one.",
             "type": "array",
             "uniqueItems": true,
-            "items": { "type": "string", "enum": Flag::ALL.map(Flag::as_str) }
+            "items": { "type": "string", "enum": Flag::VARIANTS.iter().map(<&str>::from).collect::<Vec<_>>() }
         })
     }
 }

@@ -1,4 +1,4 @@
-use garenne_protocol::sensor::readings_from;
+use garenne_protocol::sensor::{Timestamp, readings_from};
 use proptest::prelude::*;
 use serde_json::json;
 

@@ -3,7 +3,6 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::SpectrumError;
 use super::peaks::median;
 
 /// The geometry of a rolling bearing with a rotating inner ring and a fixed outer ring.
@@ -57,24 +56,23 @@ impl Bearing {
         ]
     }
 
-    pub(super) fn validate(&self) -> Result<(), SpectrumError> {
+    /// # Errors
+    /// Names the field and the allowed values.
+    pub(super) fn validate(&self) -> Result<(), String> {
         let positive = |number: f64| number.is_finite() && number > 0.0;
-        if !(3..=200).contains(&self.balls) {
-            return Err(SpectrumError::Bearing("balls: expected 3 to 200"));
-        }
-        if !positive(self.ball_diameter) || !positive(self.pitch_diameter) {
-            return Err(SpectrumError::Bearing(
+        for (is_valid, problem) in [
+            ((3..=200).contains(&self.balls), "balls: expected 3 to 200"),
+            (
+                positive(self.ball_diameter) && positive(self.pitch_diameter),
                 "ball_diameter and pitch_diameter: expected positive numbers",
-            ));
-        }
-        if self.ball_diameter >= self.pitch_diameter {
-            return Err(SpectrumError::Bearing("ball_diameter: expected less than pitch_diameter"));
-        }
-        if !(0.0..90.0).contains(&self.contact_angle) {
-            return Err(SpectrumError::Bearing("contact_angle: expected 0 to less than 90 degrees"));
-        }
-        if !positive(self.shaft_hz) {
-            return Err(SpectrumError::Bearing("shaft_hz: expected a positive number"));
+            ),
+            (self.ball_diameter < self.pitch_diameter, "ball_diameter: expected less than pitch_diameter"),
+            ((0.0..90.0).contains(&self.contact_angle), "contact_angle: expected 0 to less than 90 degrees"),
+            (positive(self.shaft_hz), "shaft_hz: expected a positive number"),
+        ] {
+            if !is_valid {
+                return Err(format!("bearing: {problem}"));
+            }
         }
         Ok(())
     }

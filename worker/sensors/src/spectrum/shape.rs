@@ -1,7 +1,10 @@
 //! Statistics of the samples that do not depend on their order.
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 /// Moments and the peak of a signal.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Shape {
     /// The mean.
     pub mean: f64,
@@ -9,9 +12,9 @@ pub struct Shape {
     pub rms: f64,
     /// The largest magnitude.
     pub peak: f64,
-    /// The ratio of peak to RMS; none if all samples are zero.
+    /// The ratio of peak to RMS; null if all samples are zero.
     pub crest_factor: Option<f64>,
-    /// The fourth standardized moment (Pearson, biased); none if the samples do not vary.
+    /// The fourth standardized moment (Pearson, biased), 3 for normal noise; null if the samples do not vary.
     pub kurtosis: Option<f64>,
 }
 

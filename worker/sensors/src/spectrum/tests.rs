@@ -69,11 +69,11 @@ fn spectra_match_scipy() {
         let alike = |ours: f64, theirs: f64, field: &str| {
             assert_close(ours, theirs, expected.peak, &format!("{name}: {field}"));
         };
-        alike(answer.mean, expected.mean, "mean");
-        alike(answer.rms, expected.rms, "rms");
-        alike(answer.peak, expected.peak, "peak");
-        assert_close(answer.crest_factor.unwrap(), expected.crest_factor, 0.0, &name);
-        assert_close(answer.kurtosis.unwrap(), expected.kurtosis, 0.0, &name);
+        alike(answer.shape.mean, expected.mean, "mean");
+        alike(answer.shape.rms, expected.rms, "rms");
+        alike(answer.shape.peak, expected.peak, "peak");
+        assert_close(answer.shape.crest_factor.unwrap(), expected.crest_factor, 0.0, &name);
+        assert_close(answer.shape.kurtosis.unwrap(), expected.kurtosis, 0.0, &name);
         assert_close(answer.resolution, expected.resolution, 0.0, &name);
         for (ours, theirs) in
             [(&answer.peaks, &expected.peaks), (&answer.envelope_peaks, &expected.envelope_peaks)]
@@ -183,11 +183,11 @@ fn zero_and_constant_signals_have_results() {
         analyze(&payload, &mut proceed).unwrap()
     };
     let silence = of(0.0);
-    assert_eq!((silence.rms, silence.crest_factor, silence.kurtosis), (0.0, None, None));
+    assert_eq!((silence.shape.rms, silence.shape.crest_factor, silence.shape.kurtosis), (0.0, None, None));
     assert!(silence.peaks.is_empty() && silence.envelope_peaks.is_empty());
     let constant = of(-2.5);
     assert_eq!(
-        (constant.rms, constant.mean, constant.crest_factor, constant.kurtosis),
+        (constant.shape.rms, constant.shape.mean, constant.shape.crest_factor, constant.shape.kurtosis),
         (2.5, -2.5, Some(1.0), None)
     );
 }

@@ -72,10 +72,9 @@ fn bench() -> Bench {
     assert_eq!(batch_size(&subscription), BATCH_SIZE);
     let generation = Arc::new(ChannelGeneration::new(counters.clone(), BATCH_SIZE));
     let (channel, (drain, draining)) = (FakeChannel::default(), watch::channel(false));
-    let ack_writer =
-        AckWriter::new(channel.clone(), Arc::clone(&generation), counters.clone(), &subscription, draining);
+    let ack_writer = AckWriter::new(channel.clone(), Arc::clone(&generation), &subscription, draining);
     generation.add_credit(subscription.prefetch);
-    Bench { channel, generation, counters, drain, running: tokio::spawn(ack_writer.run(BATCH_SIZE)) }
+    Bench { channel, generation, counters, drain, running: tokio::spawn(ack_writer.run()) }
 }
 
 impl Bench {

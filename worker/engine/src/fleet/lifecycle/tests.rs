@@ -1,45 +1,34 @@
 use super::*;
 
-fn hello_at(worker: &str, incarnation: &str, at: i64) -> LifecycleEvent {
-    LifecycleEvent::Hello {
-        worker: worker.into(),
-        incarnation: incarnation.into(),
-        at,
-        kinds: vec!["k".into()],
-    }
+fn record(worker: &str, incarnation: &str, at: i64, event: LifecycleEvent) -> LifecycleRecord {
+    LifecycleRecord { worker: worker.into(), incarnation: incarnation.into(), at, event }
 }
 
-fn hello(worker: &str, incarnation: &str) -> LifecycleEvent {
+fn hello_at(worker: &str, incarnation: &str, at: i64) -> LifecycleRecord {
+    record(worker, incarnation, at, LifecycleEvent::Hello { kinds: vec!["k".into()], catch_all: false })
+}
+
+fn hello(worker: &str, incarnation: &str) -> LifecycleRecord {
     hello_at(worker, incarnation, 1000)
 }
 
-fn goodbye(worker: &str, incarnation: &str) -> LifecycleEvent {
-    LifecycleEvent::Goodbye { worker: worker.into(), incarnation: incarnation.into(), at: 2000 }
+fn goodbye(worker: &str, incarnation: &str) -> LifecycleRecord {
+    record(worker, incarnation, 2000, LifecycleEvent::Goodbye)
 }
 
-fn died_at(worker: &str, incarnation: &str, at: i64) -> LifecycleEvent {
-    LifecycleEvent::Died { worker: worker.into(), incarnation: incarnation.into(), at }
+fn died_at(worker: &str, incarnation: &str, at: i64) -> LifecycleRecord {
+    record(worker, incarnation, at, LifecycleEvent::Died)
 }
 
-fn started(worker: &str, incarnation: &str, task: &str) -> LifecycleEvent {
-    LifecycleEvent::RunStarted {
-        worker: worker.into(),
-        incarnation: incarnation.into(),
-        at: 1000,
-        task: task.into(),
-    }
+fn started(worker: &str, incarnation: &str, task: &str) -> LifecycleRecord {
+    record(worker, incarnation, 1000, LifecycleEvent::RunStarted { task: task.into() })
 }
 
-fn ended(worker: &str, incarnation: &str, task: &str) -> LifecycleEvent {
-    LifecycleEvent::RunEnded {
-        worker: worker.into(),
-        incarnation: incarnation.into(),
-        at: 1000,
-        task: task.into(),
-    }
+fn ended(worker: &str, incarnation: &str, task: &str) -> LifecycleRecord {
+    record(worker, incarnation, 1000, LifecycleEvent::RunEnded { task: task.into() })
 }
 
-fn lifecycle(records: impl IntoIterator<Item = LifecycleEvent>) -> LifecycleLog {
+fn lifecycle(records: impl IntoIterator<Item = LifecycleRecord>) -> LifecycleLog {
     let mut lifecycle = LifecycleLog::default();
     records.into_iter().for_each(|event| lifecycle.apply(event, Instant::now()));
     lifecycle
@@ -52,7 +41,10 @@ fn incarnation(worker: &str, incarnation: &str) -> WorkerIncarnation {
 #[test]
 fn events_have_a_stable_json_form() {
     let records = [
-        (hello("w", "i"), r#"{"event":"hello","worker":"w","incarnation":"i","at":1000,"kinds":["k"]}"#),
+        (
+            hello("w", "i"),
+            r#"{"event":"hello","worker":"w","incarnation":"i","at":1000,"kinds":["k"],"catch_all":false}"#,
+        ),
         (goodbye("w", "i"), r#"{"event":"goodbye","worker":"w","incarnation":"i","at":2000}"#),
         (died_at("w", "i", 3), r#"{"event":"died","worker":"w","incarnation":"i","at":3}"#),
         (
@@ -65,14 +57,13 @@ fn events_have_a_stable_json_form() {
         ),
     ];
     for (event, json) in records {
-        assert_eq!(serde_json::to_string(&event).unwrap(), json);
-        assert_eq!(serde_json::from_str::<LifecycleEvent>(json).unwrap(), event);
+        let value: serde_json::Value = serde_json::from_str(json).unwrap();
+        assert_eq!(serde_json::to_value(&event).unwrap(), value);
+        assert_eq!(serde_json::from_str::<LifecycleRecord>(json).unwrap(), event);
     }
     let without_kinds = r#"{"event":"hello","worker":"w","incarnation":"i","at":1}"#;
-    let LifecycleEvent::Hello { kinds, .. } = serde_json::from_str(without_kinds).unwrap() else {
-        panic!("expected a start record")
-    };
-    assert!(kinds.is_empty());
+    let read: LifecycleRecord = serde_json::from_str(without_kinds).unwrap();
+    assert_eq!(read.event, LifecycleEvent::Hello { kinds: Vec::new(), catch_all: false });
 }
 
 #[test]
@@ -80,7 +71,7 @@ fn clean_restarts_are_no_crashes() {
     let restarts = (0..25).flat_map(|i| [hello("w", &i.to_string()), goodbye("w", &i.to_string())]);
     let lifecycle = lifecycle(restarts);
     assert_eq!((lifecycle.recent_crashes(3000), lifecycle.running().len()), (0, 0));
-    assert_eq!(lifecycle.state_of(&incarnation("w", "7")), LoggedState::Stopped);
+    assert_eq!(lifecycle.state_of(&incarnation("w", "7")), Some(LoggedState::Stopped));
 }
 
 #[test]
@@ -90,7 +81,7 @@ fn a_new_incarnation_shows_that_the_previous_one_crashed() {
     let mut running = lifecycle.running();
     running.sort_by(|a, b| a.worker().cmp(b.worker()));
     assert_eq!(running, [incarnation("other", "x"), incarnation("w", "b")]);
-    assert_eq!(lifecycle.state_of(&incarnation("w", "a")), LoggedState::Replaced);
+    assert_eq!(lifecycle.state_of(&incarnation("w", "a")), Some(LoggedState::Replaced));
     assert_eq!(lifecycle.recent_crashes(5000 + 3_600_000), 1, "dated by the start of the next one");
     assert_eq!(lifecycle.recent_crashes(5000 + 3_600_001), 0);
 }
@@ -98,7 +89,7 @@ fn a_new_incarnation_shows_that_the_previous_one_crashed() {
 #[test]
 fn a_crash_noticed_before_the_next_start_keeps_its_time() {
     let lifecycle = lifecycle([hello("w", "a"), died_at("w", "a", 1500), hello_at("w", "b", 9000)]);
-    assert_eq!(lifecycle.state_of(&incarnation("w", "a")), LoggedState::Replaced);
+    assert_eq!(lifecycle.state_of(&incarnation("w", "a")), Some(LoggedState::Replaced));
     assert_eq!(
         (lifecycle.recent_crashes(1500 + 3_600_000), lifecycle.recent_crashes(1500 + 3_600_001)),
         (1, 0)
@@ -109,11 +100,11 @@ fn a_crash_noticed_before_the_next_start_keeps_its_time() {
 fn a_later_start_record_of_the_same_incarnation_undoes_its_crash() {
     let mut lifecycle = lifecycle([hello("w", "a"), died_at("w", "a", 1500)]);
     assert_eq!((lifecycle.recent_crashes(2000), lifecycle.running().len()), (1, 0));
-    assert!(matches!(lifecycle.state_of(&incarnation("w", "a")), LoggedState::QueueMissing { .. }));
+    assert!(matches!(lifecycle.state_of(&incarnation("w", "a")), Some(LoggedState::QueueMissing { .. })));
     let last_seen = Instant::now() + Duration::from_secs(5);
     lifecycle.apply(hello("w", "a"), last_seen);
     assert_eq!((lifecycle.recent_crashes(2000), lifecycle.running().len()), (0, 1));
-    assert_eq!(lifecycle.state_of(&incarnation("w", "a")), LoggedState::Running { last_seen });
+    assert_eq!(lifecycle.state_of(&incarnation("w", "a")), Some(LoggedState::Running { last_seen }));
 }
 
 #[test]
@@ -123,7 +114,7 @@ fn a_crash_keeps_the_time_of_its_first_record() {
     lifecycle.apply(hello("w", "a"), first);
     lifecycle.apply(died_at("w", "a", 1500), first);
     lifecycle.apply(died_at("w", "a", 9_000_000), first + Duration::from_secs(9));
-    assert_eq!(lifecycle.state_of(&incarnation("w", "a")), LoggedState::QueueMissing { since: first });
+    assert_eq!(lifecycle.state_of(&incarnation("w", "a")), Some(LoggedState::QueueMissing { since: first }));
     assert_eq!(lifecycle.recent_crashes(9_000_000), 0);
 }
 
@@ -132,7 +123,7 @@ fn a_late_crash_record_does_not_undo_a_clean_stop() {
     let lifecycle = lifecycle([hello("w", "a"), goodbye("w", "a"), died_at("w", "a", 2500)]);
     assert_eq!(
         (lifecycle.recent_crashes(3000), lifecycle.state_of(&incarnation("w", "a"))),
-        (0, LoggedState::Stopped)
+        (0, Some(LoggedState::Stopped))
     );
 }
 
@@ -140,15 +131,15 @@ fn a_late_crash_record_does_not_undo_a_clean_stop() {
 fn a_crash_counts_without_a_start_record() {
     let lifecycle = lifecycle([died_at("w", "a", 2500)]);
     assert_eq!(lifecycle.recent_crashes(3000), 1);
-    assert!(matches!(lifecycle.state_of(&incarnation("w", "a")), LoggedState::QueueMissing { .. }));
+    assert!(matches!(lifecycle.state_of(&incarnation("w", "a")), Some(LoggedState::QueueMissing { .. })));
 }
 
 #[test]
 fn an_incarnation_is_identified_by_worker_and_incarnation() {
     let lifecycle = lifecycle([hello("w", "a")]);
-    assert!(matches!(lifecycle.state_of(&incarnation("w", "a")), LoggedState::Running { .. }));
-    assert_eq!(lifecycle.state_of(&incarnation("forged", "a")), LoggedState::Unknown);
-    assert_eq!(lifecycle.state_of(&incarnation("w", "forged")), LoggedState::Unknown);
+    assert!(matches!(lifecycle.state_of(&incarnation("w", "a")), Some(LoggedState::Running { .. })));
+    assert_eq!(lifecycle.state_of(&incarnation("forged", "a")), None);
+    assert_eq!(lifecycle.state_of(&incarnation("w", "forged")), None);
 }
 
 #[test]
@@ -220,7 +211,26 @@ fn entries_expire_with_the_records_of_the_stream() {
 fn a_replaced_worker_expires_by_the_time_of_its_replacement() {
     let mut lifecycle = lifecycle([hello("w", "a"), hello_at("w", "b", 5000)]);
     lifecycle.remove_expired(5000 + ms(LIFECYCLE_KEPT));
-    assert_eq!(lifecycle.state_of(&incarnation("w", "a")), LoggedState::Replaced);
+    assert_eq!(lifecycle.state_of(&incarnation("w", "a")), Some(LoggedState::Replaced));
     lifecycle.remove_expired(5001 + ms(LIFECYCLE_KEPT));
     assert_eq!(lifecycle.len(), 0);
+}
+
+#[test]
+fn the_catch_all_lane_is_served_by_running_workers_with_handlers_for_it() {
+    let serving = |worker: &str, kind: &str| {
+        let event = LifecycleEvent::Hello { kinds: vec![kind.into()], catch_all: true };
+        record(worker, &format!("{worker}1"), 1, event)
+    };
+    let mut log = LifecycleLog::default();
+    let now = Instant::now();
+    log.apply(hello("stock", "stock1"), now);
+    assert!(!log.serves_catch_all("me", None));
+    log.apply(serving("me", "mine"), now);
+    assert!(!log.serves_catch_all("me1", None), "the worker itself");
+    log.apply(serving("resizer", "image.resize"), now);
+    assert!(log.serves_catch_all("me1", None) && log.serves_catch_all("me1", Some("image.resize")));
+    assert!(!log.serves_catch_all("me1", Some("k")), "the stock worker has k, but does not serve the lane");
+    log.apply(goodbye("resizer", "resizer1"), now);
+    assert!(!log.serves_catch_all("me1", None));
 }

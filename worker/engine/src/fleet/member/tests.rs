@@ -1,4 +1,7 @@
-use std::{collections::HashMap, sync::Weak};
+use std::{
+    collections::HashMap,
+    sync::{Weak, atomic::AtomicBool},
+};
 
 use futures_util::{FutureExt, future::BoxFuture};
 use garenne_protocol::{
@@ -6,7 +9,7 @@ use garenne_protocol::{
     topology::LIFECYCLE_KEPT,
 };
 use serde_json::{Value, json};
-use tokio::time::advance;
+use tokio::{task::yield_now, time::advance};
 
 use super::*;
 use crate::fleet::crash_detector::{ALIVE_AFTER, RECONNECT_GRACE};
@@ -23,6 +26,8 @@ pub(crate) struct FakeFleet {
     /// Number of marks that are lost with a deleted stream.
     lost_marks: AtomicU64,
     queue_checks: AtomicU64,
+    /// Whether publications are never confirmed.
+    silent: AtomicBool,
     reader: Mutex<Weak<Member>>,
 }
 
@@ -52,6 +57,9 @@ impl FleetBroker for FakeBroker {
         if FakeFleet::take_one(&fake.failures) {
             return std::future::ready(Err(PublishError::Blocked)).boxed();
         }
+        if fake.silent.load(Ordering::Relaxed) {
+            return std::future::pending().boxed();
+        }
         let record: Value = serde_json::from_slice(&message.body).unwrap();
         assert!(message.properties.message_id().is_some(), "a returned message is matched by its id");
         let Target { exchange, routing_key, .. } = message.target;
@@ -60,7 +68,7 @@ impl FleetBroker for FakeBroker {
         if let Some(member) = fake.reader.lock().unwrap().upgrade()
             && !lost
         {
-            member.read_lifecycle_event(&message.body);
+            member.read_lifecycle(&message.body);
         }
         std::future::ready(Ok(())).boxed()
     }
@@ -74,8 +82,8 @@ impl FleetBroker for FakeBroker {
 
 pub(crate) fn member() -> (Arc<Member>, Arc<FakeFleet>) {
     let fake = Arc::new(FakeFleet::default());
-    let identity = Identity { worker: "me".into(), kinds: vec!["mine".into()] };
-    let member = Arc::new(Member::new(identity, Names::new("p"), Box::new(FakeBroker(Arc::clone(&fake)))));
+    let broker = FakeBroker(Arc::clone(&fake));
+    let member = Arc::new(Member::new("me".into(), vec!["mine".into()], false, Names::new("p"), broker));
     *fake.reader.lock().unwrap() = Arc::downgrade(&member);
     (member, fake)
 }
@@ -85,7 +93,7 @@ fn now() -> i64 {
 }
 
 fn read(member: &Member, record: &Value) -> bool {
-    member.read_lifecycle_event(&serde_json::to_vec(record).unwrap())
+    member.read_lifecycle(&serde_json::to_vec(record).unwrap())
 }
 
 pub(crate) fn hello(member: &Member, worker: &str, incarnation: &str) {
@@ -106,7 +114,7 @@ fn incarnation_of(worker: &str, incarnation: &str) -> WorkerIncarnation {
 #[test]
 fn hello_and_goodbye_go_to_the_events_exchange() {
     let (member, fake) = member();
-    assert_eq!((member.worker(), member.names().events()), ("me", "p.events".to_owned()));
+    assert_eq!((&*member.worker, member.names.events()), ("me", "p.events".to_owned()));
     member.publish_hello().now_or_never().unwrap();
     member.publish_goodbye().now_or_never().unwrap();
     let published = fake.published.lock().unwrap();
@@ -158,9 +166,9 @@ async fn a_running_member_always_has_a_start_record_in_the_stream() {
     let start = Instant::now();
     let maintaining = tokio::spawn(async move { member.maintain().await });
     for _ in 0..3 * 24 * 60 {
-        tokio::task::yield_now().await;
+        yield_now().await;
         advance(Duration::from_secs(60)).await;
-        tokio::task::yield_now().await;
+        yield_now().await;
         let published = fake.published.lock().unwrap();
         let (_, _, record, latest) = published.last().unwrap();
         assert_eq!(record["event"], "hello");
@@ -221,6 +229,7 @@ async fn crashes_are_checked_after_the_broker_had_time_to_show_them() {
     assert_eq!(member.recent_crashes().await, 1);
     assert!(Instant::now() - start >= CRASH_VISIBLE_AFTER);
     assert_eq!(fake.queue_checks.load(Ordering::Relaxed), 3, "it does not check its own queue");
+    yield_now().await;
     let died = fake.records().into_iter().find(|it| it["event"] == "died").unwrap();
     assert_eq!((&died["worker"], &died["incarnation"]), (&json!("dead"), &json!("a")));
     assert_eq!(member.recent_crashes().await, 1);
@@ -236,6 +245,17 @@ async fn simultaneous_redeliveries_share_a_check_for_crashes() {
     let all = futures_util::future::join_all((0..50).map(|_| member.recent_crashes())).await;
     assert!(all.iter().all(|crashes| *crashes == 0));
     assert!(fake.queue_checks.load(Ordering::Relaxed) <= 2, "{:?}", fake.queue_checks);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_counts_before_its_report_is_confirmed() {
+    let (member, fake) = member();
+    hello(&member, "dead", "a");
+    hello(&member, "dead as well", "b");
+    fake.silent.store(true, Ordering::Relaxed);
+    let start = Instant::now();
+    assert_eq!(member.recent_crashes().await, 2);
+    assert!(Instant::now() - start < 2 * CRASH_VISIBLE_AFTER);
 }
 
 #[tokio::test(start_paused = true)]

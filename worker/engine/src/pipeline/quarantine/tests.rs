@@ -29,52 +29,42 @@ fn task() -> Envelope {
 
 #[test]
 fn a_second_crash_makes_a_task_poison_only_if_the_first_stands() {
-    let who = |life: &str| WorkerIncarnation::new("w", life);
-    let first = task();
-    assert_eq!(count_crash(&first, who("a"), false), LastRun::Crashed(who("a"), 1));
-    let second = Envelope { quarantine_runs: 1, quarantine_worker: Some(who("a")), ..task() };
-    assert_eq!(count_crash(&second, who("b"), true), LastRun::Crashed(who("b"), POISON_RUNS));
-    assert_eq!(
-        count_crash(&second, who("b"), false),
-        LastRun::Crashed(who("b"), 1),
-        "the first worker is alive"
-    );
+    assert_eq!(count_crash(&task(), false), 1);
+    let second = Envelope { quarantine_runs: 1, ..task() };
+    assert_eq!(count_crash(&second, true), POISON_RUNS);
+    assert_eq!(count_crash(&second, false), 1, "the first worker is alive");
     let forged = Envelope { quarantine_runs: u32::MAX, ..second };
-    assert_eq!(count_crash(&forged, who("b"), true), LastRun::Crashed(who("b"), u32::MAX));
+    assert_eq!(count_crash(&forged, true), u32::MAX);
 }
 
 #[test]
 fn a_task_is_passed_on_without_limit_while_another_worker_has_a_handler() {
     let waiting = Envelope { quarantine_since: Some(1), ..task() };
-    assert_eq!(Unhandled::of(&waiting, true, i64::MAX), Unhandled::PassOn { since: 1 });
+    assert_eq!(pass_on_since(&waiting, true, i64::MAX), Some(1));
 }
 
 #[test]
 fn a_task_without_a_handler_in_the_fleet_is_passed_on_for_ten_minutes() {
     let now = 1_800_000_000_000;
-    let decision = |since| Unhandled::of(&Envelope { quarantine_since: since, ..task() }, false, now);
-    assert_eq!(decision(None), Unhandled::PassOn { since: now });
-    assert_eq!(decision(Some(now - GRACE + 1)), Unhandled::PassOn { since: now - GRACE + 1 });
-    assert_eq!(decision(Some(now - GRACE)), Unhandled::UnknownKind);
-    assert_eq!(
-        decision(Some(now + 1)),
-        Unhandled::PassOn { since: now },
-        "a time in the future counts as now"
-    );
+    let decision = |since| pass_on_since(&Envelope { quarantine_since: since, ..task() }, false, now);
+    assert_eq!(decision(None), Some(now));
+    assert_eq!(decision(Some(now - GRACE + 1)), Some(now - GRACE + 1));
+    assert_eq!(decision(Some(now - GRACE)), None);
+    assert_eq!(decision(Some(now + 1)), Some(now), "a time in the future counts as now");
 }
 
 /// Long enough for each step of a test on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The quarantine of one worker, its broker, and the lifecycle records of the fleet.
-struct TestEnv {
-    test: TestSettler,
-    broker: FakeBroker,
+pub(in crate::pipeline) struct TestEnv {
+    pub(in crate::pipeline) test: TestSettler,
+    pub(in crate::pipeline) broker: FakeBroker,
     fleet: Arc<Fleet>,
-    pipeline: Arc<LanePipeline>,
+    pub(in crate::pipeline) pipeline: Arc<LanePipeline>,
 }
 
-async fn env() -> TestEnv {
+pub(in crate::pipeline) async fn env() -> TestEnv {
     let broker = FakeBroker::start(131_072).await;
     let test = test_settler(Vec::new(), &broker.url(), Routes::default());
     test.metrics.register_kinds(["any.thing"]);
@@ -99,7 +89,6 @@ async fn env() -> TestEnv {
         lane: Names::QUARANTINE.into(),
         default_kind: None,
         max_payload: 1000,
-        worker: "me".into(),
         worker_context,
         registry: Arc::default(),
         pool: Pool::start(config, Handle::current()).unwrap(),
@@ -109,6 +98,7 @@ async fn env() -> TestEnv {
         spans,
         batch_deadline: second,
         is_quarantine: true,
+        is_catch_all: false,
         quarantine_permit: Arc::new(Semaphore::new(1)),
         pool_space: Notify::new(),
     });
@@ -121,7 +111,7 @@ impl TestEnv {
         let mut delivery = Delivery::mock(&self.test.generation, 1, b"{}");
         delivery.redelivered = redelivered;
         let task = InFlight { envelope: Arc::new(task), ..self.test.task_of(delivery) };
-        let running = Arc::clone(&self.pipeline).run_alone(Admitted::Task(task), entry);
+        let running = Arc::clone(&self.pipeline).run_alone(Admitted { task, batch: None }, entry);
         timeout(TIMEOUT, running).await.unwrap();
     }
 

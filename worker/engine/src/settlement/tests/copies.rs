@@ -217,7 +217,8 @@ async fn a_retry_from_the_quarantine_goes_to_the_recorded_lane_or_to_that_of_the
 #[tokio::test]
 async fn a_retry_from_the_quarantine_without_a_lane_is_a_malformed_dead_letter() {
     for outcome in [failed(None), Outcome::Defer { wait: SECOND }] {
-        let mut env = env().await;
+        let lanes: Lanes = [("fast".to_owned(), Lane::bound_to(["reading.#"]))].into_iter().collect();
+        let mut env = env_with(Vec::new(), Routes { lanes, ..Routes::default() }, FRAME_MAX).await;
         env.test.lane = Names::QUARANTINE.into();
         env.envelope(|task| task.lane = Some("gone".into()));
         env.test.settle(outcome);

@@ -25,6 +25,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 
 const METHOD: u8 = 1;
 const HEADER: u8 = 2;
+const BODY: u8 = 3;
 const END: u8 = 0xce;
 
 /// A listening broker.
@@ -34,11 +35,12 @@ pub(crate) struct FakeBroker {
     published: mpsc::UnboundedReceiver<Published>,
 }
 
-/// A published message, without its body.
+/// A published message.
 pub(crate) struct Published {
     pub(crate) exchange: String,
     pub(crate) key: String,
     pub(crate) properties: BasicProperties,
+    pub(crate) body: Vec<u8>,
     channel: u16,
     tag: u64,
     /// The payload of its header frame.
@@ -159,7 +161,7 @@ async fn serve(socket: TcpStream, frame_max: u32, published: mpsc::UnboundedSend
         from.read_exact(&mut [0; 8]).await.ok()?;
         let start = [&[0, 9, 0, 0, 0, 0, 0, 0, 0, 5][..], b"PLAIN", &[0, 0, 0, 5], b"en_US"].concat();
         send(method(0, (10, 10), &start))?;
-        let (mut tag, mut target) = (0, None);
+        let (mut tag, mut target, mut waiting_for_body) = (0, None, None);
         loop {
             let mut head = [0; 7];
             from.read_exact(&mut head).await.ok()?;
@@ -172,10 +174,24 @@ async fn serve(socket: TcpStream, frame_max: u32, published: mpsc::UnboundedSend
                 let (exchange, key) = target.take()?;
                 // Class, weight and body size come before the properties.
                 let properties = parse_properties(&payload[12..]).ok()?.1;
-                let (header, answers) = (payload, answers.clone());
-                published
-                    .send(Published { exchange, key, properties, channel, tag, header, answers })
-                    .ok()?;
+                let body_size = u64::from_be_bytes(payload[4..12].try_into().ok()?);
+                let (body, header, answers) = (Vec::new(), payload, answers.clone());
+                let message = Published { exchange, key, properties, body, channel, tag, header, answers };
+                if body_size == 0 {
+                    published.send(message).ok()?;
+                } else {
+                    waiting_for_body = Some((message, body_size));
+                }
+                continue;
+            }
+            if head[0] == BODY {
+                let (mut message, body_size) = waiting_for_body.take()?;
+                message.body.extend(payload);
+                if message.body.len() as u64 == body_size {
+                    published.send(message).ok()?;
+                } else {
+                    waiting_for_body = Some((message, body_size));
+                }
                 continue;
             }
             let [class_high, class, number_high, number, fields @ ..] = &payload[..] else { continue };

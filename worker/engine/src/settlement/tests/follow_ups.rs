@@ -66,7 +66,9 @@ async fn a_reply_follows_the_ack_and_is_counted_if_its_queue_does_not_exist() {
     assert_eq!(correlation, env.test.envelope.id.as_str());
     reply.send_back();
     assert_eq!(env.settlement().await, Settlement::Acked);
-    assert_eq!(env.test.settler.unroutable_replies.load(Ordering::Relaxed), 1);
+    let metrics = env.test.metrics.registry().gather();
+    let metrics = prometheus::TextEncoder::new().encode_to_string(&metrics).unwrap();
+    assert!(metrics.contains("garenne_published_total{result=\"returned\"} 1\n"), "{metrics}");
 }
 
 #[tokio::test]

@@ -1,5 +1,4 @@
 use std::{
-    collections::VecDeque,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     time::Duration,
 };
@@ -116,7 +115,7 @@ impl TestBuffer {
         let (sender, receiver) = oneshot::channel();
         let answer = Box::new(move |accepted| drop(sender.send(accepted)));
         let (span, generation) = (AttemptSpan::default(), Arc::clone(generation));
-        self.sink_buffer.submit(SinkItem { finished: finished("t", "{}"), span, generation, answer });
+        self.sink_buffer.submit(finished("t", "{}"), WaitingTask { span, generation, answer });
         receiver
     }
 
@@ -249,7 +248,7 @@ async fn reconnects_do_not_accumulate_results_for_an_unavailable_sink() {
                 dropped.fetch_add(1, Ordering::Relaxed);
             });
             let (span, generation) = (AttemptSpan::default(), Arc::clone(&generation));
-            test.sink_buffer.submit(SinkItem { finished: finished("t", "{}"), span, generation, answer });
+            test.sink_buffer.submit(finished("t", "{}"), WaitingTask { span, generation, answer });
         }
         generations.push(generation);
         sleep(Duration::from_secs(2)).await;
@@ -322,7 +321,7 @@ async fn a_panic_in_an_answer_does_not_end_the_writer() {
         panic!("a panic during the settlement");
     });
     let (span, generation) = (AttemptSpan::default(), generation());
-    test.sink_buffer.submit(SinkItem { finished: finished("t", "{}"), span, generation, answer });
+    test.sink_buffer.submit(finished("t", "{}"), WaitingTask { span, generation, answer });
     assert_eq!(test.submit().await.unwrap(), STORED, "the next result is answered");
     assert!(dropped.load(Ordering::Relaxed), "the delivery is handed back");
     assert_eq!(garenne_common::supervise::panics_of("settlement"), 1);

@@ -6,19 +6,15 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use garenne_common::backoff::Backoff;
+use garenne_common::{backoff::Backoff, supervise::caught};
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    SinkItem,
-    batch::{Batch, call_answer},
-};
+use super::{SinkItem, WaitingTask};
 use crate::{
-    catch_panic::caught,
     force_close::after_last_answers,
     sink::{Accepted, Finished, Sink, health::Health},
 };
@@ -32,90 +28,96 @@ pub(super) const SLOW_WRITE: Duration = Duration::from_secs(30);
 
 /// Writes the results of one sink's queue.
 pub(super) struct SinkWriter {
-    sink: Arc<dyn Sink>,
-    items: mpsc::UnboundedReceiver<SinkItem>,
-    /// Taken from `items` and not yet part of a batch.
-    waiting: VecDeque<SinkItem>,
-    health: Health,
-    force_close: CancellationToken,
+    pub(super) sink: Arc<dyn Sink>,
+    pub(super) items: mpsc::UnboundedReceiver<SinkItem>,
+    /// Taken from `items` and not answered yet, in order.
+    pub(super) waiting: VecDeque<SinkItem>,
+    pub(super) health: Health,
+    pub(super) force_close: CancellationToken,
 }
 
 impl SinkWriter {
-    pub(super) fn new(
-        sink: Arc<dyn Sink>,
-        items: mpsc::UnboundedReceiver<SinkItem>,
-        health: Health,
-        force_close: CancellationToken,
-    ) -> Self {
-        Self { sink, items, waiting: VecDeque::new(), health, force_close }
-    }
-
     /// Writes batches until the buffer is dropped.
+    ///
+    /// If the sink does not store a batch, its results are offered again after a pause, together with those that
+    /// came meanwhile.
     pub(super) async fn run(&mut self) {
-        let mut received = Vec::new();
+        let mut backoff = Backoff::default();
         loop {
             if self.waiting.is_empty() {
-                if self.items.recv_many(&mut received, MAX_BATCH).await == 0 {
-                    return;
-                }
-                self.waiting.extend(received.drain(..));
+                let Some(item) = self.items.recv().await else { return };
+                self.waiting.push_back(item);
             }
-            self.fill_batch();
             if self.health.is_down() {
                 self.drop_dead();
             }
-            let batch = Batch::of(self.waiting.drain(..self.waiting.len().min(MAX_BATCH)));
-            self.write(batch).await;
+            self.receive_up_to(MAX_BATCH);
+            let size = self.waiting.len().min(MAX_BATCH);
+            let (batch, tasks): (Vec<_>, Vec<_>) = self.waiting.drain(..size).unzip();
+            if batch.is_empty() {
+                continue;
+            }
+            let began = SystemTime::now();
+            match self.write(&batch).await {
+                Some(Ok(answers)) => {
+                    self.health.write_succeeded();
+                    backoff.reset();
+                    let sink = self.sink.name();
+                    for (task, accepted) in tasks.into_iter().zip(answers) {
+                        task.span.record_sink_write(sink, size, began, accepted.error());
+                        task.answer(Some(accepted));
+                    }
+                }
+                Some(Err(problem)) => {
+                    self.health.write_failed(&problem);
+                    let (sink, retry_in) = (self.sink.name(), backoff.next_wait());
+                    tracing::warn!(
+                        sink,
+                        error = problem,
+                        ?retry_in,
+                        results = size,
+                        "sink unavailable, will be retried"
+                    );
+                    if self.force_close.is_cancelled() {
+                        give_up(tasks);
+                        continue;
+                    }
+                    for item in batch.into_iter().zip(tasks).rev() {
+                        self.waiting.push_front(item);
+                    }
+                    self.pause(retry_in).await;
+                }
+                // The sink may have stored the batch. The tasks go back, and storing their results again has no
+                // effect.
+                None => give_up(tasks),
+            }
         }
     }
 
-    /// Takes queued items without waiting, up to a full batch.
-    fn fill_batch(&mut self) {
-        while self.waiting.len() < MAX_BATCH
+    /// Takes queued items without waiting, until so many wait for the sink.
+    fn receive_up_to(&mut self, count: usize) {
+        while self.waiting.len() < count
             && let Ok(item) = self.items.try_recv()
         {
             self.waiting.push_back(item);
         }
     }
 
-    /// Offers a batch to the sink until it has answered.
-    ///
-    /// After a failed attempt, results whose channel has died are dropped from the batch: the broker redelivers
-    /// their tasks.
-    async fn write(&mut self, mut batch: Batch) {
-        let (mut backoff, began) = (Backoff::default(), SystemTime::now());
-        while !batch.finished.is_empty() {
-            let problem = match self.write_once(&batch.finished).await {
-                Some(Ok(answers)) => {
-                    self.health.write_succeeded();
-                    return batch.answer(answers, self.sink.name(), began);
-                }
-                Some(Err(problem)) => problem,
-                // The sink may have stored the batch. The tasks go back, and storing their results again has no
-                // effect.
-                None => return batch.give_up(),
-            };
-            self.health.write_failed(&problem);
-            let (retry_in, sink, results) = (backoff.next_wait(), self.sink.name(), batch.finished.len());
-            tracing::warn!(sink, error = problem, ?retry_in, results, "sink unavailable, will be retried");
-            let until = Instant::now() + retry_in;
-            loop {
-                batch.drop_dead();
-                self.drop_dead();
-                let next_check = until.min(Instant::now() + DEAD_CHANNEL_CHECK);
-                tokio::select! {
-                    () = sleep_until(next_check) => {}
-                    () = self.force_close.cancelled() => return batch.give_up(),
-                }
-                if next_check == until {
-                    break;
-                }
+    /// Waits before the next attempt, or until the worker stops waiting for the sink. Results whose channel dies
+    /// meanwhile are dropped: the broker redelivers their tasks.
+    async fn pause(&mut self, wait: Duration) {
+        let until = Instant::now() + wait;
+        while Instant::now() < until {
+            self.drop_dead();
+            tokio::select! {
+                () = sleep_until(until.min(Instant::now() + DEAD_CHANNEL_CHECK)) => {}
+                () = self.force_close.cancelled() => return,
             }
         }
     }
 
     /// Writes a batch once. [`None`] if the worker stopped waiting for the answer.
-    async fn write_once(&mut self, batch: &[Finished]) -> Option<Result<Vec<Accepted>, String>> {
+    async fn write(&mut self, batch: &[Finished]) -> Option<Result<Vec<Accepted>, String>> {
         let sink = Arc::clone(&self.sink);
         let force_close = self.force_close.clone();
         // `write` may panic before it returns a future.
@@ -149,15 +151,14 @@ impl SinkWriter {
     /// Drops waiting results whose channel has died. Their tasks are redelivered, so without this each reconnect
     /// would add as many results as the prefetch to the queue of an unavailable sink.
     fn drop_dead(&mut self) {
-        while let Ok(item) = self.items.try_recv() {
-            self.waiting.push_back(item);
-        }
-        if self.waiting.iter().all(|item| item.generation.alive()) {
-            return;
-        }
-        let (alive, dead): (VecDeque<_>, VecDeque<_>) =
-            self.waiting.drain(..).partition(|item| item.generation.alive());
+        self.receive_up_to(usize::MAX);
+        let waiting = std::mem::take(&mut self.waiting).into_iter();
+        let (alive, dead): (_, VecDeque<_>) = waiting.partition(|(_, task)| task.generation.alive());
         self.waiting = alive;
-        dead.into_iter().for_each(|item| call_answer(item.answer, None));
+        give_up(dead.into_iter().map(|(_, task)| task));
     }
+}
+
+fn give_up(tasks: impl IntoIterator<Item = WaitingTask>) {
+    tasks.into_iter().for_each(|task| task.answer(None));
 }

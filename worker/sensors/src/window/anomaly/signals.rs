@@ -1,8 +1,51 @@
 //! The signals, each in standard deviations of its own past.
 
-use super::history::{History, deviation, quantiles, spread};
-use super::season::DailySeason;
-use super::{BlockLayout, COUNT, Scores};
+use std::{array, mem};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    blocks::BlockLayout,
+    history::{History, deviation, quantiles, spread},
+    season::DailySeason,
+};
+
+/// The property of the values that is anomalous.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[expect(missing_docs, reason = "the module's table defines them")]
+pub enum Signal {
+    Level,
+    Trend,
+    Jump,
+    Spread,
+    Daily,
+    DailyTrend,
+    Stuck,
+}
+
+impl Signal {
+    /// All signals, in the order of `Scores`.
+    pub const ALL: [Self; COUNT] =
+        [Self::Level, Self::Trend, Self::Jump, Self::Spread, Self::Daily, Self::DailyTrend, Self::Stuck];
+
+    /// The lower bound of the threshold: standard deviations, or repetitions for `stuck`.
+    pub(super) const fn floor(self) -> f64 {
+        match self {
+            Self::Level | Self::Trend => 3.5,
+            Self::Spread | Self::Daily | Self::DailyTrend => 4.0,
+            Self::Jump => 5.0,
+            Self::Stuck => 8.0,
+        }
+    }
+}
+
+/// The number of signals.
+pub(super) const COUNT: usize = 7;
+
+/// The signals at one value, in the order of [`Signal::ALL`].
+pub(super) type Scores = [f64; COUNT];
 
 /// Samples that a block adds to the histories of slow signals.
 const SAMPLES_PER_BLOCK: usize = 4;
@@ -10,19 +53,8 @@ const SAMPLES_PER_BLOCK: usize = 4;
 /// Values are clamped to this, in units of the first block's spread.
 const MAX_NORMALIZED: f64 = 1e12;
 
-/// Centre and scale of each signal, updated at the end of blocks.
-#[derive(Debug, Clone, Copy)]
-struct Reference {
-    center: f64,
-    level: f64,
-    trend_center: f64,
-    trend: f64,
-    jump: f64,
-    spread_center: f64,
-    spread: f64,
-    daily: Option<f64>,
-    daily_trend: Option<f64>,
-}
+/// Centre and scale of each signal, in the order of [`Signal::ALL`].
+type Reference = [(f64, f64); COUNT];
 
 /// Computes the signals, value by value.
 pub(super) struct Signals<'a> {
@@ -31,11 +63,11 @@ pub(super) struct Signals<'a> {
     /// The values relative to the median of the first block, in units of its spread.
     values: Vec<f64>,
     season: DailySeason,
+    /// Updated at the end of blocks.
     reference: Option<Reference>,
 
     /// The weights of a new value in the exponential means over half a block and over a twelfth.
     weights: (f64, f64),
-    previous: f64,
     smooth: f64,
     residual_smooth: f64,
     /// How often the last value has been repeated.
@@ -44,8 +76,9 @@ pub(super) struct Signals<'a> {
     changes: Vec<f64>,
     changes_sum: f64,
 
-    /// The current block.
-    block: Block,
+    /// The absolute residuals of the current block, and their smoothed values.
+    block_residuals: Vec<f64>,
+    block_residual_smooths: Vec<f64>,
     medians: History,
     widths: History,
     jumps: History,
@@ -55,30 +88,20 @@ pub(super) struct Signals<'a> {
     residual_smooths: History,
 }
 
-/// The numbers of the current block.
-#[derive(Default)]
-struct Block {
-    values: Vec<f64>,
-    jumps: Vec<f64>,
-    residuals: Vec<f64>,
-    residual_smooths: Vec<f64>,
-}
-
 impl<'a> Signals<'a> {
     pub(super) fn new(blocks: BlockLayout, seconds: &'a [f64], values: &[f64]) -> Self {
         let values = normalized(values, blocks.length);
-        let first = values.first().copied().unwrap_or_default();
         Self {
             season: DailySeason::new(blocks),
             reference: None,
             weights: (smoothing(blocks.length as f64 / 2.0), smoothing(blocks.length as f64 / 12.0)),
-            previous: first,
-            smooth: first,
+            smooth: values.first().copied().unwrap_or_default(),
             residual_smooth: 0.0,
             repeated: 0,
             changes: vec![0.0; (blocks.length / 4).max(8)],
             changes_sum: 0.0,
-            block: Block::default(),
+            block_residuals: Vec::new(),
+            block_residual_smooths: Vec::new(),
             medians: History::new(1),
             widths: History::new(1),
             jumps: History::new(1),
@@ -95,35 +118,40 @@ impl<'a> Signals<'a> {
     /// The signals at the value at `index`. Must be called for each value in order.
     pub(super) fn next(&mut self, index: usize) -> Scores {
         let value = self.values[index];
-        let jump = (value - self.previous).abs();
-        self.repeated = if value == self.previous { self.repeated + 1 } else { 1 };
-        self.previous = value;
+        let jump = self.jump(index);
+        self.repeated = if jump == 0.0 { self.repeated + 1 } else { 1 };
         self.smooth += self.weights.0 * (value - self.smooth);
         let variation = self.variation(index, jump);
         let residual =
             self.season.expected(self.seconds, &self.values, index).map(|expected| value - expected);
         if let Some(residual) = residual {
             self.residual_smooth += self.weights.1 * (residual - self.residual_smooth);
-            self.block.residuals.push(residual.abs());
-            self.block.residual_smooths.push(self.residual_smooth.abs());
+            self.block_residuals.push(residual.abs());
+            self.block_residual_smooths.push(self.residual_smooth.abs());
         }
-        self.block.values.push(value);
-        self.block.jumps.push(jump);
         if (index + 1).is_multiple_of(self.blocks.length / SAMPLES_PER_BLOCK) {
             self.smooths.add(self.smooth);
             self.spreads.add(variation);
         }
         let Some(reference) = self.reference else { return [0.0; COUNT] };
-        let daily = |scale: Option<f64>, residual: f64| scale.map_or(0.0, |scale| residual.abs() / scale);
-        [
-            (value - reference.center).abs() / reference.level,
-            (self.smooth - reference.trend_center).abs() / reference.trend,
-            jump / reference.jump,
-            (variation - reference.spread_center).abs() / reference.spread,
-            residual.map_or(0.0, |residual| daily(reference.daily, residual)),
-            residual.map_or(0.0, |_| daily(reference.daily_trend, self.residual_smooth)),
+        let measured = [
+            value,
+            self.smooth,
+            jump,
+            variation,
+            residual.unwrap_or_default(),
+            residual.map_or(0.0, |_| self.residual_smooth),
             self.repeated.min(self.blocks.length) as f64,
-        ]
+        ];
+        array::from_fn(|signal| {
+            let (center, scale) = reference[signal];
+            (measured[signal] - center).abs() / scale
+        })
+    }
+
+    /// The absolute change from the value before.
+    fn jump(&self, index: usize) -> f64 {
+        (self.values[index] - self.values[index.saturating_sub(1)]).abs()
     }
 
     /// The logarithm of the mean absolute change over the last quarter block.
@@ -141,18 +169,17 @@ impl<'a> Signals<'a> {
 
     /// Ends the block before the value at `index` and adds it to the history.
     pub(super) fn close_block(&mut self, index: usize) {
-        let Block { values, jumps, residuals, residual_smooths } = &mut self.block;
-        if let Some(block) = quantiles(values) {
-            self.medians.add(block[1]);
-            self.widths.add(spread(block));
+        let block = index - self.blocks.length..index;
+        self.jumps.add(deviation(block.clone().map(|index| self.jump(index)).collect()));
+        if let Some(values) = quantiles(self.values[block].to_vec()) {
+            self.medians.add(values[1]);
+            self.widths.add(spread(values));
         }
-        deviation(jumps).into_iter().for_each(|jump| self.jumps.add(jump));
+        let residuals = mem::take(&mut self.block_residuals);
+        let residual_smooths = mem::take(&mut self.block_residual_smooths);
         if residuals.len() * 2 >= self.blocks.length {
-            deviation(residuals).into_iter().for_each(|residual| self.residuals.add(residual));
-            deviation(residual_smooths).into_iter().for_each(|residual| self.residual_smooths.add(residual));
-        }
-        for list in [values, jumps, residuals, residual_smooths] {
-            list.clear();
+            self.residuals.add(deviation(residuals));
+            self.residual_smooths.add(deviation(residual_smooths));
         }
         // After eight blocks, short blocks update the reference less often: each changes it little.
         let update_every = 64_usize.div_ceil(self.blocks.length);
@@ -163,24 +190,25 @@ impl<'a> Signals<'a> {
     }
 
     /// Centre and scale of each signal from the history. Lower bounds keep a scale from being zero.
-    fn measure(&mut self, index: usize) -> Option<Reference> {
+    fn measure(&self, index: usize) -> Option<Reference> {
+        // Above rounding errors.
+        let min_scale = 1e-9 * self.values[index - 1].abs().max(1.0);
         let medians = self.medians.quantiles()?;
-        let width = self.widths.quantiles()?[1];
-        let level = width.hypot(spread(medians)).max(min_scale(self.values[index - 1]));
+        let level = self.widths.median()?.hypot(spread(medians)).max(min_scale);
         let smooths = self.smooths.quantiles()?;
         let spreads = self.spreads.quantiles()?;
-        let median_of = |history: &mut History| history.quantiles().map(|quantiles| quantiles[1]);
-        Some(Reference {
-            center: medians[1],
-            level,
-            trend_center: smooths[1],
-            trend: spread(smooths).max(0.2 * level),
-            jump: median_of(&mut self.jumps)?.max(min_scale(self.values[index - 1])),
-            spread_center: spreads[1],
-            spread: spread(spreads).max(0.05),
-            daily: median_of(&mut self.residuals).map(|scale| scale.max(1e-3 * level)),
-            daily_trend: median_of(&mut self.residual_smooths).map(|scale| scale.max(1e-3 * level)),
-        })
+        // Without days to compare with, an infinite scale keeps the signal at zero.
+        let daily =
+            |history: &History| history.median().map_or(f64::INFINITY, |scale| scale.max(1e-3 * level));
+        Some([
+            (medians[1], level),
+            (smooths[1], spread(smooths).max(0.2 * level)),
+            (0.0, self.jumps.median()?.max(min_scale)),
+            (spreads[1], spread(spreads).max(0.05)),
+            (0.0, daily(&self.residuals)),
+            (0.0, daily(&self.residual_smooths)),
+            (0.0, 1.0),
+        ])
     }
 }
 
@@ -189,16 +217,11 @@ fn smoothing(count: f64) -> f64 {
     -(-1.0 / count).exp_m1()
 }
 
-/// A lower bound for scales, above rounding errors.
-fn min_scale(value: f64) -> f64 {
-    1e-9 * value.abs().max(1.0)
-}
-
 /// The values relative to the median of the first block, in units of its spread. Makes the result independent of
 /// affine transformations such as units, and prevents overflow.
 fn normalized(values: &[f64], first_block: usize) -> Vec<f64> {
-    let mut first = values[..first_block.min(values.len())].to_vec();
-    let Some(quantiles) = quantiles(&mut first) else { return Vec::new() };
+    let first = &values[..first_block.min(values.len())];
+    let Some(quantiles) = quantiles(first.to_vec()) else { return Vec::new() };
     let largest = first.iter().fold(0.0_f64, |largest, value| largest.max(value.abs()));
     // Halves, because the difference of two doubles may overflow.
     let width = quantiles[2] / 2.0 - quantiles[0] / 2.0;

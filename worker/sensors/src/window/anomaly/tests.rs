@@ -2,7 +2,7 @@ use proptest::prelude::{ProptestConfig, prop, prop_assert_eq, proptest};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 
-use super::*;
+use super::{blocks::DAY, *};
 
 const HOUR: f64 = 3_600.0;
 
@@ -19,6 +19,25 @@ fn room(seed: u64, interval: f64, count: usize) -> (Vec<f64>, Vec<f64>) {
     });
     let values = values.collect();
     (seconds, values)
+}
+
+/// An anomaly by index.
+#[derive(Debug, PartialEq)]
+struct AnomalyRange {
+    first: usize,
+    last: usize,
+    signal: Signal,
+}
+
+fn detect(seconds: &[f64], values: &[f64]) -> Vec<AnomalyRange> {
+    let time = |index| Timestamp::from_micros(index as i64).unwrap();
+    let index = |time: Timestamp| time.as_micros() as usize;
+    let range = |found: Anomaly| AnomalyRange {
+        first: index(found.start),
+        last: index(found.end),
+        signal: found.signal,
+    };
+    super::detect(seconds, values, time).into_iter().map(range).collect()
 }
 
 type Fault = fn(&mut [f64], &mut StdRng);

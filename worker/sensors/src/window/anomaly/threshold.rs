@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::{BlockLayout, COUNT, DAY, Scores, Signal};
+use super::blocks::DAY;
+use super::signals::{COUNT, Scores, Signal};
 
 /// Blocks of history before a signal has a threshold.
 const WARM_UP_BLOCKS: usize = 3;
@@ -55,36 +56,33 @@ impl PeakHistory {
 
 /// The thresholds of all signals.
 pub(super) struct Threshold {
-    blocks: BlockLayout,
+    blocks_per_month: usize,
     history: [PeakHistory; COUNT],
     /// The highest value of each signal in the current block, clipped.
     peaks: Scores,
     limits: Scores,
     /// The times at which the alarms of the last week began, in seconds.
     recent_alarms: VecDeque<f64>,
-    /// The index of the last anomalous value.
-    last_alarm: Option<usize>,
 }
 
 impl Threshold {
-    pub(super) fn new(blocks: BlockLayout) -> Self {
+    pub(super) fn new(blocks_per_month: usize) -> Self {
         Self {
-            blocks,
+            blocks_per_month,
             history: Default::default(),
             peaks: [0.0; COUNT],
             limits: [f64::INFINITY; COUNT],
             recent_alarms: VecDeque::new(),
-            last_alarm: None,
         }
     }
 
     /// Adds the peaks of the current block to the history and updates the thresholds.
     pub(super) fn close_block(&mut self) {
         for (signal, history) in self.history.iter_mut().enumerate() {
-            history.add(self.peaks[signal], self.blocks.blocks_per_month);
+            history.add(self.peaks[signal], self.blocks_per_month);
             if history.blocks >= WARM_UP_BLOCKS {
-                let known = history.blocks.min(self.blocks.blocks_per_month);
-                let fraction = (known as f64 / self.blocks.blocks_per_month as f64).max(MIN_FRACTION);
+                let known = history.blocks.min(self.blocks_per_month);
+                let fraction = (known as f64 / self.blocks_per_month as f64).max(MIN_FRACTION);
                 let margin = MARGIN * fraction.powf(MARGIN_EXPONENT);
                 let limit = history.highest() * (1.0 + margin);
                 self.limits[signal] = limit.max(Signal::ALL[signal].floor());
@@ -93,13 +91,17 @@ impl Threshold {
         self.peaks = [0.0; COUNT];
     }
 
-    /// Returns the signal that exceeds its threshold most, and the ratio of both. Must be called for each value in
-    /// order.
-    pub(super) fn evaluate(&mut self, index: usize, second: f64, scores: &Scores) -> Option<(Signal, f64)> {
+    /// Returns the signal that exceeds its threshold most, and the ratio of both. `continues` states whether an alarm
+    /// would continue the last one. Must be called for each value in order.
+    pub(super) fn evaluate(
+        &mut self,
+        second: f64,
+        scores: &Scores,
+        continues: bool,
+    ) -> Option<(Signal, f64)> {
         while self.recent_alarms.front().is_some_and(|alarm| second - alarm > WEEK) {
             self.recent_alarms.pop_front();
         }
-        let continues = self.last_alarm.is_some_and(|last| index - last <= self.blocks.length);
         let factor = if continues { 1.0 } else { 1.0 + RAISE * self.recent_alarms.len() as f64 };
         let mut highest: Option<(Signal, f64)> = None;
         for (signal, score) in scores.iter().enumerate() {
@@ -112,11 +114,8 @@ impl Threshold {
             }
             self.peaks[signal] = self.peaks[signal].max(score.min(CLIP * limit));
         }
-        if highest.is_some() {
-            if !continues {
-                self.recent_alarms.push_back(second);
-            }
-            self.last_alarm = Some(index);
+        if highest.is_some() && !continues {
+            self.recent_alarms.push_back(second);
         }
         highest
     }
