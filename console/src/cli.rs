@@ -45,23 +45,14 @@ pub enum Command {
     #[command(after_help = "Examples:\n  garenne status\n  garenne status --json | jq .lanes")]
     Status(StatusArgs),
     /// Create, compare or export exchanges, queues and bindings
-    Topology {
-        /// The subcommand.
-        #[command(subcommand)]
-        verb: TopologyVerb,
-    },
+    #[command(subcommand)]
+    Topology(TopologyVerb),
     /// List, show, replay or drop dead letters
-    Dead {
-        /// The subcommand.
-        #[command(subcommand)]
-        verb: DeadVerb,
-    },
+    #[command(subcommand)]
+    Dead(DeadVerb),
     /// Stop tasks
-    Task {
-        /// The subcommand.
-        #[command(subcommand)]
-        verb: TaskVerb,
-    },
+    #[command(subcommand)]
+    Task(TaskVerb),
     /// Shut a worker down; it requeues unfinished tasks
     #[command(after_help = "Examples:\n  garenne drain worker-3\n  garenne drain --all --mode light")]
     Drain {
@@ -79,11 +70,8 @@ pub enum Command {
     #[command(after_help = "Example:\n  garenne resume --all")]
     Resume(WorkerArgs),
     /// Pause or resume groups of tasks
-    Group {
-        /// The subcommand.
-        #[command(subcommand)]
-        verb: GroupVerb,
-    },
+    #[command(subcommand)]
+    Group(GroupVerb),
     /// Show a live view of the fleet in the terminal
     #[command(after_help = "Example:\n  garenne top --management-url http://guest:guest@127.0.0.1:15672")]
     Top,

@@ -19,18 +19,18 @@ use clap::Args;
 use garenne_common::{
     config::{ConfigError, read_secret_file},
     exit::{Exit, Failure},
-    shutdown::{Command, Mode},
+    shutdown::{Mode, stop_requested},
+    supervise,
     telemetry::{
         Metrics,
-        admin::{self, AdminParts, Control, GroupCommand, Readiness},
+        admin::{self, AdminPort, Process},
         tracing::init,
     },
 };
-use serde_json::{Value, json};
-use tokio::{net::TcpListener, sync::Notify};
+use tokio::{net::TcpListener, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
-use crate::{interrupt::interrupts, monitor::FleetMonitor, operator::Operator};
+use crate::{interrupt::Interrupts, monitor::FleetMonitor, operator::Operator};
 use app_state::AppState;
 
 /// `garenne dashboard`.
@@ -52,36 +52,34 @@ pub async fn run(operator: Operator) -> Result<Exit, Failure> {
     let token = token.map(|path| read_secret_file("admin_token_file", path)).transpose()?;
     let listener = bind(operator.settings.dashboard.listen).await?;
     let admin_port = admin::bind(&common).await?;
-    let mut interrupts = interrupts()?;
+    let mut interrupts = Interrupts::catch()?;
     let address = listener.local_addr().map_err(anyhow::Error::from)?;
     let metrics = Metrics::new("console");
     let (monitor, _tasks) = FleetMonitor::start(operator);
     metrics::register(&metrics, &monitor);
-    let stop = Arc::new(Notify::new());
-    let control = Arc::new(DashboardControl { monitor: Arc::clone(&monitor), stop: Arc::clone(&stop) });
-    let parts = AdminParts {
-        metrics: metrics.clone(),
-        readiness: Arc::clone(&control) as _,
-        control,
-        mode: Mode::default(),
-    };
+    let (commands, mut received) = mpsc::channel(1);
+    let admin = AdminPort::open(admin_port, metrics.clone(), Mode::default(), commands, "starting");
+    admin.begin(Arc::clone(&monitor) as _);
     let closing = CancellationToken::new();
-    let admin = tokio::spawn(admin::serve(admin_port, parts, closing.clone().cancelled_owned()));
     if token.is_none() {
         tracing::info!("actions are disabled: set --admin-token-file to a file with a login token");
     }
     let app = Arc::new(AppState::new(monitor, metrics, token));
-    let page =
-        tokio::spawn(admin::serve_router(listener, routes::router(app), closing.clone().cancelled_owned()));
+    let page = admin::serve_router(listener, routes::router(app), closing.clone().cancelled_owned());
+    let page = supervise::essential("dashboard page", closing.clone(), page).spawn();
     tracing::info!(address = %format_args!("http://{address}"), "dashboard is listening");
     tokio::select! {
-        _ = interrupts.recv() => {}
-        () = stop.notified() => {}
+        () = interrupts.recv() => {}
+        () = stop_requested(&mut received) => {}
+        () = closing.cancelled() => {}
     }
     closing.cancel();
-    let _ = page.await;
-    let _ = admin.await;
-    Ok(Exit::Done)
+    let page = page.await;
+    admin.close().await;
+    match page {
+        Ok(()) => Ok(Exit::Done),
+        Err(failure) => Err(Failure::new(Exit::Failed, failure)),
+    }
 }
 
 async fn bind(listen: SocketAddr) -> Result<TcpListener, ConfigError> {
@@ -97,34 +95,8 @@ async fn bind(listen: SocketAddr) -> Result<TcpListener, ConfigError> {
     })
 }
 
-/// Readiness and control of the dashboard for its admin port.
-struct DashboardControl {
-    monitor: Arc<FleetMonitor>,
-    stop: Arc<Notify>,
-}
-
-impl Readiness for DashboardControl {
+impl Process for FleetMonitor {
     fn ready(&self) -> Result<(), Vec<String>> {
-        self.monitor.latest().map(drop).map_err(|problem| vec![problem])
-    }
-}
-
-impl Control for DashboardControl {
-    fn command(&self, command: Command) {
-        if matches!(command, Command::Shutdown(_) | Command::Escalate) {
-            self.stop.notify_one();
-        }
-    }
-
-    fn pool(&self) -> Value {
-        json!({ "lanes": {} })
-    }
-
-    fn stop_task(&self, _id: &str) -> bool {
-        false
-    }
-
-    fn group(&self, _group: &str, _command: GroupCommand) -> bool {
-        false
+        self.latest().map(drop).map_err(|problem| vec![problem])
     }
 }

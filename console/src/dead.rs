@@ -3,12 +3,10 @@
 //! Reading holds every dead letter unacknowledged on one channel and requeues all of them at the end: nothing is
 //! removed, the order is kept, and the queue has no delivery limit.
 
-mod action;
 mod cli;
 mod copy;
 mod dead_letter;
 mod filter;
-mod move_run;
 mod mover;
 mod queue_walk;
 mod report;
@@ -18,14 +16,12 @@ use std::collections::HashMap;
 
 use garenne_common::exit::{Exit, Failure};
 use lapin::message::Delivery;
-use tokio_util::sync::CancellationToken;
 
-pub use action::MoveAction;
 pub use cli::DeadVerb;
 pub use dead_letter::DeadLetter;
-pub use filter::{Filter, FilterArgs, UnknownReason};
-pub use mover::Mover;
-pub use queue_walk::{Finished, QueueWalk, QueueWalkError};
+pub use filter::{Filter, FilterArgs};
+pub use mover::{MoveAction, Mover};
+pub use queue_walk::{Finished, QueueWalk};
 pub use report::{FailedLetters, MoveReport};
 
 use crate::{operator::Operator, output, progress};
@@ -107,7 +103,7 @@ async fn list(operator: &Operator, args: &ListArgs) -> Result<Exit, Failure> {
 }
 
 async fn show(operator: &Operator, args: &ShowArgs) -> Result<Exit, Failure> {
-    let filter = Filter::of_ids(args.ids.iter().cloned());
+    let filter = Filter::of_ids(&args.ids);
     let (letters, read) = matching(operator, &filter, |letter, delivery| (letter, delivery)).await?;
     if letters.is_empty() {
         let ids = args.ids.join(", ");
@@ -134,12 +130,10 @@ async fn move_dead_letters(
         output::note(format_args!("dry run: {} would be {}", letters.len(), action.done()));
         return Ok(Exit::Done);
     }
-    let stop = CancellationToken::new();
-    let (limit, rate, hold) = (args.limit, args.rate, Mover::HOLD);
-    let mover = Mover { operator, filter, action, limit, rate, hold, stop: stop.clone() };
+    let mover = Mover { limit: args.limit, rate: args.rate, ..Mover::new(operator, filter, action) };
     let moved = tokio::select! {
         moved = mover.run() => moved?,
-        failure = mover::interrupted_twice(stop) => return Err(failure),
+        failure = mover::interrupted_twice(&mover.stop) => return Err(failure),
     };
     let names = &operator.names;
     moved.remarks(action.done(), &names.dead(), &names.tasks()).into_iter().for_each(output::note);

@@ -1,7 +1,242 @@
 //! Directives to the fleet over RabbitMQ: stop tasks, pause groups, drain or quiet workers.
 
-mod cli;
-mod send;
+use std::time::{Duration, SystemTime};
 
-pub use cli::{GroupVerb, StopArgs, TaskVerb, WorkerArgs, pause, send, stop};
-pub use send::{ALL_WORKERS, WorkerCommand, send_command, set_group_paused, stop_tasks};
+use clap::{Args, Subcommand};
+use garenne_amqp::{Message, PublishError, Publisher, PublisherConfig, Target};
+use garenne_common::{
+    exit::{Exit, Failure},
+    shutdown::Mode,
+};
+use garenne_protocol::task::{StandingOrder, TaskId, epoch_ms};
+use lapin::BasicProperties;
+use serde::Serialize;
+
+use crate::operator::Operator;
+
+/// The routing key of commands to every worker.
+pub const ALL_WORKERS: &str = "workers";
+
+/// A command to a worker, as JSON on the wire.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "command", rename_all = "kebab-case")]
+pub enum WorkerCommand {
+    /// Shut down; without a mode, in the worker's default mode.
+    Shutdown {
+        /// The shutdown mode.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        mode: Option<Mode>,
+    },
+    /// Take no more tasks, keep running.
+    Quiet,
+    /// Take tasks again.
+    Resume,
+    /// Send a heartbeat now.
+    Beat,
+}
+
+/// Pauses or resumes a group on every worker, including workers that start later.
+///
+/// # Errors
+/// One line and an exit code.
+pub async fn set_group_paused(operator: &Operator, group: &str, paused: bool) -> Result<(), Failure> {
+    let (group, at) = (group.to_owned(), epoch_ms(SystemTime::now()));
+    let directive = match paused {
+        true => StandingOrder::Pause { pause: group, at },
+        false => StandingOrder::Resume { resume: group, at },
+    };
+    publish_directive(operator, &directive).await
+}
+
+/// Stops tasks and groups, and returns the number of directives published.
+///
+/// A directive for a group covers what was published up to the end of its second, because some publishers date
+/// their messages in whole seconds. The call returns in the next second, so that nothing published after it is
+/// covered.
+///
+/// # Errors
+/// One line and an exit code. Nothing is published if one of the ids is invalid.
+pub async fn stop_tasks(operator: &Operator, ids: &[String], groups: &[String]) -> Result<usize, Failure> {
+    let at = epoch_ms(SystemTime::now());
+    for id in ids {
+        TaskId::parse(id).map_err(|error| Failure::new(Exit::Usage, format_args!("task {id:?}: {error}")))?;
+    }
+    let tasks = ids.iter().map(|task| StandingOrder::Task { task: task.clone(), at });
+    let of_groups = groups.iter().map(|group| StandingOrder::Group { group: group.clone(), at });
+    let directives: Vec<_> = tasks.chain(of_groups).collect();
+    for directive in &directives {
+        publish_directive(operator, directive).await?;
+    }
+    if !groups.is_empty() {
+        tokio::time::sleep(rest_of_second(at, epoch_ms(SystemTime::now()))).await;
+    }
+    Ok(directives.len())
+}
+
+/// Time from `now` to the end of the second of `at`. Both are milliseconds since 1970.
+fn rest_of_second(at: i64, now: i64) -> Duration {
+    let next = (at.div_euclid(1000) + 1) * 1000;
+    // One second at most, even if the clock was set back.
+    Duration::from_millis((next - now).clamp(0, 1000).unsigned_abs())
+}
+
+/// Publishes a directive to the stream, which keeps it for workers that start later.
+async fn publish_directive(operator: &Operator, directive: &StandingOrder) -> Result<(), Failure> {
+    let published = publish(operator, StandingOrder::ROUTING_KEY, directive).await;
+    published
+        .map_err(|error| failure(error, "the stream of directives is missing: run `garenne topology apply`"))
+}
+
+/// Sends a command to one worker, or to every worker.
+///
+/// # Errors
+/// One line and an exit code. An unknown worker is named.
+pub async fn send_command(
+    operator: &Operator,
+    worker: Option<&str>,
+    command: &WorkerCommand,
+) -> Result<(), Failure> {
+    let (key, unroutable) = match worker {
+        Some(worker) => (
+            format!("worker.{worker}"),
+            format!("no worker is called {worker:?} (its id is in its logs and receipts)"),
+        ),
+        None => (ALL_WORKERS.to_owned(), "no worker is running".to_owned()),
+    };
+    publish(operator, &key, command).await.map_err(|error| failure(error, &unroutable))
+}
+
+async fn publish(operator: &Operator, key: &str, body: &impl Serialize) -> Result<(), PublishError> {
+    let publisher = Publisher::new(operator.broker.clone(), PublisherConfig::default());
+    let properties = BasicProperties::default()
+        .with_delivery_mode(2)
+        .with_content_type("application/json".into())
+        .with_message_id(TaskId::random().as_str().into());
+    let body = serde_json::to_vec(body).expect("text and numbers");
+    let target = Target::exchange(operator.names.control(), key.to_owned());
+    let sent = publisher.publish(Message { target, properties, body: body.into() }).await;
+    publisher.close().await;
+    sent
+}
+
+/// The failure to publish; `unroutable` describes a message without a queue.
+fn failure(error: PublishError, unroutable: &str) -> Failure {
+    match error {
+        PublishError::Unroutable { .. } => Failure::new(Exit::Failed, unroutable),
+        error => error.into(),
+    }
+}
+
+/// `garenne task …`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum TaskVerb {
+    /// Stop tasks that are queued, running, or waiting for a retry
+    #[command(after_help = "Examples:\n  garenne task stop 0198c5c2-…\n  garenne task stop --group import-7")]
+    Stop(StopArgs),
+}
+
+/// `garenne group …`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum GroupVerb {
+    /// Start no more tasks of a group, on any worker, until it is resumed; running tasks go on
+    #[command(after_help = "Example:\n  garenne group pause import-7")]
+    Pause {
+        /// The group
+        group: String,
+    },
+    /// Resume a paused group
+    #[command(after_help = "Example:\n  garenne group resume import-7")]
+    Resume {
+        /// The group
+        group: String,
+    },
+}
+
+/// `garenne task stop`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct StopArgs {
+    /// Task ids
+    #[arg(value_name = "ID", required_unless_present = "group")]
+    pub ids: Vec<String>,
+    /// Every task of this group that was published before now; repeatable
+    #[arg(long, value_name = "NAME")]
+    pub group: Vec<String>,
+}
+
+/// One worker or all of them.
+#[derive(Args, Clone, Debug, Default)]
+#[group(required = true, multiple = false)]
+pub struct WorkerArgs {
+    /// The worker's id
+    #[arg(value_name = "WORKER")]
+    pub worker: Option<String>,
+    /// Every worker of the fleet
+    #[arg(long)]
+    pub all: bool,
+}
+
+/// `garenne task stop`. The directive is stored, so that it also stops tasks while no worker runs.
+///
+/// # Errors
+/// One line and an exit code.
+pub async fn stop(operator: &Operator, args: &StopArgs) -> Result<Exit, Failure> {
+    let count = stop_tasks(operator, &args.ids, &args.group).await?;
+    println!(
+        "stopping {}: running tasks are interrupted, waiting tasks become dead letters with reason stopped when a worker receives them",
+        if count == 1 { "1 task or group".to_owned() } else { format!("{count} tasks or groups") }
+    );
+    Ok(Exit::Done)
+}
+
+/// `garenne group pause` and `garenne group resume`.
+///
+/// # Errors
+/// One line and an exit code.
+pub async fn pause(operator: &Operator, group: &str, paused: bool) -> Result<Exit, Failure> {
+    set_group_paused(operator, group, paused).await?;
+    match paused {
+        true => println!(
+            "group {group} is paused: running tasks go on, other tasks are deferred until it is resumed"
+        ),
+        false => println!("group {group} is resumed: deferred tasks return when their delay ends"),
+    }
+    Ok(Exit::Done)
+}
+
+/// `garenne drain`, `garenne quiet` and `garenne resume`.
+///
+/// # Errors
+/// One line and an exit code. An unknown worker is named.
+pub async fn send(operator: &Operator, args: &WorkerArgs, command: WorkerCommand) -> Result<Exit, Failure> {
+    send_command(operator, args.worker.as_deref(), &command).await?;
+    println!("command sent to {}", args.worker.as_deref().unwrap_or("every worker"));
+    Ok(Exit::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stopping_a_group_returns_in_the_next_second() {
+        let rest = |at, now| rest_of_second(at, now).as_millis();
+        assert_eq!(rest(5000, 5000), 1000);
+        assert_eq!(rest(5250, 5300), 700);
+        assert_eq!(rest(5999, 5999), 1);
+        assert_eq!(rest(5999, 6000), 0);
+        assert_eq!(rest(5250, 9000), 0);
+        assert_eq!(rest(5250, 1), 1000, "the clock was set back");
+    }
+
+    #[test]
+    fn commands_have_the_json_that_workers_read() {
+        let json = |command| serde_json::to_string(&command).unwrap();
+        assert_eq!(
+            json(WorkerCommand::Shutdown { mode: Some(Mode::Soft) }),
+            r#"{"command":"shutdown","mode":"soft"}"#
+        );
+        assert_eq!(json(WorkerCommand::Shutdown { mode: None }), r#"{"command":"shutdown"}"#);
+        assert_eq!(json(WorkerCommand::Quiet), r#"{"command":"quiet"}"#);
+        assert_eq!(json(WorkerCommand::Beat), r#"{"command":"beat"}"#);
+    }
+}

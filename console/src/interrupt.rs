@@ -1,30 +1,30 @@
-//! SIGINT and SIGTERM as messages.
+//! SIGINT and SIGTERM.
 
 use garenne_common::exit::Failure;
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    sync::mpsc,
-};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Every SIGINT or SIGTERM from now on is one message.
-///
-/// # Errors
-/// A signal handler cannot be installed.
-pub(crate) fn interrupts() -> Result<mpsc::Receiver<()>, Failure> {
-    let caught = |kind| signal(kind).map_err(anyhow::Error::from);
-    let (mut interrupt, mut terminate) = (caught(SignalKind::interrupt())?, caught(SignalKind::terminate())?);
-    let (sender, receiver) = mpsc::channel(4);
-    tokio::spawn(async move {
-        loop {
-            tokio::select! {
-                Some(()) = interrupt.recv() => {}
-                Some(()) = terminate.recv() => {}
-                else => return,
-            }
-            if sender.send(()).await.is_err() {
-                return;
-            }
+/// Every SIGINT or SIGTERM from its creation on.
+pub(crate) struct Interrupts {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Interrupts {
+    /// Starts to catch both signals.
+    ///
+    /// # Errors
+    /// A signal handler cannot be installed.
+    pub(crate) fn catch() -> Result<Self, Failure> {
+        let caught = |kind| signal(kind).map_err(anyhow::Error::from);
+        let (interrupt, terminate) = (SignalKind::interrupt(), SignalKind::terminate());
+        Ok(Self { interrupt: caught(interrupt)?, terminate: caught(terminate)? })
+    }
+
+    /// Waits for the next signal.
+    pub(crate) async fn recv(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
         }
-    });
-    Ok(receiver)
+    }
 }

@@ -59,9 +59,9 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
     let operator = Operator::new(settings)?;
     match cli.command {
         Command::Status(args) => status::run(&operator, &args).await,
-        Command::Topology { verb } => topology::run(&operator, verb).await,
-        Command::Dead { verb } => dead::run(&operator, verb).await,
-        Command::Task { verb: TaskVerb::Stop(args) } => directives::stop(&operator, &args).await,
+        Command::Topology(verb) => topology::run(&operator, verb).await,
+        Command::Dead(verb) => dead::run(&operator, verb).await,
+        Command::Task(TaskVerb::Stop(args)) => directives::stop(&operator, &args).await,
         Command::Drain { workers, mode } => {
             directives::send(&operator, &workers, WorkerCommand::Shutdown { mode }).await
         }
@@ -69,12 +69,8 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Resume(workers) => directives::send(&operator, &workers, WorkerCommand::Resume).await,
         Command::Top => top::run(operator).await,
         Command::Dashboard(_) => dashboard::run(operator).await,
-        Command::Group { verb: GroupVerb::Pause { group } } => {
-            directives::pause(&operator, &group, true).await
-        }
-        Command::Group { verb: GroupVerb::Resume { group } } => {
-            directives::pause(&operator, &group, false).await
-        }
+        Command::Group(GroupVerb::Pause { group }) => directives::pause(&operator, &group, true).await,
+        Command::Group(GroupVerb::Resume { group }) => directives::pause(&operator, &group, false).await,
         Command::Demo(args) => demo::run(&operator, &args, cli.common.config.as_deref()).await,
         Command::Drill(args) => drill::run(&operator, &args, cli.common.config.as_deref()).await,
         Command::Completions { .. } | Command::DieWithParent { .. } => unreachable!("handled above"),

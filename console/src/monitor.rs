@@ -13,13 +13,13 @@ use std::{
     time::SystemTime,
 };
 
-use garenne_common::backoff::Backoff;
-use garenne_common::exit::Failure;
-use garenne_protocol::task::epoch_ms;
-use tokio::{
-    task::JoinSet,
-    time::{MissedTickBehavior, interval, sleep},
+use futures_util::FutureExt;
+use garenne_common::{
+    backoff::Backoff,
+    supervise::{self, TaskHandle},
 };
+use garenne_protocol::task::epoch_ms;
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 pub use history::{SAMPLE_INTERVAL, SampleHistory};
 pub use sample::{LaneSample, Sample};
@@ -46,31 +46,33 @@ pub struct FleetMonitor {
 impl FleetMonitor {
     /// Starts the monitor, which runs until the returned tasks are dropped. It waits for a broker that cannot
     /// be reached yet.
-    pub fn start(operator: Operator) -> (Arc<Self>, JoinSet<()>) {
+    pub fn start(operator: Operator) -> (Arc<Self>, [TaskHandle<()>; 2]) {
         let monitor = Arc::new(Self { operator, state: Mutex::new(MonitorState::new(now())) });
-        let mut tasks = JoinSet::new();
-        let listener = Arc::clone(&monitor);
-        tasks.spawn(async move {
-            let mut backoff = Backoff::default();
-            loop {
-                let error = listener.listen(&mut backoff).await;
-                let retry_in = backoff.next_wait();
-                tracing::warn!(error, ?retry_in, "heartbeats unavailable, reconnecting");
-                listener.state().fleet_problem = Some(error);
-                sleep(retry_in).await;
-            }
-        });
-        let sampler = Arc::clone(&monitor);
-        tasks.spawn(async move {
-            let mut connection = None;
-            let mut tick = interval(SAMPLE_INTERVAL);
-            tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            loop {
-                tick.tick().await;
-                sampler.sample_queues(&mut connection).await;
-            }
-        });
-        (monitor, tasks)
+        let [listener, sampler] = [(); 2].map(|()| Arc::clone(&monitor));
+        let listener = supervise::restarting("heartbeats", listener, |it| it.keep_listening().boxed());
+        let sampler = supervise::restarting("queue samples", sampler, |it| it.keep_sampling().boxed());
+        (monitor, [listener.spawn(), sampler.spawn()])
+    }
+
+    async fn keep_listening(&self) {
+        let mut backoff = Backoff::default();
+        loop {
+            let error = self.listen(&mut backoff).await;
+            let retry_in = backoff.next_wait();
+            tracing::warn!(error, ?retry_in, "heartbeats unavailable, reconnecting");
+            self.state().fleet_problem = Some(error);
+            sleep(retry_in).await;
+        }
+    }
+
+    async fn keep_sampling(&self) {
+        let mut connection = None;
+        let mut tick = interval(SAMPLE_INTERVAL);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            self.sample_queues(&mut connection).await;
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, MonitorState> {
@@ -114,11 +116,7 @@ impl FleetMonitor {
 
     /// Takes a snapshot of the queues and records a sample.
     async fn sample_queues(&self, connection: &mut Option<lapin::Connection>) {
-        let snapshot = async {
-            let version = self.operator.broker.version().await?;
-            Snapshot::take_on(&self.operator, version, connection).await
-        };
-        let snapshot: Result<_, Failure> = snapshot.await;
+        let snapshot = Snapshot::take_on(&self.operator, connection).await;
         let now = now();
         let mut state = self.state();
         state.roster.forget(now);

@@ -3,5 +3,5 @@
 mod inspector;
 mod snapshot;
 
-pub use inspector::{Depth, InspectError, QueueInspector};
-pub use snapshot::{LaneStatus, QueueStatus, Snapshot, Source};
+pub use inspector::{InspectError, QueueInspector, QueueStatus, existing};
+pub use snapshot::{LaneStatus, Snapshot, Source};

@@ -37,8 +37,8 @@ pub async fn run(operator: &Operator, args: &StatusArgs) -> Result<Exit, Failure
     if args.json {
         let mut all = serde_json::to_value(&snapshot).map_err(anyhow::Error::from)?;
         match &poll {
-            Ok(poll) => {
-                let members = |program| poll.roster.members(program, poll.at).collect::<Vec<_>>();
+            Ok((roster, at)) => {
+                let members = |program| roster.members(program, *at).collect::<Vec<_>>();
                 all["workers"] = json!(members(Program::Worker));
                 all["gateways"] = json!(members(Program::Gateway));
             }
@@ -51,7 +51,7 @@ pub async fn run(operator: &Operator, args: &StatusArgs) -> Result<Exit, Failure
     } else {
         let mut text = view::table(&snapshot);
         text += &match &poll {
-            Ok(poll) => format!("\n{}", fleet::tables(&poll.roster, poll.at)),
+            Ok((roster, at)) => format!("\n{}", fleet::tables(roster, *at)),
             Err(failure) => format!("\nworkers cannot be shown: {failure}\n"),
         };
         if !asked.is_empty() {

@@ -1,39 +1,24 @@
 //! Tables for terminals: aligned columns, no borders, one line per row.
 
-use std::borrow::Cow;
-
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use garenne_common::text::printable;
+use indicatif::HumanCount;
 
-/// Heading and alignment of a column.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Column {
-    /// Text, left-aligned.
-    Text(&'static str),
-    /// A number, right-aligned.
-    Figure(&'static str),
-}
-
-/// Formats rows under their headings. Every line ends with a line feed. Cells are escaped.
+/// Formats rows under their headings. A heading that begins with `>` is right-aligned, as in format strings. Every line
+/// ends with a line feed. Cells are escaped.
 pub fn lay_out<R: IntoIterator<Item = String>>(
-    columns: &[Column],
+    headings: &[&str],
     rows: impl IntoIterator<Item = R>,
 ) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(columns.iter().map(|column| match column {
-        Column::Text(name) | Column::Figure(name) => *name,
-    }));
+    table.set_header(headings.iter().map(|heading| heading.trim_start_matches('>')));
     for row in rows {
-        table.add_row(row.into_iter().map(|cell| match printable(&cell) {
-            Cow::Borrowed(_) => cell,
-            Cow::Owned(escaped) => escaped,
-        }));
+        table.add_row(row.into_iter().map(|cell| printable(&cell).into_owned()));
     }
-    for (index, column) in columns.iter().enumerate() {
-        let Some(cells) = table.column_mut(index) else { continue };
+    for (heading, cells) in headings.iter().zip(table.column_iter_mut()) {
         cells.set_padding((0, 2));
-        if matches!(column, Column::Figure(_)) {
+        if heading.starts_with('>') {
             cells.set_cell_alignment(CellAlignment::Right);
         }
     }
@@ -42,15 +27,7 @@ pub fn lay_out<R: IntoIterator<Item = String>>(
 
 /// `1234567` as `1,234,567`.
 pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    HumanCount(number).to_string()
 }
 
 /// At most `width` characters; a cut text ends with an ellipsis.
@@ -80,7 +57,7 @@ mod tests {
     #[test]
     fn numbers_are_right_aligned() {
         let text = lay_out(
-            &[Column::Text("lane"), Column::Figure("ready")],
+            &["lane", ">ready"],
             [vec!["fast".to_owned(), grouped(1_234)], vec!["slow".to_owned(), grouped(7)]],
         );
         assert_eq!(text, "lane  ready\nfast  1,234\nslow      7\n");
@@ -88,7 +65,7 @@ mod tests {
 
     #[test]
     fn control_characters_in_cells_are_escaped() {
-        let text = lay_out(&[Column::Text("id")], [["a\nb\u{1b}[2J\u{202e}".to_owned()]]);
+        let text = lay_out(&["id"], [["a\nb\u{1b}[2J\u{202e}".to_owned()]]);
         assert_eq!(text, "id\na\\nb\\u{1b}[2J\\u{202e}\n");
     }
 

@@ -4,11 +4,13 @@ mod screen;
 
 use std::{
     io::{IsTerminal, stdout},
-    thread,
     time::Duration,
 };
 
-use garenne_common::exit::{Exit, Failure};
+use garenne_common::{
+    exit::{Exit, Failure},
+    supervise,
+};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use tokio::{sync::mpsc, time::interval};
 
@@ -29,13 +31,8 @@ pub async fn run(operator: Operator) -> Result<Exit, Failure> {
     let (monitor, _tasks) = FleetMonitor::start(operator);
     let (sender, mut keys) = mpsc::unbounded_channel();
     // Reading an event blocks. The thread ends with the process.
-    thread::spawn(move || {
-        while let Ok(event) = event::read() {
-            if sender.send(event).is_err() {
-                return;
-            }
-        }
-    });
+    let read_keys = move || while event::read().is_ok_and(|event| sender.send(event).is_ok()) {};
+    supervise::spawn_thread("terminal keys", read_keys).map_err(anyhow::Error::from)?.detach();
     let mut terminal = ratatui::try_init().map_err(anyhow::Error::from)?;
     let mut screen = Screen::default();
     let mut tick = interval(INTERVAL);

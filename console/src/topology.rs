@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::{
     operator::Operator,
     output,
-    queues::{InspectError, QueueInspector},
+    queues::{InspectError, QueueInspector, existing},
 };
 
 /// `garenne topology …`.
@@ -177,26 +177,20 @@ fn leftover_difference(Leftover { queue, lane, shards }: &Leftover, messages: u6
 async fn missing(connection: &Connection, wanted: &Topology) -> Result<Vec<Difference>, InspectError> {
     let mut inspector = QueueInspector::new(connection);
     let mut found = Vec::new();
-    let mut note = |what, result: Result<(), InspectError>| match result {
-        Ok(()) => Ok(()),
-        Err(InspectError::Missing(name)) => {
-            found.push(Difference { what, name, detail: "missing".into() });
-            Ok(())
-        }
-        Err(error) => Err(error),
-    };
+    let missing = |what, name: &str| Difference { what, name: name.to_owned(), detail: "missing".into() };
     for exchange in &wanted.exchanges {
-        note("exchange", inspector.exchange(&exchange.name).await)?;
+        if existing(inspector.exchange(&exchange.name).await)?.is_none() {
+            found.push(missing("exchange", &exchange.name));
+        }
     }
     for queue in &wanted.queues {
-        note("queue", inspector.depth(&queue.name).await.map(drop))?;
+        if existing(inspector.depth(&queue.name).await)?.is_none() {
+            found.push(missing("queue", &queue.name));
+        }
     }
     for leftover in &wanted.leftovers {
-        match inspector.depth(&leftover.queue).await {
-            Ok(depth) => found.extend(leftover_difference(leftover, depth.ready)),
-            Err(InspectError::Missing(_)) => {}
-            Err(error) => return Err(error),
-        }
+        let queue = existing(inspector.depth(&leftover.queue).await)?;
+        found.extend(queue.and_then(|queue| leftover_difference(leftover, queue.ready)));
     }
     Ok(found)
 }

@@ -14,14 +14,9 @@ pub struct Account {
     open: HashSet<String>,
     /// The evidence. Effects and dead letters are set at the end of the run.
     pub evidence: Evidence,
-    progress: Progress,
-}
-
-/// When the account last changed.
-#[derive(Debug)]
-struct Progress {
-    seen: (usize, usize),
-    at: Instant,
+    /// The numbers of acknowledged and of open tasks at the last change, and when that was.
+    progress: (usize, usize),
+    changed_at: Instant,
 }
 
 impl Default for Account {
@@ -30,7 +25,8 @@ impl Default for Account {
             expected: Vec::new(),
             open: HashSet::new(),
             evidence: Evidence::default(),
-            progress: Progress { seen: (0, 0), at: Instant::now() },
+            progress: (0, 0),
+            changed_at: Instant::now(),
         }
     }
 }
@@ -76,15 +72,15 @@ impl Account {
     /// changes count from the call that sees them.
     pub fn stalled_for(&mut self) -> Duration {
         let now = (self.expected.len(), self.open.len());
-        if now != self.progress.seen {
-            self.progress = Progress { seen: now, at: Instant::now() };
+        if now != self.progress {
+            (self.progress, self.changed_at) = (now, Instant::now());
         }
-        self.progress.at.elapsed()
+        self.changed_at.elapsed()
     }
 
     /// Starts [`stalled_for`](Self::stalled_for) anew: while the broker is away, no progress is expected.
     pub fn excuse_stall(&mut self) {
-        self.progress.at = Instant::now();
+        self.changed_at = Instant::now();
     }
 
     /// Judges every acknowledged task.

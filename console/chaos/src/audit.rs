@@ -12,6 +12,6 @@ mod verdict;
 
 pub use effects::{EFFECTS_FILE, EffectSource, count_effects};
 pub use evidence::{Evidence, Execution};
-pub use store::{Store, StoreError};
-pub use tail::{Expected, Tail};
+pub use store::Store;
+pub use tail::{Expected, ExpectedReading, Tail};
 pub use verdict::{Audit, Finding, Totals, Verdict};

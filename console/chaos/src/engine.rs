@@ -2,16 +2,11 @@
 
 use std::time::{Duration, SystemTime};
 
+use anyhow::{Context, Result};
+
 use crate::{
-    account::Account,
-    audit::Expected,
-    error::ChaosError,
-    fault_injector::{FaultInjector, Injected},
-    fault_schedule::FaultStep,
-    process::ProcessError,
-    timeline::Timeline,
-    worker_fleet::WorkerFleet,
-    worker_process::WorkerExit,
+    account::Account, audit::Expected, fault::Injected, fault_injector::FaultInjector,
+    fault_schedule::FaultStep, timeline::Timeline, worker_fleet::WorkerFleet, worker_process::WorkerExit,
 };
 
 /// A run under way. The caller publishes tasks and decides when a fault is due; the engine keeps the fleet at its
@@ -25,8 +20,10 @@ pub struct Engine {
     /// What happened when.
     pub timeline: Timeline,
     injector: FaultInjector,
-    requeued: u64,
-    crashes: u64,
+    /// Tasks that stopping workers requeued, from their receipts.
+    pub requeued: u64,
+    /// Workers that ended although nothing stopped them.
+    pub crashes: u64,
 }
 
 impl Engine {
@@ -35,18 +32,6 @@ impl Engine {
     pub fn new(fleet: WorkerFleet, injector: FaultInjector) -> Self {
         let timeline = Timeline::starting(SystemTime::now());
         Self { fleet, account: Account::default(), timeline, injector, requeued: 0, crashes: 0 }
-    }
-
-    /// Tasks that stopping workers requeued, from their receipts.
-    #[must_use]
-    pub fn requeued(&self) -> u64 {
-        self.requeued
-    }
-
-    /// Workers that ended although nothing stopped them.
-    #[must_use]
-    pub fn crashes(&self) -> u64 {
-        self.crashes
     }
 
     /// Whether no fault lasts that keeps tasks from being executed.
@@ -64,8 +49,8 @@ impl Engine {
     /// Injects a fault. Returns nothing if it has no target.
     ///
     /// # Errors
-    /// [`ProcessError`] if the replacement of a stopped worker cannot be started.
-    pub fn inject(&mut self, step: FaultStep) -> Result<Option<Injected>, ProcessError> {
+    /// If the replacement of a stopped worker cannot be started.
+    pub fn inject(&mut self, step: FaultStep) -> Result<Option<Injected>> {
         self.injector.inject(step, &mut self.fleet, &mut self.timeline)
     }
 
@@ -79,8 +64,8 @@ impl Engine {
     /// that have ended since the last call.
     ///
     /// # Errors
-    /// [`ChaosError`] if the run cannot continue.
-    pub fn poll(&mut self) -> Result<Vec<WorkerExit>, ChaosError> {
+    /// If the run cannot continue.
+    pub fn poll(&mut self) -> Result<Vec<WorkerExit>> {
         self.read_logs()?;
         let exits = self.fleet.replace_crashed()?;
         for exit in &exits {
@@ -97,16 +82,16 @@ impl Engine {
     /// Stops all workers in order, kills those that do not end within `limit`, and reads the rest of their logs.
     ///
     /// # Errors
-    /// [`ChaosError`] if a log cannot be read.
-    pub async fn stop(&mut self, limit: Duration) -> Result<Vec<WorkerExit>, ChaosError> {
+    /// If a log cannot be read.
+    pub async fn stop(&mut self, limit: Duration) -> Result<Vec<WorkerExit>> {
         let exits = self.fleet.stop(limit).await?;
         self.requeued += exits.iter().map(requeued).sum::<u64>();
         self.read_logs()?;
         Ok(exits)
     }
 
-    fn read_logs(&mut self) -> Result<(), ChaosError> {
-        let lines = self.fleet.executions()?;
+    fn read_logs(&mut self) -> Result<()> {
+        let lines = self.fleet.executions().context("cannot read an execution log")?;
         let now = SystemTime::now();
         for (_, execution) in &lines {
             self.timeline.executed(execution, now);
@@ -132,7 +117,7 @@ mod tests {
         let launcher = Launcher::without_console(dir.path());
         let mut fleet = WorkerFleet::new(launcher, WorkerCommand::Shell(command.to_owned()));
         fleet.start_worker().unwrap();
-        let mut engine = Engine::new(fleet, FaultInjector::new(Duration::ZERO));
+        let mut engine = Engine::new(fleet, FaultInjector::new(Duration::ZERO, None, None));
         let expected = ["worker-1", "worker-2"].map(|id| Expected { id: id.to_owned(), reading: None });
         engine.acknowledged(expected.into());
         while engine.account.open() == 2 {
@@ -153,7 +138,7 @@ mod tests {
         engine.stop(Duration::from_secs(60)).await.unwrap();
         engine.timeline.conclude();
         assert!(engine.account.audit().totals.kept());
-        assert_eq!((engine.crashes(), engine.timeline.events.len()), (0, 1));
+        assert_eq!((engine.crashes, engine.timeline.events.len()), (0, 1));
         assert_eq!(engine.timeline.executed.iter().sum::<u64>(), 2);
     }
 }

@@ -35,6 +35,15 @@ impl Fault {
     }
 }
 
+/// What one fault did to the fleet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Injected {
+    /// The worker, `broker` or `network`.
+    pub target: String,
+    /// The worker that was started instead of the target.
+    pub replacement: Option<String>,
+}
+
 /// The number of faults of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[expect(missing_docs, reason = "each is the number of faults of its name")]

@@ -6,8 +6,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use anyhow::{Context, Result, bail};
+use futures_util::{FutureExt, future::BoxFuture};
 use garenne_amqp::Broker;
-use garenne_common::telemetry::metrics::Role;
+use garenne_common::{supervise, telemetry::metrics::Role};
 use tokio::{
     process::Command,
     sync::Mutex,
@@ -16,11 +18,10 @@ use tokio::{
 };
 
 use crate::{
-    error::ChaosError,
-    fault::Fault,
+    fault::{Fault, Injected},
     fault_proxy::FaultProxy,
     fault_schedule::FaultStep,
-    process::{ProcessError, Signal},
+    process::Signal,
     timeline::Timeline,
     worker_fleet::WorkerFleet,
 };
@@ -41,24 +42,18 @@ pub struct FaultInjector {
     /// Paused workers, and when they continue.
     paused: Vec<(Instant, String)>,
     /// Broker restarts and network cuts, with the index of their event in the timeline.
-    outages: JoinSet<(usize, Result<Outage, ChaosError>)>,
+    outages: JoinSet<Result<(usize, Result<Outage>), supervise::Failure>>,
     /// Broker restarts and network cuts run one after the other, even if they are due together.
     outage_lock: Arc<Mutex<()>>,
 }
 
-/// What one fault did to the fleet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Injected {
-    /// The worker, `broker` or `network`.
-    pub target: String,
-    /// The worker that was started instead of the target.
-    pub replacement: Option<String>,
-}
-
+/// How the broker is restarted.
 #[derive(Clone, Debug)]
-struct BrokerRestart {
-    broker: Broker,
-    command: String,
+pub struct BrokerRestart {
+    /// The broker.
+    pub broker: Broker,
+    /// A shell command. It may return before the broker accepts connections.
+    pub command: String,
 }
 
 /// When the broker or the network was away.
@@ -69,29 +64,18 @@ struct Outage {
 }
 
 impl FaultInjector {
-    /// An injector of faults of workers. A paused worker continues after `pause`.
+    /// An injector of faults. A paused worker continues after `pause`, and a network cut lasts as long.
+    /// [`Fault::BrokerRestart`] needs `restart`, and [`Fault::Cut`] a proxy between the workers and the broker.
     #[must_use]
-    pub fn new(pause: Duration) -> Self {
+    pub fn new(pause: Duration, restart: Option<BrokerRestart>, proxy: Option<FaultProxy>) -> Self {
         Self {
             pause,
-            restart: None,
-            proxy: None,
+            restart,
+            proxy: proxy.map(Arc::new),
             paused: Vec::new(),
             outages: JoinSet::new(),
             outage_lock: Arc::default(),
         }
-    }
-
-    /// Makes [`Fault::BrokerRestart`] run this shell command. It may return before the broker accepts connections.
-    #[must_use]
-    pub fn with_broker_restart(self, broker: Broker, command: String) -> Self {
-        Self { restart: Some(BrokerRestart { broker, command }), ..self }
-    }
-
-    /// Makes [`Fault::Cut`] stall this proxy and reset its connections.
-    #[must_use]
-    pub fn with_proxy(self, proxy: FaultProxy) -> Self {
-        Self { proxy: Some(Arc::new(proxy)), ..self }
     }
 
     /// Whether no fault lasts that keeps tasks from being executed.
@@ -110,58 +94,53 @@ impl FaultInjector {
         step: FaultStep,
         fleet: &mut WorkerFleet,
         timeline: &mut Timeline,
-    ) -> Result<Option<Injected>, ProcessError> {
+    ) -> Result<Option<Injected>> {
         let FaultStep { fault, pick } = step;
+        let outage = self.outage(fault);
         let injected = match fault {
             Fault::Kill => fleet.stop_and_replace(pick, Signal::KILL)?,
             Fault::Soft => fleet.stop_and_replace(pick, Signal::TERM)?,
             Fault::Hard => fleet.stop_and_replace(pick, Signal::QUIT)?,
             Fault::Pause => self.pause(pick, fleet),
-            Fault::BrokerRestart if self.restart.is_some() => Some(("broker".to_owned(), None)),
-            Fault::Cut if self.proxy.is_some() => Some(("network".to_owned(), None)),
-            Fault::BrokerRestart | Fault::Cut => None,
+            Fault::BrokerRestart | Fault::Cut => outage
+                .as_ref()
+                .map(|(target, _)| Injected { target: (*target).to_owned(), replacement: None }),
         };
-        let Some((target, replacement)) = injected else { return Ok(None) };
-        let event = timeline.record(Some(fault), target.clone(), replacement.clone());
-        match fault {
-            Fault::BrokerRestart => self.start_broker_restart(event),
-            Fault::Cut => self.start_cut(event),
-            _ => {}
+        let Some(injected) = injected else { return Ok(None) };
+        let event = timeline.record(Some(fault), injected.target.clone(), injected.replacement.clone());
+        if let Some((_, outage)) = outage {
+            let lock = Arc::clone(&self.outage_lock);
+            let alone = async move {
+                let _alone = lock.lock().await;
+                (event, outage.await)
+            };
+            supervise::isolated("outage", alone).spawn_into(&mut self.outages);
         }
-        Ok(Some(Injected { target, replacement }))
+        Ok(Some(injected))
     }
 
-    fn pause(&mut self, pick: usize, fleet: &mut WorkerFleet) -> Option<(String, Option<String>)> {
+    fn pause(&mut self, pick: usize, fleet: &mut WorkerFleet) -> Option<Injected> {
         let worker = fleet.pick(pick)?;
         worker.signal(Signal::STOP);
-        let name = worker.name().to_owned();
-        self.paused.push((Instant::now() + self.pause, name.clone()));
-        Some((name, None))
+        let target = worker.name().to_owned();
+        self.paused.push((Instant::now() + self.pause, target.clone()));
+        Some(Injected { target, replacement: None })
     }
 
-    fn start_broker_restart(&mut self, event: usize) {
-        let Some(restart) = self.restart.clone() else { return };
-        let lock = Arc::clone(&self.outage_lock);
-        self.outages.spawn(async move {
-            let _alone = lock.lock().await;
-            (event, restart.run().await)
-        });
-    }
-
-    fn start_cut(&mut self, event: usize) {
-        let Some(proxy) = self.proxy.clone() else { return };
-        let (lock, pause) = (Arc::clone(&self.outage_lock), self.pause);
-        self.outages.spawn(async move {
-            let _alone = lock.lock().await;
-            (event, Ok(cut(&proxy, pause).await))
-        });
+    /// What is away during a broker restart or a network cut, and the outage itself.
+    fn outage(&self, fault: Fault) -> Option<(&'static str, BoxFuture<'static, Result<Outage>>)> {
+        match fault {
+            Fault::BrokerRestart => Some(("broker", self.restart.clone()?.run().boxed())),
+            Fault::Cut => Some(("network", cut(Arc::clone(self.proxy.as_ref()?), self.pause).boxed())),
+            _ => None,
+        }
     }
 
     /// Continues paused workers whose time has come, and records the outages that are over.
     ///
     /// # Errors
     /// If a broker restart failed.
-    pub fn poll(&mut self, fleet: &WorkerFleet, timeline: &mut Timeline) -> Result<(), ChaosError> {
+    pub fn poll(&mut self, fleet: &WorkerFleet, timeline: &mut Timeline) -> Result<()> {
         self.paused.retain(|(until, name)| {
             let is_paused = *until > Instant::now();
             if !is_paused && let Some(worker) = fleet.worker(name) {
@@ -170,7 +149,7 @@ impl FaultInjector {
             is_paused
         });
         while let Some(ended) = self.outages.try_join_next() {
-            let (event, outage) = ended?;
+            let (event, outage) = ended.context("fault task failed")?.context("fault task failed")?;
             let Outage { from, until } = outage?;
             timeline.set_span(event, from, until);
         }
@@ -179,18 +158,18 @@ impl FaultInjector {
 }
 
 /// Stalls the network, then resets its connections: a network that was split and forgot them.
-async fn cut(proxy: &FaultProxy, pause: Duration) -> Outage {
+async fn cut(proxy: Arc<FaultProxy>, pause: Duration) -> Result<Outage> {
     let from = SystemTime::now();
     proxy.stall();
     sleep(pause).await;
     proxy.drop_connections();
     proxy.heal();
-    Outage { from, until: SystemTime::now() }
+    Ok(Outage { from, until: SystemTime::now() })
 }
 
 impl BrokerRestart {
     /// Runs the command and waits until the broker accepts connections.
-    async fn run(&self) -> Result<Outage, ChaosError> {
+    async fn run(self) -> Result<Outage> {
         let from = SystemTime::now();
         self.run_command().await?;
         let deadline = Instant::now() + BROKER_RESTART_TIMEOUT;
@@ -203,26 +182,26 @@ impl BrokerRestart {
                     let _ = connection.close(200, "done".into()).await;
                     return Ok(Outage { from, until });
                 }
-                Err(error) if Instant::now() > deadline => return Err(error.into()),
+                Err(error) if Instant::now() > deadline => bail!("{error}"),
                 Err(_) => sleep(CONNECT_INTERVAL).await,
             }
         }
     }
 
     /// The command's output goes to standard error.
-    async fn run_command(&self) -> Result<(), ChaosError> {
-        let command = self.command.clone();
+    async fn run_command(&self) -> Result<()> {
         let run = Command::new("sh")
-            .args(["-c", &command])
+            .args(["-c", &self.command])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::inherit())
             .kill_on_drop(true)
             .status();
-        match run.await {
-            Ok(status) if status.success() => Ok(()),
-            Ok(status) => Err(ChaosError::RestartCommand { command, detail: status.to_string() }),
-            Err(error) => Err(ChaosError::RestartCommand { command, detail: error.to_string() }),
-        }
+        let detail = match run.await {
+            Ok(status) if status.success() => return Ok(()),
+            Ok(status) => status.to_string(),
+            Err(error) => error.to_string(),
+        };
+        bail!("broker restart command {:?} failed: {detail}", self.command)
     }
 }

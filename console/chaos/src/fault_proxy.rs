@@ -9,7 +9,8 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use tokio::{net::TcpListener, task::JoinHandle};
+use garenne_common::supervise::{self, TaskHandle};
+use tokio::net::TcpListener;
 
 use self::{
     connection::{Commands, forward},
@@ -28,7 +29,8 @@ const DEFAULT_AMQP_PORT: u16 = 5672;
 pub struct FaultProxy {
     address: SocketAddr,
     link: Arc<Link>,
-    accept_loop: JoinHandle<()>,
+    /// Aborted when the proxy is dropped.
+    _accept_loop: TaskHandle<()>,
 }
 
 impl FaultProxy {
@@ -44,8 +46,8 @@ impl FaultProxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let link = Arc::new(Link::new(targets, new_filter));
-        let accept_loop = tokio::spawn(accept(listener, Arc::clone(&link)));
-        Ok(Self { address, link, accept_loop })
+        let accept_loop = supervise::isolated("fault proxy", accept(listener, Arc::clone(&link))).spawn();
+        Ok(Self { address, link, _accept_loop: accept_loop })
     }
 
     /// Starts a proxy in front of the server of an AMQP URL, and returns that URL with the proxy's address in it.
@@ -149,7 +151,6 @@ impl FaultProxy {
 impl Drop for FaultProxy {
     fn drop(&mut self) {
         self.cut();
-        self.accept_loop.abort();
     }
 }
 
@@ -159,11 +160,12 @@ async fn accept(listener: TcpListener, link: Arc<Link>) {
         // Resets before this connection was accepted do not apply to it.
         let commands = Commands::of(&link);
         let link = Arc::clone(&link);
-        tokio::spawn(async move {
+        let connection = async move {
             link.open.fetch_add(1, Ordering::AcqRel);
             forward(client, &link, commands).await;
             link.open.fetch_sub(1, Ordering::AcqRel);
-        });
+        };
+        supervise::isolated("fault proxy connection", connection).spawn().detach();
     }
 }
 

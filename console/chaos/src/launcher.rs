@@ -7,7 +7,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::process::{Output, ProcessError, Program};
+use anyhow::{Result, bail};
+
+use crate::process::{Output, Program};
 
 /// Starts the programs beside the console, with a common folder and environment. Its processes die with this one.
 #[derive(Clone, Debug)]
@@ -38,15 +40,14 @@ impl Launcher {
     /// A program in the console's folder; it writes both outputs to `NAME.log`.
     ///
     /// # Errors
-    /// [`ProcessError::NoProgram`].
-    pub fn sibling(&self, name: &str, program: &str) -> Result<Program, ProcessError> {
-        let folder = self.console.as_deref().and_then(Path::parent).unwrap_or(Path::new(".")).to_owned();
+    /// If the program is missing.
+    pub fn sibling(&self, name: &str, program: &str) -> Result<Program> {
+        let folder = self.console.as_deref().and_then(Path::parent).unwrap_or(Path::new("."));
         let path = folder.join(program);
-        if path.is_file() {
-            Ok(self.program(name, path))
-        } else {
-            Err(ProcessError::NoProgram { program: program.to_owned(), folder })
+        if !path.is_file() {
+            bail!("{program} is not in {}: build it with `cargo build --workspace --bins`", folder.display());
         }
+        Ok(self.program(name, path))
     }
 
     /// A program by its path or its name in `PATH`; it writes both outputs to `NAME.log`.

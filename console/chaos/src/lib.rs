@@ -13,7 +13,6 @@ pub mod process;
 
 mod account;
 mod engine;
-mod error;
 mod fault;
 mod fault_injector;
 mod fault_proxy;
@@ -29,13 +28,12 @@ mod worker_process;
 
 pub use account::Account;
 pub use engine::Engine;
-pub use error::ChaosError;
-pub use fault::{Fault, FaultCounts};
-pub use fault_injector::{BROKER_RESTART_TIMEOUT, FaultInjector, Injected};
+pub use fault::{Fault, FaultCounts, Injected};
+pub use fault_injector::{BROKER_RESTART_TIMEOUT, BrokerRestart, FaultInjector};
 pub use fault_proxy::FaultProxy;
 pub use fault_schedule::{FaultSchedule, FaultStep};
 pub use launcher::{Launcher, free_port};
-pub use load::{Load, PublishProgress};
+pub use load::{Load, PublishProgress, Publishers};
 pub use metrics::metric_sum;
 pub use run_folder::create_run_folder;
 pub use server_filter::{FilterAction, ServerFilter};

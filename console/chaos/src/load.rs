@@ -10,7 +10,7 @@ use std::{
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use garenne_amqp::{Broker, Message, PublishError, Publisher, PublisherConfig, Target};
-use garenne_common::backoff::Backoff;
+use garenne_common::{backoff::Backoff, supervise};
 use garenne_protocol::{
     task::{ContentType, Kind, NewTask, TaskId},
     topology::Names,
@@ -50,10 +50,11 @@ pub struct Load {
 #[derive(Debug, Default)]
 pub struct PublishProgress {
     new_ids: Mutex<Vec<String>>,
-    confirmed: AtomicU64,
     repeated: AtomicU64,
-    fatal_error: Mutex<Option<String>>,
 }
+
+/// The publishers of a [`Load`]. The result of each is an error that repeating a publish cannot mend.
+pub type Publishers = JoinSet<Result<Result<(), PublishError>, supervise::Failure>>;
 
 impl PublishProgress {
     /// The ids that were confirmed since the last call.
@@ -61,35 +62,26 @@ impl PublishProgress {
         std::mem::take(&mut *self.new_ids.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The number of confirmed tasks.
-    pub fn confirmed(&self) -> u64 {
-        self.confirmed.load(Relaxed)
-    }
-
     /// How often a task was published again because the broker did not answer.
     pub fn repeated(&self) -> u64 {
         self.repeated.load(Relaxed)
     }
-
-    /// The error that stopped the publishers, if there was one.
-    pub fn fatal_error(&self) -> Option<String> {
-        self.fatal_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
 }
 
 impl Load {
-    /// Starts the publishers. They end when every task is confirmed, or after a fatal error.
-    pub fn start(&self, progress: &Arc<PublishProgress>) -> JoinSet<()> {
+    /// Starts the publishers. Each ends when its tasks are confirmed, or after a fatal error.
+    pub fn start(&self, progress: &Arc<PublishProgress>) -> Publishers {
         let mut publishers = JoinSet::new();
         for number in 0..self.publishers {
-            publishers.spawn(publish(self.clone(), number, Arc::clone(progress)));
+            let publisher = publish(self.clone(), number, Arc::clone(progress));
+            supervise::isolated("publisher", publisher).spawn_into(&mut publishers);
         }
         publishers
     }
 }
 
 /// One of n publishers publishes every n-th task.
-async fn publish(load: Load, number: u64, progress: Arc<PublishProgress>) {
+async fn publish(load: Load, number: u64, progress: Arc<PublishProgress>) -> Result<(), PublishError> {
     let config = PublisherConfig { in_flight: IN_FLIGHT, ..PublisherConfig::default() };
     let publisher = Publisher::new(load.broker.clone(), config);
     let per_tick = load.rate as f64 / load.publishers as f64 * TICK.as_secs_f64();
@@ -100,23 +92,29 @@ async fn publish(load: Load, number: u64, progress: Arc<PublishProgress>) {
     while next < load.tasks {
         tokio::select! {
             _ = ticks.tick() => due = (due + per_tick).min(IN_FLIGHT as f64),
-            Some(()) = in_flight.next() => {}
+            Some(published) = in_flight.next() => published?,
         }
         while due >= 1.0 && next < load.tasks && in_flight.len() < IN_FLIGHT {
             in_flight.push(publish_task(&publisher, &load, next, &progress));
             next += load.publishers;
             due -= 1.0;
         }
-        if progress.fatal_error().is_some() {
-            return;
-        }
     }
-    while in_flight.next().await.is_some() {}
+    while let Some(published) = in_flight.next().await {
+        published?;
+    }
+    drop(in_flight);
     publisher.close().await;
+    Ok(())
 }
 
 /// Publishes one task until it is confirmed.
-async fn publish_task(publisher: &Publisher, load: &Load, number: u64, progress: &PublishProgress) {
+async fn publish_task(
+    publisher: &Publisher,
+    load: &Load,
+    number: u64,
+    progress: &PublishProgress,
+) -> Result<(), PublishError> {
     let id = format!("{}-{number}", load.id_prefix);
     let mut task = NewTask::new(load.kind.clone(), ContentType::Json, load.payload.clone());
     task.id = TaskId::parse(&id).expect("the prefix is short and has no character that ids must not have");
@@ -128,14 +126,9 @@ async fn publish_task(publisher: &Publisher, load: &Load, number: u64, progress:
         match publisher.publish(message).await {
             Ok(()) => {
                 progress.new_ids.lock().unwrap_or_else(PoisonError::into_inner).push(id);
-                progress.confirmed.fetch_add(1, Relaxed);
-                return;
+                return Ok(());
             }
-            Err(error) if is_fatal(&error) => {
-                let mut fatal = progress.fatal_error.lock().unwrap_or_else(PoisonError::into_inner);
-                fatal.get_or_insert_with(|| error.to_string());
-                return;
-            }
+            Err(error) if is_fatal(&error) => return Err(error),
             Err(error) => {
                 if error.in_doubt() {
                     progress.repeated.fetch_add(1, Relaxed);

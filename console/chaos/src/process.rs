@@ -1,17 +1,16 @@
 //! Child processes: started, signalled, waited for.
 
-mod error;
 mod program;
 
 use std::{io, path::PathBuf, process::ExitStatus, time::Duration};
 
+use anyhow::{Result, anyhow, bail};
 use rustix::process::{Pid, kill_process, kill_process_group};
 use tokio::{
     process::{Child, ChildStderr, ChildStdout},
     time::{Instant, sleep, timeout},
 };
 
-pub use error::ProcessError;
 pub use program::{Output, Program};
 pub use rustix::process::Signal;
 
@@ -54,19 +53,22 @@ impl Process {
     /// Sends a signal.
     ///
     /// # Errors
-    /// [`ProcessError::Signal`] if the process was waited for or may not be signalled.
-    pub fn signal(&self, signal: Signal) -> Result<(), ProcessError> {
-        let sent = self.id().and_then(|pid| kill_process(pid, signal).map_err(io::Error::from));
-        sent.map_err(|source| ProcessError::Signal { name: self.name.clone(), source })
+    /// If the process was waited for or may not be signalled.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        self.send(|pid| kill_process(pid, signal))
     }
 
     /// Sends a signal to the process group that it leads.
     ///
     /// # Errors
-    /// [`ProcessError::Signal`] if the process was waited for or may not be signalled.
-    pub fn signal_group(&self, signal: Signal) -> Result<(), ProcessError> {
-        let sent = self.id().and_then(|pid| kill_process_group(pid, signal).map_err(io::Error::from));
-        sent.map_err(|source| ProcessError::Signal { name: self.name.clone(), source })
+    /// If the process was waited for or may not be signalled.
+    pub fn signal_group(&self, signal: Signal) -> Result<()> {
+        self.send(|pid| kill_process_group(pid, signal))
+    }
+
+    fn send(&self, signal: impl FnOnce(Pid) -> rustix::io::Result<()>) -> Result<()> {
+        let sent = self.id().and_then(|pid| Ok(signal(pid)?));
+        sent.map_err(|error| anyhow!("cannot signal {}: {error}", self.name))
     }
 
     /// The process id, unless the process was waited for: then the number may belong to another process.
@@ -98,6 +100,21 @@ impl Process {
         self.child.wait().await.ok()
     }
 
+    /// Stops the process in order, and kills it after `limit`.
+    pub async fn stop(&mut self, limit: Duration) {
+        // An error means that it has ended.
+        let _ = self.signal(Signal::TERM);
+        self.wait_or_kill(limit).await;
+    }
+
+    /// Checks that the process still runs.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn check(&mut self) -> Result<()> {
+        self.exit_status().map_or(Ok(()), |status| Err(self.unexpected_exit(status)))
+    }
+
     /// The last line in its log file that is not blank.
     #[must_use]
     pub fn last_line(&self) -> Option<String> {
@@ -107,34 +124,23 @@ impl Process {
 
     /// The error for a process that ended although nothing stopped it.
     #[must_use]
-    pub fn unexpected_exit(&self, status: ExitStatus) -> ProcessError {
-        ProcessError::Ended { name: self.name.clone(), status: status.to_string(), log: self.log_excerpt() }
+    pub fn unexpected_exit(&self, status: ExitStatus) -> anyhow::Error {
+        anyhow!("{} ended ({status}): {}", self.name, self.log_excerpt())
     }
 
     /// Waits until `url` answers with success.
     ///
     /// # Errors
-    /// [`ProcessError::Ended`], or [`ProcessError::NotReady`] after `limit`.
-    pub async fn until_ready(
-        &mut self,
-        http: &reqwest::Client,
-        url: &str,
-        limit: Duration,
-    ) -> Result<(), ProcessError> {
+    /// If the process ends, or is not ready after `limit`.
+    pub async fn until_ready(&mut self, http: &reqwest::Client, url: &str, limit: Duration) -> Result<()> {
         let deadline = Instant::now() + limit;
         loop {
-            if let Some(status) = self.exit_status() {
-                return Err(self.unexpected_exit(status));
-            }
+            self.check()?;
             if http.get(url).send().await.is_ok_and(|answer| answer.status().is_success()) {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                return Err(ProcessError::NotReady {
-                    name: self.name.clone(),
-                    limit,
-                    log: self.log_excerpt(),
-                });
+                bail!("{} is not ready after {} s: {}", self.name, limit.as_secs(), self.log_excerpt());
             }
             sleep(READY_INTERVAL).await;
         }

@@ -28,6 +28,14 @@ pub struct TimelineEvent {
     pub recovered_after: Option<f64>,
 }
 
+impl TimelineEvent {
+    /// What happened, in reports.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.fault.map_or("crash", Fault::as_str)
+    }
+}
+
 /// Events and task counts of a run, by second.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Timeline {

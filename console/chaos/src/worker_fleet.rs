@@ -2,11 +2,14 @@
 
 use std::{ffi::OsString, io, time::Duration};
 
+use anyhow::{Result, anyhow};
+
 use crate::{
     audit::{Execution, Tail},
+    fault::Injected,
     launcher::{Launcher, free_port},
     metrics::metric_sum,
-    process::{Output, ProcessError, Signal},
+    process::{Output, Signal},
     worker_process::{WorkerExit, WorkerProcess},
 };
 
@@ -64,8 +67,8 @@ impl WorkerFleet {
     /// Starts one more worker and returns its name.
     ///
     /// # Errors
-    /// [`ProcessError`].
-    pub fn start_worker(&mut self) -> Result<String, ProcessError> {
+    /// If it cannot be started.
+    pub fn start_worker(&mut self) -> Result<String> {
         self.started += 1;
         let name = format!("worker-{}", self.started);
         let (program, admin) = match &self.command {
@@ -81,7 +84,7 @@ impl WorkerFleet {
                 let mut admin = None;
                 if let Some(first) = first_admin_port {
                     let port = free_port(first.saturating_add(self.started - 1))
-                        .map_err(|source| ProcessError::Start { name: name.clone(), source })?;
+                        .map_err(|error| anyhow!("cannot start {name}: {error}"))?;
                     let address = format!("127.0.0.1:{port}");
                     program = program.args(["--admin", &address]);
                     admin = Some(format!("http://{address}"));
@@ -99,8 +102,8 @@ impl WorkerFleet {
     /// Waits until every worker with an admin port is ready.
     ///
     /// # Errors
-    /// [`ProcessError`] if a worker ends, or is not ready within `limit`.
-    pub async fn until_ready(&mut self, http: &reqwest::Client, limit: Duration) -> Result<(), ProcessError> {
+    /// If a worker ends, or is not ready within `limit`.
+    pub async fn until_ready(&mut self, http: &reqwest::Client, limit: Duration) -> Result<()> {
         for worker in &mut self.workers {
             if let Some(url) = worker.admin().map(|admin| format!("{admin}/readyz")) {
                 worker.process.until_ready(http, &url, limit).await?;
@@ -131,24 +134,20 @@ impl WorkerFleet {
         busiest.1
     }
 
-    /// Stops the worker that `pick` selects with a signal and starts another one. Returns the names of both, or
-    /// nothing if no worker is left.
-    pub(crate) fn stop_and_replace(
-        &mut self,
-        pick: usize,
-        signal: Signal,
-    ) -> Result<Option<(String, Option<String>)>, ProcessError> {
+    /// Stops the worker that `pick` selects with a signal and starts another one. Returns nothing if no worker is
+    /// left.
+    pub(crate) fn stop_and_replace(&mut self, pick: usize, signal: Signal) -> Result<Option<Injected>> {
         let Some(worker) = self.pick(pick) else { return Ok(None) };
         worker.stop(signal);
-        let name = worker.name().to_owned();
-        Ok(Some((name, Some(self.start_worker()?))))
+        let target = worker.name().to_owned();
+        Ok(Some(Injected { target, replacement: Some(self.start_worker()?) }))
     }
 
     /// Removes the workers that have ended from the fleet, and starts another one for each that crashed.
     ///
     /// # Errors
-    /// [`ProcessError`] if workers repeatedly crash right after their start.
-    pub(crate) fn replace_crashed(&mut self) -> Result<Vec<WorkerExit>, ProcessError> {
+    /// If workers repeatedly crash right after their start.
+    pub(crate) fn replace_crashed(&mut self) -> Result<Vec<WorkerExit>> {
         let mut exits = self.reap()?;
         for exit in exits.iter_mut().filter(|exit| exit.stopped_for.is_none()) {
             exit.replacement = Some(self.start_worker()?);
@@ -156,15 +155,10 @@ impl WorkerFleet {
         Ok(exits)
     }
 
-    fn reap(&mut self) -> Result<Vec<WorkerExit>, ProcessError> {
+    fn reap(&mut self) -> Result<Vec<WorkerExit>> {
         let mut exits = Vec::new();
-        let mut index = 0;
-        while index < self.workers.len() {
-            let Some(status) = self.workers[index].process.exit_status() else {
-                index += 1;
-                continue;
-            };
-            let worker = self.workers.remove(index);
+        for mut worker in self.workers.extract_if(.., |worker| worker.process.exit_status().is_some()) {
+            let Some(status) = worker.process.exit_status() else { continue };
             let crashed_early =
                 worker.stop_requested.is_none() && worker.started.elapsed() < CRASH_LOOP_WINDOW;
             self.crash_loops = if crashed_early { self.crash_loops + 1 } else { 0 };
@@ -188,7 +182,7 @@ impl WorkerFleet {
     }
 
     /// Stops all workers in order and kills those that do not end within `limit`.
-    pub(crate) async fn stop(&mut self, limit: Duration) -> Result<Vec<WorkerExit>, ProcessError> {
+    pub(crate) async fn stop(&mut self, limit: Duration) -> Result<Vec<WorkerExit>> {
         for worker in &mut self.workers {
             worker.stop(Signal::TERM);
         }
@@ -207,7 +201,7 @@ mod tests {
         WorkerFleet::new(Launcher::without_console(dir), WorkerCommand::Shell(command.to_owned()))
     }
 
-    async fn until_exit(fleet: &mut WorkerFleet) -> Result<Vec<WorkerExit>, ProcessError> {
+    async fn until_exit(fleet: &mut WorkerFleet) -> Result<Vec<WorkerExit>> {
         loop {
             let exits = fleet.replace_crashed()?;
             if !exits.is_empty() {
@@ -228,7 +222,8 @@ mod tests {
         assert_eq!((exits[0].name.as_str(), exits[0].replacement.as_deref()), ("worker-1", Some("worker-2")));
         assert_eq!((exits[0].status.as_str(), exits[0].stopped_for), ("exit status: 7: worker-1", None));
         let stopped = fleet.stop_and_replace(5, Signal::KILL).unwrap();
-        assert_eq!(stopped, Some(("worker-2".to_owned(), Some("worker-3".to_owned()))));
+        let (target, replacement) = ("worker-2".to_owned(), Some("worker-3".to_owned()));
+        assert_eq!(stopped, Some(Injected { target, replacement }));
         let exits = until_exit(&mut fleet).await.unwrap();
         assert_eq!((exits[0].name.as_str(), exits[0].replacement.as_deref()), ("worker-2", None));
         let exits = fleet.stop(Duration::from_secs(60)).await.unwrap();

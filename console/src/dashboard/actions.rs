@@ -7,10 +7,8 @@ use axum::{
     extract::{Path, State},
     http::StatusCode,
 };
-use garenne_common::exit::Failure;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
 use super::{app_state::AppState, problem::Problem};
 use crate::{
@@ -88,23 +86,14 @@ pub(super) async fn replay(
     }
     let list = |one: &Option<String>| one.iter().cloned().collect::<Vec<_>>();
     let args = FilterArgs { id: list(&id), reason: list(&reason), ..FilterArgs::default() };
-    let mut filter = args.filter().map_err(Failure::from)?;
+    let mut filter = args.filter()?;
     // Publishers choose the kind. One that looks like a pattern must not match other kinds.
     if let Some(kind) = kind.clone() {
         filter = filter.of_kind(kind);
     }
     let mut letters = app.dead_letters.lock().await;
     tracing::info!(id, kind, reason, "replaying dead letters from the dashboard");
-    let mover = Mover {
-        operator: app.operator(),
-        filter,
-        action: MoveAction::Replay,
-        limit: None,
-        rate: None,
-        hold: Mover::HOLD,
-        stop: CancellationToken::new(),
-    };
-    let moved = mover.run().await?;
+    let moved = Mover::new(app.operator(), filter, MoveAction::Replay).run().await?;
     letters.clear();
     Ok(Json(json!({
         "replayed": moved.moved,

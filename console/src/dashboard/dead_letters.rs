@@ -8,7 +8,6 @@ use std::{
 
 use garenne_common::exit::Failure;
 use garenne_protocol::task::epoch_ms;
-use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -28,18 +27,6 @@ const MAX_AGE: Duration = Duration::from_secs(5);
 #[derive(Default)]
 pub(super) struct DeadLetterCache {
     last: Option<(Instant, Value)>,
-}
-
-#[derive(Serialize)]
-struct Row {
-    id: Option<String>,
-    kind: String,
-    reason: String,
-    error: Option<String>,
-    worker: Option<String>,
-    lane: Option<String>,
-    attempt: i64,
-    died_at: Option<i64>,
 }
 
 impl DeadLetterCache {
@@ -67,16 +54,24 @@ async fn read(operator: &Operator) -> Result<Value, Failure> {
     let mut groups: BTreeMap<(String, String), u64> = BTreeMap::new();
     let mut letters = Vec::new();
     while let Some(delivery) = walk.next().await? {
-        let DeadLetter { id, kind, reason, error, worker, lane, attempt, died_at, .. } =
-            DeadLetter::read(&delivery);
-        *groups.entry((kind.clone(), reason.clone())).or_default() += 1;
-        letters.push(Row { id, kind, reason, error, worker, lane, attempt, died_at });
+        let letter = DeadLetter::read(&delivery);
+        *groups.entry((letter.kind.clone(), letter.reason.clone())).or_default() += 1;
+        letters.push(letter);
     }
     let read = walk.read();
     walk.finish().await?;
     Operator::leave(connection).await;
     letters.sort_by_key(|letter| Reverse(letter.died_at));
     letters.truncate(MAX_LISTED);
+    let letters: Vec<_> = letters
+        .into_iter()
+        .map(|DeadLetter { id, kind, reason, error, worker, lane, attempt, died_at, .. }| {
+            json!({
+                "id": id, "kind": kind, "reason": reason, "error": error,
+                "worker": worker, "lane": lane, "attempt": attempt, "died_at": died_at,
+            })
+        })
+        .collect();
     let groups: Vec<_> = groups
         .into_iter()
         .map(|((kind, reason), count)| json!({ "kind": kind, "reason": reason, "count": count }))

@@ -3,10 +3,10 @@
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::response::sse::{Event, KeepAlive, Sse};
-use futures_util::{Stream, stream};
+use futures_util::{FutureExt, Stream, stream};
+use garenne_common::supervise::{self, TaskHandle};
 use tokio::{
     sync::watch,
-    task::JoinSet,
     time::{MissedTickBehavior, interval},
 };
 
@@ -17,50 +17,42 @@ const INTERVAL: Duration = Duration::from_secs(2);
 
 /// The state of the fleet as JSON, renewed while there are subscribers.
 pub(super) struct Feed {
+    monitor: Arc<FleetMonitor>,
     json: watch::Sender<Arc<str>>,
-    _task: JoinSet<()>,
+    _renewal: TaskHandle<()>,
 }
 
 impl Feed {
     pub(super) fn start(monitor: Arc<FleetMonitor>) -> Self {
         let json = watch::Sender::new(Arc::from(""));
-        let mut task = JoinSet::new();
-        let sender = json.clone();
-        task.spawn(async move {
-            let mut tick = interval(INTERVAL);
-            tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            loop {
-                tick.tick().await;
-                if sender.receiver_count() > 0 {
-                    sender.send_replace(state_json(&monitor));
-                }
-            }
-        });
-        Self { json, _task: task }
+        let state = (json.clone(), Arc::clone(&monitor));
+        let renewal =
+            supervise::restarting("dashboard feed", state, |(json, monitor)| renew(json, monitor).boxed());
+        Self { monitor, json, _renewal: renewal.spawn() }
     }
 
     /// The current state at once, then every update.
-    pub(super) fn subscribe(
-        &self,
-        monitor: &FleetMonitor,
-    ) -> Sse<impl Stream<Item = Result<Event, Infallible>> + use<>> {
+    pub(super) fn subscribe(&self) -> Sse<impl Stream<Item = Result<Event, Infallible>> + use<>> {
         let receiver = self.json.subscribe();
-        let first = state_json(monitor);
-        let event = |json: &str| Event::default().event("now").retry(Duration::from_secs(1)).data(json);
-        let states = stream::unfold((receiver, Some(first)), move |(mut receiver, first)| async move {
-            let json = match first {
-                Some(json) => {
-                    receiver.mark_unchanged();
-                    json
-                }
-                None => {
-                    receiver.changed().await.ok()?;
-                    Arc::clone(&receiver.borrow_and_update())
-                }
-            };
-            Some((Ok(event(&json)), (receiver, None)))
+        self.json.send_replace(state_json(&self.monitor));
+        let states = stream::unfold(receiver, |mut receiver| async {
+            receiver.changed().await.ok()?;
+            let json = Arc::clone(&receiver.borrow_and_update());
+            let event = Event::default().event("now").retry(Duration::from_secs(1)).data(json);
+            Some((Ok(event), receiver))
         });
         Sse::new(states).keep_alive(KeepAlive::default())
+    }
+}
+
+async fn renew(json: &watch::Sender<Arc<str>>, monitor: &FleetMonitor) {
+    let mut tick = interval(INTERVAL);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        if json.receiver_count() > 0 {
+            json.send_replace(state_json(monitor));
+        }
     }
 }
 

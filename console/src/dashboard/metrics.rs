@@ -10,23 +10,26 @@ use crate::monitor::FleetMonitor;
 /// Registers the metrics of the fleet. They are read at each scrape. While the queues cannot be read they are
 /// absent, so that an alert on absence fires.
 pub(super) fn register(metrics: &Metrics, monitor: &Arc<FleetMonitor>) {
-    let opts = |name: &str, help: &str| Opts::new(name, help);
-    let valid = "the metric's name and labels are valid";
-    let messages = opts("garenne_queue_messages", "Messages in a queue, as the broker reports them.");
-    let messages = IntGaugeVec::new(messages, &["queue", "state"]).expect(valid);
-    let consumers = opts("garenne_queue_consumers", "Consumers of a queue.");
-    let consumers = IntGaugeVec::new(consumers, &["queue"]).expect(valid);
-    let backlog = opts(
+    let (valid, once) = ("the metric's name and labels are valid", "each metric is registered once");
+    let registry = metrics.registry();
+    let gauges = |name: &str, help: &str, labels: &[&str]| {
+        let gauges = IntGaugeVec::new(Opts::new(name, help), labels).expect(valid);
+        registry.register(Box::new(gauges.clone())).expect(once);
+        gauges
+    };
+    let messages = gauges(
+        "garenne_queue_messages",
+        "Messages in a queue, as the broker reports them.",
+        &["queue", "state"],
+    );
+    let consumers = gauges("garenne_queue_consumers", "Consumers of a queue.", &["queue"]);
+    let backlog = Opts::new(
         "garenne_backlog_seconds",
         "Time for the fleet to work off the lane's backlog; +Inf if no worker has slots for it.",
     );
     let backlog = GaugeVec::new(backlog, &["lane"]).expect(valid);
     let unroutable =
         IntCounter::new("garenne_unroutable_total", "Messages that no binding matched.").expect(valid);
-    let registry = metrics.registry();
-    let once = "each metric is registered once";
-    registry.register(Box::new(messages.clone())).expect(once);
-    registry.register(Box::new(consumers.clone())).expect(once);
     registry.register(Box::new(backlog.clone())).expect(once);
     registry.register(Box::new(unroutable.clone())).expect(once);
     let monitor = Arc::clone(monitor);

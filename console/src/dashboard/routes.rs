@@ -68,11 +68,13 @@ async fn secured(mut response: Response) -> Response {
     response
 }
 
-async fn logged_in(State(app): State<Arc<AppState>>, request: Request, next: Next) -> Response {
-    match app.sessions.check(request.headers()) {
-        Ok(()) => next.run(request).await,
-        Err(problem) => problem.into_response(),
-    }
+async fn logged_in(
+    State(app): State<Arc<AppState>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
+    app.sessions.check(request.headers())?;
+    Ok(next.run(request).await)
 }
 
 #[derive(Deserialize)]
@@ -112,7 +114,7 @@ async fn history(State(app): State<Arc<AppState>>) -> Json<Vec<Point>> {
 }
 
 async fn events(State(app): State<Arc<AppState>>) -> impl IntoResponse {
-    app.feed.subscribe(&app.monitor)
+    app.feed.subscribe()
 }
 
 async fn dead(State(app): State<Arc<AppState>>) -> Result<Json<Value>, Problem> {

@@ -92,7 +92,7 @@ impl MoveArgs {
                 "no dead letters are selected: set --kind, --reason, --error, --older-than, --newer-than, --id or --all"
             }
             (true, false) => "--all cannot be combined with a filter",
-            _ => return Ok(self.filter.filter()?),
+            _ => return self.filter.filter(),
         };
         Err(Failure::new(Exit::Usage, problem))
     }

@@ -68,7 +68,7 @@ pub(super) fn copy(
         Some(id) => id.as_str().to_owned(),
         None => new_id(properties, &body),
     };
-    let lane = lane_of(operator, letter);
+    let lane = lane_of(operator, letter, kind);
     let target = match &lane {
         Some(lane) => {
             // A stopped task that is replayed should run.
@@ -91,13 +91,13 @@ pub(super) fn copy(
 }
 
 /// The lane of the copy: the original one if it still has a binding for the kind, else the one that has, else the
-/// original one.
-fn lane_of(operator: &Operator, letter: &DeadLetter) -> Option<String> {
+/// original one, else the catch-all lane.
+fn lane_of(operator: &Operator, letter: &DeadLetter, kind: &str) -> Option<String> {
     let Operator { names, settings, ladder, .. } = operator;
     let lanes: Vec<_> = settings.lanes.defined().collect();
     let has_binding = |name: &str| {
         lanes.iter().any(|(lane, it)| {
-            *lane == name && it.bindings.iter().any(|binding| matches_binding(binding, &letter.kind))
+            *lane == name && it.bindings.iter().any(|binding| matches_binding(binding, kind))
         })
     };
     let owns = |lane: &str, queue: &str| {
@@ -110,7 +110,9 @@ fn lane_of(operator: &Operator, letter: &DeadLetter) -> Option<String> {
         lanes.iter().find(|(lane, _)| owns(lane, queue))
     });
     let from = from.map(|(lane, _)| *lane);
-    let lane = from.filter(|lane| has_binding(lane)).or_else(|| settings.lanes.taking(&letter.kind)).or(from);
+    let catch_all = || settings.lanes.catch_all().filter(|_| !kind.is_empty());
+    let bound = from.filter(|lane| has_binding(lane)).or_else(|| settings.lanes.bound_to(kind));
+    let lane = bound.or(from).or_else(catch_all);
     lane.map(str::to_owned)
 }
 
@@ -137,6 +139,7 @@ pub(super) fn stable(properties: &BasicProperties) -> String {
 
 #[cfg(test)]
 mod tests {
+    use garenne_common::config::Lanes;
     use garenne_protocol::task::header::long;
     use lapin::types::{AMQPValue, FieldTable};
 
@@ -152,7 +155,15 @@ mod tests {
     }
 
     fn copied(properties: &BasicProperties) -> Result<Copy, String> {
-        let operator = Operator::new(ConsoleConfig::default()).unwrap();
+        // Without a catch-all lane.
+        let all = Lanes::default();
+        let bound = all.defined().filter(|(_, lane)| !lane.catch_all);
+        let lanes = bound.map(|(name, lane)| (name.to_owned(), lane.clone())).collect();
+        copied_with(properties, ConsoleConfig { lanes, ..ConsoleConfig::default() })
+    }
+
+    fn copied_with(properties: &BasicProperties, settings: ConsoleConfig) -> Result<Copy, String> {
+        let operator = Operator::new(settings).unwrap();
         let letter = DeadLetter::of("garenne.dead", properties, 2);
         copy(&operator, &letter, properties, b"{}".to_vec())
     }
@@ -176,6 +187,19 @@ mod tests {
             target(&properties("unbound", &[("x-first-death-queue", long("garenne.retry.slow.5s"))])),
             to("", "garenne.tasks.slow")
         );
+    }
+
+    #[test]
+    fn a_copy_of_an_unbound_kind_goes_to_the_catch_all_lane() {
+        let key = |properties: &BasicProperties| {
+            let copy = copied_with(properties, ConsoleConfig::default());
+            copy.map(|copy| copy.message.target.routing_key)
+        };
+        assert_eq!(key(&properties("unbound", &[])).unwrap(), "garenne.tasks.default");
+        let from_fast = properties("unbound", &[(header::LANE, long("fast"))]);
+        assert_eq!(key(&from_fast).unwrap(), "garenne.tasks.fast");
+        let without_kind = BasicProperties::default().with_message_id("7".into());
+        assert_eq!(key(&without_kind).unwrap_err(), "it has neither a kind nor a lane");
     }
 
     #[test]

@@ -7,18 +7,23 @@ use lapin::{
     message::Delivery,
     types::{AMQPValue, FieldTable},
 };
+use serde::{Serialize, Serializer};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 /// The reason of dead letters without one.
 pub(super) const UNKNOWN: &str = "unknown";
 
+/// The broker's own reasons for dead-lettering.
+pub(super) const BROKER_REASONS: [&str; 4] = ["expired", "rejected", "maxlen", "delivery_limit"];
+
 /// One dead letter, without its headers and payload to save memory.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct DeadLetter {
     /// The task's id, if it has one.
     pub id: Option<String>,
     /// The kind: the property `type`, else the first routing key.
     pub kind: String,
-    /// The reason: the header `garenne-reason`, else the broker's reason.
+    /// The broker's reason if it has dead-lettered the message, else the header `garenne-reason`.
     pub reason: String,
     /// Whether the broker itself dead-lettered it.
     pub by_broker: bool,
@@ -31,10 +36,13 @@ pub struct DeadLetter {
     /// The queue that the broker dead-lettered it from.
     pub queue: Option<String>,
     /// Number of attempts.
+    #[serde(rename = "attempts")]
     pub attempt: i64,
     /// Time of its first failure, milliseconds since 1970.
+    #[serde(serialize_with = "as_rfc3339")]
     pub first_seen: Option<i64>,
     /// Time of its dead-lettering, milliseconds since 1970.
+    #[serde(serialize_with = "as_rfc3339")]
     pub died_at: Option<i64>,
     /// Size of the payload.
     pub bytes: usize,
@@ -55,34 +63,51 @@ impl DeadLetter {
         let word = |name| header::get(headers, name).and_then(text);
         let number = |name| header::get(headers, name).and_then(integer);
         let death = last_death(headers);
-        let death_text = |name: &str| death.and_then(|death| death.inner().get(name)).and_then(text);
-        let given = word(header::REASON);
+        let death_field = |name: &str| death.and_then(|death| death.inner().get(name));
+        let death_text = |name: &str| death_field(name).and_then(text);
+        // Workers' copies have no header of the broker. Where there is one, any publisher may have written the others.
+        let deaths = [word("x-first-death-reason"), death_text("reason")];
+        let of_broker = deaths.iter().flatten().find(|reason| BROKER_REASONS.contains(&reason.as_str()));
+        let of_worker = |name| word(name).filter(|_| of_broker.is_none());
+        let given = of_worker(header::REASON);
         let by_broker = given.is_none();
-        let broker_reason = || word("x-first-death-reason").or_else(|| death_text("reason"));
-        let first_key = || match death.and_then(|death| death.inner().get("routing-keys")) {
+        let first_key = || match death_field("routing-keys") {
             Some(AMQPValue::FieldArray(keys)) => keys.as_slice().first().and_then(text),
             _ => None,
         };
         let kind = properties.kind().as_ref().map(|kind| kind.as_str().to_owned());
+        // The broker writes seconds. Other clients can write any number.
+        let death_time = death_field("time").and_then(integer).and_then(|seconds| seconds.checked_mul(1000));
+        let given_time = number(header::DIED_AT);
         Self {
             id: properties.message_id().as_ref().map(|id| id.as_str().to_owned()),
             kind: kind.or_else(first_key).unwrap_or_else(|| routing_key.to_owned()),
-            reason: given.or_else(broker_reason).unwrap_or_else(|| UNKNOWN.to_owned()),
+            reason: of_broker
+                .or(given.as_ref())
+                .or(deaths.iter().flatten().next())
+                .map_or(UNKNOWN, String::as_str)
+                .to_owned(),
             by_broker,
-            error: word(header::ERROR),
-            worker: word(header::WORKER),
+            error: of_worker(header::ERROR),
+            worker: of_worker(header::WORKER),
             lane: word(header::LANE),
             queue: word("x-first-death-queue").or_else(|| death_text("queue")),
             attempt: number(header::ATTEMPT).unwrap_or(0),
             first_seen: number(header::FIRST_SEEN),
-            died_at: number(header::DIED_AT).or_else(|| {
-                // The broker writes seconds. Other clients can write any number.
-                let seconds = death.and_then(|death| death.inner().get("time")).and_then(integer)?;
-                seconds.checked_mul(1000)
-            }),
+            died_at: if of_broker.is_some() { death_time.or(given_time) } else { given_time.or(death_time) },
             bytes,
         }
     }
+}
+
+/// A time in milliseconds since 1970 as RFC 3339.
+pub(super) fn rfc3339(ms: i64) -> Option<String> {
+    let nanos = i128::from(ms) * 1_000_000;
+    OffsetDateTime::from_unix_timestamp_nanos(nanos).ok()?.format(&Rfc3339).ok()
+}
+
+fn as_rfc3339<S: Serializer>(ms: &Option<i64>, serializer: S) -> Result<S::Ok, S::Error> {
+    ms.and_then(rfc3339).serialize(serializer)
 }
 
 /// The newest entry of `x-death`.
@@ -97,66 +122,4 @@ fn last_death(headers: &Option<FieldTable>) -> Option<&FieldTable> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use garenne_protocol::task::header::long;
-
-    use super::*;
-
-    /// A dead letter with these headers.
-    pub(in crate::dead) fn letter(kind: &str, headers: &[(&str, AMQPValue)]) -> DeadLetter {
-        let mut table = FieldTable::default();
-        for (name, value) in headers {
-            table.insert((*name).into(), value.clone());
-        }
-        let properties =
-            BasicProperties::default().with_message_id("7".into()).with_type(kind.into()).with_headers(table);
-        DeadLetter::of("garenne.dead", &properties, 2)
-    }
-
-    #[test]
-    fn headers_of_a_worker_are_read() {
-        let read = letter(
-            "alert.notify",
-            &[
-                (header::REASON, long("attempts-exhausted")),
-                (header::ERROR, long("webhook answered 500")),
-                (header::ATTEMPT, AMQPValue::LongUInt(5)),
-                (header::DIED_AT, AMQPValue::LongLongInt(1_700_000_000_123)),
-            ],
-        );
-        assert_eq!((read.reason.as_str(), read.by_broker, read.attempt), ("attempts-exhausted", false, 5));
-        assert_eq!(read.died_at, Some(1_700_000_000_123));
-        assert_eq!(read.kind, "alert.notify");
-    }
-
-    #[test]
-    fn a_message_dead_lettered_by_the_broker_has_its_reason_kind_and_time() {
-        let mut death = FieldTable::default();
-        death.insert("reason".into(), long("expired"));
-        death.insert("queue".into(), long("garenne.tasks.fast"));
-        death.insert("time".into(), AMQPValue::Timestamp(1_700_000_000));
-        death.insert("routing-keys".into(), AMQPValue::FieldArray(vec![long("reading.process")].into()));
-        let mut table = FieldTable::default();
-        table.insert("x-death".into(), AMQPValue::FieldArray(vec![AMQPValue::FieldTable(death)].into()));
-        table.insert("x-first-death-reason".into(), long("expired"));
-        let read = DeadLetter::of("x", &BasicProperties::default().with_headers(table), 0);
-        assert_eq!((read.reason.as_str(), read.by_broker), ("expired", true));
-        assert_eq!((read.kind.as_str(), read.id), ("reading.process", None));
-        assert_eq!(read.queue.as_deref(), Some("garenne.tasks.fast"));
-        assert_eq!(read.died_at, Some(1_700_000_000_000));
-    }
-
-    #[test]
-    fn a_dead_letter_without_properties_is_read() {
-        let read = DeadLetter::of("some.key", &BasicProperties::default(), 0);
-        assert_eq!((read.kind.as_str(), read.reason.as_str(), read.died_at), ("some.key", "unknown", None));
-    }
-
-    #[test]
-    fn a_forged_time_is_left_out() {
-        let mut death = FieldTable::default();
-        death.insert("time".into(), AMQPValue::LongLongInt(i64::MAX));
-        let deaths = AMQPValue::FieldArray(vec![AMQPValue::FieldTable(death)].into());
-        assert_eq!(letter("k", &[("x-death", deaths)]).died_at, None);
-    }
-}
+pub(super) mod tests;

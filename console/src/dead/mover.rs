@@ -6,25 +6,29 @@
 //!
 //! A run moves what is in the queue at its start. It ignores later arrivals, so that it ends.
 
-use std::time::Duration;
+use std::{
+    collections::HashSet,
+    hash::{BuildHasher, RandomState},
+    mem,
+    time::{Duration, SystemTime},
+};
 
-use futures_util::{FutureExt, StreamExt};
-use garenne_amqp::{Publisher, PublisherConfig};
+use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use garenne_amqp::{PublishError, Publisher, PublisherConfig};
 use garenne_common::exit::{Exit, Failure};
+use indicatif::ProgressBar;
 use lapin::{Connection, message::Delivery};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    action::MoveAction,
-    copy::copy,
+    copy::{Copy, copy, stable},
     dead_letter::DeadLetter,
     filter::Filter,
-    move_run::{MoveRun, SentCopies, SentCopy, WalkEnd},
     queue_walk::QueueWalk,
     report::{MoveReport, Multiset, name},
 };
-use crate::{operator::Operator, queues::QueueInspector};
+use crate::{interrupt::Interrupts, operator::Operator, progress, queues::QueueInspector};
 
 /// Unconfirmed copies at once. This many tasks at most exist twice after the console was killed.
 const MAX_IN_FLIGHT: usize = 500;
@@ -34,6 +38,25 @@ const CONFIRM_TIMEOUT: Duration = Duration::from_secs(60);
 const OTHERS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Poll interval while waiting for them.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What to do with the dead letters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MoveAction {
+    /// Publish a copy as a task, then remove the dead letter.
+    Replay,
+    /// Remove the dead letter.
+    Drop,
+}
+
+impl MoveAction {
+    /// The past participle for messages.
+    pub fn done(self) -> &'static str {
+        match self {
+            Self::Replay => "replayed",
+            Self::Drop => "dropped",
+        }
+    }
+}
 
 /// Moves the dead letters that match a filter.
 pub struct Mover<'o> {
@@ -54,9 +77,64 @@ pub struct Mover<'o> {
     pub stop: CancellationToken,
 }
 
-impl Mover<'_> {
-    /// Default of [`hold`](Self::hold).
-    pub const HOLD: Duration = Duration::from_secs(600);
+/// State of a run over all of its walks.
+struct Run<'m> {
+    mover: &'m Mover<'m>,
+    /// For the copies of a replay.
+    publisher: Option<Publisher>,
+    started: SystemTime,
+    moved: MoveReport,
+    /// Dead letters that the run began to move.
+    begun: u64,
+    /// Messages in the queue at the start.
+    present: u64,
+    /// What a walk left for the next one; `None` during the first walk.
+    todo: Option<Multiset>,
+    /// What the current walk leaves for the next one.
+    later: Multiset,
+    /// A moved dead letter that the end of a walk requeued, so that the next walk must remove it.
+    owed: Option<u64>,
+    /// The last dead letter that the current walk removed.
+    last_removed: Option<u64>,
+    /// Unconfirmed copies of the current walk.
+    copies: FuturesUnordered<BoxFuture<'static, SentCopy>>,
+    /// Their ids. Two copies with one id are never in flight at once, because a returned message is matched by its
+    /// id.
+    in_flight: HashSet<String>,
+    next_at: Instant,
+    hasher: RandomState,
+    bar: ProgressBar,
+}
+
+/// A published copy and its confirm.
+struct SentCopy {
+    tag: u64,
+    identity: u64,
+    id: String,
+    name: String,
+    to_lane: bool,
+    confirmed: Result<(), PublishError>,
+}
+
+/// Why a walk ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WalkEnd {
+    /// Every message was read.
+    Complete,
+    /// The limit is reached.
+    Limit,
+    /// The messages have been held for too long and are requeued.
+    HoldExpired,
+    /// The run was cancelled.
+    Stopped,
+}
+
+impl<'o> Mover<'o> {
+    /// A mover without limits.
+    pub fn new(operator: &'o Operator, filter: Filter, action: MoveAction) -> Self {
+        let hold = Duration::from_secs(600);
+        Self { operator, filter, action, limit: None, rate: None, hold, stop: CancellationToken::new() }
+    }
 
     /// Moves the dead letters.
     ///
@@ -75,17 +153,11 @@ impl Mover<'_> {
             MoveAction::Drop => None,
         };
         self.wait_for_others(&connection).await?;
-        let mut run = MoveRun::new(self.action);
-        loop {
-            match self.pass(&connection, publisher.as_ref(), &mut run).await {
-                Ok(true) => break,
-                Ok(false) => {}
-                Err(failure) => return Err(run.failure(self.action, &failure)),
-            }
-        }
+        let mut run = Run::new(self, publisher);
+        while !run.pass(&connection).await.map_err(|failure| run.failure(&failure))? {}
         run.bar.finish_and_clear();
         Operator::leave(connection).await;
-        if let Some(publisher) = publisher {
+        if let Some(publisher) = run.publisher {
             publisher.close().await;
         }
         Ok(run.moved)
@@ -99,170 +171,206 @@ impl Mover<'_> {
         }
         Ok(())
     }
+}
 
-    /// One walk over the queue. Returns whether it was the last one.
-    async fn pass(
-        &self,
-        connection: &Connection,
-        publisher: Option<&Publisher>,
-        run: &mut MoveRun,
-    ) -> Result<bool, Failure> {
-        let mut walk = QueueWalk::start(connection, &self.operator.names.dead()).await?;
-        let mut todo = run.todo.take();
-        if todo.is_none() {
-            run.present = walk.total();
-            run.bar.set_length(walk.total());
+impl<'m> Run<'m> {
+    fn new(mover: &'m Mover<'m>, publisher: Option<Publisher>) -> Self {
+        Self {
+            mover,
+            publisher,
+            started: SystemTime::now(),
+            moved: MoveReport::default(),
+            begun: 0,
+            present: 0,
+            todo: None,
+            later: Multiset::default(),
+            owed: None,
+            last_removed: None,
+            copies: FuturesUnordered::new(),
+            in_flight: HashSet::new(),
+            next_at: Instant::now(),
+            hasher: RandomState::new(),
+            bar: progress::bar(0, mover.action.done()),
         }
-        let mut copies = SentCopies::new();
-        let mut later = Multiset::default();
-        let end = self.take(&mut walk, publisher, run, &mut todo, &mut later, &mut copies).await?;
-        while let Some(sent) = copies.next().await {
-            run.settle(&mut walk, sent).await?;
-        }
-        match (end, &todo) {
-            (WalkEnd::Complete | WalkEnd::HoldExpired, None) => {
-                run.moved.missed += walk.total() - walk.read();
-            }
-            (WalkEnd::Complete | WalkEnd::HoldExpired, Some(todo)) => run.moved.missed += todo.len(),
-            (WalkEnd::Stopped, _) => run.moved.interrupted = true,
-            (WalkEnd::Limit, _) => {}
-        }
-        let finished = walk.finish().await?;
-        run.owed = run.last_removed.take().filter(|_| finished.last_requeued);
-        run.moved.arrived =
-            finished.ready.saturating_sub(run.present.saturating_sub(run.moved.moved + run.moved.missed));
-        run.todo = Some(later);
-        Ok(run.owed.is_none() && run.todo.as_ref().is_none_or(Multiset::is_empty))
     }
 
-    /// Reads messages until the walk ends. `todo` limits them to what an earlier walk left; what the next walk has to do
-    /// is added to `later`.
-    async fn take(
-        &self,
-        walk: &mut QueueWalk<'_>,
-        publisher: Option<&Publisher>,
-        run: &mut MoveRun,
-        todo: &mut Option<Multiset>,
-        later: &mut Multiset,
-        copies: &mut SentCopies,
-    ) -> Result<WalkEnd, Failure> {
-        let hold_until = Instant::now() + self.hold;
-        let (mut end, begun_before) = (WalkEnd::Complete, run.begun);
+    /// One walk over the queue. Returns whether it was the last one.
+    async fn pass(&mut self, connection: &Connection) -> Result<bool, Failure> {
+        let mut walk = QueueWalk::start(connection, &self.mover.operator.names.dead()).await?;
+        if self.todo.is_none() {
+            self.present = walk.total();
+            self.bar.set_length(walk.total());
+        }
+        let end = self.take(&mut walk).await?;
+        while let Some(sent) = self.copies.next().await {
+            self.settle(&mut walk, sent).await?;
+        }
+        match end {
+            WalkEnd::Complete | WalkEnd::HoldExpired => {
+                let unread = walk.total() - walk.read();
+                self.moved.missed += self.todo.as_ref().map_or(unread, Multiset::len);
+            }
+            WalkEnd::Stopped => self.moved.interrupted = true,
+            WalkEnd::Limit => {}
+        }
+        let finished = walk.finish().await?;
+        self.owed = self.last_removed.take().filter(|_| finished.last_requeued);
+        let expected = self.present.saturating_sub(self.moved.moved + self.moved.missed);
+        self.moved.arrived = finished.ready.saturating_sub(expected);
+        let todo = self.todo.insert(mem::take(&mut self.later));
+        Ok(self.owed.is_none() && todo.is_empty())
+    }
+
+    /// Reads messages until the walk ends. After the first walk, only what an earlier one left is moved.
+    async fn take(&mut self, walk: &mut QueueWalk<'_>) -> Result<WalkEnd, Failure> {
+        let mover = self.mover;
+        let hold_until = Instant::now() + mover.hold;
+        let (mut end, begun_before) = (WalkEnd::Complete, self.begun);
         loop {
-            let idle = todo.as_ref().is_some_and(Multiset::is_empty);
-            if idle && run.owed.is_none() {
+            let idle = self.todo.as_ref().is_some_and(Multiset::is_empty);
+            if idle && self.owed.is_none() {
                 return Ok(end);
             }
             let next = tokio::select! {
                 biased;
-                () = self.stop.cancelled(), if !idle => return Ok(WalkEnd::Stopped),
+                () = mover.stop.cancelled(), if !idle => return Ok(WalkEnd::Stopped),
                 next = walk.next() => next?,
             };
             let Some(delivery) = next else { return Ok(end) };
-            run.moved.read = run.moved.read.max(walk.read().min(run.present));
-            run.bar.set_position(walk.read());
+            self.moved.read = self.moved.read.max(walk.read().min(self.present));
+            self.bar.set_position(walk.read());
             let letter = DeadLetter::read(&delivery);
-            if !self.filter.matches(&letter, run.started) {
+            if !mover.filter.matches(&letter, self.started) {
                 continue;
             }
-            let identity = run.identity(&delivery);
-            if run.owed.take_if(|owed| *owed == identity).is_some() {
-                run.remove(walk, delivery.delivery_tag, identity).await?;
+            let identity = self.identity(&delivery);
+            if self.owed.take_if(|owed| *owed == identity).is_some() {
+                self.remove(walk, delivery.delivery_tag, identity).await?;
                 continue;
             }
-            if todo.as_mut().is_some_and(|todo| !todo.take(identity)) {
+            if self.todo.as_mut().is_some_and(|todo| !todo.take(identity)) {
                 continue;
             }
-            if end == WalkEnd::HoldExpired || (Instant::now() > hold_until && run.begun > begun_before) {
+            if end == WalkEnd::HoldExpired || (Instant::now() > hold_until && self.begun > begun_before) {
                 end = WalkEnd::HoldExpired;
-                later.add(identity);
+                self.later.add(identity);
                 continue;
             }
-            if self.limit.is_some_and(|limit| run.begun >= limit) {
+            if mover.limit.is_some_and(|limit| self.begun >= limit) {
                 return Ok(WalkEnd::Limit);
             }
-            if !self.pace(&mut run.next_at).await {
+            if !self.pace().await {
                 return Ok(WalkEnd::Stopped);
             }
-            run.begun += 1;
-            match publisher {
-                Some(publisher) => {
-                    self.send(walk, publisher, run, copies, &letter, delivery, identity).await?;
-                }
+            self.begun += 1;
+            match self.publisher.clone() {
+                Some(publisher) => self.send(walk, &publisher, &letter, delivery, identity).await?,
                 None => {
-                    run.remove(walk, delivery.delivery_tag, identity).await?;
-                    run.moved.moved += 1;
+                    self.remove(walk, delivery.delivery_tag, identity).await?;
+                    self.moved.moved += 1;
                 }
             }
         }
     }
 
     /// Waits for the rate limit. Returns false if the run was cancelled.
-    async fn pace(&self, next_at: &mut Instant) -> bool {
-        let Some(rate) = self.rate else { return true };
+    async fn pace(&mut self) -> bool {
+        let Some(rate) = self.mover.rate else { return true };
         tokio::select! {
             biased;
-            () = self.stop.cancelled() => return false,
-            () = sleep_until(*next_at) => {}
+            () = self.mover.stop.cancelled() => return false,
+            () = sleep_until(self.next_at) => {}
         }
-        *next_at = (*next_at).max(Instant::now()) + Duration::from_secs(1) / rate;
+        self.next_at = self.next_at.max(Instant::now()) + Duration::from_secs(1) / rate;
         true
     }
 
     /// Publishes a copy and settles copies that were confirmed in the meantime.
-    #[expect(clippy::too_many_arguments, reason = "the state of one walk")]
     async fn send(
-        &self,
+        &mut self,
         walk: &mut QueueWalk<'_>,
         publisher: &Publisher,
-        run: &mut MoveRun,
-        copies: &mut SentCopies,
         letter: &DeadLetter,
         delivery: Delivery,
         identity: u64,
     ) -> Result<(), Failure> {
         let (tag, name) = (delivery.delivery_tag, name(letter));
-        let made = copy(self.operator, letter, &delivery.properties, delivery.data);
-        let (message, to_lane) = match made {
-            Ok(made) => (made.message, made.to_lane),
+        let made = copy(self.mover.operator, letter, &delivery.properties, delivery.data);
+        let Copy { message, to_lane } = match made {
+            Ok(made) => made,
             Err(why) => {
-                run.moved.failed(why, name);
+                self.moved.failed(why, name);
                 return Ok(());
             }
         };
         let id = message.properties.message_id().as_ref().map_or_else(String::new, ToString::to_string);
-        while copies.len() >= MAX_IN_FLIGHT || run.in_flight.contains(&id) {
-            let Some(sent) = copies.next().await else { break };
-            run.settle(walk, sent).await?;
+        while self.copies.len() >= MAX_IN_FLIGHT || self.in_flight.contains(&id) {
+            let Some(sent) = self.copies.next().await else { break };
+            self.settle(walk, sent).await?;
         }
         match publisher.send(message).await {
             Ok(pending) => {
-                run.in_flight.insert(id.clone());
+                self.in_flight.insert(id.clone());
                 let confirmed = pending.confirmed();
-                copies.push(
-                    async move { SentCopy { tag, identity, id, name, to_lane, confirmed: confirmed.await } }
-                        .boxed(),
-                );
+                let sent =
+                    async move { SentCopy { tag, identity, id, name, to_lane, confirmed: confirmed.await } };
+                self.copies.push(sent.boxed());
             }
-            Err(error) => run.moved.failed(error.to_string(), name),
+            Err(error) => self.moved.failed(error.to_string(), name),
         }
-        while let Some(Some(sent)) = copies.next().now_or_never() {
-            run.settle(walk, sent).await?;
+        while let Some(Some(sent)) = self.copies.next().now_or_never() {
+            self.settle(walk, sent).await?;
         }
         Ok(())
+    }
+
+    /// Removes a dead letter whose copy is confirmed.
+    async fn settle(&mut self, walk: &mut QueueWalk<'_>, sent: SentCopy) -> Result<(), Failure> {
+        match sent.confirmed {
+            Ok(()) => {
+                self.remove(walk, sent.tag, sent.identity).await?;
+                self.moved.moved += 1;
+                self.moved.without_lane += u64::from(!sent.to_lane);
+            }
+            Err(error) => self.moved.failed(error.to_string(), sent.name),
+        }
+        self.in_flight.remove(&sent.id);
+        Ok(())
+    }
+
+    async fn remove(&mut self, walk: &mut QueueWalk<'_>, tag: u64, identity: u64) -> Result<(), Failure> {
+        walk.remove(tag).await?;
+        self.last_removed = Some(identity);
+        Ok(())
+    }
+
+    /// A hash of all properties. Delivery tags are valid for one walk only.
+    fn identity(&self, delivery: &Delivery) -> u64 {
+        let Delivery { routing_key, properties, data, .. } = delivery;
+        self.hasher.hash_one((routing_key.as_str(), stable(properties), data))
+    }
+
+    /// The failure with the progress of the run.
+    fn failure(&self, failure: &Failure) -> Failure {
+        let done = self.mover.action.done();
+        let doubt = match self.in_flight.len() {
+            0 => String::new(),
+            n => format!(
+                "; up to {n} more may be {done} although their dead letters remain, under the same ids"
+            ),
+        };
+        Failure::new(failure.exit, format_args!("{failure}; {} {done} before{doubt}", self.moved.moved))
     }
 }
 
 /// Waits for two signals: the first one lets the run complete what is in flight, the second one ends it.
-pub(super) async fn interrupted_twice(stop: CancellationToken) -> Failure {
-    let mut interrupts = match crate::interrupt::interrupts() {
+pub(super) async fn interrupted_twice(stop: &CancellationToken) -> Failure {
+    let mut interrupts = match Interrupts::catch() {
         Ok(interrupts) => interrupts,
         Err(failure) => return failure,
     };
     for _ in 0..2 {
-        if interrupts.recv().await.is_none() {
-            std::future::pending::<()>().await;
-        }
+        interrupts.recv().await;
         stop.cancel();
     }
     Failure::new(

@@ -7,14 +7,13 @@
 use std::{collections::VecDeque, time::Duration};
 
 use futures_util::StreamExt;
-use garenne_common::exit::{Exit, HasExit};
+use garenne_common::exit::{Exit, Failure};
 use lapin::{
     Channel, Connection, Consumer,
     message::Delivery,
     options::{BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions},
     types::FieldTable,
 };
-use thiserror::Error;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::queues::{InspectError, QueueInspector};
@@ -32,53 +31,6 @@ const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_UNVERIFIED_ACKS: u64 = 16;
 /// Poll interval while waiting for that.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-
-/// A failed walk. The broker requeues the messages that it held.
-#[derive(Debug, Error)]
-pub enum QueueWalkError {
-    /// The queue cannot be inspected.
-    #[error(transparent)]
-    Inspect(#[from] InspectError),
-    /// The broker reports ready messages and delivers none.
-    #[error(
-        "queue {queue:?} has {ready} ready messages and delivers none: check that it has a leader and is not blocked"
-    )]
-    Stuck {
-        /// The queue.
-        queue: String,
-        /// Messages ready.
-        ready: u64,
-    },
-    /// The broker has not applied the settlements in time.
-    #[error(
-        "queue {queue:?}: the broker has not applied the last settlements within {} s; the last removed messages may return",
-        SETTLE_TIMEOUT.as_secs()
-    )]
-    Unsettled {
-        /// The queue.
-        queue: String,
-    },
-    /// The broker ended the consumer.
-    #[error(
-        "the broker ended the consumer of queue {queue:?}: {detail}; only messages that were read have been removed"
-    )]
-    Ended {
-        /// The queue.
-        queue: String,
-        /// The broker's reason, if known.
-        detail: String,
-    },
-}
-
-impl HasExit for QueueWalkError {
-    fn exit(&self) -> Exit {
-        match self {
-            Self::Inspect(error) => error.exit(),
-            Self::Stuck { .. } | Self::Unsettled { .. } => Exit::Failed,
-            Self::Ended { .. } => Exit::BrokerUnavailable,
-        }
-    }
-}
 
 /// The result of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,16 +60,16 @@ impl<'c> QueueWalk<'c> {
     /// Starts a walk over the messages that are ready now.
     ///
     /// # Errors
-    /// [`QueueWalkError`].
-    pub async fn start(connection: &'c Connection, queue: &str) -> Result<Self, QueueWalkError> {
+    /// One line and an exit code. The broker requeues the messages that the walk held.
+    pub async fn start(connection: &'c Connection, queue: &str) -> Result<Self, Failure> {
         Self::first(connection, queue, u64::MAX).await
     }
 
     /// Starts a walk over the first `max` messages.
     ///
     /// # Errors
-    /// [`QueueWalkError`].
-    pub async fn first(connection: &'c Connection, queue: &str, max: u64) -> Result<Self, QueueWalkError> {
+    /// One line and an exit code. The broker requeues the messages that the walk held.
+    pub async fn first(connection: &'c Connection, queue: &str, max: u64) -> Result<Self, Failure> {
         let total = QueueInspector::new(connection).depth(queue).await?.ready.min(max);
         let error = |source| InspectError::of(queue, source);
         let channel = connection.create_channel().await.map_err(error)?;
@@ -148,7 +100,7 @@ impl<'c> QueueWalk<'c> {
         self.read
     }
 
-    async fn consume(&mut self) -> Result<(), QueueWalkError> {
+    async fn consume(&mut self) -> Result<(), Failure> {
         let error = |source| InspectError::of(&self.queue, source);
         let prefetch = (self.total - self.read).clamp(1, MAX_PREFETCH) as u16;
         self.channel.basic_qos(prefetch, BasicQosOptions::default()).await.map_err(error)?;
@@ -169,8 +121,8 @@ impl<'c> QueueWalk<'c> {
     /// The next message; `None` after the number of messages at the start, or when the queue is empty.
     ///
     /// # Errors
-    /// [`QueueWalkError`].
-    pub async fn next(&mut self) -> Result<Option<Delivery>, QueueWalkError> {
+    /// One line and an exit code. The broker requeues the messages that the walk held.
+    pub async fn next(&mut self) -> Result<Option<Delivery>, Failure> {
         let deadline = Instant::now() + STUCK_TIMEOUT;
         while self.read < self.total {
             let Some(consumer) = self.consumers.back_mut() else { return Ok(None) };
@@ -179,8 +131,8 @@ impl<'c> QueueWalk<'c> {
                     self.read += 1;
                     return Ok(Some(delivery));
                 }
-                Ok(Some(Err(error))) => return Err(self.ended(error.to_string())),
-                Ok(None) => return Err(self.ended("the consumer was cancelled".into())),
+                Ok(Some(Err(error))) => return Err(self.ended(&error.to_string())),
+                Ok(None) => return Err(self.ended("the consumer was cancelled")),
                 Err(_) => {
                     let ready = QueueInspector::new(self.connection).depth(&self.queue).await?.ready;
                     if ready == 0 {
@@ -188,7 +140,11 @@ impl<'c> QueueWalk<'c> {
                         return Ok(None);
                     }
                     if Instant::now() > deadline {
-                        return Err(QueueWalkError::Stuck { queue: self.queue.clone(), ready });
+                        let problem = format!(
+                            "queue {:?} has {ready} ready messages and delivers none: check that it has a leader and is not blocked",
+                            self.queue
+                        );
+                        return Err(Failure::new(Exit::Failed, problem));
                     }
                     if self.read > 0 && self.read - self.removed >= MAX_PREFETCH * self.consumers.len() as u64
                     {
@@ -203,8 +159,8 @@ impl<'c> QueueWalk<'c> {
     /// Removes a message of this walk.
     ///
     /// # Errors
-    /// [`QueueWalkError`].
-    pub async fn remove(&mut self, tag: u64) -> Result<(), QueueWalkError> {
+    /// One line and an exit code. The broker requeues the messages that the walk held.
+    pub async fn remove(&mut self, tag: u64) -> Result<(), Failure> {
         self.removed += 1;
         match self.pending_ack.replace(tag) {
             Some(earlier) => self.ack(earlier).await,
@@ -212,7 +168,7 @@ impl<'c> QueueWalk<'c> {
         }
     }
 
-    async fn ack(&self, tag: u64) -> Result<(), QueueWalkError> {
+    async fn ack(&self, tag: u64) -> Result<(), Failure> {
         let acked = self.channel.basic_ack(tag, BasicAckOptions::default()).await;
         acked.map_err(|error| InspectError::of(&self.queue, error).into())
     }
@@ -224,8 +180,8 @@ impl<'c> QueueWalk<'c> {
     /// is none, it is the last removed message.
     ///
     /// # Errors
-    /// [`QueueWalkError`].
-    pub async fn finish(mut self) -> Result<Finished, QueueWalkError> {
+    /// One line and an exit code. The broker requeues the messages that the walk held.
+    pub async fn finish(mut self) -> Result<Finished, Failure> {
         let error = |source| InspectError::of(&self.queue, source);
         for consumer in &self.consumers {
             let tag = consumer.tag();
@@ -251,7 +207,12 @@ impl<'c> QueueWalk<'c> {
         let deadline = Instant::now() + SETTLE_TIMEOUT;
         while inspector.depth(&self.queue).await?.ready < visible {
             if Instant::now() > deadline {
-                return Err(QueueWalkError::Unsettled { queue: self.queue });
+                let problem = format!(
+                    "queue {:?}: the broker has not applied the last settlements within {} s; the last removed messages may return",
+                    self.queue,
+                    SETTLE_TIMEOUT.as_secs()
+                );
+                return Err(Failure::new(Exit::Failed, problem));
             }
             sleep(POLL_INTERVAL).await;
         }
@@ -259,8 +220,12 @@ impl<'c> QueueWalk<'c> {
         Ok(Finished { ready: inspector.depth(&self.queue).await?.ready, last_requeued })
     }
 
-    fn ended(&self, detail: String) -> QueueWalkError {
+    fn ended(&self, detail: &str) -> Failure {
         let detail = detail.split_whitespace().collect::<Vec<_>>().join(" ");
-        QueueWalkError::Ended { queue: self.queue.clone(), detail }
+        let problem = format!(
+            "the broker ended the consumer of queue {:?}: {detail}; only messages that were read have been removed",
+            self.queue
+        );
+        Failure::new(Exit::BrokerUnavailable, problem)
     }
 }

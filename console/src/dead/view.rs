@@ -2,14 +2,14 @@
 
 use std::{collections::BTreeMap, fmt::Write, time::SystemTime};
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use garenne_common::text::{printable, printable_json};
 use garenne_protocol::task::{epoch_ms, header};
-use lapin::{BasicProperties, message::Delivery};
+use lapin::{BasicProperties, message::Delivery, types::AMQPValue};
 use serde_json::{Map, Value, json};
-use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use super::dead_letter::DeadLetter;
-use crate::table::{Column, cut, duration, grouped, lay_out};
+use super::dead_letter::{DeadLetter, rfc3339};
+use crate::table::{cut, duration, grouped, lay_out};
 
 /// Default number of dead letters in a list.
 pub(super) const DEFAULT_LIMIT: usize = 50;
@@ -21,14 +21,7 @@ const MAX_BODY: usize = 64 * 1024;
 /// The newest dead letters, and counts by kind and reason.
 pub(super) fn list(letters: &[DeadLetter], read: u64, limit: usize) -> String {
     let now = epoch_ms(SystemTime::now());
-    let columns = [
-        Column::Text("id"),
-        Column::Text("kind"),
-        Column::Text("reason"),
-        Column::Figure("attempts"),
-        Column::Figure("died"),
-        Column::Text("error"),
-    ];
+    let columns = ["id", "kind", "reason", ">attempts", ">died", "error"];
     let row = |letter: &DeadLetter| {
         vec![
             letter.id.clone().unwrap_or_else(|| "-".to_owned()),
@@ -82,7 +75,7 @@ pub(super) fn show_json(letters: &[(DeadLetter, Delivery)]) -> String {
         let mut whole = object(letter);
         whole["headers"] = headers(&delivery.properties);
         whole["body"] = serde_json::from_slice(&delivery.data)
-            .unwrap_or_else(|_| json!({"base64": base64(&delivery.data)}));
+            .unwrap_or_else(|_| json!({"base64": BASE64_STANDARD.encode(&delivery.data)}));
         let _ = writeln!(text, "{whole}");
         text
     })
@@ -127,20 +120,7 @@ fn body(body: &[u8]) -> String {
 }
 
 fn object(letter: &DeadLetter) -> Value {
-    json!({
-        "id": letter.id,
-        "kind": letter.kind,
-        "reason": letter.reason,
-        "by_broker": letter.by_broker,
-        "error": letter.error,
-        "attempts": letter.attempt,
-        "worker": letter.worker,
-        "lane": letter.lane,
-        "queue": letter.queue,
-        "first_seen": letter.first_seen.and_then(rfc3339),
-        "died_at": letter.died_at.and_then(rfc3339),
-        "bytes": letter.bytes,
-    })
+    serde_json::to_value(letter).expect("text and numbers")
 }
 
 /// Headers that are not shown as a field of their own.
@@ -160,8 +140,7 @@ fn headers(properties: &BasicProperties) -> Value {
     rest.map(|(name, value)| (name.to_string(), plain(value))).collect::<Map<_, _>>().into()
 }
 
-fn plain(value: &lapin::types::AMQPValue) -> Value {
-    use lapin::types::AMQPValue;
+fn plain(value: &AMQPValue) -> Value {
     match value {
         AMQPValue::Boolean(truth) => json!(truth),
         AMQPValue::Float(number) => json!(number),
@@ -177,14 +156,4 @@ fn plain(value: &lapin::types::AMQPValue) -> Value {
             (None, None) => Value::Null,
         },
     }
-}
-
-fn rfc3339(ms: i64) -> Option<String> {
-    let nanos = i128::from(ms) * 1_000_000;
-    OffsetDateTime::from_unix_timestamp_nanos(nanos).ok()?.format(&Rfc3339).ok()
-}
-
-fn base64(body: &[u8]) -> String {
-    use base64::Engine;
-    base64::engine::general_purpose::STANDARD.encode(body)
 }

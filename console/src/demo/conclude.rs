@@ -5,7 +5,6 @@ use std::time::Duration;
 use anyhow::Context;
 use garenne_chaos::audit::Store;
 use garenne_common::exit::{Exit, Failure};
-use tokio::sync::mpsc;
 
 use super::{
     findings::{self, Pass},
@@ -13,7 +12,7 @@ use super::{
     recording::Recording,
     run::{Demo, TICKS_PER_LINE, ticks},
 };
-use crate::{audit_table::totals_table, dead, output};
+use crate::{audit_table::totals_table, dead, interrupt::Interrupts, output};
 
 /// A drain without progress for this long is over.
 const DRAIN_STALL_TIMEOUT: Duration = Duration::from_secs(20);
@@ -27,7 +26,7 @@ impl Demo<'_> {
     pub(super) async fn conclude(
         mut self,
         store: Option<Store>,
-        interrupts: &mut mpsc::Receiver<()>,
+        interrupts: &mut Interrupts,
     ) -> Result<Exit, Failure> {
         let finish = async {
             self.stop_replays().await?;
@@ -38,12 +37,12 @@ impl Demo<'_> {
             for exit in self.engine.stop(STOP_TIMEOUT).await? {
                 self.report_exit(&exit);
             }
-            self.gateway.stop().await;
+            self.gateway.process.stop(STOP_TIMEOUT).await;
             Ok::<_, Failure>(found)
         };
         let found = tokio::select! {
             finished = finish => finished?,
-            _ = interrupts.recv() => {
+            () = interrupts.recv() => {
                 self.screen.end();
                 eprintln!("interrupted again: no account");
                 return Ok(Exit::Interrupted);
@@ -51,7 +50,7 @@ impl Demo<'_> {
         };
         let account = &mut self.engine.account;
         if let Some(store) = store {
-            let effects = store.effects(account.expected()).await.map_err(anyhow::Error::from)?;
+            let effects = store.effects(account.expected()).await?;
             account.evidence.effects = Some(effects);
         }
         if !self.idle || account.open() > 0 {
@@ -88,7 +87,7 @@ impl Demo<'_> {
 
     async fn stop_replays(&mut self) -> Result<(), Failure> {
         for replay in self.main.iter_mut().chain(&mut self.bursts) {
-            replay.stop(REPLAY_STOP_TIMEOUT).await;
+            replay.process.stop(REPLAY_STOP_TIMEOUT).await;
         }
         self.read_receipts()
     }

@@ -3,16 +3,14 @@
 use std::collections::HashMap;
 
 use garenne_chaos::metric_sum;
-use garenne_protocol::topology::LaneQueues;
 use lapin::Connection;
 
-use crate::{operator::Operator, queues::QueueInspector};
+use crate::{operator::Operator, queues::Snapshot};
 
 /// Reads queue depths. It reconnects after the broker was away.
 pub(super) struct BrokerWatch<'o> {
     operator: &'o Operator,
     connection: Option<Connection>,
-    lanes: Vec<(String, u16)>,
 }
 
 /// Messages in the broker's queues.
@@ -30,45 +28,24 @@ pub(super) struct Held {
 
 impl<'o> BrokerWatch<'o> {
     pub(super) fn new(operator: &'o Operator) -> Self {
-        let lanes =
-            operator.settings.lanes.defined().map(|(name, lane)| (name.to_owned(), lane.shards)).collect();
-        Self { operator, connection: None, lanes }
+        Self { operator, connection: None }
     }
 
-    /// The queue depths now; nothing while the broker cannot be reached.
+    /// The queue depths now; nothing while the broker cannot be reached or a queue is missing.
     pub(super) async fn held(&mut self) -> Option<Held> {
-        let connection = match self.connection.take() {
-            Some(connection) if connection.status().connected() => connection,
-            _ => self.operator.connect().await.ok()?,
-        };
-        let held = self.ask(&connection).await;
-        if held.is_some() {
-            self.connection = Some(connection);
-        }
-        held
-    }
-
-    async fn ask(&self, connection: &Connection) -> Option<Held> {
-        let names = &self.operator.names;
-        let mut inspector = QueueInspector::new(connection);
-        let mut held = Held::default();
-        for (lane, shards) in &self.lanes {
-            let place = LaneQueues::new(names, lane, *shards);
-            for queue in place.queues() {
-                held.queued += inspector.depth(&queue).await.ok()?.ready;
-            }
-            for &rung in self.operator.ladder.rungs() {
-                held.retrying += inspector.depth(&place.rung(rung)).await.ok()?.ready;
-            }
-        }
-        held.quarantine = inspector.depth(&names.quarantine()).await.ok()?.ready;
-        held.dead = inspector.depth(&names.dead()).await.ok()?.ready;
-        Some(held)
+        // Not from the management API, whose numbers are seconds old.
+        let snapshot = Snapshot::take_by_amqp(self.operator, &mut self.connection).await.ok()?;
+        snapshot.missing.is_empty().then(|| Held {
+            queued: snapshot.lanes.iter().map(|lane| lane.queue.ready).sum(),
+            quarantine: snapshot.quarantine.ready,
+            retrying: snapshot.lanes.iter().map(|lane| lane.retrying).sum(),
+            dead: snapshot.dead.ready,
+        })
     }
 
     /// Closes the connection.
-    pub(super) async fn leave(mut self) {
-        if let Some(connection) = self.connection.take() {
+    pub(super) async fn leave(self) {
+        if let Some(connection) = self.connection {
             Operator::leave(connection).await;
         }
     }

@@ -10,7 +10,7 @@ use anyhow::Context;
 use garenne_chaos::audit::Store;
 use garenne_protocol::sensor::Timestamp;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::format_description};
 use tokio::time::{Instant, interval};
 
@@ -27,11 +27,6 @@ const TICK: Duration = Duration::from_millis(200);
 pub(super) struct Pass {
     pub(super) start: SystemTime,
     pub(super) speed: f64,
-}
-
-#[derive(Deserialize)]
-struct Receipt {
-    ids: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -71,9 +66,9 @@ pub(super) async fn find(
             "to": to.format(&Rfc3339)?,
         });
         let posting = http.post(format!("{gateway}/v1/tasks/window.analyze")).json(&window).send();
-        let receipt: Receipt = posting.await?.error_for_status()?.json().await?;
-        let id = receipt.ids.into_iter().next().context("the gateway's receipt has no task id")?;
-        asked.push((id, device, metric));
+        let receipt: Value = posting.await?.error_for_status()?.json().await?;
+        let id = receipt["ids"][0].as_str().context("the gateway's receipt has no task id")?;
+        asked.push((id.to_owned(), device, metric));
     }
     let answers = answers(store, &asked).await?;
     let mut lines = Vec::new();

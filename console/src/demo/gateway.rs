@@ -5,12 +5,8 @@ use std::{
     time::Duration,
 };
 
-use garenne_chaos::{
-    Launcher,
-    audit::Tail,
-    free_port,
-    process::{Process, ProcessError, Signal},
-};
+use anyhow::{Context, Result};
+use garenne_chaos::{Launcher, audit::Tail, free_port, process::Process};
 use tokio::time::Instant;
 
 /// The preferred port for readings.
@@ -22,7 +18,7 @@ pub(super) const STOP_TIMEOUT: Duration = Duration::from_secs(35);
 
 /// The gateway process.
 pub(super) struct Gateway {
-    process: Process,
+    pub(super) process: Process,
     launcher: Launcher,
     /// Where readings are posted.
     pub(super) url: String,
@@ -36,19 +32,18 @@ pub(super) struct Replay {
     pub(super) process: Process,
     pub(super) receipts: Tail,
     pub(super) started: Instant,
-    /// Whether any reading of it was acknowledged.
-    pub(super) arrived: bool,
-    /// A file that is removed when it was sent.
+    /// Readings of it that were acknowledged.
+    pub(super) acknowledged: u64,
+    /// A file that is removed with this value.
     temporary: Option<PathBuf>,
 }
 
 impl Gateway {
     /// Starts the gateway.
-    pub(super) fn start(launcher: Launcher) -> Result<Self, ProcessError> {
+    pub(super) fn start(launcher: Launcher) -> Result<Self> {
         let address = |preferred| {
-            let port = free_port(preferred);
-            let failed = |source| ProcessError::Start { name: "gateway".to_owned(), source };
-            port.map(|port| format!("127.0.0.1:{port}")).map_err(failed)
+            let port = free_port(preferred).context("cannot start gateway");
+            port.map(|port| format!("127.0.0.1:{port}"))
         };
         let (listen, admin) = (address(PORT)?, address(ADMIN_PORT)?);
         let program = launcher.sibling("gateway", "garenne-producer")?;
@@ -58,29 +53,12 @@ impl Gateway {
     }
 
     /// Waits until it is ready.
-    pub(super) async fn until_ready(
-        &mut self,
-        http: &reqwest::Client,
-        limit: Duration,
-    ) -> Result<(), ProcessError> {
+    pub(super) async fn until_ready(&mut self, http: &reqwest::Client, limit: Duration) -> Result<()> {
         self.process.until_ready(http, &format!("{}/readyz", self.admin), limit).await
     }
 
-    /// Fails if the gateway has ended.
-    pub(super) fn check(&mut self) -> Result<(), ProcessError> {
-        match self.process.exit_status() {
-            Some(status) => Err(self.process.unexpected_exit(status)),
-            None => Ok(()),
-        }
-    }
-
-    /// Sends a recording. A temporary file is removed when it was sent.
-    pub(super) fn replay(
-        &mut self,
-        file: &Path,
-        speed: &str,
-        temporary: bool,
-    ) -> Result<Replay, ProcessError> {
+    /// Sends a recording. A temporary file is removed with the replay.
+    pub(super) fn replay(&mut self, file: &Path, speed: &str, temporary: bool) -> Result<Replay> {
         self.replays += 1;
         let name = format!("replay-{}", self.replays);
         let receipts = self.launcher.dir.join(format!("{name}.receipts.ndjson"));
@@ -89,29 +67,14 @@ impl Gateway {
         let program = program.args(["--speed", speed, "--to", &self.url]);
         let process = program.args(["--receipts".as_ref(), receipts.as_os_str()]).start()?;
         let (receipts, temporary) = (Tail::new(&receipts), temporary.then(|| file.to_owned()));
-        Ok(Replay { process, receipts, started: Instant::now(), arrived: false, temporary })
-    }
-
-    /// Stops it in order.
-    pub(super) async fn stop(&mut self) {
-        // An error means that it has ended.
-        let _ = self.process.signal(Signal::TERM);
-        self.process.wait_or_kill(STOP_TIMEOUT).await;
+        Ok(Replay { process, receipts, started: Instant::now(), acknowledged: 0, temporary })
     }
 }
 
-impl Replay {
-    /// Stops it, and kills it if it does not end within `limit`.
-    pub(super) async fn stop(&mut self, limit: Duration) {
-        // An error means that it has ended.
-        let _ = self.process.signal(Signal::TERM);
-        self.process.wait_or_kill(limit).await;
-        self.remove_temporary();
-    }
-
-    /// Removes its file if that is temporary.
-    pub(super) fn remove_temporary(&self) {
+impl Drop for Replay {
+    fn drop(&mut self) {
         if let Some(file) = &self.temporary {
+            // It is in the folder of the run, where it does no harm.
             let _ = std::fs::remove_file(file);
         }
     }

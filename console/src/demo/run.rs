@@ -6,15 +6,10 @@ use std::{
 };
 
 use garenne_chaos::{
-    Engine, Fault, FaultInjector, FaultStep, WorkerExit, WorkerFleet,
-    audit::{Expected, Store},
-    create_run_folder,
+    Engine, Fault, FaultInjector, FaultStep, WorkerExit, WorkerFleet, audit::Store, create_run_folder,
 };
 use garenne_common::exit::{Exit, Failure};
-use tokio::{
-    sync::mpsc,
-    time::{Instant, MissedTickBehavior, interval},
-};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::{
     cli::DemoArgs,
@@ -23,10 +18,10 @@ use super::{
     recording::{Movable, PASS, Recording},
     schedule::{DemoSchedule, DemoStep, schedule},
     screen::Screen,
-    story::{self, Places},
+    story,
     summary::{Counts, Summary},
 };
-use crate::{chaos, interrupt::interrupts, operator::Operator};
+use crate::{chaos, interrupt::Interrupts, operator::Operator};
 
 /// Interval between two polls of the processes.
 const TICK: Duration = Duration::from_millis(100);
@@ -58,8 +53,6 @@ pub(super) struct Demo<'o> {
     /// Whether the broker's queues hold no task that could still be executed.
     pub(super) idle: bool,
     passes: u64,
-    /// Readings of the current pass that were acknowledged.
-    pass_sent: u64,
     dead_before: u64,
     redelivered: Redelivered,
     summary: Summary,
@@ -73,17 +66,15 @@ pub(super) struct Demo<'o> {
 pub async fn run(operator: &Operator, args: &DemoArgs, config: Option<&Path>) -> Result<Exit, Failure> {
     let recording = Recording::open(args.recording.as_deref())?;
     chaos::ensure_topology(operator).await?;
+    let prefix = &operator.settings.common.prefix;
     let store = match &operator.settings.postgres_url {
-        Some(url) => {
-            let prefix = &operator.settings.common.prefix;
-            Some(Store::connect(url.expose(), prefix).await.map_err(anyhow::Error::from)?)
-        }
+        Some(url) => Some(Store::connect(url.expose(), prefix).await?),
         None => None,
     };
-    let mut interrupts = interrupts()?;
+    let mut interrupts = Interrupts::catch()?;
     let mut demo = tokio::select! {
         demo = Demo::start(operator, args, config, recording) => demo?,
-        _ = interrupts.recv() => return Ok(Exit::Interrupted),
+        () = interrupts.recv() => return Ok(Exit::Interrupted),
     };
     demo.feed_until_end(args.lasts, schedule(args.lasts.unwrap_or(PASS)), &mut interrupts).await?;
     demo.conclude(store, &mut interrupts).await
@@ -111,14 +102,8 @@ impl<'o> Demo<'o> {
         let mut watch = BrokerWatch::new(operator);
         let dead_before = watch.held().await.unwrap_or_default().dead;
         let (speed, pace) = pace(&recording, args);
-        let workers = fleet.workers().iter().filter_map(|worker| Some((worker.name(), worker.admin()?)));
-        screen.say(&story::places(&Places {
-            gateway: &gateway.url,
-            gateway_admin: &gateway.admin,
-            workers: workers.collect(),
-            broker: operator.management.as_ref().map(garenne_management::ManagementClient::address),
-            dir: &dir,
-        }));
+        let addresses = (gateway.url.as_str(), gateway.admin.as_str());
+        screen.say(&story::places(addresses, fleet.workers(), operator.management.as_ref(), &dir));
         screen.say(&story::beginning(&pace, args.lasts));
         Ok(Self {
             operator,
@@ -128,14 +113,13 @@ impl<'o> Demo<'o> {
             http,
             screen,
             gateway,
-            engine: Engine::new(fleet, FaultInjector::new(Duration::ZERO)),
+            engine: Engine::new(fleet, FaultInjector::new(Duration::ZERO, None, None)),
             main: None,
             bursts: Vec::new(),
             first_pass: None,
             watch,
             idle: false,
             passes: 0,
-            pass_sent: 0,
             dead_before,
             redelivered: Redelivered::default(),
             summary: Summary::default(),
@@ -148,14 +132,14 @@ impl<'o> Demo<'o> {
         &mut self,
         lasts: Option<Duration>,
         mut schedule: DemoSchedule,
-        interrupts: &mut mpsc::Receiver<()>,
+        interrupts: &mut Interrupts,
     ) -> Result<(), Failure> {
         self.started = Instant::now();
         let mut ticks = ticks();
         for tick in 0_u64.. {
             tokio::select! {
                 _ = ticks.tick() => {}
-                _ = interrupts.recv() => return Ok(()),
+                () = interrupts.recv() => return Ok(()),
             }
             let elapsed = self.started.elapsed();
             if lasts.is_some_and(|span| elapsed >= span) || !self.feed()? {
@@ -181,7 +165,6 @@ impl<'o> Demo<'o> {
                     return Err(replay.process.unexpected_exit(status).into());
                 }
                 Some(_) => {
-                    replay.remove_temporary();
                     self.read_receipts()?;
                     self.main = None;
                     if matches!(self.recording, Recording::AsIs(_)) {
@@ -191,7 +174,6 @@ impl<'o> Demo<'o> {
             }
         }
         self.passes += 1;
-        self.pass_sent = 0;
         self.main = Some(match &self.recording {
             Recording::Movable(recording) => {
                 let file = self.dir.join(format!("pass-{}.csv", self.passes));
@@ -212,7 +194,9 @@ impl<'o> Demo<'o> {
     /// show nothing.
     fn due(&mut self, schedule: &mut DemoSchedule, elapsed: Duration) -> Option<DemoStep> {
         let burst_is_starting = self.bursts.last_mut().is_some_and(|burst| {
-            !burst.arrived && burst.started.elapsed() < BURST_TIMEOUT && burst.process.exit_status().is_none()
+            burst.acknowledged == 0
+                && burst.started.elapsed() < BURST_TIMEOUT
+                && burst.process.exit_status().is_none()
         });
         if burst_is_starting { None } else { schedule.due(elapsed) }
     }
@@ -240,7 +224,7 @@ impl<'o> Demo<'o> {
 
     /// Reports workers that have ended, and reads new receipts and executions.
     pub(super) fn poll(&mut self) -> Result<(), Failure> {
-        self.gateway.check()?;
+        self.gateway.process.check()?;
         self.read_receipts()?;
         for exit in self.engine.poll()? {
             self.report_exit(&exit);
@@ -258,20 +242,11 @@ impl<'o> Demo<'o> {
 
     /// Reads the receipts of all replays.
     pub(super) fn read_receipts(&mut self) -> Result<(), Failure> {
-        let mut new: Vec<Expected> = Vec::new();
-        if let Some(main) = &mut self.main {
-            new = main.receipts.receipts().map_err(anyhow::Error::from)?;
-            self.pass_sent += new.len() as u64;
+        for replay in self.main.iter_mut().chain(&mut self.bursts) {
+            let new = replay.receipts.receipts().map_err(anyhow::Error::from)?;
+            replay.acknowledged += new.len() as u64;
+            self.engine.acknowledged(new);
         }
-        for burst in &mut self.bursts {
-            let arrived = burst.receipts.receipts().map_err(anyhow::Error::from)?;
-            burst.arrived |= !arrived.is_empty();
-            new.extend(arrived);
-            if burst.process.exit_status().is_some() {
-                burst.remove_temporary();
-            }
-        }
-        self.engine.acknowledged(new);
         Ok(())
     }
 
@@ -298,7 +273,8 @@ impl<'o> Demo<'o> {
         };
         self.screen.summary(&self.summary.line(self.started.elapsed(), counts));
         if let Recording::Movable(recording) = &self.recording {
-            self.screen.pass(&format!("pass {}", self.passes), self.pass_sent, recording.readings);
+            let sent = self.main.as_ref().map_or(0, |replay| replay.acknowledged);
+            self.screen.pass(format!("pass {}", self.passes), sent, recording.readings);
         }
     }
 }

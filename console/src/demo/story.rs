@@ -2,27 +2,25 @@
 
 use std::{path::Path, time::Duration};
 
+use garenne_chaos::WorkerProcess;
 use garenne_common::shutdown::Receipt;
+use garenne_management::ManagementClient;
 
 /// Addresses and files to look at while the demo runs.
-pub(super) struct Places<'a> {
-    pub(super) gateway: &'a str,
-    pub(super) gateway_admin: &'a str,
-    pub(super) workers: Vec<(&'a str, &'a str)>,
-    pub(super) broker: Option<&'a str>,
-    pub(super) dir: &'a Path,
-}
-
-pub(super) fn places(places: &Places<'_>) -> String {
-    let Places { gateway, gateway_admin, workers, broker, dir } = places;
+pub(super) fn places(
+    (gateway, gateway_admin): (&str, &str),
+    workers: &[WorkerProcess],
+    broker: Option<&ManagementClient>,
+    dir: &Path,
+) -> String {
     let mut text = format!(
         "\nLook around while it runs:\n  gateway   {gateway}/openapi.json  {gateway_admin}/metrics  {gateway_admin}/readyz\n            \
          (post your own readings to {gateway}/v1/readings)\n"
     );
-    for (name, admin) in workers {
+    for (name, admin) in workers.iter().filter_map(|worker| Some((worker.name(), worker.admin()?))) {
         text += &format!("  {name:<9} {admin}/metrics  {admin}/readyz  {admin}/pool\n");
     }
-    if let Some(broker) = broker {
+    if let Some(broker) = broker.map(ManagementClient::address) {
         text += &format!(
             "  broker    {broker}/  (user and password as in --management-url; guest, guest on a fresh one)\n"
         );

@@ -41,8 +41,8 @@ impl Drill<'_> {
             effects: source,
             executions,
             published_again: self.published.repeated(),
-            requeued: self.engine.requeued(),
-            crashes: self.engine.crashes(),
+            requeued: self.engine.requeued,
+            crashes: self.engine.crashes,
             timeline: self.engine.timeline.clone(),
         };
         report.write(&audit, &self.dir)?;

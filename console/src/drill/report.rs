@@ -6,14 +6,14 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::Context;
 use garenne_chaos::{
-    Fault, FaultCounts, Timeline,
+    FaultCounts, Timeline,
     audit::{Audit, EffectSource, Totals},
 };
 use serde::Serialize;
 
 use crate::{
     audit_table::totals_table,
-    table::{Column, grouped, lay_out},
+    table::{grouped, lay_out},
 };
 
 /// The result of one drill.
@@ -60,7 +60,7 @@ impl Report {
         audit.write_findings(&dir.join("audit.ndjson")).with_context(|| failed("audit.ndjson"))?;
         let json = serde_json::to_string_pretty(self)?;
         fs::write(dir.join("report.json"), json).with_context(|| failed("report.json"))?;
-        fs::write(dir.join("report.html"), html::page(self)).with_context(|| failed("report.html"))
+        fs::write(dir.join("report.html"), html::page(self)?).with_context(|| failed("report.html"))
     }
 
     /// The report for a terminal.
@@ -83,19 +83,13 @@ impl Report {
             let away = event.until - event.at;
             vec![
                 format!("{:.1}s", event.at),
-                event.fault.map_or("crash", Fault::as_str).to_owned(),
+                event.name().to_owned(),
                 event.target.clone(),
                 if away > 0.0 { format!("{away:.1}s") } else { "-".to_owned() },
                 event.recovered_after.map_or("-".to_owned(), |after| format!("{after:.2}s")),
             ]
         });
-        let columns = [
-            Column::Figure("at"),
-            Column::Text("what"),
-            Column::Text("whom"),
-            Column::Figure("away for"),
-            Column::Figure("work again after"),
-        ];
+        let columns = [">at", "what", "whom", ">away for", ">work again after"];
         if !self.timeline.events.is_empty() {
             text += "\n";
             text += &lay_out(&columns, rows);

@@ -6,22 +6,19 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use anyhow::{Context, anyhow};
 use garenne_chaos::{
-    BROKER_RESTART_TIMEOUT, Engine, FaultInjector, FaultProxy, FaultSchedule, Load, PublishProgress,
-    WorkerCommand, WorkerFleet,
+    BROKER_RESTART_TIMEOUT, BrokerRestart, Engine, FaultInjector, FaultProxy, FaultSchedule, Load,
+    PublishProgress, Publishers, WorkerCommand, WorkerFleet,
     audit::{EFFECTS_FILE, Expected},
     create_run_folder,
 };
 use garenne_common::exit::{Exit, Failure};
 use garenne_protocol::task::Kind;
-use tokio::{
-    sync::mpsc,
-    task::JoinSet,
-    time::{Instant, MissedTickBehavior, interval},
-};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::cli::DrillArgs;
-use crate::{chaos, interrupt::interrupts, operator::Operator, output, table::grouped};
+use crate::{chaos, interrupt::Interrupts, operator::Operator, output, table::grouped};
 
 /// Interval between two polls of the engine.
 const TICK: Duration = Duration::from_millis(50);
@@ -55,7 +52,7 @@ pub async fn run(operator: &Operator, args: &DrillArgs, config: Option<&Path>) -
     let kind = Kind::parse(&args.kind).map_err(|error| Failure::new(Exit::Usage, error))?;
     serde_json::from_str::<serde_json::Value>(&args.payload)
         .map_err(|error| Failure::new(Exit::Usage, format_args!("--payload is no JSON: {error}")))?;
-    let mut interrupts = interrupts()?;
+    let mut interrupts = Interrupts::catch()?;
     let version = chaos::ensure_topology(operator).await?;
     let dir = create_run_folder(args.report.as_deref(), "garenne-drill")?;
     let run = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
@@ -92,16 +89,17 @@ impl<'a> Drill<'a> {
         let mut launcher = chaos::launcher(operator, &dir, config)?;
         let effects = dir.join(EFFECTS_FILE_NAME);
         launcher.environment.push((EFFECTS_FILE.into(), effects.into_os_string()));
-        let mut injector = FaultInjector::new(args.pause_for);
-        if let Some(command) = &args.broker_restart {
-            injector = injector.with_broker_restart(operator.broker.clone(), command.clone());
-        }
+        let restart = args
+            .broker_restart
+            .clone()
+            .map(|command| BrokerRestart { broker: operator.broker.clone(), command });
         let settings = &operator.settings;
         let mut url =
             settings.worker_amqp_url.as_ref().unwrap_or(&settings.common.amqp_url).expose().to_owned();
+        let mut proxy = None;
         if args.cuts > 0 {
-            let (proxy, through_proxy) = proxy_for(&url).await?;
-            (url, injector) = (through_proxy, injector.with_proxy(proxy));
+            let (started, through_proxy) = proxy_for(&url).await?;
+            (url, proxy) = (through_proxy, Some(started));
         }
         launcher.environment.push(("GARENNE_AMQP_URL".into(), url.into()));
         let command = match &args.worker {
@@ -123,7 +121,7 @@ impl<'a> Drill<'a> {
             operator,
             args,
             dir,
-            engine: Engine::new(fleet, injector),
+            engine: Engine::new(fleet, FaultInjector::new(args.pause_for, restart, proxy)),
             published: Arc::default(),
             schedule: FaultSchedule::seeded(args.seed, args.counts()),
         })
@@ -132,8 +130,8 @@ impl<'a> Drill<'a> {
     /// Injects the faults that are due until every task is published and executed, or no progress is made.
     async fn until_complete(
         &mut self,
-        mut publishers: JoinSet<()>,
-        interrupts: &mut mpsc::Receiver<()>,
+        mut publishers: Publishers,
+        interrupts: &mut Interrupts,
     ) -> Result<Ended, Failure> {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -142,14 +140,14 @@ impl<'a> Drill<'a> {
         for tick in 1_u64.. {
             tokio::select! {
                 _ = ticks.tick() => {}
-                _ = interrupts.recv() => return Ok(Ended::Interrupted),
+                () = interrupts.recv() => return Ok(Ended::Interrupted),
             }
-            if let Some(error) = self.published.fatal_error() {
-                return Err(Failure::new(Exit::Failed, format_args!("cannot publish: {error}")));
+            while let Some(ended) = publishers.try_join_next() {
+                let ended = ended.context("publisher failed")?.context("publisher failed")?;
+                ended.map_err(|error| anyhow!("cannot publish: {error}"))?;
             }
-            while publishers.try_join_next().is_some() {}
             self.poll_engine()?;
-            let share = self.published.confirmed() as f64 / self.args.tasks as f64;
+            let share = self.engine.account.expected().len() as f64 / self.args.tasks as f64;
             while let Some(step) = self.schedule.due(share) {
                 self.engine.inject(step)?;
             }

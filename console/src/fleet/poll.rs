@@ -16,21 +16,13 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Time limit for the workers on record.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The answers of a fleet.
-pub struct FleetPoll {
-    /// Processes that answered, and workers on record that did not.
-    pub roster: Roster,
-    /// Time of the poll, milliseconds since 1970.
-    pub at: i64,
-}
-
 /// Asks every worker for a heartbeat and waits until all workers on record have answered, one second at most.
 /// With `listen`, it waits that long instead. Gateways do not answer; they appear if they send a heartbeat in
-/// this time.
+/// this time. Returns the processes that answered, the workers on record that did not, and the time of the poll.
 ///
 /// # Errors
 /// One line and an exit code.
-pub async fn poll_fleet(operator: &Operator, listen: Option<Duration>) -> Result<FleetPoll, Failure> {
+pub async fn poll_fleet(operator: &Operator, listen: Option<Duration>) -> Result<(Roster, i64), Failure> {
     let now = || epoch_ms(SystemTime::now());
     let mut listener = HeartbeatListener::open(operator).await?;
     listener.request().await.map_err(|error| operator.broker.explain(&error))?;
@@ -67,5 +59,5 @@ pub async fn poll_fleet(operator: &Operator, listen: Option<Duration>) -> Result
         roster.expect(worker, at);
     }
     Operator::leave(listener.connection).await;
-    Ok(FleetPoll { roster, at })
+    Ok((roster, at))
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use garenne_common::telemetry::metrics::DURATIONS;
-use garenne_protocol::heartbeat::{Heartbeat, KindBeat, LaneBeat};
+use garenne_protocol::heartbeat::{Heartbeat, KindBeat};
 use serde::Serialize;
 
 /// Limit on names per table, so that foreign heartbeats cannot exhaust the memory.
@@ -15,8 +15,8 @@ const MAX_NAMES: usize = 100;
 pub struct Totals {
     /// By kind.
     pub kinds: BTreeMap<String, KindTotals>,
-    /// By lane.
-    pub lanes: BTreeMap<String, LaneTotals>,
+    /// Deliveries removed from the queue by lane: done, or copied to their next queue.
+    pub removed: BTreeMap<String, u64>,
     /// Responses of gateways by status.
     pub requests: BTreeMap<String, u64>,
 }
@@ -24,8 +24,6 @@ pub struct Totals {
 /// One kind.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct KindTotals {
-    /// Attempts that started.
-    pub started: u64,
     /// Attempts that succeeded.
     pub done: u64,
     /// Attempts that ended otherwise.
@@ -38,42 +36,18 @@ pub struct KindTotals {
     pub buckets: Vec<u64>,
 }
 
-/// One lane.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct LaneTotals {
-    /// Messages delivered.
-    pub delivered: u64,
-    /// Deliveries removed from the queue: done, or copied to their next queue.
-    pub removed: u64,
-}
-
 impl Totals {
     /// Adds the difference between two heartbeats of one incarnation; without an earlier one, all of `new`.
     pub(super) fn add(&mut self, old: Option<&Heartbeat>, new: &Heartbeat) {
-        let none = KindBeat::default();
         for (kind, now) in &new.kinds {
             let Some(total) = entry(&mut self.kinds, kind) else { continue };
-            let before = old.and_then(|old| old.kinds.get(kind)).unwrap_or(&none);
-            // A heartbeat reads ended and running attempts separately, so `started` can decrease for a moment.
-            total.started += now.started.saturating_sub(before.started);
-            total.done += now.done().saturating_sub(before.done());
-            let failed = |kind: &KindBeat| kind.ended().saturating_sub(kind.done());
-            total.failed += failed(now).saturating_sub(failed(before));
-            let dead = |kind: &KindBeat| kind.dead.values().sum::<u64>();
-            total.dead += dead(now).saturating_sub(dead(before));
-            total.seconds += (now.seconds - before.seconds).max(0.0);
-            let buckets = now.buckets.len().min(DURATIONS.len() + 1);
-            total.buckets.resize(total.buckets.len().max(buckets), 0);
-            for (at, count) in now.buckets.iter().take(buckets).enumerate() {
-                total.buckets[at] += count.saturating_sub(before.buckets.get(at).copied().unwrap_or(0));
-            }
+            let before = old.and_then(|old| old.kinds.get(kind)).map(KindTotals::of);
+            total.add(&KindTotals::of(now).since(before.as_ref()));
         }
-        let none = LaneBeat::default();
         for (lane, now) in &new.lanes {
-            let Some(total) = entry(&mut self.lanes, lane) else { continue };
-            let before = old.and_then(|old| old.lanes.get(lane)).unwrap_or(&none);
-            total.delivered += now.delivered.saturating_sub(before.delivered);
-            total.removed += now.removed.saturating_sub(before.removed);
+            let Some(total) = entry(&mut self.removed, lane) else { continue };
+            let before = old.and_then(|old| old.lanes.get(lane)).map_or(0, |lane| lane.removed);
+            *total += now.removed.saturating_sub(before);
         }
         for (status, now) in new.gateway.iter().flat_map(|gateway| &gateway.requests) {
             let Some(total) = entry(&mut self.requests, status) else { continue };
@@ -84,6 +58,28 @@ impl Totals {
 }
 
 impl KindTotals {
+    /// The counters of one process.
+    fn of(beat: &KindBeat) -> Self {
+        Self {
+            done: beat.done(),
+            failed: beat.ended().saturating_sub(beat.done()),
+            dead: beat.dead.values().sum(),
+            seconds: beat.seconds,
+            buckets: beat.buckets.iter().copied().take(DURATIONS.len() + 1).collect(),
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.done += other.done;
+        self.failed += other.failed;
+        self.dead += other.dead;
+        self.seconds += other.seconds;
+        self.buckets.resize(self.buckets.len().max(other.buckets.len()), 0);
+        for (sum, count) in self.buckets.iter_mut().zip(&other.buckets) {
+            *sum += count;
+        }
+    }
+
     /// Attempts that ended.
     pub fn ended(&self) -> u64 {
         self.done + self.failed
@@ -95,7 +91,6 @@ impl KindTotals {
         let Some(earlier) = earlier else { return self.clone() };
         let before = |at: usize| earlier.buckets.get(at).copied().unwrap_or(0);
         Self {
-            started: self.started.saturating_sub(earlier.started),
             done: self.done.saturating_sub(earlier.done),
             failed: self.failed.saturating_sub(earlier.failed),
             dead: self.dead.saturating_sub(earlier.dead),
@@ -152,12 +147,8 @@ mod tests {
 
     #[test]
     fn since_subtracts_the_earlier_counters() {
-        let kind = |done, buckets: &[u64]| KindTotals {
-            started: done,
-            done,
-            buckets: buckets.to_vec(),
-            ..KindTotals::default()
-        };
+        let kind =
+            |done, buckets: &[u64]| KindTotals { done, buckets: buckets.to_vec(), ..KindTotals::default() };
         let since = kind(7, &[3, 4]).since(Some(&kind(2, &[2])));
         assert_eq!(since, kind(5, &[1, 4]));
         assert_eq!(kind(7, &[7]).since(None), kind(7, &[7]));

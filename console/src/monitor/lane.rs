@@ -66,7 +66,7 @@ pub(super) fn sample(
         0 => configured as f64,
         replicas => workers.slots as f64 / f64::from(replicas),
     };
-    let removed = |totals: &Totals| totals.lanes.get(&status.name).map_or(0, |lane| lane.removed);
+    let removed = |totals: &Totals| totals.removed.get(&status.name).copied().unwrap_or(0);
     let (mut arrival_rate, mut removal_rate) = (0.0, 0.0);
     if let Some(before) = history.at_or_after(now - RATE_WINDOW)
         && let Some(lane) = before.lanes.get(&status.name)

@@ -37,6 +37,7 @@ pub struct Sample {
     /// The lanes.
     pub lanes: BTreeMap<String, LaneSample>,
     /// Counters since the console started.
+    #[serde(skip)]
     pub totals: Totals,
     /// Dead letters.
     pub dead: u64,

@@ -6,11 +6,7 @@ use std::collections::BTreeMap;
 use garenne_protocol::heartbeat::{GatewayBeat, Heartbeat, LaneBeat, Program, TaskBeat};
 use serde::Serialize;
 
-use super::{
-    history::SampleHistory,
-    sample::{LaneSample, Sample},
-    state::MonitorState,
-};
+use super::{history::SampleHistory, sample::Sample, state::MonitorState};
 use crate::{
     fleet::{KindTotals, State, quantile},
     operator::Operator,
@@ -93,24 +89,11 @@ pub struct GatewayNow {
 /// One point of the charts.
 #[derive(Clone, Debug, Serialize)]
 pub struct Point {
-    /// Time, milliseconds since 1970.
-    pub at: i64,
-    /// The lanes.
-    pub lanes: BTreeMap<String, LaneSample>,
+    /// The gauges.
+    #[serde(flatten)]
+    pub sample: Sample,
     /// The kinds.
     pub kinds: BTreeMap<String, KindPoint>,
-    /// Dead letters.
-    pub dead: u64,
-    /// Quarantined tasks.
-    pub quarantine: u64,
-    /// Unroutable messages.
-    pub unroutable: u64,
-    /// Workers that send heartbeats.
-    pub workers: u32,
-    /// Workers on record that send none.
-    pub silent: u32,
-    /// Sensor connections.
-    pub connections: i64,
     /// Responses of the gateways per second, by status.
     pub answers: BTreeMap<String, f64>,
 }
@@ -166,16 +149,9 @@ fn point(history: &SampleHistory, sample: &Sample) -> Point {
         (status.clone(), rounded(count.saturating_sub(before) as f64 / seconds))
     };
     Point {
-        at: sample.at,
-        lanes: sample.lanes.clone(),
         kinds: kinds.iter().map(kind).collect(),
-        dead: sample.dead,
-        quarantine: sample.quarantine,
-        unroutable: sample.unroutable,
-        workers: sample.workers,
-        silent: sample.silent,
-        connections: sample.connections,
         answers: sample.totals.requests.iter().map(answered).collect(),
+        sample: sample.clone(),
     }
 }
 
@@ -240,7 +216,7 @@ mod tests {
         for n in 0..30 {
             let mut sample = Sample { at: n * 5_000, ..Sample::default() };
             let done = 10 * n.unsigned_abs();
-            let kind = KindTotals { started: done, done, buckets: vec![0, done], ..KindTotals::default() };
+            let kind = KindTotals { done, buckets: vec![0, done], ..KindTotals::default() };
             sample.totals.kinds.insert("k".into(), kind);
             history.push(sample);
         }

@@ -7,15 +7,34 @@ use lapin::{
     options::{ExchangeDeclareOptions, QueueDeclareOptions},
     types::FieldTable,
 };
+use serde::Serialize;
 use thiserror::Error;
 
-/// The answer of a passive declare. It does not include unacknowledged messages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Depth {
+/// One queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct QueueStatus {
     /// Messages ready for delivery.
     pub ready: u64,
+    /// Messages delivered and not settled; unknown without the management API.
+    pub unacked: Option<u64>,
     /// Number of consumers.
     pub consumers: u64,
+    /// Messages published to it since the broker counts; unknown without the management API.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub published: Option<u64>,
+}
+
+impl QueueStatus {
+    /// The sum of two queues, with the lower number of consumers.
+    pub(super) fn combined(self, other: Self) -> Self {
+        let sum = |one: Option<u64>, other: Option<u64>| Some(one? + other?);
+        Self {
+            ready: self.ready + other.ready,
+            unacked: sum(self.unacked, other.unacked),
+            consumers: self.consumers.min(other.consumers),
+            published: sum(self.published, other.published),
+        }
+    }
 }
 
 /// A failed inspection.
@@ -67,6 +86,17 @@ impl InspectError {
     }
 }
 
+/// What an inspection found; nothing if the object is missing.
+///
+/// # Errors
+/// Any other [`InspectError`].
+pub fn existing<T>(inspected: Result<T, InspectError>) -> Result<Option<T>, InspectError> {
+    match inspected {
+        Err(InspectError::Missing(_)) => Ok(None),
+        inspected => inspected.map(Some),
+    }
+}
+
 /// Inspects queues and exchanges. The broker closes the channel if an object is missing, so the next inspection opens a
 /// new one.
 pub struct QueueInspector<'c> {
@@ -103,11 +133,11 @@ impl<'c> QueueInspector<'c> {
         Ok(())
     }
 
-    /// The number of messages and consumers of a queue.
+    /// A queue without its unacknowledged messages: a passive declare does not count them.
     ///
     /// # Errors
     /// [`InspectError`].
-    pub async fn depth(&mut self, queue: &str) -> Result<Depth, InspectError> {
+    pub async fn depth(&mut self, queue: &str) -> Result<QueueStatus, InspectError> {
         let channel = self.channel(queue).await?;
         let options = QueueDeclareOptions { passive: true, durable: true, ..Default::default() };
         let found = channel
@@ -115,6 +145,7 @@ impl<'c> QueueInspector<'c> {
             .await
             .map_err(|e| InspectError::of(queue, e))?;
         self.channel = Some(channel);
-        Ok(Depth { ready: found.message_count().into(), consumers: found.consumer_count().into() })
+        let (ready, consumers) = (found.message_count().into(), found.consumer_count().into());
+        Ok(QueueStatus { ready, consumers, ..QueueStatus::default() })
     }
 }

@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 
 use garenne_common::exit::Failure;
-use garenne_management::{ManagementClient, ManagementError};
 use garenne_protocol::topology::{BrokerVersion, Delay, LaneQueues, Topology};
 use lapin::Connection;
 use serde::Serialize;
 
-use super::inspector::{InspectError, QueueInspector};
+use super::inspector::{QueueInspector, QueueStatus, existing};
 use crate::operator::Operator;
 
 /// Source of the numbers.
@@ -19,33 +18,6 @@ pub enum Source {
     Management,
     /// Passive declares: current, without unacknowledged messages.
     Amqp,
-}
-
-/// One queue.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct QueueStatus {
-    /// Messages ready for delivery.
-    pub ready: u64,
-    /// Messages delivered and not settled; unknown without the management API.
-    pub unacked: Option<u64>,
-    /// Number of consumers.
-    pub consumers: u64,
-    /// Messages published to it since the broker counts; unknown without the management API.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub published: Option<u64>,
-}
-
-impl QueueStatus {
-    /// The sum of two queues, with the lower number of consumers.
-    fn combined(self, other: Self) -> Self {
-        let sum = |one: Option<u64>, other: Option<u64>| Some(one? + other?);
-        Self {
-            ready: self.ready + other.ready,
-            unacked: sum(self.unacked, other.unacked),
-            consumers: self.consumers.min(other.consumers),
-            published: sum(self.published, other.published),
-        }
-    }
 }
 
 /// One lane with its retry ladder.
@@ -104,8 +76,7 @@ impl Snapshot {
     /// One line and an exit code.
     pub async fn take(operator: &Operator) -> Result<Self, Failure> {
         let mut connection = None;
-        let version = operator.broker.version().await?;
-        let snapshot = Self::take_on(operator, version, &mut connection).await;
+        let snapshot = Self::take_on(operator, &mut connection).await;
         if let Some(connection) = connection {
             Operator::leave(connection).await;
         }
@@ -116,35 +87,51 @@ impl Snapshot {
     ///
     /// # Errors
     /// One line and an exit code.
-    pub async fn take_on(
+    pub async fn take_on(operator: &Operator, connection: &mut Option<Connection>) -> Result<Self, Failure> {
+        let Some(management) = &operator.management else {
+            return Self::take_by_amqp(operator, connection).await;
+        };
+        let queues = management.vhost(&operator.broker.vhost()).queue_counts().await?;
+        let status = |queue: garenne_management::QueueStatus| {
+            let (ready, unacked, consumers) = (queue.ready, Some(queue.unacked), queue.consumers);
+            (queue.name, QueueStatus { ready, unacked, consumers, published: queue.published })
+        };
+        let version = operator.broker.version().await?;
+        Ok(Self::of(operator, version, Source::Management, &queues.into_iter().map(status).collect()))
+    }
+
+    /// The same, from passive declares.
+    ///
+    /// # Errors
+    /// One line and an exit code.
+    pub async fn take_by_amqp(
         operator: &Operator,
-        version: BrokerVersion,
         connection: &mut Option<Connection>,
     ) -> Result<Self, Failure> {
-        let topology = operator.topology(version);
-        let wanted: Vec<String> = topology
-            .queues
-            .iter()
-            .map(|queue| queue.name.clone())
-            .filter(|name| ![operator.names.directives(), operator.names.lifecycle()].contains(name))
-            .collect();
-        let (source, found) = match &operator.management {
-            Some(management) => {
-                (Source::Management, by_management(management, &operator.broker.vhost()).await?)
-            }
-            None => (Source::Amqp, by_amqp(operator, &wanted, connection).await?),
+        connection.take_if(|connection| !connection.status().connected());
+        let connection = match connection {
+            Some(connection) => connection,
+            None => connection.insert(operator.connect().await?),
         };
-        Ok(Self::of(operator, version.to_string(), source, &topology, &wanted, &found))
+        let version = operator.broker.version().await?;
+        let mut inspector = QueueInspector::new(connection);
+        let mut found = BTreeMap::new();
+        for name in wanted(operator, &operator.topology(version)) {
+            if let Some(queue) = existing(inspector.depth(&name).await)? {
+                found.insert(name, queue);
+            }
+        }
+        Ok(Self::of(operator, version, Source::Amqp, &found))
     }
 
     fn of(
         operator: &Operator,
-        version: String,
+        version: BrokerVersion,
         source: Source,
-        topology: &Topology,
-        wanted: &[String],
         found: &BTreeMap<String, QueueStatus>,
     ) -> Self {
+        let topology = operator.topology(version);
+        let wanted = wanted(operator, &topology);
         let queue = |name: &str| found.get(name).copied().unwrap_or_default();
         let names = &operator.names;
         let lanes = operator.settings.lanes.defined().map(|(lane, settings)| {
@@ -182,7 +169,7 @@ impl Snapshot {
         Self {
             broker: operator.broker.address(),
             vhost: operator.broker.vhost(),
-            version,
+            version: version.to_string(),
             prefix: operator.settings.common.prefix.clone(),
             source,
             lanes: lanes.collect(),
@@ -195,40 +182,9 @@ impl Snapshot {
     }
 }
 
-async fn by_management(
-    management: &ManagementClient,
-    vhost: &str,
-) -> Result<BTreeMap<String, QueueStatus>, ManagementError> {
-    let queues = management.vhost(vhost).queue_counts().await?;
-    let status = |queue: garenne_management::QueueStatus| {
-        let (ready, unacked, consumers) = (queue.ready, Some(queue.unacked), queue.consumers);
-        (queue.name, QueueStatus { ready, unacked, consumers, published: queue.published })
-    };
-    Ok(queues.into_iter().map(status).collect())
-}
-
-async fn by_amqp(
-    operator: &Operator,
-    wanted: &[String],
-    connection: &mut Option<Connection>,
-) -> Result<BTreeMap<String, QueueStatus>, Failure> {
-    connection.take_if(|connection| !connection.status().connected());
-    let connection = match connection {
-        Some(connection) => connection,
-        None => connection.insert(operator.connect().await?),
-    };
-    let mut inspector = QueueInspector::new(connection);
-    let mut found = BTreeMap::new();
-    for name in wanted {
-        match inspector.depth(name).await {
-            Ok(depth) => {
-                let (ready, consumers) = (depth.ready, depth.consumers);
-                let queue = QueueStatus { ready, unacked: None, consumers, published: None };
-                found.insert(name.clone(), queue);
-            }
-            Err(InspectError::Missing(_)) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(found)
+/// The queues that a snapshot is about: all but the streams.
+fn wanted(operator: &Operator, topology: &Topology) -> Vec<String> {
+    let streams = [operator.names.directives(), operator.names.lifecycle()];
+    let names = topology.queues.iter().map(|queue| queue.name.clone());
+    names.filter(|name| !streams.contains(name)).collect()
 }

@@ -1,10 +1,10 @@
 //! Workers and gateways as tables.
 
-use garenne_protocol::heartbeat::{Heartbeat, Program};
+use garenne_protocol::heartbeat::Program;
 
 use crate::{
-    fleet::{MemberView, Roster, State},
-    table::{Column, cut, duration, grouped, lay_out},
+    fleet::{MemberView, Roster, lanes_line},
+    table::{cut, duration, grouped, lay_out},
 };
 
 /// Ids are cut to this width.
@@ -14,13 +14,6 @@ const MAX_ID_WIDTH: usize = 40;
 const COLUMNS: [&str; 6] =
     ["worker", "state", "lanes: busy/slots +queued", "longest task", "for", "last heartbeat"];
 
-/// The workers, silent ones first.
-fn rows(roster: &Roster, now: i64) -> Vec<(State, [String; 6])> {
-    let mut members: Vec<_> = roster.members(Program::Worker, now).collect();
-    members.sort_by_key(|member| (member.state, member.id.to_owned()));
-    members.iter().map(|member| (member.state, row(member))).collect()
-}
-
 fn row(member: &MemberView<'_>) -> [String; 6] {
     let heard = member.heard_ms_ago.map_or("never".to_owned(), |ms| format!("{} ago", duration(ms)));
     let longest = member.heartbeat.and_then(|beat| beat.tasks.first());
@@ -29,40 +22,19 @@ fn row(member: &MemberView<'_>) -> [String; 6] {
         format!("{} {}{done}", task.kind, cut(&task.id, MAX_ID_WIDTH))
     });
     let since = longest.map_or_else(String::new, |task| duration((task.seconds * 1e3) as u64));
-    let lanes = member.heartbeat.map(lanes).unwrap_or_default();
-    [cut(member.id, MAX_ID_WIDTH), member.state.as_str().to_owned(), lanes, task, since, heard]
-}
-
-/// The lanes in one line, without an idle quarantine.
-fn lanes(beat: &Heartbeat) -> String {
-    let shown = beat.lanes.iter().filter(|(name, lane)| *name != "quarantine" || lane.busy + lane.queued > 0);
-    let text = shown.map(|(name, lane)| {
-        let mut text = format!("{name} {}/{}", lane.busy, lane.slots);
-        if lane.queued > 0 {
-            text += &format!(" +{}", grouped(lane.queued as u64));
-        }
-        if lane.stuck > 0 {
-            text += &format!(" {} stuck", lane.stuck);
-        }
-        if lane.trouble.is_some() {
-            text += " not consuming";
-        }
-        text
-    });
-    let mut text = text.collect::<Vec<_>>().join(", ");
-    if !beat.paused.is_empty() {
-        text += &format!("; paused: {}", beat.paused.join(" "));
-    }
-    text
+    let lanes = member.heartbeat.map(|beat| lanes_line(&beat.lanes, &beat.paused)).unwrap_or_default();
+    [cut(member.id, MAX_ID_WIDTH), member.state.to_string(), lanes, task, since, heard]
 }
 
 /// Both tables; an empty one is replaced by a line.
 pub(super) fn tables(roster: &Roster, now: i64) -> String {
-    let workers = rows(roster, now);
+    let mut workers: Vec<_> = roster.members(Program::Worker, now).collect();
+    // Silent ones first.
+    workers.sort_by_key(|member| (member.state, member.id));
     let mut text = if workers.is_empty() {
         "no worker answered and none is on record\n".to_owned()
     } else {
-        lay_out(&COLUMNS.map(Column::Text), workers.into_iter().map(|(_, row)| row.to_vec()))
+        lay_out(&COLUMNS, workers.iter().map(row))
     };
     let gateways: Vec<_> = roster
         .members(Program::Gateway, now)
@@ -72,7 +44,7 @@ pub(super) fn tables(roster: &Roster, now: i64) -> String {
             let requests = gateway.requests.iter().map(|(status, n)| format!("{status}: {}", grouped(*n)));
             vec![
                 member.id.to_owned(),
-                member.state.as_str().to_owned(),
+                member.state.to_string(),
                 connections.collect::<Vec<_>>().join(", "),
                 requests.collect::<Vec<_>>().join(", "),
             ]
@@ -81,7 +53,7 @@ pub(super) fn tables(roster: &Roster, now: i64) -> String {
     if gateways.is_empty() {
         text += "\nno gateway sent a heartbeat: gateways send one every 2s, use --wait 3s to include them\n";
     } else {
-        let columns = ["gateway", "state", "connections", "responses"].map(Column::Text);
+        let columns = ["gateway", "state", "connections", "responses"];
         text += &format!("\n{}", lay_out(&columns, gateways));
     }
     text
@@ -89,6 +61,8 @@ pub(super) fn tables(roster: &Roster, now: i64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use garenne_protocol::heartbeat::Heartbeat;
+
     use super::*;
 
     #[test]

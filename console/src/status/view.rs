@@ -4,20 +4,14 @@ use std::fmt::Write;
 
 use crate::{
     queues::{QueueStatus, Snapshot, Source},
-    table::{Column, grouped, lay_out},
+    table::{grouped, lay_out},
 };
 
 /// The snapshot as a table, followed by remarks.
 pub(super) fn table(snapshot: &Snapshot) -> String {
     let Snapshot { broker, version, vhost, prefix, .. } = snapshot;
     let mut text = format!("RabbitMQ {version} at {broker}, virtual host {vhost}, prefix {prefix}\n\n");
-    let columns = [
-        Column::Text("queue"),
-        Column::Figure("ready"),
-        Column::Figure("unacked"),
-        Column::Figure("consumers"),
-        Column::Figure("retrying"),
-    ];
+    let columns = ["queue", ">ready", ">unacked", ">consumers", ">retrying"];
     let row = |name: String, queue: &QueueStatus, retrying: Option<u64>| {
         vec![
             name,

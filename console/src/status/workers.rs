@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::table::{Column, cut, duration, lay_out};
+use crate::table::{cut, duration, lay_out};
 
 /// Time limit of a request to an admin port.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -50,13 +50,7 @@ pub(super) async fn ask(urls: &[String]) -> anyhow::Result<Vec<Worker>> {
 
 /// The running tasks as a table, with the progress of those that report it.
 pub(super) fn table(workers: &[Worker]) -> String {
-    let columns = [
-        Column::Text("worker"),
-        Column::Text("lane"),
-        Column::Text("running task"),
-        Column::Figure("running for"),
-        Column::Figure("progress"),
-    ];
+    let columns = ["worker", "lane", "running task", ">running for", ">progress"];
     let mut rows = Vec::new();
     let mut silent = String::new();
     for worker in workers {

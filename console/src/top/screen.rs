@@ -11,8 +11,8 @@ use ratatui::{
 };
 
 use crate::{
-    fleet::State,
-    monitor::{LaneSample, Now, WorkerNow},
+    fleet::{State, lanes_line},
+    monitor::{KindPoint, LaneSample, Now, WorkerNow},
     table::{cut, duration, grouped},
 };
 
@@ -52,8 +52,15 @@ fn colour(state: State) -> Color {
     }
 }
 
-fn heading(cells: &[&'static str]) -> Row<'static> {
-    Row::new(cells.to_vec()).style(Style::new().add_modifier(Modifier::DIM))
+fn draw_table<'r>(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    columns: impl IntoIterator<Item = (&'static str, Constraint)>,
+    rows: impl IntoIterator<Item = Row<'r>>,
+) {
+    let (titles, widths): (Vec<_>, Vec<_>) = columns.into_iter().unzip();
+    let header = Row::new(titles).style(Style::new().add_modifier(Modifier::DIM));
+    frame.render_widget(Table::new(rows, widths).header(header), area);
 }
 
 impl Screen {
@@ -75,8 +82,10 @@ impl Screen {
 
     /// Draws the screen.
     pub(super) fn draw(&mut self, frame: &mut Frame<'_>, now: &Now) {
-        let (lanes, kinds) =
-            now.point.as_ref().map_or((0, 0), |point| (point.lanes.len(), point.kinds.len().min(MAX_KINDS)));
+        let (lanes, kinds) = now
+            .point
+            .as_ref()
+            .map_or((0, 0), |point| (point.sample.lanes.len(), point.kinds.len().min(MAX_KINDS)));
         let height = |rows: usize| Constraint::Length(u16::try_from(rows + 2).unwrap_or(u16::MAX));
         let rows =
             [Constraint::Length(2), height(lanes), height(kinds), Constraint::Min(3), Constraint::Length(1)];
@@ -94,22 +103,22 @@ impl Screen {
     fn draw_workers(&mut self, frame: &mut Frame<'_>, area: Rect, now: &Now) {
         self.skipped = self.skipped.min(now.workers.len().saturating_sub(1));
         let rows = now.workers.iter().skip(self.skipped).map(worker_row);
-        let widths = [
-            Constraint::Max(32),
-            Constraint::Length(8),
-            Constraint::Fill(2),
-            Constraint::Fill(3),
-            Constraint::Length(6),
-            Constraint::Length(9),
+        let columns = [
+            ("worker", Constraint::Max(32)),
+            ("state", Constraint::Length(8)),
+            ("busy/slots +queued", Constraint::Fill(2)),
+            ("longest task", Constraint::Fill(3)),
+            ("for", Constraint::Length(6)),
+            ("heartbeat", Constraint::Length(9)),
         ];
-        let header = heading(&["worker", "state", "busy/slots +queued", "longest task", "for", "heartbeat"]);
-        frame.render_widget(Table::new(rows, widths).header(header), area);
+        draw_table(frame, area, columns, rows);
     }
 }
 
 fn title(frame: &mut Frame<'_>, area: Rect, now: &Now) {
     let count = |state| now.workers.iter().filter(|worker| worker.state == state).count();
-    let (dead, unroutable) = now.point.as_ref().map_or((0, 0), |point| (point.dead, point.unroutable));
+    let (dead, unroutable) =
+        now.point.as_ref().map_or((0, 0), |point| (point.sample.dead, point.sample.unroutable));
     let text = format!(
         "{} at {}   {} workers, {} quiet, {} silent   {} dead letters   {} unroutable   {} gateways",
         now.prefix,
@@ -129,7 +138,8 @@ fn draw_lanes(frame: &mut Frame<'_>, area: Rect, now: &Now) {
     let row = |(name, lane): (&String, &LaneSample)| {
         let backlog = match lane.backlog_seconds {
             Some(seconds) if seconds.is_infinite() => "no workers".to_owned(),
-            seconds => seconds_or_none(lane.load.backlog, seconds),
+            _ if lane.load.backlog == 0 => "-".to_owned(),
+            known => seconds(known),
         };
         let cells = [
             shown(name),
@@ -145,31 +155,18 @@ fn draw_lanes(frame: &mut Frame<'_>, area: Rect, now: &Now) {
         let unserved = lane.slots == 0 && lane.load.backlog > 0;
         Row::new(cells.map(Cell::from)).style(if unserved { Color::Red } else { Color::Reset })
     };
-    let rows = now.point.iter().flat_map(|point| point.lanes.iter().map(row));
-    let titles = [
-        "lane",
-        "ready",
-        "unacked",
-        "retrying",
-        "arrivals/s",
-        "done/s",
-        "service time",
-        "busy/slots",
-        "backlog",
-    ];
-    let widths = [Constraint::Fill(1); 9];
-    frame.render_widget(Table::new(rows, widths).header(heading(&titles)), area);
-}
-
-fn seconds_or_none(backlog: u64, known: Option<f64>) -> String {
-    if backlog == 0 { "-".to_owned() } else { seconds(known) }
+    let rows = now.point.iter().flat_map(|point| point.sample.lanes.iter().map(row));
+    let queue = ["lane", "ready", "unacked", "retrying"];
+    let work = ["arrivals/s", "done/s", "service time", "busy/slots", "backlog"];
+    let columns = queue.into_iter().chain(work).map(|name| (name, Constraint::Fill(1)));
+    draw_table(frame, area, columns, rows);
 }
 
 fn draw_kinds(frame: &mut Frame<'_>, area: Rect, now: &Now) {
     let mut kinds: Vec<_> = now.point.iter().flat_map(|point| &point.kinds).collect();
-    let load = |kind: &crate::monitor::KindPoint| kind.done_rate + kind.failed_rate;
+    let load = |kind: &KindPoint| kind.done_rate + kind.failed_rate;
     kinds.sort_by(|a, b| load(b.1).total_cmp(&load(a.1)).then(a.0.cmp(b.0)));
-    let row = |(name, kind): (&String, &crate::monitor::KindPoint)| {
+    let row = |(name, kind): (&String, &KindPoint)| {
         let cells = [
             shown(name),
             rate(kind.done_rate),
@@ -182,21 +179,14 @@ fn draw_kinds(frame: &mut Frame<'_>, area: Rect, now: &Now) {
         let bad = kind.failed_rate > 0.0 || kind.dead > 0;
         Row::new(cells.map(Cell::from)).style(if bad { Color::Yellow } else { Color::Reset })
     };
-    let widths = [Constraint::Fill(2), Constraint::Fill(1), Constraint::Fill(1), Constraint::Fill(1)];
-    let widths = widths.into_iter().chain([Constraint::Fill(1); 3]);
-    let header = heading(&["kind", "done/s", "failed/s", "p50", "p95", "p99", "dead/min"]);
-    frame.render_widget(Table::new(kinds.into_iter().take(MAX_KINDS).map(row), widths).header(header), area);
+    let figures =
+        ["done/s", "failed/s", "p50", "p95", "p99", "dead/min"].map(|name| (name, Constraint::Fill(1)));
+    let columns = [("kind", Constraint::Fill(2))].into_iter().chain(figures);
+    draw_table(frame, area, columns, kinds.into_iter().take(MAX_KINDS).map(row));
 }
 
 fn worker_row(worker: &WorkerNow) -> Row<'static> {
-    let shown =
-        worker.lanes.iter().filter(|(name, lane)| *name != "quarantine" || lane.busy + lane.queued > 0);
-    let lanes: Vec<_> = shown
-        .map(|(name, lane)| {
-            let waiting = if lane.queued > 0 { format!(" +{}", lane.queued) } else { String::new() };
-            format!("{} {}/{}{waiting}", printable(name), lane.busy, lane.slots)
-        })
-        .collect();
+    let lanes = lanes_line(&worker.lanes, &worker.paused);
     let (task, since) = match worker.tasks.first() {
         Some(task) => {
             let done = task.progress.map(|done| format!(" {:.0}%", done * 100.0)).unwrap_or_default();
@@ -205,9 +195,9 @@ fn worker_row(worker: &WorkerNow) -> Row<'static> {
         None => Default::default(),
     };
     let heard = worker.heard_ms_ago.map_or("never".to_owned(), |ms| format!("{} ago", duration(ms)));
-    let state = Cell::from(worker.state.as_str()).style(colour(worker.state));
+    let state = Cell::from(worker.state.to_string()).style(colour(worker.state));
     let id = Cell::from(cut(&printable(&worker.id), 32));
-    Row::new([id, state, lanes.join(", ").into(), task.into(), since.into(), heard.into()])
+    Row::new([id, state, shown(&lanes).into(), task.into(), since.into(), heard.into()])
 }
 
 #[cfg(test)]
@@ -223,7 +213,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        monitor::{KindPoint, Point},
+        monitor::{Point, Sample},
         scale::Load,
     };
 
@@ -277,16 +267,10 @@ mod tests {
             p95: Some(1.2),
             ..KindPoint::default()
         };
+        let lanes = [("fast".to_owned(), lane)].into();
         let point = Point {
-            at: 0,
-            lanes: [("fast".to_owned(), lane)].into(),
+            sample: Sample { lanes, dead: 3, workers: 2, silent: 1, ..Sample::default() },
             kinds: [("bench.sleep".to_owned(), kind)].into(),
-            dead: 3,
-            quarantine: 0,
-            unroutable: 0,
-            workers: 2,
-            silent: 1,
-            connections: 0,
             answers: BTreeMap::new(),
         };
         Now {

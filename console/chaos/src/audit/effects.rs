@@ -2,11 +2,9 @@
 
 use std::{collections::HashMap, path::Path};
 
+use super::{store::Store, tail::Tail};
 use anyhow::Context;
 use serde::Deserialize;
-use tokio_postgres::NoTls;
-
-use super::{store::table, tail::Tail};
 
 /// The variable that names the file for effects. It does not begin with `GARENNE_`: those are settings, and a worker
 /// rejects unknown settings.
@@ -40,31 +38,19 @@ pub async fn count_effects(
     sql: Option<&str>,
     prefix: &str,
 ) -> anyhow::Result<(EffectSource, Option<HashMap<String, u64>>)> {
-    let mut effects: HashMap<String, u64> = HashMap::new();
     if file.exists() {
-        let lines = Tail::new(file).lines().with_context(|| format!("cannot read {}", file.display()))?;
-        for line in lines.iter().filter_map(|line| serde_json::from_slice::<Line>(line).ok()) {
+        let lines = Tail::new(file).parsed().with_context(|| format!("cannot read {}", file.display()))?;
+        let mut effects: HashMap<String, u64> = HashMap::new();
+        for line in lines {
+            let line: Line = line;
             *effects.entry(line.task_id).or_default() += 1;
         }
         return Ok((EffectSource::File, Some(effects)));
     }
     let Some(url) = postgres else { return Ok((EffectSource::ExecutionLog, None)) };
-    let sql = sql.map_or_else(
-        || format!("SELECT task_id, count(*) FROM {} GROUP BY task_id", table(prefix, "results")),
-        str::to_owned,
-    );
-    let (client, connection) = tokio_postgres::connect(url, NoTls)
-        .await
-        .context("effects: cannot connect to Postgres (--postgres-url)")?;
-    // An error of the connection is also returned by the query.
-    let driver = tokio::spawn(async move { drop(connection.await) });
-    let rows = client.query(&sql, &[]).await.with_context(|| format!("effects: {sql}"))?;
-    for row in rows {
-        let (id, times): (String, i64) = (row.try_get(0)?, row.try_get(1)?);
-        effects.insert(id, times.unsigned_abs());
-    }
-    driver.abort();
-    Ok((EffectSource::Postgres, Some(effects)))
+    let connected = Store::connect(url, prefix).await;
+    let store = connected.context("effects: cannot connect to Postgres (--postgres-url)")?;
+    Ok((EffectSource::Postgres, Some(store.count_effects(sql).await?)))
 }
 
 #[cfg(test)]

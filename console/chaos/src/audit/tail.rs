@@ -7,8 +7,8 @@ use std::{
     sync::Arc,
 };
 
-use garenne_protocol::sensor::{ReadingKey, Timestamp};
-use serde::Deserialize;
+use garenne_protocol::sensor::Timestamp;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::evidence::Execution;
 
@@ -22,20 +22,22 @@ pub struct Tail {
 }
 
 /// A task that was acknowledged to its sender.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Expected {
     /// The task's id.
     pub id: String,
     /// The reading in it, if it has one.
-    pub reading: Option<ReadingKey>,
+    #[serde(flatten)]
+    pub reading: Option<ExpectedReading>,
 }
 
-#[derive(Deserialize)]
-struct ReceiptLine {
-    id: String,
-    device: Option<Arc<str>>,
-    metric: Option<Arc<str>>,
-    time: Option<Timestamp>,
+/// The key of a reading.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "named as in a reading")]
+pub struct ExpectedReading {
+    pub device: String,
+    pub metric: String,
+    pub time: Timestamp,
 }
 
 /// A worker of another project needs to write only the id.
@@ -78,33 +80,29 @@ impl Tail {
         Ok(bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).map(<[u8]>::to_vec).collect())
     }
 
+    /// The complete lines since the last call that are JSON objects of this type.
+    pub(super) fn parsed<T: DeserializeOwned>(&mut self) -> io::Result<Vec<T>> {
+        Ok(self.lines()?.iter().filter_map(|line| serde_json::from_slice(line).ok()).collect())
+    }
+
     /// The new receipts of a sender. Other lines are ignored.
     ///
     /// # Errors
-    /// As [`Tail::lines`].
+    /// If the file cannot be read.
     pub fn receipts(&mut self) -> io::Result<Vec<Expected>> {
-        let parsed = |line: &Vec<u8>| serde_json::from_slice::<ReceiptLine>(line).ok();
-        let expected = |line: ReceiptLine| {
-            let reading = match (line.device, line.metric, line.time) {
-                (Some(device), Some(metric), Some(time)) => Some(ReadingKey { device, metric, time }),
-                _ => None,
-            };
-            Expected { id: line.id, reading }
-        };
-        Ok(self.lines()?.iter().filter_map(parsed).map(expected).collect())
+        self.parsed()
     }
 
     /// The new executions in a worker's log, with their task ids. Other lines are ignored.
     ///
     /// # Errors
-    /// As [`Tail::lines`].
+    /// If the file cannot be read.
     pub fn executions(&mut self) -> io::Result<Vec<(String, Execution)>> {
-        let parsed = |line: &Vec<u8>| serde_json::from_slice::<ResultLine>(line).ok();
         let execution = |line: ResultLine| {
             let ResultLine { task_id, worker, attempt, started_at } = line;
             (task_id, Execution { worker, attempt, started_at })
         };
-        Ok(self.lines()?.iter().filter_map(parsed).map(execution).collect())
+        Ok(self.parsed()?.into_iter().map(execution).collect())
     }
 }
 

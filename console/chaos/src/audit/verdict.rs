@@ -29,13 +29,8 @@ pub enum Verdict {
 /// The verdict on one task.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding<'a> {
-    id: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    device: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    metric: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    time: Option<String>,
+    #[serde(flatten)]
+    task: &'a Expected,
     /// The verdict.
     pub verdict: Verdict,
     /// How often it took effect.
@@ -135,20 +130,9 @@ fn judge<'a>(expected: &'a Expected, evidence: &'a Evidence) -> Finding<'a> {
         (1, _) => Verdict::Once,
         (_, _) => Verdict::Doubled,
     };
-    let reading = expected.reading.as_ref();
     let mut workers: Vec<_> = executions.iter().map(|execution| Arc::clone(&execution.worker)).collect();
     workers.dedup();
-    Finding {
-        id,
-        device: reading.map(|key| &*key.device),
-        metric: reading.map(|key| &*key.metric),
-        time: reading.map(|key| key.time.to_string()),
-        verdict,
-        effects,
-        executions: executions.len(),
-        workers,
-        dead,
-    }
+    Finding { task: expected, verdict, effects, executions: executions.len(), workers, dead }
 }
 
 #[cfg(test)]
@@ -183,7 +167,8 @@ mod tests {
             Totals { sent: 5, repeated: 1, once: 2, lost: 1, doubled: 1, dead: 1, rerun: 1 }
         );
         assert!(!audit.totals.kept());
-        let verdicts: Vec<_> = audit.findings.iter().map(|finding| (finding.id, finding.verdict)).collect();
+        let verdicts: Vec<_> =
+            audit.findings.iter().map(|finding| (finding.task.id.as_str(), finding.verdict)).collect();
         assert_eq!(
             verdicts,
             [

@@ -51,7 +51,7 @@ pub(super) async fn forward(mut client: TcpStream, link: &Link, mut commands: Co
     let mut reset = pin!(commands.clone().reset());
     let connected = async {
         commands.passable().await;
-        link.targets.connect().await
+        link.connect().await
     };
     let server = tokio::select! {
         () = &mut reset => None,
@@ -67,13 +67,9 @@ pub(super) async fn forward(mut client: TcpStream, link: &Link, mut commands: Co
     let closed = {
         let (from_client, to_client) = client.split();
         let (from_server, to_server) = server.split();
-        let upstream = copy(from_client, to_server, commands.clone());
-        let downstream = async {
-            match &link.new_filter {
-                Some(new_filter) => copy_filtered(from_server, to_client, commands, new_filter(), link).await,
-                None => copy(from_server, to_client, commands).await,
-            }
-        };
+        let filter = link.new_filter.as_ref().map(|new_filter| new_filter());
+        let upstream = copy(from_client, to_server, commands.clone(), None, link);
+        let downstream = copy(from_server, to_client, commands, filter, link);
         tokio::select! {
             () = reset => false,
             ended = async { tokio::try_join!(upstream, downstream) } => ended.is_ok(),
@@ -91,8 +87,14 @@ fn reset_on_close(stream: &TcpStream) {
     let _ = stream.set_zero_linger();
 }
 
-/// Copies one direction until its end of stream, and forwards that.
-async fn copy(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, mut commands: Commands) -> io::Result<()> {
+/// Copies one direction until its end of stream, and forwards that. `filter` decides about each chunk of bytes.
+async fn copy(
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
+    mut commands: Commands,
+    mut filter: Option<Box<dyn ServerFilter>>,
+    link: &Link,
+) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_SIZE];
     loop {
         commands.passable().await;
@@ -102,27 +104,12 @@ async fn copy(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, mut commands: Comma
         if count == 0 {
             return to.shutdown().await;
         }
-        to.write_all(&buffer[..count]).await?;
-    }
-}
-
-/// As [`copy`], through a filter.
-async fn copy_filtered(
-    mut from: ReadHalf<'_>,
-    mut to: WriteHalf<'_>,
-    mut commands: Commands,
-    mut filter: Box<dyn ServerFilter>,
-    link: &Link,
-) -> io::Result<()> {
-    let mut buffer = vec![0; BUFFER_SIZE];
-    loop {
-        commands.passable().await;
-        let count = from.read(&mut buffer).await?;
-        commands.passable().await;
-        if count == 0 {
-            return to.shutdown().await;
-        }
-        for action in filter.filter(&buffer[..count]) {
+        let received = &buffer[..count];
+        let actions = match &mut filter {
+            Some(filter) => filter.filter(received),
+            None => vec![FilterAction::Forward(received.to_vec())],
+        };
+        for action in actions {
             match action {
                 FilterAction::Forward(bytes) => to.write_all(&bytes).await?,
                 FilterAction::Pause(pause) => {

@@ -25,7 +25,9 @@ pub(super) type NewFilter = Box<dyn Fn() -> Box<dyn ServerFilter> + Send + Sync>
 
 /// What the proxy and its connections share.
 pub(super) struct Link {
-    pub(super) targets: Targets,
+    servers: Vec<String>,
+    /// The server that the next connection tries first.
+    next: AtomicUsize,
     pub(super) new_filter: Option<NewFilter>,
     pub(super) state: watch::Sender<LinkState>,
     /// Incremented to reset the connections that are open now.
@@ -38,7 +40,7 @@ pub(super) struct Link {
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Link")
-            .field("targets", &self.targets)
+            .field("servers", &self.servers)
             .field("state", &self.state)
             .finish_non_exhaustive()
     }
@@ -47,7 +49,8 @@ impl fmt::Debug for Link {
 impl Link {
     pub(super) fn new(servers: Vec<String>, new_filter: Option<NewFilter>) -> Self {
         Self {
-            targets: Targets { all: servers, next: AtomicUsize::new(0) },
+            servers,
+            next: AtomicUsize::new(0),
             new_filter,
             state: watch::Sender::new(LinkState::Up),
             generation: watch::Sender::new(0),
@@ -60,22 +63,13 @@ impl Link {
     pub(super) fn is_cut(&self) -> bool {
         *self.state.borrow() == LinkState::Cut
     }
-}
 
-/// The servers behind the proxy.
-#[derive(Debug)]
-pub(super) struct Targets {
-    all: Vec<String>,
-    next: AtomicUsize,
-}
-
-impl Targets {
     /// Connects to the next server that accepts a connection.
     pub(super) async fn connect(&self) -> io::Result<TcpStream> {
         let first = self.next.fetch_add(1, Ordering::Relaxed);
         let mut last_error = io::ErrorKind::NotFound.into();
-        for offset in 0..self.all.len() {
-            match TcpStream::connect(&self.all[(first + offset) % self.all.len()]).await {
+        for offset in 0..self.servers.len() {
+            match TcpStream::connect(&self.servers[(first + offset) % self.servers.len()]).await {
                 Ok(stream) => return Ok(stream),
                 Err(error) => last_error = error,
             }

@@ -9,9 +9,10 @@ use std::{
     sync::Arc,
 };
 
+use anyhow::{Result, anyhow};
 use tokio::process::Command;
 
-use super::{Process, ProcessError};
+use super::Process;
 use crate::die_with_parent;
 
 /// Where an output stream of a process goes.
@@ -120,12 +121,12 @@ impl Program {
     /// Starts a process.
     ///
     /// # Errors
-    /// [`ProcessError::Start`].
-    pub fn start(&self) -> Result<Process, ProcessError> {
-        self.spawn().map_err(|source| ProcessError::Start { name: self.name.clone(), source })
+    /// If the system refuses to start it.
+    pub fn start(&self) -> Result<Process> {
+        self.start_process().map_err(|error| anyhow!("cannot start {}: {error}", self.name))
     }
 
-    fn spawn(&self) -> io::Result<Process> {
+    fn start_process(&self) -> io::Result<Process> {
         let mut command = match &self.die_with_parent {
             Some(console) => {
                 let mut command = Command::new(console);
