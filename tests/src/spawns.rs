@@ -4,12 +4,28 @@
 use std::{fs, path::Path};
 
 /// The crates whose spawns are checked.
-const CRATES: [&str; 5] = ["common", "common/amqp", "producer/gateway", "worker", "worker/engine"];
+const CRATES: [&str; 10] = [
+    "common",
+    "common/amqp",
+    "console",
+    "console/chaos",
+    "console/management",
+    "producer/gateway",
+    "worker",
+    "worker/engine",
+    "worker/postgres",
+    "worker/sensors",
+];
 
 /// The files that may spawn directly, with the reason.
-const EXCEPTIONS: [(&str, &str); 2] = [
+const EXCEPTIONS: [(&str, &str); 4] = [
     ("common/src/supervise.rs", "the helper itself"),
     ("common/amqp/src/frames/runtime.rs", "hands lapin's own tasks to tokio"),
+    (
+        "producer/gateway/src/server/worker_pool.rs",
+        "hands connections to the pool, which catches their panics",
+    ),
+    ("worker/postgres/src/connector.rs", "deadpool takes the handle of the connection's task"),
 ];
 
 /// The product code of the files below `folder`, by path from the repository's root.

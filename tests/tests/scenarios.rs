@@ -3,6 +3,7 @@
 mod scenarios {
     mod alarms;
     mod bad_messages;
+    mod catch_all;
     mod changed_password;
     mod chaos;
     mod clean_stops;

@@ -182,11 +182,14 @@ impl Gateway {
     /// Waits until it says that it is ready, or that it is not.
     ///
     /// # Errors
-    /// When it goes on saying the other thing.
-    pub async fn until_ready(&self, ready: bool) -> Result<()> {
-        let url = format!("{}/readyz", self.admin);
+    /// When it goes on saying the other thing, or ends.
+    pub async fn until_ready(&mut self, ready: bool) -> Result<()> {
+        let (http, url) = (self.http.clone(), format!("{}/readyz", self.admin));
         eventually(format!("the gateway is ready: {ready}"), async || {
-            let answer = self.http.get(&url).send().await?;
+            if let Err(ended) = self.process.check_alive() {
+                return Ok(Seen::Never(ended.to_string()));
+            }
+            let answer = http.get(&url).send().await?;
             Ok(Seen::when(answer.status().is_success() == ready, answer.text().await?))
         })
         .await

@@ -163,7 +163,7 @@ impl Process {
     /// # Errors
     /// If the process has ended.
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        Ok(self.process.signal(signal)?)
+        self.process.signal(signal)
     }
 
     /// Fails if it has ended.

@@ -160,7 +160,7 @@ async fn changed_password_is_read_again_by_the_gateway() -> Result<()> {
     let user = User::new(&env).await?;
     let file = env.folder().join("amqp-url");
     fs::write(&file, &user.url)?;
-    let gateway = GatewayPlan::reading(&file)?.start().await?;
+    let mut gateway = GatewayPlan::reading(&file)?.start().await?;
     gateway.until_ready(true).await?;
     user.change("second").await?;
     user.close_connections("garenne-producer", 1).await?;

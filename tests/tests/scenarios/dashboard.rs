@@ -88,7 +88,9 @@ async fn dashboard_shows_the_fleet_and_does_what_it_is_told() -> Result<()> {
 #[tokio::test]
 async fn dashboard_exports_the_queues_and_says_how_many_workers_a_lane_needs() -> Result<()> {
     let env = TestEnv::new().await?;
-    let running = env.worker("w")?.lane("fast:prefetch=4,concurrency=2..2").start().await?;
+    let running = env.worker("w")?.lane("fast:prefetch=4,concurrency=2..2");
+    // The task that no lane takes stays in the queue of unroutable tasks.
+    let running = running.env("GARENNE_LANES__DEFAULT__CATCH_ALL", "false").start().await?;
     let dashboard = Dashboard::start(&env).await?;
     dashboard.until("the worker", |now| worker(now, "w")["state"] == "open").await?;
     env.publish("bench.sleep", &json!({"ms": 1000}), "task", 60).await?;
@@ -126,7 +128,7 @@ async fn dashboard_exports_the_queues_and_says_how_many_workers_a_lane_needs() -
         .await?;
     }
     for (path, status, words) in [
-        ("/scale/none", StatusCode::NOT_FOUND, "unknown lane \"none\", the lanes are fast, slow"),
+        ("/scale/none", StatusCode::NOT_FOUND, "unknown lane \"none\", the lanes are default, fast, slow"),
         (
             "/scale/fast?min=9&max=2",
             StatusCode::BAD_REQUEST,

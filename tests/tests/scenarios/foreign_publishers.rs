@@ -110,15 +110,3 @@ async fn foreign_routing_keys_take_the_default_kind() -> Result<()> {
     assert_eq!(strict.stop().await?.receipt.dead, 1);
     Ok(())
 }
-
-/// What no lane takes is kept where an operator finds it.
-#[tokio::test]
-async fn unroutable_tasks_are_kept() -> Result<()> {
-    let env = TestEnv::new().await?;
-    let worker = env.worker("any")?.start().await?;
-    env.client().publish("garenne.tasks", "nobody.wants.this", BasicProperties::default(), b"{}").await?;
-    let kept = env.take_all("garenne.unroutable", 1).await?.remove(0);
-    assert_eq!((kept.routing_key.as_str(), kept.body.as_slice()), ("nobody.wants.this", b"{}".as_slice()));
-    assert_eq!(worker.stop().await?.receipt.delivered, 0);
-    Ok(())
-}

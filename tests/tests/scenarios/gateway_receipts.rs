@@ -309,7 +309,7 @@ async fn gateway_refuses_at_once_while_a_confirm_is_overdue() -> Result<()> {
 async fn gateway_finds_its_broker_again_when_nobody_sends() -> Result<()> {
     let broker = Broker::start(BrokerOptions::default()).await?;
     let env = TestEnv::on(&broker).await?;
-    let gateway = GatewayPlan::new(&env)?.start().await?;
+    let mut gateway = GatewayPlan::new(&env)?.start().await?;
     gateway.until_ready(true).await?;
     broker.stop().await?;
     gateway.until_ready(false).await?;

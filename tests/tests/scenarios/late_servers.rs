@@ -65,7 +65,7 @@ async fn a_gateway_lives_while_it_waits_for_the_broker() -> Result<()> {
     env.worker("first")?.start().await?.stop().await?;
     let (broker, amqp_url) = FaultProxy::for_url(&env.vhost().amqp_url()).await?;
     broker.cut();
-    let gateway = GatewayPlan::at(&amqp_url)?.begin().await?;
+    let mut gateway = GatewayPlan::at(&amqp_url)?.begin().await?;
     gateway.until_ready(false).await?;
     assert!(gateway.lives().await?);
     broker.heal();

@@ -1,5 +1,5 @@
-//! The broker vanishes while a worker starts: wherever in its dialogue that happens, it waits for the broker
-//! and goes on, as it would later. A signal ends the start wherever it is.
+//! The broker vanishes while a worker or a gateway starts: wherever in the dialogue that happens, the program waits
+//! for the broker and goes on, as it would later. A signal ends the start wherever it is.
 
 use std::{
     net::TcpListener,
@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use garenne_tests::harness::{
     fault::FaultProxy,
     frame_proxy::{FrameProxy, Method},
+    gateway::GatewayPlan,
     process::Signal,
     test_env::TestEnv,
     worker::{Worker, WorkerPlan},
@@ -55,6 +56,32 @@ const STEPS: [(&str, Method, usize); 12] = [
 async fn start_interrupted_anywhere_goes_on_when_the_broker_is_back() -> Result<()> {
     for (step, method, nth) in STEPS {
         goes_on_after(method, nth).await.with_context(|| format!("cut at {step}"))?;
+    }
+    Ok(())
+}
+
+/// The same for a gateway.
+const GATEWAY_STEPS: [(&str, Method, usize); 6] = [
+    ("the first greeting", Method::START, 1),
+    ("the first connection", Method::OPEN_OK, 1),
+    ("the first exchange", Method::EXCHANGE_OK, 1),
+    ("a queue", Method::QUEUE_OK, 5),
+    ("the connection that publishes", Method::OPEN_OK, 2),
+    ("its confirms", Method::SELECT_OK, 1),
+];
+
+#[tokio::test]
+async fn start_interrupted_anywhere_a_gateway_goes_on_when_the_broker_is_back() -> Result<()> {
+    let env = TestEnv::new().await?;
+    env.worker("first")?.start().await?.stop().await?;
+    for (step, method, nth) in GATEWAY_STEPS {
+        let proxy = FrameProxy::for_url(&env.vhost().amqp_url()).await?;
+        proxy.cut_at(method, nth);
+        let mut gateway = GatewayPlan::at(proxy.url())?.begin().await?;
+        proxy.until_refused(2).await.with_context(|| format!("cut at {step}"))?;
+        proxy.heal();
+        gateway.until_ready(true).await.with_context(|| format!("cut at {step}"))?;
+        gateway.stop().await?;
     }
     Ok(())
 }

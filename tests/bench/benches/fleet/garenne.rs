@@ -182,7 +182,7 @@ impl Garenne {
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
-        Ok(self.process.signal(signal)?)
+        self.process.signal(signal)
     }
 
     /// The sum of the metrics whose lines begin so.
