@@ -25,12 +25,12 @@ def exported():
         found |= {name + suffix: set(labels.split()) for suffix in suffixes}
     # What only the console counts.
     fleet = pathlib.Path("console/src/dashboard/metrics.rs").read_text()
-    for variable, name in re.findall(r'let (\w+) = opts\(\s*"(garenne_\w+)"', fleet):
+    for variable, name in re.findall(r'let (\w+) = Opts::new\(\s*"(garenne_\w+)"', fleet):
         labels = re.search(rf"Vec::new\({variable}, &\[([^\]]*)\]", fleet)[1]
         found[name] = set(re.findall(r"\w+", labels))
-    found |= {name: set() for name in re.findall(r'IntCounter::new\("(garenne_\w+)"', fleet)}
+    found |= {name: set() for name in re.findall(r'IntCounter::new\(\s*"(garenne_\w+)"', fleet)}
     own = pathlib.Path("producer/gateway/src/instruments.rs").read_text()
-    for name, labels in re.findall(r'"(garenne_\w+)",\s*"[^"]*",\s*&\[([^\]]*)\]', own):
+    for name, labels in re.findall(r'"(garenne_\w+)",\s*"[^"]*",\s*&\[([^\]]*)\]', fleet + own):
         found[name] = set(re.findall(r"\w+", labels))
     for name in re.findall(r"record: (garenne:\S+)", RULES.read_text()):
         found[name] = {"lane"}
