@@ -1,7 +1,10 @@
 //! The lane `default`: tasks whose kind no lane's bindings match.
 
 use anyhow::{Result, ensure};
+use garenne_common::shutdown::Receipt;
 use garenne_tests::harness::{
+    broker::{Broker, BrokerOptions},
+    process::Signal,
     test_env::TestEnv,
     wait::{Seen, eventually},
 };
@@ -78,6 +81,27 @@ async fn the_stock_worker_takes_the_lane_back_when_the_last_other_worker_stops_o
     }
     stock.stop().await?;
     Ok(())
+}
+
+/// A worker asks the fleet for a handler before it settles such a task. It must not wait for the answer when it stops.
+#[tokio::test]
+async fn a_worker_that_cannot_ask_the_fleet_stops_and_hands_the_tasks_back() -> Result<()> {
+    let broker = Broker::start(BrokerOptions::default()).await?;
+    let env = TestEnv::on(&broker).await?;
+    let worker = env.worker("alarmed")?.start().await?;
+    until_consumers(&env, 1).await?;
+    worker.signal(Signal::TSTP)?;
+    until_consumers(&env, 0).await?;
+    publish(&env, KIND, 3).await?;
+    broker.set_memory_alarm(true).await?;
+    worker.until_metric("garenne_connection_blocked", &[], 1.0).await?;
+    worker.signal(Signal::CONT)?;
+    env.until_lane("default", 0, 3).await?;
+    let stopped = worker.stop().await?;
+    let Receipt { delivered, requeued, escalated, .. } = stopped.receipt;
+    assert_eq!((stopped.code, delivered, requeued, escalated), (0, 3, 3, false), "{:?}", stopped.receipt);
+    broker.set_memory_alarm(false).await?;
+    env.until_lane("default", 3, 0).await
 }
 
 /// Without a catch-all lane, such tasks are kept where an operator finds them.

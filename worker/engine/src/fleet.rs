@@ -8,10 +8,11 @@ mod grouped_tasks;
 mod lifecycle;
 mod member;
 mod membership;
+mod shared_check;
 
 pub(crate) use broker::AmqpFleetBroker;
 pub(crate) use directives::{DirectiveEffect, Directives};
-pub(crate) use member::Member;
+pub(crate) use member::{CATCH_ALL_CHECK_INTERVAL, Member};
 pub(crate) use membership::{Command, FleetError, Membership};
 
 #[cfg(test)]

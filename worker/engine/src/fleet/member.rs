@@ -17,8 +17,8 @@ use garenne_protocol::{
 use lapin::BasicProperties;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::{
-    sync::{Mutex as AsyncMutex, Notify, watch},
-    time::{Instant, interval_at, sleep, timeout},
+    sync::{Notify, watch},
+    time::{Instant, interval_at, sleep, sleep_until, timeout},
 };
 
 use super::{
@@ -27,6 +27,7 @@ use super::{
     directives::{DirectiveEffect, Directives},
     grouped_tasks::GroupedTasks,
     lifecycle::{LifecycleEvent, LifecycleLog, LifecycleRecord},
+    shared_check::SharedCheck,
 };
 
 /// How long after a redelivery the crash of its former worker is visible. The broker deletes the exclusive queue of
@@ -41,17 +42,8 @@ pub(super) const HELLO_INTERVAL: Duration = Duration::from_secs(4 * 3600);
 /// How often expired entries are removed.
 const CLEANUP_INTERVAL: Duration = Duration::from_secs(600);
 
-/// How often a worker that leaves the catch-all lane to others checks whether they crashed.
-const CATCH_ALL_CRASH_CHECK: Duration = Duration::from_secs(1);
-
-/// When the last looks at who serves the catch-all lane started.
-#[derive(Default)]
-struct CatchAllCheck {
-    /// The last look for crashed workers.
-    crashes: Option<Instant>,
-    /// The last look for records that were not read yet.
-    caught_up: Option<Instant>,
-}
+/// How often a worker that leaves the catch-all lane to others checks whether they still run.
+pub(crate) const CATCH_ALL_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// This worker as a member of the fleet.
 pub(crate) struct Member {
@@ -66,9 +58,9 @@ pub(crate) struct Member {
     lifecycle: Mutex<LifecycleLog>,
     directives: Arc<Directives>,
     grouped: GroupedTasks,
-    /// When the last check for crashes started.
-    last_crash_check: AsyncMutex<Option<Instant>>,
-    last_catch_all_check: AsyncMutex<CatchAllCheck>,
+    crash_check: SharedCheck,
+    /// Reads the lifecycle records that were written before, for the tasks of the catch-all lane.
+    catch_up_check: SharedCheck,
     /// Marks published to the lifecycle stream after the first one.
     marks_published: AtomicU64,
     /// The highest number of these marks that was read.
@@ -106,8 +98,8 @@ impl Member {
             lifecycle: Mutex::default(),
             directives: Arc::default(),
             grouped: GroupedTasks::default(),
-            last_crash_check: AsyncMutex::default(),
-            last_catch_all_check: AsyncMutex::default(),
+            crash_check: SharedCheck::default(),
+            catch_up_check: SharedCheck::default(),
             marks_published: AtomicU64::new(0),
             marks_read: watch::Sender::new(0),
             reported_dead: Notify::new(),
@@ -117,6 +109,11 @@ impl Member {
     /// Identifies this process among all that have run under the worker's name.
     pub(crate) fn incarnation(&self) -> &str {
         &self.incarnation
+    }
+
+    /// Whether this worker consumes the catch-all lane and has handlers for its tasks.
+    pub(crate) fn serves_catch_all(&self) -> bool {
+        self.catch_all
     }
 
     pub(crate) fn directives(&self) -> &Arc<Directives> {
@@ -199,14 +196,9 @@ impl Member {
 
     /// The number of recent crashes, one of which may be the reason for a redelivery that arrived just now.
     pub(crate) async fn recent_crashes(self: &Arc<Self>) -> usize {
-        let redelivered = Instant::now();
-        sleep(CRASH_VISIBLE_AFTER).await;
-        let mut last_check = self.last_crash_check.lock().await;
-        if last_check.is_none_or(|started| started < redelivered + CRASH_VISIBLE_AFTER) {
-            *last_check = Some(Instant::now());
-            self.check_for_crashes().await;
-        }
-        drop(last_check);
+        let visible = Instant::now() + CRASH_VISIBLE_AFTER;
+        sleep_until(visible).await;
+        self.crash_check.run_since(visible, self.check_for_crashes()).await;
         self.lifecycle().recent_crashes(epoch_ms(SystemTime::now()))
     }
 
@@ -293,37 +285,25 @@ impl Member {
     /// Whether another running worker consumes the catch-all lane for its own handlers, as far as the records that
     /// were read so far tell.
     pub(crate) async fn leaves_catch_all_to_others(self: &Arc<Self>) -> bool {
-        let mut last_check = self.last_catch_all_check.lock().await;
-        self.serves_catch_all_elsewhere(None, &mut last_check).await
+        self.others_serve_catch_all(None).await
     }
 
     /// Whether another running worker consumes the catch-all lane and has a handler for this kind. Reads all records
     /// that were written before, so that a worker that has just started counts.
     pub(crate) async fn has_catch_all_handler(self: &Arc<Self>, kind: &str) -> bool {
-        let asked = Instant::now();
-        let mut last_check = self.last_catch_all_check.lock().await;
-        // One look serves all tasks that wait for it.
-        if last_check.caught_up.is_none_or(|started| started < asked) {
-            last_check.caught_up = Some(Instant::now());
-            self.catch_up().await;
-        }
-        self.serves_catch_all_elsewhere(Some(kind), &mut last_check).await
+        self.catch_up_check.run_since(Instant::now(), self.catch_up()).await;
+        self.others_serve_catch_all(Some(kind)).await
     }
 
-    async fn serves_catch_all_elsewhere(
-        self: &Arc<Self>,
-        kind: Option<&str>,
-        last_check: &mut CatchAllCheck,
-    ) -> bool {
-        if !self.lifecycle().serves_catch_all(&self.incarnation, kind) {
+    async fn others_serve_catch_all(self: &Arc<Self>, kind: Option<&str>) -> bool {
+        let logged = || self.lifecycle().serves_catch_all(&self.incarnation, kind);
+        if !logged() {
             return false;
         }
-        // One of them may have crashed, which nobody noticed so far.
-        if last_check.crashes.is_none_or(|started| started.elapsed() >= CATCH_ALL_CRASH_CHECK) {
-            last_check.crashes = Some(Instant::now());
-            self.check_for_crashes().await;
-        }
-        self.lifecycle().serves_catch_all(&self.incarnation, kind)
+        // One of them may have crashed since it wrote its last record.
+        let since = Instant::now() - CATCH_ALL_CHECK_INTERVAL;
+        self.crash_check.run_since(since, self.check_for_crashes()).await;
+        logged()
     }
 
     /// Repeats the start record, also when another worker reports this one as crashed, and removes expired entries;

@@ -178,9 +178,15 @@ impl LanePipeline {
     /// Settles a task that this worker has no handler for. In the catch-all lane, where the kinds of all workers meet,
     /// another worker may have one; then the task comes back after a short wait.
     async fn settle_unknown_kind(self: Arc<Self>, admitted: Admitted) {
-        let kind = admitted.task.envelope.kind.as_str();
-        if self.is_catch_all && self.member.has_catch_all_handler(kind).await {
-            return self.settler.defer(admitted.task, Duration::ZERO);
+        let InFlight { delivery, envelope, .. } = &admitted.task;
+        let kind = envelope.kind.as_str();
+        if self.is_catch_all {
+            let has_handler = self.member.has_catch_all_handler(kind);
+            match self.unless_aborted(delivery, has_handler).await {
+                Some(true) => return self.settler.defer(admitted.task, Duration::ZERO),
+                Some(false) => {}
+                None => return,
+            }
         }
         let error = format!("no handler for kind {kind:?}");
         self.dead_letter(admitted, DeadReason::UnknownKind, &error);

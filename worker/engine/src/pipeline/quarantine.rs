@@ -132,7 +132,11 @@ impl LanePipeline {
 
     /// Waits for `future`. Returns [`None`] if the delivery's channel dies or the worker begins to shut down
     /// first; the caller then drops the delivery, which hands it back.
-    async fn unless_aborted<T>(&self, delivery: &Delivery, future: impl Future<Output = T>) -> Option<T> {
+    pub(super) async fn unless_aborted<T>(
+        &self,
+        delivery: &Delivery,
+        future: impl Future<Output = T>,
+    ) -> Option<T> {
         let aborted = async {
             while delivery.alive() && self.pool.snapshot().phase == Phase::Open {
                 tokio::time::sleep(ABORT_CHECK).await;

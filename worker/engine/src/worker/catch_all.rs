@@ -4,16 +4,16 @@
 //! letter. But a worker without a handler for any of its tasks could only pass them on. It leaves the lane to workers
 //! that have such handlers as long as one of them runs.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use futures_util::FutureExt;
 use garenne_common::supervise;
-use tokio::{sync::watch, time::interval};
+use tokio::{sync::watch, time::sleep};
 
-use crate::{consumer::Intake, fleet::Member};
-
-/// How often the worker checks whether another one serves the lane.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+use crate::{
+    consumer::Intake,
+    fleet::{CATCH_ALL_CHECK_INTERVAL, Member},
+};
 
 /// The intake of the catch-all lane in a worker without a handler for its tasks: quiet while another worker serves
 /// the lane, otherwise as `intake`.
@@ -36,23 +36,25 @@ struct Standby {
 impl Standby {
     /// Updates the lane's intake until the worker's intake is closed.
     async fn run(&mut self) {
-        let mut check = interval(CHECK_INTERVAL);
         loop {
-            let intake = *self.intake.borrow_and_update();
-            let intake = match intake {
-                Intake::Open if self.member.leaves_catch_all_to_others().await => Intake::Quiet,
-                intake => intake,
+            let Self { member, intake, sender } = self;
+            let wanted = *intake.borrow_and_update();
+            let update = async {
+                let is_left = wanted == Intake::Open && member.leaves_catch_all_to_others().await;
+                let new = if is_left { Intake::Quiet } else { wanted };
+                sender.send_if_modified(|current| std::mem::replace(current, new) != new);
+                sleep(CATCH_ALL_CHECK_INTERVAL).await;
             };
-            self.sender.send_if_modified(|current| std::mem::replace(current, intake) != intake);
-            if intake == Intake::Closed {
-                return;
-            }
+            // A stop does not wait for the answer of the broker.
             tokio::select! {
-                changed = self.intake.changed() => if changed.is_err() {
-                    self.sender.send_replace(Intake::Closed);
-                    return;
+                biased;
+                changed = intake.changed() => if changed.is_err() {
+                    sender.send_replace(Intake::Closed);
                 },
-                _ = check.tick() => {}
+                () = update => {}
+            }
+            if *sender.borrow() == Intake::Closed {
+                return;
             }
         }
     }

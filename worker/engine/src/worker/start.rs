@@ -321,7 +321,7 @@ fn consume(worker: &Worker, joined: Joined, intake: watch::Sender<Intake>) -> Ru
         supervise::restarting("sweep", sweep, |(pool, max)| requeue_overdue_tasks(pool, *max).boxed())
             .spawn()
             .detach();
-        let intake = if lane.catch_all && !serves_catch_all(worker) {
+        let intake = if lane.catch_all && !member.serves_catch_all() {
             standby_intake(Arc::clone(&member), intake.subscribe())
         } else {
             intake.subscribe()
