@@ -36,6 +36,7 @@
 //! assert_eq!(config.lanes.get("slow").unwrap().prefetch, 50);
 //! ```
 
+#[cfg(feature = "cli")]
 mod args;
 mod certificates;
 mod common;
@@ -60,6 +61,7 @@ mod standard;
 mod text_or_number;
 mod toml_text;
 
+#[cfg(feature = "cli")]
 pub use args::{CommonArgs, flag};
 pub use certificates::Certificates;
 pub use common::{Common, DEFAULT_ADMIN, LogFormat, scheme};
@@ -68,7 +70,9 @@ pub use error::{ConfigError, Invalid};
 pub use events::Events;
 pub use host::host_name;
 pub use ignored::IgnoredSettings;
-pub use lane::{Lane, LaneArgs, Lanes};
+#[cfg(feature = "cli")]
+pub use lane::LaneArgs;
+pub use lane::{Lane, Lanes};
 pub use load::{Sources, load, load_with};
 pub use otlp::{Otlp, OtlpProtocol, OtlpSampler};
 pub use print::print_config;

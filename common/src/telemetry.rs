@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod metrics;
 pub mod traces;
+#[cfg(feature = "cli")]
 pub mod tracing;
 
 pub use metrics::Metrics;

@@ -18,7 +18,7 @@ use garenne_protocol::topology::BrokerVersion;
 use lapin::{
     Connection, ConnectionProperties,
     tcp::{OwnedIdentity, OwnedTLSConfig},
-    uri::AMQPUri,
+    uri::{AMQPScheme, AMQPUri},
 };
 use tokio::time::{Instant, sleep};
 
@@ -196,6 +196,9 @@ async fn certificates(tls: &Certificates) -> Result<OwnedTLSConfig, BrokerError>
 
 fn parse(url: &str) -> Result<AMQPUri, BrokerError> {
     let mut uri: AMQPUri = url.parse().map_err(BrokerError::Url)?;
+    if uri.scheme == AMQPScheme::AMQPS && cfg!(not(feature = "tls")) {
+        return Err(BrokerError::NoTls);
+    }
     // Seconds. Two missed heartbeats end a half-open connection.
     uri.query.heartbeat.get_or_insert(10);
     // Without it, lapin grows its buffers after the handshake: 8 MB more resident memory per connection.

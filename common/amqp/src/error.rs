@@ -52,6 +52,11 @@ pub enum BrokerError {
     /// The URL cannot be parsed.
     #[error("amqp_url cannot be parsed: {0}; expected a URL such as amqp://user:password@host:5672/%2f")]
     Url(String),
+    /// The URL is one with TLS, and the program is built without it.
+    #[error(
+        "amqp_url begins with amqps: this program is built without the feature `tls` of the crate garenne"
+    )]
+    NoTls,
 }
 
 impl HasExit for BrokerError {
@@ -59,7 +64,7 @@ impl HasExit for BrokerError {
         match self {
             Self::Unavailable { .. } | Self::NoVersion { .. } => Exit::BrokerUnavailable,
             Self::Denied { .. } => Exit::Denied,
-            Self::Url(_) | Self::Certificate { .. } => Exit::Config,
+            Self::Url(_) | Self::NoTls | Self::Certificate { .. } => Exit::Config,
         }
     }
 }

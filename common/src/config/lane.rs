@@ -1,5 +1,6 @@
 //! A lane: one queue on the broker, or several shards, and one local pool whose capacity is their total prefetch.
 
+#[cfg(feature = "cli")]
 mod args;
 
 use std::{collections::BTreeMap, time::Duration};
@@ -13,6 +14,7 @@ use serde_json::{Map, Value};
 
 use super::{Concurrency, Invalid, list, text_or_number::text_or_number};
 
+#[cfg(feature = "cli")]
 pub use args::LaneArgs;
 
 /// Largest prefetch that quorum queues accept.
@@ -357,5 +359,5 @@ impl Lane {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "cli"))]
 mod tests;

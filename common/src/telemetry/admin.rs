@@ -3,17 +3,29 @@
 //! Queries need no token. Commands need the admin token and are refused if none is configured. The port is bound
 //! before work starts and closed last, so that a shutdown can be observed until its end.
 
+#[cfg(feature = "admin")]
 mod bind;
+#[cfg(not(feature = "admin"))]
+mod disabled;
+#[cfg(feature = "admin")]
 mod port;
+#[cfg(feature = "admin")]
 mod problem;
+#[cfg(feature = "admin")]
 mod routes;
+#[cfg(feature = "admin")]
 mod serve;
 
 use serde_json::{Value, json};
 
-pub use bind::{AdminConfig, bind};
-pub use port::AdminPort;
-pub use serve::serve_router;
+#[cfg(not(feature = "admin"))]
+pub use self::disabled::{AdminConfig, AdminPort, bind};
+#[cfg(feature = "admin")]
+pub use self::{
+    bind::{AdminConfig, bind},
+    port::AdminPort,
+    serve::serve_router,
+};
 
 /// A process, as its admin port shows it. Calls must not block.
 pub trait Process: Send + Sync {
@@ -53,5 +65,5 @@ pub enum GroupCommand {
     Stop,
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "admin"))]
 mod tests;

@@ -45,6 +45,7 @@ struct Inner {
     gateway: GatewayMetrics,
     stuck: IntGauge,
     unreadable: IntCounterVec,
+    #[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "only the export of spans counts"))]
     spans: IntCounterVec,
     headers_ignored: IntCounterVec,
     before_encode: RwLock<Vec<Box<dyn Fn() + Send + Sync>>>,
@@ -117,6 +118,7 @@ impl Metrics {
     }
 
     /// `garenne_spans_total` of `exported`, `failed` or `dropped`; not exported with traces off.
+    #[cfg(feature = "otlp")]
     pub(super) fn spans(&self, result: &str) -> IntCounter {
         self.inner.spans.with_label_values(&[result])
     }

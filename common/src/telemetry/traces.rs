@@ -4,7 +4,11 @@
 //! recorded: with traces off, or in an unsampled trace, [`Traces::begin`] checks one flag. Export runs in the
 //! background and delays no task: spans that cannot be exported are dropped and counted.
 
+#[cfg(feature = "otlp")]
 mod collector_client;
+#[cfg(not(feature = "otlp"))]
+mod disabled;
+#[cfg(feature = "otlp")]
 mod export;
 mod recorded;
 mod span;
@@ -34,6 +38,8 @@ use crate::{
     supervise,
 };
 
+#[cfg(not(feature = "otlp"))]
+use self::disabled as export;
 pub use opentelemetry::trace::SpanKind;
 pub use recorded::{Recorded, Recorder};
 pub use span::Span;

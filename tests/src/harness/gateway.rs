@@ -77,6 +77,13 @@ impl GatewayPlan {
         self
     }
 
+    /// Builds the gateway with release optimizations, for a measurement.
+    #[must_use]
+    pub fn optimized(mut self) -> Self {
+        self.program = self.program.optimized();
+        self
+    }
+
     /// Host and port of its sensors' side.
     #[must_use]
     pub fn address(&self) -> &str {

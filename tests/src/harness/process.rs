@@ -23,12 +23,22 @@ use super::wait::WAIT_TIMEOUT;
 /// The operator's tool, which also starts processes that die with this one.
 const CONSOLE: &str = "garenne";
 
+/// Where a program comes from.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    /// This workspace, built with the profile of the tests.
+    Workspace,
+    /// This workspace, built with release optimizations.
+    Release,
+    /// `PATH`.
+    Path,
+}
+
 /// A program of this workspace, not started yet.
 #[derive(Clone, Debug)]
 pub struct Program {
     name: String,
-    /// A program from `PATH` and not of this workspace.
-    foreign: bool,
+    source: Source,
     arguments: Vec<OsString>,
     environment: Vec<(String, String)>,
 }
@@ -37,13 +47,24 @@ impl Program {
     /// A binary of the workspace, such as `garenne-worker`.
     #[must_use]
     pub fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), foreign: false, arguments: Vec::new(), environment: Vec::new() }
+        Self {
+            name: name.to_owned(),
+            source: Source::Workspace,
+            arguments: Vec::new(),
+            environment: Vec::new(),
+        }
     }
 
     /// A program from `PATH`, such as `docker`.
     #[must_use]
     pub fn foreign(name: &str) -> Self {
-        Self { foreign: true, ..Self::new(name) }
+        Self { source: Source::Path, ..Self::new(name) }
+    }
+
+    /// Builds the program with release optimizations, for a measurement.
+    #[must_use]
+    pub fn optimized(self) -> Self {
+        Self { source: Source::Release, ..self }
     }
 
     /// Adds an argument.
@@ -83,7 +104,11 @@ impl Program {
 
     /// The program with its arguments and environment; its outputs are discarded.
     async fn prepared(&self) -> Result<chaos::Program> {
-        let path = if self.foreign { self.name.clone().into() } else { build::binary(&self.name).await? };
+        let path = match self.source {
+            Source::Workspace => build::binary(&self.name).await?,
+            Source::Release => build::release_binary(&self.name).await?,
+            Source::Path => self.name.clone().into(),
+        };
         let mut program = chaos::Program::new(&self.name, path)
             .args(&self.arguments)
             .die_with_parent(&build::binary(CONSOLE).await?);

@@ -14,7 +14,7 @@ use garenne_protocol::{
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::handler::Payload;
+use crate::payload::Payload;
 
 /// Publishes tasks, with a confirm for each. Cheap to clone; clones share one connection, which is opened again when it
 /// is lost. Any number of tasks may be in flight at once, of which 1,000 wait for their confirms.

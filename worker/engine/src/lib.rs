@@ -34,35 +34,76 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Features
+//!
+//! All are on by default. `default-features = false, features = ["client"]` is enough for a program that publishes.
+//!
+//! | feature | what it adds |
+//! | --- | --- |
+//! | `client` | [`Client`]: publishing tasks |
+//! | `worker` | [`Worker`]: running tasks |
+//! | `cli` | [`cli::run`]: a command line, settings from flags, environment and a file, and logging |
+//! | `admin` | the admin port: metrics, readiness and commands over HTTP |
+//! | `otlp` | the export of spans to an OpenTelemetry collector |
+//! | `tls` | brokers with TLS (`amqps://`) |
 
+#[cfg(feature = "worker")]
 mod batch;
+#[cfg(feature = "worker")]
 mod budget;
+#[cfg(feature = "cli")]
 pub mod cli;
+#[cfg(feature = "client")]
 mod client;
+#[cfg(feature = "worker")]
 mod consumer;
+#[cfg(feature = "worker")]
 mod execute;
+#[cfg(feature = "worker")]
 mod execution;
+#[cfg(feature = "worker")]
 mod fleet;
+#[cfg(feature = "worker")]
 mod force_close;
+#[cfg(feature = "worker")]
 pub mod handler;
+#[cfg(feature = "worker")]
 mod panics;
+pub mod payload;
+#[cfg(feature = "worker")]
 mod pipeline;
+#[cfg(feature = "worker")]
 mod redelivery;
+#[cfg(feature = "worker")]
 mod registry;
+#[cfg(feature = "worker")]
 mod settings;
+#[cfg(feature = "worker")]
 mod settlement;
+#[cfg(feature = "worker")]
 pub mod sink;
+#[cfg(feature = "worker")]
 mod spans;
+#[cfg(feature = "worker")]
 mod status;
+#[cfg(feature = "worker")]
 pub mod testing;
+#[cfg(feature = "worker")]
 pub mod worker;
 
+#[cfg(feature = "cli")]
 pub use cli::WorkerArgs;
+#[cfg(feature = "client")]
 pub use client::{Client, Enqueue, EnqueueError};
 pub use garenne_common::exit::{Exit, Failure};
-pub use handler::{Output, Payload, RetryPolicy, TaskContext, TaskError, TaskOptions};
-pub use registry::RegistryError;
+pub use payload::Payload;
 /// serde, for a crate that has no dependency of its own on it: `#[serde(crate = "garenne::serde")]`.
 pub use serde;
-pub use settings::{SinkName, WorkerConfig};
-pub use worker::{Worker, WorkerBuilder, WorkerError};
+#[cfg(feature = "worker")]
+pub use {
+    handler::{Output, RetryPolicy, TaskContext, TaskError, TaskOptions},
+    registry::RegistryError,
+    settings::{SinkName, WorkerConfig},
+    worker::{Worker, WorkerBuilder, WorkerError},
+};

@@ -23,6 +23,7 @@ pub(crate) fn with_task<F: Future>(
 /// Installs a panic hook that logs one line per panic, and a backtrace only if `RUST_BACKTRACE` is set.
 ///
 /// The worker catches the panic of a handler, counts it, and retries the task.
+#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "a program without `cli` has a hook of its own"))]
 pub(crate) fn install_hook() {
     let default_hook = env::var_os("RUST_BACKTRACE").map(|_| panic::take_hook());
     panic::set_hook(Box::new(move |panic| {

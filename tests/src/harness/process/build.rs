@@ -1,6 +1,9 @@
 //! Builds the workspace's binaries, so that no test runs an old one.
 
-use std::{env, path::PathBuf};
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result, ensure};
 use tokio::{process::Command, sync::OnceCell};
@@ -13,19 +16,37 @@ pub(super) async fn binary(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// The path of a binary with release optimizations, for measurements. Each call builds it.
+pub(super) async fn release_binary(name: &str) -> Result<PathBuf> {
+    let target = test_folder()?.parent().context("no target folder")?.to_owned();
+    cargo_build(&["--release", "--bin", name], &target).await?;
+    Ok(target.join("release").join(name))
+}
+
 /// Builds the binaries with the profile of this test and returns their folder. With `GARENNE_TEST_BINARIES` nothing is
 /// built: it names a folder with binaries.
 async fn build() -> Result<PathBuf> {
     if let Some(folder) = env::var_os("GARENNE_TEST_BINARIES") {
         return Ok(folder.into());
     }
-    // This test is `<target>/<profile>/deps/<name>-<hash>`.
-    let test = env::current_exe()?;
-    let folder = test.ancestors().nth(2).context("the test binary is in no target folder")?;
+    let folder = test_folder()?;
     let profile = match folder.file_name().and_then(|name| name.to_str()) {
         Some("debug") | None => "dev",
         Some(other) => other,
     };
+    // The same selection as `./dev`: another one would build dependencies again with other features.
+    let selection = ["--workspace", "--bins", "--profile", profile];
+    cargo_build(&selection, folder.parent().context("no target folder")?).await?;
+    Ok(folder)
+}
+
+/// `<target>/<profile>`: this test is `<target>/<profile>/deps/<name>-<hash>`.
+fn test_folder() -> Result<PathBuf> {
+    let test = env::current_exe()?;
+    Ok(test.ancestors().nth(2).context("the test binary is in no target folder")?.to_owned())
+}
+
+async fn cargo_build(selection: &[&str], target: &Path) -> Result<()> {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     // Variables that cargo sets for this test: they would make some build scripts run again.
     for (name, _) in env::vars_os() {
@@ -34,13 +55,13 @@ async fn build() -> Result<PathBuf> {
             cargo.env_remove(name);
         }
     }
-    // The same selection as `./dev`: another one would build dependencies again with other features.
     let output = cargo
-        .args(["build", "--quiet", "--workspace", "--bins", "--profile", profile])
+        .args(["build", "--quiet"])
+        .args(selection)
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
-        .env("CARGO_TARGET_DIR", folder.parent().context("no target folder")?)
+        .env("CARGO_TARGET_DIR", target)
         .output()
         .await?;
     ensure!(output.status.success(), "cargo build failed: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(folder.to_owned())
+    Ok(())
 }

@@ -1,0 +1,47 @@
+//! The admin port in a program that is built without the feature `admin`: there is none.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use super::Process;
+use crate::{
+    config::{Common, ConfigError},
+    shutdown::{Command, Mode},
+    telemetry::Metrics,
+};
+
+/// Nothing is bound.
+pub struct AdminConfig(());
+
+/// # Errors
+/// The setting `admin` or `admin_token_file` is set.
+pub async fn bind(common: &Common) -> Result<AdminConfig, ConfigError> {
+    let address = common.admin.map(|address| ("admin", address.to_string()));
+    let token = common.admin_token_file.as_ref().map(|path| ("admin_token_file", format!("{path:?}")));
+    match address.or(token) {
+        None => Ok(AdminConfig(())),
+        Some((setting, value)) => Err(ConfigError::Invalid {
+            setting: setting.to_owned(),
+            value,
+            origin: "file, environment or code".to_owned(),
+            problem: "this program is built without the feature `admin` of the crate garenne".to_owned(),
+        }),
+    }
+}
+
+/// An admin port that does not exist.
+pub struct AdminPort(());
+
+impl AdminPort {
+    /// Opens nothing.
+    pub fn open(_: AdminConfig, _: Metrics, _: Mode, _: mpsc::Sender<Command>, _: &'static str) -> Self {
+        Self(())
+    }
+
+    /// Does nothing.
+    pub fn begin(&self, _: Arc<dyn Process>) {}
+
+    /// Does nothing.
+    pub async fn close(self) {}
+}
