@@ -150,6 +150,12 @@ impl Worker {
         .await
     }
 
+    /// The last lines of its log.
+    #[must_use]
+    pub fn log_tail(&self) -> String {
+        self.process.stderr().tail()
+    }
+
     /// Whether `/livez` answers with success.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use garenne_tests::harness::{
     test_env::TestEnv,
     users,
     wait::{Seen, eventually},
-    worker::{Worker, WorkerPlan},
+    worker::{Done, Worker, WorkerPlan},
 };
 use lapin::BasicProperties;
 use serde_json::json;
@@ -62,16 +62,19 @@ pub(super) async fn ready(env: &TestEnv, shards: usize) -> Result<Vec<usize>> {
 /// Waits until these workers have done so many different tasks, and makes sure that none was done twice.
 pub(super) async fn until_each_once(workers: &[&Worker], count: usize) -> Result<()> {
     eventually(format!("{count} tasks are done"), async || {
-        let mut ids = Vec::new();
+        let mut runs: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for worker in workers {
-            ids.extend(worker.done()?.into_iter().map(|done| done.task_id));
+            for Done { task_id, worker, started_at, attempt, .. } in worker.done()? {
+                runs.entry(task_id).or_default().push(format!("{worker} at {started_at}, attempt {attempt}"));
+            }
         }
-        let different: BTreeSet<_> = ids.iter().collect();
-        if different.len() < ids.len() {
-            let again = ids.len() - different.len();
-            return Ok(Seen::Never(format!("{again} of {} were done twice", ids.len())));
+        let tasks = runs.len();
+        runs.retain(|_, runs| runs.len() > 1);
+        if !runs.is_empty() {
+            let logs: Vec<_> = workers.iter().map(|worker| worker.log_tail()).collect();
+            return Ok(Seen::Never(format!("done more than once: {runs:#?}, logs: {logs:#?}")));
         }
-        Ok(Seen::when(ids.len() == count, ids.len()))
+        Ok(Seen::when(tasks == count, tasks))
     })
     .await
 }
