@@ -6,7 +6,7 @@ use garenne_common::{
     exit::{Exit, Failure, HasExit},
     text::printable,
 };
-use garenne_management::{ManagementClient, ManagementError};
+use garenne_management::ManagementClient;
 use garenne_protocol::topology::{BrokerVersion, Difference, Leftover, Topology, compare, definitions};
 use lapin::Connection;
 use serde_json::{Value, json};
@@ -141,24 +141,24 @@ fn print_differences(found: &[Difference], on_stdout: bool) {
 /// Compares the wanted topology with the one that the management API reports.
 ///
 /// # Errors
-/// [`ManagementError`].
+/// One line and an exit code.
 pub async fn differences(
     management: &ManagementClient,
     wanted: &Topology,
     vhost: &str,
-) -> Result<Vec<Difference>, ManagementError> {
+) -> Result<Vec<Difference>, Failure> {
     // Without statistics the answers are small and fast.
     let bare = [("disable_stats", "true")];
-    let exchanges: Value = management.get_with(&["exchanges", vhost], &bare).await?;
-    let queues: Value = management.get_with(&["queues", vhost], &bare).await?;
-    let bindings: Value = management.get(&["bindings", vhost]).await?;
+    let exchanges: Value = management.get(&["exchanges", vhost], &bare).await?;
+    let queues: Value = management.get(&["queues", vhost], &bare).await?;
+    let bindings: Value = management.get(&["bindings", vhost], &[]).await?;
     let actual = json!({"exchanges": exchanges, "queues": queues, "bindings": bindings});
     let mut found = compare(wanted, &actual);
     let exists =
         |it: &&Leftover| queues.as_array().is_some_and(|all| all.iter().any(|q| q["name"] == it.queue));
     for leftover in wanted.leftovers.iter().filter(exists) {
         let columns = [("columns", "messages,consumers")];
-        let queue: Value = management.get_with(&["queues", vhost, &leftover.queue], &columns).await?;
+        let queue: Value = management.get(&["queues", vhost, &leftover.queue], &columns).await?;
         found.extend(leftover_difference(leftover, queue["messages"].as_u64().unwrap_or(0)));
     }
     Ok(found)

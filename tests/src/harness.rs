@@ -14,6 +14,7 @@ pub mod engine;
 pub mod fault;
 pub mod frame_proxy;
 pub mod gateway;
+pub mod management;
 pub mod postgres;
 pub mod process;
 pub mod raw_amqp;

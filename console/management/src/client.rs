@@ -2,25 +2,26 @@
 
 use std::{error::Error, fmt, time::Duration};
 
-use garenne_common::{config::SecretUrl, text::printable};
-use reqwest::{Client, Method, StatusCode, Url};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use garenne_common::{
+    config::SecretUrl,
+    exit::{Exit, Failure},
+    text::printable,
+};
+use reqwest::{Client, StatusCode, Url};
+use serde::{Deserialize, de::DeserializeOwned};
 
-use crate::error::ManagementError;
-
-/// Default time limit of a request. Answers usually take milliseconds.
+/// Time limit of a request. Answers usually take milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Characters of a broker's reason that an error repeats.
 const MAX_REASON: usize = 200;
 
-/// A client of one broker's management API.
+/// A client that reads from one broker's management API.
 #[derive(Clone)]
 pub struct ManagementClient {
     /// Includes user and password, which the HTTP client sends as a header.
     base: Url,
     address: String,
     http: Client,
-    timeout: Duration,
 }
 
 /// Leaves out the password.
@@ -30,18 +31,15 @@ impl fmt::Debug for ManagementClient {
     }
 }
 
-#[derive(Deserialize)]
-struct Overview {
-    rabbitmq_version: String,
-}
-
 impl ManagementClient {
     /// A client for the API at `url`, which includes user and password (default: `guest`). Nothing is sent yet.
     ///
     /// # Errors
-    /// [`ManagementError::Url`].
-    pub fn new(url: &SecretUrl) -> Result<Self, ManagementError> {
-        let invalid = |detail: String| ManagementError::Url { url: url.masked().to_owned(), detail };
+    /// If the URL cannot be used.
+    pub fn new(url: &SecretUrl) -> Result<Self, Failure> {
+        let invalid = |detail: String| {
+            Failure::new(Exit::Config, format_args!("invalid management_url {}: {detail}", url.masked()))
+        };
         let mut base: Url = url.expose().parse().map_err(|error| invalid(format!("{error}")))?;
         if base.username().is_empty() {
             let guest = base.set_username("guest").and_then(|()| base.set_password(Some("guest")));
@@ -51,16 +49,9 @@ impl ManagementClient {
         let _ = bare.set_username("").and_then(|()| bare.set_password(None));
         let address = bare.as_str().trim_end_matches('/').to_owned();
         // A kept connection belongs to the runtime that opened it, and a client may be used from several.
-        let http = Client::builder().pool_max_idle_per_host(0).build();
+        let http = Client::builder().pool_max_idle_per_host(0).timeout(TIMEOUT).build();
         let http = http.map_err(|error| invalid(innermost(&error)))?;
-        Ok(Self { base, address, http, timeout: TIMEOUT })
-    }
-
-    /// Sets the time limit of a request (default: 10 s).
-    #[must_use]
-    pub fn with_timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
+        Ok(Self { base, address, http })
     }
 
     /// The address without user and password, which is also that of the management UI.
@@ -68,61 +59,15 @@ impl ManagementClient {
         &self.address
     }
 
-    /// The broker's version, such as `4.0.5`.
+    /// `GET api/<path…>?<query>`. Each segment of the path is percent-encoded, so that the virtual host `/` works.
     ///
     /// # Errors
-    /// [`ManagementError`].
-    pub async fn version(&self) -> Result<String, ManagementError> {
-        Ok(self.get::<Overview>(&["overview"]).await?.rabbitmq_version)
-    }
-
-    /// `GET api/<path…>`. Each segment is percent-encoded, so that the virtual host `/` works.
-    ///
-    /// # Errors
-    /// [`ManagementError`].
-    pub async fn get<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, ManagementError> {
-        self.get_with(path, &[]).await
-    }
-
-    /// `GET api/<path…>?<query>`.
-    ///
-    /// # Errors
-    /// [`ManagementError`].
-    pub async fn get_with<T: DeserializeOwned>(
+    /// If the broker does not answer, denies access, or does not know the object.
+    pub async fn get<T: DeserializeOwned>(
         &self,
         path: &[&str],
         query: &[(&str, &str)],
-    ) -> Result<T, ManagementError> {
-        let answer = self.send(Method::GET, path, query, None::<&()>).await?;
-        serde_json::from_slice(&answer).map_err(|error| ManagementError::Answer {
-            request: self.request(&Method::GET, path),
-            detail: error.to_string(),
-        })
-    }
-
-    /// `PUT api/<path…>` with a JSON body.
-    ///
-    /// # Errors
-    /// [`ManagementError`].
-    pub async fn put(&self, path: &[&str], body: &impl Serialize) -> Result<(), ManagementError> {
-        self.send(Method::PUT, path, &[], Some(body)).await.map(drop)
-    }
-
-    /// `DELETE api/<path…>`.
-    ///
-    /// # Errors
-    /// [`ManagementError`].
-    pub async fn delete(&self, path: &[&str]) -> Result<(), ManagementError> {
-        self.send(Method::DELETE, path, &[], None::<&()>).await.map(drop)
-    }
-
-    async fn send(
-        &self,
-        method: Method,
-        path: &[&str],
-        query: &[(&str, &str)],
-        body: Option<&impl Serialize>,
-    ) -> Result<Vec<u8>, ManagementError> {
+    ) -> Result<T, Failure> {
         let mut url = self.base.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().push("api").extend(path);
@@ -130,36 +75,40 @@ impl ManagementClient {
         if !query.is_empty() {
             url.query_pairs_mut().extend_pairs(query);
         }
-        let mut request = self.http.request(method.clone(), url).timeout(self.timeout);
-        if let Some(body) = body {
-            request = request.json(body);
-        }
-        let unreachable = |error: reqwest::Error| ManagementError::Unreachable {
-            url: self.address.clone(),
-            detail: innermost(&error),
-        };
-        let response = request.send().await.map_err(unreachable)?;
+        let response = self.http.get(url).send().await.map_err(|error| self.unreachable(&error))?;
         let status = response.status();
-        let answer = response.bytes().await.map_err(unreachable)?;
+        let answer = response.bytes().await.map_err(|error| self.unreachable(&error))?;
+        let failed = |detail: String| {
+            let path = path.join("/");
+            Failure::new(Exit::Failed, format_args!("GET {}/api/{path}: {detail}", self.address))
+        };
         match status {
-            _ if status.is_success() => Ok(answer.to_vec()),
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(ManagementError::Denied {
-                url: self.address.clone(),
-                user: self.base.username().to_owned(),
-                status,
-            }),
-            StatusCode::NOT_FOUND => Err(ManagementError::NotFound { request: self.request(&method, path) }),
-            _ => Err(ManagementError::Status {
-                request: self.request(&method, path),
-                status,
-                reason: reason(&answer),
-            }),
+            _ if status.is_success() => {
+                serde_json::from_slice(&answer).map_err(|error| failed(format!("unexpected answer: {error}")))
+            }
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(self.denied(status)),
+            StatusCode::NOT_FOUND => Err(failed("not found".into())),
+            _ => Err(failed(format!("{status}: {}", reason(&answer)))),
         }
     }
 
-    /// Method and URL for an error.
-    fn request(&self, method: &Method, path: &[&str]) -> String {
-        format!("{method} {}/api/{}", self.address, path.join("/"))
+    fn unreachable(&self, error: &reqwest::Error) -> Failure {
+        let line = format!(
+            "no management API at {}: {}; is the plugin rabbitmq_management enabled? (--management-url)",
+            self.address,
+            innermost(error)
+        );
+        Failure::new(Exit::BrokerUnavailable, line)
+    }
+
+    fn denied(&self, status: StatusCode) -> Failure {
+        let line = format!(
+            "the management API at {} denied access to user {:?} ({status}): the user needs the tag monitoring or \
+             management and a permission on the virtual host",
+            self.address,
+            self.base.username()
+        );
+        Failure::new(Exit::Denied, line)
     }
 }
 
@@ -189,7 +138,6 @@ fn innermost(error: &dyn Error) -> String {
 mod tests {
     use std::net::TcpListener;
 
-    use garenne_common::exit::{Exit, HasExit};
     use serde_json::Value;
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
@@ -224,8 +172,8 @@ mod tests {
     async fn an_unreachable_api_is_reported_without_the_password() {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let client = client(port);
-        let error = client.get::<Value>(&["queues", "/"]).await.unwrap_err();
-        assert_eq!(error.exit(), Exit::BrokerUnavailable);
+        let error = client.get::<Value>(&["queues", "/"], &[]).await.unwrap_err();
+        assert_eq!(error.exit, Exit::BrokerUnavailable);
         let text = error.to_string();
         assert!(text.starts_with(&format!("no management API at http://127.0.0.1:{port}: ")), "{text}");
         assert!(text.contains("--management-url") && !text.contains("secret"), "{text}");
@@ -236,7 +184,7 @@ mod tests {
     async fn path_segments_are_encoded_and_the_password_is_sent_as_a_header() {
         let (client, served) =
             answering("HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n[]").await;
-        let queues: Vec<Value> = client.get_with(&["queues", "/"], &[("columns", "name")]).await.unwrap();
+        let queues: Vec<Value> = client.get(&["queues", "/"], &[("columns", "name")]).await.unwrap();
         assert!(queues.is_empty());
         let head = served.await.unwrap();
         assert!(head.starts_with("GET /api/queues/%2F?columns=name HTTP/1.1\r\n"), "{head}");
@@ -250,11 +198,11 @@ mod tests {
              {\"error\":\"bad_request\",\"reason\":\"no\\u0007 good\"}",
         )
         .await;
-        let error = client.put(&["vhosts", "v"], &Value::Null).await.unwrap_err();
+        let error = client.get::<Value>(&["vhosts", "v"], &[]).await.unwrap_err();
         let address = client.address();
         assert_eq!(
             error.to_string(),
-            format!("PUT {address}/api/vhosts/v: 400 Bad Request: no\\u{{7}} good")
+            format!("GET {address}/api/vhosts/v: 400 Bad Request: no\\u{{7}} good")
         );
     }
 
@@ -262,7 +210,7 @@ mod tests {
     async fn a_missing_object_is_not_found() {
         let (client, _served) =
             answering("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await;
-        let error = client.delete(&["queues", "/", "q"]).await.unwrap_err();
-        assert!(matches!(error, ManagementError::NotFound { .. }), "{error}");
+        let error = client.get::<Value>(&["queues", "/", "q"], &[]).await.unwrap_err();
+        assert_eq!(error.to_string(), format!("GET {}/api/queues///q: not found", client.address()));
     }
 }

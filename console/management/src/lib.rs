@@ -1,13 +1,10 @@
 //! Client of RabbitMQ's management API (HTTP).
 //!
-//! It answers what AMQP cannot: unacknowledged messages, arguments of queues, and other clients' connections.
-//! Numbers are as old as the broker's statistics, five seconds by default.
+//! It answers what AMQP cannot: unacknowledged messages and the arguments of queues. Numbers are as old as the broker's
+//! statistics, five seconds by default.
 
-mod admin;
 mod client;
-mod error;
-mod vhost;
+mod queue;
 
 pub use client::ManagementClient;
-pub use error::ManagementError;
-pub use vhost::{ConnectionStatus, ConsumerStatus, QueueStatus, VhostView};
+pub use queue::QueueCounts;

@@ -91,8 +91,8 @@ impl Snapshot {
         let Some(management) = &operator.management else {
             return Self::take_by_amqp(operator, connection).await;
         };
-        let queues = management.vhost(&operator.broker.vhost()).queue_counts().await?;
-        let status = |queue: garenne_management::QueueStatus| {
+        let queues = management.queue_counts(&operator.broker.vhost()).await?;
+        let status = |queue: garenne_management::QueueCounts| {
             let (ready, unacked, consumers) = (queue.ready, Some(queue.unacked), queue.consumers);
             (queue.name, QueueStatus { ready, unacked, consumers, published: queue.published })
         };

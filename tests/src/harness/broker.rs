@@ -2,10 +2,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use std::time::Duration;
-
 use anyhow::{Context, Result};
-use garenne_management::ManagementClient;
 use tokio::{
     sync::{OnceCell, OwnedSemaphorePermit, Semaphore},
     time::Instant,
@@ -14,6 +11,7 @@ use uuid::Uuid;
 
 use super::{
     engine::{self, Mode},
+    management::Management,
     node::{Node, Seat},
     port::free_port,
     runtime::{block_on_harness, on_harness},
@@ -38,9 +36,6 @@ pub(super) const USER: &str = "guest";
 
 /// Limits the brokers and clusters of single scenarios at a time. A starting broker uses a core for seconds.
 static OWN_BROKERS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(2)));
-
-/// A request to the management API takes longer only if the broker is down or frozen.
-const MANAGEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Differences from a stock broker.
 #[derive(Clone, Debug, Default)]
@@ -69,7 +64,7 @@ struct Inner {
     amqp_port: u16,
     amqps_port: Option<u16>,
     management_url: String,
-    management: ManagementClient,
+    management: Management,
     version: BrokerVersion,
     mode: Mode,
     /// Held by the broker of a single scenario until it has stopped.
@@ -116,7 +111,7 @@ impl Broker {
     pub(super) async fn launch_at(mode: Mode, options: BrokerOptions, seat: Option<Seat>) -> Result<Self> {
         let (amqp_port, management_port) = (free_port()?, free_port()?);
         let management_url = format!("http://{USER}:{USER}@127.0.0.1:{management_port}");
-        let management = ManagementClient::new(&management_url.parse()?)?.with_timeout(MANAGEMENT_TIMEOUT);
+        let management = Management::new(&management_url)?;
         let mut spec = spec(&options, amqp_port, management_port).await;
         let mut amqps_port = None;
         if let Some(tls) = &options.tls {
@@ -173,7 +168,7 @@ impl Broker {
 
     /// A client of the management API.
     #[must_use]
-    pub fn management(&self) -> &ManagementClient {
+    pub fn management(&self) -> &Management {
         &self.inner.management
     }
 

@@ -1,10 +1,11 @@
 //! A virtual host of a broker, and users on it.
 
 use anyhow::Result;
-use garenne_management::VhostView;
+use serde_json::json;
 
 use super::{
     broker::{Broker, USER},
+    management::VhostView,
     runtime::spawn_on_harness,
 };
 
@@ -65,7 +66,9 @@ impl VirtualHost {
         let user = format!("{name}-{}", self.name);
         let management = self.broker.management();
         management.create_user(&user, &user).await?;
-        management.set_permissions(&self.name, &user, rights.configure, rights.write, rights.read).await?;
+        let Rights { configure, write, read } = rights;
+        let permissions = json!({ "configure": configure, "write": write, "read": read });
+        management.put(&["permissions", &self.name, &user], &permissions).await?;
         Ok(format!("{}/{}", self.broker.amqp_authority(&user), self.name))
     }
 }
@@ -75,7 +78,7 @@ impl Drop for VirtualHost {
         let (management, name) = (self.broker.management().clone(), self.name.clone());
         // Nobody waits: what is left when the broker goes, goes with it.
         spawn_on_harness(async move {
-            let _ = management.delete_vhost(&name).await;
+            let _ = management.delete(&["vhosts", &name]).await;
         });
     }
 }

@@ -39,7 +39,7 @@ impl<'a> User<'a> {
 
     /// Changes the password at the broker; connections stay.
     async fn change(&self, password: &str) -> Result<()> {
-        Ok(self.env.vhost().broker().management().create_user(&self.name, password).await?)
+        self.env.vhost().broker().management().create_user(&self.name, password).await
     }
 
     /// Closes the connections of a program, which must be as many, so that it has to come again.

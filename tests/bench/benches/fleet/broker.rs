@@ -5,7 +5,6 @@ use std::{fmt, time::Duration};
 use anyhow::{Context, Result, ensure};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use garenne_bench::option;
-use garenne_management::{ManagementClient, ManagementError};
 use lapin::{
     BasicProperties, Channel, Confirmation, Connection, ConnectionProperties,
     options::{
@@ -13,7 +12,8 @@ use lapin::{
     },
     types::{AMQPValue, FieldTable},
 };
-use serde_json::json;
+use reqwest::{Client, StatusCode};
+use serde_json::{Value, json};
 
 /// Unconfirmed messages at most.
 const IN_FLIGHT: usize = 2000;
@@ -44,7 +44,7 @@ impl fmt::Display for QueueType {
 pub(crate) struct Broker {
     kind: QueueType,
     amqp_url: String,
-    management: ManagementClient,
+    management: Management,
     name: String,
     // The channel is of no use without it.
     _connection: Connection,
@@ -64,13 +64,9 @@ impl Broker {
         let authority = server.strip_suffix("/%2f").context("--amqp-url must end in /%2f")?;
         let name = name.to_owned();
         let amqp_url = format!("{authority}/{name}");
-        let management = ManagementClient::new(&management.parse()?)?;
-        match management.delete_vhost(&name).await {
-            Ok(()) | Err(ManagementError::NotFound { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let definition = json!({ "default_queue_type": kind.to_string() });
-        management.put(&["vhosts", &name], &definition).await?;
+        let management = Management { url: management, http: Client::new() };
+        management.delete_vhost(&name).await?;
+        management.create_vhost(&name, kind).await?;
         let connection = Connection::connect(&amqp_url, ConnectionProperties::default()).await?;
         let channel = connection.create_channel().await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
@@ -87,12 +83,12 @@ impl Broker {
     }
 
     pub(crate) async fn version(&self) -> Result<String> {
-        Ok(self.management.version().await?)
+        self.management.version().await
     }
 
     /// Deletes the virtual host and all that is in it.
     pub(crate) async fn clear(self) -> Result<()> {
-        Ok(self.management.delete_vhost(&self.name).await?)
+        self.management.delete_vhost(&self.name).await
     }
 
     /// Declares a queue of the virtual host's type with no arguments at all, as most clients do, in the place
@@ -183,6 +179,47 @@ impl Broker {
     pub(crate) async fn purge(&self, queue: &str) -> Result<()> {
         self.channel.queue_purge(queue.into(), QueuePurgeOptions::default()).await?;
         Ok(())
+    }
+}
+
+/// The broker's management API. Its names need no escaping in a URL.
+struct Management {
+    /// With user and password.
+    url: String,
+    http: Client,
+}
+
+impl Management {
+    async fn version(&self) -> Result<String> {
+        let answer = self
+            .http
+            .get(format!("{}/api/overview", self.url.trim_end_matches('/')))
+            .send()
+            .await?
+            .error_for_status()?;
+        let overview: Value = answer.json().await?;
+        Ok(overview["rabbitmq_version"].as_str().context("the broker has no version")?.to_owned())
+    }
+
+    /// Creates a virtual host whose queues are of this type.
+    async fn create_vhost(&self, name: &str, kind: QueueType) -> Result<()> {
+        let definition = json!({ "default_queue_type": kind.to_string() });
+        let put = self.http.put(self.vhost(name)).json(&definition);
+        put.send().await?.error_for_status()?;
+        Ok(())
+    }
+
+    /// Deletes a virtual host, if it exists.
+    async fn delete_vhost(&self, name: &str) -> Result<()> {
+        let answer = self.http.delete(self.vhost(name)).send().await?;
+        if answer.status() != StatusCode::NOT_FOUND {
+            answer.error_for_status()?;
+        }
+        Ok(())
+    }
+
+    fn vhost(&self, name: &str) -> String {
+        format!("{}/api/vhosts/{name}", self.url.trim_end_matches('/'))
     }
 }
 

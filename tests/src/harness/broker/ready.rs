@@ -9,20 +9,14 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use garenne_management::ManagementClient;
-
-use crate::harness::node::Node;
+use crate::harness::{management::Management, node::Node};
 
 /// Limit for a broker's answer after its start.
 const READY_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Waits until the broker answers AMQP clients and the management API answers. Connections are accepted before that:
 /// docker-proxy listens from the container's start.
-pub(super) async fn wait_until_ready(
-    node: &Node,
-    amqp_port: u16,
-    management: &ManagementClient,
-) -> Result<()> {
+pub(super) async fn wait_until_ready(node: &Node, amqp_port: u16, management: &Management) -> Result<()> {
     let deadline = Instant::now() + READY_TIMEOUT;
     loop {
         node.check_alive()?;
