@@ -11,7 +11,7 @@ pub mod cluster;
 pub mod collector;
 pub mod dashboard;
 pub mod engine;
-pub mod fault;
+pub mod fault_proxy;
 pub mod frame_proxy;
 pub mod gateway;
 pub mod management;

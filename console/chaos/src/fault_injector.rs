@@ -162,8 +162,7 @@ async fn cut(proxy: Arc<FaultProxy>, pause: Duration) -> Result<Outage> {
     let from = SystemTime::now();
     proxy.stall();
     sleep(pause).await;
-    proxy.drop_connections();
-    proxy.heal();
+    proxy.reset();
     Ok(Outage { from, until: SystemTime::now() })
 }
 

@@ -1,182 +1,186 @@
-//! A TCP proxy that stalls, resets and refuses connections on command.
+//! A TCP proxy in front of the broker, which stalls and resets connections on command.
 
-mod connection;
-mod link;
-
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    sync::{Arc, atomic::Ordering},
-};
+use std::{net::Ipv4Addr, pin::pin};
 
 use anyhow::{Context, Result};
 use garenne_common::supervise::{self, TaskHandle};
-use tokio::net::TcpListener;
-
-use self::{
-    connection::{Commands, forward},
-    link::{Link, LinkState, NewFilter},
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+    sync::watch,
 };
-use crate::server_filter::ServerFilter;
 
 /// The port of an AMQP URL without a port.
 const DEFAULT_AMQP_PORT: u16 = 5672;
 
-/// A TCP proxy on the loopback interface, in front of one server or of several equal ones. It resets its connections
-/// when dropped.
+/// A TCP proxy on the loopback interface. It resets its connections when dropped.
 ///
 /// It cannot be used with TLS: the certificate names the server and not the proxy.
 #[derive(Debug)]
 pub struct FaultProxy {
-    address: SocketAddr,
-    link: Arc<Link>,
+    link: watch::Sender<Link>,
     /// Aborted when the proxy is dropped.
     _accept_loop: TaskHandle<()>,
 }
 
+/// What the proxy does with connections.
+#[derive(Debug, Default)]
+struct Link {
+    /// Connections stay open, and no byte passes in either direction.
+    is_stalled: bool,
+    /// Incremented to reset the connections that are open now.
+    generation: u64,
+}
+
 impl FaultProxy {
-    /// Starts a proxy in front of `target`, such as `broker:5672`.
-    ///
-    /// # Errors
-    /// If no port is free.
-    pub async fn start(target: &str) -> Result<Self> {
-        Self::in_front_of(vec![target.to_owned()], None).await
-    }
-
-    async fn in_front_of(targets: Vec<String>, new_filter: Option<NewFilter>) -> Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-        let address = listener.local_addr()?;
-        let link = Arc::new(Link::new(targets, new_filter));
-        let accept_loop = supervise::isolated("fault proxy", accept(listener, Arc::clone(&link))).spawn();
-        Ok(Self { address, link, _accept_loop: accept_loop })
-    }
-
     /// Starts a proxy in front of the server of an AMQP URL, and returns that URL with the proxy's address in it.
     ///
     /// # Errors
-    /// If the URL is invalid or has no host, or no port is free.
+    /// If the URL is invalid or has no host, or no port is free. Errors do not show the URL: it may contain a password.
     pub async fn for_url(url: &str) -> Result<(Self, String)> {
-        Self::for_urls(&[url.to_owned()]).await
-    }
-
-    /// Starts a proxy in front of several servers. It balances round robin: each connection goes to the next server
-    /// that accepts it. Returns the first URL with the proxy's address in it.
-    ///
-    /// # Errors
-    /// If there is no URL, one is invalid or has no host, or no port is free.
-    pub async fn for_urls(urls: &[String]) -> Result<(Self, String)> {
-        let targets = urls.iter().map(|url| target(url)).collect::<Result<_>>()?;
-        let proxy = Self::in_front_of(targets, None).await?;
-        let url = proxy.instead_of(urls.first().context("no broker URL")?)?;
-        Ok((proxy, url))
-    }
-
-    /// Starts a proxy in front of the server of an AMQP URL, with a filter for what that server sends on each
-    /// connection. Returns the URL with the proxy's address in it.
-    ///
-    /// # Errors
-    /// If the URL is invalid or has no host, or no port is free.
-    pub async fn with_filter<F: ServerFilter>(
-        url: &str,
-        new_filter: impl Fn() -> F + Send + Sync + 'static,
-    ) -> Result<(Self, String)> {
-        let new_filter: NewFilter = Box::new(move || Box::new(new_filter()));
-        let proxy = Self::in_front_of(vec![target(url)?], Some(new_filter)).await?;
-        let url = proxy.instead_of(url)?;
-        Ok((proxy, url))
-    }
-
-    /// The URL with this proxy's address in it, for another user of the same servers.
-    ///
-    /// # Errors
-    /// If the URL is invalid.
-    pub fn instead_of(&self, url: &str) -> Result<String> {
-        let mut url = parse(url)?;
+        let mut url = reqwest::Url::parse(url).context("the broker's URL is invalid")?;
+        let host = url.host_str().context("the broker's URL has no host")?;
+        let server = format!("{host}:{}", url.port().unwrap_or(DEFAULT_AMQP_PORT));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let port = listener.local_addr()?.port();
         url.set_host(Some("127.0.0.1")).context("cannot set the proxy's address")?;
-        url.set_port(Some(self.address.port())).ok().context("cannot set the proxy's port")?;
-        Ok(url.into())
+        url.set_port(Some(port)).ok().context("cannot set the proxy's port")?;
+        let link = watch::Sender::default();
+        let accept_loop = accept(listener, server, link.subscribe());
+        let _accept_loop = supervise::isolated("fault proxy", accept_loop).spawn();
+        Ok((Self { link, _accept_loop }, url.into()))
     }
 
-    /// The address that clients connect to.
-    #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// The number of open connections.
-    #[must_use]
-    pub fn connections(&self) -> usize {
-        self.link.open.load(Ordering::Acquire)
-    }
-
-    /// The number of connections that were reset before they reached a server, while the proxy was [`cut`](Self::cut).
-    #[must_use]
-    pub fn refused(&self) -> usize {
-        self.link.refused.load(Ordering::Acquire)
-    }
-
-    /// Whether the proxy is [`cut`](Self::cut).
-    #[must_use]
-    pub fn is_cut(&self) -> bool {
-        self.link.is_cut()
-    }
-
-    /// The number of [pauses](crate::FilterAction::Pause) that are over.
-    #[must_use]
-    pub fn pauses(&self) -> usize {
-        self.link.pauses.load(Ordering::Acquire)
-    }
-
-    /// Resets the open connections; new ones pass.
-    pub fn drop_connections(&self) {
-        self.link.generation.send_modify(|generation| *generation += 1);
-    }
-
-    /// Resets open connections and every new one until [`heal`](Self::heal).
-    pub fn cut(&self) {
-        self.link.state.send_replace(LinkState::Cut);
-    }
-
-    /// Lets no byte pass until [`heal`](Self::heal). Connections stay open, and new ones are accepted: a half-open
-    /// connection, which only a heartbeat or a timeout detects.
+    /// Lets no byte pass until [`reset`](Self::reset). Connections stay open, and new ones are accepted: half-open
+    /// connections, which only a heartbeat or a timeout detects.
     pub fn stall(&self) {
-        self.link.state.send_replace(LinkState::Stalled);
+        self.link.send_modify(|link| link.is_stalled = true);
     }
 
-    /// Lets everything pass again, including bytes that a stall held back.
-    pub fn heal(&self) {
-        self.link.state.send_replace(LinkState::Up);
+    /// Resets the open connections. The bytes of new ones pass.
+    pub fn reset(&self) {
+        self.link.send_modify(|link| *link = Link { is_stalled: false, generation: link.generation + 1 });
     }
 }
 
 impl Drop for FaultProxy {
     fn drop(&mut self) {
-        self.cut();
+        self.reset();
     }
 }
 
-async fn accept(listener: TcpListener, link: Arc<Link>) {
+async fn accept(listener: TcpListener, server: String, link: watch::Receiver<Link>) {
     // After an error, such as no free file descriptors, clients are refused and report that.
     while let Ok((client, _)) = listener.accept().await {
         // Resets before this connection was accepted do not apply to it.
-        let commands = Commands::of(&link);
-        let link = Arc::clone(&link);
-        let connection = async move {
-            link.open.fetch_add(1, Ordering::AcqRel);
-            forward(client, &link, commands).await;
-            link.open.fetch_sub(1, Ordering::AcqRel);
-        };
+        let generation = link.borrow().generation;
+        let connection = forward(client, server.clone(), link.clone(), generation);
         supervise::isolated("fault proxy connection", connection).spawn().detach();
     }
 }
 
-/// Host and port of an AMQP URL.
-fn target(url: &str) -> Result<String> {
-    let url = parse(url)?;
-    let host = url.host_str().context("the broker's URL has no host")?;
-    Ok(format!("{host}:{}", url.port().unwrap_or(DEFAULT_AMQP_PORT)))
+/// Forwards one connection until both sides have closed it or the proxy resets it.
+async fn forward(mut client: TcpStream, server: String, mut link: watch::Receiver<Link>, generation: u64) {
+    let mut upstream = None;
+    let closed = {
+        let mut copy = pin!(async {
+            let upstream = upstream.insert(TcpStream::connect(server).await?);
+            copy_bidirectional(&mut client, upstream).await
+        });
+        loop {
+            let is_due = |link: &Link| !link.is_stalled || link.generation != generation;
+            let is_reset = link.wait_for(is_due).await.is_ok_and(|link| link.generation != generation);
+            if is_reset {
+                break false;
+            }
+            // A stalled connection is not polled, so none of its bytes pass.
+            tokio::select! {
+                biased;
+                _ = link.changed() => {}
+                copied = &mut copy => break copied.is_ok(),
+            }
+        }
+    };
+    if !closed {
+        // The close becomes a TCP reset. A reset discards unsent bytes, such as the last frame of an orderly close, so
+        // connections that both sides closed are not reset.
+        for stream in upstream.iter().chain([&client]) {
+            let _ = stream.set_zero_linger();
+        }
+    }
 }
 
-/// Errors do not show the URL: it may contain a password.
-fn parse(url: &str) -> Result<reqwest::Url> {
-    reqwest::Url::parse(url).context("the broker's URL is invalid")
+#[cfg(test)]
+mod tests {
+    use std::{io::ErrorKind, time::Duration};
+
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        time::timeout,
+    };
+
+    use super::*;
+
+    /// A proxy in front of an echo server, and a connection to it.
+    async fn echo() -> (FaultProxy, String, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let (mut read, mut write) = stream.split();
+                    tokio::io::copy(&mut read, &mut write).await
+                });
+            }
+        });
+        let (proxy, url) = FaultProxy::for_url(&format!("amqp://u:p@{server}/%2f")).await.unwrap();
+        let address = url.strip_prefix("amqp://u:p@").unwrap().strip_suffix("/%2f").unwrap().to_owned();
+        let stream = TcpStream::connect(&address).await.unwrap();
+        (proxy, address, stream)
+    }
+
+    async fn round_trip(stream: &mut TcpStream) {
+        stream.write_all(b"echo").await.unwrap();
+        let mut answer = [0; 4];
+        stream.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"echo");
+    }
+
+    #[tokio::test]
+    async fn a_stalled_connection_is_silent_until_it_is_reset() {
+        let (proxy, address, mut stream) = echo().await;
+        round_trip(&mut stream).await;
+        proxy.stall();
+        stream.write_all(b"lost").await.unwrap();
+        let mut accepted = TcpStream::connect(&address).await.unwrap();
+        timeout(Duration::from_millis(100), stream.read_u8()).await.unwrap_err();
+        proxy.reset();
+        for stream in [&mut stream, &mut accepted] {
+            assert_eq!(stream.read_u8().await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+        }
+        let mut next = TcpStream::connect(&address).await.unwrap();
+        round_trip(&mut next).await;
+        drop(proxy);
+        assert_eq!(next.read_u8().await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    }
+
+    #[tokio::test]
+    async fn an_orderly_close_is_forwarded_after_the_last_byte() {
+        let (_proxy, _, mut stream) = echo().await;
+        let sent = vec![7; 1 << 20];
+        let (mut from, mut to) = stream.split();
+        let send = async {
+            to.write_all(&sent).await?;
+            to.shutdown().await
+        };
+        let mut back = Vec::new();
+        tokio::try_join!(send, from.read_to_end(&mut back)).unwrap();
+        assert!(back == sent, "{} of {} bytes came back", back.len(), sent.len());
+    }
+
+    #[tokio::test]
+    async fn a_url_is_not_shown_in_an_error() {
+        let error = FaultProxy::for_url("amqp://user:secret@host:port/").await.unwrap_err();
+        assert!(!format!("{error:#}").contains("secret"), "{error:#}");
+    }
 }

@@ -7,9 +7,11 @@ use std::{
 };
 
 use anyhow::Result;
-use garenne_chaos::{FaultProxy, FilterAction, ServerFilter};
 
-use super::wait::{Seen, eventually};
+use super::{
+    fault_proxy::{FaultProxy, FilterAction, ServerFilter},
+    wait::{Seen, eventually},
+};
 
 mod frames;
 

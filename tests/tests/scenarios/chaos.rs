@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use garenne_tests::harness::{
     broker::{Broker, BrokerOptions},
     cluster::Cluster,
-    fault::FaultProxy,
+    fault_proxy::FaultProxy,
     postgres::Postgres,
     process::Program,
     suite,

@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 use garenne_tests::harness::{
     broker::{Broker, BrokerOptions, BrokerVersion},
     engine::Mode,
-    fault::FaultProxy,
+    fault_proxy::FaultProxy,
     postgres::Postgres,
     raw_amqp::{Outcome, Property, RawClient, RawMessage, Table},
     vhost::{Rights, VirtualHost},

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result};
 use garenne_tests::harness::{
-    fault::FaultProxy,
+    fault_proxy::FaultProxy,
     gateway::GatewayPlan,
     postgres::Postgres,
     test_env::TestEnv,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use anyhow::{Result, ensure};
 use garenne_tests::harness::{
     client::{headers, with_id},
-    fault::FaultProxy,
+    fault_proxy::FaultProxy,
     frame_proxy::{FrameProxy, Method},
     process::Signal,
     test_env::TestEnv,

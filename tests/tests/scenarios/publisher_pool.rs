@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use garenne_amqp::{Broker, Message, PublishError, Publisher, PublisherConfig, Target};
 use garenne_protocol::task::{ContentType, Kind, NewTask};
 use garenne_tests::harness::{
-    fault::FaultProxy,
+    fault_proxy::FaultProxy,
     test_env::TestEnv,
     wait::{Seen, WAIT_TIMEOUT, eventually},
 };

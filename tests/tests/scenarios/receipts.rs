@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use garenne_common::shutdown::Receipt;
 use garenne_tests::harness::{
     broker::{Broker, BrokerOptions},
-    fault::FaultProxy,
+    fault_proxy::FaultProxy,
     postgres::{Database, Postgres},
     process::Signal,
     test_env::TestEnv,

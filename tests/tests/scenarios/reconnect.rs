@@ -10,7 +10,7 @@ use anyhow::Result;
 use garenne_tests::harness::{
     broker::{Broker, BrokerOptions},
     cluster::Cluster,
-    fault::FaultProxy,
+    fault_proxy::FaultProxy,
     process::{Program, Signal},
     suite,
     test_env::TestEnv,

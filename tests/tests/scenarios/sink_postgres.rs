@@ -3,7 +3,7 @@
 use anyhow::Result;
 use garenne_tests::harness::{
     client::with_id,
-    fault::FaultProxy,
+    fault_proxy::FaultProxy,
     postgres::{Database, Postgres},
     test_env::TestEnv,
     wait::{Seen, eventually},

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fs, time::Duration};
 
 use anyhow::{Context, Result};
 use garenne_tests::harness::{
-    fault::FaultProxy,
+    fault_proxy::FaultProxy,
     suite,
     test_env::TestEnv,
     wait::{Seen, eventually},

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use garenne_tests::harness::{
-    fault::FaultProxy,
+    fault_proxy::FaultProxy,
     frame_proxy::{FrameProxy, Method},
     gateway::GatewayPlan,
     process::Signal,

@@ -12,8 +12,10 @@ use tokio::{
     time::sleep,
 };
 
-use super::link::{Link, LinkState};
-use crate::server_filter::{FilterAction, ServerFilter};
+use super::{
+    link::{Link, LinkState},
+    server_filter::{FilterAction, ServerFilter},
+};
 
 /// Buffer of one direction of a connection, in bytes.
 const BUFFER_SIZE: usize = 64 * 1024;

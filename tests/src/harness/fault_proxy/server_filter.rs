@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Decides what happens to the bytes that a server sends through a [`FaultProxy`](crate::FaultProxy). Each connection
+/// Decides what happens to the bytes that a server sends through a [`FaultProxy`](super::FaultProxy). Each connection
 /// has a filter of its own.
 pub trait ServerFilter: Send + 'static {
     /// Returns what to do after these bytes were received, in order. A filter may keep bytes for a later call; they are
@@ -17,6 +17,6 @@ pub enum FilterAction {
     Forward(Vec<u8>),
     /// Nothing is sent to the client for this long.
     Pause(Duration),
-    /// All connections of the proxy are reset, and new ones until [`FaultProxy::heal`](crate::FaultProxy::heal).
+    /// All connections of the proxy are reset, and new ones until [`FaultProxy::heal`](super::FaultProxy::heal).
     Cut,
 }

@@ -2,11 +2,12 @@
 
 use std::{io, time::Duration};
 
-use garenne_chaos::{FaultProxy, FilterAction, ServerFilter};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
 };
+
+use super::{FaultProxy, FilterAction, ServerFilter};
 
 async fn echo_server() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

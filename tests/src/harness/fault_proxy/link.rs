@@ -7,7 +7,7 @@ use std::{
 
 use tokio::{net::TcpStream, sync::watch};
 
-use crate::server_filter::ServerFilter;
+use super::server_filter::ServerFilter;
 
 /// What the proxy does with connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
