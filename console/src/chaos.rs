@@ -36,11 +36,7 @@ pub(crate) fn launcher(operator: &Operator, dir: &Path, config: Option<&Path>) -
     let postgres = operator.settings.postgres_url.as_ref();
     settings.extend(postgres.map(|url| ("GARENNE_POSTGRES_URL", url.expose().to_owned())));
     settings.extend(config.map(|path| ("GARENNE_CONFIG", path.display().to_string())));
-    for (name, value) in settings {
-        // A setting that is given both as a value and as a file is rejected.
-        launcher.hidden.push(format!("{name}_FILE").into());
-        launcher.environment.push((name.into(), value.into()));
-    }
+    launcher.environment = settings.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
     Ok(launcher)
 }
 

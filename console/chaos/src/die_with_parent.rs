@@ -7,13 +7,27 @@
 //! The signal follows the *thread* that started the child: start children from a thread that lives as long as
 //! they should.
 
-use std::{ffi::OsString, os::unix::process::CommandExt, path::Path, process::Command};
+use std::{
+    ffi::{OsStr, OsString},
+    os::unix::process::CommandExt,
+    path::Path,
+    process::Command,
+};
 
 use anyhow::anyhow;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
 /// The console's command that calls [`exec`]: `garenne die-with-parent PID PROGRAM …`.
 pub const COMMAND: &str = "die-with-parent";
+
+/// A command that starts `program` through `console`, the program `garenne`. Its process dies with the thread that
+/// starts it.
+#[must_use]
+pub fn command(console: &Path, program: &OsStr) -> tokio::process::Command {
+    let mut command = tokio::process::Command::new(console);
+    command.arg(COMMAND).arg(std::process::id().to_string()).arg(program);
+    command
+}
 
 /// Requests SIGKILL at the death of the process `parent` and executes `command`, a program and its arguments. Returns
 /// only if that fails.

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use futures_util::{FutureExt, future::BoxFuture};
 use garenne_amqp::Broker;
 use garenne_common::{supervise, telemetry::metrics::Role};
+use rustix::process::Signal;
 use tokio::{
     process::Command,
     sync::Mutex,
@@ -21,7 +22,6 @@ use crate::{
     fault::{Fault, Injected},
     fault_proxy::FaultProxy,
     fault_schedule::FaultStep,
-    process::Signal,
     timeline::Timeline,
     worker_fleet::WorkerFleet,
 };
@@ -121,7 +121,7 @@ impl FaultInjector {
 
     fn pause(&mut self, pick: usize, fleet: &mut WorkerFleet) -> Option<Injected> {
         let worker = fleet.pick(pick)?;
-        worker.signal(Signal::STOP);
+        worker.process.signal(Signal::STOP);
         let target = worker.name().to_owned();
         self.paused.push((Instant::now() + self.pause, target.clone()));
         Some(Injected { target, replacement: None })
@@ -144,7 +144,7 @@ impl FaultInjector {
         self.paused.retain(|(until, name)| {
             let is_paused = *until > Instant::now();
             if !is_paused && let Some(worker) = fleet.worker(name) {
-                worker.signal(Signal::CONT);
+                worker.process.signal(Signal::CONT);
             }
             is_paused
         });

@@ -1,70 +1,74 @@
 //! Starts the programs of a run, with their files in one folder.
 
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     io,
     net::TcpListener,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Result, bail};
+use tokio::process::Command;
 
-use crate::process::{Output, Program};
+use crate::{die_with_parent, process::Process};
 
-/// Starts the programs beside the console, with a common folder and environment. Its processes die with this one.
+/// Starts programs with a common folder and environment. Its processes die with this one.
 #[derive(Clone, Debug)]
 pub struct Launcher {
     /// The program `garenne`, through which processes start.
     console: Option<PathBuf>,
     /// The folder for logs and outputs.
     pub dir: PathBuf,
-    /// Variables for every process; the last entry of a name counts.
-    pub environment: Vec<(OsString, OsString)>,
-    /// Variables of this process that no other process may see.
-    pub hidden: Vec<OsString>,
+    /// Variables for every process; the last entry of a name counts. The variable `NAME_FILE` of this process is hidden:
+    /// a setting that is given both as a value and as a file is rejected.
+    pub environment: Vec<(String, OsString)>,
 }
 
 impl Launcher {
     /// Prepares to start processes with their files in `dir`. `console` is the program `garenne`.
     #[must_use]
     pub fn new(console: PathBuf, dir: PathBuf) -> Self {
-        Self { console: Some(console), dir, environment: Vec::new(), hidden: Vec::new() }
+        Self { console: Some(console), dir, environment: Vec::new() }
     }
 
     /// A launcher whose processes only end when their values are dropped.
     #[cfg(test)]
     pub(crate) fn without_console(dir: &Path) -> Self {
-        Self { console: None, dir: dir.to_owned(), environment: Vec::new(), hidden: Vec::new() }
+        Self { console: None, dir: dir.to_owned(), environment: Vec::new() }
     }
 
-    /// A program in the console's folder; it writes both outputs to `NAME.log`.
+    /// A program in the console's folder.
     ///
     /// # Errors
     /// If the program is missing.
-    pub fn sibling(&self, name: &str, program: &str) -> Result<Program> {
+    pub fn sibling(&self, program: &str) -> Result<Command> {
         let folder = self.console.as_deref().and_then(Path::parent).unwrap_or(Path::new("."));
         let path = folder.join(program);
         if !path.is_file() {
             bail!("{program} is not in {}: build it with `cargo build --workspace --bins`", folder.display());
         }
-        Ok(self.program(name, path))
+        Ok(self.command(path.as_os_str()))
     }
 
-    /// A program by its path or its name in `PATH`; it writes both outputs to `NAME.log`.
-    #[must_use]
-    pub fn program(&self, name: &str, path: impl Into<PathBuf>) -> Program {
-        let log = Output::File(self.dir.join(format!("{name}.log")));
-        let mut program = Program::new(name, path).stdout(log.clone()).stderr(log);
-        if let Some(console) = &self.console {
-            program = program.die_with_parent(console);
-        }
-        for name in &self.hidden {
-            program = program.env_remove(name);
-        }
+    /// A program by its path or its name in `PATH`.
+    pub(crate) fn command(&self, program: &OsStr) -> Command {
+        let mut command = match &self.console {
+            Some(console) => die_with_parent::command(console, program),
+            None => Command::new(program),
+        };
         for (name, value) in &self.environment {
-            program = program.env(name, value);
+            command.env(name, value).env_remove(format!("{name}_FILE"));
         }
-        program
+        command
+    }
+
+    /// Starts a process. Its outputs are appended to `NAME.log`, or standard output to another file.
+    ///
+    /// # Errors
+    /// If the system refuses to start it.
+    pub fn start(&self, name: &str, command: Command, output: Option<&Path>) -> Result<Process> {
+        let log = self.dir.join(format!("{name}.log"));
+        Process::start(name, command, output.unwrap_or(&log), &log)
     }
 }
 

@@ -1,15 +1,12 @@
-//! The engine of Garenne's chaos runs: `garenne demo`, `garenne drill` and the tests.
+//! The engine of Garenne's chaos runs: `garenne demo` and `garenne drill`.
 //!
 //! A run starts worker processes ([`WorkerFleet`]), injects faults ([`FaultInjector`], [`FaultProxy`]) as a
 //! [`FaultSchedule`] says, and keeps an [`Account`] of every task: a task that was acknowledged to its sender must
 //! take effect once. [`Engine`] is all of that in one value. Who publishes the tasks and what is shown is up to the
 //! caller; [`Load`] publishes tasks at a constant rate.
-//!
-//! [`process`] starts, signals and awaits child processes, and is used alone by benchmarks and tests.
 
 pub mod audit;
 pub mod die_with_parent;
-pub mod process;
 
 mod account;
 mod engine;
@@ -20,6 +17,7 @@ mod fault_schedule;
 mod launcher;
 mod load;
 mod metrics;
+mod process;
 mod run_folder;
 mod timeline;
 mod worker_fleet;
@@ -34,6 +32,7 @@ pub use fault_schedule::{FaultSchedule, FaultStep};
 pub use launcher::{Launcher, free_port};
 pub use load::{Load, PublishProgress, Publishers};
 pub use metrics::metric_sum;
+pub use process::Process;
 pub use run_folder::create_run_folder;
 pub use timeline::{Timeline, TimelineEvent};
 pub use worker_fleet::{WorkerCommand, WorkerFleet};

@@ -1,18 +1,18 @@
 //! Child processes: started, signalled, waited for.
 
-mod program;
-
-use std::{io, path::PathBuf, process::ExitStatus, time::Duration};
-
-use anyhow::{Result, anyhow, bail};
-use rustix::process::{Pid, kill_process, kill_process_group};
-use tokio::{
-    process::{Child, ChildStderr, ChildStdout},
-    time::{Instant, sleep, timeout},
+use std::{
+    fs::OpenOptions,
+    path::{Path, PathBuf},
+    process::{ExitStatus, Stdio},
+    time::Duration,
 };
 
-pub use program::{Output, Program};
-pub use rustix::process::Signal;
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::{
+    process::{Child, Command},
+    time::{Instant, sleep, timeout},
+};
 
 /// Interval between two requests to a process that is not ready.
 const READY_INTERVAL: Duration = Duration::from_millis(50);
@@ -21,60 +21,35 @@ const READY_INTERVAL: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct Process {
     name: String,
-    pid: u32,
     child: Child,
-    /// The file that standard error is appended to.
-    log: Option<PathBuf>,
+    log: PathBuf,
 }
 
 impl Process {
+    /// Starts a command. Standard input is empty, standard output is appended to `output`, and standard error to `log`.
+    ///
+    /// The process leads a process group of its own, so that Ctrl-C on the terminal reaches only this process, which
+    /// stops its children itself.
+    pub(crate) fn start(name: &str, mut command: Command, output: &Path, log: &Path) -> Result<Self> {
+        let failed = || format!("cannot start {name}");
+        let append = |path| OpenOptions::new().create(true).append(true).open(path).with_context(failed);
+        command.stdin(Stdio::null()).stdout(append(output)?).stderr(append(log)?);
+        let child = command.process_group(0).kill_on_drop(true).spawn().with_context(failed)?;
+        Ok(Self { name: name.to_owned(), child, log: log.to_owned() })
+    }
+
     /// Its name in logs and errors.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its process id. The kernel may reuse the number after the process was waited for.
-    #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.pid
-    }
-
-    /// The reading end of standard output, if that is [`Output::Piped`]. Only the first call returns it.
-    pub fn take_stdout(&mut self) -> Option<ChildStdout> {
-        self.child.stdout.take()
-    }
-
-    /// The reading end of standard error, if that is [`Output::Piped`]. Only the first call returns it.
-    pub fn take_stderr(&mut self) -> Option<ChildStderr> {
-        self.child.stderr.take()
-    }
-
-    /// Sends a signal.
-    ///
-    /// # Errors
-    /// If the process was waited for or may not be signalled.
-    pub fn signal(&self, signal: Signal) -> Result<()> {
-        self.send(|pid| kill_process(pid, signal))
-    }
-
-    /// Sends a signal to the process group that it leads.
-    ///
-    /// # Errors
-    /// If the process was waited for or may not be signalled.
-    pub fn signal_group(&self, signal: Signal) -> Result<()> {
-        self.send(|pid| kill_process_group(pid, signal))
-    }
-
-    fn send(&self, signal: impl FnOnce(Pid) -> rustix::io::Result<()>) -> Result<()> {
-        let sent = self.id().and_then(|pid| Ok(signal(pid)?));
-        sent.map_err(|error| anyhow!("cannot signal {}: {error}", self.name))
-    }
-
-    /// The process id, unless the process was waited for: then the number may belong to another process.
-    fn id(&self) -> io::Result<Pid> {
-        let id = self.child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
-        id.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the process has ended"))
+    /// Sends a signal. Nothing happens if the process has ended.
+    pub(crate) fn signal(&self, signal: Signal) {
+        // A process that was waited for has no id: the number may belong to another process.
+        if let Some(pid) = self.child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)) {
+            let _ = kill_process(pid, signal);
+        }
     }
 
     /// The exit status, if the process has ended.
@@ -82,28 +57,18 @@ impl Process {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Waits until the process ends.
-    ///
-    /// # Errors
-    /// The system's error.
-    pub async fn wait(&mut self) -> io::Result<ExitStatus> {
-        self.child.wait().await
-    }
-
     /// Waits until the process ends, and kills it after `limit`.
     pub async fn wait_or_kill(&mut self, limit: Duration) -> Option<ExitStatus> {
         if let Ok(status) = timeout(limit, self.child.wait()).await {
             return status.ok();
         }
-        // An error means that it ended in the meantime.
-        let _ = self.signal(Signal::KILL);
+        self.signal(Signal::KILL);
         self.child.wait().await.ok()
     }
 
     /// Stops the process in order, and kills it after `limit`.
     pub async fn stop(&mut self, limit: Duration) {
-        // An error means that it has ended.
-        let _ = self.signal(Signal::TERM);
+        self.signal(Signal::TERM);
         self.wait_or_kill(limit).await;
     }
 
@@ -118,7 +83,7 @@ impl Process {
     /// The last line in its log file that is not blank.
     #[must_use]
     pub fn last_line(&self) -> Option<String> {
-        let text = std::fs::read_to_string(self.log.as_ref()?).ok()?;
+        let text = std::fs::read_to_string(&self.log).ok()?;
         text.lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned)
     }
 
@@ -149,10 +114,7 @@ impl Process {
     /// The last line of the log and where the log is, for errors.
     fn log_excerpt(&self) -> String {
         let last = self.last_line().unwrap_or_else(|| "no output".to_owned());
-        match &self.log {
-            Some(path) => format!("{last} (log: {})", path.display()),
-            None => last,
-        }
+        format!("{last} (log: {})", self.log.display())
     }
 }
 
@@ -160,20 +122,19 @@ impl Process {
 mod tests {
     use super::*;
 
-    fn shell(script: &str) -> Program {
-        Program::new("child", "sh").args(["-c", script])
+    fn start(script: &str, output: &Path, log: &Path) -> Process {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Process::start("child", command, output, log).unwrap()
     }
 
     #[tokio::test]
     async fn output_and_error_are_appended_to_their_files() {
         let dir = tempfile::tempdir().unwrap();
         let [out, log] = ["out", "log"].map(|name| dir.path().join(name));
-        let program = shell("echo result; echo started >&2; echo failed >&2; exit 3")
-            .stdout(Output::File(out.clone()))
-            .stderr(Output::File(log.clone()));
         for _ in 0..2 {
-            let mut process = program.start().unwrap();
-            let status = process.wait().await.unwrap();
+            let mut process = start("echo result; echo started >&2; echo failed >&2; exit 3", &out, &log);
+            let status = process.child.wait().await.unwrap();
             assert_eq!(process.last_line().as_deref(), Some("failed"));
             let error = process.unexpected_exit(status).to_string();
             assert_eq!(error, format!("child ended (exit status: 3): failed (log: {})", log.display()));
@@ -183,16 +144,17 @@ mod tests {
 
     #[tokio::test]
     async fn a_process_that_does_not_end_is_killed_at_the_limit() {
-        let mut process = shell("exec sleep 60").start().unwrap();
+        let null = Path::new("/dev/null");
+        let mut process = start("exec sleep 60", null, null);
         let status = process.wait_or_kill(Duration::from_millis(10)).await.unwrap();
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
-        let refused = process.signal(Signal::TERM).unwrap_err().to_string();
-        assert_eq!(refused, "cannot signal child: the process has ended");
+        process.signal(Signal::TERM);
     }
 
     #[test]
     fn a_missing_program_is_named() {
-        let error = Program::new("worker-1", "/no/such/program").start().unwrap_err().to_string();
-        assert!(error.starts_with("cannot start worker-1: "), "{error}");
+        let null = Path::new("/dev/null");
+        let error = Process::start("worker-1", Command::new("/no/such/program"), null, null).unwrap_err();
+        assert!(format!("{error:#}").starts_with("cannot start worker-1: "), "{error:#}");
     }
 }

@@ -2,14 +2,14 @@
 
 use std::{ffi::OsString, io, time::Duration};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result};
+use rustix::process::Signal;
 
 use crate::{
     audit::{Execution, Tail},
     fault::Injected,
     launcher::{Launcher, free_port},
     metrics::metric_sum,
-    process::{Output, Signal},
     worker_process::{WorkerExit, WorkerProcess},
 };
 
@@ -71,31 +71,32 @@ impl WorkerFleet {
     pub fn start_worker(&mut self) -> Result<String> {
         self.started += 1;
         let name = format!("worker-{}", self.started);
-        let (program, admin) = match &self.command {
+        let mut admin = None;
+        let mut command = match &self.command {
             WorkerCommand::Shell(command) => {
+                let mut shell = self.launcher.command("sh".as_ref());
                 // The shell becomes the command, so that signals reach the command.
-                let line = format!("exec {}", command.replace("{name}", &name));
-                (self.launcher.program(&name, "sh").args(["-c".to_owned(), line]), None)
+                shell.args(["-c".to_owned(), format!("exec {}", command.replace("{name}", &name))]);
+                shell
             }
             WorkerCommand::Stock { arguments, first_admin_port } => {
                 let receipt = self.launcher.dir.join(format!("{name}.receipt.json"));
-                let mut program = self.launcher.sibling(&name, "garenne-worker")?.args(arguments);
-                program = program.args(["--receipt".into(), receipt.into_os_string()]);
-                let mut admin = None;
+                let mut worker = self.launcher.sibling("garenne-worker")?;
+                worker.args(arguments).arg("--receipt").arg(receipt);
                 if let Some(first) = first_admin_port {
                     let port = free_port(first.saturating_add(self.started - 1))
-                        .map_err(|error| anyhow!("cannot start {name}: {error}"))?;
+                        .with_context(|| format!("cannot start {name}"))?;
                     let address = format!("127.0.0.1:{port}");
-                    program = program.args(["--admin", &address]);
+                    worker.args(["--admin", &address]);
                     admin = Some(format!("http://{address}"));
                 }
-                (program, admin)
+                worker
             }
         };
+        command.env("GARENNE_WORKER_ID", &name);
         let results = self.launcher.dir.join(format!("{name}.ndjson"));
-        let log = Tail::new(&results);
-        let program = program.env("GARENNE_WORKER_ID", &name).stdout(Output::File(results));
-        self.workers.push(WorkerProcess::new(program.start()?, log, admin));
+        let process = self.launcher.start(&name, command, Some(&results))?;
+        self.workers.push(WorkerProcess::new(process, Tail::new(&results), admin));
         Ok(name)
     }
 

@@ -3,12 +3,10 @@
 use std::time::Duration;
 
 use garenne_common::shutdown::Receipt;
+use rustix::process::Signal;
 use tokio::time::Instant;
 
-use crate::{
-    audit::Tail,
-    process::{Process, Signal},
-};
+use crate::{audit::Tail, process::Process};
 
 /// A running worker with its execution log.
 #[derive(Debug)]
@@ -52,17 +50,12 @@ impl WorkerProcess {
         self.admin.as_deref()
     }
 
-    /// Sends a signal. Nothing happens if the worker has ended.
-    pub(crate) fn signal(&self, signal: Signal) {
-        let _ = self.process.signal(signal);
-    }
-
     /// Stops it with this signal.
     pub(crate) fn stop(&mut self, signal: Signal) {
         self.stop_requested.get_or_insert_with(Instant::now);
         // A paused process handles no signal but SIGKILL.
-        self.signal(Signal::CONT);
-        self.signal(signal);
+        self.process.signal(Signal::CONT);
+        self.process.signal(signal);
     }
 
     /// A worker that has ended, without a replacement yet.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use garenne_chaos::{Launcher, audit::Tail, free_port, process::Process};
+use garenne_chaos::{Launcher, Process, audit::Tail, free_port};
 use tokio::time::Instant;
 
 /// The preferred port for readings.
@@ -46,8 +46,9 @@ impl Gateway {
             port.map(|port| format!("127.0.0.1:{port}"))
         };
         let (listen, admin) = (address(PORT)?, address(ADMIN_PORT)?);
-        let program = launcher.sibling("gateway", "garenne-producer")?;
-        let process = program.args(["serve", "--listen", &listen, "--admin", &admin]).start()?;
+        let mut command = launcher.sibling("garenne-producer")?;
+        command.args(["serve", "--listen", &listen, "--admin", &admin]);
+        let process = launcher.start("gateway", command, None)?;
         let (url, admin) = (format!("http://{listen}"), format!("http://{admin}"));
         Ok(Self { process, launcher, url, admin, replays: 0 })
     }
@@ -62,10 +63,10 @@ impl Gateway {
         self.replays += 1;
         let name = format!("replay-{}", self.replays);
         let receipts = self.launcher.dir.join(format!("{name}.receipts.ndjson"));
-        let program = self.launcher.sibling(&name, "garenne-producer")?;
-        let program = program.args(["replay".as_ref(), file.as_os_str()]);
-        let program = program.args(["--speed", speed, "--to", &self.url]);
-        let process = program.args(["--receipts".as_ref(), receipts.as_os_str()]).start()?;
+        let mut command = self.launcher.sibling("garenne-producer")?;
+        command.arg("replay").arg(file).args(["--speed", speed, "--to", &self.url]);
+        command.arg("--receipts").arg(&receipts);
+        let process = self.launcher.start(&name, command, None)?;
         let (receipts, temporary) = (Tail::new(&receipts), temporary.then(|| file.to_owned()));
         Ok(Replay { process, receipts, started: Instant::now(), acknowledged: 0, temporary })
     }

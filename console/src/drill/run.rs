@@ -88,7 +88,7 @@ impl<'a> Drill<'a> {
     ) -> Result<Self, Failure> {
         let mut launcher = chaos::launcher(operator, &dir, config)?;
         let effects = dir.join(EFFECTS_FILE_NAME);
-        launcher.environment.push((EFFECTS_FILE.into(), effects.into_os_string()));
+        launcher.environment.push((EFFECTS_FILE.to_owned(), effects.into_os_string()));
         let restart = args
             .broker_restart
             .clone()

@@ -7,16 +7,20 @@ mod terminal;
 use std::{
     ffi::{OsStr, OsString},
     os::unix::process::ExitStatusExt,
-    process::ExitStatus,
+    process::{ExitStatus, Stdio},
     time::Duration,
 };
 
 use anyhow::{Context, Result};
-use garenne_chaos::process::{self as chaos, Output};
-use tokio::time::timeout;
+use garenne_chaos::die_with_parent;
+use rustix::process::{Pid, kill_process};
+use tokio::{
+    process::{Child, Command},
+    time::timeout,
+};
 
 pub use self::{log::Log, terminal::Screen};
-pub use garenne_chaos::process::Signal;
+pub use rustix::process::Signal;
 
 use super::wait::WAIT_TIMEOUT;
 
@@ -96,31 +100,31 @@ impl Program {
     /// # Errors
     /// If it does not build or cannot be started.
     pub async fn start(&self) -> Result<Process> {
-        let mut process = self.prepared().await?.stdout(Output::Piped).stderr(Output::Piped).start()?;
-        let stdout = Log::of(process.take_stdout().context("no stdout")?);
-        let stderr = Log::of(process.take_stderr().context("no stderr")?);
-        Ok(Process { process, stdout, stderr })
+        let mut command = self.prepared().await?;
+        let started = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut child = started.with_context(|| format!("cannot start {}", self.name))?;
+        let pid = child.id().context("no process id")?;
+        let stdout = Log::of(child.stdout.take().context("no stdout")?);
+        let stderr = Log::of(child.stderr.take().context("no stderr")?);
+        Ok(Process { name: self.name.clone(), pid, child, stdout, stderr })
     }
 
-    /// The program with its arguments and environment; its outputs are discarded.
-    async fn prepared(&self) -> Result<chaos::Program> {
+    /// The program with its arguments and environment, in a process group of its own.
+    async fn prepared(&self) -> Result<Command> {
         let path = match self.source {
             Source::Workspace => build::binary(&self.name).await?,
             Source::Release => build::release_binary(&self.name).await?,
             Source::Path => self.name.clone().into(),
         };
-        let mut program = chaos::Program::new(&self.name, path)
-            .args(&self.arguments)
-            .die_with_parent(&build::binary(CONSOLE).await?);
+        let mut command = die_with_parent::command(&build::binary(CONSOLE).await?, path.as_os_str());
+        command.args(&self.arguments).stdin(Stdio::null()).process_group(0).kill_on_drop(true);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("GARENNE_") {
-                program = program.env_remove(name);
+                command.env_remove(name);
             }
         }
-        for (name, value) in &self.environment {
-            program = program.env(name, value);
-        }
-        Ok(program)
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        Ok(command)
     }
 
     /// Starts it and waits for its end.
@@ -135,7 +139,9 @@ impl Program {
 /// A running program. It is killed when the value is dropped.
 #[derive(Debug)]
 pub struct Process {
-    process: chaos::Process,
+    name: String,
+    pid: u32,
+    child: Child,
     stdout: Log,
     stderr: Log,
 }
@@ -157,7 +163,7 @@ impl Process {
     /// Its process id.
     #[must_use]
     pub fn id(&self) -> u32 {
-        self.process.pid()
+        self.pid
     }
 
     /// Its standard output so far.
@@ -188,7 +194,10 @@ impl Process {
     /// # Errors
     /// If the process has ended.
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        self.process.signal(signal)
+        // A process that was waited for has no id: the number may belong to another process.
+        let pid = self.child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
+        let pid = pid.with_context(|| format!("{} has ended", self.name))?;
+        kill_process(pid, signal).with_context(|| format!("cannot signal {}", self.name))
     }
 
     /// Fails if it has ended.
@@ -196,10 +205,10 @@ impl Process {
     /// # Errors
     /// With the end of its standard error.
     pub fn check_alive(&mut self) -> Result<()> {
-        match self.process.exit_status() {
+        match self.child.try_wait()? {
             None => Ok(()),
             Some(status) => {
-                anyhow::bail!("{} has ended ({status}): {}", self.process.name(), self.stderr.tail())
+                anyhow::bail!("{} has ended ({status}): {}", self.name, self.stderr.tail())
             }
         }
     }
@@ -210,7 +219,7 @@ impl Process {
     /// As [`ended`](Self::ended).
     pub async fn kill(self) -> Result<Ended> {
         // An error means that it has ended.
-        let _ = self.process.signal(Signal::KILL);
+        let _ = self.signal(Signal::KILL);
         self.ended().await
     }
 
@@ -228,7 +237,7 @@ impl Process {
     /// As [`ended`](Self::ended).
     pub async fn ended_within(mut self, limit: Duration) -> Result<Ended> {
         let ended = async {
-            let status = self.process.wait().await?;
+            let status = self.child.wait().await?;
             self.stdout.complete().await;
             self.stderr.complete().await;
             anyhow::Ok(status)
@@ -236,7 +245,7 @@ impl Process {
         let status: ExitStatus = match timeout(limit, ended).await {
             Ok(status) => status?,
             Err(_) => {
-                anyhow::bail!("{} did not end within {limit:?}: {}", self.process.name(), self.stderr.tail())
+                anyhow::bail!("{} did not end within {limit:?}: {}", self.name, self.stderr.tail())
             }
         };
         Ok(Ended {

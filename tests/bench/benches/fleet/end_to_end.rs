@@ -5,15 +5,16 @@
 
 use std::{
     net::SocketAddr,
+    process::Stdio,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, ensure};
 use garenne_bench::{Rows, Usage, number, option};
-use garenne_chaos::process::{Process, Program};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},
+    process::{Child, Command},
     task::JoinSet,
 };
 use tokio_postgres::{Client, NoTls};
@@ -143,7 +144,7 @@ async fn one(
     worker.ready().await?;
     database.batch_execute("TRUNCATE garenne_readings, garenne_results").await?;
     let (gateway, address) = gateway(broker, records).await?;
-    let pid = gateway.pid();
+    let pid = gateway.id().context("the gateway runs")?;
     let (begun, before) = (Instant::now(), Spent::until_now(pid, &worker));
     let receipts = load(way, sensors, address, seconds).await?;
     ensure!(receipts > 0, "no receipt");
@@ -164,15 +165,19 @@ async fn one(
     Ok(Seen { rows: receipts as f64, took, spent })
 }
 
-async fn gateway(broker: &Broker, records: &str) -> Result<(Process, SocketAddr)> {
+async fn gateway(broker: &Broker, records: &str) -> Result<(Child, SocketAddr)> {
     let address = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
     let program = option("--producer").unwrap_or_else(|| "target/dist/garenne-producer".to_owned());
-    let gateway = Program::new("gateway", program)
+    let gateway = Command::new(program)
         .args(["serve", "--amqp-url", broker.amqp_url(), "--listen", &address.to_string()])
         .args(["--admin", "127.0.0.1:0"])
         .env("GARENNE_GROUP_COMMIT__RECORDS", records)
-        .in_this_group()
-        .start()?;
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .context("cannot start the gateway")?;
     let until = Instant::now() + ROWS_TIMEOUT;
     while TcpStream::connect(address).await.is_err() {
         ensure!(Instant::now() < until, "the gateway does not listen");

@@ -1,14 +1,17 @@
 //! `garenne-worker` as a user runs it.
 
-use std::time::{Duration, Instant};
+use std::{
+    process::Stdio,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, bail, ensure};
 use garenne_bench::{Usage, option};
-use garenne_chaos::process::{Output, Process, Program, Signal};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},
-    process::{ChildStdout, Command},
+    process::{Child, ChildStdout, Command},
     task::JoinHandle,
 };
 
@@ -50,7 +53,8 @@ impl Build {
 
 /// A running worker; killed when dropped.
 pub(crate) struct Garenne {
-    process: Process,
+    process: Child,
+    pid: u32,
     admin: String,
     http: reqwest::Client,
     results: Lines<BufReader<ChildStdout>>,
@@ -67,7 +71,7 @@ impl Garenne {
 
     /// Starts one and waits for its admin port, which it has before it consumes.
     pub(crate) async fn start(build: Build, amqp_url: &str, arguments: &[String]) -> Result<Self> {
-        let mut process = Program::new("garenne-worker", build.program())
+        let mut process = Command::new(build.program())
             .args([
                 "--amqp-url",
                 amqp_url,
@@ -79,11 +83,14 @@ impl Garenne {
             ])
             .args(arguments)
             .env("MANY_KINDS", build.kinds().to_string())
-            .stdout(Output::Piped)
-            .stderr(Output::Piped)
-            .in_this_group()
-            .start()?;
-        let mut log = BufReader::new(process.take_stderr().context("it is piped")?).lines();
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .context("cannot start garenne-worker")?;
+        let pid = process.id().context("it runs")?;
+        let mut log = BufReader::new(process.stderr.take().context("it is piped")?).lines();
         let mut said = String::new();
         let admin = loop {
             let Some(line) = log.next_line().await? else { bail!("garenne-worker ended: {said}") };
@@ -92,9 +99,9 @@ impl Garenne {
             }
             said = line;
         };
-        let results = BufReader::new(process.take_stdout().context("it is piped")?).lines();
+        let results = BufReader::new(process.stdout.take().context("it is piped")?).lines();
         let log = tokio::spawn(async move { while let Ok(Some(_)) = log.next_line().await {} });
-        Ok(Self { process, admin, http: reqwest::Client::new(), results, _log: log })
+        Ok(Self { process, pid, admin, http: reqwest::Client::new(), results, _log: log })
     }
 
     /// Starts one that consumes nothing until it is told to [`resume`](Self::resume).
@@ -133,7 +140,7 @@ impl Garenne {
     }
 
     pub(crate) fn usage(&self) -> Usage {
-        Usage::of(self.process.pid())
+        Usage::of(self.pid)
     }
 
     /// Deliveries settled, in whatever way.
@@ -182,7 +189,8 @@ impl Garenne {
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
-        self.process.signal(signal)
+        let pid = Pid::from_raw(self.pid.try_into()?).context("a process id")?;
+        Ok(kill_process(pid, signal)?)
     }
 
     /// The sum of the metrics whose lines begin so.

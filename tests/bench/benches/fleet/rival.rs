@@ -1,13 +1,17 @@
 //! Somebody else's worker: a program that does so many tasks, tells of it, and waits to be killed.
 
-use std::{path::PathBuf, process::ExitStatus, time::Duration};
+use std::{
+    path::PathBuf,
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, bail};
 use garenne_bench::{Usage, flag, option};
-use garenne_chaos::process::{Output, Process, Program, Signal};
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},
-    process::ChildStdout,
+    process::{Child, ChildStdout, Command},
     time::timeout,
 };
 
@@ -25,7 +29,8 @@ fn scripts() -> String {
 
 /// A running rival; killed when dropped.
 pub(crate) struct Rival {
-    process: Process,
+    process: Child,
+    pid: u32,
     words: Lines<BufReader<ChildStdout>>,
 }
 
@@ -41,14 +46,23 @@ impl Rival {
             None => Self::folder().join(program),
         };
         let script = program.ends_with(".py").then(|| format!("{}/{program}", scripts()));
-        let program = Program::new(program, path).args(script).args(arguments);
-        let mut process = program.stdout(Output::Piped).start()?;
-        let words = BufReader::new(process.take_stdout().context("it is piped")?).lines();
-        Ok(Self { process, words })
+        let mut process = Command::new(path)
+            .args(script)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("cannot start {program}"))?;
+        let pid = process.id().context("it runs")?;
+        let words = BufReader::new(process.stdout.take().context("it is piped")?).lines();
+        Ok(Self { process, pid, words })
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.process.pid()
+        self.pid
     }
 
     /// Completes when it has ended by itself.
@@ -76,7 +90,8 @@ impl Rival {
 
     /// Kills it and the processes that it forked: it leads a group of its own.
     pub(crate) async fn kill(mut self) -> Result<()> {
-        self.process.signal_group(Signal::KILL)?;
+        let group = Pid::from_raw(self.pid.try_into()?).context("a process id")?;
+        kill_process_group(group, Signal::KILL)?;
         self.process.wait().await?;
         Ok(())
     }

@@ -4,11 +4,10 @@ use std::{
     fs::File,
     io::Read,
     os::unix::{ffi::OsStringExt, fs::OpenOptionsExt},
-    sync::Arc,
+    process::Stdio,
 };
 
 use anyhow::{Context, Result};
-use garenne_chaos::process::Output;
 use rustix::{
     pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
     termios::{Winsize, tcsetwinsize},
@@ -41,11 +40,11 @@ impl Program {
         let name = std::ffi::OsString::from_vec(ptsname(&ours, Vec::new())?.into_bytes());
         let no_controlling = i32::try_from(OpenptFlags::NOCTTY.bits())?;
         let theirs = File::options().read(true).write(true).custom_flags(no_controlling).open(name)?;
-        let program = self.prepared().await?.env("TERM", "xterm").env_remove("NO_COLOR");
-        let program = program.stdout(Output::Piped).stderr(Output::Open(Arc::new(theirs)));
-        let mut process = program.start()?;
-        // The program holds a copy of the terminal, whose reader would never see its end.
-        drop(program);
+        let mut command = self.prepared().await?;
+        command.env("TERM", "xterm").env_remove("NO_COLOR").stdout(Stdio::piped()).stderr(theirs);
+        let mut child = command.spawn()?;
+        // The command holds the terminal, whose reader would never see its end.
+        drop(command);
         let terminal = spawn_blocking(move || {
             let (mut ours, mut seen, mut piece) = (File::from(ours), Vec::new(), [0; 4096]);
             // An error means that the other side is closed.
@@ -54,8 +53,8 @@ impl Program {
             }
             String::from_utf8_lossy(&seen).into_owned()
         });
-        let stdout = Log::of(process.take_stdout().context("no stdout")?);
-        let status = timeout(WAIT_TIMEOUT, process.wait()).await.context("it does not end")??;
+        let stdout = Log::of(child.stdout.take().context("no stdout")?);
+        let status = timeout(WAIT_TIMEOUT, child.wait()).await.context("it does not end")??;
         stdout.complete().await;
         Ok(Screen { code: status.code(), stdout: stdout.lines(), terminal: terminal.await? })
     }
