@@ -4,14 +4,14 @@
 //! the executions, and a file or database counts the effects. Execution logs are append-only: a worker cannot remove
 //! what it wrote.
 
+mod account;
 mod effects;
-mod evidence;
+mod lines;
 mod store;
-mod tail;
 mod verdict;
 
+pub use account::Account;
 pub use effects::{EFFECTS_FILE, EffectSource, count_effects};
-pub use evidence::{Evidence, Execution};
+pub use lines::{Execution, Expected, ExpectedReading, Tail};
 pub use store::Store;
-pub use tail::{Expected, ExpectedReading, Tail};
 pub use verdict::{Audit, Finding, Totals, Verdict};

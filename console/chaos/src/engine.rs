@@ -5,8 +5,13 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result};
 
 use crate::{
-    account::Account, audit::Expected, fault::Injected, fault_injector::FaultInjector,
-    fault_schedule::FaultStep, timeline::Timeline, worker_fleet::WorkerFleet, worker_process::WorkerExit,
+    audit::{Account, Expected},
+    fault::Injected,
+    fault_injector::FaultInjector,
+    fault_schedule::FaultStep,
+    timeline::Timeline,
+    worker_fleet::WorkerFleet,
+    worker_process::WorkerExit,
 };
 
 /// A run under way. The caller publishes tasks and decides when a fault is due; the engine keeps the fleet at its
@@ -93,7 +98,7 @@ impl Engine {
     fn read_logs(&mut self) -> Result<()> {
         let lines = self.fleet.executions().context("cannot read an execution log")?;
         let now = SystemTime::now();
-        for (_, execution) in &lines {
+        for execution in &lines {
             self.timeline.executed(execution, now);
         }
         self.account.executed(lines);
@@ -108,7 +113,7 @@ fn requeued(exit: &WorkerExit) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{fault::Fault, launcher::Launcher, worker_fleet::WorkerCommand};
+    use crate::{audit::Audit, fault::Fault, launcher::Launcher, worker_fleet::WorkerCommand};
 
     #[tokio::test]
     async fn a_killed_worker_is_replaced_and_its_tasks_are_in_the_account() {
@@ -137,7 +142,7 @@ mod tests {
         assert_eq!(engine.inject(FaultStep { fault: Fault::Cut, pick: 0 }).unwrap(), None);
         engine.stop(Duration::from_secs(60)).await.unwrap();
         engine.timeline.conclude();
-        assert!(engine.account.audit().totals.kept());
+        assert!(Audit::of(&engine.account).totals.kept());
         assert_eq!((engine.crashes, engine.timeline.events.len()), (0, 1));
         assert_eq!(engine.timeline.executed.iter().sum::<u64>(), 2);
     }

@@ -1,14 +1,13 @@
 //! The engine of Garenne's chaos runs: `garenne demo` and `garenne drill`.
 //!
 //! A run starts worker processes ([`WorkerFleet`]), injects faults ([`FaultInjector`], [`FaultProxy`]) as a
-//! [`FaultSchedule`] says, and keeps an [`Account`] of every task: a task that was acknowledged to its sender must
+//! [`FaultSchedule`] says, and keeps an [`Account`](audit::Account) of every task: a task that was acknowledged to its sender must
 //! take effect once. [`Engine`] is all of that in one value. Who publishes the tasks and what is shown is up to the
 //! caller; [`Load`] publishes tasks at a constant rate.
 
 pub mod audit;
 pub mod die_with_parent;
 
-mod account;
 mod engine;
 mod fault;
 mod fault_injector;
@@ -23,7 +22,6 @@ mod timeline;
 mod worker_fleet;
 mod worker_process;
 
-pub use account::Account;
 pub use engine::Engine;
 pub use fault::{Fault, FaultCounts, Injected};
 pub use fault_injector::{BROKER_RESTART_TIMEOUT, BrokerRestart, FaultInjector};

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     fn execution(worker: &str, at: &str) -> Execution {
-        Execution { worker: worker.into(), attempt: 1, started_at: at.into() }
+        Execution { task_id: "t".into(), worker: worker.into(), started_at: at.into() }
     }
 
     #[test]

@@ -173,11 +173,11 @@ impl WorkerFleet {
     }
 
     /// The new lines of all execution logs.
-    pub(crate) fn executions(&mut self) -> io::Result<Vec<(String, Execution)>> {
+    pub(crate) fn executions(&mut self) -> io::Result<Vec<Execution>> {
         let running = self.workers.iter_mut().map(|worker| &mut worker.log);
         let mut executions = Vec::new();
         for log in running.chain(&mut self.finished_logs) {
-            executions.extend(log.executions()?);
+            executions.extend(log.read::<Execution>()?);
         }
         Ok(executions)
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use garenne_chaos::audit::Store;
+use garenne_chaos::audit::{Audit, Store};
 use garenne_common::exit::{Exit, Failure};
 
 use super::{
@@ -51,12 +51,12 @@ impl Demo<'_> {
         let account = &mut self.engine.account;
         if let Some(store) = store {
             let effects = store.effects(account.expected()).await?;
-            account.evidence.effects = Some(effects);
+            account.effects = Some(effects);
         }
         if !self.idle || account.open() > 0 {
-            account.evidence.dead = dead::reasons(self.operator).await?;
+            account.dead = dead::reasons(self.operator).await?;
         }
-        let audit = account.audit();
+        let audit = Audit::of(account);
         let file = self.dir.join("audit.ndjson");
         audit.write_findings(&file).with_context(|| format!("cannot write {}", file.display()))?;
         println!("\nThe account of every reading the gateway acknowledged:");

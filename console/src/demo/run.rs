@@ -6,7 +6,9 @@ use std::{
 };
 
 use garenne_chaos::{
-    Engine, Fault, FaultInjector, FaultStep, WorkerExit, WorkerFleet, audit::Store, create_run_folder,
+    Engine, Fault, FaultInjector, FaultStep, WorkerExit, WorkerFleet,
+    audit::{Expected, Store},
+    create_run_folder,
 };
 use garenne_common::exit::{Exit, Failure};
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -243,7 +245,7 @@ impl<'o> Demo<'o> {
     /// Reads the receipts of all replays.
     pub(super) fn read_receipts(&mut self) -> Result<(), Failure> {
         for replay in self.main.iter_mut().chain(&mut self.bursts) {
-            let new = replay.receipts.receipts().map_err(anyhow::Error::from)?;
+            let new: Vec<Expected> = replay.receipts.read().map_err(anyhow::Error::from)?;
             replay.acknowledged += new.len() as u64;
             self.engine.acknowledged(new);
         }

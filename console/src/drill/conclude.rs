@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use garenne_chaos::audit::count_effects;
+use garenne_chaos::audit::{Audit, count_effects};
 use garenne_common::exit::{Exit, Failure};
 
 use super::{report::Report, run::Drill};
@@ -22,10 +22,10 @@ impl Drill<'_> {
         let file = self.dir.join(super::run::EFFECTS_FILE_NAME);
         let sql = self.args.effects_sql.as_deref();
         let (source, effects) = count_effects(&file, postgres, sql, &settings.common.prefix).await?;
-        self.engine.account.evidence.effects = effects;
-        self.engine.account.evidence.dead = dead::reasons(self.operator).await?;
+        self.engine.account.effects = effects;
+        self.engine.account.dead = dead::reasons(self.operator).await?;
         self.engine.timeline.conclude();
-        let audit = self.engine.account.audit();
+        let audit = Audit::of(&self.engine.account);
         let mut executions: BTreeMap<usize, u64> = BTreeMap::new();
         for finding in &audit.findings {
             *executions.entry(finding.executions).or_default() += 1;

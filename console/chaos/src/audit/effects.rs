@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, path::Path};
 
-use super::{store::Store, tail::Tail};
+use super::{lines::Tail, store::Store};
 use anyhow::Context;
 use serde::Deserialize;
 
@@ -39,11 +39,11 @@ pub async fn count_effects(
     prefix: &str,
 ) -> anyhow::Result<(EffectSource, Option<HashMap<String, u64>>)> {
     if file.exists() {
-        let lines = Tail::new(file).parsed().with_context(|| format!("cannot read {}", file.display()))?;
+        let lines: Vec<Line> =
+            Tail::new(file).read().with_context(|| format!("cannot read {}", file.display()))?;
         let mut effects: HashMap<String, u64> = HashMap::new();
-        for line in lines {
-            let line: Line = line;
-            *effects.entry(line.task_id).or_default() += 1;
+        for Line { task_id } in lines {
+            *effects.entry(task_id).or_default() += 1;
         }
         return Ok((EffectSource::File, Some(effects)));
     }

@@ -7,7 +7,7 @@ use garenne_common::supervise::{self, TaskHandle};
 use time::OffsetDateTime;
 use tokio_postgres::{Client, Config, NoTls, Row};
 
-use super::tail::Expected;
+use super::lines::Expected;
 
 /// Maximum of readings in one query.
 const BATCH: usize = 5_000;

@@ -10,7 +10,7 @@ use std::{
 
 use serde::Serialize;
 
-use super::{evidence::Evidence, tail::Expected};
+use super::{account::Account, lines::Expected};
 
 /// What became of a task that was acknowledged to its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -81,7 +81,8 @@ impl Totals {
 impl<'a> Audit<'a> {
     /// Judges every acknowledged task by the evidence.
     #[must_use]
-    pub fn of(sent: &'a [Expected], evidence: &'a Evidence) -> Self {
+    pub fn of(account: &'a Account) -> Self {
+        let sent = account.expected();
         let mut seen = BTreeSet::new();
         let mut totals = Totals::default();
         let mut findings = Vec::with_capacity(sent.len());
@@ -91,7 +92,7 @@ impl<'a> Audit<'a> {
                 totals.repeated += 1;
                 continue;
             }
-            let finding = judge(expected, evidence);
+            let finding = judge(expected, account);
             totals.sent += 1;
             totals.rerun += u64::from(finding.executions > 1);
             *match finding.verdict {
@@ -119,18 +120,18 @@ impl<'a> Audit<'a> {
     }
 }
 
-fn judge<'a>(expected: &'a Expected, evidence: &'a Evidence) -> Finding<'a> {
+fn judge<'a>(expected: &'a Expected, account: &'a Account) -> Finding<'a> {
     let id = expected.id.as_str();
-    let executions = evidence.executions_of(id);
-    let effects = evidence.effects_of(id);
-    let dead = evidence.dead.get(id).map(String::as_str);
+    let executions = account.executions_of(id);
+    let effects = account.effects_of(id);
+    let dead = account.dead.get(id).map(String::as_str);
     let verdict = match (effects, dead) {
         (0, None) => Verdict::Lost,
         (0, Some(_)) => Verdict::Dead,
         (1, _) => Verdict::Once,
         (_, _) => Verdict::Doubled,
     };
-    let mut workers: Vec<_> = executions.iter().map(|execution| Arc::clone(&execution.worker)).collect();
+    let mut workers = executions.to_vec();
     workers.dedup();
     Finding { task: expected, verdict, effects, executions: executions.len(), workers, dead }
 }
@@ -140,28 +141,28 @@ mod tests {
     use super::*;
     use crate::audit::Execution;
 
-    fn sent(ids: &[&str]) -> Vec<Expected> {
-        ids.iter().map(|id| Expected { id: (*id).to_owned(), reading: None }).collect()
-    }
-
-    fn ran(evidence: &mut Evidence, id: &str, worker: &str) {
-        let execution = Execution { worker: worker.into(), attempt: 1, started_at: String::new() };
-        evidence.executed([(id.to_owned(), execution)]);
+    fn account(sent: &[&str], executions: &[(&str, &str)]) -> Account {
+        let mut account = Account::default();
+        account.acknowledged(sent.iter().map(|id| Expected { id: (*id).to_owned(), reading: None }));
+        let execution = |&(id, worker): &(&str, &str)| Execution {
+            task_id: id.to_owned(),
+            worker: worker.into(),
+            started_at: String::new(),
+        };
+        account.executed(executions.iter().map(execution).collect());
+        account
     }
 
     #[test]
     fn every_task_gets_exactly_one_verdict() {
-        let sent = sent(&["once", "rerun", "lost", "dead", "doubled", "once"]);
-        let mut evidence = Evidence::default();
-        for (id, worker) in
-            [("once", "a"), ("rerun", "a"), ("rerun", "b"), ("doubled", "a"), ("foreign", "a")]
-        {
-            ran(&mut evidence, id, worker);
-        }
-        evidence.effects =
+        let mut account = account(
+            &["once", "rerun", "lost", "dead", "doubled", "once"],
+            &[("once", "a"), ("rerun", "a"), ("rerun", "b"), ("doubled", "a"), ("foreign", "a")],
+        );
+        account.effects =
             Some([("once".to_owned(), 1), ("rerun".to_owned(), 1), ("doubled".to_owned(), 2)].into());
-        evidence.dead.insert("dead".into(), "conflict".into());
-        let audit = Audit::of(&sent, &evidence);
+        account.dead.insert("dead".into(), "conflict".into());
+        let audit = Audit::of(&account);
         assert_eq!(
             audit.totals,
             Totals { sent: 5, repeated: 1, once: 2, lost: 1, doubled: 1, dead: 1, rerun: 1 }
@@ -183,16 +184,15 @@ mod tests {
 
     #[test]
     fn counted_effects_take_precedence_over_executions() {
-        let sent = sent(&["a"]);
-        let mut evidence = Evidence { effects: Some([].into()), ..Evidence::default() };
-        ran(&mut evidence, "a", "w");
-        assert_eq!(Audit::of(&sent, &evidence).totals.lost, 1);
-        evidence.effects = None;
-        assert_eq!(Audit::of(&sent, &evidence).totals.once, 1);
+        let mut account = account(&["a"], &[("a", "w")]);
+        account.effects = Some([].into());
+        assert_eq!(Audit::of(&account).totals.lost, 1);
+        account.effects = None;
+        assert_eq!(Audit::of(&account).totals.once, 1);
     }
 
     #[test]
     fn an_audit_without_tasks_keeps_the_promise() {
-        assert!(Audit::of(&[], &Evidence::default()).totals.kept());
+        assert!(Audit::of(&Account::default()).totals.kept());
     }
 }

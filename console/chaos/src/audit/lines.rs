@@ -10,8 +10,6 @@ use std::{
 use garenne_protocol::sensor::Timestamp;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::evidence::Execution;
-
 /// Follows one NDJSON file. A line counts when its line end is there: a killed writer may leave half a line.
 #[derive(Debug)]
 pub struct Tail {
@@ -40,16 +38,17 @@ pub struct ExpectedReading {
     pub time: Timestamp,
 }
 
-/// A worker of another project needs to write only the id.
-#[derive(Deserialize)]
-struct ResultLine {
-    task_id: String,
+/// A line of an execution log. A worker of another project needs to write only the id.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Execution {
+    /// The task's id.
+    pub task_id: String,
+    /// The worker that executed it.
     #[serde(default = "unknown")]
-    worker: Arc<str>,
+    pub worker: Arc<str>,
+    /// When it started, RFC 3339; empty if the worker does not report it.
     #[serde(default)]
-    attempt: u32,
-    #[serde(default)]
-    started_at: String,
+    pub started_at: String,
 }
 
 fn unknown() -> Arc<str> {
@@ -63,11 +62,11 @@ impl Tail {
         Self { path: path.to_owned(), read: 0, rest: Vec::new() }
     }
 
-    /// The complete lines since the last call.
+    /// The complete lines since the last call that are JSON objects of this type. Other lines are ignored.
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub fn lines(&mut self) -> io::Result<Vec<Vec<u8>>> {
+    pub fn read<T: DeserializeOwned>(&mut self) -> io::Result<Vec<T>> {
         let mut file = match File::open(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             opened => opened?,
@@ -77,32 +76,8 @@ impl Tail {
         self.read += file.read_to_end(&mut bytes)? as u64;
         let complete = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
         self.rest = bytes.split_off(complete);
-        Ok(bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).map(<[u8]>::to_vec).collect())
-    }
-
-    /// The complete lines since the last call that are JSON objects of this type.
-    pub(super) fn parsed<T: DeserializeOwned>(&mut self) -> io::Result<Vec<T>> {
-        Ok(self.lines()?.iter().filter_map(|line| serde_json::from_slice(line).ok()).collect())
-    }
-
-    /// The new receipts of a sender. Other lines are ignored.
-    ///
-    /// # Errors
-    /// If the file cannot be read.
-    pub fn receipts(&mut self) -> io::Result<Vec<Expected>> {
-        self.parsed()
-    }
-
-    /// The new executions in a worker's log, with their task ids. Other lines are ignored.
-    ///
-    /// # Errors
-    /// If the file cannot be read.
-    pub fn executions(&mut self) -> io::Result<Vec<(String, Execution)>> {
-        let execution = |line: ResultLine| {
-            let ResultLine { task_id, worker, attempt, started_at } = line;
-            (task_id, Execution { worker, attempt, started_at })
-        };
-        Ok(self.parsed()?.into_iter().map(execution).collect())
+        let lines = bytes.split(|&byte| byte == b'\n');
+        Ok(lines.filter_map(|line| serde_json::from_slice(line).ok()).collect())
     }
 }
 
@@ -117,13 +92,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let mut tail = Tail::new(&path);
-        assert_eq!(tail.lines().unwrap().len(), 0);
+        let mut read = || tail.read::<u32>().unwrap();
+        let nothing: [u32; 0] = [];
+        assert_eq!(read(), nothing);
         let mut file = File::create(&path).unwrap();
-        write!(file, "one\ntw").unwrap();
-        assert_eq!(tail.lines().unwrap(), [b"one".to_vec()]);
-        assert_eq!(tail.lines().unwrap().len(), 0);
-        writeln!(file, "o").unwrap();
-        assert_eq!(tail.lines().unwrap(), [b"two".to_vec()]);
+        write!(file, "1\n2").unwrap();
+        assert_eq!(read(), [1]);
+        assert_eq!(read(), nothing);
+        writeln!(file, "2").unwrap();
+        assert_eq!(read(), [22]);
     }
 
     #[test]
@@ -135,7 +112,7 @@ mod tests {
             "{\"id\":\"a\",\"device\":\"d\",\"metric\":\"m\",\"time\":\"2026-05-04T05:00:03Z\"}\n{\"id\":\"b\"}\n{\"i\n",
         )
         .unwrap();
-        let receipts = Tail::new(&path).receipts().unwrap();
+        let receipts: Vec<Expected> = Tail::new(&path).read().unwrap();
         assert_eq!(receipts.len(), 2);
         assert_eq!(receipts[0].reading.as_ref().unwrap().time.to_string(), "2026-05-04T05:00:03Z");
         assert_eq!(receipts[1], Expected { id: "b".into(), reading: None });
@@ -146,7 +123,7 @@ mod tests {
             "{\"task_id\":\"a\",\"kind\":\"k\",\"attempt\":1,\"worker\":\"w\",\"started_at\":\"t\",\"duration_ms\":0.1,\"output\":{}}\n",
         )
         .unwrap();
-        let executions = Tail::new(&path).executions().unwrap();
-        assert_eq!((executions[0].0.as_str(), &*executions[0].1.worker), ("a", "w"));
+        let executions: Vec<Execution> = Tail::new(&path).read().unwrap();
+        assert_eq!((executions[0].task_id.as_str(), &*executions[0].worker), ("a", "w"));
     }
 }

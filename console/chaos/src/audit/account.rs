@@ -1,19 +1,27 @@
 //! The account of a run: which tasks were acknowledged, and what became of each.
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
-use crate::audit::{Audit, Evidence, Execution, Expected};
+use super::lines::{Execution, Expected};
 
-/// Every acknowledged task with the evidence of what became of it.
+/// Every acknowledged task with the evidence of what became of it, by task id.
 #[derive(Debug)]
 pub struct Account {
     expected: Vec<Expected>,
     /// Acknowledged tasks that are in no execution log yet.
     open: HashSet<String>,
-    /// The evidence. Effects and dead letters are set at the end of the run.
-    pub evidence: Evidence,
+    /// The workers that executed a task, one entry for each execution.
+    executions: HashMap<String, Vec<Arc<str>>>,
+    /// The number of effects. Without it, an executed task counts as one effect.
+    pub effects: Option<HashMap<String, u64>>,
+    /// The reason of each task in the dead-letter queue.
+    pub dead: HashMap<String, String>,
     /// The numbers of acknowledged and of open tasks at the last change, and when that was.
     progress: (usize, usize),
     changed_at: Instant,
@@ -24,7 +32,9 @@ impl Default for Account {
         Self {
             expected: Vec::new(),
             open: HashSet::new(),
-            evidence: Evidence::default(),
+            executions: HashMap::new(),
+            effects: None,
+            dead: HashMap::new(),
             progress: (0, 0),
             changed_at: Instant::now(),
         }
@@ -35,7 +45,7 @@ impl Account {
     /// Adds tasks that were acknowledged to their sender.
     pub(crate) fn acknowledged(&mut self, tasks: impl IntoIterator<Item = Expected>) {
         for task in tasks {
-            if !self.evidence.executions.contains_key(&task.id) {
+            if !self.executions.contains_key(&task.id) {
                 self.open.insert(task.id.clone());
             }
             self.expected.push(task);
@@ -43,11 +53,11 @@ impl Account {
     }
 
     /// Adds lines of the execution logs.
-    pub(crate) fn executed(&mut self, lines: Vec<(String, Execution)>) {
-        for (id, _) in &lines {
-            self.open.remove(id);
+    pub(crate) fn executed(&mut self, lines: Vec<Execution>) {
+        for Execution { task_id, worker, .. } in lines {
+            self.open.remove(&task_id);
+            self.executions.entry(task_id).or_default().push(worker);
         }
-        self.evidence.executed(lines);
     }
 
     /// The acknowledged tasks, in order. A task that was acknowledged twice is in it twice.
@@ -65,7 +75,7 @@ impl Account {
     /// The number of distinct tasks that were executed.
     #[must_use]
     pub fn executed_tasks(&self) -> usize {
-        self.evidence.executions.len()
+        self.executions.len()
     }
 
     /// How long no task was acknowledged, and no acknowledged task executed for the first time. Call it regularly:
@@ -83,23 +93,30 @@ impl Account {
         self.changed_at = Instant::now();
     }
 
-    /// Judges every acknowledged task.
-    #[must_use]
-    pub fn audit(&self) -> Audit<'_> {
-        Audit::of(&self.expected, &self.evidence)
+    /// The workers that executed a task, one entry for each execution.
+    pub(super) fn executions_of(&self, id: &str) -> &[Arc<str>] {
+        self.executions.get(id).map_or(&[], Vec::as_slice)
+    }
+
+    pub(super) fn effects_of(&self, id: &str) -> u64 {
+        match &self.effects {
+            Some(effects) => effects.get(id).copied().unwrap_or(0),
+            None => u64::from(self.executions.contains_key(id)),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::audit::Audit;
 
     fn task(id: &str) -> Expected {
         Expected { id: id.to_owned(), reading: None }
     }
 
-    fn run(id: &str) -> (String, Execution) {
-        (id.to_owned(), Execution { worker: "w".into(), attempt: 1, started_at: String::new() })
+    fn run(id: &str) -> Execution {
+        Execution { task_id: id.to_owned(), worker: "w".into(), started_at: String::new() }
     }
 
     #[tokio::test(start_paused = true)]
@@ -111,7 +128,7 @@ mod tests {
         assert_eq!((account.expected().len(), account.open(), account.executed_tasks()), (2, 1, 1));
         account.executed(vec![run("late"), run("late")]);
         assert_eq!((account.open(), account.executed_tasks()), (0, 2));
-        assert_eq!(account.audit().totals.rerun, 1);
+        assert_eq!(Audit::of(&account).totals.rerun, 1);
     }
 
     #[tokio::test(start_paused = true)]
