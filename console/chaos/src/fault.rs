@@ -43,34 +43,3 @@ pub struct Injected {
     /// The worker that was started instead of the target.
     pub replacement: Option<String>,
 }
-
-/// The number of faults of each kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "each is the number of faults of its name")]
-pub struct FaultCounts {
-    pub kills: u32,
-    pub softs: u32,
-    pub hards: u32,
-    pub pauses: u32,
-    pub broker_restarts: u32,
-    pub cuts: u32,
-}
-
-impl FaultCounts {
-    /// Every fault as often as it is counted, kind by kind.
-    #[must_use]
-    pub fn faults(self) -> Vec<Fault> {
-        let Self { kills, softs, hards, pauses, broker_restarts, cuts } = self;
-        [
-            (kills, Fault::Kill),
-            (softs, Fault::Soft),
-            (hards, Fault::Hard),
-            (pauses, Fault::Pause),
-            (broker_restarts, Fault::BrokerRestart),
-            (cuts, Fault::Cut),
-        ]
-        .into_iter()
-        .flat_map(|(count, fault)| (0..count).map(move |_| fault))
-        .collect()
-    }
-}

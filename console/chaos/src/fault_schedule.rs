@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
 
-use crate::fault::{Fault, FaultCounts};
+use crate::fault::Fault;
 
 /// No fault is due before and after these shares of the tasks: the start and the drain have tests of their own.
 const WINDOW: (f64, f64) = (0.05, 0.95);
@@ -42,13 +42,12 @@ impl<Progress: PartialOrd, Step> FaultSchedule<Progress, Step> {
 }
 
 impl FaultSchedule<f64> {
-    /// The schedule of a seed, in shares of the published tasks from 0 to 1. Progress instead of time makes a slow
+    /// The schedule of these faults for a seed, in shares of the published tasks from 0 to 1. Progress instead of time makes a slow
     /// machine run the same schedule. Each fault falls into a slice of its own, so that faults spread out, and their
     /// order is random.
     #[must_use]
-    pub fn seeded(seed: u64, counts: FaultCounts) -> Self {
+    pub fn seeded(seed: u64, mut faults: Vec<Fault>) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
-        let mut faults = counts.faults();
         faults.shuffle(&mut random);
         let slice = (WINDOW.1 - WINDOW.0) / faults.len().max(1) as f64;
         let step = |(index, fault)| {
@@ -63,18 +62,19 @@ impl FaultSchedule<f64> {
 mod tests {
     use super::*;
 
-    const COUNTS: FaultCounts =
-        FaultCounts { kills: 10, softs: 5, hards: 5, pauses: 1, broker_restarts: 2, cuts: 1 };
+    fn faults() -> Vec<Fault> {
+        [vec![Fault::Kill; 10], vec![Fault::Soft; 10], vec![Fault::Pause; 4]].concat()
+    }
 
     #[test]
     fn the_same_seed_gives_the_same_schedule() {
-        assert_eq!(FaultSchedule::seeded(7, COUNTS), FaultSchedule::seeded(7, COUNTS));
-        assert_ne!(FaultSchedule::seeded(7, COUNTS), FaultSchedule::seeded(8, COUNTS));
+        assert_eq!(FaultSchedule::seeded(7, faults()), FaultSchedule::seeded(7, faults()));
+        assert_ne!(FaultSchedule::seeded(7, faults()), FaultSchedule::seeded(8, faults()));
     }
 
     #[test]
     fn every_fault_is_due_once_in_order_within_the_window() {
-        let mut schedule = FaultSchedule::seeded(3, COUNTS);
+        let mut schedule = FaultSchedule::seeded(3, faults());
         assert!(schedule.0.iter().is_sorted_by_key(|(at, _)| at));
         assert!(schedule.0.iter().all(|(at, _)| (0.05..=0.95).contains(at)));
         assert_eq!(schedule.due(0.04), None);
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_schedule_without_faults_is_over_from_the_start() {
-        assert!(FaultSchedule::seeded(1, FaultCounts::default()).is_over());
+        assert!(FaultSchedule::seeded(1, Vec::new()).is_over());
     }
 
     #[test]

@@ -23,7 +23,7 @@ mod worker_fleet;
 mod worker_process;
 
 pub use engine::Engine;
-pub use fault::{Fault, FaultCounts, Injected};
+pub use fault::{Fault, Injected};
 pub use fault_injector::{BROKER_RESTART_TIMEOUT, BrokerRestart, FaultInjector};
 pub use fault_proxy::FaultProxy;
 pub use fault_schedule::{FaultSchedule, FaultStep};

@@ -1,29 +1,28 @@
 //! Publishes tasks until each is confirmed. A publish without an answer is repeated under the same id.
 
 use std::{
+    num::NonZero,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 
-use futures_util::{StreamExt, stream::FuturesUnordered};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use garenne_amqp::{Broker, Message, PublishError, Publisher, PublisherConfig, Target};
 use garenne_common::{backoff::Backoff, supervise};
 use garenne_protocol::{
     task::{ContentType, Kind, NewTask, TaskId},
     topology::Names,
 };
-use tokio::{
-    task::JoinSet,
-    time::{MissedTickBehavior, interval},
-};
+use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
+use tokio::task::JoinSet;
 
 /// Maximum of unconfirmed tasks of one publisher.
 const IN_FLIGHT: usize = 500;
-/// Interval at which the rate allows more tasks.
-const TICK: Duration = Duration::from_millis(20);
+/// A burst has at most the tasks that the rate allows in a second divided by this.
+const BURSTS_PER_SECOND: u32 = 50;
 
 /// Tasks to publish.
 #[derive(Clone, Debug)]
@@ -41,9 +40,9 @@ pub struct Load {
     /// The number of tasks.
     pub tasks: u64,
     /// The number of publishers, each with a connection of its own.
-    pub publishers: u64,
-    /// Tasks per second, of all publishers together.
-    pub rate: u64,
+    pub publishers: u16,
+    /// Tasks per second, of all publishers together. At least 1.
+    pub rate: u32,
 }
 
 /// What the publishers of a [`Load`] have reached.
@@ -71,9 +70,13 @@ impl PublishProgress {
 impl Load {
     /// Starts the publishers. Each ends when its tasks are confirmed, or after a fatal error.
     pub fn start(&self, progress: &Arc<PublishProgress>) -> Publishers {
+        let at_least_one = |number| NonZero::new(number).unwrap_or(NonZero::<u32>::MIN);
+        let quota = Quota::per_second(at_least_one(self.rate))
+            .allow_burst(at_least_one(self.rate / BURSTS_PER_SECOND));
+        let limiter = Arc::new(RateLimiter::direct(quota));
         let mut publishers = JoinSet::new();
         for number in 0..self.publishers {
-            let publisher = publish(self.clone(), number, Arc::clone(progress));
+            let publisher = publish(self.clone(), number, Arc::clone(&limiter), Arc::clone(progress));
             supervise::isolated("publisher", publisher).spawn_into(&mut publishers);
         }
         publishers
@@ -81,29 +84,22 @@ impl Load {
 }
 
 /// One of n publishers publishes every n-th task.
-async fn publish(load: Load, number: u64, progress: Arc<PublishProgress>) -> Result<(), PublishError> {
+async fn publish(
+    load: Load,
+    number: u16,
+    limiter: Arc<DefaultDirectRateLimiter>,
+    progress: Arc<PublishProgress>,
+) -> Result<(), PublishError> {
     let config = PublisherConfig { in_flight: IN_FLIGHT, ..PublisherConfig::default() };
     let publisher = Publisher::new(load.broker.clone(), config);
-    let per_tick = load.rate as f64 / load.publishers as f64 * TICK.as_secs_f64();
-    let mut ticks = interval(TICK);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut in_flight = FuturesUnordered::new();
-    let (mut next, mut due) = (number, 0.0);
-    while next < load.tasks {
-        tokio::select! {
-            _ = ticks.tick() => due = (due + per_tick).min(IN_FLIGHT as f64),
-            Some(published) = in_flight.next() => published?,
-        }
-        while due >= 1.0 && next < load.tasks && in_flight.len() < IN_FLIGHT {
-            in_flight.push(publish_task(&publisher, &load, next, &progress));
-            next += load.publishers;
-            due -= 1.0;
-        }
-    }
-    while let Some(published) = in_flight.next().await {
-        published?;
-    }
-    drop(in_flight);
+    let numbers = (number.into()..load.tasks).step_by(load.publishers.into());
+    stream::iter(numbers)
+        .then(async |number| {
+            limiter.until_ready().await;
+            Ok(number)
+        })
+        .try_for_each_concurrent(IN_FLIGHT, |number| publish_task(&publisher, &load, number, &progress))
+        .await?;
     publisher.close().await;
     Ok(())
 }

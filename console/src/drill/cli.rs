@@ -1,10 +1,10 @@
 //! The command line of `garenne drill`.
 
-use std::{path::PathBuf, time::Duration};
+use std::{iter::repeat_n, path::PathBuf, time::Duration};
 
 use clap::Args;
-
-use garenne_chaos::FaultCounts;
+use garenne_chaos::Fault;
+use serde::Serialize;
 
 use crate::args::duration;
 
@@ -27,8 +27,8 @@ pub struct DrillArgs {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     pub publishers: u16,
     /// Tasks per second of all publishers together
-    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    pub rate: u64,
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub rate: u32,
     /// Kind of the tasks; a lane must have it
     #[arg(long, value_name = "KIND", default_value = "bench.sleep")]
     pub kind: String,
@@ -38,30 +38,9 @@ pub struct DrillArgs {
     /// The same seed gives the same faults at the same points
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Workers killed (SIGKILL)
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    pub kills: u32,
-    /// Workers stopped softly (SIGTERM)
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    pub softs: u32,
-    /// Workers stopped hard (SIGQUIT)
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    pub hards: u32,
-    /// Workers paused (SIGSTOP, then SIGCONT)
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub pauses: u32,
-    /// Duration of a pause, and of the stall of a network cut
-    #[arg(long, value_name = "SPAN", default_value = "3s", value_parser = duration)]
-    pub pause_for: Duration,
-    /// Broker restarts; needs --broker-restart
-    #[arg(long, value_name = "N", default_value_t = 0, requires = "broker_restart")]
-    pub broker_restarts: u32,
-    /// Shell command that restarts the broker; it may return before the broker accepts connections
-    #[arg(long, value_name = "COMMAND")]
-    pub broker_restart: Option<String>,
-    /// Network cuts between the broker and all workers: connections stall, then are reset
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub cuts: u32,
+    /// Faults to inject.
+    #[command(flatten)]
+    pub faults: FaultArgs,
     /// Limit without progress, after which open tasks count as lost
     #[arg(long, value_name = "SPAN", default_value = "30s", value_parser = duration)]
     pub patience: Duration,
@@ -79,16 +58,50 @@ pub struct DrillArgs {
     pub json: bool,
 }
 
-impl DrillArgs {
-    /// The number of faults of each kind.
-    pub fn counts(&self) -> FaultCounts {
-        FaultCounts {
-            kills: self.kills,
-            softs: self.softs,
-            hards: self.hards,
-            pauses: self.pauses,
-            broker_restarts: self.broker_restarts,
-            cuts: self.cuts,
-        }
+/// The number of faults of each kind, and how they are injected.
+#[derive(Args, Clone, Debug, Default, Serialize)]
+pub struct FaultArgs {
+    /// Workers killed (SIGKILL)
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub kills: u32,
+    /// Workers stopped softly (SIGTERM)
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub softs: u32,
+    /// Workers stopped hard (SIGQUIT)
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub hards: u32,
+    /// Workers paused (SIGSTOP, then SIGCONT)
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub pauses: u32,
+    /// Duration of a pause, and of the stall of a network cut
+    #[arg(long, value_name = "SPAN", default_value = "3s", value_parser = duration)]
+    #[serde(skip)]
+    pub pause_for: Duration,
+    /// Broker restarts; needs --broker-restart
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "broker_restart")]
+    pub broker_restarts: u32,
+    /// Shell command that restarts the broker; it may return before the broker accepts connections
+    #[arg(long, value_name = "COMMAND")]
+    #[serde(skip)]
+    pub broker_restart: Option<String>,
+    /// Network cuts between the broker and all workers: connections stall, then are reset
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub cuts: u32,
+}
+
+impl FaultArgs {
+    /// Every fault as often as it is counted, kind by kind.
+    pub(super) fn faults(&self) -> Vec<Fault> {
+        [
+            (self.kills, Fault::Kill),
+            (self.softs, Fault::Soft),
+            (self.hards, Fault::Hard),
+            (self.pauses, Fault::Pause),
+            (self.broker_restarts, Fault::BrokerRestart),
+            (self.cuts, Fault::Cut),
+        ]
+        .into_iter()
+        .flat_map(|(count, fault)| repeat_n(fault, count as usize))
+        .collect()
     }
 }

@@ -35,7 +35,7 @@ impl Drill<'_> {
             seed: self.args.seed,
             broker,
             worker: self.args.worker.clone().unwrap_or_else(|| "garenne-worker".to_owned()),
-            faults: self.args.counts(),
+            faults: self.args.faults.clone(),
             seconds,
             totals: audit.totals,
             effects: source,

@@ -6,11 +6,12 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::Context;
 use garenne_chaos::{
-    FaultCounts, Timeline,
+    Timeline,
     audit::{Audit, EffectSource, Totals},
 };
 use serde::Serialize;
 
+use super::cli::FaultArgs;
 use crate::{
     audit_table::totals_table,
     table::{grouped, lay_out},
@@ -29,7 +30,7 @@ pub struct Report {
     pub worker: String,
     /// The number of faults of each kind.
     #[serde(rename = "trouble")]
-    pub faults: FaultCounts,
+    pub faults: FaultArgs,
     /// Seconds from the first task to the end of the drain.
     pub seconds: f64,
     /// The totals of the audit.

@@ -63,7 +63,7 @@ pub async fn run(operator: &Operator, args: &DrillArgs, config: Option<&Path>) -
         payload: args.payload.clone().into_bytes(),
         id_prefix: format!("drill-{}-{run}", args.seed),
         tasks: args.tasks,
-        publishers: args.publishers.into(),
+        publishers: args.publishers,
         rate: args.rate,
     };
     let mut drill = Drill::start(operator, args, dir, config).await?;
@@ -90,6 +90,7 @@ impl<'a> Drill<'a> {
         let effects = dir.join(EFFECTS_FILE_NAME);
         launcher.environment.push((EFFECTS_FILE.to_owned(), effects.into_os_string()));
         let restart = args
+            .faults
             .broker_restart
             .clone()
             .map(|command| BrokerRestart { broker: operator.broker.clone(), command });
@@ -97,7 +98,7 @@ impl<'a> Drill<'a> {
         let mut url =
             settings.worker_amqp_url.as_ref().unwrap_or(&settings.common.amqp_url).expose().to_owned();
         let mut proxy = None;
-        if args.cuts > 0 {
+        if args.faults.cuts > 0 {
             let (started, through_proxy) = proxy_for(&url).await?;
             (url, proxy) = (through_proxy, Some(started));
         }
@@ -121,9 +122,9 @@ impl<'a> Drill<'a> {
             operator,
             args,
             dir,
-            engine: Engine::new(fleet, FaultInjector::new(args.pause_for, restart, proxy)),
+            engine: Engine::new(fleet, FaultInjector::new(args.faults.pause_for, restart, proxy)),
             published: Arc::default(),
-            schedule: FaultSchedule::seeded(args.seed, args.counts()),
+            schedule: FaultSchedule::seeded(args.seed, args.faults.faults()),
         })
     }
 

@@ -50,11 +50,12 @@ pub(super) fn page(report: &Report) -> Result<String, minijinja::Error> {
 #[cfg(test)]
 mod tests {
     use garenne_chaos::{
-        Fault, FaultCounts, Timeline,
+        Fault, Timeline,
         audit::{EffectSource, Totals},
     };
 
     use super::*;
+    use crate::drill::cli::FaultArgs;
 
     fn report(lost: u64) -> Report {
         let event = TimelineEvent {
@@ -74,7 +75,7 @@ mod tests {
             seed: 7,
             broker: "RabbitMQ 4.0".into(),
             worker: "run & hide".into(),
-            faults: FaultCounts::default(),
+            faults: FaultArgs::default(),
             seconds: 2.0,
             totals: Totals { sent: 30, once: 30 - lost, lost, ..Totals::default() },
             effects: EffectSource::File,
