@@ -1,13 +1,13 @@
 //! Injects faults into a worker fleet, its broker and its network.
 
 use std::{
+    ops::Range,
     process::Stdio,
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
-use anyhow::{Context, Result, bail};
-use futures_util::{FutureExt, future::BoxFuture};
+use anyhow::{Context, Result, ensure};
 use garenne_amqp::Broker;
 use garenne_common::{supervise, telemetry::metrics::Role};
 use rustix::process::Signal;
@@ -42,7 +42,7 @@ pub struct FaultInjector {
     /// Paused workers, and when they continue.
     paused: Vec<(Instant, String)>,
     /// Broker restarts and network cuts, with the index of their event in the timeline.
-    outages: JoinSet<Result<(usize, Result<Outage>), supervise::Failure>>,
+    outages: JoinSet<Result<Result<(usize, Outage)>, supervise::Failure>>,
     /// Broker restarts and network cuts run one after the other, even if they are due together.
     outage_lock: Arc<Mutex<()>>,
 }
@@ -57,11 +57,7 @@ pub struct BrokerRestart {
 }
 
 /// When the broker or the network was away.
-#[derive(Debug)]
-struct Outage {
-    from: SystemTime,
-    until: SystemTime,
-}
+type Outage = Range<SystemTime>;
 
 impl FaultInjector {
     /// An injector of faults. A paused worker continues after `pause`, and a network cut lasts as long.
@@ -96,27 +92,24 @@ impl FaultInjector {
         timeline: &mut Timeline,
     ) -> Result<Option<Injected>> {
         let FaultStep { fault, pick } = step;
-        let outage = self.outage(fault);
+        let event = timeline.events.len();
         let injected = match fault {
             Fault::Kill => fleet.stop_and_replace(pick, Signal::KILL)?,
             Fault::Soft => fleet.stop_and_replace(pick, Signal::TERM)?,
             Fault::Hard => fleet.stop_and_replace(pick, Signal::QUIT)?,
             Fault::Pause => self.pause(pick, fleet),
-            Fault::BrokerRestart | Fault::Cut => outage
-                .as_ref()
-                .map(|(target, _)| Injected { target: (*target).to_owned(), replacement: None }),
+            Fault::BrokerRestart => {
+                self.restart.clone().map(|restart| self.start_outage("broker", event, restart.run()))
+            }
+            Fault::Cut => {
+                let pause = self.pause;
+                self.proxy.clone().map(|proxy| self.start_outage("network", event, cut(proxy, pause)))
+            }
         };
-        let Some(injected) = injected else { return Ok(None) };
-        let event = timeline.record(Some(fault), injected.target.clone(), injected.replacement.clone());
-        if let Some((_, outage)) = outage {
-            let lock = Arc::clone(&self.outage_lock);
-            let alone = async move {
-                let _alone = lock.lock().await;
-                (event, outage.await)
-            };
-            supervise::isolated("outage", alone).spawn_into(&mut self.outages);
+        if let Some(Injected { target, replacement }) = &injected {
+            timeline.record(Some(fault), target.clone(), replacement.clone());
         }
-        Ok(Some(injected))
+        Ok(injected)
     }
 
     fn pause(&mut self, pick: usize, fleet: &mut WorkerFleet) -> Option<Injected> {
@@ -127,13 +120,20 @@ impl FaultInjector {
         Some(Injected { target, replacement: None })
     }
 
-    /// What is away during a broker restart or a network cut, and the outage itself.
-    fn outage(&self, fault: Fault) -> Option<(&'static str, BoxFuture<'static, Result<Outage>>)> {
-        match fault {
-            Fault::BrokerRestart => Some(("broker", self.restart.clone()?.run().boxed())),
-            Fault::Cut => Some(("network", cut(Arc::clone(self.proxy.as_ref()?), self.pause).boxed())),
-            _ => None,
-        }
+    /// Starts an outage of `target`, whose event has this index in the timeline.
+    fn start_outage(
+        &mut self,
+        target: &str,
+        event: usize,
+        outage: impl Future<Output = Result<Outage>> + Send + 'static,
+    ) -> Injected {
+        let lock = Arc::clone(&self.outage_lock);
+        let alone = async move {
+            let _alone = lock.lock().await;
+            Ok((event, outage.await?))
+        };
+        supervise::isolated("outage", alone).spawn_into(&mut self.outages);
+        Injected { target: target.to_owned(), replacement: None }
     }
 
     /// Continues paused workers whose time has come, and records the outages that are over.
@@ -149,9 +149,8 @@ impl FaultInjector {
             is_paused
         });
         while let Some(ended) = self.outages.try_join_next() {
-            let (event, outage) = ended.context("fault task failed")?.context("fault task failed")?;
-            let Outage { from, until } = outage?;
-            timeline.set_span(event, from, until);
+            let (event, outage) = ended.context("fault task failed")?.context("fault task failed")??;
+            timeline.set_span(event, outage);
         }
         Ok(())
     }
@@ -163,7 +162,7 @@ async fn cut(proxy: Arc<FaultProxy>, pause: Duration) -> Result<Outage> {
     proxy.stall();
     sleep(pause).await;
     proxy.reset();
-    Ok(Outage { from, until: SystemTime::now() })
+    Ok(from..SystemTime::now())
 }
 
 impl BrokerRestart {
@@ -179,28 +178,21 @@ impl BrokerRestart {
                 Ok(connection) => {
                     // A failed close does no harm: the connection was only a probe.
                     let _ = connection.close(200, "done".into()).await;
-                    return Ok(Outage { from, until });
+                    return Ok(from..until);
                 }
-                Err(error) if Instant::now() > deadline => bail!("{error}"),
+                Err(error) if Instant::now() > deadline => return Err(error.into()),
                 Err(_) => sleep(CONNECT_INTERVAL).await,
             }
         }
     }
 
-    /// The command's output goes to standard error.
+    /// The command's errors go to standard error.
     async fn run_command(&self) -> Result<()> {
-        let run = Command::new("sh")
-            .args(["-c", &self.command])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::inherit())
-            .kill_on_drop(true)
-            .status();
-        let detail = match run.await {
-            Ok(status) if status.success() => return Ok(()),
-            Ok(status) => status.to_string(),
-            Err(error) => error.to_string(),
-        };
-        bail!("broker restart command {:?} failed: {detail}", self.command)
+        let failed = || format!("broker restart command {:?} failed", self.command);
+        let mut command = Command::new("sh");
+        command.args(["-c", &self.command]).stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);
+        let status = command.status().await.with_context(failed)?;
+        ensure!(status.success(), "{}: {status}", failed());
+        Ok(())
     }
 }

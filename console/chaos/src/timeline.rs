@@ -1,6 +1,6 @@
 //! When faults and crashes happened, and how long it took until tasks were executed again.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{ops::Range, sync::Arc, time::SystemTime};
 
 use garenne_protocol::task::epoch_ms;
 use serde::Serialize;
@@ -66,22 +66,15 @@ impl Timeline {
         (epoch_ms(now) - self.origin_ms) as f64 / 1e3
     }
 
-    /// Records an event that happens now and returns its index.
-    pub(crate) fn record(
-        &mut self,
-        fault: Option<Fault>,
-        target: String,
-        replacement: Option<String>,
-    ) -> usize {
+    /// Records an event that happens now.
+    pub(crate) fn record(&mut self, fault: Option<Fault>, target: String, replacement: Option<String>) {
         let at = self.seconds(SystemTime::now());
-        let event = TimelineEvent { at, until: at, fault, target, replacement, recovered_after: None };
-        self.events.push(event);
-        self.events.len() - 1
+        self.events.push(TimelineEvent { at, until: at, fault, target, replacement, recovered_after: None });
     }
 
     /// Sets when an event began and ended.
-    pub(crate) fn set_span(&mut self, event: usize, from: SystemTime, until: SystemTime) {
-        let (at, until) = (self.seconds(from), self.seconds(until));
+    pub(crate) fn set_span(&mut self, event: usize, span: Range<SystemTime>) {
+        let (at, until) = (self.seconds(span.start), self.seconds(span.end));
         if let Some(event) = self.events.get_mut(event) {
             (event.at, event.until) = (at, until);
         }

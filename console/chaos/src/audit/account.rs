@@ -22,9 +22,8 @@ pub struct Account {
     pub effects: Option<HashMap<String, u64>>,
     /// The reason of each task in the dead-letter queue.
     pub dead: HashMap<String, String>,
-    /// The numbers of acknowledged and of open tasks at the last change, and when that was.
-    progress: (usize, usize),
-    changed_at: Instant,
+    /// When a task was acknowledged last, or an acknowledged task executed for the first time.
+    progress_at: Instant,
 }
 
 impl Default for Account {
@@ -35,8 +34,7 @@ impl Default for Account {
             executions: HashMap::new(),
             effects: None,
             dead: HashMap::new(),
-            progress: (0, 0),
-            changed_at: Instant::now(),
+            progress_at: Instant::now(),
         }
     }
 }
@@ -49,13 +47,16 @@ impl Account {
                 self.open.insert(task.id.clone());
             }
             self.expected.push(task);
+            self.progress_at = Instant::now();
         }
     }
 
     /// Adds lines of the execution logs.
     pub(crate) fn executed(&mut self, lines: Vec<Execution>) {
         for Execution { task_id, worker, .. } in lines {
-            self.open.remove(&task_id);
+            if self.open.remove(&task_id) {
+                self.progress_at = Instant::now();
+            }
             self.executions.entry(task_id).or_default().push(worker);
         }
     }
@@ -78,19 +79,15 @@ impl Account {
         self.executions.len()
     }
 
-    /// How long no task was acknowledged, and no acknowledged task executed for the first time. Call it regularly:
-    /// changes count from the call that sees them.
-    pub fn stalled_for(&mut self) -> Duration {
-        let now = (self.expected.len(), self.open.len());
-        if now != self.progress {
-            (self.progress, self.changed_at) = (now, Instant::now());
-        }
-        self.changed_at.elapsed()
+    /// How long no task was acknowledged, and no acknowledged task executed for the first time.
+    #[must_use]
+    pub fn stalled_for(&self) -> Duration {
+        self.progress_at.elapsed()
     }
 
     /// Starts [`stalled_for`](Self::stalled_for) anew: while the broker is away, no progress is expected.
     pub fn excuse_stall(&mut self) {
-        self.changed_at = Instant::now();
+        self.progress_at = Instant::now();
     }
 
     /// The workers that executed a task, one entry for each execution.
