@@ -3,7 +3,6 @@
 
 pub mod cli;
 mod conclude;
-mod counters;
 mod findings;
 mod gateway;
 mod recording;

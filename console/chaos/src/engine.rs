@@ -120,8 +120,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let command = "sh -c 'echo \"{\\\"task_id\\\":\\\"{name}\\\"}\"; exec sleep 60'";
         let launcher = Launcher::without_console(dir.path());
-        let mut fleet = WorkerFleet::new(launcher, WorkerCommand::Shell(command.to_owned()));
-        fleet.start_worker().unwrap();
+        let fleet = WorkerFleet::start(launcher, WorkerCommand::Shell(command.to_owned()), 1).unwrap();
         let mut engine = Engine::new(fleet, FaultInjector::new(Duration::ZERO, None, None));
         let expected = ["worker-1", "worker-2"].map(|id| Expected { id: id.to_owned(), reading: None });
         engine.acknowledged(expected.into());

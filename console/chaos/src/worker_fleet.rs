@@ -46,10 +46,18 @@ pub struct WorkerFleet {
 }
 
 impl WorkerFleet {
-    /// A fleet without workers.
-    #[must_use]
-    pub fn new(launcher: Launcher, command: WorkerCommand) -> Self {
-        Self { launcher, command, workers: Vec::new(), finished_logs: Vec::new(), started: 0, crash_loops: 0 }
+    /// Starts a fleet of so many workers.
+    ///
+    /// # Errors
+    /// If a worker cannot be started.
+    pub fn start(launcher: Launcher, command: WorkerCommand, workers: u16) -> Result<Self> {
+        let (started, crash_loops) = (0, 0);
+        let mut fleet =
+            Self { launcher, command, workers: Vec::new(), finished_logs: Vec::new(), started, crash_loops };
+        for _ in 0..workers {
+            fleet.start_worker()?;
+        }
+        Ok(fleet)
     }
 
     /// The running workers.
@@ -65,10 +73,7 @@ impl WorkerFleet {
     }
 
     /// Starts one more worker and returns its name.
-    ///
-    /// # Errors
-    /// If it cannot be started.
-    pub fn start_worker(&mut self) -> Result<String> {
+    fn start_worker(&mut self) -> Result<String> {
         self.started += 1;
         let name = format!("worker-{}", self.started);
         let mut admin = None;
@@ -199,7 +204,8 @@ mod tests {
     use super::*;
 
     fn fleet(dir: &std::path::Path, command: &str) -> WorkerFleet {
-        WorkerFleet::new(Launcher::without_console(dir), WorkerCommand::Shell(command.to_owned()))
+        WorkerFleet::start(Launcher::without_console(dir), WorkerCommand::Shell(command.to_owned()), 1)
+            .unwrap()
     }
 
     async fn until_exit(fleet: &mut WorkerFleet) -> Result<Vec<WorkerExit>> {
@@ -217,7 +223,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut fleet =
             fleet(dir.path(), "sh -c 'echo {name} >&2; [ {name} != worker-1 ] || exit 7; exec sleep 60'");
-        fleet.start_worker().unwrap();
         let exits = until_exit(&mut fleet).await.unwrap();
         assert_eq!(exits.len(), 1);
         assert_eq!((exits[0].name.as_str(), exits[0].replacement.as_deref()), ("worker-1", Some("worker-2")));
@@ -235,7 +240,6 @@ mod tests {
     async fn workers_that_crash_at_their_start_end_the_run() {
         let dir = tempfile::tempdir().unwrap();
         let mut fleet = fleet(dir.path(), "sh -c 'echo no broker >&2; exit 69'");
-        fleet.start_worker().unwrap();
         let mut crashes = 0;
         let error = loop {
             match until_exit(&mut fleet).await {

@@ -10,9 +10,9 @@ use super::{
     findings::{self, Pass},
     gateway::STOP_TIMEOUT,
     recording::Recording,
-    run::{Demo, TICKS_PER_LINE, ticks},
+    run::{Demo, TICK, TICKS_PER_LINE},
 };
-use crate::{audit_table::totals_table, dead, interrupt::Interrupts, output};
+use crate::{audit_table::totals_table, chaos, dead, interrupt::Interrupts, operator::Operator, output};
 
 /// A drain without progress for this long is over.
 const DRAIN_STALL_TIMEOUT: Duration = Duration::from_secs(20);
@@ -63,7 +63,9 @@ impl Demo<'_> {
         print!("{}", totals_table(&audit.totals, "readings", "stored"));
         println!("  one line per reading: {}", file.display());
         output::lines(&found)?;
-        self.watch.leave().await;
+        if let Some(connection) = self.connection {
+            Operator::leave(connection).await;
+        }
         if audit.totals.sent == 0 {
             return Err(Failure::new(Exit::Failed, "no reading was sent: the account proves nothing"));
         }
@@ -93,7 +95,7 @@ impl Demo<'_> {
     }
 
     async fn drain(&mut self) -> Result<(), Failure> {
-        let mut ticks = ticks();
+        let mut ticks = chaos::ticks(TICK);
         for tick in 1_u64.. {
             ticks.tick().await;
             self.poll()?;

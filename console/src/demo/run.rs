@@ -1,6 +1,7 @@
 //! Runs a demo: starts the processes, sends readings, injects faults, and waits for its end.
 
 use std::{
+    collections::HashMap,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
@@ -8,14 +9,14 @@ use std::{
 use garenne_chaos::{
     Engine, Fault, FaultInjector, FaultStep, WorkerExit, WorkerFleet,
     audit::{Expected, Store},
-    create_run_folder,
+    create_run_folder, metric_sum,
 };
 use garenne_common::exit::{Exit, Failure};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use lapin::Connection;
+use tokio::time::Instant;
 
 use super::{
     cli::DemoArgs,
-    counters::{BrokerWatch, Redelivered},
     gateway::{ADMIN_PORT, Gateway, Replay},
     recording::{Movable, PASS, Recording},
     schedule::{DemoSchedule, DemoStep, schedule},
@@ -23,10 +24,10 @@ use super::{
     story,
     summary::{Counts, Summary},
 };
-use crate::{chaos, interrupt::Interrupts, operator::Operator};
+use crate::{chaos, interrupt::Interrupts, operator::Operator, queues::Snapshot};
 
 /// Interval between two polls of the processes.
-const TICK: Duration = Duration::from_millis(100);
+pub(super) const TICK: Duration = Duration::from_millis(100);
 /// Ticks between two summary lines.
 pub(super) const TICKS_PER_LINE: u64 = 10;
 /// Limit for the first receipt of a burst.
@@ -51,12 +52,14 @@ pub(super) struct Demo<'o> {
     pub(super) bursts: Vec<Replay>,
     /// When the first pass of a recording began.
     pub(super) first_pass: Option<SystemTime>,
-    pub(super) watch: BrokerWatch<'o>,
+    /// To the broker, for its queue depths; nothing while the broker cannot be reached.
+    pub(super) connection: Option<Connection>,
     /// Whether the broker's queues hold no task that could still be executed.
     pub(super) idle: bool,
     passes: u64,
     dead_before: u64,
-    redelivered: Redelivered,
+    /// Redeliveries by worker. The last count of a worker that has ended stays.
+    redelivered: HashMap<String, u64>,
     summary: Summary,
     started: Instant,
 }
@@ -78,7 +81,10 @@ pub async fn run(operator: &Operator, args: &DemoArgs, config: Option<&Path>) ->
         demo = Demo::start(operator, args, config, recording) => demo?,
         () = interrupts.recv() => return Ok(Exit::Interrupted),
     };
-    demo.feed_until_end(args.lasts, schedule(args.lasts.unwrap_or(PASS)), &mut interrupts).await?;
+    tokio::select! {
+        ended = demo.feed_until_end(args.lasts, schedule(args.lasts.unwrap_or(PASS))) => ended?,
+        () = interrupts.recv() => {}
+    }
     demo.conclude(store, &mut interrupts).await
 }
 
@@ -95,14 +101,12 @@ impl<'o> Demo<'o> {
         let screen = Screen::new();
         screen.say(&format!("starting a gateway and {} workers", args.workers));
         let mut gateway = Gateway::start(launcher.clone())?;
-        let mut fleet = WorkerFleet::new(launcher, chaos::stock_worker(operator, &[], Some(ADMIN_PORT + 1)));
-        for _ in 0..args.workers {
-            fleet.start_worker()?;
-        }
+        let command = chaos::stock_worker(operator, &[], Some(ADMIN_PORT + 1));
+        let mut fleet = WorkerFleet::start(launcher, command, args.workers)?;
         gateway.until_ready(&http, START_TIMEOUT).await?;
         fleet.until_ready(&http, START_TIMEOUT).await?;
-        let mut watch = BrokerWatch::new(operator);
-        let dead_before = watch.held().await.unwrap_or_default().dead;
+        let mut connection = None;
+        let dead_before = queues(operator, &mut connection).await.map_or(0, |queues| queues.dead.ready);
         let (speed, pace) = pace(&recording, args);
         let addresses = (gateway.url.as_str(), gateway.admin.as_str());
         screen.say(&story::places(addresses, fleet.workers(), operator.management.as_ref(), &dir));
@@ -119,30 +123,26 @@ impl<'o> Demo<'o> {
             main: None,
             bursts: Vec::new(),
             first_pass: None,
-            watch,
+            connection,
             idle: false,
             passes: 0,
             dead_before,
-            redelivered: Redelivered::default(),
+            redelivered: HashMap::new(),
             summary: Summary::default(),
             started: Instant::now(),
         })
     }
 
-    /// Sends readings and injects faults until the time is up, the recording is over, or the user interrupts.
+    /// Sends readings and injects faults until the time is up or the recording is over.
     async fn feed_until_end(
         &mut self,
         lasts: Option<Duration>,
         mut schedule: DemoSchedule,
-        interrupts: &mut Interrupts,
     ) -> Result<(), Failure> {
         self.started = Instant::now();
-        let mut ticks = ticks();
+        let mut ticks = chaos::ticks(TICK);
         for tick in 0_u64.. {
-            tokio::select! {
-                _ = ticks.tick() => {}
-                () = interrupts.recv() => return Ok(()),
-            }
+            ticks.tick().await;
             let elapsed = self.started.elapsed();
             if lasts.is_some_and(|span| elapsed >= span) || !self.feed()? {
                 return Ok(());
@@ -255,21 +255,24 @@ impl<'o> Demo<'o> {
     /// Updates the summary line and the progress bar.
     pub(super) async fn draw(&mut self) {
         for worker in self.engine.fleet.workers() {
-            if let Some(admin) = worker.admin() {
-                self.redelivered.read(&self.http, worker.name(), admin).await;
+            let Some(admin) = worker.admin() else { continue };
+            if let Some(count) = metric_sum(&self.http, admin, "garenne_redeliveries_total").await {
+                self.redelivered.insert(worker.name().to_owned(), count);
             }
         }
-        let held = self.watch.held().await;
-        let dead = held.map_or(0, |held| held.dead.saturating_sub(self.dead_before));
+        let queues = queues(self.operator, &mut self.connection).await;
+        let dead = queues.as_ref().map_or(0, |it| it.dead.ready.saturating_sub(self.dead_before));
+        let queued = |it: &Snapshot| it.lanes.iter().map(|lane| lane.queue.ready).sum();
         let account = &self.engine.account;
-        self.idle = held.is_some_and(|held| {
-            held.queued + held.retrying + held.quarantine == 0 && account.open() as u64 <= dead
+        self.idle = queues.as_ref().is_some_and(|it| {
+            let retrying: u64 = it.lanes.iter().map(|lane| lane.retrying).sum();
+            queued(it) + retrying + it.quarantine.ready == 0 && account.open() as u64 <= dead
         });
         let counts = Counts {
             published: account.expected().len() as u64,
-            queued: held.map(|held| held.queued),
+            queued: queues.as_ref().map(queued),
             done: account.executed_tasks() as u64,
-            requeued: self.redelivered.total(),
+            requeued: self.redelivered.values().sum(),
             dead,
             workers: self.engine.fleet.workers().len(),
         };
@@ -313,9 +316,9 @@ fn fitting_speed(recording: &Movable, lasts: Option<Duration>) -> f64 {
     recording.span.as_secs_f64() / pass.as_secs_f64().max(1e-3)
 }
 
-/// The ticks at which processes are polled.
-pub(super) fn ticks() -> tokio::time::Interval {
-    let mut ticks = interval(TICK);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
+/// The queues now; nothing while the broker cannot be reached or a queue is missing.
+async fn queues(operator: &Operator, connection: &mut Option<Connection>) -> Option<Snapshot> {
+    // Not from the management API, whose numbers are seconds old.
+    let snapshot = Snapshot::take_by_amqp(operator, connection).await.ok()?;
+    snapshot.missing.is_empty().then_some(snapshot)
 }

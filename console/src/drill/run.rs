@@ -15,7 +15,7 @@ use garenne_chaos::{
 };
 use garenne_common::exit::{Exit, Failure};
 use garenne_protocol::task::Kind;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::Instant;
 
 use super::cli::DrillArgs;
 use crate::{chaos, interrupt::Interrupts, operator::Operator, output, table::grouped};
@@ -35,13 +35,6 @@ pub(super) struct Drill<'a> {
     pub(super) engine: Engine,
     pub(super) published: Arc<PublishProgress>,
     schedule: FaultSchedule<f64>,
-}
-
-/// How the publishing and executing of tasks came to its end.
-enum Ended {
-    /// Every task was executed, or no progress is made.
-    Complete,
-    Interrupted,
 }
 
 /// Runs the drill.
@@ -68,15 +61,14 @@ pub async fn run(operator: &Operator, args: &DrillArgs, config: Option<&Path>) -
     };
     let mut drill = Drill::start(operator, args, dir, config).await?;
     let publishers = load.start(&drill.published);
-    match drill.until_complete(publishers, &mut interrupts).await? {
-        Ended::Interrupted => {
+    tokio::select! {
+        ended = drill.until_complete(publishers) => ended?,
+        () = interrupts.recv() => {
             eprintln!("interrupted: no account");
-            Ok(Exit::Interrupted)
-        }
-        Ended::Complete => {
-            drill.conclude(format!("RabbitMQ {version} at {}", operator.broker.address())).await
+            return Ok(Exit::Interrupted);
         }
     }
+    drill.conclude(format!("RabbitMQ {version} at {}", operator.broker.address())).await
 }
 
 impl<'a> Drill<'a> {
@@ -107,10 +99,7 @@ impl<'a> Drill<'a> {
             Some(command) => WorkerCommand::Shell(command.clone()),
             None => chaos::stock_worker(operator, &["--enable-bench"], None),
         };
-        let mut fleet = WorkerFleet::new(launcher, command);
-        for _ in 0..args.workers {
-            fleet.start_worker()?;
-        }
+        let fleet = WorkerFleet::start(launcher, command, args.workers)?;
         eprintln!(
             "drilling {} workers with {} tasks, seed {}; files in {}",
             args.workers,
@@ -129,20 +118,11 @@ impl<'a> Drill<'a> {
     }
 
     /// Injects the faults that are due until every task is published and executed, or no progress is made.
-    async fn until_complete(
-        &mut self,
-        mut publishers: Publishers,
-        interrupts: &mut Interrupts,
-    ) -> Result<Ended, Failure> {
-        let mut ticks = interval(TICK);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut progress = (0, 0);
+    async fn until_complete(&mut self, mut publishers: Publishers) -> Result<(), Failure> {
+        let mut ticks = chaos::ticks(TICK);
         let mut broker_lost: Option<Instant> = None;
         for tick in 1_u64.. {
-            tokio::select! {
-                _ = ticks.tick() => {}
-                () = interrupts.recv() => return Ok(Ended::Interrupted),
-            }
+            ticks.tick().await;
             while let Some(ended) = publishers.try_join_next() {
                 let ended = ended.context("publisher failed")?.context("publisher failed")?;
                 ended.map_err(|error| anyhow!("cannot publish: {error}"))?;
@@ -152,24 +132,21 @@ impl<'a> Drill<'a> {
             while let Some(step) = self.schedule.due(share) {
                 self.engine.inject(step)?;
             }
+            let account = &self.engine.account;
+            let all_published = publishers.is_empty() && self.schedule.is_over();
+            let stalled = account.stalled_for();
+            let is_over = (all_published && account.open() == 0) || stalled > self.args.patience;
+            if self.engine.is_idle() && is_over {
+                break;
+            }
             if tick.is_multiple_of(TICKS_PER_LINE) {
                 self.print_progress();
-            }
-            let now = (self.engine.account.expected().len(), self.engine.account.open());
-            if now != progress {
-                (progress, broker_lost) = (now, None);
-            }
-            let stalled = self.engine.account.stalled_for();
-            let idle = self.engine.is_idle();
-            let all_published = publishers.is_empty() && self.schedule.is_over();
-            if idle && ((all_published && self.engine.account.open() == 0) || stalled > self.args.patience) {
-                return Ok(Ended::Complete);
-            }
-            if tick.is_multiple_of(TICKS_PER_LINE) && stalled > TICK * TICKS_PER_LINE as u32 {
-                self.check_broker(&mut broker_lost).await?;
+                if broker_lost.is_some() || stalled > TICK * TICKS_PER_LINE as u32 {
+                    self.check_broker(&mut broker_lost).await?;
+                }
             }
         }
-        Ok(Ended::Complete)
+        Ok(())
     }
 
     /// Without a broker no task can be executed: `--patience` counts from its return.
