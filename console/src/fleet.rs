@@ -12,7 +12,6 @@ use garenne_protocol::heartbeat::LaneBeat;
 
 use crate::table::grouped;
 
-pub use lifecycle::running_workers;
 pub use listener::HeartbeatListener;
 pub use poll::poll_fleet;
 pub use roster::{MemberView, Roster, State};

@@ -9,13 +9,16 @@ mod view;
 
 use std::{
     collections::BTreeMap,
+    convert::Infallible,
+    mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use futures_util::FutureExt;
 use garenne_common::{
     backoff::Backoff,
+    exit::Failure,
     supervise::{self, TaskHandle},
 };
 use garenne_protocol::task::epoch_ms;
@@ -26,15 +29,15 @@ pub use sample::{LaneSample, Sample};
 pub use view::{GatewayNow, KindPoint, Now, Point, WorkerNow};
 
 use crate::{
-    fleet::{HeartbeatListener, running_workers},
+    fleet::HeartbeatListener,
     operator::Operator,
     queues::{QueueStatus, Snapshot},
     scale::{self, Goal},
 };
 use state::MonitorState;
 
-/// How long a worker on record may take to send a heartbeat before it is shown as silent, milliseconds.
-const FIRST_HEARTBEAT_TIMEOUT: i64 = 10_000;
+/// How long a worker on record may take to send a heartbeat before it is shown as silent.
+const FIRST_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Watches one fleet: a task receives heartbeats, another one takes snapshots of the queues.
 pub struct FleetMonitor {
@@ -57,10 +60,10 @@ impl FleetMonitor {
     async fn keep_listening(&self) {
         let mut backoff = Backoff::default();
         loop {
-            let error = self.listen(&mut backoff).await;
+            let Err(error) = self.listen(&mut backoff).await;
             let retry_in = backoff.next_wait();
-            tracing::warn!(error, ?retry_in, "heartbeats unavailable, reconnecting");
-            self.state().fleet_problem = Some(error);
+            tracing::warn!(%error, ?retry_in, "heartbeats unavailable, reconnecting");
+            self.state().fleet_problem = Some(error.to_string());
             sleep(retry_in).await;
         }
     }
@@ -79,33 +82,18 @@ impl FleetMonitor {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Receives heartbeats on one connection, and returns the error that ended it.
-    async fn listen(&self, backoff: &mut Backoff) -> String {
-        let mut listener = match HeartbeatListener::open(&self.operator).await {
-            Ok(listener) => listener,
-            Err(failure) => return failure.to_string(),
-        };
-        if let Err(error) = listener.request().await {
-            return error.to_string();
-        }
-        let expected = running_workers(&listener.connection, &self.operator.names.lifecycle()).await;
-        let started = now();
-        let mut expected = expected.unwrap_or_else(|failure| {
-            tracing::warn!(%failure, "cannot read the lifecycle stream: workers that crashed before this console started are not shown");
-            Default::default()
-        });
+    /// Receives heartbeats on one connection until an error ends it.
+    async fn listen(&self, backoff: &mut Backoff) -> Result<Infallible, Failure> {
+        let mut listener = HeartbeatListener::open(&self.operator).await?;
         self.state().fleet_problem = None;
         backoff.reset();
         loop {
-            let heartbeat = match listener.next().await {
-                Ok(heartbeat) => heartbeat,
-                Err(error) => return error,
-            };
+            let heartbeat = listener.next().await?;
             let now = now();
             let mut state = self.state();
             state.roster.record(heartbeat, now);
-            if !expected.is_empty() && now - started > FIRST_HEARTBEAT_TIMEOUT {
-                for (worker, (incarnation, _)) in std::mem::take(&mut expected) {
+            if listener.requested.elapsed() > FIRST_HEARTBEAT_TIMEOUT {
+                for (worker, incarnation) in mem::take(&mut listener.expected) {
                     if !state.roster.has_heard(&worker, &incarnation) {
                         state.roster.expect(&worker, now);
                     }

@@ -26,25 +26,31 @@ const LAST_CHUNK_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// A record of the stream. Marks of starting workers are not records.
 #[derive(Deserialize)]
-#[serde(tag = "event")]
-enum LifecycleEvent {
-    #[serde(rename = "hello")]
-    Started { worker: String, incarnation: String, at: i64 },
-    #[serde(rename = "goodbye")]
-    Stopped { worker: String, incarnation: String },
-    #[serde(rename = "died")]
-    Crashed { worker: String, incarnation: String },
+struct LifecycleRecord {
+    event: LifecycleEvent,
+    worker: String,
+    incarnation: String,
 }
 
-/// Workers with a start record and no stop record: the incarnation and the start time (milliseconds since 1970)
-/// by worker.
+#[derive(Deserialize)]
+enum LifecycleEvent {
+    #[serde(rename = "hello")]
+    Started,
+    #[serde(rename = "goodbye")]
+    Stopped,
+    /// Includes a crash: a crashed worker is kept until it starts again, so that operators see it as silent.
+    #[serde(other)]
+    Other,
+}
+
+/// Workers with a start record and no stop record: the incarnation by worker.
 ///
 /// # Errors
 /// One line and an exit code: the stream is missing, or the user may not read it.
-pub async fn running_workers(
+pub(super) async fn running_workers(
     connection: &Connection,
     stream: &str,
-) -> Result<BTreeMap<String, (String, i64)>, Failure> {
+) -> Result<BTreeMap<String, String>, Failure> {
     let error = |source| InspectError::of(stream, source);
     let channel = connection.create_channel().await.map_err(error)?;
     channel.basic_qos(PREFETCH, BasicQosOptions::default()).await.map_err(error)?;
@@ -83,21 +89,16 @@ fn offset(record: &Delivery) -> Option<i64> {
         .and_then(|value: &AMQPValue| header::integer(value))
 }
 
-fn apply(running: &mut BTreeMap<String, (String, i64)>, record: &[u8]) {
-    match serde_json::from_slice(record) {
-        Ok(LifecycleEvent::Started { worker, incarnation, at }) => {
-            running.insert(worker, (incarnation, at));
+fn apply(running: &mut BTreeMap<String, String>, record: &[u8]) {
+    let Ok(LifecycleRecord { event, worker, incarnation }) = serde_json::from_slice(record) else { return };
+    match event {
+        LifecycleEvent::Started => {
+            running.insert(worker, incarnation);
         }
-        Ok(LifecycleEvent::Stopped { worker, incarnation }) => {
-            if running.get(&worker).is_some_and(|(known, _)| *known == incarnation) {
-                running.remove(&worker);
-            }
+        LifecycleEvent::Stopped if running.get(&worker) == Some(&incarnation) => {
+            running.remove(&worker);
         }
-        // A crashed worker is kept until it starts again, so that operators see it as silent.
-        Ok(LifecycleEvent::Crashed { worker, incarnation }) => {
-            tracing::debug!(worker, incarnation, "worker crashed");
-        }
-        Err(_) => {}
+        LifecycleEvent::Stopped | LifecycleEvent::Other => {}
     }
 }
 
@@ -120,7 +121,7 @@ mod tests {
         ] {
             apply(&mut running, record.as_bytes());
         }
-        let expected = [("a", "3", 3), ("b", "2", 2)].map(|(w, i, at)| (w.to_owned(), (i.to_owned(), at)));
+        let expected = [("a", "3"), ("b", "2")].map(|(worker, id)| (worker.to_owned(), id.to_owned()));
         assert_eq!(running, BTreeMap::from(expected));
     }
 }

@@ -1,15 +1,19 @@
 //! Receives heartbeats on an exclusive queue, which the broker deletes with the connection.
 
+use std::{collections::BTreeMap, fmt::Display};
+
 use futures_util::StreamExt;
 use garenne_amqp::unreadable;
-use garenne_common::exit::Failure;
+use garenne_common::exit::{Exit, Failure};
 use garenne_protocol::heartbeat::{BEATS, Heartbeat};
 use lapin::{
-    BasicProperties, Channel, Connection, Consumer,
+    BasicProperties, Connection, Consumer,
     options::{BasicConsumeOptions, BasicPublishOptions, QueueBindOptions, QueueDeclareOptions},
     types::{AMQPValue, FieldTable},
 };
+use tokio::time::Instant;
 
+use super::lifecycle::running_workers;
 use crate::{
     directives::{ALL_WORKERS, WorkerCommand},
     operator::Operator,
@@ -25,13 +29,15 @@ const MAX_BYTES: usize = 256 * 1024;
 pub struct HeartbeatListener {
     /// The connection of the subscription.
     pub connection: Connection,
-    channel: Channel,
+    /// When every worker was asked for a heartbeat.
+    pub requested: Instant,
+    /// The workers on record that did not stop: the incarnation by worker.
+    pub expected: BTreeMap<String, String>,
     heartbeats: Consumer,
-    control: String,
 }
 
 impl HeartbeatListener {
-    /// Subscribes.
+    /// Subscribes, asks every worker for a heartbeat, and reads which workers should answer.
     ///
     /// # Errors
     /// One line and an exit code. The user needs configure, write and read permission on `<prefix>.console.*`
@@ -54,25 +60,26 @@ impl HeartbeatListener {
         let none = FieldTable::default();
         let heartbeats = channel.basic_consume(queue.as_str().into(), "".into(), options, none);
         let heartbeats = heartbeats.await.map_err(error)?;
-        Ok(Self { heartbeats, channel, connection, control: operator.names.control() })
-    }
-
-    /// Asks every worker for a heartbeat now.
-    ///
-    /// # Errors
-    /// The connection is closed.
-    pub async fn request(&self) -> Result<(), lapin::Error> {
         let body = serde_json::to_vec(&WorkerCommand::Beat).expect("a constant");
-        let (exchange, key) = (self.control.as_str().into(), ALL_WORKERS.into());
+        let (exchange, key) = (operator.names.control().into(), ALL_WORKERS.into());
         let options = BasicPublishOptions::default();
-        self.channel.basic_publish(exchange, key, options, &body, BasicProperties::default()).await.map(drop)
+        let asked = channel.basic_publish(exchange, key, options, &body, BasicProperties::default()).await;
+        asked.map_err(|error| operator.broker.explain(&error))?;
+        let requested = Instant::now();
+        let expected = running_workers(&connection, &operator.names.lifecycle()).await;
+        let expected = expected.unwrap_or_else(|failure| {
+            tracing::warn!(%failure, "cannot read the lifecycle stream: workers that crashed before this console started are not shown");
+            BTreeMap::new()
+        });
+        Ok(Self { connection, requested, expected, heartbeats })
     }
 
     /// The next heartbeat. Messages that cannot be parsed are skipped.
     ///
     /// # Errors
     /// The connection is closed or the queue was deleted.
-    pub async fn next(&mut self) -> Result<Heartbeat, String> {
+    pub async fn next(&mut self) -> Result<Heartbeat, Failure> {
+        let ended = |error: &dyn Display| Failure::new(Exit::BrokerUnavailable, error);
         loop {
             match self.heartbeats.next().await {
                 Some(Ok(message))
@@ -81,8 +88,8 @@ impl HeartbeatListener {
                     Ok(heartbeat) => return Ok(heartbeat),
                     Err(error) => tracing::debug!(%error, "ignored a malformed heartbeat"),
                 },
-                Some(Err(error)) => return Err(error.to_string()),
-                None => return Err("the console's queue was deleted".to_owned()),
+                Some(Err(error)) => return Err(ended(&error)),
+                None => return Err(ended(&"the console's queue was deleted")),
             }
         }
     }
