@@ -6,7 +6,7 @@ use garenne_common::telemetry::Metrics;
 use secrecy::SecretString;
 use tokio::sync::Mutex;
 
-use super::{dead_letters::DeadLetterCache, feed::Feed, session::Sessions};
+use super::{dead_letters::DeadLetterCache, session::Sessions};
 use crate::{monitor::FleetMonitor, operator::Operator};
 
 /// The state that all request handlers share.
@@ -14,7 +14,6 @@ pub(super) struct AppState {
     pub(super) monitor: Arc<FleetMonitor>,
     pub(super) metrics: Metrics,
     pub(super) sessions: Sessions,
-    pub(super) feed: Feed,
     /// The lock allows one walk over the dead letters at a time. Two walks at once would each see only the
     /// letters that the other one does not hold.
     pub(super) dead_letters: Mutex<DeadLetterCache>,
@@ -22,8 +21,7 @@ pub(super) struct AppState {
 
 impl AppState {
     pub(super) fn new(monitor: Arc<FleetMonitor>, metrics: Metrics, token: Option<SecretString>) -> Self {
-        let feed = Feed::start(Arc::clone(&monitor));
-        Self { monitor, metrics, sessions: Sessions::new(token), feed, dead_letters: Mutex::default() }
+        Self { monitor, metrics, sessions: Sessions::new(token), dead_letters: Mutex::default() }
     }
 
     pub(super) fn operator(&self) -> &Operator {

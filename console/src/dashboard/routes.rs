@@ -13,7 +13,7 @@ use axum::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{actions, app_state::AppState, page, problem::Problem, session::same_site};
+use super::{actions, app_state::AppState, feed, page, problem::Problem, session::same_site};
 use crate::{
     monitor::{Now, Point},
     scale::{self, Goal},
@@ -42,7 +42,7 @@ pub(super) fn router(app: Arc<AppState>) -> Router {
         .route("/scale/{lane}", get(replicas))
         .route("/api/now", get(now))
         .route("/api/history", get(history))
-        .route("/api/events", get(events))
+        .route("/api/events", get(feed::events))
         .route("/api/dead", get(dead))
         .route("/api/session", get(session))
         .route("/api/login", post(login))
@@ -111,10 +111,6 @@ async fn now(State(app): State<Arc<AppState>>) -> Json<Now> {
 
 async fn history(State(app): State<Arc<AppState>>) -> Json<Vec<Point>> {
     Json(app.monitor.history())
-}
-
-async fn events(State(app): State<Arc<AppState>>) -> impl IntoResponse {
-    app.feed.subscribe()
 }
 
 async fn dead(State(app): State<Arc<AppState>>) -> Result<Json<Value>, Problem> {
