@@ -12,9 +12,13 @@ mod queue_walk;
 mod report;
 mod view;
 
-use std::collections::HashMap;
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::SystemTime,
+};
 
 use garenne_common::exit::{Exit, Failure};
+use indicatif::ProgressBar;
 use lapin::message::Delivery;
 
 pub use cli::DeadVerb;
@@ -49,30 +53,50 @@ pub async fn run(operator: &Operator, verb: DeadVerb) -> Result<Exit, Failure> {
     }
 }
 
-/// Reads the matching dead letters, mapped by `keep`, and the number of dead letters read. All of them are back in
-/// the queue when this returns.
-async fn matching<T>(
+/// Reads at most `max` dead letters, oldest first. Returns those that `keep` returns, and the number read. All of
+/// them are back in the queue when this returns.
+pub(crate) async fn read<T>(
     operator: &Operator,
-    filter: &Filter,
-    keep: impl Fn(DeadLetter, Delivery) -> T,
+    max: u64,
+    bar: &ProgressBar,
+    mut keep: impl FnMut(DeadLetter, Delivery) -> Option<T>,
 ) -> Result<(Vec<T>, u64), Failure> {
     let connection = operator.connect().await?;
-    let mut walk = QueueWalk::start(&connection, &operator.names.dead()).await?;
-    let bar = progress::bar(walk.total(), "reading");
-    let now = std::time::SystemTime::now();
+    let mut walk = QueueWalk::start(&connection, &operator.names.dead(), max).await?;
+    bar.set_length(walk.total());
     let mut letters = Vec::new();
     while let Some(delivery) = walk.next().await? {
         bar.inc(1);
-        let letter = DeadLetter::read(&delivery);
-        if filter.matches(&letter, now) {
-            letters.push(keep(letter, delivery));
-        }
+        letters.extend(keep(DeadLetter::read(&delivery), delivery));
     }
     let read = walk.read();
     walk.finish().await?;
     Operator::leave(connection).await;
     bar.finish_and_clear();
     Ok((letters, read))
+}
+
+/// All matching dead letters, mapped by `keep`, and the number read.
+async fn matching<T>(
+    operator: &Operator,
+    filter: &Filter,
+    keep: impl Fn(DeadLetter, Delivery) -> T,
+) -> Result<(Vec<T>, u64), Failure> {
+    let now = SystemTime::now();
+    let bar = progress::bar(0, "reading");
+    read(operator, u64::MAX, &bar, |letter, delivery| {
+        filter.matches(&letter, now).then(|| keep(letter, delivery))
+    })
+    .await
+}
+
+/// Counts dead letters by kind and reason.
+pub(crate) fn counts(letters: &[DeadLetter]) -> BTreeMap<(&str, &str), u64> {
+    let mut counts = BTreeMap::new();
+    for letter in letters {
+        *counts.entry((letter.kind.as_str(), letter.reason.as_str())).or_default() += 1;
+    }
+    counts
 }
 
 /// The matching dead letters without their payloads, oldest first.

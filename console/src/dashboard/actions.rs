@@ -1,6 +1,6 @@
 //! The actions of the page. They do what the same commands of the command line do.
 
-use std::{slice, sync::Arc};
+use std::slice;
 
 use axum::{
     Json,
@@ -10,7 +10,7 @@ use axum::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{app_state::AppState, problem::Problem};
+use super::{app_state::App, problem::Problem};
 use crate::{
     dead::{FilterArgs, MoveAction, Mover},
     directives::{WorkerCommand, send_command, set_group_paused, stop_tasks},
@@ -23,7 +23,7 @@ pub(super) struct StopTask {
 }
 
 pub(super) async fn stop_task(
-    State(app): State<Arc<AppState>>,
+    State(app): App,
     Json(StopTask { id }): Json<StopTask>,
 ) -> Result<Json<Value>, Problem> {
     tracing::info!(task = id, "stopping a task from the dashboard");
@@ -32,7 +32,7 @@ pub(super) async fn stop_task(
 }
 
 pub(super) async fn worker(
-    State(app): State<Arc<AppState>>,
+    State(app): App,
     Path((worker, word)): Path<(String, String)>,
 ) -> Result<Json<Value>, Problem> {
     let command = match word.as_str() {
@@ -47,7 +47,7 @@ pub(super) async fn worker(
 }
 
 pub(super) async fn group(
-    State(app): State<Arc<AppState>>,
+    State(app): App,
     Path((group, word)): Path<(String, String)>,
 ) -> Result<Json<Value>, Problem> {
     tracing::info!(group, command = word, "sending a group command from the dashboard");
@@ -68,16 +68,13 @@ fn unknown(word: &str, expected: &str) -> Problem {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Replay {
-    #[serde(default)]
     id: Option<String>,
-    #[serde(default)]
     kind: Option<String>,
-    #[serde(default)]
     reason: Option<String>,
 }
 
 pub(super) async fn replay(
-    State(app): State<Arc<AppState>>,
+    State(app): App,
     Json(Replay { id, kind, reason }): Json<Replay>,
 ) -> Result<Json<Value>, Problem> {
     if id.is_none() && (kind.is_none() || reason.is_none()) {
@@ -94,7 +91,7 @@ pub(super) async fn replay(
     let mut letters = app.dead_letters.lock().await;
     tracing::info!(id, kind, reason, "replaying dead letters from the dashboard");
     let moved = Mover::new(app.operator(), filter, MoveAction::Replay).run().await?;
-    letters.clear();
+    *letters = None;
     Ok(Json(json!({
         "replayed": moved.moved,
         "read": moved.read,

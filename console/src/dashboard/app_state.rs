@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
+use axum::extract::State;
 use garenne_common::telemetry::Metrics;
 use secrecy::SecretString;
 use tokio::sync::Mutex;
 
-use super::{dead_letters::DeadLetterCache, session::Sessions};
+use super::{dead_letters::LastList, session::Sessions};
 use crate::{monitor::FleetMonitor, operator::Operator};
+
+/// The state, as a parameter of a handler.
+pub(super) type App = State<Arc<AppState>>;
 
 /// The state that all request handlers share.
 pub(super) struct AppState {
@@ -16,7 +20,7 @@ pub(super) struct AppState {
     pub(super) sessions: Sessions,
     /// The lock allows one walk over the dead letters at a time. Two walks at once would each see only the
     /// letters that the other one does not hold.
-    pub(super) dead_letters: Mutex<DeadLetterCache>,
+    pub(super) dead_letters: Mutex<LastList>,
 }
 
 impl AppState {

@@ -1,6 +1,6 @@
 //! Live updates as server-sent events.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{convert::Infallible, time::Duration};
 
 use axum::{
     extract::State,
@@ -10,15 +10,13 @@ use futures_util::{Stream, StreamExt};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_stream::wrappers::IntervalStream;
 
-use super::app_state::AppState;
+use super::app_state::App;
 
 /// Time between two updates, the same as between two heartbeats.
 const INTERVAL: Duration = Duration::from_secs(2);
 
 /// The current state of the fleet at once, then every update.
-pub(super) async fn events(
-    State(app): State<Arc<AppState>>,
-) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+pub(super) async fn events(State(app): App) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let mut tick = interval(INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let states = IntervalStream::new(tick).map(move |_| {

@@ -13,11 +13,14 @@ use axum::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{actions, app_state::AppState, feed, page, problem::Problem, session::same_site};
-use crate::{
-    monitor::{Now, Point},
-    scale::{self, Goal},
+use super::{
+    actions,
+    app_state::{App, AppState},
+    dead_letters, feed, page,
+    problem::Problem,
+    session::same_site,
 };
+use crate::scale::{self, Goal};
 
 /// The page loads nothing from other hosts, runs no inline script, and cannot be framed.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
@@ -40,10 +43,10 @@ pub(super) fn router(app: Arc<AppState>) -> Router {
         .route("/livez", get(async || "ok\n"))
         .route("/metrics", get(metrics))
         .route("/scale/{lane}", get(replicas))
-        .route("/api/now", get(now))
-        .route("/api/history", get(history))
+        .route("/api/now", get(async |State(app): App| Json(app.monitor.now())))
+        .route("/api/history", get(async |State(app): App| Json(app.monitor.history())))
         .route("/api/events", get(feed::events))
-        .route("/api/dead", get(dead))
+        .route("/api/dead", get(dead_letters::list))
         .route("/api/session", get(session))
         .route("/api/login", post(login))
         .merge(changes)
@@ -68,11 +71,7 @@ async fn secured(mut response: Response) -> Response {
     response
 }
 
-async fn logged_in(
-    State(app): State<Arc<AppState>>,
-    request: Request,
-    next: Next,
-) -> Result<Response, Problem> {
+async fn logged_in(State(app): App, request: Request, next: Next) -> Result<Response, Problem> {
     app.sessions.check(request.headers())?;
     Ok(next.run(request).await)
 }
@@ -82,39 +81,23 @@ struct Login {
     token: String,
 }
 
-async fn login(
-    State(app): State<Arc<AppState>>,
-    headers: HeaderMap,
-    Json(given): Json<Login>,
-) -> Result<Response, Problem> {
+async fn login(State(app): App, headers: HeaderMap, Json(given): Json<Login>) -> Result<Response, Problem> {
     same_site(&headers)?;
     let cookie = app.sessions.login(given.token.trim())?;
     tracing::info!("login to the dashboard");
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
 }
 
-async fn logout(State(app): State<Arc<AppState>>, headers: HeaderMap) -> Response {
+async fn logout(State(app): App, headers: HeaderMap) -> Response {
     (StatusCode::NO_CONTENT, [(header::SET_COOKIE, app.sessions.logout(&headers))]).into_response()
 }
 
-async fn session(State(app): State<Arc<AppState>>, headers: HeaderMap) -> Json<Value> {
+async fn session(State(app): App, headers: HeaderMap) -> Json<Value> {
     Json(json!({ "possible": app.sessions.possible(), "csrf": app.sessions.csrf(&headers) }))
 }
 
-async fn metrics(State(app): State<Arc<AppState>>) -> impl IntoResponse {
+async fn metrics(State(app): App) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], app.metrics.encode())
-}
-
-async fn now(State(app): State<Arc<AppState>>) -> Json<Now> {
-    Json(app.monitor.now())
-}
-
-async fn history(State(app): State<Arc<AppState>>) -> Json<Vec<Point>> {
-    Json(app.monitor.history())
-}
-
-async fn dead(State(app): State<Arc<AppState>>) -> Result<Json<Value>, Problem> {
-    Ok(Json(app.dead_letters.lock().await.get(app.operator()).await?))
 }
 
 /// Query parameters that override the settings.
@@ -131,11 +114,12 @@ struct ScaleQuery {
 }
 
 async fn replicas(
-    State(app): State<Arc<AppState>>,
+    State(app): App,
     Path(lane): Path<String>,
     query: Result<Query<ScaleQuery>, QueryRejection>,
 ) -> Result<Json<Value>, Problem> {
-    let Query(query) = query.map_err(|error| Problem::new(StatusCode::BAD_REQUEST, error.body_text()))?;
+    let refused = |detail| Problem::new(StatusCode::BAD_REQUEST, detail);
+    let Query(query) = query.map_err(|error| refused(error.body_text()))?;
     let set = &app.operator().settings.scale;
     let goal = Goal {
         objective: query.objective.unwrap_or(set.objective),
@@ -145,8 +129,7 @@ async fn replicas(
         utilization: query.utilization.unwrap_or(set.utilization),
     };
     goal.validate().map_err(|invalid| {
-        let detail = format!("{} = {} is refused: {}", invalid.setting, invalid.value, invalid.problem);
-        Problem::new(StatusCode::BAD_REQUEST, detail)
+        refused(format!("{} = {} is refused: {}", invalid.setting, invalid.value, invalid.problem))
     })?;
     let unknown = |problem| Problem::new(StatusCode::SERVICE_UNAVAILABLE, problem);
     let Some((replicas, sample)) = app.monitor.replicas(&lane, &goal).map_err(unknown)? else {

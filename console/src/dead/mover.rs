@@ -196,7 +196,7 @@ impl<'m> Run<'m> {
 
     /// One walk over the queue. Returns whether it was the last one.
     async fn pass(&mut self, connection: &Connection) -> Result<bool, Failure> {
-        let mut walk = QueueWalk::start(connection, &self.mover.operator.names.dead()).await?;
+        let mut walk = QueueWalk::start(connection, &self.mover.operator.names.dead(), u64::MAX).await?;
         if self.todo.is_none() {
             self.present = walk.total();
             self.bar.set_length(walk.total());

@@ -57,19 +57,11 @@ pub struct QueueWalk<'c> {
 }
 
 impl<'c> QueueWalk<'c> {
-    /// Starts a walk over the messages that are ready now.
+    /// Starts a walk over the messages that are ready now, `max` at most.
     ///
     /// # Errors
     /// One line and an exit code. The broker requeues the messages that the walk held.
-    pub async fn start(connection: &'c Connection, queue: &str) -> Result<Self, Failure> {
-        Self::first(connection, queue, u64::MAX).await
-    }
-
-    /// Starts a walk over the first `max` messages.
-    ///
-    /// # Errors
-    /// One line and an exit code. The broker requeues the messages that the walk held.
-    pub async fn first(connection: &'c Connection, queue: &str, max: u64) -> Result<Self, Failure> {
+    pub async fn start(connection: &'c Connection, queue: &str, max: u64) -> Result<Self, Failure> {
         let total = QueueInspector::new(connection).depth(queue).await?.ready.min(max);
         let error = |source| InspectError::of(queue, source);
         let channel = connection.create_channel().await.map_err(error)?;

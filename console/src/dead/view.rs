@@ -1,6 +1,6 @@
 //! Dead letters as text and as JSON.
 
-use std::{collections::BTreeMap, fmt::Write, time::SystemTime};
+use std::{fmt::Write, time::SystemTime};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use garenne_common::text::{printable, printable_json};
@@ -8,7 +8,10 @@ use garenne_protocol::task::{epoch_ms, header};
 use lapin::{BasicProperties, message::Delivery, types::AMQPValue};
 use serde_json::{Map, Value, json};
 
-use super::dead_letter::{DeadLetter, rfc3339};
+use super::{
+    counts,
+    dead_letter::{DeadLetter, rfc3339},
+};
 use crate::table::{cut, duration, grouped, lay_out};
 
 /// Default number of dead letters in a list.
@@ -40,13 +43,9 @@ pub(super) fn list(letters: &[DeadLetter], read: u64, limit: usize) -> String {
         text += &lay_out(&columns, shown.iter().map(row));
         text.push('\n');
     }
-    let mut counts: BTreeMap<(&str, &str), u64> = BTreeMap::new();
-    for letter in letters {
-        *counts.entry((&letter.kind, &letter.reason)).or_default() += 1;
-    }
-    let groups: Vec<_> = counts
-        .iter()
-        .map(|((kind, reason), n)| format!("{} {} {}", grouped(*n), printable(kind), printable(reason)))
+    let groups: Vec<_> = counts(letters)
+        .into_iter()
+        .map(|((kind, reason), n)| format!("{} {} {}", grouped(n), printable(kind), printable(reason)))
         .collect();
     let matched = grouped(letters.len() as u64);
     let _ = write!(text, "{matched} of {} dead letters", grouped(read));

@@ -391,7 +391,7 @@ function showDead(result) {
   // Several dead letters can be equal in all properties. Each one gets a row.
   const rows = new Map();
   for (const letter of result.letters) {
-    const same = `${letter.id} ${letter.kind} ${letter.died_at} ${letter.attempt}`;
+    const same = `${letter.id} ${letter.kind} ${letter.died_at} ${letter.attempts}`;
     rows.set(same, (rows.get(same) ?? 0) + 1);
     letter.row = `${same} ${rows.get(same)}`;
   }
@@ -403,10 +403,10 @@ function showDead(result) {
     label(again, `Replay ${letter.id}`);
     again.hidden = !csrf;
     if (letter.id) last.append(again);
-    row.append(h("td", "id", letter.id ?? "–"), h("td", "", letter.kind), h("td"), h("td", "error", letter.error ?? ""), h("td", "n", String(letter.attempt)), h("td", "id", letter.worker ?? "–"), h("td", "n"), last);
+    row.append(h("td", "id", letter.id ?? "–"), h("td", "", letter.kind), h("td"), h("td", "error", letter.error ?? ""), h("td", "n", String(letter.attempts)), h("td", "id", letter.worker ?? "–"), h("td", "n"), last);
     row.children[2].append(h("span", "pill silent", letter.reason));
     return row;
-  }, (row, letter) => set(row.children[6], letter.died_at ? span(Math.max(0, result.at - letter.died_at) / 1000) + " ago" : "–"));
+  }, (row, letter) => set(row.children[6], letter.died_at ? span(Math.max(0, result.at - Date.parse(letter.died_at)) / 1000) + " ago" : "–"));
 }
 
 $("refresh").addEventListener("click", loadDead);
