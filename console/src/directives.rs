@@ -82,9 +82,8 @@ fn rest_of_second(at: i64, now: i64) -> Duration {
 
 /// Publishes a directive to the stream, which keeps it for workers that start later.
 async fn publish_directive(operator: &Operator, directive: &StandingOrder) -> Result<(), Failure> {
-    let published = publish(operator, StandingOrder::ROUTING_KEY, directive).await;
-    published
-        .map_err(|error| failure(error, "the stream of directives is missing: run `garenne topology apply`"))
+    let unroutable = "the stream of directives is missing: run `garenne topology apply`";
+    publish(operator, StandingOrder::ROUTING_KEY, directive, unroutable).await
 }
 
 /// Sends a command to one worker, or to every worker.
@@ -103,10 +102,16 @@ pub async fn send_command(
         ),
         None => (ALL_WORKERS.to_owned(), "no worker is running".to_owned()),
     };
-    publish(operator, &key, command).await.map_err(|error| failure(error, &unroutable))
+    publish(operator, &key, command, &unroutable).await
 }
 
-async fn publish(operator: &Operator, key: &str, body: &impl Serialize) -> Result<(), PublishError> {
+/// Publishes to the control exchange. If no queue receives the message, the failure is `unroutable`.
+async fn publish(
+    operator: &Operator,
+    key: &str,
+    body: &impl Serialize,
+    unroutable: &str,
+) -> Result<(), Failure> {
     let publisher = Publisher::new(operator.broker.clone(), PublisherConfig::default());
     let properties = BasicProperties::default()
         .with_delivery_mode(2)
@@ -116,14 +121,9 @@ async fn publish(operator: &Operator, key: &str, body: &impl Serialize) -> Resul
     let target = Target::exchange(operator.names.control(), key.to_owned());
     let sent = publisher.publish(Message { target, properties, body: body.into() }).await;
     publisher.close().await;
-    sent
-}
-
-/// The failure to publish; `unroutable` describes a message without a queue.
-fn failure(error: PublishError, unroutable: &str) -> Failure {
-    match error {
-        PublishError::Unroutable { .. } => Failure::new(Exit::Failed, unroutable),
-        error => error.into(),
+    match sent {
+        Err(PublishError::Unroutable { .. }) => Err(Failure::new(Exit::Failed, unroutable)),
+        sent => Ok(sent?),
     }
 }
 

@@ -10,24 +10,10 @@ use garenne_protocol::{
 use lapin::BasicProperties;
 use uuid::Uuid;
 
-use super::dead_letter::DeadLetter;
+use super::dead_letter::{DeadLetter, FIELD_HEADERS};
 use crate::operator::Operator;
 
-/// Headers of dead-lettering, retries and the quarantine.
-const STATE_HEADERS: [&str; 11] = [
-    header::REASON,
-    header::ERROR,
-    header::WORKER,
-    header::FIRST_SEEN,
-    header::DIED_AT,
-    header::LANE,
-    header::ATTEMPT,
-    header::NOT_BEFORE,
-    header::QUARANTINE_RUNS,
-    header::QUARANTINE_WORKER,
-    header::QUARANTINE_SINCE,
-];
-/// Other headers that only workers and this program write. Workers ignore them in messages from the tasks exchange,
+/// Further headers that only workers and this program write. Workers ignore them in messages from the tasks exchange,
 /// to which any publisher has access.
 const WORKER_ONLY: [&str; 5] =
     [header::EXPIRES_AT, header::USER_ID, header::DEPTH, header::PARENT, header::REPLAYED_AT];
@@ -56,8 +42,8 @@ pub(super) fn copy(
     if kind.len() > 255 {
         return Err(format!("its kind has {} bytes, the limit is 255", kind.len()));
     }
-    let mut copied =
-        STATE_HEADERS.iter().fold(Copied::verbatim(properties, kind, now), |copied, it| copied.without(it));
+    let copied = Copied::verbatim(properties, kind, now).unmarked().without(header::NOT_BEFORE);
+    let mut copied = FIELD_HEADERS.into_iter().fold(copied, Copied::without);
     let expires_at = header::get(properties.headers(), header::EXPIRES_AT).and_then(header::integer);
     // An expired task that is replayed should run.
     let expires_at = expires_at.filter(|at| letter.reason != "expired" && *at > epoch_ms(now));
@@ -79,7 +65,7 @@ pub(super) fn copy(
         }
         None if kind.is_empty() => return Err("it has neither a kind nor a lane".to_owned()),
         None => {
-            copied = WORKER_ONLY.iter().fold(copied, |copied, it| copied.without(it));
+            copied = WORKER_ONLY.into_iter().fold(copied, Copied::without);
             Target::exchange(names.tasks(), kind.to_owned())
         }
     };

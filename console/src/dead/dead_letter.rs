@@ -16,6 +16,17 @@ pub(super) const UNKNOWN: &str = "unknown";
 /// The broker's own reasons for dead-lettering.
 pub(super) const BROKER_REASONS: [&str; 4] = ["expired", "rejected", "maxlen", "delivery_limit"];
 
+/// The headers that [`DeadLetter`] has as fields.
+pub(super) const FIELD_HEADERS: [&str; 7] = [
+    header::REASON,
+    header::ERROR,
+    header::WORKER,
+    header::FIRST_SEEN,
+    header::DIED_AT,
+    header::LANE,
+    header::ATTEMPT,
+];
+
 /// One dead letter, without its headers and payload to save memory.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeadLetter {

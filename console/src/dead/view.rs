@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     counts,
-    dead_letter::{DeadLetter, rfc3339},
+    dead_letter::{DeadLetter, FIELD_HEADERS, rfc3339},
 };
 use crate::table::{cut, duration, grouped, lay_out};
 
@@ -124,18 +124,11 @@ fn object(letter: &DeadLetter) -> Value {
 
 /// Headers that are not shown as a field of their own.
 fn headers(properties: &BasicProperties) -> Value {
-    let shown = [
-        header::REASON,
-        header::ERROR,
-        header::WORKER,
-        header::FIRST_SEEN,
-        header::DIED_AT,
-        header::ATTEMPT,
-        header::LANE,
-    ];
     let table = properties.headers();
-    let rest =
-        table.iter().flat_map(|table| table.inner()).filter(|(name, _)| !shown.contains(&name.as_str()));
+    let rest = table
+        .iter()
+        .flat_map(|table| table.inner())
+        .filter(|(name, _)| !FIELD_HEADERS.contains(&name.as_str()));
     rest.map(|(name, value)| (name.to_string(), plain(value))).collect::<Map<_, _>>().into()
 }
 
