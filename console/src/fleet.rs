@@ -14,7 +14,7 @@ use crate::table::grouped;
 
 pub use listener::HeartbeatListener;
 pub use poll::poll_fleet;
-pub use roster::{MemberView, Roster, State};
+pub use roster::{MemberView, Process, Roster, State};
 pub use totals::{KindTotals, Totals, quantile};
 
 /// The lanes of a worker and its paused groups in one line, without an idle quarantine.

@@ -26,7 +26,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 pub use history::{SAMPLE_INTERVAL, SampleHistory};
 pub use sample::{LaneSample, Sample};
-pub use view::{GatewayNow, KindPoint, Now, Point, WorkerNow};
+pub use view::{KindPoint, Now, Point};
 
 use crate::{
     fleet::HeartbeatListener,

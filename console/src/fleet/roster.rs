@@ -2,7 +2,7 @@
 //!
 //! Times are milliseconds since 1970 by the console's clock. The caller passes them.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use garenne_protocol::heartbeat::{Heartbeat, Program, Stance};
 use serde::Serialize;
@@ -36,23 +36,51 @@ pub enum State {
     Stopped,
 }
 
+/// What is known of a process.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Process {
+    /// Its last heartbeat.
+    Heard(Arc<Heartbeat>),
+    /// A worker that is on record and never sent a heartbeat.
+    Expected {
+        /// Its id.
+        id: String,
+    },
+}
+
+impl Process {
+    /// Its id.
+    pub fn id(&self) -> &str {
+        match self {
+            Self::Heard(beat) => &beat.id,
+            Self::Expected { id } => id,
+        }
+    }
+
+    /// Its last heartbeat.
+    pub fn heartbeat(&self) -> Option<&Heartbeat> {
+        match self {
+            Self::Heard(beat) => Some(beat),
+            Self::Expected { .. } => None,
+        }
+    }
+}
+
 /// A process as a console shows it.
 #[derive(Clone, Debug, Serialize)]
-pub struct MemberView<'r> {
-    /// Its id.
-    pub id: &'r str,
+pub struct MemberView {
     /// Its state.
     pub state: State,
     /// Time since its last heartbeat, milliseconds; absent if it never sent one.
     pub heard_ms_ago: Option<u64>,
-    /// Its last heartbeat.
+    /// What is known of it.
     #[serde(flatten)]
-    pub heartbeat: Option<&'r Heartbeat>,
+    pub process: Process,
 }
 
 struct Member {
-    /// Its last heartbeat; `None` for a worker that is on record and never sent one.
-    heartbeat: Option<Heartbeat>,
+    process: Process,
     /// Time of its last heartbeat, or of the first check that missed it.
     heard: i64,
 }
@@ -74,7 +102,7 @@ impl Roster {
     /// Records a heartbeat. One that is older than the last one is ignored.
     pub fn record(&mut self, beat: Heartbeat, now: i64) {
         let key = (beat.program, beat.id.clone());
-        let known = self.members.get(&key).and_then(|member| member.heartbeat.as_ref());
+        let known = self.members.get(&key).and_then(|member| member.process.heartbeat());
         if known.is_none() && self.members.len() >= MAX_MEMBERS && !self.members.contains_key(&key) {
             return;
         }
@@ -92,13 +120,14 @@ impl Roster {
             None if beat.started_at < self.since => self.totals.add(Some(&beat), &beat),
             None => self.totals.add(None, &beat),
         }
-        self.members.insert(key, Member { heartbeat: Some(beat), heard: now });
+        self.members.insert(key, Member { process: Process::Heard(Arc::new(beat)), heard: now });
     }
 
     /// Adds a worker that is on record. It is silent until its first heartbeat.
     pub fn expect(&mut self, worker: &str, now: i64) {
         let key = (Program::Worker, worker.to_owned());
-        self.members.entry(key).or_insert(Member { heartbeat: None, heard: now });
+        let process = Process::Expected { id: worker.to_owned() };
+        self.members.entry(key).or_insert(Member { process, heard: now });
     }
 
     /// Removes processes that have been silent or stopped for longer than their limit.
@@ -114,13 +143,12 @@ impl Roster {
     }
 
     /// The processes of a program, by id.
-    pub fn members(&self, program: Program, now: i64) -> impl Iterator<Item = MemberView<'_>> {
+    pub fn members(&self, program: Program, now: i64) -> impl Iterator<Item = MemberView> {
         let of_program = self.members.iter().filter(move |((one, _), _)| *one == program);
-        of_program.map(move |((_, id), member)| MemberView {
-            id,
+        of_program.map(move |(_, member)| MemberView {
             state: state(member, now),
-            heard_ms_ago: member.heartbeat.as_ref().map(|_| (now - member.heard).max(0).unsigned_abs()),
-            heartbeat: member.heartbeat.as_ref(),
+            heard_ms_ago: member.process.heartbeat().map(|_| (now - member.heard).max(0).unsigned_abs()),
+            process: member.process.clone(),
         })
     }
 
@@ -133,13 +161,13 @@ impl Roster {
     pub fn has_heard(&self, worker: &str, incarnation: &str) -> bool {
         let member = self.members.get(&(Program::Worker, worker.to_owned()));
         member
-            .and_then(|member| member.heartbeat.as_ref())
+            .and_then(|member| member.process.heartbeat())
             .is_some_and(|beat| beat.incarnation == incarnation)
     }
 }
 
 fn state(member: &Member, now: i64) -> State {
-    let Some(beat) = &member.heartbeat else { return State::Silent };
+    let Some(beat) = member.process.heartbeat() else { return State::Silent };
     if beat.stance == Stance::Stopped {
         return State::Stopped;
     }

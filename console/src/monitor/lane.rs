@@ -33,7 +33,9 @@ impl LaneWorkers {
     fn of(roster: &Roster, lane: &str, now: i64) -> Self {
         let mut sum = Self::default();
         for member in roster.members(Program::Worker, now) {
-            let Some(beat) = member.heartbeat.and_then(|beat| beat.lanes.get(lane)) else { continue };
+            let Some(beat) = member.process.heartbeat().and_then(|beat| beat.lanes.get(lane)) else {
+                continue;
+            };
             // The tasks of a silent worker may still run.
             if member.state == State::Stopped {
                 continue;

@@ -48,9 +48,9 @@ impl MonitorState {
             members.filter(|member| wanted(member.state)).count().try_into().unwrap_or(u32::MAX)
         };
         let gateways = self.roster.members(Program::Gateway, now);
-        let connections = gateways
-            .filter(|member| member.state == State::Open)
-            .filter_map(|member| Some(member.heartbeat?.gateway.as_ref()?.connections.values().sum::<i64>()));
+        let connections = gateways.filter(|member| member.state == State::Open).filter_map(|member| {
+            Some(member.process.heartbeat()?.gateway.as_ref()?.connections.values().sum::<i64>())
+        });
         let sample = Sample {
             at: now,
             lanes,

@@ -1,14 +1,14 @@
 //! The fleet as the dashboard and `garenne top` show it: the current state, and one point per sample for the
 //! charts.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
-use garenne_protocol::heartbeat::{GatewayBeat, Heartbeat, LaneBeat, Program, TaskBeat};
+use garenne_protocol::heartbeat::{Heartbeat, Program};
 use serde::Serialize;
 
 use super::{history::SampleHistory, sample::Sample, state::MonitorState};
 use crate::{
-    fleet::{KindTotals, State, quantile},
+    fleet::{KindTotals, MemberView, Process, quantile},
     operator::Operator,
     queues::Snapshot,
 };
@@ -36,54 +36,9 @@ pub struct Now {
     /// The newest point.
     pub point: Option<Point>,
     /// The workers, silent ones first.
-    pub workers: Vec<WorkerNow>,
+    pub workers: Vec<MemberView>,
     /// The gateways.
-    pub gateways: Vec<GatewayNow>,
-}
-
-/// One worker.
-#[derive(Clone, Debug, Serialize)]
-pub struct WorkerNow {
-    /// Its id.
-    pub id: String,
-    /// Its state.
-    pub state: State,
-    /// Time since its last heartbeat, milliseconds.
-    pub heard_ms_ago: Option<u64>,
-    /// Its host.
-    pub host: String,
-    /// Its version.
-    pub version: String,
-    /// When it started, milliseconds since 1970.
-    pub started_at: i64,
-    /// Its lanes.
-    pub lanes: BTreeMap<String, LaneBeat>,
-    /// Number of running tasks, including those that `tasks` leaves out.
-    pub running: usize,
-    /// Paused groups.
-    pub paused: Vec<String>,
-    /// The longest running tasks.
-    pub tasks: Vec<TaskBeat>,
-    /// Reconnects since its start.
-    pub reconnects: u64,
-    /// Whether the broker blocks its publishing connection.
-    pub blocked: bool,
-}
-
-/// One gateway.
-#[derive(Clone, Debug, Serialize)]
-pub struct GatewayNow {
-    /// Host and port.
-    pub id: String,
-    /// Its state.
-    pub state: State,
-    /// Time since its last heartbeat, milliseconds.
-    pub heard_ms_ago: Option<u64>,
-    /// Its version.
-    pub version: String,
-    /// Its connections and requests.
-    #[serde(flatten)]
-    pub gateway: GatewayBeat,
+    pub gateways: Vec<MemberView>,
 }
 
 /// One point of the charts.
@@ -157,36 +112,13 @@ fn point(history: &SampleHistory, sample: &Sample) -> Point {
 
 impl Now {
     pub(super) fn of(operator: &Operator, state: &MonitorState, at: i64) -> Self {
-        let mut workers: Vec<_> = state
-            .roster
-            .members(Program::Worker, at)
-            .map(|member| {
-                let beat = member.heartbeat;
-                let text = |of: fn(&Heartbeat) -> &String| beat.map(of).cloned().unwrap_or_default();
-                WorkerNow {
-                    id: member.id.to_owned(),
-                    state: member.state,
-                    heard_ms_ago: member.heard_ms_ago,
-                    host: text(|beat| &beat.host),
-                    version: text(|beat| &beat.version),
-                    started_at: beat.map_or(0, |beat| beat.started_at),
-                    lanes: beat.map(|beat| beat.lanes.clone()).unwrap_or_default(),
-                    running: beat.map_or(0, |beat| beat.running),
-                    paused: beat.map_or_else(Vec::new, |beat| beat.paused.clone()),
-                    tasks: beat.iter().flat_map(|beat| beat.tasks.iter().take(MAX_TASKS)).cloned().collect(),
-                    reconnects: beat.map_or(0, |beat| beat.connections.values().map(|it| it.epoch).sum()),
-                    blocked: beat.is_some_and(|beat| beat.blocked),
-                }
-            })
-            .collect();
-        workers.sort_by(|a, b| (a.state, &a.id).cmp(&(b.state, &b.id)));
-        let gateways = state.roster.members(Program::Gateway, at).map(|member| GatewayNow {
-            id: member.id.to_owned(),
-            state: member.state,
-            heard_ms_ago: member.heard_ms_ago,
-            version: member.heartbeat.map(|beat| beat.version.clone()).unwrap_or_default(),
-            gateway: member.heartbeat.and_then(|beat| beat.gateway.clone()).unwrap_or_default(),
-        });
+        let members = |program| {
+            let members = state.roster.members(program, at);
+            members.map(|member| MemberView { process: shortened(member.process), ..member })
+        };
+        let mut workers: Vec<_> = members(Program::Worker).collect();
+        // Within a state, they are sorted by id.
+        workers.sort_by_key(|member| member.state);
         Self {
             at,
             broker: operator.broker.address(),
@@ -196,9 +128,17 @@ impl Now {
             queues: state.snapshot.clone(),
             point: state.history.newest().map(|sample| point(&state.history, sample)),
             workers,
-            gateways: gateways.collect(),
+            gateways: members(Program::Gateway).collect(),
         }
     }
+}
+
+/// Leaves out of a heartbeat what would make the state large: the counters by kind, which the points have for the
+/// whole fleet, and most of the tasks.
+fn shortened(process: Process) -> Process {
+    let Process::Heard(beat) = &process else { return process };
+    let tasks = beat.tasks.iter().take(MAX_TASKS).cloned().collect();
+    Process::Heard(Arc::new(Heartbeat { kinds: BTreeMap::new(), tasks, ..Heartbeat::clone(beat) }))
 }
 
 /// One point per sample, oldest first.

@@ -14,23 +14,24 @@ const MAX_ID_WIDTH: usize = 40;
 const COLUMNS: [&str; 6] =
     ["worker", "state", "lanes: busy/slots +queued", "longest task", "for", "last heartbeat"];
 
-fn row(member: &MemberView<'_>) -> [String; 6] {
+fn row(member: &MemberView) -> [String; 6] {
+    let beat = member.process.heartbeat();
     let heard = member.heard_ms_ago.map_or("never".to_owned(), |ms| format!("{} ago", duration(ms)));
-    let longest = member.heartbeat.and_then(|beat| beat.tasks.first());
+    let longest = beat.and_then(|beat| beat.tasks.first());
     let task = longest.map_or_else(String::new, |task| {
         let done = task.progress.map(|done| format!(" {:.0} %", done * 100.0)).unwrap_or_default();
         format!("{} {}{done}", task.kind, cut(&task.id, MAX_ID_WIDTH))
     });
     let since = longest.map_or_else(String::new, |task| duration((task.seconds * 1e3) as u64));
-    let lanes = member.heartbeat.map(|beat| lanes_line(&beat.lanes, &beat.paused)).unwrap_or_default();
-    [cut(member.id, MAX_ID_WIDTH), member.state.to_string(), lanes, task, since, heard]
+    let lanes = beat.map(|beat| lanes_line(&beat.lanes, &beat.paused)).unwrap_or_default();
+    [cut(member.process.id(), MAX_ID_WIDTH), member.state.to_string(), lanes, task, since, heard]
 }
 
 /// Both tables; an empty one is replaced by a line.
 pub(super) fn tables(roster: &Roster, now: i64) -> String {
     let mut workers: Vec<_> = roster.members(Program::Worker, now).collect();
-    // Silent ones first.
-    workers.sort_by_key(|member| (member.state, member.id));
+    // Silent ones first, then by id.
+    workers.sort_by_key(|member| member.state);
     let mut text = if workers.is_empty() {
         "no worker answered and none is on record\n".to_owned()
     } else {
@@ -39,11 +40,12 @@ pub(super) fn tables(roster: &Roster, now: i64) -> String {
     let gateways: Vec<_> = roster
         .members(Program::Gateway, now)
         .map(|member| {
-            let gateway = member.heartbeat.and_then(|beat| beat.gateway.clone()).unwrap_or_default();
+            let gateway =
+                member.process.heartbeat().and_then(|beat| beat.gateway.clone()).unwrap_or_default();
             let connections = gateway.connections.iter().map(|(state, n)| format!("{n} {state}"));
             let requests = gateway.requests.iter().map(|(status, n)| format!("{status}: {}", grouped(*n)));
             vec![
-                member.id.to_owned(),
+                member.process.id().to_owned(),
                 member.state.to_string(),
                 connections.collect::<Vec<_>>().join(", "),
                 requests.collect::<Vec<_>>().join(", "),

@@ -11,8 +11,8 @@ use ratatui::{
 };
 
 use crate::{
-    fleet::{State, lanes_line},
-    monitor::{KindPoint, LaneSample, Now, WorkerNow},
+    fleet::{MemberView, State, lanes_line},
+    monitor::{KindPoint, LaneSample, Now},
     table::{cut, duration, grouped},
 };
 
@@ -185,9 +185,10 @@ fn draw_kinds(frame: &mut Frame<'_>, area: Rect, now: &Now) {
     draw_table(frame, area, columns, kinds.into_iter().take(MAX_KINDS).map(row));
 }
 
-fn worker_row(worker: &WorkerNow) -> Row<'static> {
-    let lanes = lanes_line(&worker.lanes, &worker.paused);
-    let (task, since) = match worker.tasks.first() {
+fn worker_row(worker: &MemberView) -> Row<'static> {
+    let beat = worker.process.heartbeat();
+    let lanes = beat.map(|beat| lanes_line(&beat.lanes, &beat.paused)).unwrap_or_default();
+    let (task, since) = match beat.and_then(|beat| beat.tasks.first()) {
         Some(task) => {
             let done = task.progress.map(|done| format!(" {:.0}%", done * 100.0)).unwrap_or_default();
             (format!("{}{done} {}", printable(&task.kind), printable(&task.id)), seconds(Some(task.seconds)))
@@ -196,7 +197,7 @@ fn worker_row(worker: &WorkerNow) -> Row<'static> {
     };
     let heard = worker.heard_ms_ago.map_or("never".to_owned(), |ms| format!("{} ago", duration(ms)));
     let state = Cell::from(worker.state.to_string()).style(colour(worker.state));
-    let id = Cell::from(cut(&printable(&worker.id), 32));
+    let id = Cell::from(cut(&printable(worker.process.id()), 32));
     Row::new([id, state, shown(&lanes).into(), task.into(), since.into(), heard.into()])
 }
 
@@ -204,7 +205,7 @@ fn worker_row(worker: &WorkerNow) -> Row<'static> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use garenne_protocol::heartbeat::{LaneBeat, TaskBeat};
+    use garenne_protocol::heartbeat::Heartbeat;
     use ratatui::{
         Terminal,
         backend::TestBackend,
@@ -213,35 +214,20 @@ mod tests {
 
     use super::*;
     use crate::{
+        fleet::Process,
         monitor::{Point, Sample},
         scale::Load,
     };
 
-    fn worker(id: &str, state: State) -> WorkerNow {
-        let lane = LaneBeat { slots: 4, busy: 1, queued: 46, ..LaneBeat::default() };
-        let task = TaskBeat {
-            id: "t-1".into(),
-            kind: "bench.deaf".into(),
-            lane: "fast".into(),
-            seconds: 372.0,
-            progress: Some(0.25),
-            group: None,
-            stopping: false,
-        };
-        WorkerNow {
-            id: id.into(),
-            state,
-            heard_ms_ago: Some(72),
-            host: String::new(),
-            version: String::new(),
-            started_at: 0,
-            lanes: [("fast".to_owned(), lane)].into(),
-            paused: Vec::new(),
-            running: 1,
-            tasks: vec![task],
-            reconnects: 0,
-            blocked: false,
-        }
+    fn worker(id: &str, state: State, task: &str) -> MemberView {
+        let beat: Heartbeat = serde_json::from_value(serde_json::json!({
+            "program": "worker", "id": id, "incarnation": id, "started_at": 0, "at": 0,
+            "every_ms": 1000, "stance": "open", "running": 1,
+            "lanes": {"fast": {"slots": 4, "busy": 1, "queued": 46}},
+            "tasks": [{"id": task, "kind": "bench.deaf", "lane": "fast", "seconds": 372.0, "progress": 0.25}],
+        }))
+        .unwrap();
+        MemberView { state, heard_ms_ago: Some(72), process: Process::Heard(beat.into()) }
     }
 
     fn now() -> Now {
@@ -281,7 +267,7 @@ mod tests {
             fleet_problem: None,
             queues: None,
             point: Some(point),
-            workers: vec![worker("frozen", State::Silent), worker("greenhouse-1", State::Open)],
+            workers: vec![worker("frozen", State::Silent, "t-1"), worker("greenhouse-1", State::Open, "t-1")],
             gateways: Vec::new(),
         }
     }
@@ -335,7 +321,7 @@ mod tests {
     #[test]
     fn foreign_text_is_drawn_escaped() {
         let mut now = now();
-        now.workers[0].tasks[0].id = "a\u{1b}[2J\u{202e}b".into();
+        now.workers[0] = worker("frozen", State::Silent, "a\u{1b}[2J\u{202e}b");
         let lines = lines(&mut Screen::default(), &now);
         assert!(lines.iter().any(|line| line.contains(r"25% a\u{1b}[2J\u{202e}b 6m")), "{lines:#?}");
     }

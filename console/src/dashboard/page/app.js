@@ -289,7 +289,8 @@ function updateWorker(node, worker) {
   label(node.pause, `${node.isQuiet ? "Resume" : "Quiet"} ${worker.id}`);
   const heard = worker.heard_ms_ago === null ? "no heartbeat yet" : worker.state === "silent" ? `last heartbeat ${span(worker.heard_ms_ago / 1000)} ago` : `up ${span(Math.max(0, now.at - worker.started_at) / 1000)}`;
   const host = worker.host && !worker.id.startsWith(worker.host) ? [worker.host] : [];
-  const lost = worker.reconnects ? [`${worker.reconnects} reconnects`] : [];
+  const reconnects = Object.values(worker.connections).reduce((sum, connection) => sum + connection.epoch, 0);
+  const lost = reconnects ? [`${reconnects} reconnects`] : [];
   set(node.meta, [heard, ...host, worker.version && `v${worker.version}`, ...lost, worker.blocked && "publishing blocked", worker.paused?.length && `paused: ${worker.paused.join(", ")}`].filter(Boolean).join(" · "));
   const lanes = Object.entries(worker.lanes).filter(([name, lane]) => name !== "quarantine" || lane.busy + lane.queued > 0);
   node.slots.replaceChildren(...lanes.flatMap(([name, lane]) => {
@@ -445,6 +446,10 @@ async function connect() {
   feed = new EventSource("/api/events");
   feed.addEventListener("now", (event) => {
     now = JSON.parse(event.data);
+    // A worker that never sent a heartbeat has an id and a state only.
+    const unheard = { host: "", lanes: {}, tasks: [], connections: {}, running: 0 };
+    now.workers = now.workers.map((worker) => ({ ...unheard, ...worker }));
+    now.gateways = now.gateways.map((gateway) => ({ ...gateway, connections: {}, requests: {}, ...gateway.gateway }));
     lastHeard = Date.now();
     live("on", "live");
     const last = points.at(-1);

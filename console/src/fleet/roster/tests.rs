@@ -76,3 +76,15 @@ fn the_number_of_members_is_limited() {
     }
     assert_eq!(states(&roster, 0).len(), MAX_MEMBERS);
 }
+
+#[test]
+fn a_member_has_the_fields_of_its_heartbeat_or_an_id_only() {
+    let mut roster = Roster::new(0);
+    roster.record(beat("i", 0, 0, 0), 0);
+    roster.expect("x", 0);
+    let json = |member| serde_json::to_string(&member).unwrap();
+    let members: Vec<_> = roster.members(Program::Worker, 5).map(json).collect();
+    assert!(members[0].starts_with(r#"{"state":"open","heard_ms_ago":5,"program":"worker","id":"w","#));
+    assert_eq!(members[0].matches(r#""id""#).count(), 1, "{}", members[0]);
+    assert_eq!(members[1], r#"{"state":"silent","heard_ms_ago":null,"id":"x"}"#);
+}
