@@ -93,10 +93,8 @@ impl FleetMonitor {
             let mut state = self.state();
             state.roster.record(heartbeat, now);
             if listener.requested.elapsed() > FIRST_HEARTBEAT_TIMEOUT {
-                for (worker, incarnation) in mem::take(&mut listener.expected) {
-                    if !state.roster.has_heard(&worker, &incarnation) {
-                        state.roster.expect(&worker, now);
-                    }
+                for worker in mem::take(&mut listener.expected).into_keys() {
+                    state.roster.expect(&worker, now);
                 }
             }
         }

@@ -123,7 +123,7 @@ impl Roster {
         self.members.insert(key, Member { process: Process::Heard(Arc::new(beat)), heard: now });
     }
 
-    /// Adds a worker that is on record. It is silent until its first heartbeat.
+    /// Adds a worker that is on record, unless it is known. It is silent until its first heartbeat.
     pub fn expect(&mut self, worker: &str, now: i64) {
         let key = (Program::Worker, worker.to_owned());
         let process = Process::Expected { id: worker.to_owned() };

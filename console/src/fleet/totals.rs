@@ -17,8 +17,6 @@ pub struct Totals {
     pub kinds: BTreeMap<String, KindTotals>,
     /// Deliveries removed from the queue by lane: done, or copied to their next queue.
     pub removed: BTreeMap<String, u64>,
-    /// Responses of gateways by status.
-    pub requests: BTreeMap<String, u64>,
 }
 
 /// One kind.
@@ -48,11 +46,6 @@ impl Totals {
             let Some(total) = entry(&mut self.removed, lane) else { continue };
             let before = old.and_then(|old| old.lanes.get(lane)).map_or(0, |lane| lane.removed);
             *total += now.removed.saturating_sub(before);
-        }
-        for (status, now) in new.gateway.iter().flat_map(|gateway| &gateway.requests) {
-            let Some(total) = entry(&mut self.requests, status) else { continue };
-            let before = old.and_then(|old| old.gateway.as_ref()?.requests.get(status)).copied();
-            *total += now.saturating_sub(before.unwrap_or(0));
         }
     }
 }

@@ -45,10 +45,4 @@ pub struct Sample {
     pub quarantine: u64,
     /// Unroutable messages in their queue.
     pub unroutable: u64,
-    /// Workers that send heartbeats.
-    pub workers: u32,
-    /// Workers on record that send none.
-    pub silent: u32,
-    /// Sensor connections to all gateways.
-    pub connections: i64,
 }

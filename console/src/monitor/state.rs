@@ -1,13 +1,7 @@
 //! What the monitor knows at the moment.
 
-use garenne_protocol::heartbeat::Program;
-
 use super::{history::SampleHistory, lane, sample::Sample};
-use crate::{
-    fleet::{Roster, State},
-    operator::Operator,
-    queues::Snapshot,
-};
+use crate::{fleet::Roster, operator::Operator, queues::Snapshot};
 
 /// The state behind the monitor's lock.
 pub(super) struct MonitorState {
@@ -43,14 +37,6 @@ impl MonitorState {
         };
         let lane = |status| lane::sample(operator, &self.roster, &self.history, status, now);
         let lanes = snapshot.lanes.iter().map(|status| (status.name.clone(), lane(status))).collect();
-        let workers = |wanted: fn(State) -> bool| {
-            let members = self.roster.members(Program::Worker, now);
-            members.filter(|member| wanted(member.state)).count().try_into().unwrap_or(u32::MAX)
-        };
-        let gateways = self.roster.members(Program::Gateway, now);
-        let connections = gateways.filter(|member| member.state == State::Open).filter_map(|member| {
-            Some(member.process.heartbeat()?.gateway.as_ref()?.connections.values().sum::<i64>())
-        });
         let sample = Sample {
             at: now,
             lanes,
@@ -58,9 +44,6 @@ impl MonitorState {
             dead: snapshot.dead.ready + snapshot.dead.unacked.unwrap_or(0),
             quarantine: snapshot.quarantine.ready + snapshot.quarantine.unacked.unwrap_or(0),
             unroutable: snapshot.unroutable.ready,
-            workers: workers(|state| !matches!(state, State::Silent | State::Stopped)),
-            silent: workers(|state| state == State::Silent),
-            connections: connections.sum(),
         };
         self.history.push(sample);
         self.snapshot = Some(snapshot);

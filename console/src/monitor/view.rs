@@ -49,8 +49,6 @@ pub struct Point {
     pub sample: Sample,
     /// The kinds.
     pub kinds: BTreeMap<String, KindPoint>,
-    /// Responses of the gateways per second, by status.
-    pub answers: BTreeMap<String, f64>,
 }
 
 /// One kind over the last minute. Durations in seconds.
@@ -99,15 +97,7 @@ fn point(history: &SampleHistory, sample: &Sample) -> Point {
             kind_point(kind, Some(then.totals.kinds.get(name).unwrap_or(&KindTotals::default())), seconds),
         )
     };
-    let answered = |(status, count): (&String, &u64)| {
-        let before = then.totals.requests.get(status).copied().unwrap_or(0);
-        (status.clone(), rounded(count.saturating_sub(before) as f64 / seconds))
-    };
-    Point {
-        kinds: kinds.iter().map(kind).collect(),
-        answers: sample.totals.requests.iter().map(answered).collect(),
-        sample: sample.clone(),
-    }
+    Point { kinds: kinds.iter().map(kind).collect(), sample: sample.clone() }
 }
 
 impl Now {

@@ -203,8 +203,6 @@ fn worker_row(worker: &MemberView) -> Row<'static> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use garenne_protocol::heartbeat::Heartbeat;
     use ratatui::{
         Terminal,
@@ -255,9 +253,8 @@ mod tests {
         };
         let lanes = [("fast".to_owned(), lane)].into();
         let point = Point {
-            sample: Sample { lanes, dead: 3, workers: 2, silent: 1, ..Sample::default() },
+            sample: Sample { lanes, dead: 3, ..Sample::default() },
             kinds: [("bench.sleep".to_owned(), kind)].into(),
-            answers: BTreeMap::new(),
         };
         Now {
             at: 0,
