@@ -94,7 +94,8 @@ async fn apply(operator: &Operator) -> Result<Exit, Failure> {
         // The broker reports the first difference only, the management API all of them.
         Err(error @ TopologyError::Differs { .. }) => {
             if let Some(management) = &operator.management {
-                print_differences(&differences(management, &wanted, &operator.broker.vhost()).await?, false);
+                let found = differences(management, &wanted, &operator.broker.vhost()).await?;
+                found.iter().map(line).for_each(output::note);
             }
             Err(error.into())
         }
@@ -116,7 +117,9 @@ async fn check(operator: &Operator) -> Result<Exit, Failure> {
             (found, "existence only; --management-url compares the arguments too")
         }
     };
-    print_differences(&found, true);
+    for difference in &found {
+        println!("{}", printable(&line(difference)));
+    }
     let summary = match found.len() {
         0 => "the topology matches the settings".to_owned(),
         1 => "1 difference".to_owned(),
@@ -126,16 +129,8 @@ async fn check(operator: &Operator) -> Result<Exit, Failure> {
     Ok(if found.is_empty() { Exit::Done } else { Exit::Failed })
 }
 
-fn print_differences(found: &[Difference], on_stdout: bool) {
-    for Difference { what, name, detail } in found {
-        // The text quotes names from the broker.
-        let line = format!("{what} {name}: {detail}");
-        if on_stdout {
-            println!("{}", printable(&line));
-        } else {
-            output::note(line);
-        }
-    }
+fn line(Difference { what, name, detail }: &Difference) -> String {
+    format!("{what} {name}: {detail}")
 }
 
 /// Compares the wanted topology with the one that the management API reports.

@@ -18,14 +18,8 @@ use crate::operator::Operator;
 const WORKER_ONLY: [&str; 5] =
     [header::EXPIRES_AT, header::USER_ID, header::DEPTH, header::PARENT, header::REPLAYED_AT];
 
-/// A copy, ready to be published.
-pub(super) struct Copy {
-    pub(super) message: Message,
-    /// Whether it is published to the queue of its lane. Otherwise it goes to the tasks exchange and may be unroutable.
-    pub(super) to_lane: bool,
-}
-
-/// The task with attempts reset and earlier stop directives overridden.
+/// The task with attempts reset and earlier stop directives overridden, for the queue of its lane. If its lane is
+/// unknown, it goes to the tasks exchange, where it may be unroutable.
 ///
 /// # Errors
 /// Why it cannot be published.
@@ -34,7 +28,7 @@ pub(super) fn copy(
     letter: &DeadLetter,
     properties: &BasicProperties,
     body: Vec<u8>,
-) -> Result<Copy, String> {
+) -> Result<Message, String> {
     let Operator { names, settings, .. } = operator;
     let now = SystemTime::now();
     // Without a type, the kind is the first routing key, unless that is the dead-letter queue.
@@ -73,7 +67,7 @@ pub(super) fn copy(
     if let (None, Some(at)) = (&lane, expires_at) {
         properties = properties.with_expiration(at.saturating_sub(epoch_ms(now)).to_string().into());
     }
-    Ok(Copy { message: Message { target, properties, body: body.into() }, to_lane: lane.is_some() })
+    Ok(Message { target, properties, body: body.into() })
 }
 
 /// The lane of the copy: the original one if it still has a binding for the kind, else the one that has, else the
@@ -140,7 +134,7 @@ mod tests {
         BasicProperties::default().with_message_id("7".into()).with_type(kind.into()).with_headers(table)
     }
 
-    fn copied(properties: &BasicProperties) -> Result<Copy, String> {
+    fn copied(properties: &BasicProperties) -> Result<Message, String> {
         // Without a catch-all lane.
         let all = Lanes::default();
         let bound = all.defined().filter(|(_, lane)| !lane.catch_all);
@@ -148,14 +142,14 @@ mod tests {
         copied_with(properties, ConsoleConfig { lanes, ..ConsoleConfig::default() })
     }
 
-    fn copied_with(properties: &BasicProperties, settings: ConsoleConfig) -> Result<Copy, String> {
+    fn copied_with(properties: &BasicProperties, settings: ConsoleConfig) -> Result<Message, String> {
         let operator = Operator::new(settings).unwrap();
         let letter = DeadLetter::of("garenne.dead", properties, 2);
         copy(&operator, &letter, properties, b"{}".to_vec())
     }
 
     fn target(properties: &BasicProperties) -> Result<(String, String), String> {
-        copied(properties).map(|it| (it.message.target.exchange, it.message.target.routing_key))
+        copied(properties).map(|it| (it.target.exchange, it.target.routing_key))
     }
 
     fn to(exchange: &str, key: &str) -> Result<(String, String), String> {
@@ -179,7 +173,7 @@ mod tests {
     fn a_copy_of_an_unbound_kind_goes_to_the_catch_all_lane() {
         let key = |properties: &BasicProperties| {
             let copy = copied_with(properties, ConsoleConfig::default());
-            copy.map(|copy| copy.message.target.routing_key)
+            copy.map(|copy| copy.target.routing_key)
         };
         assert_eq!(key(&properties("unbound", &[])).unwrap(), "garenne.tasks.default");
         let from_fast = properties("unbound", &[(header::LANE, long("fast"))]);
@@ -202,11 +196,10 @@ mod tests {
         );
         assert_eq!(target(&letter), to("garenne.tasks", "unbound"));
         let copy = copied(&letter).unwrap();
-        assert!(!copy.to_lane);
-        let headers = copy.message.properties.headers().as_ref().unwrap();
+        let headers = copy.properties.headers().as_ref().unwrap();
         let names: Vec<_> = headers.inner().keys().map(|name| name.as_str()).collect();
         assert_eq!(names, ["mine"]);
-        let left: i64 = copy.message.properties.expiration().as_ref().unwrap().as_str().parse().unwrap();
+        let left: i64 = copy.properties.expiration().as_ref().unwrap().as_str().parse().unwrap();
         assert!((3_590_000..=3_600_000).contains(&left), "{left}");
     }
 
@@ -232,7 +225,7 @@ mod tests {
     fn headers_that_are_too_large_are_left_out_of_the_copy() {
         let large =
             properties("bench.noop", &[("large", long(&"x".repeat(131_000))), ("small", long("kept"))]);
-        let copy = copied(&large).unwrap().message.properties;
+        let copy = copied(&large).unwrap().properties;
         let headers = copy.headers().as_ref().unwrap().inner();
         assert!(headers.contains_key("small") && !headers.contains_key("large"), "{headers:?}");
         assert!(headers.contains_key(header::DROPPED) && headers.contains_key(header::DROPPED_BYTES));

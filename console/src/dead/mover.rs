@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    copy::{Copy, copy, stable},
+    copy::{copy, stable},
     dead_letter::DeadLetter,
     filter::Filter,
     queue_walk::QueueWalk,
@@ -296,13 +296,14 @@ impl<'m> Run<'m> {
     ) -> Result<(), Failure> {
         let (tag, name) = (delivery.delivery_tag, name(letter));
         let made = copy(self.mover.operator, letter, &delivery.properties, delivery.data);
-        let Copy { message, to_lane } = match made {
+        let message = match made {
             Ok(made) => made,
             Err(why) => {
                 self.moved.failed(why, name);
                 return Ok(());
             }
         };
+        let to_lane = message.target.exchange != self.mover.operator.names.tasks();
         let id = message.properties.message_id().as_ref().map_or_else(String::new, ToString::to_string);
         while self.copies.len() >= MAX_IN_FLIGHT || self.in_flight.contains(&id) {
             let Some(sent) = self.copies.next().await else { break };
