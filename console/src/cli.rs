@@ -119,18 +119,17 @@ impl Cli {
     /// Settings from the flags of single commands.
     pub fn own_settings(&self) -> toml::Table {
         let mut own = toml::Table::new();
-        let postgres = match &self.command {
-            Command::Demo(args) => args.postgres_url.as_ref(),
-            Command::Drill(args) => args.postgres_url.as_ref(),
-            _ => None,
-        };
-        flag(&mut own, "postgres_url", postgres);
-        if let Command::Drill(args) = &self.command {
-            flag(&mut own, "worker_amqp_url", args.worker_amqp_url.as_ref());
-        }
-        if let Command::Dashboard(DashboardArgs { listen: Some(listen) }) = &self.command {
-            let table = [("listen".to_owned(), toml::Value::String(listen.clone()))].into_iter().collect();
-            own.insert("dashboard".to_owned(), toml::Value::Table(table));
+        match &self.command {
+            Command::Demo(args) => flag(&mut own, "postgres_url", args.postgres_url.as_ref()),
+            Command::Drill(args) => {
+                flag(&mut own, "postgres_url", args.postgres_url.as_ref());
+                flag(&mut own, "worker_amqp_url", args.worker_amqp_url.as_ref());
+            }
+            Command::Dashboard(DashboardArgs { listen: Some(listen) }) => {
+                let dashboard = toml::Table::from_iter([("listen".to_owned(), listen.clone().into())]);
+                own.insert("dashboard".to_owned(), dashboard.into());
+            }
+            _ => {}
         }
         own
     }

@@ -2,11 +2,7 @@
 
 use garenne_amqp::take_unreadable;
 use garenne_protocol::task::header::{self, integer, text};
-use lapin::{
-    BasicProperties,
-    message::Delivery,
-    types::{AMQPValue, FieldTable},
-};
+use lapin::{BasicProperties, message::Delivery, types::FieldTable};
 use serde::{Serialize, Serializer};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
@@ -82,10 +78,7 @@ impl DeadLetter {
         let of_worker = |name| word(name).filter(|_| of_broker.is_none());
         let given = of_worker(header::REASON);
         let by_broker = given.is_none();
-        let first_key = || match death_field("routing-keys") {
-            Some(AMQPValue::FieldArray(keys)) => keys.as_slice().first().and_then(text),
-            _ => None,
-        };
+        let first_key = || death_field("routing-keys")?.as_array()?.as_slice().first().and_then(text);
         let kind = properties.kind().as_ref().map(|kind| kind.as_str().to_owned());
         // The broker writes seconds. Other clients can write any number.
         let death_time = death_field("time").and_then(integer).and_then(|seconds| seconds.checked_mul(1000));
@@ -123,13 +116,7 @@ fn as_rfc3339<S: Serializer>(ms: &Option<i64>, serializer: S) -> Result<S::Ok, S
 
 /// The newest entry of `x-death`.
 fn last_death(headers: &Option<FieldTable>) -> Option<&FieldTable> {
-    match header::get(headers, "x-death")? {
-        AMQPValue::FieldArray(deaths) => match deaths.as_slice().first()? {
-            AMQPValue::FieldTable(death) => Some(death),
-            _ => None,
-        },
-        _ => None,
-    }
+    header::get(headers, "x-death")?.as_array()?.as_slice().first()?.as_field_table()
 }
 
 #[cfg(test)]

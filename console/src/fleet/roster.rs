@@ -168,17 +168,14 @@ impl Roster {
 
 fn state(member: &Member, now: i64) -> State {
     let Some(beat) = member.process.heartbeat() else { return State::Silent };
-    if beat.stance == Stance::Stopped {
-        return State::Stopped;
-    }
-    let overdue = i64::try_from(beat.every_ms.saturating_mul(MAX_MISSED)).unwrap_or(i64::MAX);
-    if beat.every_ms > 0 && now - member.heard > overdue {
-        return State::Silent;
-    }
+    let limit = i64::try_from(beat.every_ms.saturating_mul(MAX_MISSED)).unwrap_or(i64::MAX);
+    let overdue = beat.every_ms > 0 && now - member.heard > limit;
     match beat.stance {
+        Stance::Stopped => State::Stopped,
+        _ if overdue => State::Silent,
         Stance::Open => State::Open,
         Stance::Quiet => State::Quiet,
-        Stance::Stopping | Stance::Stopped => State::Stopping,
+        Stance::Stopping => State::Stopping,
     }
 }
 

@@ -92,10 +92,7 @@ fn point(history: &SampleHistory, sample: &Sample) -> Point {
     let then = then.unwrap_or(sample);
     let kinds = &sample.totals.kinds;
     let kind = |(name, kind): (&String, &KindTotals)| {
-        (
-            name.clone(),
-            kind_point(kind, Some(then.totals.kinds.get(name).unwrap_or(&KindTotals::default())), seconds),
-        )
+        (name.clone(), kind_point(kind, then.totals.kinds.get(name), seconds))
     };
     Point { kinds: kinds.iter().map(kind).collect(), sample: sample.clone() }
 }

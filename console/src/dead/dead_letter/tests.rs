@@ -1,4 +1,5 @@
 use garenne_protocol::task::header::long;
+use lapin::types::AMQPValue;
 
 use super::*;
 
