@@ -27,11 +27,15 @@ use garenne_common::{
         tracing::init,
     },
 };
-use tokio::{net::TcpListener, sync::mpsc};
+use tokio::{
+    net::TcpListener,
+    sync::{Mutex, mpsc},
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{interrupt::Interrupts, monitor::FleetMonitor, operator::Operator};
 use app_state::AppState;
+use session::Sessions;
 
 /// `garenne dashboard`.
 #[derive(Args, Clone, Debug, Default)]
@@ -64,7 +68,8 @@ pub async fn run(operator: Operator) -> Result<Exit, Failure> {
     if token.is_none() {
         tracing::info!("actions are disabled: set --admin-token-file to a file with a login token");
     }
-    let app = Arc::new(AppState::new(monitor, metrics, token));
+    let sessions = Sessions::new(token);
+    let app = Arc::new(AppState { monitor, metrics, sessions, dead_letters: Mutex::default() });
     let page = admin::serve_router(listener, routes::router(app), closing.clone().cancelled_owned());
     let page = supervise::essential("dashboard page", closing.clone(), page).spawn();
     tracing::info!(address = %format_args!("http://{address}"), "dashboard is listening");
@@ -76,10 +81,7 @@ pub async fn run(operator: Operator) -> Result<Exit, Failure> {
     closing.cancel();
     let page = page.await;
     admin.close().await;
-    match page {
-        Ok(()) => Ok(Exit::Done),
-        Err(failure) => Err(Failure::new(Exit::Failed, failure)),
-    }
+    page.map(|()| Exit::Done).map_err(|failure| Failure::new(Exit::Failed, failure))
 }
 
 async fn bind(listen: SocketAddr) -> Result<TcpListener, ConfigError> {

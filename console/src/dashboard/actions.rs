@@ -83,11 +83,7 @@ pub(super) async fn replay(
     }
     let list = |one: &Option<String>| one.iter().cloned().collect::<Vec<_>>();
     let args = FilterArgs { id: list(&id), reason: list(&reason), ..FilterArgs::default() };
-    let mut filter = args.filter()?;
-    // Publishers choose the kind. One that looks like a pattern must not match other kinds.
-    if let Some(kind) = kind.clone() {
-        filter = filter.of_kind(kind);
-    }
+    let filter = args.filter()?.of_kind(kind.clone());
     let mut letters = app.dead_letters.lock().await;
     tracing::info!(id, kind, reason, "replaying dead letters from the dashboard");
     let moved = Mover::new(app.operator(), filter, MoveAction::Replay).run().await?;

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use garenne_common::telemetry::Metrics;
-use secrecy::SecretString;
 use tokio::sync::Mutex;
 
 use super::{dead_letters::LastList, session::Sessions};
@@ -24,10 +23,6 @@ pub(super) struct AppState {
 }
 
 impl AppState {
-    pub(super) fn new(monitor: Arc<FleetMonitor>, metrics: Metrics, token: Option<SecretString>) -> Self {
-        Self { monitor, metrics, sessions: Sessions::new(token), dead_letters: Mutex::default() }
-    }
-
     pub(super) fn operator(&self) -> &Operator {
         &self.monitor.operator
     }

@@ -74,10 +74,10 @@ impl Filter {
         Self { conditions, exact_kind: None }
     }
 
-    /// Matches this exact kind. Publishers choose kinds, so that one may look like a pattern.
+    /// Matches this exact kind only, if one is given. Publishers choose kinds, so that one may look like a pattern.
     #[must_use]
-    pub fn of_kind(self, kind: String) -> Self {
-        Self { exact_kind: Some(kind), ..self }
+    pub fn of_kind(self, kind: Option<String>) -> Self {
+        Self { exact_kind: kind, ..self }
     }
 
     /// Whether a dead letter meets every condition at `now`. One without a time never meets a condition on its age.
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn of_kind_matches_a_kind_that_looks_like_a_pattern_exactly() {
         let is_taken =
-            |kind: &str| Filter::default().of_kind("#".into()).matches(&letter(kind, &[]), UNIX_EPOCH);
+            |kind: &str| Filter::default().of_kind(Some("#".into())).matches(&letter(kind, &[]), UNIX_EPOCH);
         assert!(is_taken("#"));
         assert!(!is_taken("reading.process"));
     }
