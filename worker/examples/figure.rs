@@ -108,7 +108,7 @@ fn draw(readings: &[StoredReading], rules: &Rules) -> Result<String, Box<dyn Err
         before = stored.time.as_unix_seconds();
     }
     writeln!(svg, "<path d=\"{line}\" fill=\"none\" stroke=\"#4477aa\" stroke-width=\"0.8\"/>")?;
-    for stored in readings.iter().filter(|stored| !stored.quality.is_usable()) {
+    for stored in readings.iter().filter(|stored| !stored.is_usable()) {
         let (at, value) = (x(stored.time), y(stored.value));
         writeln!(svg, "<circle cx=\"{at:.1}\" cy=\"{value:.1}\" r=\"3\" fill=\"none\" stroke=\"#000000\"/>")?;
     }
@@ -152,7 +152,7 @@ fn alarms(rules: &Rules, readings: &[StoredReading]) -> Vec<RaisedAlarm> {
         unit: stored.unit,
     };
     let all: Vec<_> = readings.iter().map(sample).collect();
-    let usable: Vec<_> = readings.iter().filter(|stored| stored.quality.is_usable()).map(sample).collect();
+    let usable: Vec<_> = readings.iter().filter(|stored| stored.is_usable()).map(sample).collect();
     let evaluate = |rule: &Rule| {
         let intervals = match rule.condition {
             // A device that sends unusable values is not silent.

@@ -106,7 +106,7 @@ impl Calibration {
         let reading = &record.reading;
         let mut quality = Quality::default();
         if record.time_assumed {
-            quality.set(Flag::TimeAssumed);
+            quality.insert(Flag::TimeAssumed);
         }
         let (mut value, mut unit) = (reading.value, reading.unit);
         if let Some(rule) = self.rule(&reading.device, &reading.metric) {
@@ -114,15 +114,17 @@ impl Calibration {
                 Ok(calibrated) => {
                     (value, unit) = calibrated;
                     if !rule.is_valid(value) {
-                        quality.set(Flag::OutOfRange);
+                        quality.insert(Flag::OutOfRange);
                     }
                 }
                 // The value is kept as sent: a guessed conversion would hide the wrong unit.
-                Err(flag) => quality.set(flag),
+                Err(flag) => {
+                    quality.insert(flag);
+                }
             }
         }
         if unit.is_some_and(|unit| is_impossible(value, unit)) {
-            quality.set(Flag::Impossible);
+            quality.insert(Flag::Impossible);
         }
         StoredReading {
             device: reading.device.clone(),

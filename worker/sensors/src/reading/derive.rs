@@ -186,7 +186,7 @@ pub(super) fn values_with_inputs(readings: &[StoredReading]) -> Vec<Derived> {
                 unit: Some(*unit),
                 raw: None,
                 raw_unit: None,
-                quality: warm.quality.with(humid.quality),
+                quality: &warm.quality | &humid.quality,
             };
             derived.push(Derived { value, temperature, humidity });
         }
@@ -197,9 +197,8 @@ pub(super) fn values_with_inputs(readings: &[StoredReading]) -> Vec<Derived> {
 /// The index of the usable reading of a role: that whose metric is `name`, else the only one. None if there are
 /// several; repetitions of one reading are not.
 fn choose(readings: &[StoredReading], group: &[(usize, Role)], wanted: Role, name: &str) -> Option<usize> {
-    let usable = |(index, role): &(usize, Role)| {
-        (*role == wanted && readings[*index].quality.is_usable()).then_some(*index)
-    };
+    let usable =
+        |(index, role): &(usize, Role)| (*role == wanted && readings[*index].is_usable()).then_some(*index);
     let candidates = || group.iter().filter_map(usable);
     let is_named = |index: &usize| &*readings[*index].metric == name;
     let first = candidates().find(is_named).or_else(|| candidates().next())?;

@@ -1,14 +1,15 @@
 //! Quality flags, and the physical limits of values.
 
-use std::borrow::Cow;
-use std::fmt;
+use std::collections::BTreeSet;
 
 use garenne_protocol::sensor::Unit;
-use serde::{Serialize, Serializer};
-use strum::{IntoStaticStr, VariantArray};
+use schemars::JsonSchema;
+use serde::Serialize;
+use strum::IntoStaticStr;
 
-/// A reason to doubt a value. Its name in results is in kebab case.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+/// A reason to doubt a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema, IntoStaticStr)]
+#[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Flag {
@@ -24,70 +25,8 @@ pub enum Flag {
     TimeAssumed,
 }
 
-impl Flag {
-    const fn bit(self) -> u16 {
-        1 << self as u16
-    }
-}
-
-/// A set of flags, in JSON a list of their names. A bit set, because every reading has one.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub struct Quality(u16);
-
-impl Quality {
-    /// Adds a flag.
-    pub const fn set(&mut self, flag: Flag) {
-        self.0 |= flag.bit();
-    }
-
-    /// Whether the set contains a flag.
-    pub const fn has(self, flag: Flag) -> bool {
-        self.0 & flag.bit() != 0
-    }
-
-    /// Whether the value itself is not in doubt. [`Flag::TimeAssumed`] concerns its time only.
-    pub const fn is_usable(self) -> bool {
-        self.0 & !Flag::TimeAssumed.bit() == 0
-    }
-
-    /// The union of two sets.
-    #[must_use]
-    pub const fn with(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    /// The flags in the set, in the order of their definition.
-    pub fn iter(self) -> impl Iterator<Item = &'static Flag> {
-        Flag::VARIANTS.iter().filter(move |flag| self.has(**flag))
-    }
-}
-
-impl fmt::Debug for Quality {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.iter()).finish()
-    }
-}
-
-impl Serialize for Quality {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.iter().map(<&str>::from))
-    }
-}
-
-impl schemars::JsonSchema for Quality {
-    fn schema_name() -> Cow<'static, str> {
-        "Quality".into()
-    }
-
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({
-            "description": "Quality flags of the value; empty for a good one.",
-            "type": "array",
-            "uniqueItems": true,
-            "items": { "type": "string", "enum": Flag::VARIANTS.iter().map(<&str>::from).collect::<Vec<_>>() }
-        })
-    }
-}
+/// The flags of a value, in JSON a list of their names. The empty set of a good value allocates no memory.
+pub type Quality = BTreeSet<Flag>;
 
 /// Whether a value is physically impossible in a unit. Units without known limits allow every value.
 pub fn is_impossible(value: f64, unit: Unit) -> bool {

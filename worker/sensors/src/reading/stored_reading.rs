@@ -7,7 +7,7 @@ use garenne_protocol::sensor::{Timestamp, Unit};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::quality::Quality;
+use super::quality::{Flag, Quality};
 
 /// A reading as it is stored.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -32,6 +32,11 @@ pub struct StoredReading {
 }
 
 impl StoredReading {
+    /// Whether the value itself is not in doubt. [`Flag::TimeAssumed`] concerns its time only.
+    pub fn is_usable(&self) -> bool {
+        self.quality.iter().all(|flag| *flag == Flag::TimeAssumed)
+    }
+
     /// The row of the table of readings. `partner` is that of [`ReadingRow`].
     pub(super) fn row(&self, partner: Option<(Arc<str>, f64)>) -> ReadingRow {
         ReadingRow {
