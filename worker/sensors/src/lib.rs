@@ -12,4 +12,3 @@ mod toml_file;
 pub mod window;
 
 pub use alert::AlertSettings;
-pub use toml_file::FileError;

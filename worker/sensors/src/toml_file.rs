@@ -1,31 +1,21 @@
 //! Files of rules in TOML.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use garenne_protocol::sensor::Unit;
 
-/// A file that cannot be used. The message is one line.
-#[derive(Debug, thiserror::Error)]
-#[error("{kind} {}: {message}", .path.display())]
-#[non_exhaustive]
-pub struct FileError {
-    /// What the file contains.
-    pub kind: &'static str,
-    /// The file.
-    pub path: PathBuf,
-    /// The rule or line, the value, and the allowed values.
-    pub message: String,
-}
-
 /// Reads a file and parses its text.
+///
+/// # Errors
+/// What the file contains, its path, and the problem, on one line.
 pub(crate) fn load<T>(
-    kind: &'static str,
+    kind: &str,
     path: &Path,
     parse: impl FnOnce(&str) -> Result<T, String>,
-) -> Result<T, FileError> {
+) -> Result<T, String> {
     let text = std::fs::read_to_string(path).map_err(|error| error.to_string());
     let parsed = text.and_then(|text| parse(&text));
-    parsed.map_err(|message| FileError { kind, path: path.to_owned(), message })
+    parsed.map_err(|message| format!("{kind} {}: {message}", path.display()))
 }
 
 /// The device of a rule for every device.

@@ -3,7 +3,7 @@
 //! A pure function of the values and their times. Times may be unevenly spaced and unordered; values are sorted by
 //! time first, and indices in the result are those of the input. A missing value is `null`. Each statistic is defined
 //! and tested as in NumPy or SciPy, and is `null` if it is undefined for the input. An input without values, or with
-//! invalid ones, is refused with a [`WindowError`].
+//! invalid ones, is refused.
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
@@ -91,11 +91,6 @@ pub trait ReadingStore: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Series, TaskError>>;
 }
 
-/// A window that cannot be analyzed. A retry would fail as well.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct WindowError(String);
-
 /// The result. Values are in the metric's unit; indices count from 0 in the input.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Answer {
@@ -151,14 +146,12 @@ impl Payload {
     ///
     /// # Errors
     /// Neither or both of values and a time range are given, or the range is empty.
-    pub fn source(self) -> Result<Source, WindowError> {
+    pub fn source(self) -> Result<Source, String> {
         match (self.times, self.values, self.from, self.to) {
             (Some(times), Some(values), None, None) => Ok(Source::Inline(Series { times, values })),
             (None, None, Some(from), Some(to)) if from < to => Ok(Source::Stored(from..to)),
-            (None, None, Some(from), Some(to)) => {
-                Err(WindowError(format!("from {from} is not before to {to}")))
-            }
-            _ => Err(WindowError("expected either times and values, or from and to".into())),
+            (None, None, Some(from), Some(to)) => Err(format!("from {from} is not before to {to}")),
+            _ => Err("expected either times and values, or from and to".into()),
         }
     }
 }
@@ -191,21 +184,21 @@ async fn answer(payload: Payload, store: Option<&dyn ReadingStore>) -> Result<An
 /// # Errors
 /// There are no values, too many, or other than times, or one is NaN or infinite, which JSON cannot express but other
 /// callers can.
-pub fn analyze(series: &Series, exact: bool) -> Result<Answer, WindowError> {
+pub fn analyze(series: &Series, exact: bool) -> Result<Answer, String> {
     let Series { times, values } = series;
     let count = values.len();
     if times.len() != count {
-        return Err(WindowError(format!("{} times for {count} values; expected as many", times.len())));
+        return Err(format!("{} times for {count} values; expected as many", times.len()));
     }
     if count > MAX_VALUES {
-        return Err(WindowError(format!("{count} values; at most {MAX_VALUES} are allowed")));
+        return Err(format!("{count} values; at most {MAX_VALUES} are allowed"));
     }
     if let Some(index) = values.iter().position(|value| value.is_some_and(|value| !value.is_finite())) {
-        return Err(WindowError(format!("value {index} is not finite")));
+        return Err(format!("value {index} is not finite"));
     }
     let (index, seconds, values) = sort_by_time(times, values);
     if values.is_empty() {
-        return Err(WindowError("the window has no values".into()));
+        return Err("the window has no values".into());
     }
     let sorted = order::sorted(&values);
     let [p01, p05, p25, p75, p95, p99] =

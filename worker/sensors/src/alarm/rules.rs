@@ -7,7 +7,7 @@ use garenne_protocol::sensor::Unit;
 use serde::Deserialize;
 
 use super::condition::{Condition, Micros, Point, Sample};
-use crate::toml_file::{self, FileError, every_device, finite, unit};
+use crate::toml_file::{self, every_device, finite, unit};
 
 /// Most rules in a file.
 const MAX_RULES: usize = 1000;
@@ -69,7 +69,7 @@ impl Rules {
     ///
     /// # Errors
     /// The file cannot be read, is not TOML, or holds an invalid rule. Names the first problem.
-    pub fn load(path: &Path) -> Result<Self, FileError> {
+    pub fn load(path: &Path) -> Result<Self, String> {
         toml_file::load("rules file", path, Self::parse)
     }
 

@@ -25,7 +25,7 @@ use super::{
     quality::{Flag, Quality, is_impossible},
     stored_reading::StoredReading,
 };
-use crate::toml_file::{self, EVERY_DEVICE, FileError, every_device, finite, unit};
+use crate::toml_file::{self, EVERY_DEVICE, every_device, finite, unit};
 
 /// The rules of a file. A value without a rule is stored as sent.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -72,7 +72,7 @@ impl Calibration {
     ///
     /// # Errors
     /// The file cannot be read, is not TOML, or holds an invalid rule. Names the first problem.
-    pub fn load(path: &Path) -> Result<Self, FileError> {
+    pub fn load(path: &Path) -> Result<Self, String> {
         toml_file::load("calibration file", path, Self::parse)
     }
 

@@ -44,7 +44,7 @@ pub struct Slope {
 /// The slope of values over seconds. `seconds` are ascending, `sorted` are the values in ascending order. Pairs of
 /// the same time have no slope; None if all are. `exact` uses all pairs regardless of their number.
 pub fn slope(seconds: &[f64], values: &[f64], sorted: &[f64], exact: bool) -> Option<Slope> {
-    let tied = ties(seconds.iter().copied());
+    let tied = ties(seconds);
     let count = values.len() as u64;
     let pairs = count * count.saturating_sub(1) / 2 - tied.iter().map(|k| k * (k - 1) / 2).sum::<u64>();
     if pairs == 0 {
@@ -59,7 +59,7 @@ pub fn slope(seconds: &[f64], values: &[f64], sorted: &[f64], exact: bool) -> Op
         let large = |slope: f64| slope * 2.0_f64.powi(600);
         return Some(Slope { median: large(median), interval: interval.map(large), is_exact });
     }
-    let half_width = Z * sigma(count, &tied, &ties(sorted.iter().copied()));
+    let half_width = Z * sigma(count, &tied, &ties(sorted));
     let low = ((pairs as f64 - half_width) / 2.0).round_ties_even() - 1.0;
     let high = ((pairs as f64 + half_width) / 2.0).round_ties_even();
     let ranks = [low.max(0.0) as u64, (pairs - 1) / 2, pairs / 2, (high as u64).min(pairs - 1)];
@@ -73,18 +73,9 @@ pub fn slope(seconds: &[f64], values: &[f64], sorted: &[f64], exact: bool) -> Op
 }
 
 /// The lengths of the runs of two or more equal values in sorted values.
-fn ties(sorted: impl Iterator<Item = f64>) -> Vec<u64> {
-    let mut runs = Vec::new();
-    let mut last = f64::NAN;
-    for value in sorted {
-        match runs.last_mut() {
-            Some(run) if value == last => *run += 1,
-            _ => runs.push(1),
-        }
-        last = value;
-    }
-    runs.retain(|run| *run > 1);
-    runs
+fn ties(sorted: &[f64]) -> Vec<u64> {
+    let runs = sorted.chunk_by(|one, other| one == other).map(|run| run.len() as u64);
+    runs.filter(|length| *length > 1).collect()
 }
 
 /// The standard deviation of Kendall's statistic (Sen 1968, equation 2.6). `times` and `values` are the lengths of

@@ -62,10 +62,10 @@ fn errors_name_the_rule_and_the_value() {
 fn errors_name_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("none.toml");
-    let error = Calibration::load(&path).unwrap_err().to_string();
+    let error = Calibration::load(&path).unwrap_err();
     assert_eq!(error, format!("calibration file {}: No such file or directory (os error 2)", path.display()));
     std::fs::write(&path, "[[calibration]]\nmetric = 5\n").unwrap();
-    let error = Calibration::load(&path).unwrap_err().to_string();
+    let error = Calibration::load(&path).unwrap_err();
     assert!(error.ends_with("none.toml: line 2: invalid type: integer `5`, expected a string"), "{error}");
     std::fs::write(&path, "").unwrap();
     assert_eq!(Calibration::load(&path).unwrap(), Calibration::default());

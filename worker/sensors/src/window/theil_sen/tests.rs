@@ -24,7 +24,7 @@ fn reference(seconds: &[f64], values: &[f64]) -> Option<[f64; 3]> {
     }
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
-    let half = Z * sigma(values.len() as u64, &ties(seconds.iter().copied()), &ties(sorted.into_iter()));
+    let half = Z * sigma(values.len() as u64, &ties(seconds), &ties(&sorted));
     let low = (((pairs as f64 - half) / 2.0).round_ties_even() - 1.0).max(0.0) as usize;
     let high = (((pairs as f64 + half) / 2.0).round_ties_even() as usize).min(pairs - 1);
     Some([(slopes[(pairs - 1) / 2] + slopes[pairs / 2]) / 2.0, slopes[low], slopes[high]])
