@@ -60,9 +60,9 @@ impl Cli {
 /// A calibration or rules file that cannot be used, or a database URL that cannot be parsed.
 pub fn stock(config: StockConfig) -> Result<WorkerBuilder, Failure> {
     let calibration = config.calibration.as_deref().map(reading::Calibration::load).transpose();
-    let calibration = calibration.map_err(|error| Failure::new(Exit::Config, error))?.unwrap_or_default();
+    let calibration = calibration.map_err(invalid)?.unwrap_or_default();
     let prefix = config.worker.common.prefix.clone();
-    let database = config.database().transpose()?;
+    let database = config.database().transpose().map_err(invalid)?;
     let store = database.clone().map(|database| Arc::new(PostgresReadingStore::new(database, &prefix)) as _);
     let rules = rules(&config)?.map(Arc::new);
 
@@ -93,11 +93,11 @@ pub fn stock(config: StockConfig) -> Result<WorkerBuilder, Failure> {
 fn rules(config: &StockConfig) -> Result<Option<Rules>, Failure> {
     let Some(path) = &config.rules else { return Ok(None) };
     let lanes: &Lanes = &config.worker.lanes;
-    let rules = Rules::load(path).map_err(|e| Failure::new(Exit::Config, e))?;
+    let rules = Rules::load(path).map_err(invalid)?;
     for kind in [alert::KIND, reading::watch::KIND] {
         if lanes.taking(kind).is_none() {
             let problem = format!("setting rules: no lane is bound to {kind}, which rules publish");
-            return Err(Failure::new(Exit::Config, problem));
+            return Err(invalid(problem));
         }
     }
     // A worker of another lane may know webhooks that this one does not; one of this lane must.
@@ -106,7 +106,11 @@ fn rules(config: &StockConfig) -> Result<Option<Rules>, Failure> {
     if let Some((rule, webhook)) = rules.webhooks().find(|(_, name)| unknown(name)) {
         let problem =
             format!("rule {rule:?}: unknown webhook {webhook:?}, alert.webhooks.{webhook}.url is not set");
-        return Err(Failure::new(Exit::Config, problem));
+        return Err(invalid(problem));
     }
     Ok(Some(rules))
+}
+
+fn invalid(problem: String) -> Failure {
+    Failure::new(Exit::Config, problem)
 }

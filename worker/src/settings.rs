@@ -7,7 +7,7 @@ use std::{
 
 use garenne::WorkerConfig;
 use garenne_common::config::{Certificates, Common, Invalid, SecretUrl, Settings};
-use garenne_postgres::{Database, OnConflict, PostgresError, PostgresSink};
+use garenne_postgres::{Database, OnConflict, PostgresSink};
 use garenne_sensors::AlertSettings;
 use serde::{Deserialize, Serialize};
 
@@ -70,7 +70,7 @@ impl Settings for StockConfig {
         }
         let database = self.database().transpose().map_err(|error| {
             let url = self.postgres_url.as_ref().map(SecretUrl::masked).unwrap_or_default();
-            Invalid::new("postgres_url", format_args!("{url:?}"), error.to_string())
+            Invalid::new("postgres_url", format_args!("{url:?}"), error)
         })?;
         let plain = "is for sslmode=require or verify-full and postgres_url has neither";
         let encrypted = database.is_some_and(|database| database.is_encrypted());
@@ -103,7 +103,7 @@ impl StockConfig {
     ///
     /// # Errors
     /// The URL cannot be parsed, or asks for an unsupported mode.
-    pub fn database(&self) -> Option<Result<Database, PostgresError>> {
+    pub fn database(&self) -> Option<Result<Database, String>> {
         self.postgres_url.clone().map(|url| Database::new(url, self.postgres_tls.clone()))
     }
 

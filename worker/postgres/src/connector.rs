@@ -43,7 +43,7 @@ impl Connector {
     async fn current(&self) -> ConnectConfig {
         if let Some(file) = self.database.url.file() {
             let again = self.database.url.read_again().await;
-            match again.and_then(|url| ConnectConfig::parse(&url).map_err(|error| error.to_string())) {
+            match again.and_then(|url| ConnectConfig::parse(&url)) {
                 Ok(config) => *self.last() = config,
                 Err(error) => {
                     let file = file.display();

@@ -3,8 +3,6 @@
 use garenne_common::config::{Certificates, SecretUrl};
 use tokio_postgres::{Config, config::SslMode};
 
-use crate::error::PostgresError;
-
 /// A Postgres database: its URL and the certificates for a TLS connection.
 #[derive(Clone, Debug)]
 pub struct Database {
@@ -21,8 +19,8 @@ impl Database {
     /// `sslmode`, or with `disable` or `prefer`, the connection is not encrypted.
     ///
     /// # Errors
-    /// [`PostgresError::Url`] and [`PostgresError::Mode`].
-    pub fn new(url: SecretUrl, certificates: Certificates) -> Result<Self, PostgresError> {
+    /// The URL cannot be parsed, or has an unsupported `sslmode`.
+    pub fn new(url: SecretUrl, certificates: Certificates) -> Result<Self, String> {
         let config = ConnectConfig::parse(&url)?;
         Ok(Self { url, certificates, config })
     }
@@ -43,20 +41,26 @@ pub(super) struct ConnectConfig {
 impl ConnectConfig {
     /// Parses a URL. `sslmode=prefer` is not encrypted: an attacker who can intercept the connection can also
     /// refuse TLS, so trying it protects nothing.
-    pub(super) fn parse(url: &SecretUrl) -> Result<Self, PostgresError> {
+    pub(super) fn parse(url: &SecretUrl) -> Result<Self, String> {
         let (base, query) = url.expose().split_once('?').unwrap_or((url.expose(), ""));
         let is_mode = |option: &&str| option.starts_with("sslmode=");
         let mode = query.split('&').rfind(is_mode).map_or("disable", |option| &option["sslmode=".len()..]);
         let encrypted = match mode {
             "disable" | "prefer" => false,
             "require" | "verify-full" => true,
-            other => return Err(PostgresError::Mode(other.to_owned())),
+            other => {
+                return Err(format!(
+                    "unknown sslmode {other:?}; expected disable, prefer, require or verify-full (the last two check \
+                     the certificate and the host name)"
+                ));
+            }
         };
         // The client does not know verify-full.
         let others: Vec<_> =
             query.split('&').filter(|option| !option.is_empty() && !is_mode(option)).collect();
-        let mut client: Config =
-            format!("{base}?{}", others.join("&")).parse().map_err(PostgresError::Url)?;
+        let mut client: Config = format!("{base}?{}", others.join("&")).parse().map_err(|error| {
+            format!("invalid postgres_url: {error}; expected postgres://user:password@host:5432/database")
+        })?;
         client.ssl_mode(if encrypted { SslMode::Require } else { SslMode::Disable });
         Ok(Self { client, encrypted })
     }
@@ -69,7 +73,7 @@ mod tests {
     use super::*;
 
     fn parse(url: &str) -> Result<ConnectConfig, String> {
-        ConnectConfig::parse(&url.parse().unwrap()).map_err(|error| error.to_string())
+        ConnectConfig::parse(&url.parse().unwrap())
     }
 
     #[test]

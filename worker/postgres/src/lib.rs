@@ -20,14 +20,13 @@ use std::{sync::Arc, time::Duration};
 
 use deadpool_postgres::{Object, Transaction};
 use futures_util::future::BoxFuture;
-use garenne_common::resilience::deadline;
+use garenne_common::{exit::Failure, resilience::deadline};
 use time::OffsetDateTime;
 use tokio_postgres::{Row, types::Json};
 
 use alarm_evaluator::AlarmEvaluator;
 use columns::{Parameters, column};
 pub use database::Database;
-pub use error::PostgresError;
 use error::{DatabaseError, QueryResult};
 use garenne::{
     handler::ReadingRow,
@@ -74,14 +73,14 @@ impl PostgresSink {
     /// no letter or digit. Retries within `timeout` while the server is unavailable or starting.
     ///
     /// # Errors
-    /// [`PostgresError`].
+    /// The server did not answer in time, or refused the connection or the tables.
     pub async fn connect(
         database: Database,
         prefix: &str,
         on_conflict: OnConflict,
         rules: Arc<Rules>,
         timeout: Duration,
-    ) -> Result<Arc<Self>, PostgresError> {
+    ) -> Result<Arc<Self>, Failure> {
         let pool = PostgresPool::new(database);
         let tables = Tables::new(prefix);
         pool.run_with_retry(&tables.definition(), timeout).await?;

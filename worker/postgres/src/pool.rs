@@ -5,15 +5,14 @@ use std::time::Duration;
 use deadpool_postgres::{
     Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, Timeouts,
 };
-use garenne_common::backoff::Backoff;
+use garenne_common::{
+    backoff::Backoff,
+    exit::{Exit, Failure},
+};
 use tokio::time::Instant;
 use tokio_postgres::{Config, config::Host};
 
-use crate::{
-    connector::Connector,
-    database::Database,
-    error::{DatabaseError, PostgresError},
-};
+use crate::{connector::Connector, database::Database, error::DatabaseError};
 
 /// Time limit for opening, recycling or waiting for a connection. The sink repeats a batch that exceeds it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -56,12 +55,8 @@ impl PostgresPool {
     /// Runs statements, and retries transient failures with back-off within `timeout`.
     ///
     /// # Errors
-    /// [`PostgresError::Unavailable`], at once if the failure is not transient.
-    pub(super) async fn run_with_retry(
-        &self,
-        statements: &str,
-        timeout: Duration,
-    ) -> Result<(), PostgresError> {
+    /// The last failure; at once if it is not transient.
+    pub(super) async fn run_with_retry(&self, statements: &str, timeout: Duration) -> Result<(), Failure> {
         let deadline = Instant::now() + timeout;
         let mut backoff = Backoff::default();
         loop {
@@ -72,7 +67,12 @@ impl PostgresPool {
             };
             let wait = backoff.next_wait();
             if !is_transient || Instant::now() + wait >= deadline {
-                return Err(PostgresError::Unavailable { address: self.address.clone(), detail });
+                let problem = format!(
+                    "cannot use Postgres at {}: {detail}; check that it is running and that the user may create tables \
+                     (--postgres-url)",
+                    self.address
+                );
+                return Err(Failure::new(Exit::Failed, problem));
             }
             let address = &self.address;
             tracing::warn!(address, error = detail, retry_in = ?wait, "Postgres unavailable, retrying");
