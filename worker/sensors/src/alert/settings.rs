@@ -11,12 +11,14 @@
 //! headers = { Authorization = "Bearer …" }
 //! ```
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{collections::BTreeMap, str::FromStr, time::Duration};
 
+use derive_more::{Debug, Display};
 use garenne_common::config::{Invalid, list};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize, Serializer};
+use serde_with::{DeserializeFromStr, SerializeDisplay};
 use url::Url;
 
 pub use super::signature::SigningSecret;
@@ -95,15 +97,16 @@ const RESERVED: [&str; 7] = [
 
 /// The URL of a webhook: http or https, with a host, without user or password. Output shows it without its path,
 /// which often contains a secret.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Debug, Display, DeserializeFromStr, SerializeDisplay)]
+#[display("{}://{}/***", self.0.scheme(), self.authority())]
+#[debug("{self}")]
 pub struct WebhookUrl(Url);
 
-impl WebhookUrl {
-    /// Parses a URL.
-    ///
-    /// # Errors
-    /// States the problem, without the URL.
-    pub fn parse(text: &str) -> Result<Self, String> {
+/// Parses a URL. The error states the problem, without the URL.
+impl FromStr for WebhookUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
         if text.len() > MAX_URL_BYTES {
             return Err(format!("{} bytes; at most {MAX_URL_BYTES} are allowed", text.len()));
         }
@@ -117,7 +120,9 @@ impl WebhookUrl {
         url.set_fragment(None);
         Ok(Self(url))
     }
+}
 
+impl WebhookUrl {
     pub(super) fn url(&self) -> &Url {
         &self.0
     }
@@ -126,30 +131,6 @@ impl WebhookUrl {
     pub(super) fn authority(&self) -> String {
         let port = self.0.port_or_known_default().unwrap_or_default();
         format!("{}:{port}", self.0.host_str().unwrap_or_default())
-    }
-}
-
-impl fmt::Display for WebhookUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}/***", self.0.scheme(), self.authority())
-    }
-}
-
-impl fmt::Debug for WebhookUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl Serialize for WebhookUrl {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for WebhookUrl {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::parse(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
     }
 }
 

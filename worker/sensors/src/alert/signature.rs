@@ -1,27 +1,29 @@
 //! Signatures of the Standard Webhooks specification, version 1: HMAC-SHA256 over id, time and body.
 
-use std::fmt;
+use std::str::FromStr;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use derive_more::{Debug, Display};
 use hmac::{Hmac, Mac};
 use secrecy::{ExposeSecret, SecretSlice};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use serde_with::{DeserializeFromStr, SerializeDisplay};
 use sha2::Sha256;
 
 /// The prefix of a secret.
 const PREFIX: &str = "whsec_";
 
-/// The signing key of a webhook: `whsec_` and base64 of 24 to 64 bytes. Debug output and serialization show
-/// `***`.
-#[derive(Clone)]
+/// The signing key of a webhook: `whsec_` and base64 of 24 to 64 bytes. Its text, debug and
+/// serialized forms are `***`.
+#[derive(Clone, Debug, Display, DeserializeFromStr, SerializeDisplay)]
+#[display("***")]
+#[debug("{self}")]
 pub struct SigningSecret(SecretSlice<u8>);
 
-impl SigningSecret {
-    /// Parses a secret.
-    ///
-    /// # Errors
-    /// States the expected form, without the secret.
-    pub fn parse(text: &str) -> Result<Self, String> {
+/// Parses a secret. The error states the expected form, without the secret.
+impl FromStr for SigningSecret {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
         let invalid = |reason: &str| {
             Err(format!("invalid signing secret ({reason}); expected {PREFIX} and base64 of 24 to 64 bytes"))
         };
@@ -32,7 +34,9 @@ impl SigningSecret {
             Ok(key) => Ok(Self(key.into())),
         }
     }
+}
 
+impl SigningSecret {
     /// The value of `webhook-signature`.
     pub(super) fn sign(&self, id: &str, timestamp: u64, body: &[u8]) -> String {
         let mut mac =
@@ -43,24 +47,6 @@ impl SigningSecret {
     }
 }
 
-impl fmt::Debug for SigningSecret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
-}
-
-impl Serialize for SigningSecret {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str("***")
-    }
-}
-
-impl<'de> Deserialize<'de> for SigningSecret {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::parse(&String::deserialize(deserializer)?).map_err(D::Error::custom)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,19 +54,19 @@ mod tests {
     /// The example of the specification's reference libraries.
     #[test]
     fn signatures_match_the_reference_libraries() {
-        let secret = SigningSecret::parse("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
+        let secret: SigningSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".parse().unwrap();
         let signed = secret.sign("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, br#"{"test": 2432232314}"#);
         assert_eq!(signed, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
     }
 
     #[test]
     fn errors_do_not_contain_the_secret() {
-        let error = |text: &str| SigningSecret::parse(text).unwrap_err();
+        let error = |text: &str| text.parse::<SigningSecret>().unwrap_err();
         let expected = "expected whsec_ and base64 of 24 to 64 bytes";
         assert_eq!(error("hunter2"), format!("invalid signing secret (the prefix is missing); {expected}"));
         assert_eq!(error("whsec_h?"), format!("invalid signing secret (not base64); {expected}"));
         assert_eq!(error("whsec_aGVsbG8="), format!("invalid signing secret (5 bytes); {expected}"));
-        let secret = SigningSecret::parse("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
+        let secret: SigningSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".parse().unwrap();
         assert_eq!(serde_json::to_string(&secret).unwrap(), "\"***\"");
     }
 }

@@ -75,7 +75,7 @@ impl WebhookSender {
         let webhooks = &self.settings.webhooks;
         let configured = match url {
             Some(url) => {
-                let url = WebhookUrl::parse(url).map_err(|error| invalid(format!("url: {error}")))?;
+                let url: WebhookUrl = url.parse().map_err(|error| invalid(format!("url: {error}")))?;
                 match webhooks.values().find(|webhook| webhook.url.as_ref() == Some(&url)) {
                     Some(webhook) => webhook,
                     None => return Ok(Destination { url, secret: None, headers: HeaderMap::new() }),

@@ -129,9 +129,9 @@ async fn read_request(stream: &mut TcpStream) -> ReceivedRequest {
 }
 
 fn settings(url: &str) -> AlertSettings {
-    let secret = Some(SigningSecret::parse(SECRET).unwrap());
+    let secret = Some(SECRET.parse().unwrap());
     let headers = [("Authorization".to_owned(), "Bearer x".to_owned())].into();
-    let webhook = Webhook { url: Some(WebhookUrl::parse(url).unwrap()), secret, headers };
+    let webhook = Webhook { url: Some(url.parse().unwrap()), secret, headers };
     AlertSettings {
         webhooks: [(DEFAULT_WEBHOOK.to_owned(), webhook)].into(),
         allow_networks: vec!["127.0.0.0/8".parse().unwrap()],
@@ -168,7 +168,7 @@ async fn a_request_follows_the_standard_webhooks_specification() {
     let (id, at) = (request.header("webhook-id"), request.header("webhook-timestamp"));
     assert_eq!((id, request.header("idempotency-key")), ("alert-1", "alert-1"));
     let expected =
-        SigningSecret::parse(SECRET).unwrap().sign(id, at.parse().unwrap(), request.body.as_bytes());
+        SECRET.parse::<SigningSecret>().unwrap().sign(id, at.parse().unwrap(), request.body.as_bytes());
     assert_eq!(request.header("webhook-signature"), expected);
     assert_eq!(request.header("authorization"), "Bearer x");
     assert_eq!(request.header("content-type"), "application/json");
@@ -261,7 +261,7 @@ async fn rejected_alerts_are_not_retried() {
     ] {
         let server = Server::start([Answer(status, headers)]).await;
         let error = deliver(&sender(settings(&server.url)), "a").await.unwrap_err();
-        let host = WebhookUrl::parse(&server.url).unwrap().authority();
+        let host = server.url.parse::<WebhookUrl>().unwrap().authority();
         assert_eq!(error.to_string(), format!("{host} answered {detail}"));
         assert!(matches!(*error, DeliveryError::Rejected { .. }));
         assert_eq!(server.requests().len(), 1);
@@ -327,7 +327,7 @@ async fn alerts_within_the_window_are_batched_and_a_rejected_batch_is_sent_one_b
 #[tokio::test]
 async fn private_addresses_in_any_notation_get_no_request() {
     let server = Server::start([]).await;
-    let port = WebhookUrl::parse(&server.url).unwrap().url().port().unwrap();
+    let port = server.url.parse::<WebhookUrl>().unwrap().url().port().unwrap();
     let open = settings(&server.url);
     let closed = sender(AlertSettings { allow_networks: Vec::new(), ..open });
     for host in ["127.0.0.1", "localhost", "2130706433", "0x7f.1", "[::1]", "[::ffff:127.0.0.1]", "0"] {
