@@ -111,7 +111,8 @@ async fn notify(cx: &TaskContext, sender: &WebhookSender, alert: Alert) -> Resul
     let Alert { webhook, url, kind, time, data } = alert;
     let destination = sender.destination(webhook.as_deref(), url.as_deref()).map_err(TaskError::reject)?;
     let time = time.unwrap_or_else(|| OffsetDateTime::now_utc().into());
-    let alert = OutgoingAlert::new(cx.id().clone(), kind, time, data).with_trace(cx.trace(), cx.traces());
+    let (id, trace, traces) = (cx.id().clone(), cx.trace(), cx.traces().clone());
+    let alert = OutgoingAlert { id, kind, timestamp: time, data, delivered: Arc::default(), trace, traces };
     let delivered = tokio::select! {
         delivered = sender.deliver(destination, alert) => delivered,
         // The batch may still be sent. The receiver recognizes the repetition by the alert's id.

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use garenne_common::telemetry::Traces;
+use garenne_common::{telemetry::Traces, text::with_causes};
 use garenne_protocol::{
     sensor::Timestamp,
     task::{TaskId, TraceContext},
@@ -33,17 +33,6 @@ pub(super) struct OutgoingAlert {
     pub(super) trace: Option<TraceContext>,
     #[serde(skip)]
     pub(super) traces: Traces,
-}
-
-impl OutgoingAlert {
-    pub(super) fn new(id: TaskId, kind: String, timestamp: Timestamp, data: Map<String, Value>) -> Self {
-        let (trace, traces) = (None, Traces::default());
-        Self { id, kind, timestamp, data, delivered: Arc::default(), trace, traces }
-    }
-
-    pub(super) fn with_trace(self, trace: Option<TraceContext>, traces: &Traces) -> Self {
-        Self { trace, traces: traces.clone(), ..self }
-    }
 }
 
 /// The result: the alert was delivered.
@@ -87,8 +76,7 @@ impl DeliveryError {
     }
 
     /// A request that failed in this step.
-    pub(super) fn unreachable(url: &WebhookUrl, step: &str, error: impl Error) -> Self {
-        let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
-        Self::Unreachable { host: url.authority(), detail: format!("{step}: {error}{cause}") }
+    pub(super) fn unreachable(url: &WebhookUrl, step: &str, error: impl Error + 'static) -> Self {
+        Self::Unreachable { host: url.authority(), detail: format!("{step}: {}", with_causes(&error)) }
     }
 }

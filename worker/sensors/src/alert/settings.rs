@@ -127,6 +127,11 @@ impl WebhookUrl {
         &self.0
     }
 
+    /// The host name or address; an IPv6 address without its brackets.
+    pub(super) fn host(&self) -> &str {
+        self.0.host_str().unwrap_or_default().trim_matches(['[', ']'])
+    }
+
     /// Host and port, the key of the circuit breaker.
     pub(super) fn authority(&self) -> String {
         let port = self.0.port_or_known_default().unwrap_or_default();

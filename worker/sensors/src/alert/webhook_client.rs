@@ -3,7 +3,7 @@
 //! Built on hyper's client connection, because the request must go to an address that was checked. A client
 //! with its own resolver, proxies and redirects would resolve the name again and may get another address.
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -16,7 +16,6 @@ use tokio::{
     net::{TcpStream, lookup_host},
 };
 use tokio_rustls::TlsConnector;
-use url::Host;
 
 use super::{address::is_allowed, delivery::DeliveryError, settings::WebhookUrl};
 
@@ -80,9 +79,8 @@ impl WebhookClient {
         if url.url().scheme() == "http" {
             return exchange(stream, url, headers, body).await;
         }
-        let host = url.url().host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-        let name =
-            ServerName::try_from(host).map_err(|error| DeliveryError::unreachable(url, "TLS", error))?;
+        let name = ServerName::try_from(url.host().to_owned());
+        let name = name.map_err(|error| DeliveryError::unreachable(url, "TLS", error))?;
         let stream = self.tls.connect(name, stream).await;
         let stream = stream.map_err(|error| DeliveryError::unreachable(url, "TLS", error))?;
         exchange(stream, url, headers, body).await
@@ -90,30 +88,20 @@ impl WebhookClient {
 
     async fn connect(&self, url: &WebhookUrl) -> Result<TcpStream, DeliveryError> {
         let port = url.url().port_or_known_default().unwrap_or_default();
-        let resolving = |error| DeliveryError::unreachable(url, "resolving", error);
-        let addresses: Vec<SocketAddr> = match url.url().host() {
-            Some(Host::Ipv4(address)) => vec![(address, port).into()],
-            Some(Host::Ipv6(address)) => vec![(address, port).into()],
-            Some(Host::Domain(name)) => lookup_host((name, port)).await.map_err(resolving)?.collect(),
-            None => Vec::new(),
-        };
+        let resolved = lookup_host((url.host(), port)).await;
+        let resolved = resolved.map_err(|error| DeliveryError::unreachable(url, "resolving", error))?;
+        let addresses: Vec<SocketAddr> = resolved.collect();
         // One forbidden address refuses the name: an attacker may mix it with public ones.
         let is_forbidden = |address: &&SocketAddr| !is_allowed(address.ip(), &self.allowed_networks);
         if let Some(forbidden) = addresses.iter().find(is_forbidden) {
-            let host = url.url().host_str().unwrap_or_default();
             return Err(DeliveryError::InvalidDestination(format!(
-                "{host} resolves to {}, which is not a public address; alert.allow_networks allows others",
+                "{} resolves to {}, which is not a public address; alert.allow_networks allows others",
+                url.host(),
                 forbidden.ip()
             )));
         }
-        let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-        for address in addresses {
-            match TcpStream::connect(address).await {
-                Ok(stream) => return Ok(stream),
-                Err(error) => last = error,
-            }
-        }
-        Err(DeliveryError::unreachable(url, "connecting", last))
+        let stream = TcpStream::connect(addresses.as_slice()).await;
+        stream.map_err(|error| DeliveryError::unreachable(url, "connecting", error))
     }
 }
 

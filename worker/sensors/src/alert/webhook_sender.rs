@@ -1,16 +1,17 @@
 //! Delivers alerts to webhooks: one batch queue per webhook, one circuit breaker per host.
 
 use std::{
-    collections::HashMap,
+    num::NonZeroUsize,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use garenne_common::{
     backoff::Backoff,
-    resilience::{BatchConfig, BatchError, Batcher, Breaker, BreakerConfig, BreakerState, Retry},
+    resilience::{BatchConfig, BatchError, Batcher, Breaker, BreakerConfig, Retry},
 };
 use hyper::header::HeaderMap;
+use lru::LruCache;
 
 use super::{
     batch_sender::{BatchSender, Destination},
@@ -19,8 +20,8 @@ use super::{
     webhook_client::WebhookClient,
 };
 
-/// Queues and breakers that are kept, at most. Idle ones are removed first.
-const MAX_KEPT: usize = 256;
+/// Queues and breakers that are kept, at most. The least recently used ones are removed.
+const MAX_KEPT: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
 /// Opens a host's circuit for 30 s after five failures without an error-free minute.
 const BREAKER: BreakerConfig = BreakerConfig {
@@ -40,10 +41,10 @@ pub(super) struct WebhookSender {
     breaker: BreakerConfig,
     backoff: Backoff,
     client: Arc<WebhookClient>,
-    /// By URL.
-    queues: Mutex<HashMap<String, Arc<WebhookQueue>>>,
+    /// By URL. Running tasks hold the queues that they use, even if those are removed here.
+    queues: Mutex<LruCache<String, Arc<WebhookQueue>>>,
     /// By host and port.
-    breakers: Mutex<HashMap<String, Breaker>>,
+    breakers: Mutex<LruCache<String, Breaker>>,
 }
 
 /// The alerts that wait for a batch to one webhook.
@@ -59,7 +60,8 @@ impl WebhookSender {
 
     fn with_resilience(settings: AlertSettings, breaker: BreakerConfig, backoff: Backoff) -> Self {
         let client = Arc::new(WebhookClient::new(settings.allow_networks.clone()));
-        Self { settings, breaker, backoff, client, queues: Mutex::default(), breakers: Mutex::default() }
+        let (queues, breakers) = (LruCache::new(MAX_KEPT).into(), LruCache::new(MAX_KEPT).into());
+        Self { settings, breaker, backoff, client, queues, breakers }
     }
 
     /// Resolves an alert's `webhook` or `url`. A URL is signed if it is that of a webhook in the settings.
@@ -115,20 +117,18 @@ impl WebhookSender {
     }
 
     fn queue(&self, destination: Destination) -> Arc<WebhookQueue> {
-        let mut queues = lock(&self.queues);
         let key = destination.url.url().as_str().to_owned();
-        if let Some(queue) = queues.get(&key) {
-            return Arc::clone(queue);
-        }
-        if queues.len() >= MAX_KEPT {
-            // Running tasks hold the queues in use, so there are no more of those than running tasks.
-            queues.retain(|_, queue| Arc::strong_count(queue) > 1);
-        }
+        Arc::clone(lock(&self.queues).get_or_insert(key, || Arc::new(self.start_queue(destination))))
+    }
+
+    fn start_queue(&self, destination: Destination) -> WebhookQueue {
+        let mut breakers = lock(&self.breakers);
+        let breaker = breakers.get_or_insert(destination.url.authority(), || Breaker::new(self.breaker));
         let retry = Retry::new(self.backoff.clone(), self.settings.retries);
         let sender = Arc::new(BatchSender {
-            breaker: self.breaker(destination.url.authority()),
             destination,
             client: Arc::clone(&self.client),
+            breaker: breaker.clone(),
             retry: retry.when(DeliveryError::is_transient),
             timeout: self.settings.timeout,
         });
@@ -138,20 +138,7 @@ impl WebhookSender {
             let sender = Arc::clone(&batch_sender);
             async move { sender.send(alerts).await }
         });
-        let queue = Arc::new(WebhookQueue { sender, batcher });
-        queues.insert(key, Arc::clone(&queue));
-        queue
-    }
-
-    fn breaker(&self, authority: String) -> Breaker {
-        let mut breakers = lock(&self.breakers);
-        if breakers.len() >= MAX_KEPT {
-            breakers.retain(|_, breaker| breaker.state() != BreakerState::Closed);
-        }
-        if breakers.len() >= MAX_KEPT {
-            breakers.clear();
-        }
-        breakers.entry(authority).or_insert_with(|| Breaker::new(self.breaker)).clone()
+        WebhookQueue { sender, batcher }
     }
 }
 

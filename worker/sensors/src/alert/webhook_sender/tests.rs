@@ -148,8 +148,15 @@ fn sender(settings: AlertSettings) -> WebhookSender {
 
 fn alert(id: &str) -> OutgoingAlert {
     let data = [("value".to_owned(), Value::from(7))].into_iter().collect();
-    let time = Timestamp::from_unix_seconds(1_790_000_000.0).unwrap();
-    OutgoingAlert::new(TaskId::parse(id).unwrap(), "reading.threshold".into(), time, data)
+    OutgoingAlert {
+        id: TaskId::parse(id).unwrap(),
+        kind: "reading.threshold".into(),
+        timestamp: Timestamp::from_unix_seconds(1_790_000_000.0).unwrap(),
+        data,
+        delivered: Arc::default(),
+        trace: None,
+        traces: Traces::default(),
+    }
 }
 
 async fn deliver(sender: &WebhookSender, id: &str) -> Result<Delivered, Arc<DeliveryError>> {
@@ -191,7 +198,7 @@ fn trace(parent: &str) -> Option<TraceContext> {
 async fn a_request_continues_the_trace_of_its_alert() {
     let server = Server::start([Answer(503, ""), Answer(200, "")]).await;
     let (sender, (traces, recorder)) = (sender(settings(&server.url)), Traces::recorded());
-    let alert = alert("a").with_trace(trace(PARENTS[0]), &traces);
+    let alert = OutgoingAlert { trace: trace(PARENTS[0]), traces, ..alert("a") };
     sender.deliver(sender.destination(None, None).unwrap(), alert).await.unwrap();
     let (spans, requests) = (recorder.spans(), server.requests());
     assert_eq!((spans.len(), requests.len()), (2, 2), "{spans:#?}");
@@ -214,7 +221,7 @@ async fn a_batch_continues_a_sampled_trace_and_links_the_others() {
     let unsampled = PARENTS[0].replace("-01", "-00");
     let alerts = [("a", unsampled.as_str()), ("b", PARENTS[1]), ("c", PARENTS[0])];
     let send = |(id, parent)| {
-        let alert = alert(id).with_trace(trace(parent), &traces);
+        let alert = OutgoingAlert { trace: trace(parent), traces: traces.clone(), ..alert(id) };
         sender.deliver(sender.destination(None, None).unwrap(), alert)
     };
     futures_util::future::try_join_all(alerts.map(send)).await.unwrap();
@@ -228,7 +235,7 @@ async fn a_batch_continues_a_sampled_trace_and_links_the_others() {
 async fn an_unsampled_trace_is_forwarded_unchanged() {
     let server = Server::start([]).await;
     let sender = sender(settings(&server.url));
-    let alert = alert("a").with_trace(trace(PARENTS[0]), &Traces::default());
+    let alert = OutgoingAlert { trace: trace(PARENTS[0]), ..alert("a") };
     sender.deliver(sender.destination(None, None).unwrap(), alert).await.unwrap();
     assert_eq!(server.requests()[0].header("traceparent"), PARENTS[0]);
     deliver(&sender, "b").await.unwrap();
