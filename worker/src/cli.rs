@@ -8,7 +8,7 @@ use garenne_common::{
     config::Lanes,
     exit::{Exit, Failure},
 };
-use garenne_postgres::{PostgresReadingStore, PostgresSilenceDetector, PostgresSink};
+use garenne_postgres::{PostgresReadingStore, PostgresSink, watch};
 use garenne_sensors::{alarm::Rules, alert, reading, spectrum, window};
 use serde::Serialize;
 use toml::Table;
@@ -73,8 +73,7 @@ pub fn stock(config: StockConfig) -> Result<WorkerBuilder, Failure> {
     builder = alert::register(builder, config.alert.clone());
     if let Some(database) = database {
         if let Some(rules) = &rules {
-            let detector = PostgresSilenceDetector::new(database.clone(), &prefix, Arc::clone(rules));
-            builder = reading::watch::register(builder, Arc::new(detector));
+            builder = watch::register(builder, database.clone(), &prefix, Arc::clone(rules));
         }
         let (rules, on_conflict) = (rules.unwrap_or_default(), config.on_conflict);
         let timeout = config.worker.connect_timeout;
@@ -94,7 +93,7 @@ fn rules(config: &StockConfig) -> Result<Option<Rules>, Failure> {
     let Some(path) = &config.rules else { return Ok(None) };
     let lanes: &Lanes = &config.worker.lanes;
     let rules = Rules::load(path).map_err(invalid)?;
-    for kind in [alert::KIND, reading::watch::KIND] {
+    for kind in [alert::KIND, watch::KIND] {
         if lanes.taking(kind).is_none() {
             let problem = format!("setting rules: no lane is bound to {kind}, which rules publish");
             return Err(invalid(problem));

@@ -13,8 +13,8 @@ mod notice;
 mod outbox;
 mod pool;
 mod reading_store;
-mod silence_detector;
 mod tables;
+pub mod watch;
 
 use std::{sync::Arc, time::Duration};
 
@@ -35,7 +35,6 @@ use garenne::{
 use garenne_sensors::alarm::Rules;
 use pool::PostgresPool;
 pub use reading_store::PostgresReadingStore;
-pub use silence_detector::PostgresSilenceDetector;
 use tables::Tables;
 
 /// What happens to a reading whose device, metric and time are stored with another value.
@@ -54,8 +53,7 @@ pub struct PostgresSink {
     pool: PostgresPool,
     tables: Tables,
     on_conflict: OnConflict,
-    /// None without rules.
-    alarms: Option<AlarmEvaluator>,
+    alarms: AlarmEvaluator,
 }
 
 /// A reading of a batch: the index of its result, the result, and the reading.
@@ -84,7 +82,7 @@ impl PostgresSink {
         let pool = PostgresPool::new(database);
         let tables = Tables::new(prefix);
         pool.run_with_retry(&tables.definition(), timeout).await?;
-        let alarms = (!rules.is_empty()).then(|| AlarmEvaluator { rules, tables: tables.clone() });
+        let alarms = AlarmEvaluator { rules, tables: tables.clone() };
         Ok(Arc::new(Self { pool, tables, on_conflict, alarms }))
     }
 
@@ -126,11 +124,10 @@ impl PostgresSink {
     async fn store_with(&self, client: &mut Object, batch: &[Finished]) -> QueryResult<Vec<Accepted>> {
         let transaction = client.transaction().await?;
         let mut accepted = vec![Accepted::Stored; batch.len()];
-        let alarms = self.alarms.as_ref().map(|alarms| (alarms, alarms.changed_series(batch)));
-        let alarms = alarms.filter(|(_, changed)| !changed.is_empty());
-        if let Some((alarms, changed)) = &alarms {
+        let changed = self.alarms.changed_series(batch);
+        if !changed.is_empty() {
             let series = changed.iter().map(|series| (series.device, series.metric));
-            alarms.lock(&transaction, series).await?;
+            self.alarms.lock(&transaction, series).await?;
         }
         for (index, detail) in self.store_readings(&transaction, batch).await? {
             accepted[index] = Accepted::Conflict(detail);
@@ -138,8 +135,8 @@ impl PostgresSink {
         let stored = batch.iter().zip(&accepted).filter(|(_, accepted)| **accepted == Accepted::Stored);
         let stored: Vec<_> = stored.map(|(finished, _)| finished).collect();
         self.store_results(&transaction, &stored).await?;
-        if let Some((alarms, _)) = &alarms {
-            let mut starts = alarms.evaluate_batch(&transaction, &stored).await?;
+        if !changed.is_empty() {
+            let mut starts = self.alarms.evaluate_batch(&transaction, &stored).await?;
             for (finished, accepted) in batch.iter().zip(&mut accepted) {
                 if *accepted == Accepted::Stored
                     && let Some(starts) = starts.remove(finished.envelope.id.as_str())

@@ -4,8 +4,9 @@ use garenne_protocol::sensor::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use crate::watch;
 use garenne_sensors::alarm::{Alarm, AlarmEvent, Micros, Rule};
-use garenne_sensors::{alert, reading::watch};
+use garenne_sensors::alert;
 
 /// A follow-up task.
 pub(super) struct Notice {

@@ -1,8 +1,8 @@
 //! Sensor kinds for Garenne workers: readings, windows, spectra, alerts, and the alarm rules for stored readings.
 //!
 //! Each kind has a module with a `register` function that adds its handler to a
-//! [`WorkerBuilder`](garenne::WorkerBuilder). Kinds that read stored readings do so through the traits
-//! [`ReadingStore`](window::ReadingStore) and [`SilenceDetector`](reading::watch::SilenceDetector).
+//! [`WorkerBuilder`](garenne::WorkerBuilder). `window.analyze` reads stored readings through the trait
+//! [`ReadingStore`](window::ReadingStore).
 
 pub mod alarm;
 pub mod alert;

@@ -18,7 +18,6 @@ pub mod derive;
 mod payload;
 pub mod quality;
 mod stored_reading;
-pub mod watch;
 
 use batch_derivations::{BatchDerivations, JointValue};
 pub use calibration::Calibration;

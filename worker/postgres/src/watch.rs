@@ -1,9 +1,17 @@
-//! Decides whether a device went silent, by the database's clock.
+//! `reading.watch`: detects that a device stopped sending.
+//!
+//! A missing reading starts no task, so a task has to check for it. The first reading of a device's metric
+//! that a `silent_for` rule matches starts one `reading.watch` task. The task waits in the retry ladder until
+//! the silence would be long enough, checks the store, and waits again. The broker keeps the time, so no
+//! worker holds state, and there is one message per device, metric and rule regardless of the number of
+//! readings.
 
 use std::{sync::Arc, time::Duration};
 
 use deadpool_postgres::Transaction;
-use futures_util::future::BoxFuture;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use crate::{
     alarm_evaluator::{AlarmEvaluator, AlarmRow, micros},
@@ -14,26 +22,89 @@ use crate::{
     pool::PostgresPool,
     tables::Tables,
 };
-use garenne::handler::TaskError;
+use garenne::{TaskContext, TaskError, WorkerBuilder, json_payload, sink::FollowUp};
 use garenne_sensors::alarm::{Alarm, AlarmEvent, Condition, Rules};
-use garenne_sensors::reading::watch::{SilenceCheck, SilenceDetector, Watch};
+
+/// The kind.
+pub const KIND: &str = "reading.watch";
 
 /// The longest wait between the first check that finds silence and the one that confirms it. Gives a fleet
 /// that was down the time to store its backlog.
 const MAX_CONFIRMATION_DELAY: Duration = Duration::from_secs(60);
 
-/// A [`SilenceDetector`] over the tables that [`PostgresSink`](crate::PostgresSink) writes. Connects on the
-/// first check.
-pub struct PostgresSilenceDetector {
+/// The payload; written by the sink that stores readings.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Watch {
+    /// The device that may go silent.
+    pub device: String,
+    /// What it measures.
+    pub metric: String,
+    /// The rule's name.
+    pub rule: String,
+}
+json_payload!(Watch, KIND);
+
+/// The result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Watched {
+    /// Whether the device was silent for too long; false if the watch was no longer needed.
+    pub silent: bool,
+}
+
+/// The result of one check for silence.
+enum SilenceCheck {
+    /// The device is not silent, or not certainly so: check again after this time.
+    CheckAgain(Duration),
+    /// The device is silent: start these tasks. The watch ends.
+    Silent(Vec<FollowUp>),
+    /// The watch ends without an alarm: another watch replaced it, or the rule or the readings are gone.
+    Ended,
+}
+
+/// Registers the kind for the fleet with this prefix. Connects on the first check.
+pub fn register(
+    builder: WorkerBuilder,
+    database: Database,
+    prefix: &str,
+    rules: Arc<Rules>,
+) -> WorkerBuilder {
+    let alarms = AlarmEvaluator { rules, tables: Tables::new(prefix) };
+    let detector = Arc::new(SilenceDetector { pool: PostgresPool::new(database), alarms });
+    builder.handle(move |cx: TaskContext, watch: Watch| {
+        let detector = Arc::clone(&detector);
+        async move {
+            match detector.check(cx.id().as_str(), &watch).await? {
+                SilenceCheck::CheckAgain(wait) => Err(TaskError::snooze(wait)),
+                SilenceCheck::Ended => Ok(Watched { silent: false }),
+                SilenceCheck::Silent(starts) => {
+                    for start in starts {
+                        let payload: &RawValue =
+                            serde_json::from_slice(&start.body).map_err(TaskError::reject)?;
+                        cx.follow_up_as(start.id, start.kind.as_str(), &payload)?;
+                    }
+                    Ok(Watched { silent: true })
+                }
+            }
+        }
+    })
+}
+
+/// Decides whether a device went silent, by the database's clock.
+struct SilenceDetector {
     pool: PostgresPool,
     alarms: AlarmEvaluator,
 }
 
-impl PostgresSilenceDetector {
-    /// A detector for the fleet with this prefix.
-    pub fn new(database: Database, prefix: &str, rules: Arc<Rules>) -> Self {
-        let alarms = AlarmEvaluator { rules, tables: Tables::new(prefix) };
-        Self { pool: PostgresPool::new(database), alarms }
+impl SilenceDetector {
+    /// Compares the age of the newest stored reading of a device's metric with the watch's rule. A repeated call for
+    /// a watch that found silence returns the same tasks.
+    async fn check(&self, watch_id: &str, watch: &Watch) -> Result<SilenceCheck, DatabaseError> {
+        let mut client = self.pool.client().await?;
+        let transaction = client.transaction().await?;
+        let outcome = self.check_with(&transaction, watch_id, watch).await?;
+        transaction.commit().await?;
+        Ok(outcome)
     }
 
     async fn check_with(
@@ -95,22 +166,5 @@ impl PostgresSilenceDetector {
         let watches = &self.alarms.tables.watches;
         let delete = format!("DELETE FROM {watches} WHERE device = $1 AND metric = $2 AND rule = $3");
         transaction.execute(&delete, &[device, metric, rule]).await.map(drop)
-    }
-}
-
-impl SilenceDetector for PostgresSilenceDetector {
-    fn check<'a>(
-        &'a self,
-        watch_id: &'a str,
-        watch: &'a Watch,
-    ) -> BoxFuture<'a, Result<SilenceCheck, TaskError>> {
-        let check = async move {
-            let mut client = self.pool.client().await?;
-            let transaction = client.transaction().await?;
-            let outcome = self.check_with(&transaction, watch_id, watch).await?;
-            transaction.commit().await?;
-            Ok(outcome)
-        };
-        Box::pin(async { check.await.map_err(|error: DatabaseError| TaskError::retry(error)) })
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use garenne_postgres::watch;
 use garenne_protocol::sensor::schema::ReadingsSchema;
 use garenne_sensors::{alert, reading, spectrum, window};
 use schemars::{Schema, generate::SchemaSettings};
@@ -12,8 +13,8 @@ fn schemas() -> Vec<(&'static str, Schema)> {
     vec![
         ("reading.process", input().into_root_schema_for::<ReadingsSchema>()),
         ("reading.process.result", output().into_root_schema_for::<reading::Processed>()),
-        ("reading.watch", input().into_root_schema_for::<reading::watch::Watch>()),
-        ("reading.watch.result", output().into_root_schema_for::<reading::watch::Watched>()),
+        ("reading.watch", input().into_root_schema_for::<watch::Watch>()),
+        ("reading.watch.result", output().into_root_schema_for::<watch::Watched>()),
         ("alert.notify", input().into_root_schema_for::<alert::Alert>()),
         ("alert.notify.result", output().into_root_schema_for::<alert::Delivered>()),
         ("window.analyze", input().into_root_schema_for::<window::Payload>()),
@@ -26,7 +27,7 @@ fn schemas() -> Vec<(&'static str, Schema)> {
 /// `UPDATE_SCHEMAS=1 cargo test -p garenne-worker --test schemas` writes them anew.
 #[test]
 fn committed_schemas_are_the_types() {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/schemas");
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/schemas");
     for (kind, schema) in schemas() {
         let path = folder.join(format!("{kind}.json"));
         let text = serde_json::to_string_pretty(&schema).expect("a schema is JSON") + "\n";
