@@ -165,12 +165,12 @@ impl AlarmEvaluator {
         let readings = &self.tables.readings;
         let series = format!(
             "SELECT time, value, unit FROM {readings} AS r
-             WHERE r.device = k.device AND r.metric = k.metric AND NOT r.quality && $7::text[]"
+             WHERE r.device = k.device AND r.metric = k.metric AND NOT r.quality && $6::text[]"
         );
         let query = format!(
             "SELECT k.place, p.time, p.value, p.unit
-             FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::timestamptz[], $5::timestamptz[], $6::int4[])
-                  AS k(device, metric, since, first, last, place)
+             FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::timestamptz[], $5::timestamptz[])
+                  WITH ORDINALITY AS k(device, metric, since, first, last, place)
              CROSS JOIN LATERAL (
                  ({series} AND time >= k.since AND time < k.first ORDER BY time DESC LIMIT {MAX_LOOKBACK_READINGS}) UNION
                  ({series} AND time < k.first ORDER BY time DESC LIMIT {MIN_CONTEXT_READINGS}) UNION
@@ -186,13 +186,12 @@ impl AlarmEvaluator {
         };
         let statement = transaction.prepare_cached(&query).await?;
         let unusable = UNUSABLE.map(<&str>::from);
-        let parameters: Parameters<'_, 7> = [
+        let parameters: Parameters<'_, 6> = [
             &column(changed, |series| series.device),
             &column(changed, |series| series.metric),
             &column(changed, since),
             &column(changed, |series| series.first),
             &column(changed, |series| series.last),
-            &indices(changed),
             &unusable.as_slice(),
         ];
         let mut windows = vec![Vec::new(); changed.len()];
@@ -213,7 +212,7 @@ impl AlarmEvaluator {
     ) -> QueryResult<HashMap<(usize, String), Vec<Alarm>>> {
         let query = format!(
             "SELECT k.place, a.id, a.rule, a.since, a.upto, a.ended, a.value
-             FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::int4[]) AS k(device, metric, first, place)
+             FROM unnest($1::text[], $2::text[], $3::timestamptz[]) WITH ORDINALITY AS k(device, metric, first, place)
              JOIN {} AS a USING (device, metric)
              WHERE a.ended IS NULL OR a.ended >= k.first
              ORDER BY a.since",
@@ -227,7 +226,7 @@ impl AlarmEvaluator {
         let devices = column(changed, |series| series.device);
         let metrics = column(changed, |series| series.metric);
         let statement = transaction.prepare_cached(&query).await?;
-        let parameters: Parameters<'_, 4> = [&devices, &metrics, &begins, &indices(changed)];
+        let parameters: Parameters<'_, 3> = [&devices, &metrics, &begins];
         let mut known: HashMap<_, Vec<_>> = HashMap::new();
         for row in transaction.query(&statement, &parameters).await? {
             let ended = row.get::<_, Option<OffsetDateTime>>(5).map(micros);
@@ -299,13 +298,9 @@ impl AlarmEvaluator {
     }
 }
 
-/// The index of each series, which the rows of an answer repeat.
-fn indices(series: &[ChangedSeries<'_>]) -> Vec<i32> {
-    (0..).take(series.len()).collect()
-}
-
-fn index(column: i32) -> usize {
-    usize::try_from(column).expect("an index that was a query parameter")
+/// The index of a series, from its ordinality in the parameters of a query, which counts from 1.
+fn index(ordinality: i64) -> usize {
+    usize::try_from(ordinality - 1).expect("a position in the parameters")
 }
 
 fn hash(parts: &[&str]) -> u64 {

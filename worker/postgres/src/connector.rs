@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use tokio_postgres::{Client, Config, NoTls, Socket, tls::MakeTlsConnect};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::database::{ConnectConfig, Database};
+use super::database::{Database, is_encrypted, parse_url};
 
 /// Connects the members of the pool.
 ///
@@ -27,7 +27,7 @@ use super::database::{ConnectConfig, Database};
 pub(super) struct Connector {
     database: Database,
     /// From the last time the URL could be read.
-    last: Mutex<ConnectConfig>,
+    last: Mutex<Config>,
 }
 
 impl Connector {
@@ -35,15 +35,15 @@ impl Connector {
         Self { last: Mutex::new(database.config.clone()), database }
     }
 
-    fn last(&self) -> MutexGuard<'_, ConnectConfig> {
+    fn last(&self) -> MutexGuard<'_, Config> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The URL as its file has it now; the last one if the file cannot be read.
-    async fn current(&self) -> ConnectConfig {
+    async fn current(&self) -> Config {
         if let Some(file) = self.database.url.file() {
             let again = self.database.url.read_again().await;
-            match again.and_then(|url| ConnectConfig::parse(&url)) {
+            match again.and_then(|url| parse_url(&url)) {
                 Ok(config) => *self.last() = config,
                 Err(error) => {
                     let file = file.display();
@@ -58,8 +58,8 @@ impl Connector {
 impl Connect for Connector {
     fn connect(&self, _: &Config) -> BoxFuture<'_, Result<(Client, JoinHandle<()>), tokio_postgres::Error>> {
         Box::pin(async {
-            let ConnectConfig { client: config, encrypted } = self.current().await;
-            let (client, connection) = if encrypted {
+            let config = self.current().await;
+            let (client, connection) = if is_encrypted(&config) {
                 let certificates = self.database.certificates.clone();
                 let tls = supervise::spawn_blocking("postgres certificates", move || load_tls(&certificates));
                 let tls = LoadedTls(tls.await.unwrap_or_else(|failure| Err(failure.to_string())));

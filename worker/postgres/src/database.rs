@@ -8,7 +8,7 @@ use tokio_postgres::{Config, config::SslMode};
 pub struct Database {
     pub(super) url: SecretUrl,
     pub(super) certificates: Certificates,
-    pub(super) config: ConnectConfig,
+    pub(super) config: Config,
 }
 
 impl Database {
@@ -21,49 +21,44 @@ impl Database {
     /// # Errors
     /// The URL cannot be parsed, or has an unsupported `sslmode`.
     pub fn new(url: SecretUrl, certificates: Certificates) -> Result<Self, String> {
-        let config = ConnectConfig::parse(&url)?;
+        let config = parse_url(&url)?;
         Ok(Self { url, certificates, config })
     }
 
     /// Whether its URL demands TLS.
     pub fn is_encrypted(&self) -> bool {
-        self.config.encrypted
+        is_encrypted(&self.config)
     }
 }
 
-/// A parsed URL.
-#[derive(Clone, Debug)]
-pub(super) struct ConnectConfig {
-    pub(super) client: Config,
-    pub(super) encrypted: bool,
+/// Whether a connection uses TLS.
+pub(super) fn is_encrypted(config: &Config) -> bool {
+    config.get_ssl_mode() == SslMode::Require
 }
 
-impl ConnectConfig {
-    /// Parses a URL. `sslmode=prefer` is not encrypted: an attacker who can intercept the connection can also
-    /// refuse TLS, so trying it protects nothing.
-    pub(super) fn parse(url: &SecretUrl) -> Result<Self, String> {
-        let (base, query) = url.expose().split_once('?').unwrap_or((url.expose(), ""));
-        let is_mode = |option: &&str| option.starts_with("sslmode=");
-        let mode = query.split('&').rfind(is_mode).map_or("disable", |option| &option["sslmode=".len()..]);
-        let encrypted = match mode {
-            "disable" | "prefer" => false,
-            "require" | "verify-full" => true,
-            other => {
-                return Err(format!(
-                    "unknown sslmode {other:?}; expected disable, prefer, require or verify-full (the last two check \
+/// Parses a URL. `sslmode=prefer` is not encrypted: an attacker who can intercept the connection can also
+/// refuse TLS, so trying it protects nothing.
+pub(super) fn parse_url(url: &SecretUrl) -> Result<Config, String> {
+    let (base, query) = url.expose().split_once('?').unwrap_or((url.expose(), ""));
+    let is_mode = |option: &&str| option.starts_with("sslmode=");
+    let mode = query.split('&').rfind(is_mode).map_or("disable", |option| &option["sslmode=".len()..]);
+    let ssl_mode = match mode {
+        "disable" | "prefer" => SslMode::Disable,
+        "require" | "verify-full" => SslMode::Require,
+        other => {
+            return Err(format!(
+                "unknown sslmode {other:?}; expected disable, prefer, require or verify-full (the last two check \
                      the certificate and the host name)"
-                ));
-            }
-        };
-        // The client does not know verify-full.
-        let others: Vec<_> =
-            query.split('&').filter(|option| !option.is_empty() && !is_mode(option)).collect();
-        let mut client: Config = format!("{base}?{}", others.join("&")).parse().map_err(|error| {
-            format!("invalid postgres_url: {error}; expected postgres://user:password@host:5432/database")
-        })?;
-        client.ssl_mode(if encrypted { SslMode::Require } else { SslMode::Disable });
-        Ok(Self { client, encrypted })
-    }
+            ));
+        }
+    };
+    // The client does not know verify-full.
+    let others: Vec<_> = query.split('&').filter(|option| !option.is_empty() && !is_mode(option)).collect();
+    let mut client: Config = format!("{base}?{}", others.join("&")).parse().map_err(|error| {
+        format!("invalid postgres_url: {error}; expected postgres://user:password@host:5432/database")
+    })?;
+    client.ssl_mode(ssl_mode);
+    Ok(client)
 }
 
 #[cfg(test)]
@@ -72,8 +67,8 @@ mod tests {
 
     use super::*;
 
-    fn parse(url: &str) -> Result<ConnectConfig, String> {
-        ConnectConfig::parse(&url.parse().unwrap())
+    fn parse(url: &str) -> Result<Config, String> {
+        parse_url(&url.parse().unwrap())
     }
 
     #[test]
@@ -87,10 +82,10 @@ mod tests {
         ] {
             let config = parse(&format!("postgres://u:p%3Fw@db.example:5433/x{query}")).unwrap();
             let mode = if encrypted { SslMode::Require } else { SslMode::Disable };
-            assert_eq!((config.encrypted, config.client.get_ssl_mode()), (encrypted, mode), "{query}");
-            assert_eq!(config.client.get_hosts(), [Host::Tcp("db.example".into())]);
-            assert_eq!(config.client.get_password(), Some(b"p?w".as_slice()));
-            assert_eq!(config.client.get_connect_timeout().is_some(), query.contains("connect_timeout"));
+            assert_eq!((is_encrypted(&config), config.get_ssl_mode()), (encrypted, mode), "{query}");
+            assert_eq!(config.get_hosts(), [Host::Tcp("db.example".into())]);
+            assert_eq!(config.get_password(), Some(b"p?w".as_slice()));
+            assert_eq!(config.get_connect_timeout().is_some(), query.contains("connect_timeout"));
         }
     }
 

@@ -29,7 +29,7 @@ pub(super) struct PostgresPool {
 
 impl PostgresPool {
     pub(super) fn new(database: Database) -> Self {
-        let client = database.config.client.clone();
+        let client = database.config.clone();
         let address = address(&client);
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let limit = Some(CONNECT_TIMEOUT);

@@ -94,11 +94,6 @@ impl Rules {
         Ok(Self(rules))
     }
 
-    /// Whether there are no rules.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// The name and the webhook of each rule that names a webhook.
     pub fn webhooks(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().filter_map(|rule| Some((rule.name.as_str(), rule.webhook.as_deref()?)))
