@@ -6,27 +6,20 @@ use std::collections::VecDeque;
 const HISTORY_BLOCKS: usize = 28;
 
 /// The numbers of the last blocks, a fixed number from each.
-#[derive(Debug)]
-pub(super) struct History {
-    numbers: VecDeque<f64>,
-    capacity: usize,
-}
+#[derive(Debug, Default)]
+pub(super) struct History<const PER_BLOCK: usize = 1>(VecDeque<f64>);
 
-impl History {
-    pub(super) fn new(per_block: usize) -> Self {
-        Self { numbers: VecDeque::new(), capacity: per_block * HISTORY_BLOCKS }
-    }
-
+impl<const PER_BLOCK: usize> History<PER_BLOCK> {
     pub(super) fn add(&mut self, number: impl Into<Option<f64>>) {
-        self.numbers.extend(number.into());
-        if self.numbers.len() > self.capacity {
-            self.numbers.pop_front();
+        self.0.extend(number.into());
+        if self.0.len() > PER_BLOCK * HISTORY_BLOCKS {
+            self.0.pop_front();
         }
     }
 
     /// The 5 %, 50 % and 95 % quantiles; none without numbers.
     pub(super) fn quantiles(&self) -> Option<[f64; 3]> {
-        quantiles(self.numbers.iter().copied().collect())
+        quantiles(self.0.iter().copied().collect())
     }
 
     pub(super) fn median(&self) -> Option<f64> {

@@ -79,11 +79,17 @@ pub(super) struct Signals<'a> {
     /// The absolute residuals of the current block, and their smoothed values.
     block_residuals: Vec<f64>,
     block_residual_smooths: Vec<f64>,
+    histories: Histories,
+}
+
+/// The numbers of the last blocks from which centres and scales are computed.
+#[derive(Default)]
+struct Histories {
     medians: History,
     widths: History,
     jumps: History,
-    smooths: History,
-    spreads: History,
+    smooths: History<SAMPLES_PER_BLOCK>,
+    spreads: History<SAMPLES_PER_BLOCK>,
     residuals: History,
     residual_smooths: History,
 }
@@ -102,13 +108,7 @@ impl<'a> Signals<'a> {
             changes_sum: 0.0,
             block_residuals: Vec::new(),
             block_residual_smooths: Vec::new(),
-            medians: History::new(1),
-            widths: History::new(1),
-            jumps: History::new(1),
-            smooths: History::new(SAMPLES_PER_BLOCK),
-            spreads: History::new(SAMPLES_PER_BLOCK),
-            residuals: History::new(1),
-            residual_smooths: History::new(1),
+            histories: Histories::default(),
             blocks,
             seconds,
             values,
@@ -130,8 +130,8 @@ impl<'a> Signals<'a> {
             self.block_residual_smooths.push(self.residual_smooth.abs());
         }
         if (index + 1).is_multiple_of(self.blocks.length / SAMPLES_PER_BLOCK) {
-            self.smooths.add(self.smooth);
-            self.spreads.add(variation);
+            self.histories.smooths.add(self.smooth);
+            self.histories.spreads.add(variation);
         }
         let Some(reference) = self.reference else { return [0.0; COUNT] };
         let measured = [
@@ -170,16 +170,16 @@ impl<'a> Signals<'a> {
     /// Ends the block before the value at `index` and adds it to the history.
     pub(super) fn close_block(&mut self, index: usize) {
         let block = index - self.blocks.length..index;
-        self.jumps.add(deviation(block.clone().map(|index| self.jump(index)).collect()));
+        self.histories.jumps.add(deviation(block.clone().map(|index| self.jump(index)).collect()));
         if let Some(values) = quantiles(self.values[block].to_vec()) {
-            self.medians.add(values[1]);
-            self.widths.add(spread(values));
+            self.histories.medians.add(values[1]);
+            self.histories.widths.add(spread(values));
         }
         let residuals = mem::take(&mut self.block_residuals);
         let residual_smooths = mem::take(&mut self.block_residual_smooths);
         if residuals.len() * 2 >= self.blocks.length {
-            self.residuals.add(deviation(residuals));
-            self.residual_smooths.add(deviation(residual_smooths));
+            self.histories.residuals.add(deviation(residuals));
+            self.histories.residual_smooths.add(deviation(residual_smooths));
         }
         // After eight blocks, short blocks update the reference less often: each changes it little.
         let update_every = 64_usize.div_ceil(self.blocks.length);
@@ -193,20 +193,21 @@ impl<'a> Signals<'a> {
     fn measure(&self, index: usize) -> Option<Reference> {
         // Above rounding errors.
         let min_scale = 1e-9 * self.values[index - 1].abs().max(1.0);
-        let medians = self.medians.quantiles()?;
-        let level = self.widths.median()?.hypot(spread(medians)).max(min_scale);
-        let smooths = self.smooths.quantiles()?;
-        let spreads = self.spreads.quantiles()?;
+        let known = &self.histories;
+        let medians = known.medians.quantiles()?;
+        let level = known.widths.median()?.hypot(spread(medians)).max(min_scale);
+        let smooths = known.smooths.quantiles()?;
+        let spreads = known.spreads.quantiles()?;
         // Without days to compare with, an infinite scale keeps the signal at zero.
         let daily =
             |history: &History| history.median().map_or(f64::INFINITY, |scale| scale.max(1e-3 * level));
         Some([
             (medians[1], level),
             (smooths[1], spread(smooths).max(0.2 * level)),
-            (0.0, self.jumps.median()?.max(min_scale)),
+            (0.0, known.jumps.median()?.max(min_scale)),
             (spreads[1], spread(spreads).max(0.05)),
-            (0.0, daily(&self.residuals)),
-            (0.0, daily(&self.residual_smooths)),
+            (0.0, daily(&known.residuals)),
+            (0.0, daily(&known.residual_smooths)),
             (0.0, 1.0),
         ])
     }
