@@ -78,41 +78,38 @@ impl BatchSender {
     /// One request, with its trace span.
     async fn attempt(&self, id: &str, body: Bytes, alerts: &[OutgoingAlert]) -> Result<u16, DeliveryError> {
         let Begun { context, span } = span::begin(alerts, self.destination.url.url());
-        let outcome = self.request(id, body, alerts.len(), context.as_ref()).await;
+        let headers = self.headers(id, &body, context.as_ref());
+        let sent = self.breaker.run(|| async {
+            match self.request(headers, body, alerts.len()).await {
+                Err(error) if error.counts_for_breaker() => Err(error),
+                outcome => Ok(outcome),
+            }
+        });
+        let host = || self.destination.url.authority();
+        let outcome = sent.await.unwrap_or_else(|error| match error {
+            BreakerError::Open { left } => Err(DeliveryError::CircuitOpen { host: host(), remaining: left }),
+            BreakerError::Failed(error) => Err(error),
+        });
         span::end(span, &outcome);
         outcome
     }
 
     async fn request(
         &self,
-        id: &str,
+        headers: HeaderMap,
         body: Bytes,
         batch_size: usize,
-        trace: Option<&TraceContext>,
     ) -> Result<u16, DeliveryError> {
         let host = || self.destination.url.authority();
-        // The outer error counts for the breaker: server errors, failed connections and timeouts.
-        let response = self.breaker.run(|| async {
-            let request = self.client.send(&self.destination.url, self.headers(id, &body, trace), body);
-            match deadline(self.timeout, request).await {
-                Ok(Ok(response)) if response.status >= 500 => Err(server_error(host(), &response)),
-                Ok(Err(error @ DeliveryError::Unreachable { .. })) => Err(error),
-                Ok(outcome) => Ok(outcome),
-                Err(elapsed) => Err(DeliveryError::Unreachable { host: host(), detail: elapsed.to_string() }),
-            }
-        });
-        let response = match response.await {
-            Ok(response) => response?,
-            Err(BreakerError::Open { left }) => {
-                return Err(DeliveryError::CircuitOpen { host: host(), remaining: left });
-            }
-            Err(BreakerError::Failed(error)) => return Err(error),
-        };
+        let exchange = self.client.send(&self.destination.url, headers, body);
+        let response = deadline(self.timeout, exchange).await.unwrap_or_else(|elapsed| {
+            Err(DeliveryError::Unreachable { host: host(), detail: elapsed.to_string() })
+        })?;
         let status = response.status;
         let rejected = |detail| Err(DeliveryError::Rejected { host: host(), status, detail, batch_size });
         match status {
             200..=299 => Ok(status),
-            408 | 425 | 429 => Err(server_error(host(), &response)),
+            408 | 425 | 429 | 500.. => Err(server_error(host(), &response)),
             300..=399 => rejected(": redirects are not followed".to_owned()),
             _ => rejected(detail(&response)),
         }

@@ -75,6 +75,11 @@ impl DeliveryError {
         matches!(self, Self::ServerError { retry_after: None, .. } | Self::Unreachable { .. })
     }
 
+    /// Whether the host failed: no response, or a server error. Refusals and rate limits do not open its circuit.
+    pub(super) fn counts_for_breaker(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::ServerError { status: 500.., .. })
+    }
+
     /// A request that failed in this step.
     pub(super) fn unreachable(url: &WebhookUrl, step: &str, error: impl Error + 'static) -> Self {
         Self::Unreachable { host: url.authority(), detail: format!("{step}: {}", with_causes(&error)) }
