@@ -58,15 +58,6 @@ pub struct Payload {
 
 json_payload!(Payload, "window.analyze");
 
-/// The source of a window's values.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Source {
-    /// The payload.
-    Inline(Series),
-    /// The store: the values of these times.
-    Stored(Range<Timestamp>),
-}
-
 /// Values and their times.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Series {
@@ -141,21 +132,6 @@ pub struct Quantiles {
     pub p99: f64,
 }
 
-impl Payload {
-    /// The source of the values.
-    ///
-    /// # Errors
-    /// Neither or both of values and a time range are given, or the range is empty.
-    pub fn source(self) -> Result<Source, String> {
-        match (self.times, self.values, self.from, self.to) {
-            (Some(times), Some(values), None, None) => Ok(Source::Inline(Series { times, values })),
-            (None, None, Some(from), Some(to)) if from < to => Ok(Source::Stored(from..to)),
-            (None, None, Some(from), Some(to)) => Err(format!("from {from} is not before to {to}")),
-            _ => Err("expected either times and values, or from and to".into()),
-        }
-    }
-}
-
 /// Registers the kind. Without a store, tasks that give `from` and `to` are rejected.
 pub fn register(builder: WorkerBuilder, store: Option<Arc<dyn ReadingStore>>) -> WorkerBuilder {
     let handler = move |_: TaskContext, payload: Payload| {
@@ -166,16 +142,22 @@ pub fn register(builder: WorkerBuilder, store: Option<Arc<dyn ReadingStore>>) ->
 }
 
 async fn answer(payload: Payload, store: Option<&dyn ReadingStore>) -> Result<Answer, TaskError> {
-    let (device, metric, exact) = (payload.device.clone(), payload.metric.clone(), payload.exact);
-    match payload.source().map_err(TaskError::invalid)? {
-        Source::Inline(series) => analyze(&series, exact).map_err(TaskError::invalid),
-        Source::Stored(times) => {
+    let Payload { device, metric, times, values, from, to, exact } = payload;
+    match (times, values, from, to) {
+        (Some(times), Some(values), None, None) => {
+            analyze(&Series { times, values }, exact).map_err(TaskError::invalid)
+        }
+        (None, None, Some(from), Some(to)) if from < to => {
             let store = store.ok_or_else(|| {
                 TaskError::reject("from and to need stored readings, and this worker has no postgres_url")
             })?;
-            let series = store.window(&device, &metric, times).await?;
+            let series = store.window(&device, &metric, from..to).await?;
             analyze(&series, exact).map_err(TaskError::reject)
         }
+        (None, None, Some(from), Some(to)) => {
+            Err(TaskError::invalid(format!("from {from} is not before to {to}")))
+        }
+        _ => Err(TaskError::invalid("expected either times and values, or from and to")),
     }
 }
 

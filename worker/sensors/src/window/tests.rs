@@ -60,18 +60,16 @@ fn statistics_match_numpy_and_scipy() {
     }
 }
 
-#[test]
-fn the_result_has_the_documented_fields() {
+#[tokio::test]
+async fn the_result_has_the_documented_fields() {
     let payload: Payload = serde_json::from_value(json!({
         "device": "a", "metric": "t",
         "times": ["2026-11-20T00:00:10Z", 1_795_132_800, "2026-11-20T00:00:05Z", 1_795_132_815],
         "values": [2.0, 1.0, null, 3.5]
     }))
     .unwrap();
-    let exact = payload.exact;
-    let Ok(Source::Inline(series)) = payload.source() else { panic!("values are inline") };
     assert_eq!(
-        serde_json::to_value(analyze(&series, exact).unwrap()).unwrap(),
+        serde_json::to_value(answer(payload, None).await.unwrap()).unwrap(),
         json!({
             "count": 3, "missing": 1, "mean": 6.5 / 3.0, "std": 1.2583057392117916, "min": 1.0, "max": 3.5,
             "median": 2.0, "mad": 1.0,
@@ -82,23 +80,26 @@ fn the_result_has_the_documented_fields() {
     );
 }
 
-#[test]
-fn errors_name_the_field_and_the_reason() {
-    let payload = |given: Json| -> Payload {
+#[tokio::test]
+async fn errors_name_the_field_and_the_reason() {
+    let error = async |given: Json| {
         let mut whole = json!({"device": "a", "metric": "t"});
         whole.as_object_mut().unwrap().extend(given.as_object().unwrap().clone());
-        serde_json::from_value(whole).unwrap()
+        let payload = serde_json::from_value(whole).unwrap();
+        answer(payload, None).await.unwrap_err().message().to_owned()
     };
-    let source = |given: Json| payload(given).source().map(|_| ());
     let either = "expected either times and values, or from and to";
-    assert_eq!(source(json!({})), Err(either.into()));
-    assert_eq!(source(json!({"values": [1.0]})), Err(either.into()));
-    assert_eq!(source(json!({"times": [1], "values": [1.0], "from": 1, "to": 2})), Err(either.into()));
+    assert_eq!(error(json!({})).await, either);
+    assert_eq!(error(json!({"values": [1.0]})).await, either);
+    assert_eq!(error(json!({"times": [1], "values": [1.0], "from": 1, "to": 2})).await, either);
     assert_eq!(
-        source(json!({"from": 5, "to": 5})),
-        Err("from 1970-01-01T00:00:05Z is not before to 1970-01-01T00:00:05Z".into())
+        error(json!({"from": 5, "to": 5})).await,
+        "from 1970-01-01T00:00:05Z is not before to 1970-01-01T00:00:05Z"
     );
-    assert_eq!(source(json!({"from": 4, "to": 5})), Ok(()));
+    assert_eq!(
+        error(json!({"from": 4, "to": 5})).await,
+        "from and to need stored readings, and this worker has no postgres_url"
+    );
     let refused = |seconds: &[f64], values: &[Option<f64>]| {
         analyze(&Series { times: times(seconds), values: values.to_vec() }, false).map(|_| ())
     };
