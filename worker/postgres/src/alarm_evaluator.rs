@@ -100,7 +100,7 @@ impl AlarmEvaluator {
         let stripes: BTreeSet<i64> = series.into_iter().map(stripe).collect();
         let stripes: Vec<_> = stripes.into_iter().collect();
         // The first key separates this fleet's locks from others in the database.
-        let fleet_key = (hash(&[&self.tables.readings]) >> 33) as i32;
+        let fleet_key = (hash(&[&format!("{}_readings", self.tables)]) >> 33) as i32;
         let statement = transaction
             .prepare_cached(
                 "SELECT pg_advisory_xact_lock($1::int4, stripe::int4) FROM unnest($2::int8[]) AS stripe",
@@ -162,9 +162,9 @@ impl AlarmEvaluator {
         transaction: &Transaction<'_>,
         changed: &[ChangedSeries<'_>],
     ) -> QueryResult<Vec<Vec<Sample>>> {
-        let readings = &self.tables.readings;
+        let tables = &self.tables;
         let series = format!(
-            "SELECT time, value, unit FROM {readings} AS r
+            "SELECT time, value, unit FROM {tables}_readings AS r
              WHERE r.device = k.device AND r.metric = k.metric AND NOT r.quality && $6::text[]"
         );
         let query = format!(
@@ -213,10 +213,10 @@ impl AlarmEvaluator {
         let query = format!(
             "SELECT k.place, a.id, a.rule, a.since, a.upto, a.ended, a.value
              FROM unnest($1::text[], $2::text[], $3::timestamptz[]) WITH ORDINALITY AS k(device, metric, first, place)
-             JOIN {} AS a USING (device, metric)
+             JOIN {}_alarms AS a USING (device, metric)
              WHERE a.ended IS NULL OR a.ended >= k.first
              ORDER BY a.since",
-            self.tables.alarms
+            self.tables
         );
         let begins: Vec<_> = windows
             .iter()
@@ -247,11 +247,11 @@ impl AlarmEvaluator {
             return Ok(());
         }
         let upsert = format!(
-            "INSERT INTO {} (id, device, metric, rule, since, upto, ended, value)
+            "INSERT INTO {}_alarms (id, device, metric, rule, since, upto, ended, value)
              SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::timestamptz[],
                                   $6::timestamptz[], $7::timestamptz[], $8::float8[])
              ON CONFLICT (id) DO UPDATE SET since = excluded.since, upto = excluded.upto, ended = excluded.ended",
-            self.tables.alarms
+            self.tables
         );
         let statement = transaction.prepare_cached(&upsert).await?;
         let parameters: Parameters<'_, 8> = [
@@ -277,10 +277,10 @@ impl AlarmEvaluator {
             return Ok(Vec::new());
         }
         let insert = format!(
-            "INSERT INTO {} (device, metric, rule, watch_id)
+            "INSERT INTO {}_watches (device, metric, rule, watch_id)
              SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[])
              ON CONFLICT DO NOTHING RETURNING watch_id",
-            self.tables.watches
+            self.tables
         );
         let notice = |(series, rule): &(&ChangedSeries<'_>, &Rule)| {
             watch_notice(series.device, series.metric, series.task_id, rule)

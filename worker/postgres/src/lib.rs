@@ -163,7 +163,7 @@ impl PostgresSink {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        let table = &self.tables.readings;
+        let table = format!("{}_readings", self.tables);
         // A measured value (raw is not null) replaces a derived one, and a derived one never conflicts.
         let overrules = match self.on_conflict {
             OnConflict::Dead => format!("{table}.raw IS NULL AND excluded.raw IS NOT NULL"),
@@ -234,11 +234,11 @@ impl PostgresSink {
 
     async fn store_results(&self, transaction: &Transaction<'_>, batch: &[&Finished]) -> QueryResult<()> {
         let insert = format!(
-            "INSERT INTO {} (task_id, kind, attempt, worker, started_at, duration_ms, output)
+            "INSERT INTO {}_results (task_id, kind, attempt, worker, started_at, duration_ms, output)
              SELECT * FROM unnest($1::text[], $2::text[], $3::int4[], $4::text[], $5::timestamptz[],
                                   $6::float8[], $7::jsonb[])
              ORDER BY 1 ON CONFLICT DO NOTHING",
-            self.tables.results
+            self.tables
         );
         let statement = transaction.prepare_cached(&insert).await?;
         let parameters: Parameters<'_, 7> = [

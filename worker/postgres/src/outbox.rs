@@ -23,9 +23,8 @@ pub(super) async fn store(
         return Ok(());
     }
     let insert = format!(
-        "INSERT INTO {} (id, task_id, kind, payload)
-             SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::jsonb[]) ON CONFLICT DO NOTHING",
-        tables.notices
+        "INSERT INTO {tables}_notices (id, task_id, kind, payload)
+             SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::jsonb[]) ON CONFLICT DO NOTHING"
     );
     let statement = transaction.prepare_cached(&insert).await?;
     let ids = column(notices, |notice| notice.id.as_str());
@@ -42,8 +41,7 @@ pub(super) async fn load(
     task_ids: &[&str],
 ) -> QueryResult<HashMap<String, Vec<FollowUp>>> {
     let query = format!(
-        "SELECT task_id, id, kind, payload FROM {} WHERE task_id = ANY($1) ORDER BY at, id",
-        tables.notices
+        "SELECT task_id, id, kind, payload FROM {tables}_notices WHERE task_id = ANY($1) ORDER BY at, id"
     );
     let statement = transaction.prepare_cached(&query).await?;
     let mut starts: HashMap<String, Vec<FollowUp>> = HashMap::new();

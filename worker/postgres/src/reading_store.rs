@@ -21,8 +21,8 @@ impl PostgresReadingStore {
     /// The readings of the fleet with this prefix.
     pub fn new(database: Database, prefix: &str) -> Self {
         let query = format!(
-            "SELECT time, value FROM {} WHERE device = $1 AND metric = $2 AND time >= $3 AND time < $4 ORDER BY time",
-            Tables::new(prefix).readings
+            "SELECT time, value FROM {}_readings WHERE device = $1 AND metric = $2 AND time >= $3 AND time < $4 ORDER BY time",
+            Tables::new(prefix)
         );
         Self { pool: PostgresPool::new(database), query }
     }

@@ -114,18 +114,18 @@ impl SilenceDetector {
         watch: &Watch,
     ) -> QueryResult<SilenceCheck> {
         let Watch { device, metric, rule: name } = watch;
-        let Tables { readings, watches, .. } = &self.alarms.tables;
+        let tables = &self.alarms.tables;
         self.alarms.lock(transaction, [(device.as_str(), metric.as_str())]).await?;
         let of = "WHERE device = $1 AND metric = $2";
-        let known = format!("SELECT watch_id, missed IS NOT NULL FROM {watches} {of} AND rule = $3");
+        let known = format!("SELECT watch_id, missed IS NOT NULL FROM {tables}_watches {of} AND rule = $3");
         let known = transaction.query_opt(&known, &[device, metric, name]).await?;
         let Some(known) = known.filter(|row| row.get::<_, &str>(0) == id) else {
             // Either this watch found silence and its task was redelivered, or another watch replaced it.
-            let starts = outbox::load(transaction, &self.alarms.tables, &[id]).await?.remove(id);
+            let starts = outbox::load(transaction, tables, &[id]).await?.remove(id);
             return Ok(starts.map_or(SilenceCheck::Ended, SilenceCheck::Silent));
         };
         let newest = format!(
-            "SELECT time, greatest(0, extract(epoch FROM clock_timestamp() - stored_at))::float8 FROM {readings} {of}
+            "SELECT time, greatest(0, extract(epoch FROM clock_timestamp() - stored_at))::float8 FROM {tables}_readings {of}
              ORDER BY time DESC LIMIT 1"
         );
         let newest = transaction.query_opt(&newest, &[device, metric]).await?;
@@ -141,8 +141,9 @@ impl SilenceDetector {
         // Both checks must find the silence, so that a backlog can be stored in between.
         let missed = silence >= duration;
         if !missed || !known.get::<_, bool>(1) {
-            let update =
-                format!("UPDATE {watches} SET missed = CASE WHEN $4 THEN now() END {of} AND rule = $3");
+            let update = format!(
+                "UPDATE {tables}_watches SET missed = CASE WHEN $4 THEN now() END {of} AND rule = $3"
+            );
             transaction.execute(&update, &[device, metric, name, &missed]).await?;
             let wait = if missed { duration.min(MAX_CONFIRMATION_DELAY) } else { duration - silence };
             return Ok(SilenceCheck::CheckAgain(wait));
@@ -153,8 +154,8 @@ impl SilenceDetector {
         let notice = alert_notice(device, metric, id, rule, &alarm, AlarmEvent::Raised);
         self.alarms.store_alarms(transaction, &[AlarmRow { device, metric, rule: name, alarm }]).await?;
         self.end_watch(transaction, watch).await?;
-        outbox::store(transaction, &self.alarms.tables, &[notice]).await?;
-        let starts = outbox::load(transaction, &self.alarms.tables, &[id]).await?.remove(id);
+        outbox::store(transaction, tables, &[notice]).await?;
+        let starts = outbox::load(transaction, tables, &[id]).await?.remove(id);
         Ok(SilenceCheck::Silent(starts.unwrap_or_default()))
     }
 
@@ -163,8 +164,8 @@ impl SilenceDetector {
         transaction: &Transaction<'_>,
         Watch { device, metric, rule }: &Watch,
     ) -> QueryResult<()> {
-        let watches = &self.alarms.tables.watches;
-        let delete = format!("DELETE FROM {watches} WHERE device = $1 AND metric = $2 AND rule = $3");
+        let tables = &self.alarms.tables;
+        let delete = format!("DELETE FROM {tables}_watches WHERE device = $1 AND metric = $2 AND rule = $3");
         transaction.execute(&delete, &[device, metric, rule]).await.map(drop)
     }
 }
