@@ -42,7 +42,7 @@ use crate::{
     handler::{Output, Routes},
     redelivery::RedeliveryTracker,
     registry::Entry,
-    sink::{Accepted, Finished, SinkBuffer, WaitingTask, results},
+    sink::{FinishedTask, SinkAnswer, SinkBuffer, WaitingTask, results},
     spans::{AttemptSpan, publish_span},
 };
 
@@ -140,7 +140,7 @@ impl Settler {
         let follow_ups = std::mem::take(&mut output.follow_ups);
         let (envelope, worker) = (Arc::clone(&task.envelope), Arc::clone(&self.worker));
         let trace = task.span.context(&envelope);
-        let finished = Finished { envelope, worker, started_at, took, output, trace };
+        let finished = FinishedTask { envelope, worker, started_at, took, output, trace };
         let reply = wants_reply.then(|| finished.clone());
         let (span, generation) = (task.span.clone(), task.delivery.generation());
         let this = Arc::clone(self);
@@ -158,20 +158,20 @@ impl Settler {
         self: &Arc<Self>,
         task: InFlight,
         mut follow_ups: Vec<NewTask>,
-        reply: Option<Finished>,
-        accepted: Option<Accepted>,
+        reply: Option<FinishedTask>,
+        accepted: Option<SinkAnswer>,
     ) {
         match accepted {
-            Some(Accepted::Stored) => self.publish_follow_ups(task, follow_ups, reply),
-            Some(Accepted::StoredAnd(requested)) => {
+            Some(SinkAnswer::Stored) => self.publish_follow_ups(task, follow_ups, reply),
+            Some(SinkAnswer::StoredAnd(requested)) => {
                 let parent = &task.envelope;
                 follow_ups.extend(
                     requested.into_iter().map(|it| NewTask::following(parent, it.id, it.kind, it.body)),
                 );
                 self.publish_follow_ups(task, follow_ups, reply);
             }
-            Some(Accepted::Conflict(detail)) => self.dead_letter(task, DeadReason::Conflict, detail),
-            Some(Accepted::Refused(detail)) => self.dead_letter(task, DeadReason::Rejected, detail),
+            Some(SinkAnswer::Conflict(detail)) => self.dead_letter(task, DeadReason::Conflict, detail),
+            Some(SinkAnswer::Refused(detail)) => self.dead_letter(task, DeadReason::Rejected, detail),
             None => Self::hand_back(task),
         }
     }
@@ -184,7 +184,7 @@ impl Settler {
         self: &Arc<Self>,
         task: InFlight,
         follow_ups: Vec<NewTask>,
-        reply: Option<Finished>,
+        reply: Option<FinishedTask>,
     ) {
         if follow_ups.is_empty() {
             return self.ack_and_reply(task, reply);
@@ -224,7 +224,7 @@ impl Settler {
         Some((Message { target, properties, body: task.body.into() }, span))
     }
 
-    fn ack_and_reply(self: &Arc<Self>, task: InFlight, reply: Option<Finished>) {
+    fn ack_and_reply(self: &Arc<Self>, task: InFlight, reply: Option<FinishedTask>) {
         self.ack(task);
         if let Some(finished) = reply {
             self.reply(finished);
@@ -246,7 +246,7 @@ impl Settler {
     }
 
     /// Sends the result to the task's `reply_to`. Best effort, after the ack.
-    fn reply(self: &Arc<Self>, finished: Finished) {
+    fn reply(self: &Arc<Self>, finished: FinishedTask) {
         let Some(queue) = finished.envelope.reply_to.clone() else { return };
         let this = Arc::clone(self);
         self.in_background("reply", async move {

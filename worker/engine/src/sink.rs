@@ -32,7 +32,7 @@ pub(crate) use sink_buffer::{SinkBuffer, WaitingTask};
 
 /// A finished task and its result, on the way to the sinks.
 #[derive(Clone, Debug)]
-pub struct Finished {
+pub struct FinishedTask {
     /// The task.
     pub envelope: Arc<Envelope>,
     /// The name of the worker that ran it.
@@ -59,7 +59,7 @@ struct ResultJson<'a> {
     output: &'a RawValue,
 }
 
-impl Finished {
+impl FinishedTask {
     /// The number of the attempt, from 1.
     pub fn attempt(&self) -> u32 {
         self.envelope.attempt + 1
@@ -91,7 +91,7 @@ impl Finished {
 /// A sink's answer for one result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Accepted {
+pub enum SinkAnswer {
     /// The result is stored, by this write or an earlier one.
     Stored,
     /// The result is stored, and these tasks are to be published before the ack. A repeated write of the result
@@ -115,7 +115,7 @@ pub struct FollowUp {
     pub body: Vec<u8>,
 }
 
-impl Accepted {
+impl SinkAnswer {
     /// Why the result is not stored; [`None`] if it is.
     fn error(&self) -> Option<&str> {
         match self {
@@ -158,7 +158,7 @@ pub struct SinkError {
 ///
 /// ```
 /// # use futures_util::future::BoxFuture;
-/// # use garenne::sink::{Accepted, Finished, Sink, SinkError};
+/// # use garenne::sink::{FinishedTask, Sink, SinkAnswer, SinkError};
 /// /// Appends results to a file.
 /// struct FileSink(std::path::PathBuf);
 ///
@@ -167,14 +167,14 @@ pub struct SinkError {
 ///         "file"
 ///     }
 ///
-///     fn write<'a>(&'a self, batch: &'a [Finished]) -> BoxFuture<'a, Result<Vec<Accepted>, SinkError>> {
+///     fn write<'a>(&'a self, batch: &'a [FinishedTask]) -> BoxFuture<'a, Result<Vec<SinkAnswer>, SinkError>> {
 ///         Box::pin(async move {
 ///             let lines: Vec<u8> =
 ///                 batch.iter().flat_map(|it| [it.to_json(), b"\n".to_vec()]).flatten().collect();
 ///             append(&self.0, &lines)
 ///                 .await
 ///                 .map_err(|error| SinkError { sink: self.name(), detail: error.to_string() })?;
-///             Ok(vec![Accepted::Stored; batch.len()])
+///             Ok(vec![SinkAnswer::Stored; batch.len()])
 ///         })
 ///     }
 /// }
@@ -190,5 +190,5 @@ pub trait Sink: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`SinkError`] if it is not known that the batch is stored. Its results are offered again after a pause.
-    fn write<'a>(&'a self, batch: &'a [Finished]) -> BoxFuture<'a, Result<Vec<Accepted>, SinkError>>;
+    fn write<'a>(&'a self, batch: &'a [FinishedTask]) -> BoxFuture<'a, Result<Vec<SinkAnswer>, SinkError>>;
 }

@@ -45,7 +45,7 @@ use crate::{
     fleet::Directives,
     handler::{Output, Routes, TaskOptions, WorkerContext},
     registry::Registry,
-    sink::Finished,
+    sink::FinishedTask,
     spans::AttemptSpan,
     worker::WorkerBuilder,
 };
@@ -167,11 +167,11 @@ fn envelope(task: &NewTask) -> Envelope {
 ///
 /// # Panics
 /// If `id` is not a valid task id or `json` is not valid JSON.
-pub fn finished(id: &str, json: &str) -> Finished {
+pub fn finished(id: &str, json: &str) -> FinishedTask {
     let mut task =
         NewTask::new(Kind::parse("test.kind").expect("the kind is valid"), ContentType::Json, Vec::new());
     task.id = TaskId::parse(id).expect("the id is valid");
-    Finished {
+    FinishedTask {
         envelope: Arc::new(envelope(&task)),
         worker: "test".into(),
         started_at: SystemTime::now(),

@@ -21,7 +21,7 @@ use crate::{
 };
 use garenne::{
     handler::ReadingRow,
-    sink::{Finished, FollowUp},
+    sink::{FinishedTask, FollowUp},
 };
 use garenne_sensors::alarm::{
     Alarm, Condition, MAX_LOOKBACK_READINGS, Micros, Rule, Rules, Sample, reconcile,
@@ -67,7 +67,7 @@ impl AlarmEvaluator {
     /// The series in a batch that rules apply to, ordered by device and metric.
     pub(super) fn changed_series<'a>(
         &self,
-        batch: impl IntoIterator<Item = &'a Finished>,
+        batch: impl IntoIterator<Item = &'a FinishedTask>,
     ) -> Vec<ChangedSeries<'a>> {
         let unusable = UNUSABLE.map(<&str>::from);
         let mut changed: BTreeMap<(&str, &str), ChangedSeries<'_>> = BTreeMap::new();
@@ -114,7 +114,7 @@ impl AlarmEvaluator {
     pub(super) async fn evaluate_batch(
         &self,
         transaction: &Transaction<'_>,
-        stored: &[&Finished],
+        stored: &[&FinishedTask],
     ) -> QueryResult<HashMap<String, Vec<FollowUp>>> {
         let changed = self.changed_series(stored.iter().copied());
         if !changed.is_empty() {

@@ -30,7 +30,7 @@ pub use database::Database;
 use error::{DatabaseError, QueryResult};
 use garenne::{
     handler::ReadingRow,
-    sink::{Accepted, Finished, Sink, SinkError},
+    sink::{FinishedTask, Sink, SinkAnswer, SinkError},
 };
 use garenne_sensors::alarm::Rules;
 use pool::PostgresPool;
@@ -57,7 +57,7 @@ pub struct PostgresSink {
 }
 
 /// A reading of a batch: the index of its result, the result, and the reading.
-type NewReading<'a> = (i32, &'a Finished, &'a ReadingRow);
+type NewReading<'a> = (i32, &'a FinishedTask, &'a ReadingRow);
 
 /// Time limit for a batch, which usually takes milliseconds. Only this timeout detects a server that hangs with
 /// its connections open.
@@ -90,15 +90,15 @@ impl PostgresSink {
     /// until that result is alone. It is refused, and the others are stored.
     fn store_bisecting<'a>(
         &'a self,
-        batch: &'a [Finished],
-    ) -> BoxFuture<'a, Result<Vec<Accepted>, SinkError>> {
+        batch: &'a [FinishedTask],
+    ) -> BoxFuture<'a, Result<Vec<SinkAnswer>, SinkError>> {
         Box::pin(async move {
             match self.store(batch).await {
                 Ok(accepted) => Ok(accepted),
                 Err(DatabaseError { detail, is_invalid_value: false, .. }) => {
                     Err(SinkError { sink: Self::NAME, detail })
                 }
-                Err(error) if batch.len() == 1 => Ok(vec![Accepted::Refused(error.detail)]),
+                Err(error) if batch.len() == 1 => Ok(vec![SinkAnswer::Refused(error.detail)]),
                 Err(_) => {
                     let (first, second) = batch.split_at(batch.len() / 2);
                     let mut accepted = self.store_bisecting(first).await?;
@@ -109,7 +109,7 @@ impl PostgresSink {
         })
     }
 
-    async fn store(&self, batch: &[Finished]) -> Result<Vec<Accepted>, DatabaseError> {
+    async fn store(&self, batch: &[FinishedTask]) -> Result<Vec<SinkAnswer>, DatabaseError> {
         let mut client = self.pool.client().await?;
         match deadline(WRITE_TIMEOUT, self.store_with(&mut client, batch)).await {
             Ok(stored) => Ok(stored?),
@@ -121,27 +121,27 @@ impl PostgresSink {
         }
     }
 
-    async fn store_with(&self, client: &mut Object, batch: &[Finished]) -> QueryResult<Vec<Accepted>> {
+    async fn store_with(&self, client: &mut Object, batch: &[FinishedTask]) -> QueryResult<Vec<SinkAnswer>> {
         let transaction = client.transaction().await?;
-        let mut accepted = vec![Accepted::Stored; batch.len()];
+        let mut accepted = vec![SinkAnswer::Stored; batch.len()];
         let changed = self.alarms.changed_series(batch);
         if !changed.is_empty() {
             let series = changed.iter().map(|series| (series.device, series.metric));
             self.alarms.lock(&transaction, series).await?;
         }
         for (index, detail) in self.store_readings(&transaction, batch).await? {
-            accepted[index] = Accepted::Conflict(detail);
+            accepted[index] = SinkAnswer::Conflict(detail);
         }
-        let stored = batch.iter().zip(&accepted).filter(|(_, accepted)| **accepted == Accepted::Stored);
+        let stored = batch.iter().zip(&accepted).filter(|(_, accepted)| **accepted == SinkAnswer::Stored);
         let stored: Vec<_> = stored.map(|(finished, _)| finished).collect();
         self.store_results(&transaction, &stored).await?;
         if !changed.is_empty() {
             let mut starts = self.alarms.evaluate_batch(&transaction, &stored).await?;
             for (finished, accepted) in batch.iter().zip(&mut accepted) {
-                if *accepted == Accepted::Stored
+                if *accepted == SinkAnswer::Stored
                     && let Some(starts) = starts.remove(finished.envelope.id.as_str())
                 {
-                    *accepted = Accepted::StoredAnd(starts);
+                    *accepted = SinkAnswer::StoredAnd(starts);
                 }
             }
         }
@@ -154,7 +154,7 @@ impl PostgresSink {
     async fn store_readings(
         &self,
         transaction: &Transaction<'_>,
-        batch: &[Finished],
+        batch: &[FinishedTask],
     ) -> QueryResult<Vec<(usize, String)>> {
         let results = batch.iter().zip(0..);
         let rows: Vec<NewReading<'_>> = results
@@ -232,7 +232,7 @@ impl PostgresSink {
         Ok(transaction.query(&statement, &parameters).await?.into_iter().map(conflict).collect())
     }
 
-    async fn store_results(&self, transaction: &Transaction<'_>, batch: &[&Finished]) -> QueryResult<()> {
+    async fn store_results(&self, transaction: &Transaction<'_>, batch: &[&FinishedTask]) -> QueryResult<()> {
         let insert = format!(
             "INSERT INTO {}_results (task_id, kind, attempt, worker, started_at, duration_ms, output)
              SELECT * FROM unnest($1::text[], $2::text[], $3::int4[], $4::text[], $5::timestamptz[],
@@ -259,7 +259,7 @@ impl Sink for PostgresSink {
         Self::NAME
     }
 
-    fn write<'a>(&'a self, batch: &'a [Finished]) -> BoxFuture<'a, Result<Vec<Accepted>, SinkError>> {
+    fn write<'a>(&'a self, batch: &'a [FinishedTask]) -> BoxFuture<'a, Result<Vec<SinkAnswer>, SinkError>> {
         self.store_bisecting(batch)
     }
 }

@@ -27,14 +27,14 @@ struct Anything {}
 json_payload!(Anything, "any.thing");
 
 /// Gives the same answer for each result; unavailable while it has none.
-struct FixedSink(Mutex<Option<Accepted>>);
+struct FixedSink(Mutex<Option<SinkAnswer>>);
 
 impl Sink for FixedSink {
     fn name(&self) -> &'static str {
         "fixed"
     }
 
-    fn write<'a>(&'a self, batch: &'a [Finished]) -> BoxFuture<'a, Result<Vec<Accepted>, SinkError>> {
+    fn write<'a>(&'a self, batch: &'a [FinishedTask]) -> BoxFuture<'a, Result<Vec<SinkAnswer>, SinkError>> {
         let answer = self.0.lock().unwrap().clone();
         let unavailable = SinkError { sink: "fixed", detail: "unavailable".into() };
         std::future::ready(answer.map(|answer| vec![answer; batch.len()]).ok_or(unavailable)).boxed()
@@ -51,7 +51,7 @@ pub(crate) struct TestSettler {
     pub(crate) metrics: Metrics,
 }
 
-fn answering(answer: Accepted) -> Vec<Arc<dyn Sink>> {
+fn answering(answer: SinkAnswer) -> Vec<Arc<dyn Sink>> {
     vec![Arc::new(FixedSink(Mutex::new(Some(answer))))]
 }
 
@@ -140,7 +140,7 @@ async fn a_result_is_stored_before_its_task_is_acked() {
     let test = settler_of(vec![sink.clone()]);
     test.done();
     assert_eq!(test.settlement().await, [], "the sink is unavailable");
-    *sink.0.lock().unwrap() = Some(Accepted::Stored);
+    *sink.0.lock().unwrap() = Some(SinkAnswer::Stored);
     sleep(Duration::from_secs(5)).await;
     assert_eq!(test.settlement().await, [(1, Settlement::Acked)]);
     test.settler.idle().await;
@@ -156,7 +156,7 @@ async fn a_result_that_is_not_stored_before_the_force_close_is_handed_back() {
 
 #[tokio::test(start_paused = true)]
 async fn a_task_whose_channel_died_before_its_ack_is_remembered_as_done() {
-    let test = settler_of(answering(Accepted::Stored));
+    let test = settler_of(answering(SinkAnswer::Stored));
     test.generation.end();
     test.done();
     assert_eq!(test.settlement().await, [(1, Settlement::Acked)]);
@@ -166,7 +166,7 @@ async fn a_task_whose_channel_died_before_its_ack_is_remembered_as_done() {
 /// The broker's consumer timeout can take a delivery away before its ack arrives, while the channel stays open.
 #[tokio::test(start_paused = true)]
 async fn a_redelivered_task_is_remembered_as_done() {
-    let test = settler_of(answering(Accepted::Stored));
+    let test = settler_of(answering(SinkAnswer::Stored));
     let mut delivery = Delivery::mock(&test.generation, 1, b"{}");
     delivery.redelivered = true;
     test.settle_delivery(delivery, success());
@@ -185,7 +185,7 @@ async fn a_task_without_an_id_of_its_publisher_is_not_remembered() {
 
 #[tokio::test(start_paused = true)]
 async fn a_task_whose_result_is_refused_is_requeued_if_its_dead_letter_is_not_confirmed() {
-    for answer in [Accepted::Refused("never".into()), Accepted::Conflict("stored otherwise".into())] {
+    for answer in [SinkAnswer::Refused("never".into()), SinkAnswer::Conflict("stored otherwise".into())] {
         let test = settler_of(answering(answer));
         test.metrics.register_kinds(["any.thing"]);
         test.done();

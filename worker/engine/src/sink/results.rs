@@ -6,7 +6,7 @@ use futures_util::future::{BoxFuture, try_join_all};
 use garenne_amqp::{Message, Publisher, Target};
 use garenne_protocol::task::{ContentType, NewTask};
 
-use super::{Accepted, Finished, Sink, SinkError};
+use super::{FinishedTask, Sink, SinkAnswer, SinkError};
 use crate::consumer::MissingQueues;
 
 /// Publishes each result as a message, with the task's kind as the routing key.
@@ -38,7 +38,7 @@ impl ResultsSink {
 
 /// The message of a result. Its id is new, and its correlation id is the task's correlation id, or else the task's
 /// id.
-pub(crate) fn message(finished: &Finished, target: Target) -> Message {
+pub(crate) fn message(finished: &FinishedTask, target: Target) -> Message {
     let body = finished.to_json();
     let mut result = NewTask::new(finished.envelope.kind.clone(), ContentType::Json, Vec::new());
     result.trace.clone_from(&finished.trace);
@@ -52,14 +52,14 @@ impl Sink for ResultsSink {
         "results"
     }
 
-    fn write<'a>(&'a self, batch: &'a [Finished]) -> BoxFuture<'a, Result<Vec<Accepted>, SinkError>> {
+    fn write<'a>(&'a self, batch: &'a [FinishedTask]) -> BoxFuture<'a, Result<Vec<SinkAnswer>, SinkError>> {
         Box::pin(async move {
             let publishing = batch.iter().map(|finished| {
                 let key = finished.envelope.kind.to_string();
                 self.publisher.publish(message(finished, Target::announce(self.exchange.clone(), key)))
             });
             match try_join_all(publishing).await {
-                Ok(_) => Ok(vec![Accepted::Stored; batch.len()]),
+                Ok(_) => Ok(vec![SinkAnswer::Stored; batch.len()]),
                 Err(error) => {
                     if let Some(missing) = &self.missing {
                         let target = Target::announce(self.exchange.clone(), String::new());

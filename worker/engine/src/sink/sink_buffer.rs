@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Accepted, Finished, Sink,
+    FinishedTask, Sink, SinkAnswer,
     health::{Health, SinkMetrics},
 };
 use crate::{consumer::ChannelGeneration, spans::AttemptSpan};
@@ -29,7 +29,7 @@ use writer::SinkWriter;
 
 /// Receives the sinks' common answer for a result. [`None`] means that a sink gave none: the result's channel died
 /// while the sink was unavailable, or the worker stopped waiting.
-pub(crate) type Answer = Box<dyn FnOnce(Option<Accepted>) + Send>;
+pub(crate) type Answer = Box<dyn FnOnce(Option<SinkAnswer>) + Send>;
 
 /// A task that waits for the sinks to store its result.
 pub(crate) struct WaitingTask {
@@ -41,7 +41,7 @@ pub(crate) struct WaitingTask {
 
 impl WaitingTask {
     /// Passes on the answer. A panic concerns the settlement of this task and must not end the writer.
-    fn answer(self, accepted: Option<Accepted>) {
+    fn answer(self, accepted: Option<SinkAnswer>) {
         if catch_unwind(AssertUnwindSafe(|| (self.answer)(accepted))).is_err() {
             // The panic hook has logged it. Unwinding dropped the delivery, which hands it back.
             count_panic("settlement");
@@ -50,7 +50,7 @@ impl WaitingTask {
 }
 
 /// A result on its way to a sink.
-type SinkItem = (Finished, WaitingTask);
+type SinkItem = (FinishedTask, WaitingTask);
 
 /// The queues of all sinks of a worker. Cheap to clone.
 #[derive(Clone)]
@@ -95,13 +95,13 @@ impl SinkBuffer {
 
     /// Queues a result for every sink. The task is answered once all of them have answered, at once if there is
     /// none.
-    pub(crate) fn submit(&self, finished: Finished, task: WaitingTask) {
+    pub(crate) fn submit(&self, finished: FinishedTask, task: WaitingTask) {
         match &*self.0 {
-            [] => (task.answer)(Some(Accepted::Stored)),
+            [] => (task.answer)(Some(SinkAnswer::Stored)),
             [queue] => queue.push((finished, task)),
             queues => {
                 let WaitingTask { span, generation, answer } = task;
-                let (accepted, remaining) = (Some(Accepted::Stored), queues.len());
+                let (accepted, remaining) = (Some(SinkAnswer::Stored), queues.len());
                 let pending = PendingResult { accepted, remaining, answer: Some(answer) };
                 let pending = Arc::new(Mutex::new(pending));
                 for queue in queues {
@@ -125,14 +125,14 @@ impl SinkQueue {
 /// A result that several sinks answer for.
 struct PendingResult {
     /// The combined answer of the sinks so far; [`None`] if one of them gave none.
-    accepted: Option<Accepted>,
+    accepted: Option<SinkAnswer>,
     /// The number of sinks that have not answered.
     remaining: usize,
     answer: Option<Answer>,
 }
 
 /// Adds the answer of one sink. The last one calls the result's answer.
-fn add_answer(pending: &Mutex<PendingResult>, accepted: Option<Accepted>) {
+fn add_answer(pending: &Mutex<PendingResult>, accepted: Option<SinkAnswer>) {
     let mut pending = pending.lock().unwrap_or_else(PoisonError::into_inner);
     pending.accepted = pending.accepted.take().zip(accepted).map(|(all, one)| all.and(one));
     pending.remaining -= 1;

@@ -6,9 +6,9 @@ use futures_util::future::BoxFuture;
 use garenne_common::supervise;
 use garenne_common::text::printable_json;
 
-use super::{Accepted, Finished, Sink, SinkError};
+use super::{FinishedTask, Sink, SinkAnswer, SinkError};
 
-/// Writes results to standard output as NDJSON. See [`Finished::to_json`] for the fields.
+/// Writes results to standard output as NDJSON. See [`FinishedTask::to_json`] for the fields.
 ///
 /// If the reader of the output is slow, the worker slows down; no result is dropped.
 #[derive(Clone, Debug, Default)]
@@ -26,7 +26,7 @@ impl Sink for StdoutSink {
         "stdout"
     }
 
-    fn write<'a>(&'a self, batch: &'a [Finished]) -> BoxFuture<'a, Result<Vec<Accepted>, SinkError>> {
+    fn write<'a>(&'a self, batch: &'a [FinishedTask]) -> BoxFuture<'a, Result<Vec<SinkAnswer>, SinkError>> {
         let mut lines = Vec::with_capacity(batch.len() * 256);
         for finished in batch {
             let json = finished.to_json();
@@ -42,7 +42,7 @@ impl Sink for StdoutSink {
                 stdout.write_all(&lines).and_then(|()| stdout.flush())
             };
             match supervise::spawn_blocking("stdout", write).await {
-                Ok(Ok(())) => Ok(vec![Accepted::Stored; count]),
+                Ok(Ok(())) => Ok(vec![SinkAnswer::Stored; count]),
                 Ok(Err(error)) => Err(SinkError { sink: "stdout", detail: error.to_string() }),
                 Err(error) => Err(SinkError { sink: "stdout", detail: error.to_string() }),
             }

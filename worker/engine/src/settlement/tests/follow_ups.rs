@@ -45,7 +45,7 @@ async fn follow_ups_of_a_sink_are_confirmed_before_the_ack() {
     let kind = Kind::parse("alert.send").unwrap();
     let follow_up = FollowUp { id: TaskId::parse("started").unwrap(), kind, body: b"{}".to_vec() };
     let mut env =
-        env_with(answering(Accepted::StoredAnd(vec![follow_up])), Routes::default(), FRAME_MAX).await;
+        env_with(answering(SinkAnswer::StoredAnd(vec![follow_up])), Routes::default(), FRAME_MAX).await;
     env.test.done();
     let copy = env.copy().await;
     assert_eq!(copy.key, "garenne.tasks.slow");

@@ -51,12 +51,12 @@ impl Sink for Scripted {
         self.name
     }
 
-    fn write<'a>(&'a self, batch: &'a [Finished]) -> BoxFuture<'a, Result<Vec<Accepted>, SinkError>> {
+    fn write<'a>(&'a self, batch: &'a [FinishedTask]) -> BoxFuture<'a, Result<Vec<SinkAnswer>, SinkError>> {
         self.batches.lock().unwrap().push(batch.len());
         let action = self.actions.lock().unwrap().pop_front().unwrap_or(Action::Store);
         assert!(action != Action::Panic, "before the future");
         async move {
-            let stored = |count| Ok(vec![Accepted::Stored; count]);
+            let stored = |count| Ok(vec![SinkAnswer::Stored; count]);
             match action {
                 Action::Unavailable => Err(SinkError { sink: self.name, detail: "gone".into() }),
                 Action::PanicLater => panic!("inside the future"),
@@ -78,11 +78,11 @@ impl Sink for Frozen {
         "frozen"
     }
 
-    fn write<'a>(&'a self, batch: &'a [Finished]) -> BoxFuture<'a, Result<Vec<Accepted>, SinkError>> {
+    fn write<'a>(&'a self, batch: &'a [FinishedTask]) -> BoxFuture<'a, Result<Vec<SinkAnswer>, SinkError>> {
         self.1.fetch_add(1, Ordering::Relaxed);
         async {
             self.0.notified().await;
-            Ok(vec![Accepted::Stored; batch.len()])
+            Ok(vec![SinkAnswer::Stored; batch.len()])
         }
         .boxed()
     }
@@ -107,11 +107,11 @@ fn test_buffer(sinks: Vec<Arc<dyn Sink>>) -> TestBuffer {
 }
 
 impl TestBuffer {
-    fn submit(&self) -> oneshot::Receiver<Option<Accepted>> {
+    fn submit(&self) -> oneshot::Receiver<Option<SinkAnswer>> {
         self.submit_of(&self.generation)
     }
 
-    fn submit_of(&self, generation: &Arc<ChannelGeneration>) -> oneshot::Receiver<Option<Accepted>> {
+    fn submit_of(&self, generation: &Arc<ChannelGeneration>) -> oneshot::Receiver<Option<SinkAnswer>> {
         let (sender, receiver) = oneshot::channel();
         let answer = Box::new(move |accepted| drop(sender.send(accepted)));
         let (span, generation) = (AttemptSpan::default(), Arc::clone(generation));
@@ -132,7 +132,7 @@ impl TestBuffer {
     }
 }
 
-const STORED: Option<Accepted> = Some(Accepted::Stored);
+const STORED: Option<SinkAnswer> = Some(SinkAnswer::Stored);
 
 #[tokio::test(start_paused = true)]
 async fn without_a_sink_results_are_answered_immediately() {
@@ -221,13 +221,13 @@ async fn a_conflict_in_one_sink_is_the_answer_for_the_result() {
             "conflicting"
         }
 
-        fn write<'a>(&'a self, _: &'a [Finished]) -> BoxFuture<'a, Result<Vec<Accepted>, SinkError>> {
-            std::future::ready(Ok(vec![Accepted::Conflict("no".into())])).boxed()
+        fn write<'a>(&'a self, _: &'a [FinishedTask]) -> BoxFuture<'a, Result<Vec<SinkAnswer>, SinkError>> {
+            std::future::ready(Ok(vec![SinkAnswer::Conflict("no".into())])).boxed()
         }
     }
 
     let test = test_buffer(vec![Arc::new(Conflicting), Scripted::new("healthy", [])]);
-    assert_eq!(test.submit().await.unwrap(), Some(Accepted::Conflict("no".into())));
+    assert_eq!(test.submit().await.unwrap(), Some(SinkAnswer::Conflict("no".into())));
 }
 
 #[tokio::test(start_paused = true)]

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{SinkItem, WaitingTask};
 use crate::{
     force_close::after_last_answers,
-    sink::{Accepted, Finished, Sink, health::Health},
+    sink::{FinishedTask, Sink, SinkAnswer, health::Health},
 };
 
 /// The maximum size of a batch, in results.
@@ -117,7 +117,7 @@ impl SinkWriter {
     }
 
     /// Writes a batch once. [`None`] if the worker stopped waiting for the answer.
-    async fn write(&mut self, batch: &[Finished]) -> Option<Result<Vec<Accepted>, String>> {
+    async fn write(&mut self, batch: &[FinishedTask]) -> Option<Result<Vec<SinkAnswer>, String>> {
         let sink = Arc::clone(&self.sink);
         let force_close = self.force_close.clone();
         // `write` may panic before it returns a future.
