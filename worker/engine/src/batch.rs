@@ -10,7 +10,7 @@
 //!   ends, and later ones continue as messages of their own.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
     time::Duration,
 };
 
@@ -22,6 +22,7 @@ use garenne_protocol::task::{BadBatch, BatchRecord, Envelope, read_batch};
 use crate::{
     execute::{Attempt, AttemptEnd, Outcome},
     handler::{BatchRecords, WorkerContext},
+    panics::lock,
     registry::Entry,
     settlement::{InFlight, Settler},
     spans::{AttemptSpan, Spans},
@@ -99,7 +100,7 @@ impl Batch {
                 Ok(output) => Ending::Finished { output, told: None },
                 Err(message) => Ending::Panicked { message },
             };
-            self.ends().push(AttemptEnd::of(ending));
+            lock(&self.ends).push(AttemptEnd::of(ending));
             // Handlers that never wait would block other tasks of this runtime thread for the whole batch.
             tokio::task::coop::consume_budget().await;
         }
@@ -108,7 +109,7 @@ impl Batch {
     /// Derives the end of the batch from the way in which the pool ended it. The end of a record that was given up
     /// and returns later is ignored.
     fn end(&self, ending: Ending<()>) -> BatchEnd {
-        let (mut ends, records) = (std::mem::take(&mut *self.ends()), self.records.len());
+        let (mut ends, records) = (std::mem::take(&mut *lock(&self.ends)), self.records.len());
         let cause = match ending {
             Ending::Finished { told, .. } => told,
             Ending::NotStarted { cause } => Some(cause),
@@ -173,10 +174,6 @@ impl Batch {
             }
         }
     }
-
-    fn ends(&self) -> MutexGuard<'_, Vec<AttemptEnd>> {
-        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The batches that wait or run in this worker. Finds a record by its id.
@@ -186,19 +183,15 @@ pub(crate) struct RunningBatches(Mutex<Vec<Weak<Batch>>>);
 impl RunningBatches {
     /// Adds a batch until it is dropped. The prefetch bounds the number of batches.
     pub(crate) fn add(&self, batch: &Arc<Batch>) {
-        let mut batches = self.batches();
+        let mut batches = lock(&self.0);
         batches.retain(|batch| batch.strong_count() > 0);
         batches.push(Arc::downgrade(batch));
     }
 
     /// Whether a batch contains a record with this id.
     pub(crate) fn contains_record(&self, id: &str) -> bool {
-        let batches: Vec<_> = self.batches().iter().filter_map(Weak::upgrade).collect();
+        let batches: Vec<_> = lock(&self.0).iter().filter_map(Weak::upgrade).collect();
         batches.iter().flat_map(|batch| &batch.records).any(|record| record.envelope.id.as_str() == id)
-    }
-
-    fn batches(&self) -> MutexGuard<'_, Vec<Weak<Batch>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

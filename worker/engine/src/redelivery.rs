@@ -7,12 +7,12 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use garenne_protocol::task::TaskId;
 
-use crate::consumer::Delivery;
+use crate::{consumer::Delivery, panics::lock};
 
 /// The delivery of a waiting or running task; empty once the task ended.
 pub(crate) type DeliverySlot = Arc<Mutex<Option<Delivery>>>;
@@ -118,10 +118,6 @@ impl RedeliveryTracker {
         panics.get(&message).filter(|(count, _)| *count >= MAX_PANICS)?;
         panics.remove(&message).map(|(_, last)| last)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

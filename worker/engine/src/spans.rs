@@ -2,7 +2,7 @@
 //! follow-ups. If a trace is not sampled, an attempt carries no span and checks one flag.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock},
     time::SystemTime,
 };
 
@@ -15,6 +15,8 @@ use garenne_common::{
     },
 };
 use garenne_protocol::task::{DeadReason, Envelope, NewTask, TraceContext};
+
+use crate::panics::lock;
 
 /// Creates the spans of one lane's tasks.
 #[derive(Debug, Default)]
@@ -113,7 +115,7 @@ impl AttemptSpan {
 
     fn started_span(&self) -> Option<MutexGuard<'_, Option<Span>>> {
         let started = self.0.as_ref()?.started.get()?;
-        Some(started.span.lock().unwrap_or_else(PoisonError::into_inner))
+        Some(lock(&started.span))
     }
 
     /// Adds a child span for a sink write that stored the result in a batch of this size, from `since` to now.

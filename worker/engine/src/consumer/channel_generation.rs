@@ -1,7 +1,7 @@
 //! The lifetime of one AMQP channel. A delivery tag is valid only on the channel that delivered it.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc, Mutex,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
@@ -10,6 +10,8 @@ use garenne_common::{
     telemetry::metrics::LaneMetrics,
 };
 use tokio::sync::Notify;
+
+use crate::panics::lock;
 
 /// Counts deliveries and settlements in the shutdown receipt and in the metrics, so that both agree.
 #[derive(Clone)]
@@ -145,7 +147,7 @@ impl ChannelGeneration {
     /// Passes a request to the ack writer. If that has ended, the settlement is counted as lost.
     pub(crate) fn request_settlement(&self, request: SettleRequest) {
         self.requested.fetch_add(1, Ordering::Relaxed);
-        let mut requests = self.requests();
+        let mut requests = lock(&self.requests);
         if requests.closed {
             drop(requests);
             return self.counters.settled(Settlement::LostSettlement, 1);
@@ -165,7 +167,7 @@ impl ChannelGeneration {
 
     /// The number of requests that the ack writer has not taken.
     pub(super) fn waiting_requests(&self) -> usize {
-        self.requests().waiting.len()
+        lock(&self.requests).waiting.len()
     }
 
     /// Moves all waiting requests into `buffer`, which must be empty.
@@ -174,7 +176,7 @@ impl ChannelGeneration {
     /// not wake it.
     pub(super) fn take_requests(&self, buffer: &mut Vec<SettleRequest>) {
         debug_assert!(buffer.is_empty(), "requests in the buffer would be lost");
-        let mut requests = self.requests();
+        let mut requests = lock(&self.requests);
         std::mem::swap(&mut requests.waiting, buffer);
         requests.polled = !buffer.is_empty();
     }
@@ -182,18 +184,14 @@ impl ChannelGeneration {
     /// The requests that the ack writer has not taken, as pairs of tag and settlement.
     #[cfg(test)]
     pub(crate) fn requested_settlements(&self) -> Vec<(u64, Settlement)> {
-        self.requests().waiting.iter().map(|request| (request.tag, request.settlement)).collect()
+        lock(&self.requests).waiting.iter().map(|request| (request.tag, request.settlement)).collect()
     }
 
     /// Rejects requests from now on and returns those that were not taken.
     pub(super) fn close(&self) -> Vec<SettleRequest> {
-        let mut requests = self.requests();
+        let mut requests = lock(&self.requests);
         requests.closed = true;
         std::mem::take(&mut requests.waiting)
-    }
-
-    fn requests(&self) -> MutexGuard<'_, RequestQueue> {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -7,7 +7,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     future::Future,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
     time::Duration,
 };
 
@@ -21,6 +21,7 @@ use tokio::{
 };
 
 use super::connection::{ConsumerConnection, RestoreError};
+use crate::panics::lock;
 
 /// Time between two checks whether a missing queue exists again.
 const PROBE_INTERVAL: Duration = Duration::from_secs(2);
@@ -96,7 +97,7 @@ impl<Q: QueueAdmin> MissingQueues<Q> {
 
     /// Describes each missing queue or exchange for the readiness check.
     pub(crate) fn problems(&self) -> Vec<String> {
-        let state = self.state();
+        let state = lock(&self.state);
         let problem = |(target, reason): (&PublishTarget, &String)| {
             format!("{} {:?} is missing: {reason}", target.kind(), target.name)
         };
@@ -143,14 +144,14 @@ impl<Q: QueueAdmin> MissingQueues<Q> {
     }
 
     fn mark_restored(&self, target: &PublishTarget) {
-        if self.state().missing.remove(target).is_some() {
+        if lock(&self.state).missing.remove(target).is_some() {
             self.set_gauge(target, 0);
             tracing::info!(queue = target.name, "missing {} exists again", target.kind());
         }
     }
 
     fn mark_missing(self: &Arc<Self>, target: &PublishTarget, reason: String) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if state.missing.len() >= MAX_NAMES && !state.missing.contains_key(target) {
             let (queue, kind) = (&target.name, target.kind());
             tracing::warn!(queue, reason, limit = MAX_NAMES, "{kind} is missing; too many to report it");
@@ -175,7 +176,7 @@ impl<Q: QueueAdmin> MissingQueues<Q> {
 
     /// Checks all missing names. Returns whether any is still missing.
     async fn check_all(&self) -> bool {
-        let missing: Vec<_> = self.state().missing.keys().cloned().collect();
+        let missing: Vec<_> = lock(&self.state).missing.keys().cloned().collect();
         for target in missing {
             let exists = match target.is_queue {
                 true => self.broker.queue_exists(&target.name).await == Some(true),
@@ -185,13 +186,9 @@ impl<Q: QueueAdmin> MissingQueues<Q> {
                 self.mark_restored(&target);
             }
         }
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.probing = !state.missing.is_empty();
         state.probing
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

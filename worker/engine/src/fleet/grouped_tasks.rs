@@ -1,9 +1,11 @@
 //! The tasks of groups that wait or run on this worker. A stop of a group uses them to stop its tasks, except those
 //! published after the stop.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use garenne_protocol::task::Envelope;
+
+use crate::panics::lock;
 
 /// Number of entries from which on ended tasks are removed.
 const MIN_CLEANUP: usize = 64;
@@ -25,7 +27,7 @@ impl GroupedTasks {
         if task.group.is_none() {
             return;
         }
-        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = lock(&self.0);
         if entries.tasks.len() >= entries.cleanup_at.max(MIN_CLEANUP) {
             entries.tasks.retain(|task| task.strong_count() > 0);
             entries.cleanup_at = 2 * entries.tasks.len();
@@ -35,7 +37,7 @@ impl GroupedTasks {
 
     /// The tasks of a group on this worker.
     pub(crate) fn tasks_of(&self, group: &str) -> Vec<Arc<Envelope>> {
-        let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = lock(&self.0);
         let tasks = entries.tasks.iter().filter_map(Weak::upgrade);
         tasks.filter(|task| task.group.as_deref() == Some(group)).collect()
     }

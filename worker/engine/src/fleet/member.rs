@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, SystemTime},
@@ -29,6 +29,7 @@ use super::{
     lifecycle::{LifecycleEvent, LifecycleLog, LifecycleRecord},
     shared_check::SharedCheck,
 };
+use crate::panics::lock;
 
 /// How long after a redelivery the crash of its former worker is visible. The broker deletes the exclusive queue of
 /// a dead connection when it requeues the connection's deliveries.
@@ -376,8 +377,8 @@ impl Member {
         self.broker.publish(Message { target, properties, body: body.into() }).await
     }
 
-    fn lifecycle(&self) -> std::sync::MutexGuard<'_, LifecycleLog> {
-        self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lifecycle(&self) -> MutexGuard<'_, LifecycleLog> {
+        lock(&self.lifecycle)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use garenne_common::config::Lanes;
@@ -10,6 +10,7 @@ use garenne_protocol::task::{Envelope, Kind, NewTask, TaskId};
 use serde::Serialize;
 
 use super::TaskError;
+use crate::panics::lock;
 
 /// The lanes and the size limit that follow-ups are checked against.
 #[derive(Debug)]
@@ -77,7 +78,7 @@ impl FollowUps {
         if body.len() > max {
             return Err(refused(format!("the payload has {} bytes, max_payload allows {max}", body.len())));
         }
-        let mut requested = self.requested();
+        let mut requested = lock(&self.requested);
         let Some(Requested { tasks, count_by_kind }) = requested.as_mut() else {
             return Err(refused("the task has ended".into()));
         };
@@ -96,11 +97,7 @@ impl FollowUps {
 
     /// Takes the follow-ups and ends the attempt: later requests fail.
     pub(crate) fn take(&self) -> Vec<NewTask> {
-        self.requested().take().map(|requested| requested.tasks).unwrap_or_default()
-    }
-
-    fn requested(&self) -> MutexGuard<'_, Option<Requested>> {
-        self.requested.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.requested).take().map(|requested| requested.tasks).unwrap_or_default()
     }
 }
 

@@ -3,10 +3,12 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
 };
+
+use crate::panics::lock;
 
 /// The latest report of each running task, by task id.
 #[derive(Default)]
@@ -15,11 +17,7 @@ pub(crate) struct ProgressBoard(Mutex<HashMap<Arc<str>, Arc<AtomicU64>>>);
 impl ProgressBoard {
     /// The fraction of a task that is done, from 0 to 1. [`None`] if it has not reported.
     pub(crate) fn done(&self, id: &str) -> Option<f64> {
-        self.tasks().get(id).map(|done| f64::from_bits(done.load(Ordering::Relaxed)))
-    }
-
-    fn tasks(&self) -> std::sync::MutexGuard<'_, HashMap<Arc<str>, Arc<AtomicU64>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).get(id).map(|done| f64::from_bits(done.load(Ordering::Relaxed)))
     }
 }
 
@@ -41,7 +39,7 @@ impl ProgressReporter {
         let done = if done.is_nan() { 0.0 } else { done.clamp(0.0, 1.0) };
         let slot = self.done.get_or_init(|| {
             let slot = Arc::default();
-            self.board.tasks().insert(Arc::clone(&self.id), Arc::clone(&slot));
+            lock(&self.board.0).insert(Arc::clone(&self.id), Arc::clone(&slot));
             slot
         });
         slot.store(done.to_bits(), Ordering::Relaxed);
@@ -51,7 +49,7 @@ impl ProgressReporter {
 impl Drop for ProgressReporter {
     fn drop(&mut self) {
         let Some(slot) = self.done.get() else { return };
-        let mut tasks = self.board.tasks();
+        let mut tasks = lock(&self.board.0);
         // Another attempt at the same task may have replaced the slot.
         if tasks.get(&self.id).is_some_and(|known| Arc::ptr_eq(known, slot)) {
             tasks.remove(&self.id);

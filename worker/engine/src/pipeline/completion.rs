@@ -1,6 +1,6 @@
 //! Completions: hold the delivery while the pool has the task, and settle it when the task has ended.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use garenne_pool::{Completion, Ending};
 use garenne_protocol::task::Envelope;
@@ -10,6 +10,7 @@ use crate::{
     batch::Batch,
     consumer::Delivery,
     execute::{AttemptEnd, AttemptOutput},
+    panics::lock,
     redelivery::DeliverySlot,
     registry::Entry,
     settlement::InFlight,
@@ -52,9 +53,7 @@ impl ExecutionCompletion {
     pub(super) fn alive(&self) -> bool {
         match &self.delivery {
             HeldDelivery::Owned(delivery) => delivery.alive(),
-            HeldDelivery::Tracked(slot) => {
-                slot.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(Delivery::alive)
-            }
+            HeldDelivery::Tracked(slot) => lock(slot).as_ref().is_some_and(Delivery::alive),
         }
     }
 

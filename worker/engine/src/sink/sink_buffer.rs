@@ -7,7 +7,7 @@
 use std::{
     collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use futures_util::FutureExt;
@@ -19,7 +19,7 @@ use super::{
     FinishedTask, Sink, SinkAnswer,
     health::{Health, SinkMetrics},
 };
-use crate::{consumer::ChannelGeneration, spans::AttemptSpan};
+use crate::{consumer::ChannelGeneration, panics::lock, spans::AttemptSpan};
 
 #[cfg(test)]
 mod tests;
@@ -133,7 +133,7 @@ struct PendingResult {
 
 /// Adds the answer of one sink. The last one calls the result's answer.
 fn add_answer(pending: &Mutex<PendingResult>, accepted: Option<SinkAnswer>) {
-    let mut pending = pending.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut pending = lock(pending);
     pending.accepted = pending.accepted.take().zip(accepted).map(|(all, one)| all.and(one));
     pending.remaining -= 1;
     if pending.remaining == 0
