@@ -11,7 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use garenne_common::telemetry::metrics::TaskOutcome;
-use garenne_pool::{self as pool, Cause, Ending};
+use garenne_pool::{self as pool, Cause, Ending, Spec};
 use garenne_protocol::task::{DeadReason, Envelope};
 
 use crate::{
@@ -45,6 +45,27 @@ pub(crate) struct AttemptOutput {
 }
 
 impl Attempt {
+    /// The time after which the task is cancelled; [`None`] for a short task. A publisher can shorten the kind's
+    /// deadline, and can give one to a task of a short kind.
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        self.entry.options.deadline.into_iter().chain(self.envelope.timeout).min()
+    }
+
+    /// How the pool runs the task, or the batch that it stands for.
+    pub(crate) fn spec(&self, deadline: Option<Duration>) -> Spec {
+        let mut spec = Spec::short(self.envelope.id.shared());
+        if let Some(deadline) = deadline {
+            spec = spec.deadline(deadline);
+        }
+        if self.entry.options.cpu_bound {
+            spec = spec.on_threads();
+        }
+        if let Some(group) = &self.envelope.group {
+            spec = spec.group(group.as_str());
+        }
+        spec
+    }
+
     /// Runs the handler, unless the task must not start any more.
     pub(crate) async fn execute(self, cx: pool::TaskContext) -> AttemptOutput {
         let (started_at, started) = (SystemTime::now(), Instant::now());

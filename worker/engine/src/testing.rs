@@ -33,7 +33,7 @@ use std::{
 };
 
 use garenne_common::telemetry::Metrics;
-use garenne_pool::{Ending, OnEnd, Pool, PoolConfig, Spec};
+use garenne_pool::{Ending, OnEnd, Pool, PoolConfig};
 use garenne_protocol::task::{ContentType, Envelope, Kind, NewTask, TaskId};
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
@@ -43,7 +43,7 @@ use crate::{
     execute::{Attempt, AttemptEnd, AttemptOutput, Outcome},
     execution::Execution,
     fleet::Directives,
-    handler::{Output, Routes, TaskOptions, WorkerContext},
+    handler::{Output, Routes, WorkerContext},
     registry::Registry,
     sink::FinishedTask,
     spans::AttemptSpan,
@@ -108,11 +108,10 @@ impl TestWorker {
         directives: Arc<Directives>,
     ) -> TestOutcome {
         let entry = self.registry.get(task.kind.as_str()).expect("the kind has a handler");
-        let envelope = Arc::new(envelope(task));
         let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };
         let attempt = Attempt {
             entry: Arc::clone(entry),
-            envelope: Arc::clone(&envelope),
+            envelope: Arc::new(envelope(task)),
             worker: "test".into(),
             worker_context: self.worker_context.clone(),
             body: task.body.clone().into(),
@@ -120,14 +119,7 @@ impl TestWorker {
             directives,
             span: AttemptSpan::default(),
         };
-        let TaskOptions { deadline, cpu_bound, .. } = entry.options;
-        let mut spec = Spec::short(envelope.id.shared());
-        if let Some(max) = deadline {
-            spec = spec.deadline(envelope.timeout.map_or(max, |requested| requested.min(max)));
-        }
-        if cpu_bound {
-            spec = spec.on_threads();
-        }
+        let spec = attempt.spec(attempt.deadline());
         let config = PoolConfig {
             name: "test".into(),
             queue: 1,

@@ -20,7 +20,6 @@ use crate::{
 /// The completion of an [`Execution`](crate::execution::Execution).
 pub(crate) struct ExecutionCompletion {
     pub(super) pipeline: Arc<LanePipeline>,
-    pub(super) lane: Arc<str>,
     pub(super) delivery: HeldDelivery,
     pub(super) envelope: Arc<Envelope>,
     pub(super) entry: Arc<Entry>,
@@ -72,10 +71,10 @@ impl Completion<Option<AttemptOutput>> for ExecutionCompletion {
     }
 
     fn complete(self, ending: Ending<Option<AttemptOutput>>) {
-        let Self { pipeline, lane, delivery, envelope, entry, span, batch, run } = self;
+        let Self { pipeline, delivery, envelope, entry, span, batch, run } = self;
         pipeline.pool_space.notify_one();
         let Some(delivery) = delivery.take(&pipeline, &envelope) else { return };
-        let task = InFlight { lane, delivery, envelope, span };
+        let task = InFlight { lane: Arc::clone(&pipeline.lane), delivery, envelope, span };
         let (settler, batch_deadline) = (Arc::clone(&pipeline.settler), pipeline.batch_deadline);
         pipeline.end_run(run, move || match batch {
             None => {

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use garenne_pool::{Refusal, Spec};
+use garenne_pool::Refusal;
 use tokio::time::timeout;
 
 use super::{Admitted, ExecutionCompletion, LanePipeline, QuarantineRun, Ready, completion::HeldDelivery};
@@ -19,24 +19,7 @@ impl LanePipeline {
         entry: Arc<Entry>,
         run: Option<QuarantineRun>,
     ) -> Ready {
-        let Admitted { task: InFlight { lane, delivery, envelope, span }, batch } = admitted;
-        let deadline = match (&batch, entry.options.deadline, envelope.timeout) {
-            // A long task to the pool, so that a cancellation can take effect between two records.
-            (Some(_), ..) => Some(self.batch_deadline),
-            // A publisher can shorten the kind's deadline, and can give one to a task of a short kind.
-            (None, Some(max), Some(requested)) => Some(requested.min(max)),
-            (None, max, requested) => max.or(requested),
-        };
-        let mut spec = Spec::short(envelope.id.shared());
-        if let Some(deadline) = deadline {
-            spec = spec.deadline(deadline);
-        }
-        if entry.options.cpu_bound {
-            spec = spec.on_threads();
-        }
-        if let Some(group) = &envelope.group {
-            spec = spec.group(group.as_str());
-        }
+        let Admitted { task: InFlight { delivery, envelope, span, .. }, batch } = admitted;
         if let Some(batch) = &batch {
             self.batches.add(batch);
         }
@@ -51,15 +34,19 @@ impl LanePipeline {
             directives: Arc::clone(self.member.directives()),
             span: span.clone(),
         };
-        let execution = Execution { attempt, batch: batch.clone() };
-        let delivery = match deadline {
-            Some(_) if batch.is_none() => {
-                HeldDelivery::Tracked(self.settler.redeliveries.track(&envelope.id, delivery))
+        let (deadline, delivery) = match (&batch, attempt.deadline()) {
+            // A long task to the pool, so that a cancellation can take effect between two records.
+            (Some(_), _) => (Some(self.batch_deadline), HeldDelivery::Owned(delivery)),
+            (None, None) => (None, HeldDelivery::Owned(delivery)),
+            (None, deadline) => {
+                let slot = self.settler.redeliveries.track(&envelope.id, delivery);
+                (deadline, HeldDelivery::Tracked(slot))
             }
-            _ => HeldDelivery::Owned(delivery),
         };
+        let spec = attempt.spec(deadline);
+        let execution = Execution { attempt, batch: batch.clone() };
         let pipeline = Arc::clone(self);
-        let completion = ExecutionCompletion { pipeline, lane, delivery, envelope, entry, span, batch, run };
+        let completion = ExecutionCompletion { pipeline, delivery, envelope, entry, span, batch, run };
         (spec, execution, completion)
     }
 
