@@ -67,6 +67,7 @@ pub(super) struct AckWriter<C> {
     channel: C,
     queue: String,
     ledger: ChannelLedger,
+    unconfirmed: UnconfirmedAcks,
     /// Reused buffer for requests taken from the generation.
     requests: Vec<SettleRequest>,
     /// A settlement may wait until the next tick for others.
@@ -92,12 +93,11 @@ impl<C: SettleChannel> AckWriter<C> {
         draining: watch::Receiver<bool>,
     ) -> Self {
         let counters = generation.counters.clone();
-        let unconfirmed = UnconfirmedAcks { counters, frames: VecDeque::new(), confirmed: 0 };
-        let (tags, unconfirmed) = (Ledger::new(), Some(unconfirmed));
         Self {
             channel,
             queue: subscription.queue.clone(),
-            ledger: ChannelLedger { generation, tags, sending: 0, unconfirmed },
+            ledger: ChannelLedger { generation, tags: Ledger::new(), sending: 0 },
+            unconfirmed: UnconfirmedAcks { counters, frames: VecDeque::new(), confirmed: 0 },
             requests: Vec::new(),
             clock: subscription.clock,
             next_flush: None,
@@ -169,12 +169,16 @@ impl<C: SettleChannel> AckWriter<C> {
     /// Sends the frames of all recorded settlements. It polls all of them before it awaits the first, so that
     /// the client queues them in order.
     async fn flush(&mut self) -> Result<(), lapin::Error> {
+        self.unconfirmed.confirm(self.ledger.generation.confirmed_settlements());
         let frames = self.ledger.start_flush();
         self.frames_sent += frames.len() as u64;
         let results = join_all(frames.iter().map(|frame| self.channel.send(frame))).await;
         let mut outcome = Ok(());
         for (frame, result) in frames.iter().zip(results) {
             self.ledger.end_flush(frame, result.is_ok());
+            if result.is_ok() {
+                self.unconfirmed.frames.push_back(frame.settlements);
+            }
             outcome = outcome.and(result);
         }
         if outcome.is_err() {
@@ -192,10 +196,10 @@ impl<C: SettleChannel> AckWriter<C> {
         {
             // An error here also fails the close of the channel, where it is handled.
             if self.channel.flush_stash(&self.queue).await.is_ok() {
-                self.ledger.unconfirmed().confirm_all();
+                self.unconfirmed.confirm_all();
             }
         }
-        self.ledger.unconfirmed.take().expect("only finish takes it, once")
+        self.unconfirmed
     }
 }
 
@@ -205,20 +209,12 @@ struct ChannelLedger {
     tags: Ledger,
     /// Deliveries of frames that are being sent.
     sending: u64,
-    /// `None` once [`AckWriter::finish`] returned it.
-    unconfirmed: Option<UnconfirmedAcks>,
 }
 
 impl ChannelLedger {
-    fn unconfirmed(&mut self) -> &mut UnconfirmedAcks {
-        self.unconfirmed.as_mut().expect("finish takes it last")
-    }
-
     /// The frames of all recorded settlements. Each must be passed to [`end_flush`](Self::end_flush); if the ledger
     /// is dropped before, its deliveries are lost.
     fn start_flush(&mut self) -> Vec<Frame> {
-        let confirmed = self.generation.confirmed_settlements();
-        self.unconfirmed().confirm(confirmed);
         let frames = self.tags.frames();
         self.sending = frames.iter().map(|frame| deliveries_of(&frame.settlements)).sum();
         frames
@@ -232,7 +228,6 @@ impl ChannelLedger {
             self.generation.counters.settled(settlement, count.into());
         }
         if sent {
-            self.unconfirmed().frames.push_back(frame.settlements);
             self.generation.mark_settlement_sent();
         }
     }
