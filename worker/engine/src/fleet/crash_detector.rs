@@ -22,13 +22,13 @@ pub(super) const ALIVE_AFTER: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub(super) struct CrashDetector {
     started: Instant,
-    missing_since: Option<Instant>,
-    present_since: Option<Instant>,
+    /// Whether the control queue existed when it was last looked up, and since when this was observed.
+    queue: Option<(bool, Instant)>,
 }
 
 impl CrashDetector {
     pub(super) fn new(now: Instant) -> Self {
-        Self { started: now, missing_since: None, present_since: None }
+        Self { started: now, queue: None }
     }
 
     /// Takes the state in the log and whether the control queue exists, both as of `now`. [`None`] means that the
@@ -51,19 +51,15 @@ impl CrashDetector {
             Some(LoggedState::Running { .. }) => now,
             Some(LoggedState::QueueMissing { since }) => since,
         };
-        match queue_exists {
-            Some(true) => {
-                self.missing_since = None;
-                let since = *self.present_since.get_or_insert(now);
-                (now - since >= ALIVE_AFTER).then_some(false)
-            }
-            Some(false) => {
-                self.present_since = None;
-                let since = *self.missing_since.get_or_insert(missing_before.min(now));
-                (now - since >= RECONNECT_GRACE).then_some(true)
-            }
-            None => None,
-        }
+        let exists = queue_exists?;
+        let since = match self.queue {
+            Some((existed, since)) if existed == exists => since,
+            _ if exists => now,
+            _ => missing_before.min(now),
+        };
+        self.queue = Some((exists, since));
+        let decided_after = if exists { ALIVE_AFTER } else { RECONNECT_GRACE };
+        (now - since >= decided_after).then_some(!exists)
     }
 }
 
