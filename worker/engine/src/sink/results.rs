@@ -15,24 +15,18 @@ use crate::consumer::MissingQueues;
 pub struct ResultsSink {
     publisher: Publisher,
     exchange: String,
-    /// Declares the exchange again if it is missing.
-    missing: Option<Arc<MissingQueues>>,
+    missing: Arc<MissingQueues>,
 }
 
 impl ResultsSink {
-    /// Creates a sink that publishes to `exchange`.
-    pub fn new(publisher: Publisher, exchange: String) -> Arc<Self> {
-        Arc::new(Self { publisher, exchange, missing: None })
-    }
-
-    /// Creates a sink that also declares the exchange again if it is missing. The exchange must belong to the
-    /// worker's topology.
+    /// Creates a sink that publishes to `exchange`, and declares it again if it is missing. The exchange must belong
+    /// to the worker's topology.
     pub(crate) fn restoring(
         publisher: Publisher,
         exchange: String,
         missing: &Arc<MissingQueues>,
     ) -> Arc<Self> {
-        Arc::new(Self { publisher, exchange, missing: Some(Arc::clone(missing)) })
+        Arc::new(Self { publisher, exchange, missing: Arc::clone(missing) })
     }
 }
 
@@ -61,10 +55,8 @@ impl Sink for ResultsSink {
             match try_join_all(publishing).await {
                 Ok(_) => Ok(vec![SinkAnswer::Stored; batch.len()]),
                 Err(error) => {
-                    if let Some(missing) = &self.missing {
-                        let target = Target::announce(self.exchange.clone(), String::new());
-                        missing.restore([&target]).await;
-                    }
+                    let target = Target::announce(self.exchange.clone(), String::new());
+                    self.missing.restore([&target]).await;
                     Err(SinkError { sink: "results", detail: error.to_string() })
                 }
             }
