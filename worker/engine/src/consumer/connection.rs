@@ -52,10 +52,8 @@ impl ConsumerConnection {
             channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
             Ok::<_, lapin::Error>(channel)
         };
-        match open.await {
-            Ok(channel) => Ok((connection, channel)),
-            Err(error) => Err(self.broker.explain(&error)),
-        }
+        let channel = open.await.map_err(|error| self.broker.explain(&error))?;
+        Ok((connection, channel))
     }
 
     /// The counter of deliveries from a queue whose properties lapin could not parse.
@@ -139,8 +137,8 @@ impl ConsumerConnection {
     /// # Errors
     /// [`RestoreError`] if a part is still missing.
     pub(crate) async fn restore_topology(&self) -> Result<(), RestoreError> {
-        let Some(topology) = self.topology.get() else { return Err(RestoreError::Unavailable) };
-        let Ok(connection) = self.connection().await else { return Err(RestoreError::Unavailable) };
+        let topology = self.topology.get().ok_or(RestoreError::Unavailable)?;
+        let connection = self.connection().await.map_err(|_| RestoreError::Unavailable)?;
         ensure(&connection, topology).await.map_err(|error| {
             tracing::warn!(%error, "cannot declare a missing queue or exchange");
             match error {

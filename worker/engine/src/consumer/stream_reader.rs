@@ -46,24 +46,15 @@ impl Default for Progress {
 /// mark was published has been read by then, and `progress` becomes [`Progress::CaughtUp`]. The broker's message
 /// count of the stream cannot serve for this: it may be older or newer than what has been delivered.
 pub(crate) struct StreamReader<F> {
-    connection: ConsumerConnection,
-    stream: String,
+    pub(crate) connection: ConsumerConnection,
+    pub(crate) stream: String,
     /// The offset of the next record. `None` stands for the first record.
-    next: Option<i64>,
-    progress: watch::Sender<Progress>,
-    on_record: F,
+    pub(crate) next: Option<i64>,
+    pub(crate) progress: watch::Sender<Progress>,
+    pub(crate) on_record: F,
 }
 
 impl<F: FnMut(&[u8]) -> bool> StreamReader<F> {
-    pub(crate) fn new(
-        connection: ConsumerConnection,
-        stream: String,
-        progress: watch::Sender<Progress>,
-        on_record: F,
-    ) -> Self {
-        Self { connection, stream, next: None, progress, on_record }
-    }
-
     /// Reads across reconnects; never returns. Called again after a panic, it continues after the record that caused
     /// the panic.
     pub(crate) async fn run(&mut self) {

@@ -32,13 +32,8 @@ impl FleetBroker for AmqpFleetBroker {
     fn publish(&self, message: Message) -> BoxFuture<'_, Result<(), PublishError>> {
         // The worker's publisher itself waits for a confirm for as long as it is connected, also during an alarm.
         let publishing = timeout(CONFIRM_TIMEOUT, self.publisher.publish(message));
-        publishing
-            .map(|published| {
-                published.unwrap_or_else(|_| {
-                    Err(PublishError::InDoubt(format!("no confirm within {CONFIRM_TIMEOUT:?}")))
-                })
-            })
-            .boxed()
+        let unconfirmed = |_| PublishError::InDoubt(format!("no confirm within {CONFIRM_TIMEOUT:?}"));
+        async move { publishing.await.map_err(unconfirmed).flatten() }.boxed()
     }
 
     fn control_queue_exists<'a>(&'a self, worker: &'a str) -> BoxFuture<'a, Option<bool>> {

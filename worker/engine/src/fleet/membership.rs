@@ -152,7 +152,8 @@ impl StreamRead {
         on_record: impl FnMut(&[u8]) -> bool + Send + 'static,
     ) -> Self {
         let (sender, progress) = watch::channel(Progress::default());
-        let reader = StreamReader::new(connection.clone(), stream.clone(), sender, on_record);
+        let (connection, name) = (connection.clone(), stream.clone());
+        let reader = StreamReader { connection, stream: name, next: None, progress: sender, on_record };
         supervise::restarting("stream-reader", reader, |reader| reader.run().boxed()).spawn_into(tasks);
         Self { stream, progress }
     }
