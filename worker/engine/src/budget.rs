@@ -44,13 +44,10 @@ pub(crate) fn check<'a>(
         };
         let (grace, sum) = (config.hard_grace, deadline + config.hard_grace);
         if sum > timeout {
+            let [deadline, grace, sum, timeout] = [deadline, grace, sum, timeout].map(format_duration);
             return Err(ConfigError::Together(format!(
-                "lane {name}: deadline {} of {kind} + hard_grace {} = {} exceeds {setting} {}: \
-                 set lanes.{name}.consumer_timeout above it",
-                format_duration(deadline),
-                format_duration(grace),
-                format_duration(sum),
-                format_duration(timeout),
+                "lane {name}: deadline {deadline} of {kind} + hard_grace {grace} = {sum} exceeds {setting} \
+                 {timeout}: set lanes.{name}.consumer_timeout above it"
             )));
         }
     }
@@ -75,14 +72,11 @@ fn check_termination_grace(config: &WorkerConfig) -> Result<(), ConfigError> {
         Duration::ZERO => String::new(),
         spans => format!(" + {} for the last spans", format_duration(spans)),
     };
+    let [timeout, grace, settle, sum, available] =
+        [timeout, grace, SETTLE_TIME, sum, termination_grace].map(format_duration);
     Err(ConfigError::Together(format!(
-        "shutdown_timeout {} + hard_grace {} + {} to settle{spans} = {} exceeds termination_grace {}: \
-         lower shutdown_timeout or raise termination_grace",
-        format_duration(timeout),
-        format_duration(grace),
-        format_duration(SETTLE_TIME),
-        format_duration(sum),
-        format_duration(termination_grace),
+        "shutdown_timeout {timeout} + hard_grace {grace} + {settle} to settle{spans} = {sum} exceeds \
+         termination_grace {available}: lower shutdown_timeout or raise termination_grace"
     )))
 }
 

@@ -96,7 +96,7 @@ impl Attempt {
         let (content_type, envelope) = (self.envelope.content_type, Arc::clone(&self.envelope));
         let context = TaskContext::new(self.envelope, self.worker, self.worker_context, self.span, cx);
         let call = async { (self.entry.handler)(context.clone(), content_type, self.body).await };
-        let result = panics::with_task(envelope, call).await;
+        let result = panics::RUNNING.scope(envelope, call).await;
         let follow_ups = context.take_follow_ups();
         result
             .map(|output| Output { follow_ups, ..output })

@@ -11,16 +11,8 @@ use std::{
 use garenne_protocol::task::Envelope;
 
 tokio::task_local! {
-    /// The task whose handler is being polled.
-    static RUNNING: Arc<Envelope>;
-}
-
-/// Runs a handler so that the log line of a panic names this task. It does not cover tasks that the handler spawns.
-pub(crate) fn with_task<F: Future>(
-    envelope: Arc<Envelope>,
-    handler: F,
-) -> impl Future<Output = F::Output> + use<F> {
-    RUNNING.scope(envelope, handler)
+    /// The task whose handler is being polled. Not set for tasks that the handler spawns.
+    pub(crate) static RUNNING: Arc<Envelope>;
 }
 
 /// Installs a panic hook that logs one line per panic, and a backtrace only if `RUST_BACKTRACE` is set.
