@@ -29,27 +29,20 @@ pub(crate) struct Delivery {
     pub(crate) unreadable: Option<Box<str>>,
 }
 
-/// What a delivery settles: a message, or one part of a message that was split.
-enum Ownership {
-    Message(UnsettledMessage),
-    Part(MessagePart),
-}
-
-/// A delivery tag with its settlement. Dropping it requests the settlement.
-struct UnsettledMessage {
-    generation: Arc<ChannelGeneration>,
-    tag: u64,
+/// The right to settle a message, or one part of a message. Dropping it requests the settlement.
+struct Ownership {
+    of: Owned,
     settlement: Settlement,
 }
 
-struct MessagePart {
-    of: Arc<SplitMessage>,
-    settlement: Settlement,
+enum Owned {
+    Message { generation: Arc<ChannelGeneration>, tag: u64 },
+    Part(Arc<SplitMessage>),
 }
 
 /// A message that was split. Its settlement is requested when the last part is settled or dropped.
 struct SplitMessage {
-    message: UnsettledMessage,
+    whole: Ownership,
     /// The settlements of the parts so far, as a bit set.
     settlements: AtomicU8,
 }
@@ -59,11 +52,7 @@ impl Delivery {
         generation.count_delivery(message.redelivered);
         let unreadable = take_unreadable(&mut message.properties).map(Into::into);
         Self {
-            ownership: Ownership::Message(UnsettledMessage {
-                generation,
-                tag: message.delivery_tag,
-                settlement: Settlement::Requeued,
-            }),
+            ownership: Ownership::new(Owned::Message { generation, tag: message.delivery_tag }),
             routing_key: message.routing_key.as_str().into(),
             exchange: message.exchange,
             redelivered: message.redelivered,
@@ -75,12 +64,12 @@ impl Delivery {
 
     /// Whether its channel is open, so that it can still be settled.
     pub(crate) fn alive(&self) -> bool {
-        self.message().generation.alive()
+        self.ownership.generation().alive()
     }
 
     /// The generation of its channel.
     pub(crate) fn generation(&self) -> Arc<ChannelGeneration> {
-        Arc::clone(&self.message().generation)
+        Arc::clone(self.ownership.generation())
     }
 
     /// Identifies the message across its redeliveries: a hash of its id, routing key and body. [`None`] on its first
@@ -100,10 +89,7 @@ impl Delivery {
     /// Every settlement except [`Settlement::Requeued`] and [`Settlement::Abandoned`] removes the message from its
     /// queue, so its result must be stored or its copy confirmed before.
     pub(crate) fn settle(mut self, settlement: Settlement) {
-        match &mut self.ownership {
-            Ownership::Message(message) => message.settlement = settlement,
-            Ownership::Part(part) => part.settlement = settlement,
-        }
+        self.ownership.settlement = settlement;
     }
 
     /// Splits the message into one part per body. Each part is settled on its own.
@@ -112,12 +98,9 @@ impl Delivery {
     /// they agree, and [`Settlement::Acked`] if they do not.
     pub(crate) fn split(self, bodies: impl IntoIterator<Item = Bytes>) -> impl Iterator<Item = Self> {
         let Self { ownership, routing_key, exchange, redelivered, properties, .. } = self;
-        let of = match ownership {
-            Ownership::Message(message) => Arc::new(SplitMessage { message, settlements: AtomicU8::new(0) }),
-            Ownership::Part(_) => unreachable!("a record of a batch contains no batch"),
-        };
+        let split = Arc::new(SplitMessage { whole: ownership, settlements: AtomicU8::new(0) });
         bodies.into_iter().map(move |body| Self {
-            ownership: Ownership::Part(MessagePart { of: Arc::clone(&of), settlement: Settlement::Requeued }),
+            ownership: Ownership::new(Owned::Part(Arc::clone(&split))),
             routing_key: Arc::clone(&routing_key),
             exchange: exchange.clone(),
             redelivered,
@@ -127,32 +110,38 @@ impl Delivery {
             unreadable: None,
         })
     }
+}
 
-    fn message(&self) -> &UnsettledMessage {
-        match &self.ownership {
-            Ownership::Message(message) => message,
-            Ownership::Part(part) => &part.of.message,
+impl Ownership {
+    /// Requeues what is owned unless another settlement is set.
+    fn new(of: Owned) -> Self {
+        Self { of, settlement: Settlement::Requeued }
+    }
+
+    fn generation(&self) -> &Arc<ChannelGeneration> {
+        match &self.of {
+            Owned::Message { generation, .. } => generation,
+            Owned::Part(split) => split.whole.generation(),
         }
     }
 }
 
-impl Drop for UnsettledMessage {
+impl Drop for Ownership {
     fn drop(&mut self) {
-        let request = SettleRequest { tag: self.tag, settlement: self.settlement };
-        self.generation.request_settlement(request);
-    }
-}
-
-impl Drop for MessagePart {
-    fn drop(&mut self) {
-        // The reference count of the `Arc` orders this before the drop of `SplitMessage`.
-        self.of.settlements.fetch_or(bit(self.settlement), Ordering::Relaxed);
+        let settlement = self.settlement;
+        match &self.of {
+            Owned::Message { generation, tag } => {
+                generation.request_settlement(SettleRequest { tag: *tag, settlement });
+            }
+            // The reference count of the `Arc` orders this before the drop of `SplitMessage`.
+            Owned::Part(split) => drop(split.settlements.fetch_or(bit(settlement), Ordering::Relaxed)),
+        }
     }
 }
 
 impl Drop for SplitMessage {
     fn drop(&mut self) {
-        self.message.settlement = combine(*self.settlements.get_mut());
+        self.whole.settlement = combine(*self.settlements.get_mut());
     }
 }
 
@@ -185,11 +174,7 @@ mod tests {
         /// Creates an empty delivery that is not counted as delivered.
         pub(crate) fn for_test(generation: &Arc<ChannelGeneration>, tag: u64) -> Self {
             Self {
-                ownership: Ownership::Message(UnsettledMessage {
-                    generation: Arc::clone(generation),
-                    tag,
-                    settlement: Settlement::Requeued,
-                }),
+                ownership: Ownership::new(Owned::Message { generation: Arc::clone(generation), tag }),
                 routing_key: "k".into(),
                 exchange: ShortString::default(),
                 redelivered: false,
