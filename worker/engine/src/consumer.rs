@@ -16,7 +16,7 @@ mod subscription;
 mod watchdog;
 
 pub(crate) use channel_generation::{ChannelGeneration, SettlementCounters};
-pub(crate) use connection::ConsumerConnection;
+pub(crate) use connection::{ConsumerConnection, QueueAdmin};
 pub(crate) use delivery::Delivery;
 pub(crate) use missing_queues::MissingQueues;
 pub(crate) use subscriber::{Intake, Subscriber};

@@ -37,6 +37,18 @@ pub(crate) enum RestoreError {
     Refused(String),
 }
 
+/// Creates and looks up queues. A trait, so that tests need no broker.
+pub(crate) trait QueueAdmin: Send + Sync + 'static {
+    /// Declares the parts of the topology that are missing, as far as the user's permissions allow.
+    ///
+    /// # Errors
+    /// [`RestoreError`] if a part is still missing.
+    fn restore_topology(&self) -> impl Future<Output = Result<(), RestoreError>> + Send;
+
+    /// Whether a queue exists. `None` if the broker does not answer.
+    fn queue_exists(&self, queue: &str) -> impl Future<Output = Option<bool>> + Send;
+}
+
 impl ConsumerConnection {
     pub(crate) fn new(broker: Broker, metrics: Metrics) -> Self {
         Self { broker, current: Arc::default(), metrics, topology: Arc::default() }
@@ -83,7 +95,7 @@ impl ConsumerConnection {
         Ok(connection)
     }
 
-    /// Declares the topology, and remembers it for [`restore_topology`](Self::restore_topology).
+    /// Declares the topology, and remembers it for [`QueueAdmin::restore_topology`].
     pub(crate) async fn ensure(
         &self,
         connection: &Connection,
@@ -116,15 +128,6 @@ impl ConsumerConnection {
         self.look_up(queue).await?.ok()
     }
 
-    /// Whether a queue exists. `None` if the broker does not answer.
-    pub(crate) async fn queue_exists(&self, queue: &str) -> Option<bool> {
-        match self.look_up(queue).await? {
-            Ok(_) | Err(reply::RESOURCE_LOCKED) => Some(true),
-            Err(reply::NOT_FOUND) => Some(false),
-            Err(_) => None,
-        }
-    }
-
     /// Declares the topology again after a queue was found missing.
     pub(crate) async fn redeclare_topology(&self) {
         if self.restore_topology().await.is_ok() {
@@ -132,11 +135,17 @@ impl ConsumerConnection {
         }
     }
 
-    /// Declares the parts of the topology that are missing, as far as the user's permissions allow.
-    ///
-    /// # Errors
-    /// [`RestoreError`] if a part is still missing.
-    pub(crate) async fn restore_topology(&self) -> Result<(), RestoreError> {
+    /// Closes the connection. All channels should be closed before.
+    pub(crate) async fn close(&self) {
+        if let Some(connection) = self.current.lock().await.take() {
+            // An error means that the connection is closed already.
+            let _ = connection.close(200, "worker stopped".into()).await;
+        }
+    }
+}
+
+impl QueueAdmin for ConsumerConnection {
+    async fn restore_topology(&self) -> Result<(), RestoreError> {
         let topology = self.topology.get().ok_or(RestoreError::Unavailable)?;
         let connection = self.connection().await.map_err(|_| RestoreError::Unavailable)?;
         ensure(&connection, topology).await.map_err(|error| {
@@ -148,11 +157,11 @@ impl ConsumerConnection {
         })
     }
 
-    /// Closes the connection. All channels should be closed before.
-    pub(crate) async fn close(&self) {
-        if let Some(connection) = self.current.lock().await.take() {
-            // An error means that the connection is closed already.
-            let _ = connection.close(200, "worker stopped".into()).await;
+    async fn queue_exists(&self, queue: &str) -> Option<bool> {
+        match self.look_up(queue).await? {
+            Ok(_) | Err(reply::RESOURCE_LOCKED) => Some(true),
+            Err(reply::NOT_FOUND) => Some(false),
+            Err(_) => None,
         }
     }
 }

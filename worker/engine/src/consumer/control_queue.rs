@@ -6,7 +6,6 @@ use garenne_amqp::unreadable;
 use garenne_common::backoff::Backoff;
 use garenne_protocol::topology::Names;
 use lapin::{
-    Channel,
     options::{BasicConsumeOptions, QueueBindOptions, QueueDeclareOptions},
     types::FieldTable,
 };
@@ -32,11 +31,8 @@ impl<D: AsyncFnMut(), C: Fn(&[u8])> ControlQueue<D, C> {
     pub(crate) async fn run(&mut self) {
         let mut backoff = Backoff::reconnect();
         loop {
-            let problem = match self.connection.channel(100).await {
-                Ok((_connection, channel)) => match self.consume(&channel, &mut backoff).await {
-                    Ok(()) => "the queue was deleted".to_owned(),
-                    Err(error) => error.to_string(),
-                },
+            let problem = match self.consume(&mut backoff).await {
+                Ok(()) => "the queue was deleted".to_owned(),
                 Err(error) => error.to_string(),
             };
             let wait = backoff.next_wait();
@@ -46,7 +42,8 @@ impl<D: AsyncFnMut(), C: Fn(&[u8])> ControlQueue<D, C> {
     }
 
     /// Consumes the queue on one channel until the queue is deleted.
-    async fn consume(&mut self, channel: &Channel, backoff: &mut Backoff) -> Result<(), lapin::Error> {
+    async fn consume(&mut self, backoff: &mut Backoff) -> anyhow::Result<()> {
+        let (_connection, channel) = self.connection.channel(100).await?;
         let (queue, worker) = (self.names.worker(&self.worker), &self.worker);
         let options = QueueDeclareOptions { exclusive: true, auto_delete: true, ..Default::default() };
         channel.queue_declare(queue.as_str().into(), options, FieldTable::default()).await?;

@@ -6,7 +6,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    future::Future,
     sync::{Arc, Mutex, Weak},
     time::Duration,
 };
@@ -14,38 +13,19 @@ use std::{
 use futures_util::FutureExt;
 use garenne_amqp::Target;
 use garenne_common::supervise;
-use prometheus::{IntGaugeVec, Opts, Registry};
+use prometheus::{IntGaugeVec, Registry, register_int_gauge_vec_with_registry};
 use tokio::{
     sync::Mutex as AsyncMutex,
     time::{Instant, sleep},
 };
 
-use super::connection::{ConsumerConnection, RestoreError};
+use super::connection::{ConsumerConnection, QueueAdmin, RestoreError};
 use crate::panics::lock;
 
 /// Time between two checks whether a missing queue exists again.
 const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 /// Bound for remembered and reported names, because a foreign header may name any queue.
 const MAX_NAMES: usize = 64;
-
-/// The broker operations of [`MissingQueues`].
-pub(crate) trait QueueAdmin: Send + Sync + 'static {
-    /// Declares the missing parts of the worker's topology.
-    fn restore_topology(&self) -> impl Future<Output = Result<(), RestoreError>> + Send;
-
-    /// Whether a queue exists. `None` if the broker does not answer.
-    fn queue_exists(&self, queue: &str) -> impl Future<Output = Option<bool>> + Send;
-}
-
-impl QueueAdmin for ConsumerConnection {
-    async fn restore_topology(&self) -> Result<(), RestoreError> {
-        ConsumerConnection::restore_topology(self).await
-    }
-
-    async fn queue_exists(&self, queue: &str) -> Option<bool> {
-        ConsumerConnection::queue_exists(self, queue).await
-    }
-}
 
 /// The queues and exchanges that copies could not reach.
 pub(crate) struct MissingQueues<Q = ConsumerConnection> {
@@ -86,12 +66,10 @@ impl PublishTarget {
 impl<Q: QueueAdmin> MissingQueues<Q> {
     /// Registers the metric; once per registry.
     pub(crate) fn new(broker: Q, registry: &Registry) -> Arc<Self> {
-        let opts = Opts::new(
-            "garenne_queue_missing",
-            "1 while copies of tasks cannot reach this queue or exchange because it does not exist.",
-        );
-        let gauge = IntGaugeVec::new(opts, &["queue"]).expect("the metric's name and labels are valid");
-        registry.register(Box::new(gauge.clone())).expect("each metric is registered once");
+        let help = "1 while copies of tasks cannot reach this queue or exchange because it does not exist.";
+        let gauge =
+            register_int_gauge_vec_with_registry!("garenne_queue_missing", help, &["queue"], registry);
+        let gauge = gauge.expect("each metric is registered once");
         Arc::new(Self { broker, gauge, state: Mutex::default(), last_checks: AsyncMutex::default() })
     }
 

@@ -70,11 +70,7 @@ pub(crate) struct Subscriber<F> {
     pub(crate) ack_writers: TaskTracker,
 }
 
-impl<F, R> Subscriber<F>
-where
-    F: Fn(Vec<Delivery>) -> R,
-    R: Future<Output = Result<(), String>>,
-{
+impl<F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<F> {
     /// Consumes the queue. After a panic it may be called again and opens a new channel.
     pub(crate) async fn run(&mut self) {
         let mut backoff = Backoff::reconnect();

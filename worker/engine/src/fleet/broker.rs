@@ -7,7 +7,7 @@ use garenne_amqp::{Message, PublishError, Publisher};
 use garenne_protocol::topology::Names;
 use tokio::time::timeout;
 
-use crate::consumer::ConsumerConnection;
+use crate::consumer::{ConsumerConnection, QueueAdmin};
 
 /// Timeout for the publisher confirm of a record.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);

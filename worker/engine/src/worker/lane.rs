@@ -92,10 +92,6 @@ impl Consumers {
             failed.send_replace(Some(format!("the consumer failed: {failure}")));
         };
         let pipeline = Arc::clone(pipeline);
-        let process = move |deliveries| {
-            let pipeline = Arc::clone(&pipeline);
-            async move { pipeline.process(deliveries).await }
-        };
         let subscriber = Subscriber {
             connection: self.connection.clone(),
             subscription,
@@ -103,7 +99,7 @@ impl Consumers {
             intake,
             problem,
             denied: Some(self.denied.clone()),
-            accept: process,
+            accept: async move |deliveries| pipeline.process(deliveries).await,
             ack_writers: self.ack_writers.clone(),
         };
         let consumer = supervise::restarting_with("consumer", subscriber, |it| it.run().boxed(), on_failure);
