@@ -1,7 +1,6 @@
 //! The worker's settings.
 
 use std::{
-    fmt,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -23,12 +22,6 @@ impl SinkName {
     pub const STDOUT: &'static str = "stdout";
     /// One message for each result on the results exchange.
     pub const RESULTS: &'static str = "results";
-}
-
-impl fmt::Display for SinkName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
 }
 
 /// The settings of a worker. Every field has a default.

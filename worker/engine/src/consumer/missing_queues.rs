@@ -31,17 +31,10 @@ const MAX_NAMES: usize = 64;
 pub(crate) struct MissingQueues<Q = ConsumerConnection> {
     broker: Q,
     gauge: IntGaugeVec,
-    state: Mutex<State>,
+    /// Each missing name, and why it could not be declared.
+    missing: Mutex<BTreeMap<PublishTarget, String>>,
     /// When the last check of each name started. A check serves all callers that were waiting when it started.
     last_checks: AsyncMutex<HashMap<PublishTarget, Instant>>,
-}
-
-#[derive(Default)]
-struct State {
-    /// Each missing name, and why it could not be declared.
-    missing: BTreeMap<PublishTarget, String>,
-    /// Whether a [`probe`] task runs.
-    probing: bool,
 }
 
 /// The queue or exchange that a message is published to.
@@ -64,33 +57,39 @@ impl PublishTarget {
 }
 
 impl<Q: QueueAdmin> MissingQueues<Q> {
-    /// Registers the metric; once per registry.
+    /// Registers the metric, once per registry, and starts a task that checks the missing names. The task of a copy
+    /// that was returned may be gone when its queue exists again.
     pub(crate) fn new(broker: Q, registry: &Registry) -> Arc<Self> {
         let help = "1 while copies of tasks cannot reach this queue or exchange because it does not exist.";
         let gauge =
             register_int_gauge_vec_with_registry!("garenne_queue_missing", help, &["queue"], registry);
         let gauge = gauge.expect("each metric is registered once");
-        Arc::new(Self { broker, gauge, state: Mutex::default(), last_checks: AsyncMutex::default() })
+        let queues =
+            Arc::new(Self { broker, gauge, missing: Mutex::default(), last_checks: AsyncMutex::default() });
+        let weak = Arc::downgrade(&queues);
+        supervise::restarting("missing-queues", weak, |queues| check_repeatedly(queues).boxed())
+            .spawn()
+            .detach();
+        queues
     }
 
     /// Describes each missing queue or exchange for the readiness check.
     pub(crate) fn problems(&self) -> Vec<String> {
-        let state = lock(&self.state);
         let problem = |(target, reason): (&PublishTarget, &String)| {
             format!("{} {:?} is missing: {reason}", target.kind(), target.name)
         };
-        state.missing.iter().map(problem).collect()
+        lock(&self.missing).iter().map(problem).collect()
     }
 
     /// Declares these queues and exchanges again, as far as the user's permissions allow.
-    pub(crate) async fn restore(self: &Arc<Self>, targets: impl IntoIterator<Item = &Target>) {
+    pub(crate) async fn restore(&self, targets: impl IntoIterator<Item = &Target>) {
         let targets: BTreeSet<_> = targets.into_iter().map(PublishTarget::of).collect();
         for target in targets {
             self.restore_one(target).await;
         }
     }
 
-    async fn restore_one(self: &Arc<Self>, target: PublishTarget) {
+    async fn restore_one(&self, target: PublishTarget) {
         let called = Instant::now();
         let mut last_checks = self.last_checks.lock().await;
         if last_checks.get(&target).is_some_and(|started| *started >= called) {
@@ -98,18 +97,13 @@ impl<Q: QueueAdmin> MissingQueues<Q> {
         }
         let started = Instant::now();
         let restored = self.broker.restore_topology().await;
-        let exists = match &restored {
-            _ if target.is_queue => self.broker.queue_exists(&target.name).await,
-            // An exchange is reachable only with its bindings, which a passive declaration does not check.
-            Ok(()) => Some(true),
-            Err(RestoreError::Refused(_)) => Some(false),
-            Err(RestoreError::Unavailable) => None,
+        let (declared, reason) = match restored {
+            Ok(()) => (Some(true), "this worker's settings do not declare it".to_owned()),
+            Err(RestoreError::Refused(reason)) => (Some(false), reason),
+            Err(RestoreError::Unavailable) => (None, "the broker cannot be reached to declare it".to_owned()),
         };
-        let reason = match restored {
-            Err(RestoreError::Refused(reason)) => reason,
-            Ok(()) => "this worker's settings do not declare it".to_owned(),
-            Err(RestoreError::Unavailable) => "the broker cannot be reached to declare it".to_owned(),
-        };
+        // An exchange is reachable only with its bindings, which a passive declaration does not check.
+        let exists = if target.is_queue { self.broker.queue_exists(&target.name).await } else { declared };
         match exists {
             Some(true) => self.mark_restored(&target),
             Some(false) => self.mark_missing(&target, reason),
@@ -122,39 +116,32 @@ impl<Q: QueueAdmin> MissingQueues<Q> {
     }
 
     fn mark_restored(&self, target: &PublishTarget) {
-        if lock(&self.state).missing.remove(target).is_some() {
+        if lock(&self.missing).remove(target).is_some() {
             self.set_gauge(target, 0);
             tracing::info!(queue = target.name, "missing {} exists again", target.kind());
         }
     }
 
-    fn mark_missing(self: &Arc<Self>, target: &PublishTarget, reason: String) {
-        let mut state = lock(&self.state);
-        if state.missing.len() >= MAX_NAMES && !state.missing.contains_key(target) {
+    fn mark_missing(&self, target: &PublishTarget, reason: String) {
+        let mut missing = lock(&self.missing);
+        if missing.len() >= MAX_NAMES && !missing.contains_key(target) {
             let (queue, kind) = (&target.name, target.kind());
             tracing::warn!(queue, reason, limit = MAX_NAMES, "{kind} is missing; too many to report it");
             return;
         }
-        if state.missing.insert(target.clone(), reason.clone()).is_none() {
+        if missing.insert(target.clone(), reason.clone()).is_none() {
             tracing::error!(queue = target.name, reason, "tasks wait for a missing {}", target.kind());
         }
         self.set_gauge(target, 1);
-        if !std::mem::replace(&mut state.probing, true) {
-            supervise::restarting("missing-queues", Arc::downgrade(self), |queues| {
-                probe(queues.clone()).boxed()
-            })
-            .spawn()
-            .detach();
-        }
     }
 
     fn set_gauge(&self, target: &PublishTarget, missing: i64) {
         self.gauge.with_label_values(&[&target.name]).set(missing);
     }
 
-    /// Checks all missing names. Returns whether any is still missing.
-    async fn check_all(&self) -> bool {
-        let missing: Vec<_> = lock(&self.state).missing.keys().cloned().collect();
+    /// Checks all missing names.
+    async fn check_all(&self) {
+        let missing: Vec<_> = lock(&self.missing).keys().cloned().collect();
         for target in missing {
             let exists = match target.is_queue {
                 true => self.broker.queue_exists(&target.name).await == Some(true),
@@ -164,21 +151,15 @@ impl<Q: QueueAdmin> MissingQueues<Q> {
                 self.mark_restored(&target);
             }
         }
-        let mut state = lock(&self.state);
-        state.probing = !state.missing.is_empty();
-        state.probing
     }
 }
 
-/// Checks the missing names at intervals until none is left. The task whose copy was returned may be gone by
-/// then, so this runs as a task of its own.
-async fn probe<Q: QueueAdmin>(missing: Weak<MissingQueues<Q>>) {
+/// Checks the missing names at intervals until the worker has ended.
+async fn check_repeatedly<Q: QueueAdmin>(queues: &Weak<MissingQueues<Q>>) {
     loop {
         sleep(PROBE_INTERVAL).await;
-        let Some(missing) = missing.upgrade() else { return };
-        if !missing.check_all().await {
-            return;
-        }
+        let Some(queues) = queues.upgrade() else { return };
+        queues.check_all().await;
     }
 }
 
@@ -264,11 +245,11 @@ mod tests {
         sleep(PROBE_INTERVAL).await;
         assert_eq!((missing.problems().len(), gauges(&registry)), (0, vec![("dead".to_owned(), 0)]));
         sleep(PROBE_INTERVAL * 5).await;
-        assert_eq!(fake.queue_checks.load(Ordering::Relaxed), 5, "the probe ends");
+        assert_eq!(fake.queue_checks.load(Ordering::Relaxed), 5, "it is not checked while it exists");
         fake.queue_exists.store(false, Ordering::Relaxed);
         missing.restore(&[dead_letter_queue()]).await;
-        sleep(PROBE_INTERVAL + PROBE_INTERVAL / 2).await;
-        assert_eq!(fake.queue_checks.load(Ordering::Relaxed), 7, "the probe starts again");
+        sleep(PROBE_INTERVAL).await;
+        assert_eq!(fake.queue_checks.load(Ordering::Relaxed), 7, "it is checked again");
     }
 
     #[tokio::test(start_paused = true)]
