@@ -181,12 +181,6 @@ impl ChannelGeneration {
         requests.polled = !buffer.is_empty();
     }
 
-    /// The requests that the ack writer has not taken, as pairs of tag and settlement.
-    #[cfg(test)]
-    pub(crate) fn requested_settlements(&self) -> Vec<(u64, Settlement)> {
-        lock(&self.requests).waiting.iter().map(|request| (request.tag, request.settlement)).collect()
-    }
-
     /// Rejects requests from now on and returns those that were not taken.
     pub(super) fn close(&self) -> Vec<SettleRequest> {
         let mut requests = lock(&self.requests);
@@ -201,6 +195,13 @@ mod tests {
     use garenne_common::telemetry::Metrics;
 
     use super::*;
+
+    impl ChannelGeneration {
+        /// The requests that the ack writer has not taken, as pairs of tag and settlement.
+        pub(crate) fn requested_settlements(&self) -> Vec<(u64, Settlement)> {
+            lock(&self.requests).waiting.iter().map(|request| (request.tag, request.settlement)).collect()
+        }
+    }
 
     fn generation(batch_size: usize) -> ChannelGeneration {
         let counters = SettlementCounters { tally: Arc::default(), lane: Metrics::new("test").lane("test") };

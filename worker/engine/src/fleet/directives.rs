@@ -112,13 +112,6 @@ impl Directives {
             orders.shrink_to_fit();
         }
     }
-
-    /// The number of entries, for tests of their bound.
-    #[cfg(test)]
-    fn len(&self) -> usize {
-        let state = self.0.read().unwrap();
-        state.task_stops.len() + state.group_stops.len() + state.group_pauses.len()
-    }
 }
 
 #[cfg(test)]

@@ -209,12 +209,6 @@ impl LifecycleLog {
         self.workers.shrink_to_fit();
         self.runs.shrink_to_fit();
     }
-
-    /// The number of entries, for tests of their bound.
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        self.workers.len() + self.runs.len()
-    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,14 @@ use garenne_protocol::task::{ContentType, Kind, NewTask, TaskId};
 
 use super::*;
 
+impl Directives {
+    /// The number of entries.
+    fn len(&self) -> usize {
+        let state = self.0.read().unwrap();
+        state.task_stops.len() + state.group_stops.len() + state.group_pauses.len()
+    }
+}
+
 fn task(id: &str, group: Option<&str>, published_s: u64) -> Envelope {
     let mut task = NewTask::new(Kind::parse("k").unwrap(), ContentType::Json, Vec::new());
     task.id = TaskId::parse(id).unwrap();

@@ -1,5 +1,12 @@
 use super::*;
 
+impl LifecycleLog {
+    /// The number of entries.
+    pub(in crate::fleet) fn len(&self) -> usize {
+        self.workers.len() + self.runs.len()
+    }
+}
+
 fn record(worker: &str, incarnation: &str, at: i64, event: LifecycleEvent) -> LifecycleRecord {
     LifecycleRecord { worker: worker.into(), incarnation: incarnation.into(), at, event }
 }
