@@ -13,7 +13,6 @@ use lapin::{
     options::{BasicQosOptions, QueueDeclareOptions},
     types::FieldTable,
 };
-use prometheus::IntCounter;
 use tokio::sync::Mutex;
 
 use super::reply;
@@ -21,9 +20,9 @@ use super::reply;
 /// The current connection, shared by the lanes. A lane that finds it closed replaces it.
 #[derive(Clone)]
 pub(crate) struct ConsumerConnection {
-    broker: Broker,
+    pub(super) broker: Broker,
     current: Arc<Mutex<Option<Arc<Connection>>>>,
-    metrics: Metrics,
+    pub(super) metrics: Metrics,
     /// Declared on the broker by [`ensure`](Self::ensure), and again when a part of it is missing.
     topology: Arc<OnceLock<Topology>>,
 }
@@ -66,16 +65,6 @@ impl ConsumerConnection {
         };
         let channel = open.await.map_err(|error| self.broker.explain(&error))?;
         Ok((connection, channel))
-    }
-
-    /// The counter of deliveries from a queue whose properties lapin could not parse.
-    pub(super) fn unreadable(&self, queue: &str) -> IntCounter {
-        self.metrics.unreadable(queue)
-    }
-
-    /// Converts an error of a channel into one that says what to do about it.
-    pub(crate) fn explain(&self, error: &lapin::Error) -> BrokerError {
-        self.broker.explain(error)
     }
 
     /// Returns the current connection, or opens a new one if it is closed.

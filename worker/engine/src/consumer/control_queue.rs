@@ -57,7 +57,7 @@ impl<D: AsyncFnMut(), C: Fn(&[u8])> ControlQueue<D, C> {
             channel.basic_consume(queue.as_str().into(), "".into(), options, FieldTable::default()).await?;
         backoff.reset();
         (self.on_declared)().await;
-        let skipped = self.connection.unreadable(&queue);
+        let skipped = self.connection.metrics.unreadable(&queue);
         while let Some(message) = messages.next().await {
             let message = message?;
             if let Some(problem) = unreadable(&message.properties) {

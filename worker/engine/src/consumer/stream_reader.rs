@@ -75,7 +75,9 @@ impl<F: FnMut(&[u8]) -> bool> StreamReader<F> {
                                 self.connection.redeclare_topology().await;
                             }
                             Some(ACCESS_REFUSED) => {
-                                self.update_if_behind(Progress::Denied(self.connection.explain(&error)));
+                                self.update_if_behind(Progress::Denied(
+                                    self.connection.broker.explain(&error),
+                                ));
                             }
                             _ => {}
                         }
@@ -105,7 +107,7 @@ impl<F: FnMut(&[u8]) -> bool> StreamReader<F> {
     /// Reads on one channel until the stream is deleted.
     async fn read(&mut self, channel: &Channel, backoff: &mut Backoff) -> Result<(), lapin::Error> {
         let stream = self.stream.as_str();
-        let skipped = self.connection.unreadable(stream);
+        let skipped = self.connection.metrics.unreadable(stream);
         let mut arguments = FieldTable::default();
         let offset = self.next.map_or_else(|| header::long("first"), AMQPValue::LongLongInt);
         arguments.insert("x-stream-offset".into(), offset);

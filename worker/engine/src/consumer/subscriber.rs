@@ -166,7 +166,7 @@ impl<F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<F> {
             Some(ACCESS_REFUSED) => {
                 if let Some(denied) = self.denied.take() {
                     // The channel is full if another lane has reported already.
-                    let _ = denied.try_send(self.connection.explain(&error));
+                    let _ = denied.try_send(self.connection.broker.explain(&error));
                 }
             }
             _ => {}
@@ -187,7 +187,7 @@ impl<F: AsyncFn(Vec<Delivery>) -> Result<(), String>> Subscriber<F> {
         let mut backoff = AdmissionBackoff::new();
         let tag = consumer.tag();
         // Messages are converted one by one: a chunk of lapin's large deliveries would be moved once more.
-        let unreadable = connection.unreadable(&subscription.queue);
+        let unreadable = connection.metrics.unreadable(&subscription.queue);
         let deliveries = consumer.map_ok(|message| {
             let delivery = Delivery::new(Arc::clone(generation), message);
             if delivery.unreadable.is_some() {

@@ -11,7 +11,7 @@ use std::{
 use garenne_amqp::{Message, PublishError, Target};
 use garenne_common::{backoff::Backoff, supervise};
 use garenne_protocol::{
-    task::{Envelope, StandingOrder, WorkerIncarnation, epoch_ms},
+    task::{StandingOrder, WorkerIncarnation, epoch_ms},
     topology::Names,
 };
 use lapin::BasicProperties;
@@ -53,12 +53,14 @@ pub(crate) struct Member {
     kinds: Vec<String>,
     /// Whether it consumes the catch-all lane and has handlers for kinds that no lane's bindings match.
     catch_all: bool,
-    incarnation: String,
+    /// Identifies this process among all that have run under the worker's name.
+    pub(crate) incarnation: String,
     pub(super) names: Names,
     broker: Box<dyn FleetBroker>,
     lifecycle: Mutex<LifecycleLog>,
-    directives: Arc<Directives>,
-    grouped: GroupedTasks,
+    pub(crate) directives: Arc<Directives>,
+    /// Tasks are added before they enter a pool, so that a stop of their group finds them.
+    pub(crate) grouped: GroupedTasks,
     crash_check: SharedCheck,
     /// Reads the lifecycle records that were written before, for the tasks of the catch-all lane.
     catch_up_check: SharedCheck,
@@ -107,23 +109,9 @@ impl Member {
         }
     }
 
-    /// Identifies this process among all that have run under the worker's name.
-    pub(crate) fn incarnation(&self) -> &str {
-        &self.incarnation
-    }
-
     /// Whether this worker consumes the catch-all lane and has handlers for its tasks.
     pub(crate) fn serves_catch_all(&self) -> bool {
         self.catch_all
-    }
-
-    pub(crate) fn directives(&self) -> &Arc<Directives> {
-        &self.directives
-    }
-
-    /// Remembers a task by its group, so that a stop of the group finds it. Call it before the task enters a pool.
-    pub(crate) fn track_grouped(&self, task: &Arc<Envelope>) {
-        self.grouped.track(task);
     }
 
     /// Stops a record of a batch on this worker alone.
@@ -283,12 +271,6 @@ impl Member {
         self.lifecycle().has_handler(kind)
     }
 
-    /// Whether another running worker consumes the catch-all lane for its own handlers, as far as the records that
-    /// were read so far tell.
-    pub(crate) async fn leaves_catch_all_to_others(self: &Arc<Self>) -> bool {
-        self.others_serve_catch_all(None).await
-    }
-
     /// Whether another running worker consumes the catch-all lane and has a handler for this kind. Reads all records
     /// that were written before, so that a worker that has just started counts.
     pub(crate) async fn has_catch_all_handler(self: &Arc<Self>, kind: &str) -> bool {
@@ -296,7 +278,9 @@ impl Member {
         self.others_serve_catch_all(Some(kind)).await
     }
 
-    async fn others_serve_catch_all(self: &Arc<Self>, kind: Option<&str>) -> bool {
+    /// Whether another running worker consumes the catch-all lane for its own handlers: for that of `kind` if one is
+    /// given. As far as the records that were read so far tell.
+    pub(crate) async fn others_serve_catch_all(self: &Arc<Self>, kind: Option<&str>) -> bool {
         let logged = || self.lifecycle().serves_catch_all(&self.incarnation, kind);
         if !logged() {
             return false;

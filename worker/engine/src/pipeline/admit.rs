@@ -128,7 +128,7 @@ impl LanePipeline {
             self.dead_letter(admitted, DeadReason::Expired, "expired before it started");
             return None;
         }
-        match self.member.directives().effect_on(envelope, now) {
+        match self.member.directives.effect_on(envelope, now) {
             Some(DirectiveEffect::Deferred(wait)) => {
                 self.settler.defer(admitted.task, wait);
                 return None;

@@ -23,7 +23,7 @@ impl LanePipeline {
         if let Some(batch) = &batch {
             self.batches.add(batch);
         }
-        self.member.track_grouped(&envelope);
+        self.member.grouped.track(&envelope);
         let attempt = Attempt {
             entry: Arc::clone(&entry),
             envelope: Arc::clone(&envelope),
@@ -31,7 +31,7 @@ impl LanePipeline {
             worker_context: self.worker_context.clone(),
             body: delivery.body.clone(),
             generation: delivery.generation(),
-            directives: Arc::clone(self.member.directives()),
+            directives: Arc::clone(&self.member.directives),
             span: span.clone(),
         };
         let (deadline, delivery) = match (&batch, attempt.deadline()) {

@@ -19,7 +19,7 @@ impl Status {
         let mut beat = Heartbeat {
             program: Program::Worker,
             id: self.settler.worker.to_string(),
-            incarnation: self.member.incarnation().to_owned(),
+            incarnation: self.member.incarnation.clone(),
             host: host_name(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at: epoch_ms(self.started),
@@ -31,7 +31,7 @@ impl Status {
                 Intake::Closed => Stance::Stopping,
             },
             lanes: Default::default(),
-            paused: self.member.directives().paused(),
+            paused: self.member.directives.paused(),
             running: 0,
             tasks: Vec::new(),
             kinds: metrics.kind_counts(),

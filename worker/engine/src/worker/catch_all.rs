@@ -22,40 +22,36 @@ pub(super) fn standby_intake(
     intake: watch::Receiver<Intake>,
 ) -> watch::Receiver<Intake> {
     let (sender, receiver) = watch::channel(Intake::Quiet);
-    let standby = Standby { member, intake, sender };
-    supervise::restarting("catch-all-standby", standby, |standby| standby.run().boxed()).spawn().detach();
+    let state = (member, intake, sender);
+    supervise::restarting("catch-all-standby", state, |(member, intake, sender)| {
+        update_intake(member, intake, sender).boxed()
+    })
+    .spawn()
+    .detach();
     receiver
 }
 
-struct Standby {
-    member: Arc<Member>,
-    intake: watch::Receiver<Intake>,
-    sender: watch::Sender<Intake>,
-}
-
-impl Standby {
-    /// Updates the lane's intake until the worker's intake is closed.
-    async fn run(&mut self) {
-        loop {
-            let Self { member, intake, sender } = self;
-            let wanted = *intake.borrow_and_update();
-            let update = async {
-                let is_left = wanted == Intake::Open && member.leaves_catch_all_to_others().await;
-                let new = if is_left { Intake::Quiet } else { wanted };
-                sender.send_if_modified(|current| std::mem::replace(current, new) != new);
-                sleep(CATCH_ALL_CHECK_INTERVAL).await;
-            };
-            // A stop does not wait for the answer of the broker.
-            tokio::select! {
-                biased;
-                changed = intake.changed() => if changed.is_err() {
-                    sender.send_replace(Intake::Closed);
-                },
-                () = update => {}
-            }
-            if *sender.borrow() == Intake::Closed {
-                return;
-            }
+/// Updates the lane's intake until the worker's intake is closed.
+async fn update_intake(
+    member: &Arc<Member>,
+    intake: &mut watch::Receiver<Intake>,
+    sender: &watch::Sender<Intake>,
+) {
+    while *sender.borrow() != Intake::Closed {
+        let wanted = *intake.borrow_and_update();
+        let update = async {
+            let is_left = wanted == Intake::Open && member.others_serve_catch_all(None).await;
+            let new = if is_left { Intake::Quiet } else { wanted };
+            sender.send_if_modified(|current| std::mem::replace(current, new) != new);
+            sleep(CATCH_ALL_CHECK_INTERVAL).await;
+        };
+        // A stop does not wait for the answer of the broker.
+        tokio::select! {
+            biased;
+            changed = intake.changed() => if changed.is_err() {
+                sender.send_replace(Intake::Closed);
+            },
+            () = update => {}
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{
 
 use futures_util::{FutureExt, future::BoxFuture};
 use garenne_protocol::{
-    task::{ContentType, Kind, NewTask, TaskId},
+    task::{ContentType, Envelope, Kind, NewTask, TaskId},
     topology::LIFECYCLE_KEPT,
 };
 use serde_json::{Value, json};
@@ -118,7 +118,7 @@ fn hello_and_goodbye_go_to_the_events_exchange() {
     member.publish_hello().now_or_never().unwrap();
     member.publish_goodbye().now_or_never().unwrap();
     let published = fake.published.lock().unwrap();
-    let incarnation = member.incarnation();
+    let incarnation = &member.incarnation;
     for ((exchange, key, record, _), event) in published.iter().zip(["hello", "goodbye"]) {
         assert_eq!((exchange.as_str(), key.as_str()), ("p.events", "life.me"));
         assert_eq!(record["event"], event);
@@ -132,8 +132,8 @@ fn hello_and_goodbye_go_to_the_events_exchange() {
 #[test]
 fn two_members_have_two_incarnations() {
     let (one, other) = (member().0, member().0);
-    assert!(WorkerIncarnation::parse(&format!("me/{}", one.incarnation())).is_some());
-    assert_ne!(one.incarnation(), other.incarnation());
+    assert!(WorkerIncarnation::parse(&format!("me/{}", one.incarnation)).is_some());
+    assert_ne!(one.incarnation, other.incarnation);
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn a_member_recognizes_only_its_own_first_mark() {
     assert_eq!((exchange.as_str(), key.as_str()), ("", "p.directives"));
     assert!(read(&member, &record));
     assert!(member.read_directive(record.to_string().as_bytes(), &|_| ()));
-    let later = json!({"mark": format!("{}/1", member.incarnation())});
+    let later = json!({"mark": format!("{}/1", member.incarnation)});
     for other in [json!({"mark": "another"}), later, json!({"nonsense": 1})] {
         assert!(!read(&member, &other));
         assert!(!member.read_directive(other.to_string().as_bytes(), &|_| ()));
@@ -190,12 +190,12 @@ async fn a_member_reported_as_crashed_repeats_its_start_record() {
     read(&member, &other);
     sleep(Duration::from_secs(1)).await;
     assert_eq!(fake.events("hello"), 1);
-    let own = json!({"event": "died", "worker": "me", "incarnation": member.incarnation(), "at": now()});
+    let own = json!({"event": "died", "worker": "me", "incarnation": member.incarnation, "at": now()});
     read(&member, &own);
     assert_eq!(member.lifecycle().recent_crashes(now()), 2);
     sleep(Duration::from_secs(1)).await;
     assert_eq!(fake.events("hello"), 2);
-    let me = incarnation_of("me", member.incarnation());
+    let me = incarnation_of("me", &member.incarnation);
     assert!(member.lifecycle().running().contains(&me));
     maintaining.abort();
 }
@@ -206,12 +206,12 @@ async fn a_running_member_removes_expired_entries() {
     read(&member, &json!({"event": "hello", "worker": "w", "incarnation": "i", "at": 1000}));
     let resume = json!({"resume": "g", "at": 1000}).to_string();
     assert!(!member.read_directive(resume.as_bytes(), &|_| ()));
-    member.directives().apply(&StandingOrder::Pause { pause: "old".into(), at: 1000 });
-    assert_eq!((member.lifecycle().len(), member.directives().paused().len()), (1, 1));
+    member.directives.apply(&StandingOrder::Pause { pause: "old".into(), at: 1000 });
+    assert_eq!((member.lifecycle().len(), member.directives.paused().len()), (1, 1));
     let this = Arc::clone(&member);
     let maintaining = tokio::spawn(async move { this.maintain().await });
     sleep(CLEANUP_INTERVAL + Duration::from_secs(1)).await;
-    assert_eq!((member.lifecycle().len(), member.directives().paused().len()), (0, 0));
+    assert_eq!((member.lifecycle().len(), member.directives.paused().len()), (0, 0));
     maintaining.abort();
 }
 
@@ -223,7 +223,7 @@ async fn crashes_are_checked_after_the_broker_had_time_to_show_them() {
     hello(&member, "unknown", "c");
     fake.set_control_queue("alive", Some(true));
     fake.set_control_queue("unknown", None);
-    let me = member.incarnation().to_owned();
+    let me = member.incarnation.clone();
     hello(&member, "me", &me);
     let start = Instant::now();
     assert_eq!(member.recent_crashes().await, 1);
@@ -267,7 +267,7 @@ async fn a_run_counts_if_its_worker_crashed() {
     assert_eq!(member.crashed_run("t", None).await, Some(incarnation_of("w", "a")));
     assert!(Instant::now() - start >= RECONNECT_GRACE);
     let marks: Vec<_> = fake.records().into_iter().filter(|it| it["mark"].is_string()).collect();
-    assert_eq!(marks, [json!({"mark": format!("{}/1", member.incarnation())})]);
+    assert_eq!(marks, [json!({"mark": format!("{}/1", member.incarnation)})]);
     assert_eq!(fake.published.lock().unwrap()[0].1, "p.lifecycle");
 }
 
@@ -315,7 +315,7 @@ async fn a_run_does_not_count_if_it_is_counted_ended_or_our_own() {
         Some(incarnation_of("w", "a"))
     );
     assert_eq!(member.crashed_run("never", None).await, None);
-    let me = member.incarnation().to_owned();
+    let me = member.incarnation.clone();
     run(&member, "me", &me, "t");
     assert_eq!(member.crashed_run("t", None).await, None, "a run of this worker");
     run(&member, "w", "a", "u");
@@ -340,7 +340,7 @@ async fn a_lost_mark_is_published_again() {
 async fn a_late_mark_does_not_lower_the_highest_mark() {
     let (member, _fake) = member();
     for number in [7, 3] {
-        read(&member, &json!({"mark": format!("{}/{number}", member.incarnation())}));
+        read(&member, &json!({"mark": format!("{}/{number}", member.incarnation)}));
     }
     assert_eq!(*member.marks_read.borrow(), 7);
     read(&member, &json!({"mark": "another/9"}));
@@ -352,7 +352,7 @@ async fn a_run_is_recorded_from_its_start_to_its_end() {
     let (member, fake) = member();
     fake.failures.store(2, Ordering::Relaxed);
     member.run_started("t").await;
-    let me = incarnation_of("me", member.incarnation());
+    let me = incarnation_of("me", &member.incarnation);
     assert_eq!(member.lifecycle().runner_of("t"), Some(&me), "retried until it was confirmed");
     member.run_ended("t").await;
     assert_eq!(member.lifecycle().runner_of("t"), None);
@@ -390,30 +390,30 @@ fn stopped_by(member: &Member, order: &Value) -> Vec<String> {
 fn a_stop_covers_no_task_published_after_it() {
     let (member, _fake) = member();
     let tasks = [grouped("before", "g", 5000), grouped("after", "g", 5001), grouped("other", "h", 1)];
-    tasks.iter().for_each(|task| member.track_grouped(task));
+    tasks.iter().for_each(|task| member.grouped.track(task));
     let stop = json!({"group": "g", "at": 5000});
     assert_eq!(stopped_by(&member, &stop), ["before"]);
     assert!(stopped_by(&member, &stop).is_empty(), "the same order again changes nothing");
     assert_eq!(stopped_by(&member, &json!({"task": "t", "at": 1})), ["t"]);
     assert!(stopped_by(&member, &json!({"pause": "h", "at": 9})).is_empty());
-    assert_eq!(member.directives().paused(), ["h"]);
+    assert_eq!(member.directives.paused(), ["h"]);
     assert!(stopped_by(&member, &json!({"resume": "h", "at": 10})).is_empty());
-    assert!(member.directives().paused().is_empty());
+    assert!(member.directives.paused().is_empty());
 }
 
 #[test]
 fn local_orders_take_effect_at_once() {
     let (member, _fake) = member();
     member.pause_locally("g", true);
-    assert_eq!(member.directives().paused(), ["g"]);
+    assert_eq!(member.directives.paused(), ["g"]);
     // Orders are compared by the millisecond, and the later one counts.
     let paused_at = now();
     while now() == paused_at {
         std::hint::spin_loop();
     }
     member.pause_locally("g", false);
-    assert!(member.directives().paused().is_empty());
+    assert!(member.directives.paused().is_empty());
     member.stop_locally("t");
     let task = Envelope { group: None, ..Envelope::clone(&grouped("t", "g", 1)) };
-    assert_eq!(member.directives().effect_on(&task, SystemTime::now()), Some(DirectiveEffect::Stopped));
+    assert_eq!(member.directives.effect_on(&task, SystemTime::now()), Some(DirectiveEffect::Stopped));
 }
