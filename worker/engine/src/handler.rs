@@ -20,11 +20,7 @@ mod output;
 mod progress;
 mod retry;
 
-use std::{
-    future::{Future, ready},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -109,12 +105,9 @@ where
     O: IntoOutput,
 {
     Arc::new(move |context, content_type, body| {
-        let payload = match P::read(content_type, &body) {
-            Ok(payload) => payload,
-            Err(error) => return Box::pin(ready(Err(error.into()))),
-        };
+        let payload = P::read(content_type, &body);
         drop(body);
-        let running = handler(context, payload);
-        Box::pin(async move { running.await?.into_output() })
+        let running = payload.map(|payload| handler(context, payload));
+        Box::pin(async move { running?.await?.into_output() })
     })
 }

@@ -9,7 +9,7 @@
 //! result is stored.
 
 mod health;
-pub mod results;
+pub(crate) mod results;
 mod sink_buffer;
 pub mod stdout;
 

@@ -12,7 +12,7 @@ use crate::consumer::MissingQueues;
 /// Publishes each result as a message, with the task's kind as the routing key.
 ///
 /// A result counts as stored once the broker confirmed the message, whether or not a queue is bound for it.
-pub struct ResultsSink {
+pub(crate) struct ResultsSink {
     publisher: Publisher,
     exchange: String,
     missing: Arc<MissingQueues>,
