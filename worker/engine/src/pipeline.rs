@@ -37,11 +37,10 @@ use crate::{
 };
 
 mod admit;
-mod completion;
 mod dispatch;
 mod quarantine;
 
-use completion::ExecutionCompletion;
+use dispatch::ExecutionCompletion;
 use quarantine::QuarantineRun;
 
 /// The pool of a lane.
