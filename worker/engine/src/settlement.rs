@@ -47,9 +47,7 @@ use crate::{
 };
 
 mod copies;
-mod dead_letter;
-mod quarantine;
-mod retry;
+mod destinations;
 #[cfg(test)]
 pub(crate) mod tests;
 

@@ -7,15 +7,11 @@ use std::{
 
 use futures_util::future::join_all;
 use garenne_amqp::{Message, PublishError, Target};
-use garenne_common::backoff::Backoff;
-use garenne_common::shutdown::Settlement;
-use garenne_protocol::{
-    task::{Copied, DeadReason},
-    topology::LaneQueues,
-};
+use garenne_common::{backoff::Backoff, shutdown::Settlement};
+use garenne_protocol::task::{Copied, DeadReason};
 use lapin::types::ShortString;
 
-use super::{InFlight, Settler};
+use super::Settler;
 use crate::{consumer::Delivery, force_close::after_last_answers};
 
 /// How long a delivery is held that can neither be copied nor dead-lettered, before it is handed back. Bounds how
@@ -36,29 +32,6 @@ pub(super) enum Published {
 }
 
 impl Settler {
-    /// The lane whose retry ladder a task uses.
-    ///
-    /// A quarantined task uses the lane that it came from, as recorded in its header `garenne-lane`. Any other
-    /// task uses the lane that it was delivered to. If that lane is not defined (any more), the lane that takes
-    /// the task's kind is used. [`None`] if there is no such lane either.
-    pub(super) fn retry_lane(&self, task: &InFlight) -> Option<Arc<str>> {
-        let lanes = &self.routes.lanes;
-        let is_defined = |lane: &&str| lanes.defined().any(|(name, _)| name == *lane);
-        let candidates = [task.envelope.lane.as_deref(), Some(&*task.lane)];
-        let lane = candidates.into_iter().flatten().find(is_defined);
-        lane.or_else(|| lanes.taking(task.envelope.kind.as_str())).map(Arc::from)
-    }
-
-    /// The lane that a dead letter or a quarantined task names: the one that it can be retried in, if there is one.
-    pub(super) fn lane_of(&self, task: &InFlight) -> Arc<str> {
-        self.retry_lane(task).unwrap_or_else(|| Arc::clone(&task.lane))
-    }
-
-    /// The queues of a lane, as many as it has shards.
-    pub(super) fn lane_queues<'a>(&'a self, lane: &'a str) -> LaneQueues<'a> {
-        LaneQueues::new(&self.names, lane, self.routes.lanes.shards(lane))
-    }
-
     /// Publishes a copy in the background until the broker confirms it, then settles the original as `settlement`.
     ///
     /// The original is handed back if its channel dies or the worker stops waiting first. If the copy is too
@@ -173,11 +146,6 @@ impl Settler {
         }
         Published::GivenUp
     }
-}
-
-/// The properties of a copy of a task.
-pub(super) fn copy_of(task: &InFlight) -> Copied {
-    Copied::of(&task.delivery.properties, &task.envelope, SystemTime::now())
 }
 
 /// A message with the body of a delivery and the properties of a copy.

@@ -3,8 +3,7 @@
 use std::{io::Write, sync::Arc};
 
 use futures_util::future::BoxFuture;
-use garenne_common::supervise;
-use garenne_common::text::printable_json;
+use garenne_common::{supervise, text::printable_json};
 
 use super::{FinishedTask, Sink, SinkAnswer, SinkError};
 

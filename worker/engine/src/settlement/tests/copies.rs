@@ -11,7 +11,7 @@ use garenne_protocol::task::{
 use lapin::{BasicProperties, types::FieldTable};
 
 use super::{
-    super::retry::MAX_WAIT,
+    super::destinations::MAX_WAIT,
     fake_broker::{FakeBroker, Published},
     *,
 };

@@ -1,0 +1,192 @@
+//! Where a task goes that is neither acked nor handed back, as a copy: a dead letter in `garenne.dead`, a delay queue
+//! of its lane's retry ladder, or the quarantine.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use garenne_amqp::Target;
+use garenne_common::shutdown::Settlement;
+use garenne_protocol::{
+    task::{Copied, DeadReason, Envelope, TraceContext, WorkerIncarnation, epoch_ms, header},
+    topology::{Delay, LaneQueues},
+};
+use rand::Rng;
+
+use super::{InFlight, Settler};
+use crate::{consumer::Delivery, handler::RetryPolicy, spans::AttemptSpan};
+
+/// The longest wait of a retry or a deferral. Stop directives are kept as long.
+pub(super) const MAX_WAIT: Duration = Duration::from_millis(Envelope::MAX_MS.unsigned_abs());
+
+impl Settler {
+    /// Publishes a task as a dead letter, then takes the original off its queue.
+    ///
+    /// A task that was never started gets a span as well, because this is where its trace ends.
+    pub(crate) fn dead_letter(self: &Arc<Self>, task: InFlight, reason: DeadReason, error: String) {
+        task.span.end_dead(reason, &error);
+        let (id, kind) = (&task.envelope.id, &task.envelope.kind);
+        tracing::warn!(task = %id, %kind, trace_id = task.envelope.trace_id(), %reason, error, "dead letter");
+        self.metrics.kind(kind.as_str()).dead(reason);
+        let lane = self.lane_of(&task);
+        let copied = copy_of(&task).dead(reason, &error, &self.worker, &lane, SystemTime::now());
+        self.publish_copy(lane, task.delivery, copied, Target::queue(self.names.dead()), Settlement::Dead);
+    }
+
+    /// Publishes a delivery without an envelope as a dead letter: it cannot be read or is too large.
+    ///
+    /// It counts as kind `unknown`.
+    pub(crate) fn dead_letter_unread(
+        self: &Arc<Self>,
+        lane: Arc<str>,
+        delivery: Delivery,
+        reason: DeadReason,
+        error: String,
+    ) {
+        let kind = "unknown";
+        // The trace headers may be valid although the rest is not.
+        let trace = header::trace(delivery.properties.headers());
+        let trace_id = trace.as_ref().map(TraceContext::trace_id);
+        tracing::warn!(kind, trace_id, %reason, error, "dead letter");
+        self.metrics.kind(kind).dead(reason);
+        let now = SystemTime::now();
+        let copied = Copied::verbatim(&delivery.properties, &delivery.routing_key, now);
+        let copied = copied.dead(reason, &error, &self.worker, &lane, now);
+        self.publish_copy(lane, delivery, copied, Target::queue(self.names.dead()), Settlement::Dead);
+    }
+
+    /// Spends an attempt: publishes a copy for the next one, or a dead letter if this was the last.
+    ///
+    /// The copy waits for `after` if the handler asked for that, otherwise for the back-off of `policy`. Since
+    /// the task ran without crashing its worker, the copy leaves the quarantine if it was there.
+    pub(super) fn retry(
+        self: &Arc<Self>,
+        task: InFlight,
+        policy: &RetryPolicy,
+        error: String,
+        after: Option<Duration>,
+    ) {
+        let spent = task.envelope.attempt + 1;
+        let max = policy.attempts.unwrap_or(self.max_attempts).max(1);
+        if spent >= max {
+            let error = format!("{error} (attempt {spent} of {max})");
+            return self.dead_letter(task, DeadReason::AttemptsExhausted, error);
+        }
+        task.span.end(Settlement::Retried, Some(&error));
+        let (id, kind, trace_id) = (&task.envelope.id, &task.envelope.kind, task.envelope.trace_id());
+        tracing::info!(task = %id, %kind, trace_id, attempt = spent, error, "attempt failed, will be retried");
+        let now = SystemTime::now();
+        let copied = copy_of(&task).attempt(spent).first_seen(now);
+        let (rung, copied) = match after {
+            Some(after) => {
+                let after = after.min(MAX_WAIT);
+                (self.ladder.rung_below(after), copied.not_before(epoch_ms(now + after)))
+            }
+            None => {
+                let wait = policy.backoff(spent);
+                (self.ladder.rung_near(wait, rand::rng().random()), copied.without(header::NOT_BEFORE))
+            }
+        };
+        self.publish_to_ladder(task, rung, copied);
+    }
+
+    /// Publishes a copy that is due after `wait`, without spending an attempt.
+    ///
+    /// The wait is at most [`MAX_WAIT`]. The copy leaves the quarantine if the task was there.
+    pub(crate) fn defer(self: &Arc<Self>, task: InFlight, wait: Duration) {
+        task.span.end(Settlement::Retried, None);
+        let wait = wait.min(MAX_WAIT);
+        let copied = copy_of(&task).not_before(epoch_ms(SystemTime::now() + wait));
+        self.publish_to_ladder(task, self.ladder.rung_below(wait), copied);
+    }
+
+    /// Publishes a copy to a delay queue of the task's lane, then takes the original off its queue.
+    ///
+    /// A task of the quarantine that cannot be retried becomes a dead letter: its lane is not defined any more, and
+    /// no other lane takes its kind. The span of its attempt, if any, has ended already.
+    fn publish_to_ladder(self: &Arc<Self>, task: InFlight, rung: Delay, copied: Copied) {
+        let Some(lane) = self.retry_lane(&task) else {
+            let (recorded, kind) = (task.envelope.lane.as_deref().unwrap_or(""), task.envelope.kind.as_str());
+            let error =
+                format!("header garenne-lane names no lane ({recorded:?}), and none takes kind {kind:?}");
+            let task = InFlight { span: AttemptSpan::default(), ..task };
+            return self.dead_letter(task, DeadReason::Malformed, error);
+        };
+        let queues = self.lane_queues(&lane);
+        let copied = copied.unmarked().without(header::LANE);
+        // A sharded lane distributes by key.
+        let copied = if queues.is_sharded() { copied.keyed(task.envelope.id.as_str()) } else { copied };
+        let target = Target::queue(queues.rung(rung));
+        self.publish_copy(lane, task.delivery, copied, target, Settlement::Retried);
+    }
+
+    /// Moves a task to the quarantine, where it runs alone. The copy records the lane that it came from.
+    pub(crate) fn quarantine(self: &Arc<Self>, task: InFlight) {
+        let (id, kind, trace_id) = (&task.envelope.id, &task.envelope.kind, task.envelope.trace_id());
+        let returns = task.envelope.delivery_count;
+        tracing::warn!(task = %id, %kind, trace_id, returns, "task moved to the quarantine");
+        let copied = copy_of(&task).unmarked().with(header::LANE, header::long(&self.lane_of(&task)));
+        self.publish_to_quarantine(task, copied, Settlement::Quarantined);
+    }
+
+    /// Returns a task to the quarantine after a run there that crashed its worker.
+    ///
+    /// `runs` is the number of such runs including this one, `crashed` the worker of the last one.
+    pub(crate) fn quarantine_after_crash(
+        self: &Arc<Self>,
+        task: InFlight,
+        runs: u32,
+        crashed: &WorkerIncarnation,
+    ) {
+        let (id, kind, trace_id) = (&task.envelope.id, &task.envelope.kind, task.envelope.trace_id());
+        tracing::warn!(task = %id, %kind, trace_id, runs, worker = %crashed, "quarantined task crashed its worker");
+        let copied = copy_of(&task).crashed(runs, crashed);
+        self.publish_to_quarantine(task, copied, Settlement::Quarantined);
+    }
+
+    /// Returns a task to the quarantine because this worker has no handler for it, so that another worker gets
+    /// it. `since` is when it began to wait for a handler, in milliseconds since 1970.
+    pub(crate) fn pass_to_other_worker(self: &Arc<Self>, task: InFlight, since: i64) {
+        let copied = copy_of(&task).handed_on(since);
+        self.publish_to_quarantine(task, copied, Settlement::Retried);
+    }
+
+    /// Publishes a copy to the quarantine's delay queue, where it waits for a second.
+    ///
+    /// A copy that ran at once could crash this worker before the original is acked, and the original would come back
+    /// as a second copy.
+    fn publish_to_quarantine(self: &Arc<Self>, task: InFlight, copied: Copied, settlement: Settlement) {
+        let lane = self.lane_of(&task);
+        let target = Target::queue(self.names.quarantine_retry());
+        self.publish_copy(lane, task.delivery, copied, target, settlement);
+    }
+
+    /// The lane whose retry ladder a task uses.
+    ///
+    /// A quarantined task uses the lane that it came from, as recorded in its header `garenne-lane`. Any other
+    /// task uses the lane that it was delivered to. If that lane is not defined (any more), the lane that takes
+    /// the task's kind is used. [`None`] if there is no such lane either.
+    pub(super) fn retry_lane(&self, task: &InFlight) -> Option<Arc<str>> {
+        let lanes = &self.routes.lanes;
+        let is_defined = |lane: &&str| lanes.defined().any(|(name, _)| name == *lane);
+        let candidates = [task.envelope.lane.as_deref(), Some(&*task.lane)];
+        let lane = candidates.into_iter().flatten().find(is_defined);
+        lane.or_else(|| lanes.taking(task.envelope.kind.as_str())).map(Arc::from)
+    }
+
+    /// The lane that a dead letter or a quarantined task names: the one that it can be retried in, if there is one.
+    pub(super) fn lane_of(&self, task: &InFlight) -> Arc<str> {
+        self.retry_lane(task).unwrap_or_else(|| Arc::clone(&task.lane))
+    }
+
+    /// The queues of a lane, as many as it has shards.
+    pub(super) fn lane_queues<'a>(&'a self, lane: &'a str) -> LaneQueues<'a> {
+        LaneQueues::new(&self.names, lane, self.routes.lanes.shards(lane))
+    }
+}
+
+/// The properties of a copy of a task.
+fn copy_of(task: &InFlight) -> Copied {
+    Copied::of(&task.delivery.properties, &task.envelope, SystemTime::now())
+}
