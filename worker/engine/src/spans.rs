@@ -85,32 +85,30 @@ impl AttemptSpan {
 
     /// Sets the outcome of the attempt.
     pub(crate) fn set_outcome(&self, outcome: TaskOutcome) {
-        if let Some(span) = self.started_span().as_deref_mut().and_then(Option::as_mut) {
-            span.set("garenne.outcome", outcome.as_str());
-        }
-    }
-
-    /// Ends the span with the task's settlement, and with an error if there was one.
-    pub(crate) fn end(&self, settlement: Settlement, error: Option<&str>) {
-        self.finish(settlement, None, error);
+        self.set("garenne.outcome", outcome.as_str());
     }
 
     /// Ends the span of a dead-lettered task. It starts the span first if there was no attempt.
     pub(crate) fn end_dead(&self, reason: DeadReason, error: &str) {
         self.start();
-        self.finish(Settlement::Dead, Some(reason), Some(error));
+        self.set("garenne.reason", reason.as_str());
+        self.end(Settlement::Dead, Some(error));
     }
 
-    fn finish(&self, settlement: Settlement, reason: Option<DeadReason>, error: Option<&str>) {
+    /// Ends the span with the task's settlement, and with an error if there was one.
+    pub(crate) fn end(&self, settlement: Settlement, error: Option<&str>) {
         let Some(mut span) = self.started_span().and_then(|mut span| span.take()) else { return };
         span.set("garenne.settlement", settlement.as_str());
-        if let Some(reason) = reason {
-            span.set("garenne.reason", reason.as_str());
-        }
         if let Some(error) = error {
             span.failed(error.to_owned());
         }
         span.end();
+    }
+
+    fn set(&self, attribute: &'static str, value: &'static str) {
+        if let Some(span) = self.started_span().as_deref_mut().and_then(Option::as_mut) {
+            span.set(attribute, value);
+        }
     }
 
     fn started_span(&self) -> Option<MutexGuard<'_, Option<Span>>> {
