@@ -6,6 +6,7 @@ use std::{
 };
 
 use garenne_common::telemetry::admin::{GroupCommand, Process, Tasks};
+use garenne_protocol::task::StandingOrder;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
@@ -88,15 +89,18 @@ impl Tasks for Status {
         // The pool knows a batch by the batch's id only. A record is stopped before it starts, by a directive.
         let is_in_batch = self.batches.contains_record(id);
         if is_in_batch {
-            self.member.stop_locally(id);
+            self.member.apply_locally(|at| StandingOrder::Task { task: id.to_owned(), at });
         }
         is_in_pool || is_in_batch
     }
 
     fn group(&self, group: &str, command: GroupCommand) -> bool {
+        let name = group.to_owned();
         match command {
-            GroupCommand::Pause => self.member.pause_locally(group, true),
-            GroupCommand::Resume => self.member.pause_locally(group, false),
+            GroupCommand::Pause => self.member.apply_locally(|at| StandingOrder::Pause { pause: name, at }),
+            GroupCommand::Resume => {
+                self.member.apply_locally(|at| StandingOrder::Resume { resume: name, at });
+            }
             GroupCommand::Stop => {
                 for lane in &self.lanes {
                     lane.pool.group(group).stop();

@@ -114,19 +114,9 @@ impl Member {
         self.catch_all
     }
 
-    /// Stops a record of a batch on this worker alone.
-    pub(crate) fn stop_locally(&self, task: &str) {
-        let order = StandingOrder::Task { task: task.to_owned(), at: epoch_ms(SystemTime::now()) };
-        self.directives.apply(&order);
-    }
-
-    /// Pauses or resumes a group on this worker alone. A later order to the fleet overrules it.
-    pub(crate) fn pause_locally(&self, group: &str, pause: bool) {
-        let (group, at) = (group.to_owned(), epoch_ms(SystemTime::now()));
-        self.directives.apply(&match pause {
-            true => StandingOrder::Pause { pause: group, at },
-            false => StandingOrder::Resume { resume: group, at },
-        });
+    /// Applies an order that is given now, on this worker alone. A later order to the fleet overrules it.
+    pub(crate) fn apply_locally(&self, order: impl FnOnce(i64) -> StandingOrder) {
+        self.directives.apply(&order(epoch_ms(SystemTime::now())));
     }
 
     /// Applies a record of the directives stream, and calls `stop_task` for each task on this worker that it stops.

@@ -404,16 +404,16 @@ fn a_stop_covers_no_task_published_after_it() {
 #[test]
 fn local_orders_take_effect_at_once() {
     let (member, _fake) = member();
-    member.pause_locally("g", true);
+    member.apply_locally(|at| StandingOrder::Pause { pause: "g".into(), at });
     assert_eq!(member.directives.paused(), ["g"]);
     // Orders are compared by the millisecond, and the later one counts.
     let paused_at = now();
     while now() == paused_at {
         std::hint::spin_loop();
     }
-    member.pause_locally("g", false);
+    member.apply_locally(|at| StandingOrder::Resume { resume: "g".into(), at });
     assert!(member.directives.paused().is_empty());
-    member.stop_locally("t");
+    member.apply_locally(|at| StandingOrder::Task { task: "t".into(), at });
     let task = Envelope { group: None, ..Envelope::clone(&grouped("t", "g", 1)) };
     assert_eq!(member.directives.effect_on(&task, SystemTime::now()), Some(DirectiveEffect::Stopped));
 }
