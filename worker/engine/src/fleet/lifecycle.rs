@@ -28,13 +28,7 @@ pub(crate) struct LifecycleRecord {
 pub(crate) enum LifecycleEvent {
     /// The start record: it starts to consume, and has handlers for these kinds. It repeats the record after a
     /// reconnect, and before the stream drops the previous one.
-    Hello {
-        #[serde(default)]
-        kinds: Vec<String>,
-        /// Whether it consumes the catch-all lane and has handlers for kinds that no lane's bindings match.
-        #[serde(default)]
-        catch_all: bool,
-    },
+    Hello(Handlers),
     /// The stop record: it stopped after it settled every delivery.
     Goodbye,
     /// Another worker found its control queue missing.
@@ -43,6 +37,15 @@ pub(crate) enum LifecycleEvent {
     RunStarted { task: String },
     /// That run has ended, with any outcome.
     RunEnded { task: String },
+}
+
+/// What a worker has handlers for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Handlers {
+    pub(crate) kinds: Vec<String>,
+    /// Whether it consumes the catch-all lane and has handlers for kinds that no lane's bindings match.
+    pub(crate) catch_all: bool,
 }
 
 /// The workers of the fleet and their runs of quarantined tasks, as read from the lifecycle stream.
@@ -57,8 +60,7 @@ pub(crate) struct LifecycleLog {
 #[derive(Debug)]
 struct LoggedWorker {
     name: String,
-    kinds: Vec<String>,
-    catch_all: bool,
+    handlers: Handlers,
     state: LoggedState,
     /// The time in the record that led to this state. A crash keeps the time of its first record.
     at: i64,
@@ -84,12 +86,8 @@ pub(super) enum LoggedState {
 }
 
 impl LoggedWorker {
-    fn without_handlers(name: String, state: LoggedState, at: i64) -> Self {
-        Self { name, kinds: Vec::new(), catch_all: false, state, at }
-    }
-
     fn has_handler(&self, kind: &str) -> bool {
-        self.kinds.iter().any(|one| one == kind)
+        self.handlers.kinds.iter().any(|one| one == kind)
     }
 
     fn is_running(&self) -> bool {
@@ -115,19 +113,19 @@ impl LifecycleLog {
     pub(crate) fn apply(&mut self, record: LifecycleRecord, now: Instant) {
         let LifecycleRecord { worker: name, incarnation, at, event } = record;
         match event {
-            LifecycleEvent::Hello { kinds, catch_all } => {
+            LifecycleEvent::Hello(handlers) => {
                 self.replace_earlier_incarnations(&name, &incarnation, at);
                 let state = LoggedState::Running { last_seen: now };
-                self.workers.insert(incarnation, LoggedWorker { name, kinds, catch_all, state, at });
+                self.workers.insert(incarnation, LoggedWorker { name, handlers, state, at });
             }
             LifecycleEvent::Goodbye => {
                 self.runs.retain(|_, run| run.by.incarnation() != incarnation);
-                let stopped = LoggedWorker::without_handlers(name, LoggedState::Stopped, at);
-                self.workers.insert(incarnation, stopped);
+                let (handlers, state) = (Handlers::default(), LoggedState::Stopped);
+                self.workers.insert(incarnation, LoggedWorker { name, handlers, state, at });
             }
             LifecycleEvent::Died => {
-                let state = LoggedState::Running { last_seen: now };
-                let unknown = LoggedWorker::without_handlers(name, state, at);
+                let (handlers, state) = (Handlers::default(), LoggedState::Running { last_seen: now });
+                let unknown = LoggedWorker { name, handlers, state, at };
                 let worker = self.workers.entry(incarnation).or_insert(unknown);
                 // The record changes neither a clean stop nor a crash that is known already.
                 if worker.is_running() {
@@ -196,7 +194,7 @@ impl LifecycleLog {
         self.workers.iter().any(|(id, worker)| {
             id != incarnation
                 && worker.is_running()
-                && worker.catch_all
+                && worker.handlers.catch_all
                 && kind.is_none_or(|kind| worker.has_handler(kind))
         })
     }

@@ -26,7 +26,7 @@ use super::{
     crash_detector::CrashDetector,
     directives::{DirectiveEffect, Directives},
     grouped_tasks::GroupedTasks,
-    lifecycle::{LifecycleEvent, LifecycleLog, LifecycleRecord},
+    lifecycle::{Handlers, LifecycleEvent, LifecycleLog, LifecycleRecord},
     shared_check::SharedCheck,
 };
 use crate::panics::lock;
@@ -49,10 +49,7 @@ pub(crate) const CATCH_ALL_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// This worker as a member of the fleet.
 pub(crate) struct Member {
     pub(super) worker: Arc<str>,
-    /// The kinds for which it has handlers.
-    kinds: Vec<String>,
-    /// Whether it consumes the catch-all lane and has handlers for kinds that no lane's bindings match.
-    catch_all: bool,
+    handlers: Handlers,
     /// Identifies this process among all that have run under the worker's name.
     pub(crate) incarnation: String,
     pub(super) names: Names,
@@ -93,8 +90,7 @@ impl Member {
     ) -> Self {
         Self {
             worker,
-            kinds,
-            catch_all,
+            handlers: Handlers { kinds, catch_all },
             incarnation: uuid::Uuid::now_v7().to_string(),
             names,
             broker: Box::new(broker),
@@ -111,7 +107,7 @@ impl Member {
 
     /// Whether this worker consumes the catch-all lane and has handlers for its tasks.
     pub(crate) fn serves_catch_all(&self) -> bool {
-        self.catch_all
+        self.handlers.catch_all
     }
 
     /// Applies an order that is given now, on this worker alone. A later order to the fleet overrules it.
@@ -302,7 +298,7 @@ impl Member {
 
     /// Publishes the start record.
     pub(super) async fn publish_hello(&self) {
-        let started = LifecycleEvent::Hello { kinds: self.kinds.clone(), catch_all: self.catch_all };
+        let started = LifecycleEvent::Hello(self.handlers.clone());
         self.publish_event(&self.own_record(started)).await;
     }
 

@@ -12,7 +12,12 @@ fn record(worker: &str, incarnation: &str, at: i64, event: LifecycleEvent) -> Li
 }
 
 fn hello_at(worker: &str, incarnation: &str, at: i64) -> LifecycleRecord {
-    record(worker, incarnation, at, LifecycleEvent::Hello { kinds: vec!["k".into()], catch_all: false })
+    record(
+        worker,
+        incarnation,
+        at,
+        LifecycleEvent::Hello(Handlers { kinds: vec!["k".into()], catch_all: false }),
+    )
 }
 
 fn hello(worker: &str, incarnation: &str) -> LifecycleRecord {
@@ -70,7 +75,7 @@ fn events_have_a_stable_json_form() {
     }
     let without_kinds = r#"{"event":"hello","worker":"w","incarnation":"i","at":1}"#;
     let read: LifecycleRecord = serde_json::from_str(without_kinds).unwrap();
-    assert_eq!(read.event, LifecycleEvent::Hello { kinds: Vec::new(), catch_all: false });
+    assert_eq!(read.event, LifecycleEvent::Hello(Handlers { kinds: Vec::new(), catch_all: false }));
 }
 
 #[test]
@@ -226,7 +231,7 @@ fn a_replaced_worker_expires_by_the_time_of_its_replacement() {
 #[test]
 fn the_catch_all_lane_is_served_by_running_workers_with_handlers_for_it() {
     let serving = |worker: &str, kind: &str| {
-        let event = LifecycleEvent::Hello { kinds: vec![kind.into()], catch_all: true };
+        let event = LifecycleEvent::Hello(Handlers { kinds: vec![kind.into()], catch_all: true });
         record(worker, &format!("{worker}1"), 1, event)
     };
     let mut log = LifecycleLog::default();
