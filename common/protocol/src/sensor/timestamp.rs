@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use time::{Date, Month, OffsetDateTime, format_description::well_known::Rfc3339};
+use serde::{Serialize, Serializer};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 /// Microseconds since 1970-01-01T00:00:00Z in POSIX time, in the years 0000 to 9999.
 ///
@@ -91,79 +91,28 @@ impl Timestamp {
     /// [`BadTimestamp`] for another format, a date that does not exist, a missing offset, or a time outside the
     /// years 0000 to 9999.
     pub fn parse(text: &str) -> Result<Self, BadTimestamp> {
-        let bytes = text.as_bytes();
-        let (Some(head), Some(tail)) = (bytes.get(..19), bytes.get(19..)) else {
+        // The time crate accepts any character there.
+        if !matches!(text.as_bytes().get(10), Some(b'T' | b't' | b' ')) {
             return Err(BadTimestamp::Form);
+        }
+        let Ok(at) = OffsetDateTime::parse(text, &Rfc3339) else {
+            let needs_offset = OffsetDateTime::parse(&format!("{text}Z"), &Rfc3339).is_ok();
+            return Err(if needs_offset { BadTimestamp::NoOffset } else { BadTimestamp::Form });
         };
-        let separators = [(4, b'-'), (7, b'-'), (13, b':'), (16, b':')];
-        if separators.iter().any(|&(at, byte)| head[at] != byte) || !matches!(head[10], b'T' | b't' | b' ') {
-            return Err(BadTimestamp::Form);
-        }
-        let (year, month, day) = (digits(&head[..4])?, digits(&head[5..7])?, digits(&head[8..10])?);
-        let (hour, minute, second) = (digits(&head[11..13])?, digits(&head[14..16])?, digits(&head[17..])?);
-        if hour > 23 || minute > 59 || second > 60 {
-            return Err(BadTimestamp::Form);
-        }
-        let date = Month::try_from(month as u8)
-            .and_then(|month| Date::from_calendar_date(year as i32, month, day as u8))
-            .map_err(|_| BadTimestamp::Form)?;
-        let days = i64::from(date.to_julian_day() - const { OffsetDateTime::UNIX_EPOCH.to_julian_day() });
-        let (micros, zone) = fraction(tail)?;
-        let seconds = days * 86_400 + hour * 3_600 + minute * 60 + second - offset(zone)?;
-        Self::from_micros(seconds * MICROS + micros)
-    }
-
-    /// RFC 3339 in UTC without trailing zeros in the fraction: `2010-06-08T18:01:16.001Z`.
-    fn write(self, buffer: &mut [u8; 27]) -> &str {
-        let mut rest = buffer.as_mut_slice();
-        OffsetDateTime::from(self).format_into(&mut rest, &Rfc3339).expect("the longest time has 27 bytes");
-        let length = 27 - rest.len();
-        std::str::from_utf8(&buffer[..length]).expect("digits and separators are ASCII")
-    }
-}
-
-fn digits(bytes: &[u8]) -> Result<i64, BadTimestamp> {
-    bytes.iter().try_fold(0, |sum, byte| match byte {
-        b'0'..=b'9' => Ok(sum * 10 + i64::from(byte - b'0')),
-        _ => Err(BadTimestamp::Form),
-    })
-}
-
-/// Splits an optional decimal fraction off: its microseconds, and the rest.
-fn fraction(tail: &[u8]) -> Result<(i64, &[u8]), BadTimestamp> {
-    let [b'.', rest @ ..] = tail else { return Ok((0, tail)) };
-    let length = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    if length == 0 {
-        return Err(BadTimestamp::Form);
-    }
-    let kept = length.min(6);
-    let mut micros = digits(&rest[..kept])? * 10_i64.pow(6 - kept as u32);
-    if rest[..length].get(6).is_some_and(|digit| *digit >= b'5') {
-        micros += 1;
-    }
-    Ok((micros, &rest[length..]))
-}
-
-/// The UTC offset in seconds, positive east of UTC.
-fn offset(zone: &[u8]) -> Result<i64, BadTimestamp> {
-    match zone {
-        [b'Z' | b'z'] => Ok(0),
-        [sign @ (b'+' | b'-'), h1, h2, b':', m1, m2] => {
-            let (hours, minutes) = (digits(&[*h1, *h2])?, digits(&[*m1, *m2])?);
-            if hours > 23 || minutes > 59 {
-                return Err(BadTimestamp::Form);
-            }
-            let seconds = hours * 3_600 + minutes * 60;
-            Ok(if *sign == b'-' { -seconds } else { seconds })
-        }
-        [] => Err(BadTimestamp::NoOffset),
-        _ => Err(BadTimestamp::Form),
+        // The time crate reads a leap second as the nanosecond before its end.
+        let micros = i64::from(at.nanosecond() + 500) / 1_000;
+        Self::from_micros(at.unix_timestamp() * MICROS + micros)
     }
 }
 
 impl fmt::Display for Timestamp {
+    /// RFC 3339 in UTC without trailing zeros in the fraction: `2010-06-08T18:01:16.001Z`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.write(&mut [0; 27]))
+        let mut buffer = [0; 27];
+        let mut rest = buffer.as_mut_slice();
+        OffsetDateTime::from(*self).format_into(&mut rest, &Rfc3339).expect("the longest time has 27 bytes");
+        let length = 27 - rest.len();
+        f.write_str(str::from_utf8(&buffer[..length]).expect("digits and separators are ASCII"))
     }
 }
 
@@ -184,41 +133,7 @@ impl From<Timestamp> for OffsetDateTime {
 
 impl Serialize for Timestamp {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.write(&mut [0; 27]))
-    }
-}
-
-impl<'de> Deserialize<'de> for Timestamp {
-    /// Accepts RFC 3339 text or a number of Unix seconds.
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(TimestampVisitor)
-    }
-}
-
-struct TimestampVisitor;
-
-impl de::Visitor<'_> for TimestampVisitor {
-    type Value = Timestamp;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an RFC 3339 date and time, or Unix seconds")
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Timestamp, E> {
-        Timestamp::parse(text).map_err(|error| E::custom(format_args!("time {text:?}: {error}")))
-    }
-
-    fn visit_f64<E: de::Error>(self, seconds: f64) -> Result<Timestamp, E> {
-        Timestamp::from_unix_seconds(seconds)
-            .map_err(|error| E::custom(format_args!("time {seconds}: {error}")))
-    }
-
-    fn visit_i64<E: de::Error>(self, seconds: i64) -> Result<Timestamp, E> {
-        self.visit_f64(seconds as f64)
-    }
-
-    fn visit_u64<E: de::Error>(self, seconds: u64) -> Result<Timestamp, E> {
-        self.visit_f64(seconds as f64)
+        serializer.collect_str(self)
     }
 }
 

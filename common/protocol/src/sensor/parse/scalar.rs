@@ -127,6 +127,13 @@ impl<'de> Deserialize<'de> for Scalar<'de> {
     }
 }
 
+impl<'de> Deserialize<'de> for Timestamp {
+    /// Accepts RFC 3339 text or a number of Unix seconds.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Scalar::deserialize(deserializer)?.time().map_err(|(_, message)| D::Error::custom(message))
+    }
+}
+
 /// Reads the entries of an object.
 pub(super) trait ReadEntries<'de> {
     fn read<A: MapAccess<'de>>(self, entries: A) -> Result<(), A::Error>;
