@@ -11,7 +11,7 @@ pub mod senml;
 pub mod timestamp;
 pub mod units;
 
-pub use fault::{BadRecord, Fault};
+pub use fault::{BadField, BadRecord, Fault};
 pub use parse::{Limits, Record, readings_from, resolve_pack};
 pub use reading::{Reading, ReadingKey};
 pub use timestamp::Timestamp;

@@ -56,11 +56,11 @@ pub fn records(
 ) -> Result<Vec<Record>, BadRecord> {
     let text = std::str::from_utf8(body).map_err(|error| {
         let message = format!("not UTF-8 from byte {} on", error.valid_up_to());
-        BadRecord::new(0, "body", Fault::Malformed, message)
+        Fault::Malformed.in_field("body", message).in_record(0)
     })?;
     let (mut records, mut index) = (Vec::new(), 0);
     for line in split_lines(text) {
-        let bad = |field: &'static str, code, message| BadRecord::new(index, field, code, message);
+        let bad = |field, code: Fault, message: String| code.in_field(field, message).in_record(index);
         check_line(line, limits.records).map_err(|(code, message)| bad("line", code, message))?;
         // Comments and blank lines are skipped and not counted.
         let Some(line) = parse_lines(line).next() else { continue };
@@ -72,7 +72,7 @@ pub fn records(
             time = nanos.and_then(|nanos| Timestamp::from_micros(nanos.div_euclid(1_000)).ok()).ok_or_else(
                 || bad("timestamp", Fault::BadTime, format!("{ticks} is out of range; check the precision")),
             )?;
-            limits.check_time(index, "timestamp", time, now)?;
+            limits.check_time("timestamp", time, now).map_err(|error| error.in_record(index))?;
         }
         line_records(&line, time, &mut records);
         if records.len() > limits.records {

@@ -297,7 +297,7 @@ mod tests {
             Fault::UnsupportedVersion,
             Fault::NotNumeric,
         ];
-        let records = faults.map(|fault| BadRecord::new(0, "field", fault, "a problem".to_owned()).into());
+        let records = faults.map(|fault| fault.in_field("field", "a problem").in_record(0).into());
         for refusal in refusals().into_iter().chain(records) {
             let (status, code) = (refusal.status.as_u16(), refusal.code);
             let message = &refusal.message;

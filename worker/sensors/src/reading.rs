@@ -58,7 +58,9 @@ pub fn register(builder: WorkerBuilder, calibration: Calibration, max_clock_skew
             // The gateway checks this too, but other publishers may not.
             let now = payload::now();
             for (index, record) in records.iter().enumerate() {
-                limits.check_time(index, "time", record.reading.time, now).map_err(TaskError::invalid)?;
+                limits
+                    .check_time("time", record.reading.time, now)
+                    .map_err(|error| TaskError::invalid(error.in_record(index)))?;
             }
             let mut processed = process(&records, &calibration);
             let own = processed.readings.iter().chain(&processed.derived);

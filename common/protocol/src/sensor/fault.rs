@@ -59,6 +59,26 @@ impl Fault {
             _ => 422,
         }
     }
+
+    /// This error about a field of a record.
+    pub fn in_field(self, field: impl Into<Cow<'static, str>>, message: impl Into<String>) -> BadField {
+        BadField { field: field.into(), message: message.into(), code: self }
+    }
+}
+
+/// An error about a field of a record, without the record's position.
+#[derive(Debug)]
+pub struct BadField {
+    field: Cow<'static, str>,
+    message: String,
+    code: Fault,
+}
+
+impl BadField {
+    /// The error with the record's position.
+    pub fn in_record(self, index: usize) -> BadRecord {
+        BadRecord { index, field: self.field, message: self.message, code: self.code }
+    }
 }
 
 /// The first invalid record of a body. The text is one line: record, field, value, and what is allowed.
@@ -73,13 +93,6 @@ pub struct BadRecord {
     pub message: String,
     /// The kind of error.
     pub code: Fault,
-}
-
-impl BadRecord {
-    /// An error about `field` of the record at `index`.
-    pub fn new(index: usize, field: impl Into<Cow<'static, str>>, code: Fault, message: String) -> Self {
-        Self { index, field: field.into(), message, code }
-    }
 }
 
 /// A text from outside for a one-line message: quoted, escaped, cut to 60 characters.

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::fault::{BadRecord, Fault, quoted};
+use super::fault::{BadField, BadRecord, Fault, quoted};
 use super::reading::Reading;
 use super::senml::{Base, Fields, Resolved, Value, name};
 use super::{Timestamp, Unit};
@@ -44,13 +44,7 @@ impl Limits {
     ///
     /// # Errors
     /// [`Fault::ClockSkew`], with the time, the limit and `now`.
-    pub fn check_time(
-        &self,
-        index: usize,
-        field: &'static str,
-        time: Timestamp,
-        now: Timestamp,
-    ) -> Result<(), BadRecord> {
+    pub fn check_time(&self, field: &'static str, time: Timestamp, now: Timestamp) -> Result<(), BadField> {
         let Some(allowed) = self.max_ahead else { return Ok(()) };
         let ahead = time.as_micros().saturating_sub(now.as_micros());
         if u128::try_from(ahead).unwrap_or(0) <= allowed.as_micros() {
@@ -58,7 +52,7 @@ impl Limits {
         }
         let allowed = humantime::format_duration(allowed);
         let message = format!("{time} is more than {allowed} ahead of the local clock, {now}");
-        Err(BadRecord::new(index, field, Fault::ClockSkew, message))
+        Err(Fault::ClockSkew.in_field(field, message))
     }
 }
 
@@ -103,16 +97,15 @@ pub fn readings_in(
     let mut converter = Converter { names: Names::default(), now, limits };
     // Most bodies have one reading.
     let mut records = Vec::with_capacity(1);
-    document::read(form, body, limits.records, |fields, index| {
+    document::read(form, body, limits.records, |fields| {
         records.extend(match fields {
-            RecordFields::Plain(plain) => Some(converter.plain(plain, index)?),
-            RecordFields::Senml(fields, base) => converter.senml(fields, base, index)?,
+            RecordFields::Plain(plain) => Some(converter.plain(plain)?),
+            RecordFields::Senml(fields, base) => converter.senml(fields, base)?,
         });
         Ok(())
     })?;
     if records.is_empty() {
-        let message = "no record with a value".to_owned();
-        return Err(BadRecord::new(0, "body", Fault::Empty, message));
+        return Err(Fault::Empty.in_field("body", "no record with a value").in_record(0));
     }
     Ok(records)
 }
@@ -124,10 +117,10 @@ pub fn readings_in(
 /// The first error in the pack, with the record's index.
 pub fn resolve_pack(body: &[u8], now: Timestamp) -> Result<Vec<Resolved<'static>>, BadRecord> {
     let mut records = Vec::new();
-    document::read(Form::Senml, body, Limits::default().records, |fields, index| {
+    document::read(Form::Senml, body, Limits::default().records, |fields| {
         // Every record of this form is SenML.
         if let RecordFields::Senml(fields, base) = fields {
-            records.extend(base.resolve(fields, now, index)?.map(Resolved::into_owned));
+            records.extend(base.resolve(fields, now)?.map(Resolved::into_owned));
         }
         Ok(())
     })?;
@@ -164,19 +157,17 @@ struct Converter<'l> {
 }
 
 impl Converter<'_> {
-    fn plain(&mut self, plain: Plain<'_>, index: usize) -> Result<Record, BadRecord> {
-        let missing = |field: &'static str| {
-            BadRecord::new(index, field, Fault::MissingField, "required field is missing".to_owned())
-        };
+    fn plain(&mut self, plain: Plain<'_>) -> Result<Record, BadField> {
+        let missing = |field: &'static str| Fault::MissingField.in_field(field, "required field is missing");
         let device = plain.device.ok_or_else(|| missing("device"))?;
         let metric = plain.metric.ok_or_else(|| missing("metric"))?;
-        check_name("device", &device, index)?;
-        check_name("metric", &metric, index)?;
-        let unit = plain.unit.map(|symbol| unit("unit", &symbol, index)).transpose()?;
+        check_name("device", &device)?;
+        check_name("metric", &metric)?;
+        let unit = plain.unit.map(|symbol| unit("unit", &symbol)).transpose()?;
         if let Some(time) = plain.time {
-            self.limits.check_time(index, "time", time, self.now)?;
+            self.limits.check_time("time", time, self.now)?;
         }
-        let id = plain.id.map(|id| checked_id(&id, index)).transpose()?;
+        let id = plain.id.map(|id| checked_id(&id)).transpose()?;
         let reading = Reading {
             device: self.names.shared(&device),
             metric: self.names.shared(&metric),
@@ -188,25 +179,20 @@ impl Converter<'_> {
     }
 
     /// `None` if the record has only base fields.
-    fn senml(
-        &mut self,
-        fields: Fields<'_>,
-        base: &mut Base,
-        index: usize,
-    ) -> Result<Option<Record>, BadRecord> {
+    fn senml(&mut self, fields: Fields<'_>, base: &mut Base) -> Result<Option<Record>, BadField> {
         let unit_field = if fields.u.is_some() { "u" } else { "bu" };
         let time_field = if fields.t.is_some() { "t" } else { "bt" };
-        let Some(resolved) = base.resolve(fields, self.now, index)? else { return Ok(None) };
-        let value = number(&resolved, index)?;
-        self.limits.check_time(index, time_field, resolved.time, self.now)?;
+        let Some(resolved) = base.resolve(fields, self.now)? else { return Ok(None) };
+        let value = number(&resolved)?;
+        self.limits.check_time(time_field, resolved.time, self.now)?;
         let unit = match resolved.unit.as_deref() {
-            Some(symbol) => Some(unit(unit_field, symbol, index)?),
+            Some(symbol) => Some(unit(unit_field, symbol)?),
             None => matches!(resolved.value, Some(Value::Bool(_))).then(|| Unit::get("/")).flatten(),
         };
         let (device, metric) = name::split(&resolved.name);
         let metric = metric.unwrap_or_else(|| unit.map_or("value", Unit::quantity));
         for part in [device, metric] {
-            check_length("n", part, index)?;
+            check_length("n", part)?;
         }
         let reading = Reading {
             device: self.names.shared(device),
@@ -219,10 +205,9 @@ impl Converter<'_> {
     }
 }
 
-fn check_name(field: &'static str, text: &str, index: usize) -> Result<(), BadRecord> {
-    check_length(field, text, index)?;
-    let bad =
-        |message: &str| BadRecord::new(index, field, Fault::BadName, format!("{}: {message}", quoted(text)));
+fn check_name(field: &'static str, text: &str) -> Result<(), BadField> {
+    check_length(field, text)?;
+    let bad = |message: &str| Fault::BadName.in_field(field, format!("{}: {message}", quoted(text)));
     if text.is_empty() {
         return Err(bad("must not be empty"));
     }
@@ -235,35 +220,34 @@ fn check_name(field: &'static str, text: &str, index: usize) -> Result<(), BadRe
     Ok(())
 }
 
-fn checked_id(id: &str, index: usize) -> Result<String, BadRecord> {
-    check_length("id", id, index)?;
+fn checked_id(id: &str) -> Result<String, BadField> {
+    check_length("id", id)?;
     if id.is_empty() || id.chars().any(char::is_control) {
         let message = format!("{}: is empty or contains a control character", quoted(id));
-        return Err(BadRecord::new(index, "id", Fault::BadName, message));
+        return Err(Fault::BadName.in_field("id", message));
     }
     Ok(id.to_owned())
 }
 
-fn check_length(field: &'static str, text: &str, index: usize) -> Result<(), BadRecord> {
+fn check_length(field: &'static str, text: &str) -> Result<(), BadField> {
     let limit = Limits::TEXT_BYTES;
     if text.len() <= limit {
         return Ok(());
     }
     let message = format!("{} is {} bytes long; {limit} are allowed", quoted(text), text.len());
-    Err(BadRecord::new(index, field, Fault::OutOfRange, message))
+    Err(Fault::OutOfRange.in_field(field, message))
 }
 
-fn unit(field: &'static str, symbol: &str, index: usize) -> Result<Unit, BadRecord> {
-    Unit::parse(symbol).map_err(|error| BadRecord::new(index, field, Fault::UnknownUnit, error.to_string()))
+fn unit(field: &'static str, symbol: &str) -> Result<Unit, BadField> {
+    Unit::parse(symbol).map_err(|error| Fault::UnknownUnit.in_field(field, error.to_string()))
 }
 
 /// The numeric value of a resolved record. A boolean is 1 or 0, as in RFC 8428 §12.1 for a switch. Text, data
 /// and a sum without a value are valid SenML, but cannot be calibrated, compared or averaged. They are refused,
 /// not dropped, so that the sender learns of it.
-fn number(resolved: &Resolved<'_>, index: usize) -> Result<f64, BadRecord> {
-    let refused = |field, what: &str| {
-        let message = format!("{what} is not a numeric value; send v or vb");
-        Err(BadRecord::new(index, field, Fault::NotNumeric, message))
+fn number(resolved: &Resolved<'_>) -> Result<f64, BadField> {
+    let refused = |field: &'static str, what: &str| {
+        Err(Fault::NotNumeric.in_field(field, format!("{what} is not a numeric value; send v or vb")))
     };
     match &resolved.value {
         Some(Value::Number(number)) => Ok(*number),

@@ -13,7 +13,7 @@
 
 use std::borrow::Cow;
 
-use super::fault::{BadRecord, Fault, quoted};
+use super::fault::{BadField, Fault, quoted};
 use super::timestamp::Timestamp;
 
 pub mod name;
@@ -45,7 +45,7 @@ pub struct Base {
 
 impl Base {
     /// Applies the record's base fields, then resolves its regular fields. `None` if the record has only base
-    /// fields. `index` is the record's position in the pack, for errors.
+    /// fields.
     ///
     /// # Errors
     /// The first violation of RFC 8428 or of a limit, with the field.
@@ -53,9 +53,8 @@ impl Base {
         &'a mut self,
         mut fields: Fields<'a>,
         now: Timestamp,
-        index: usize,
-    ) -> Result<Option<Resolved<'a>>, BadRecord> {
-        self.set(&fields, index)?;
+    ) -> Result<Option<Resolved<'a>>, BadField> {
+        self.set(&fields)?;
         if fields.only_base() {
             return Ok(None);
         }
@@ -63,30 +62,29 @@ impl Base {
         if length > LONGEST_NAME {
             let field = if fields.bn.is_some() || fields.n.is_none() { "bn" } else { "n" };
             let message = format!("base name and name have {length} bytes; {LONGEST_NAME} are allowed");
-            return Err(BadRecord::new(index, field, Fault::OutOfRange, message));
+            return Err(Fault::OutOfRange.in_field(field, message));
         }
         self.full_name.clear();
         self.full_name.push_str(&self.name);
         self.full_name.push_str(fields.n.as_deref().unwrap_or_default());
         name::check(&self.full_name).map_err(|error| {
             let field = if fields.n.is_some() { "n" } else { "bn" };
-            BadRecord::new(index, field, Fault::BadName, format!("{}: {error}", quoted(&self.full_name)))
+            Fault::BadName.in_field(field, format!("{}: {error}", quoted(&self.full_name)))
         })?;
-        let value = self.value_of(&mut fields, index)?;
+        let value = self.value_of(&mut fields)?;
         let sum = match (self.sum, fields.s) {
             (None, None) => None,
-            (base, own) => Some(finite(base.unwrap_or(0.0) + own.unwrap_or(0.0), "s", index)?),
+            (base, own) => Some(finite(base.unwrap_or(0.0) + own.unwrap_or(0.0), "s")?),
         };
         if value.is_none() && sum.is_none() {
-            let message = "one of v, vb, vs, vd or s is required".to_owned();
-            return Err(BadRecord::new(index, "v", Fault::MissingField, message));
+            return Err(Fault::MissingField.in_field("v", "one of v, vb, vs, vd or s is required"));
         }
         let seconds = self.time + fields.t.unwrap_or(0.0);
         let relative = seconds < RELATIVE_BELOW;
         let start = if relative { now } else { Timestamp::UNIX_EPOCH };
         let time = start.plus_seconds(seconds).map_err(|error| {
             let field = if fields.t.is_some() { "t" } else { "bt" };
-            BadRecord::new(index, field, Fault::BadTime, format!("{seconds}: {error}"))
+            Fault::BadTime.in_field(field, format!("{seconds}: {error}"))
         })?;
         Ok(Some(Resolved {
             name: Cow::Borrowed(&self.full_name),
@@ -99,15 +97,15 @@ impl Base {
         }))
     }
 
-    fn set(&mut self, fields: &Fields<'_>, index: usize) -> Result<(), BadRecord> {
+    fn set(&mut self, fields: &Fields<'_>) -> Result<(), BadField> {
         let version = fields.bver.or(self.version).unwrap_or(VERSION);
         if version > VERSION || version == 0 {
             let message = format!("{version} is not a version from 1 to {VERSION}");
-            return Err(BadRecord::new(index, "bver", Fault::UnsupportedVersion, message));
+            return Err(Fault::UnsupportedVersion.in_field("bver", message));
         }
         if let Some(first) = self.version.filter(|first| *first != version) {
             let message = format!("{version} differs from {first}, the version of earlier records");
-            return Err(BadRecord::new(index, "bver", Fault::UnsupportedVersion, message));
+            return Err(Fault::UnsupportedVersion.in_field("bver", message));
         }
         self.version = Some(version);
         if let Some(name) = &fields.bn {
@@ -123,7 +121,7 @@ impl Base {
         Ok(())
     }
 
-    fn value_of<'a>(&self, fields: &mut Fields<'a>, index: usize) -> Result<Option<Value<'a>>, BadRecord> {
+    fn value_of<'a>(&self, fields: &mut Fields<'a>) -> Result<Option<Value<'a>>, BadField> {
         let mut given = [
             fields.v.map(Value::Number),
             fields.vb.map(Value::Bool),
@@ -134,16 +132,15 @@ impl Base {
         .flatten();
         let value = given.next();
         if given.next().is_some() {
-            let message = "only one of v, vb, vs and vd may be given".to_owned();
-            return Err(BadRecord::new(index, "v", Fault::Duplicate, message));
+            return Err(Fault::Duplicate.in_field("v", "only one of v, vb, vs and vd may be given"));
         }
         Ok(match value {
             Some(Value::Number(number)) => {
-                Some(Value::Number(finite(self.value.unwrap_or(0.0) + number, "v", index)?))
+                Some(Value::Number(finite(self.value.unwrap_or(0.0) + number, "v")?))
             }
             Some(Value::Data(data)) if !is_base64url(&data) => {
                 let message = format!("{}: not base64url without padding", quoted(&data));
-                return Err(BadRecord::new(index, "vd", Fault::WrongType, message));
+                return Err(Fault::WrongType.in_field("vd", message));
             }
             // A missing value is the base value, unless the record has a sum: then the value is optional, and the
             // base value is meant for records with a value.
@@ -153,12 +150,11 @@ impl Base {
     }
 }
 
-fn finite(total: f64, field: &'static str, index: usize) -> Result<f64, BadRecord> {
+fn finite(total: f64, field: &'static str) -> Result<f64, BadField> {
     if total.is_finite() {
         return Ok(total);
     }
-    let message = "exceeds the range of a double after adding its base field".to_owned();
-    Err(BadRecord::new(index, field, Fault::OutOfRange, message))
+    Err(Fault::OutOfRange.in_field(field, "exceeds the range of a double after adding its base field"))
 }
 
 fn is_base64url(text: &str) -> bool {

@@ -6,7 +6,7 @@ use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, SeqAccess, Vi
 
 use super::object::{Object, Plain, RecordReader};
 use super::scalar::{AnyValue, Scalar};
-use crate::sensor::fault::{BadRecord, Fault, quoted};
+use crate::sensor::fault::{BadField, BadRecord, Fault, quoted};
 use crate::sensor::senml::{Base, Fields};
 
 /// The fields of a parsed record.
@@ -60,26 +60,26 @@ impl Form {
                 "{} is not supported; expected application/json, application/senml+json or application/x-ndjson in UTF-8",
                 quoted(content_type)
             );
-            BadRecord::new(0, "content-type", Fault::UnsupportedMediaType, message)
+            Fault::UnsupportedMediaType.in_field("content-type", message).in_record(0)
         })
     }
 }
 
-/// Parses the body and passes its records with their indexes to `sink`. More than `max` records are refused.
+/// Parses the body and passes its records to `sink`. More than `max` records are refused.
 pub(super) fn read(
     form: Form,
     body: &[u8],
     max: usize,
-    sink: impl FnMut(RecordFields<'_>, usize) -> Result<(), BadRecord>,
+    sink: impl FnMut(RecordFields<'_>) -> Result<(), BadField>,
 ) -> Result<(), BadRecord> {
     let text = std::str::from_utf8(body).map_err(|error| {
         let message = format!("not UTF-8 from byte {} on", error.valid_up_to());
-        BadRecord::new(0, "body", Fault::Malformed, message)
+        Fault::Malformed.in_field("body", message).in_record(0)
     })?;
     // JSON has no byte-order mark, but some Windows tools write one.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut reader =
-        BodyReader { form, max, next: 0, is_plain: None, base: Base::default(), error: None, sink };
+        BodyReader { form, max, index: 0, is_plain: None, base: Base::default(), error: None, sink };
     if form != Form::Lines {
         return reader.read_document(text, None);
     }
@@ -93,26 +93,27 @@ struct BodyReader<F> {
     form: Form,
     /// The maximum number of records.
     max: usize,
-    /// The index of the next record.
-    next: usize,
+    /// The index of the current record.
+    index: usize,
     /// Whether the records are plain readings. The first record decides for the whole document.
     is_plain: Option<bool>,
     base: Base,
     /// The typed error while a serde error, which has only a text, propagates through the parser.
-    error: Option<BadRecord>,
+    error: Option<BadField>,
     sink: F,
 }
 
-impl<F: FnMut(RecordFields<'_>, usize) -> Result<(), BadRecord>> BodyReader<F> {
+impl<F: FnMut(RecordFields<'_>) -> Result<(), BadField>> BodyReader<F> {
     /// Parses one document. Documents are independent: base fields of one line do not apply to the next.
     fn read_document(&mut self, text: &str, line: Option<usize>) -> Result<(), BadRecord> {
         self.is_plain = (self.form == Form::Senml).then_some(false);
         self.base = Base::default();
         self.parse(text).map_err(|error| {
-            self.error.take().unwrap_or_else(|| {
+            let error = self.error.take().unwrap_or_else(|| {
                 let line = line.map(|number| format!("line {number}: ")).unwrap_or_default();
-                BadRecord::new(self.next, "body", Fault::Malformed, format!("{line}not JSON: {error}"))
-            })
+                Fault::Malformed.in_field("body", format!("{line}not JSON: {error}"))
+            });
+            error.in_record(self.index)
         })
     }
 
@@ -132,42 +133,41 @@ impl<F: FnMut(RecordFields<'_>, usize) -> Result<(), BadRecord>> BodyReader<F> {
                 };
                 let got = Scalar::deserialize(&mut parser)?.described();
                 let message = format!("{got} is not a valid body; expected {expected}");
-                return Err(self.fail(BadRecord::new(self.next, "body", Fault::WrongType, message)));
+                return Err(self.fail(Fault::WrongType.in_field("body", message)));
             }
         }
         parser.end()
     }
 
-    /// Parses the next record into `object`.
+    /// Parses a record into `object`.
     fn record<'o, 'de>(&'o mut self, object: &'o mut Object<'de>) -> AnyValue<RecordReader<'o, 'de>> {
         let senml_only = self.is_plain == Some(false);
-        AnyValue(RecordReader { index: self.next, senml_only, object, error: &mut self.error })
+        AnyValue(RecordReader { senml_only, object, error: &mut self.error })
     }
 
-    fn emit(&mut self, object: Object<'_>) -> Result<(), BadRecord> {
-        let (index, max) = (self.next, self.max);
-        if index >= max {
-            let message = format!("more than {max} records");
-            return Err(BadRecord::new(index, "body", Fault::TooManyRecords, message));
+    fn emit(&mut self, object: Object<'_>) -> Result<(), BadField> {
+        if self.index >= self.max {
+            return Err(Fault::TooManyRecords.in_field("body", format!("more than {} records", self.max)));
         }
         self.is_plain = self.is_plain.or(object.is_plain());
         let fields = match self.is_plain {
             Some(true) => {
-                object.only_plain(index)?;
+                object.only_plain()?;
                 RecordFields::Plain(object.plain)
             }
             Some(false) => RecordFields::Senml(object.senml, &mut self.base),
             None => {
-                let message = "neither a plain reading (device, metric, value) nor SenML (n, v)".to_owned();
-                return Err(BadRecord::new(index, "body", Fault::MissingField, message));
+                let message = "neither a plain reading (device, metric, value) nor SenML (n, v)";
+                return Err(Fault::MissingField.in_field("body", message));
             }
         };
-        self.next += 1;
-        (self.sink)(fields, index)
+        (self.sink)(fields)?;
+        self.index += 1;
+        Ok(())
     }
 
     /// Keeps `error` and returns a serde error that ends the parse.
-    fn fail<E: Error>(&mut self, error: BadRecord) -> E {
+    fn fail<E: Error>(&mut self, error: BadField) -> E {
         self.error = Some(error);
         E::custom("invalid record")
     }
@@ -176,7 +176,7 @@ impl<F: FnMut(RecordFields<'_>, usize) -> Result<(), BadRecord>> BodyReader<F> {
 /// Parses the records of an array.
 struct Elements<'a, F>(&'a mut BodyReader<F>);
 
-impl<'de, F: FnMut(RecordFields<'_>, usize) -> Result<(), BadRecord>> Visitor<'de> for Elements<'_, F> {
+impl<'de, F: FnMut(RecordFields<'_>) -> Result<(), BadField>> Visitor<'de> for Elements<'_, F> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -192,7 +192,7 @@ impl<'de, F: FnMut(RecordFields<'_>, usize) -> Result<(), BadRecord>> Visitor<'d
                 Scalar::Object => body.emit(object),
                 other => {
                     let message = format!("{} is not a record; expected an object", other.described());
-                    Err(BadRecord::new(body.next, "body", Fault::WrongType, message))
+                    Err(Fault::WrongType.in_field("body", message))
                 }
             };
             emitted.map_err(|error| body.fail(error))?;

@@ -8,7 +8,7 @@ use serde::de::{Error, MapAccess};
 
 use super::scalar::{ReadEntries, Refused, Scalar};
 use crate::sensor::Timestamp;
-use crate::sensor::fault::{BadRecord, Fault, quoted};
+use crate::sensor::fault::{BadField, Fault, quoted};
 use crate::sensor::senml::Fields;
 
 /// The fields of a plain reading as they were sent.
@@ -44,20 +44,19 @@ impl<'a> Object<'a> {
 
     /// Refuses fields other than those of a plain reading. If they were ignored, a misspelt `time` would silently
     /// become the current time.
-    pub(super) fn only_plain(&self, index: usize) -> Result<(), BadRecord> {
+    pub(super) fn only_plain(&self) -> Result<(), BadField> {
         let Some(unknown) = &self.unknown else {
             if !self.has_senml {
                 return Ok(());
             }
-            let message = "mixes fields of a plain reading and of SenML".to_owned();
-            return Err(BadRecord::new(index, "body", Fault::UnknownField, message));
+            return Err(Fault::UnknownField.in_field("body", "mixes fields of a plain reading and of SenML"));
         };
         // The edit distance takes time in proportion to both lengths, and a name can be as long as the body.
         let is_close = |field: &&&str| unknown.len() <= 60 && strsim::osa_distance(unknown, field) <= 2;
         let hint = PLAIN_FIELDS.iter().find(is_close).map(|field| format!("; did you mean {field}?"));
         let (fields, hint) = (PLAIN_FIELDS.join(", "), hint.unwrap_or_default());
         let message = format!("unknown field; a plain reading has only {fields}{hint}");
-        Err(BadRecord::new(index, field_name(unknown), Fault::UnknownField, message))
+        Err(Fault::UnknownField.in_field(field_name(unknown), message))
     }
 
     fn store(&mut self, name: &str, value: Scalar<'a>, senml_only: bool) -> Result<(), Refused> {
@@ -78,7 +77,7 @@ impl<'a> Object<'a> {
     }
 }
 
-/// The name for [`BadRecord::field`]: quoted and cut if it is long or has characters to escape.
+/// The name of a field in an error: quoted and cut if it is long or has characters to escape.
 fn field_name(name: &str) -> String {
     let quoted = quoted(name);
     if quoted.len() == name.len() + 2 { name.to_owned() } else { quoted }
@@ -144,22 +143,21 @@ fn senml_slot<'o, 'a>(fields: &'o mut Fields<'a>, name: &str) -> Option<Slot<'o,
 #[derive(Deserialize)]
 struct FieldName<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// Parses the record at `index` into `object`.
+/// Parses a record into `object`.
 pub(super) struct RecordReader<'o, 'de> {
-    pub(super) index: usize,
     /// Whether fields of plain readings are ignored as unknown.
     pub(super) senml_only: bool,
     pub(super) object: &'o mut Object<'de>,
     /// Receives the typed error of a failed parse, because serde's error has only a text.
-    pub(super) error: &'o mut Option<BadRecord>,
+    pub(super) error: &'o mut Option<BadField>,
 }
 
 impl<'de> ReadEntries<'de> for RecordReader<'_, 'de> {
     fn read<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
-        let Self { index, senml_only, object, error } = self;
+        let Self { senml_only, object, error } = self;
         while let Some(FieldName(name)) = entries.next_key()? {
             object.store(&name, entries.next_value()?, senml_only).map_err(|(code, message)| {
-                *error = Some(BadRecord::new(index, field_name(&name), code, message));
+                *error = Some(code.in_field(field_name(&name), message));
                 A::Error::custom("invalid record")
             })?;
         }

@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::*;
-use crate::sensor::resolve_pack;
+use crate::sensor::{BadRecord, resolve_pack};
 
 /// The current time for examples without a time.
 const NOW: f64 = 1_498_780_179.0;
