@@ -12,7 +12,7 @@ pub mod timestamp;
 pub mod units;
 
 pub use fault::{BadField, BadRecord, Fault};
-pub use parse::{Limits, Record, readings_from, resolve_pack};
+pub use parse::{Limits, Record, readings_from};
 pub use reading::{Reading, ReadingKey};
 pub use timestamp::Timestamp;
 pub use units::Unit;

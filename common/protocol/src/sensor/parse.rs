@@ -16,8 +16,7 @@ mod document;
 mod object;
 mod scalar;
 
-pub use document::Form;
-use document::RecordFields;
+pub use document::{Form, readings_in};
 use object::Plain;
 
 /// Limits of one body. Its total size is not among them: the receiver limits it.
@@ -82,50 +81,6 @@ pub struct Record {
 /// The first error in the body, with the record's index.
 pub fn readings_from(content_type: &str, body: &[u8], now: Timestamp) -> Result<Vec<Record>, BadRecord> {
     readings_in(Form::of(content_type)?, body, now, &Limits::default())
-}
-
-/// [`readings_from`] for a body whose form is known, with other limits.
-///
-/// # Errors
-/// The first error in the body, with the record's index.
-pub fn readings_in(
-    form: Form,
-    body: &[u8],
-    now: Timestamp,
-    limits: &Limits,
-) -> Result<Vec<Record>, BadRecord> {
-    let mut converter = Converter { names: Names::default(), now, limits };
-    // Most bodies have one reading.
-    let mut records = Vec::with_capacity(1);
-    document::read(form, body, limits.records, |fields| {
-        records.extend(match fields {
-            RecordFields::Plain(plain) => Some(converter.plain(plain)?),
-            RecordFields::Senml(fields, base) => converter.senml(fields, base)?,
-        });
-        Ok(())
-    })?;
-    if records.is_empty() {
-        return Err(Fault::Empty.in_field("body", "no record with a value").in_record(0));
-    }
-    Ok(records)
-}
-
-/// Resolves a SenML pack (RFC 8428 §4.6): applies base fields, makes relative times absolute with `now`, and
-/// sorts the records by time; records of equal time keep their order.
-///
-/// # Errors
-/// The first error in the pack, with the record's index.
-pub fn resolve_pack(body: &[u8], now: Timestamp) -> Result<Vec<Resolved<'static>>, BadRecord> {
-    let mut records = Vec::new();
-    document::read(Form::Senml, body, Limits::default().records, |fields| {
-        // Every record of this form is SenML.
-        if let RecordFields::Senml(fields, base) = fields {
-            records.extend(base.resolve(fields, now)?.map(Resolved::into_owned));
-        }
-        Ok(())
-    })?;
-    records.sort_by_key(|record| record.time);
-    Ok(records)
 }
 
 /// A cache of the last 8 distinct names. A body usually has one device and a few metrics, so comparing with 8
@@ -259,4 +214,4 @@ fn number(resolved: &Resolved<'_>) -> Result<f64, BadField> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -1,8 +1,8 @@
 //! SenML in its JSON form (RFC 8428): records, base fields and their resolution.
 //!
-//! A pack is resolved record by record ([`resolve_pack`](super::resolve_pack)). [`Base`] holds the base fields
-//! that earlier records set, and resolves the fields of a record into a [`Resolved`] one with full name,
-//! absolute time, and base value and sum added. [`name::split`] splits its name into device and metric.
+//! A pack is resolved record by record. [`Base`] holds the base fields that earlier records set, and resolves the
+//! fields of a record into a [`Resolved`] one with full name, absolute time, and base value and sum added.
+//! [`name::split`] splits its name into device and metric.
 //!
 //! Choices where the RFC leaves room:
 //! - A record with only base fields (RFC 8428 §5.1.7) sets them and has no value.

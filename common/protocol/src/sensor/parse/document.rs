@@ -4,17 +4,12 @@ use std::fmt;
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
 
-use super::object::{Object, Plain, RecordReader};
+use super::object::{Object, RecordReader};
 use super::scalar::{AnyValue, Scalar};
+use super::{Converter, Limits, Names, Record};
+use crate::sensor::Timestamp;
 use crate::sensor::fault::{BadField, BadRecord, Fault, quoted};
-use crate::sensor::senml::{Base, Fields};
-
-/// The fields of a parsed record.
-pub(super) enum RecordFields<'a> {
-    Plain(Plain<'a>),
-    /// With the base fields that earlier records of the document set.
-    Senml(Fields<'a>, &'a mut Base),
-}
+use crate::sensor::senml::Base;
 
 /// The layout of a body, given by its content type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,34 +60,49 @@ impl Form {
     }
 }
 
-/// Parses the body and passes its records to `sink`. More than `max` records are refused.
-pub(super) fn read(
+/// [`readings_from`](super::readings_from) for a body whose form is known, with other limits.
+///
+/// # Errors
+/// The first error in the body, with the record's index.
+pub fn readings_in(
     form: Form,
     body: &[u8],
-    max: usize,
-    sink: impl FnMut(RecordFields<'_>) -> Result<(), BadField>,
-) -> Result<(), BadRecord> {
+    now: Timestamp,
+    limits: &Limits,
+) -> Result<Vec<Record>, BadRecord> {
     let text = std::str::from_utf8(body).map_err(|error| {
         let message = format!("not UTF-8 from byte {} on", error.valid_up_to());
         Fault::Malformed.in_field("body", message).in_record(0)
     })?;
     // JSON has no byte-order mark, but some Windows tools write one.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut reader =
-        BodyReader { form, max, index: 0, is_plain: None, base: Base::default(), error: None, sink };
-    if form != Form::Lines {
-        return reader.read_document(text, None);
+    let mut reader = BodyReader {
+        form,
+        converter: Converter { names: Names::default(), now, limits },
+        // Most bodies have one reading.
+        records: Vec::with_capacity(1),
+        index: 0,
+        is_plain: None,
+        base: Base::default(),
+        error: None,
+    };
+    if form == Form::Lines {
+        for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+            reader.read_document(line, Some(number + 1))?;
+        }
+    } else {
+        reader.read_document(text, None)?;
     }
-    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        reader.read_document(line, Some(number + 1))?;
+    if reader.records.is_empty() {
+        return Err(Fault::Empty.in_field("body", "no record with a value").in_record(0));
     }
-    Ok(())
+    Ok(reader.records)
 }
 
-struct BodyReader<F> {
+struct BodyReader<'l> {
     form: Form,
-    /// The maximum number of records.
-    max: usize,
+    converter: Converter<'l>,
+    records: Vec<Record>,
     /// The index of the current record.
     index: usize,
     /// Whether the records are plain readings. The first record decides for the whole document.
@@ -100,10 +110,9 @@ struct BodyReader<F> {
     base: Base,
     /// The typed error while a serde error, which has only a text, propagates through the parser.
     error: Option<BadField>,
-    sink: F,
 }
 
-impl<F: FnMut(RecordFields<'_>) -> Result<(), BadField>> BodyReader<F> {
+impl BodyReader<'_> {
     /// Parses one document. Documents are independent: base fields of one line do not apply to the next.
     fn read_document(&mut self, text: &str, line: Option<usize>) -> Result<(), BadRecord> {
         self.is_plain = (self.form == Form::Senml).then_some(false);
@@ -146,22 +155,23 @@ impl<F: FnMut(RecordFields<'_>) -> Result<(), BadField>> BodyReader<F> {
     }
 
     fn emit(&mut self, object: Object<'_>) -> Result<(), BadField> {
-        if self.index >= self.max {
-            return Err(Fault::TooManyRecords.in_field("body", format!("more than {} records", self.max)));
+        let max = self.converter.limits.records;
+        if self.index >= max {
+            return Err(Fault::TooManyRecords.in_field("body", format!("more than {max} records")));
         }
         self.is_plain = self.is_plain.or(object.is_plain());
-        let fields = match self.is_plain {
+        let record = match self.is_plain {
             Some(true) => {
                 object.only_plain()?;
-                RecordFields::Plain(object.plain)
+                Some(self.converter.plain(object.plain)?)
             }
-            Some(false) => RecordFields::Senml(object.senml, &mut self.base),
+            Some(false) => self.converter.senml(object.senml, &mut self.base)?,
             None => {
                 let message = "neither a plain reading (device, metric, value) nor SenML (n, v)";
                 return Err(Fault::MissingField.in_field("body", message));
             }
         };
-        (self.sink)(fields)?;
+        self.records.extend(record);
         self.index += 1;
         Ok(())
     }
@@ -174,9 +184,9 @@ impl<F: FnMut(RecordFields<'_>) -> Result<(), BadField>> BodyReader<F> {
 }
 
 /// Parses the records of an array.
-struct Elements<'a, F>(&'a mut BodyReader<F>);
+struct Elements<'a, 'l>(&'a mut BodyReader<'l>);
 
-impl<'de, F: FnMut(RecordFields<'_>) -> Result<(), BadField>> Visitor<'de> for Elements<'_, F> {
+impl<'de> Visitor<'de> for Elements<'_, '_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
