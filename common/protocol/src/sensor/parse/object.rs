@@ -60,19 +60,41 @@ impl<'a> Object<'a> {
     }
 
     fn store(&mut self, name: &str, value: Scalar<'a>, senml_only: bool) -> Result<(), Refused> {
-        if !senml_only && let Some(slot) = self.plain.slot(name) {
-            self.has_plain = true;
-            return slot.store(value);
-        }
-        if let Some(slot) = senml_slot(&mut self.senml, name) {
-            self.has_senml = true;
-            return slot.store(value);
-        }
-        if name.ends_with('_') {
-            let message = "unknown field that must be understood (RFC 8428, 4.4)".to_owned();
-            return Err((Fault::UnknownField, message));
-        }
-        self.unknown.get_or_insert_with(|| name.to_owned());
+        let Self { plain, senml, .. } = self;
+        let is_plain = !senml_only && PLAIN_FIELDS.contains(&name);
+        match name {
+            "device" if is_plain => value.store(&mut plain.device, Scalar::text),
+            "metric" if is_plain => value.store(&mut plain.metric, Scalar::text),
+            "value" if is_plain => value.store(&mut plain.value, Scalar::number),
+            "unit" if is_plain => value.store(&mut plain.unit, Scalar::text),
+            "time" if is_plain => value.store(&mut plain.time, Scalar::time),
+            "id" if is_plain => value.store(&mut plain.id, Scalar::text),
+            "bn" => value.store(&mut senml.bn, Scalar::text),
+            "bt" => value.store(&mut senml.bt, Scalar::number),
+            "bu" => value.store(&mut senml.bu, Scalar::text),
+            "bv" => value.store(&mut senml.bv, Scalar::number),
+            "bs" => value.store(&mut senml.bs, Scalar::number),
+            "bver" => value.store(&mut senml.bver, Scalar::whole_number),
+            "n" => value.store(&mut senml.n, Scalar::text),
+            "u" => value.store(&mut senml.u, Scalar::text),
+            "v" => value.store(&mut senml.v, Scalar::number),
+            "vs" => value.store(&mut senml.vs, Scalar::text),
+            "vb" => value.store(&mut senml.vb, Scalar::bool),
+            "vd" => value.store(&mut senml.vd, Scalar::text),
+            "s" => value.store(&mut senml.s, Scalar::number),
+            "t" => value.store(&mut senml.t, Scalar::number),
+            "ut" => value.store(&mut senml.ut, Scalar::number),
+            _ if name.ends_with('_') => {
+                let message = "unknown field that must be understood (RFC 8428, 4.4)".to_owned();
+                Err((Fault::UnknownField, message))
+            }
+            _ => {
+                self.unknown.get_or_insert_with(|| name.to_owned());
+                return Ok(());
+            }
+        }?;
+        self.has_plain |= is_plain;
+        self.has_senml |= !is_plain;
         Ok(())
     }
 }
@@ -81,62 +103,6 @@ impl<'a> Object<'a> {
 fn field_name(name: &str) -> String {
     let quoted = quoted(name);
     if quoted.len() == name.len() + 2 { name.to_owned() } else { quoted }
-}
-
-/// The place of a field's value, by the type of the field.
-enum Slot<'o, 'a> {
-    Text(&'o mut Option<Cow<'a, str>>),
-    Number(&'o mut Option<f64>),
-    WholeNumber(&'o mut Option<u64>),
-    Bool(&'o mut Option<bool>),
-    Time(&'o mut Option<Timestamp>),
-}
-
-impl<'a> Slot<'_, 'a> {
-    fn store(self, value: Scalar<'a>) -> Result<(), Refused> {
-        match self {
-            Self::Text(slot) => value.store(slot, Scalar::text),
-            Self::Number(slot) => value.store(slot, Scalar::number),
-            Self::WholeNumber(slot) => value.store(slot, Scalar::whole_number),
-            Self::Bool(slot) => value.store(slot, Scalar::bool),
-            Self::Time(slot) => value.store(slot, Scalar::time),
-        }
-    }
-}
-
-impl<'a> Plain<'a> {
-    fn slot(&mut self, name: &str) -> Option<Slot<'_, 'a>> {
-        Some(match name {
-            "device" => Slot::Text(&mut self.device),
-            "metric" => Slot::Text(&mut self.metric),
-            "value" => Slot::Number(&mut self.value),
-            "unit" => Slot::Text(&mut self.unit),
-            "time" => Slot::Time(&mut self.time),
-            "id" => Slot::Text(&mut self.id),
-            _ => return None,
-        })
-    }
-}
-
-fn senml_slot<'o, 'a>(fields: &'o mut Fields<'a>, name: &str) -> Option<Slot<'o, 'a>> {
-    Some(match name {
-        "bn" => Slot::Text(&mut fields.bn),
-        "bt" => Slot::Number(&mut fields.bt),
-        "bu" => Slot::Text(&mut fields.bu),
-        "bv" => Slot::Number(&mut fields.bv),
-        "bs" => Slot::Number(&mut fields.bs),
-        "bver" => Slot::WholeNumber(&mut fields.bver),
-        "n" => Slot::Text(&mut fields.n),
-        "u" => Slot::Text(&mut fields.u),
-        "v" => Slot::Number(&mut fields.v),
-        "vs" => Slot::Text(&mut fields.vs),
-        "vb" => Slot::Bool(&mut fields.vb),
-        "vd" => Slot::Text(&mut fields.vd),
-        "s" => Slot::Number(&mut fields.s),
-        "t" => Slot::Number(&mut fields.t),
-        "ut" => Slot::Number(&mut fields.ut),
-        _ => return None,
-    })
 }
 
 /// The name of a field, borrowed from the body if it has no escapes.
