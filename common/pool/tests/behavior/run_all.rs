@@ -58,3 +58,10 @@ async fn run_all_runs_nothing_if_the_configuration_is_invalid() {
     let refused = run_all(config(1, 1..=2), runtime::Handle::current(), tasks).await.unwrap_err();
     assert_eq!(refused.to_string(), "workers is 1..2: must be at most queue (1)");
 }
+
+#[tokio::test(start_paused = true)]
+async fn run_all_can_run_in_a_spawned_task() {
+    let tasks = [(Spec::short("a"), TestTask { behavior: Behavior::Return(1), started: None })];
+    let running = tokio::spawn(run_all(config(4, 1..=2), runtime::Handle::current(), tasks));
+    assert_eq!(running.await.unwrap().unwrap(), [Ok(finished(1))]);
+}
