@@ -1,16 +1,18 @@
 //! Names of tasks and groups.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
+use derive_more::{Debug, Display};
 use serde::{Serialize, Serializer};
 
 /// The id of a task. Cheap to clone.
 ///
 /// The pool neither creates ids nor requires them to be unique.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Display, PartialEq, Eq, Hash)]
+#[debug("{_0}")]
 pub struct TaskId(Repr);
 
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, Display, PartialEq, Eq, Hash)]
 enum Repr {
     Text(Arc<str>),
     // Tasks without a name of their own are often numbered. A number does not allocate.
@@ -31,21 +33,6 @@ impl<S: Into<Arc<str>>> From<S> for TaskId {
     }
 }
 
-impl fmt::Display for TaskId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Repr::Text(text) => f.write_str(text),
-            Repr::Number(number) => write!(f, "{number}"),
-        }
-    }
-}
-
-impl fmt::Debug for TaskId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
 impl Serialize for TaskId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
@@ -53,7 +40,8 @@ impl Serialize for TaskId {
 }
 
 /// The name of a group of tasks. Cheap to clone.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[debug("{_0}")]
 #[serde(transparent)]
 pub struct GroupName(Arc<str>);
 
@@ -68,17 +56,5 @@ impl GroupName {
 impl<S: Into<Arc<str>>> From<S> for GroupName {
     fn from(text: S) -> Self {
         Self(text.into())
-    }
-}
-
-impl fmt::Display for GroupName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for GroupName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }

@@ -1,6 +1,6 @@
 //! Why a task was not admitted.
 
-use std::fmt;
+use derive_more::Debug;
 
 /// Why a task was not admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -32,18 +32,13 @@ pub enum Refusal {
 }
 
 /// A [`Refusal`] together with what was refused.
-#[derive(thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct Refused<T> {
     /// Why it was refused.
     #[source]
     pub reason: Refusal,
     /// What was submitted, unchanged.
+    #[debug(skip)]
     pub task: T,
-}
-
-impl<T> fmt::Debug for Refused<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Refused").field("reason", &self.reason).finish_non_exhaustive()
-    }
 }
