@@ -6,6 +6,7 @@ use crate::{
     ending::Cause,
     engine::{core::PoolCore, finish::stop_matching, orders::configure_group},
     id::GroupName,
+    pool_types::TypesOf,
     task::{Completion, Task},
 };
 
@@ -13,7 +14,7 @@ use crate::{
 ///
 /// A group exists as soon as it is named. Its pause and its cap also apply to tasks that are submitted later.
 pub struct Group<'a, T: Task, C: Completion<T::Output>> {
-    pub(crate) core: &'a Arc<PoolCore<(T, C)>>,
+    pub(crate) core: &'a Arc<PoolCore<TypesOf<T, C>>>,
     pub(crate) name: GroupName,
 }
 

@@ -12,6 +12,7 @@ use crate::{
     group::Group,
     handle::{Batch, Handle, HandleState},
     id::{GroupName, TaskId},
+    pool_types::TypesOf,
     refusal::{Refusal, Refused},
     shutdown::{Report, Stop},
     snapshot::Snapshot,
@@ -29,7 +30,7 @@ pub struct Pool<T: Task, C: Completion<T::Output>> {
 }
 
 /// Shuts the pool down when the last reference is dropped.
-struct PoolGuard<T: Task, C: Completion<T::Output>>(Arc<PoolCore<(T, C)>>);
+struct PoolGuard<T: Task, C: Completion<T::Output>>(Arc<PoolCore<TypesOf<T, C>>>);
 
 impl<T: Task, C: Completion<T::Output>> Drop for PoolGuard<T, C> {
     fn drop(&mut self) {
@@ -76,7 +77,7 @@ impl<T: Task, C: Completion<T::Output>> Pool<T, C> {
         Ok(Self { guard: Arc::new(PoolGuard(core)) })
     }
 
-    fn core(&self) -> &Arc<PoolCore<(T, C)>> {
+    fn core(&self) -> &Arc<PoolCore<TypesOf<T, C>>> {
         &self.guard.0
     }
 

@@ -40,10 +40,11 @@ impl Stop {
 }
 
 /// The phase of a pool. It only moves down this list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// The pool admits tasks.
+    #[default]
     Open,
     /// See [`Stop::Light`].
     Light,

@@ -76,7 +76,7 @@ impl<P: PoolTypes> PoolCore<P> {
             observer_panics: AtomicU64::new(0),
             threads: runtime.metrics().num_workers(),
             runtime,
-            state: Mutex::new(PoolState::new()),
+            state: Mutex::default(),
             timer: Timer::new(),
             counters: Counters::default(),
             stuck: AtomicU64::new(0),

@@ -13,6 +13,7 @@ use crate::{
     config::{PoolConfig, PoolOptions},
     context::TaskContext,
     ending::Ending,
+    pool_types::TypesOf,
     refusal::Refusal,
     spec::Spec,
     state::worker_slot::WorkerSlot,
@@ -35,8 +36,9 @@ impl Completion<()> for SendEnding {
     }
 }
 
-pub(crate) type Core = Arc<PoolCore<(TestTask, SendEnding)>>;
-pub(crate) type Slot = Arc<WorkerSlot<(TestTask, SendEnding)>>;
+pub(crate) type TestTypes = TypesOf<TestTask, SendEnding>;
+pub(crate) type Core = Arc<PoolCore<TestTypes>>;
+pub(crate) type Slot = Arc<WorkerSlot<TestTypes>>;
 
 /// A core on a runtime with `threads` threads.
 pub(crate) struct TestCore {
@@ -68,7 +70,7 @@ impl TestCore {
         admit(&self.core, spec, TestTask, completion, None).map_err(|refused| refused.reason)
     }
 
-    pub(crate) fn worker(&self, slot: &Slot) -> Worker<(TestTask, SendEnding)> {
+    pub(crate) fn worker(&self, slot: &Slot) -> Worker<TestTypes> {
         Worker { core: Arc::clone(&self.core), slot: Arc::clone(slot) }
     }
 

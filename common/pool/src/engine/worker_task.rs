@@ -151,7 +151,7 @@ impl<P: PoolTypes> Drop for WorkerGuard<P> {
 mod tests {
     use super::*;
     use crate::{
-        engine::tests::{SendEnding, Slot, TestCore, TestTask},
+        engine::tests::{Slot, TestCore, TestTypes},
         spec::Spec,
     };
 
@@ -166,7 +166,7 @@ mod tests {
         slot
     }
 
-    fn guard(test: &TestCore, slot: &Slot) -> WorkerGuard<(TestTask, SendEnding)> {
+    fn guard(test: &TestCore, slot: &Slot) -> WorkerGuard<TestTypes> {
         WorkerGuard { worker: Arc::new(test.worker(slot)), result: None }
     }
 

@@ -18,6 +18,7 @@ use crate::{pool_types::PoolTypes, shutdown::Phase};
 /// The state while its lock is held.
 pub(crate) type LockedState<'a, P> = MutexGuard<'a, PoolState<P>>;
 
+#[derive(Default)]
 pub(crate) struct PoolState<P: PoolTypes> {
     pub(crate) phase: Phase,
     pub(crate) queue: TaskQueue<P>,
@@ -39,21 +40,6 @@ pub(crate) struct PoolState<P: PoolTypes> {
 }
 
 impl<P: PoolTypes> PoolState<P> {
-    pub(crate) fn new() -> Self {
-        Self {
-            phase: Phase::Open,
-            queue: TaskQueue::new(),
-            admitted: 0,
-            workers: Workers::new(),
-            restarts: 0,
-            active: Vec::new(),
-            ended: 0,
-            ticking: false,
-            hard_at: None,
-            holds: 0,
-        }
-    }
-
     /// Removes a worker and puts its batch back. Returns false if it was removed before.
     pub(crate) fn remove_worker(&mut self, slot: &WorkerSlot<P>) -> bool {
         let found = self.workers.remove(slot.key);

@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 use super::task::{AdmittedTask, TaskOwner, extract};
 use crate::{id::GroupName, panic::lock, pool_types::PoolTypes};
 
+#[derive(Default)]
 pub(crate) struct TaskQueue<P: PoolTypes> {
     ready: VecDeque<AdmittedTask<P>>,
     /// Shards of tasks whose first shard has started.
@@ -25,6 +26,7 @@ pub(crate) struct TaskQueue<P: PoolTypes> {
 }
 
 /// One group of tasks: its cap, its pause and the tasks that wait for them.
+#[derive(Default)]
 pub(crate) struct GroupState<P: PoolTypes> {
     pub(crate) cap: Option<usize>,
     pub(crate) paused: bool,
@@ -39,17 +41,6 @@ pub(crate) struct GroupState<P: PoolTypes> {
 }
 
 impl<P: PoolTypes> GroupState<P> {
-    fn new() -> Self {
-        Self {
-            cap: None,
-            paused: false,
-            running: 0,
-            pending: 0,
-            blocked: VecDeque::new(),
-            drained: Arc::default(),
-        }
-    }
-
     fn may_start(&self) -> bool {
         !self.paused && self.cap.is_none_or(|cap| self.running < cap)
     }
@@ -61,17 +52,6 @@ impl<P: PoolTypes> GroupState<P> {
 }
 
 impl<P: PoolTypes> TaskQueue<P> {
-    pub(crate) fn new() -> Self {
-        Self {
-            ready: VecDeque::new(),
-            shards: VecDeque::new(),
-            shard_next: false,
-            groups: HashMap::new(),
-            eligible: BTreeMap::new(),
-            blocked: 0,
-        }
-    }
-
     /// Adds a task that belongs to no group.
     #[inline(always)]
     pub(crate) fn push_plain(&mut self, task: AdmittedTask<P>) {
@@ -80,7 +60,7 @@ impl<P: PoolTypes> TaskQueue<P> {
 
     pub(crate) fn push(&mut self, task: AdmittedTask<P>) {
         if let Some(group) = &task.spec.group {
-            let state = self.groups.entry(group.clone()).or_insert_with(GroupState::new);
+            let state = self.groups.entry(group.clone()).or_default();
             state.pending += 1;
             // A task that may not start must not wake a worker.
             if !state.may_start() {
@@ -132,7 +112,7 @@ impl<P: PoolTypes> TaskQueue<P> {
             let is_shard = !self.shards.is_empty() && (self.shard_next || !self.has_unstarted());
             let task = if is_shard { self.shards.pop_front() } else { self.pop_oldest() }?;
             if let Some(group) = &task.spec.group {
-                let state = self.groups.entry(group.clone()).or_insert_with(GroupState::new);
+                let state = self.groups.entry(group.clone()).or_default();
                 if !state.may_start() {
                     // Nearly always the end. It is not if younger tasks were blocked on admission.
                     let at = state.blocked.partition_point(|blocked| blocked.seq < task.seq);
@@ -201,7 +181,7 @@ impl<P: PoolTypes> TaskQueue<P> {
 
     /// Changes the settings of a group.
     pub(crate) fn configure(&mut self, group: &GroupName, change: impl FnOnce(&mut GroupState<P>)) {
-        change(self.groups.entry(group.clone()).or_insert_with(GroupState::new));
+        change(self.groups.entry(group.clone()).or_default());
         self.update_eligible(group);
         self.remove_unused(group);
     }

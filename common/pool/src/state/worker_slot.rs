@@ -47,7 +47,7 @@ impl<P: PoolTypes> WorkerSlot<P> {
             polling: AtomicBool::new(false),
             exit: AtomicBool::new(false),
             abandoned: Notify::new(),
-            queue: Mutex::new(LocalQueue::new()),
+            queue: Mutex::default(),
         }
     }
 
@@ -65,6 +65,7 @@ impl<P: PoolTypes> WorkerSlot<P> {
 }
 
 /// The tasks that one worker holds: the running one and a batch of queued ones.
+#[derive(Default)]
 pub(crate) struct LocalQueue<P: PoolTypes> {
     /// While `running` is set, the first task is the running one. It stays in place, because moving it would
     /// cost more than running it.
@@ -142,10 +143,6 @@ impl<P: PoolTypes> CurrentTask<'_, P> {
 }
 
 impl<P: PoolTypes> LocalQueue<P> {
-    pub(crate) fn new() -> Self {
-        Self { tasks: VecDeque::new(), running: None, uncounted: 0, seen: None }
-    }
-
     pub(crate) fn current(&mut self) -> Option<CurrentTask<'_, P>> {
         let task = self.tasks.front()?;
         self.running.as_mut().map(|state| CurrentTask { task, state })

@@ -21,6 +21,7 @@ pub(crate) enum Mode {
 }
 
 /// The workers that have not exited and were not abandoned.
+#[derive(Default)]
 pub(crate) struct Workers<P: PoolTypes> {
     /// By index. The place of a removed worker is reused.
     workers: Vec<Option<(Arc<WorkerSlot<P>>, Mode)>>,
@@ -39,10 +40,6 @@ struct IdleWorker {
 }
 
 impl<P: PoolTypes> Workers<P> {
-    pub(crate) fn new() -> Self {
-        Self { workers: Vec::new(), counts: [0; 4], idle: VecDeque::new(), next_id: 0 }
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.counts.iter().sum()
     }
@@ -137,7 +134,7 @@ impl<P: PoolTypes> Workers<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{context::TaskContext, task::Task};
+    use crate::{context::TaskContext, pool_types::TypesOf, task::Task};
 
     struct TestTask;
 
@@ -148,8 +145,8 @@ mod tests {
     }
 
     /// Workers that became idle one after the other.
-    fn idle(workers: usize) -> (Workers<(TestTask, ())>, Vec<WorkerKey>) {
-        let mut all = Workers::new();
+    fn idle(workers: usize) -> (Workers<TypesOf<TestTask, ()>>, Vec<WorkerKey>) {
+        let mut all = Workers::default();
         let keys: Vec<_> = (0..workers).map(|_| all.add().key).collect();
         for key in &keys {
             all.become_idle(*key, None, Waker::noop().clone());
