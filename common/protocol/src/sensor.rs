@@ -13,6 +13,6 @@ pub mod units;
 
 pub use fault::{BadField, BadRecord, Fault};
 pub use parse::{Limits, Record, readings_from};
-pub use reading::{Reading, ReadingKey};
+pub use reading::Reading;
 pub use timestamp::Timestamp;
 pub use units::Unit;

@@ -33,23 +33,12 @@ pub struct Reading {
     pub time: Timestamp,
 }
 
-/// The key of a reading: readings with equal keys are the same measurement. Ordered by device, metric, time.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ReadingKey {
-    /// [`Reading::device`].
-    pub device: Arc<str>,
-    /// [`Reading::metric`].
-    pub metric: Arc<str>,
-    /// [`Reading::time`].
-    pub time: Timestamp,
-}
-
 /// The namespace of [`Reading::identity`]: the version 5 UUID of "garenne.reading" under the nil UUID. Stored
 /// ids depend on it, so it must never change.
 const NAMESPACE: Uuid = Uuid::from_u128(0xed4c_5941_ded2_5e1f_b153_2f50_5a4f_0cca);
 
 impl Reading {
-    /// A task id derived from the reading's key alone, so that a sender without own ids can repeat a request
+    /// A task id derived from the reading's key alone (device, metric and time), so that a sender without own ids can repeat a request
     /// without a second effect. Readings that differ only in value or unit have the same identity.
     pub fn identity(&self) -> Uuid {
         let mut name = Vec::with_capacity(self.device.len() + self.metric.len() + 16);

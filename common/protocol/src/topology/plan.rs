@@ -9,7 +9,7 @@ use super::{
     ladder::{Delay, Ladder},
     lane::{LaneQueues, LaneSpec, MOST_SHARDS},
     names::Names,
-    route::{Binding, Destination, Route, UnroutableRoutes, lane_routes},
+    route::{Binding, Destination, Route, task_routes},
     version::BrokerVersion,
 };
 use crate::task::header;
@@ -131,8 +131,7 @@ impl Topology {
             bind(names.control(), names.directives(), "stop.#"),
             bind(names.events(), names.lifecycle(), "life.#"),
         ];
-        let unroutable = UnroutableRoutes::new(names, lanes);
-        routes.extend(unroutable.first);
+        routes.extend(task_routes(names, lanes));
         let (mut leftovers, mut former_rungs) = (Vec::new(), Vec::new());
         for lane in lanes {
             let LaneSpec { name, shards, .. } = lane;
@@ -141,7 +140,6 @@ impl Topology {
             }
             queues.extend((0..*shards).map(|shard| lane_queue(names, lane, shard, version)));
             queues.extend(ladder.rungs().iter().map(|&delay| rung(names, lane, delay, version)));
-            routes.extend(lane_routes(names, lane));
             leftovers.extend((*shards..MOST_SHARDS).map(|shard| Leftover {
                 queue: names.shard(name, shard),
                 lane: name.clone(),
@@ -150,7 +148,6 @@ impl Topology {
             let former = LaneQueues::new(names, name, if *shards > 1 { 1 } else { MOST_SHARDS });
             former_rungs.extend(ladder.rungs().iter().map(|&delay| former.rung(delay)));
         }
-        routes.extend(unroutable.last);
         Self { exchanges, queues, routes, leftovers, former_rungs }
     }
 

@@ -63,7 +63,7 @@ const ANY_KEY: &str = "#";
 /// message that is routed to a queue twice is stored once, so two routes are safe. To add shards, the lane is
 /// first routed through the consistent-hash exchange to its old queue alone, then the other queues are bound;
 /// to return to one queue, the steps are reversed. Queues no longer bound get no new tasks and keep theirs.
-pub(super) fn lane_routes(names: &Names, lane: &LaneSpec) -> Vec<Route> {
+fn lane_routes(names: &Names, lane: &LaneSpec) -> Vec<Route> {
     let LaneSpec { name, shards, bindings, catch_all, .. } = lane;
     let to_shard = |shard: u16| Binding {
         exchange: names.shards(name),
@@ -100,35 +100,31 @@ pub(super) fn lane_routes(names: &Names, lane: &LaneSpec) -> Vec<Route> {
     routes
 }
 
-/// Where the tasks of a lane enter: its queue if it has one, or else its consistent-hash exchange.
+/// Both possible destinations of a lane's bindings: its first queue, for a lane with one, and its consistent-hash
+/// exchange, for a lane with several.
 fn entries(names: &Names, lane: &LaneSpec) -> [Destination; 2] {
     [Destination::Queue(names.lane(&lane.name)), Destination::Exchange(names.shards(&lane.name))]
 }
 
-/// The bindings of the alternate exchange, besides those of the catch-all lane in [`lane_routes`]: without such a
-/// lane, the queue of unroutable tasks receives what no lane's bindings match.
+/// The changes of the bindings of tasks to these lanes and to the queue of unroutable tasks.
 ///
-/// `first` comes before the routes of the lanes and `last` after them, so that the alternate exchange always has a
-/// binding: the broker drops a task that it cannot route.
-pub(super) struct UnroutableRoutes {
-    pub(super) first: Vec<Route>,
-    pub(super) last: Vec<Route>,
-}
-
-impl UnroutableRoutes {
-    pub(super) fn new(names: &Names, lanes: &[LaneSpec]) -> Self {
-        let from_alternate = |to| Binding { exchange: names.unroutable(), to, key: ANY_KEY.to_owned() };
-        let queue = from_alternate(Destination::Queue(names.unroutable()));
-        let others = lanes.iter().filter(|lane| !lane.catch_all).flat_map(|lane| entries(names, lane));
-        let mut last: Vec<_> = others.map(|entry| Route::Unbind(from_alternate(entry))).collect();
-        let mut first = Vec::new();
-        if lanes.iter().any(|lane| lane.catch_all) {
-            last.push(Route::Unbind(queue));
-        } else {
-            first.push(Route::Bind(queue));
-        }
-        Self { first, last }
+/// Without a catch-all lane, that queue receives what no lane's bindings match. The alternate exchange always has a
+/// binding, because the broker drops a task that it cannot route: a new binding comes before the routes of the lanes,
+/// and old ones are removed after them.
+pub(super) fn task_routes(names: &Names, lanes: &[LaneSpec]) -> Vec<Route> {
+    let from_alternate = |to| Binding { exchange: names.unroutable(), to, key: ANY_KEY.to_owned() };
+    let queue = from_alternate(Destination::Queue(names.unroutable()));
+    let others = lanes.iter().filter(|lane| !lane.catch_all).flat_map(|lane| entries(names, lane));
+    let mut last: Vec<_> = others.map(|entry| Route::Unbind(from_alternate(entry))).collect();
+    let mut routes = Vec::new();
+    if lanes.iter().any(|lane| lane.catch_all) {
+        last.push(Route::Unbind(queue));
+    } else {
+        routes.push(Route::Bind(queue));
     }
+    routes.extend(lanes.iter().flat_map(|lane| lane_routes(names, lane)));
+    routes.append(&mut last);
+    routes
 }
 
 #[cfg(test)]
@@ -192,12 +188,9 @@ mod tests {
         }
     }
 
-    /// The bindings of the alternate exchange: all routes of these lanes, in order. Calls `each` after each step.
+    /// Applies all routes of these lanes to `bound`, in order. Calls `each` with the bindings after each step.
     fn all_routes(bound: &mut Vec<Binding>, lanes: &[LaneSpec], mut each: impl FnMut(&[Binding])) {
-        let names = Names::new("g");
-        let UnroutableRoutes { first, last } = UnroutableRoutes::new(&names, lanes);
-        let of_lanes = lanes.iter().flat_map(|lane| lane_routes(&names, lane));
-        for route in first.into_iter().chain(of_lanes).chain(last) {
+        for route in task_routes(&Names::new("g"), lanes) {
             apply(bound, route);
             each(bound);
         }
