@@ -19,11 +19,6 @@ impl Names {
         Self { prefix: prefix.to_owned() }
     }
 
-    /// The exchange that clients publish tasks to.
-    pub fn tasks(&self) -> String {
-        format!("{}.tasks", self.prefix)
-    }
-
     /// A lane's queue; the first one if it has several.
     pub fn lane(&self, lane: &str) -> String {
         self.shard(lane, 0)
@@ -55,50 +50,10 @@ impl Names {
         format!("{}.retry.{lane}.shards.{delay}", self.prefix)
     }
 
-    /// The queue of tasks whose worker crashed. Each of them runs alone.
-    pub fn quarantine(&self) -> String {
-        format!("{}.quarantine", self.prefix)
-    }
-
     /// The delay queue in front of the quarantine. It holds new copies, copies of tasks that crashed a worker
     /// again, and copies that a worker without their handler passes on.
     pub fn quarantine_retry(&self) -> String {
         self.retry(Self::QUARANTINE, Self::QUARANTINE_DELAY)
-    }
-
-    /// The queue of dead letters, and the exchange of the same name.
-    pub fn dead(&self) -> String {
-        format!("{}.dead", self.prefix)
-    }
-
-    /// The queue of tasks that no lane's binding matches, and the alternate exchange of the same name.
-    pub fn unroutable(&self) -> String {
-        format!("{}.unroutable", self.prefix)
-    }
-
-    /// The stream of directives.
-    pub fn directives(&self) -> String {
-        format!("{}.directives", self.prefix)
-    }
-
-    /// The stream of lifecycle events: workers' starts and stops.
-    pub fn lifecycle(&self) -> String {
-        format!("{}.lifecycle", self.prefix)
-    }
-
-    /// The exchange of task results, if workers are configured to publish them.
-    pub fn results(&self) -> String {
-        format!("{}.results", self.prefix)
-    }
-
-    /// The exchange of commands to workers.
-    pub fn control(&self) -> String {
-        format!("{}.control", self.prefix)
-    }
-
-    /// The exchange of heartbeats and lifecycle events.
-    pub fn events(&self) -> String {
-        format!("{}.events", self.prefix)
     }
 
     /// A console's queue for heartbeats. Exclusive: the broker deletes it with the connection.
@@ -110,4 +65,36 @@ impl Names {
     pub fn worker(&self, id: &str) -> String {
         format!("{}.worker.{id}", self.prefix)
     }
+}
+
+/// Defines a method for each name that has no parameter.
+macro_rules! names {
+    ($($(#[$doc:meta])* $method:ident = $name:literal;)*) => {
+        impl Names {
+            $($(#[$doc])* pub fn $method(&self) -> String {
+                format!(concat!("{}.", $name), self.prefix)
+            })*
+        }
+    };
+}
+
+names! {
+    /// The exchange that clients publish tasks to.
+    tasks = "tasks";
+    /// The queue of tasks whose worker crashed. Each of them runs alone.
+    quarantine = "quarantine";
+    /// The queue of dead letters, and the exchange of the same name.
+    dead = "dead";
+    /// The queue of tasks that no lane's binding matches, and the alternate exchange of the same name.
+    unroutable = "unroutable";
+    /// The stream of directives.
+    directives = "directives";
+    /// The stream of lifecycle events: workers' starts and stops.
+    lifecycle = "lifecycle";
+    /// The exchange of task results, if workers are configured to publish them.
+    results = "results";
+    /// The exchange of commands to workers.
+    control = "control";
+    /// The exchange of heartbeats and lifecycle events.
+    events = "events";
 }
