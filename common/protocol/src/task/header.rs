@@ -4,70 +4,86 @@ use amq_protocol::types::{AMQPValue, FieldTable};
 
 use super::TraceContext;
 
-/// Defines a constant for each header, and [`ALL`] of them.
+/// The messages that a header is written into. It is ignored in other ones, because any client can publish them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WrittenInto {
+    /// Any message: publishers may set the header.
+    Publisher,
+    /// Tasks that workers and `garenne dead replay` publish to a lane, and those in the quarantine.
+    Lane,
+    /// Tasks in the quarantine.
+    Quarantine,
+    /// Dead letters, which are not tasks.
+    DeadLetter,
+}
+
+/// Defines a constant for each header, and lists of [`ALL`] of them.
 macro_rules! headers {
-    ($($(#[$doc:meta])* $constant:ident = $name:literal;)*) => {
+    ($($(#[$doc:meta])* $constant:ident = $name:literal, $written_into:ident;)*) => {
         $($(#[$doc])* pub const $constant: &str = $name;)*
 
         /// Every header that Garenne defines or interprets.
         pub const ALL: &[&str] = &[$($name),*];
+
+        /// Every header with the messages that it is written into.
+        pub(super) const WRITTEN_INTO: &[(&str, WrittenInto)] = &[$(($name, WrittenInto::$written_into)),*];
     };
 }
 
 headers! {
     /// Maximum run time of an attempt, in milliseconds.
-    TIMEOUT_MS = "garenne-timeout-ms";
+    TIMEOUT_MS = "garenne-timeout-ms", Publisher;
     /// Delay before the start, in milliseconds. The first worker that reads the task replaces it by [`NOT_BEFORE`].
-    DELAY_MS = "garenne-delay-ms";
+    DELAY_MS = "garenne-delay-ms", Publisher;
     /// Due time in milliseconds since 1970. Workers write it when they defer a task.
-    NOT_BEFORE = "garenne-not-before";
+    NOT_BEFORE = "garenne-not-before", Lane;
     /// The task's group. Tasks of one group can be stopped, paused and awaited together.
-    GROUP = "garenne-group";
+    GROUP = "garenne-group", Publisher;
     /// Selects the queue in a lane with several: tasks with equal keys go to the same queue, and all tasks without
     /// a key go to one queue.
-    KEY = "garenne-key";
+    KEY = "garenne-key", Publisher;
     /// Number of attempts spent.
-    ATTEMPT = "garenne-attempt";
+    ATTEMPT = "garenne-attempt", Lane;
     /// Expiry time in milliseconds since 1970. Replaces `expiration` in a copy.
-    EXPIRES_AT = "garenne-expires-at";
+    EXPIRES_AT = "garenne-expires-at", Lane;
     /// Replaces `user_id` in a copy, because another user publishes the copy.
-    USER_ID = "garenne-user-id";
+    USER_ID = "garenne-user-id", Lane;
     /// Number of quarantine runs that ended with a crash of the worker.
-    QUARANTINE_RUNS = "garenne-quarantine-runs";
+    QUARANTINE_RUNS = "garenne-quarantine-runs", Quarantine;
     /// The worker that crashed in the last of these runs, as `<worker>/<incarnation>`.
-    QUARANTINE_WORKER = "garenne-quarantine-worker";
+    QUARANTINE_WORKER = "garenne-quarantine-worker", Quarantine;
     /// When workers without a handler for the task began to pass it on in the quarantine, in milliseconds since 1970.
-    QUARANTINE_SINCE = "garenne-quarantine-since";
+    QUARANTINE_SINCE = "garenne-quarantine-since", Quarantine;
     /// When a task of a group was published, in milliseconds since 1970; the property `timestamp` has seconds.
-    PUBLISHED_AT = "garenne-published-at";
+    PUBLISHED_AT = "garenne-published-at", Publisher;
     /// Length of the chain of follow-ups that led to the task: 0 for a task that a client published, the parent's
     /// depth plus 1 for a follow-up.
-    DEPTH = "garenne-depth";
+    DEPTH = "garenne-depth", Lane;
     /// The id of the task whose follow-up this is.
-    PARENT = "garenne-parent";
+    PARENT = "garenne-parent", Lane;
     /// Why the task is a dead letter; see [`DeadReason`](super::DeadReason).
-    REASON = "garenne-reason";
+    REASON = "garenne-reason", DeadLetter;
     /// The error of a dead letter, one line.
-    ERROR = "garenne-error";
+    ERROR = "garenne-error", DeadLetter;
     /// The worker that published the dead letter.
-    WORKER = "garenne-worker";
+    WORKER = "garenne-worker", DeadLetter;
     /// When the task failed first, in milliseconds since 1970.
-    FIRST_SEEN = "garenne-first-seen";
+    FIRST_SEEN = "garenne-first-seen", Lane;
     /// When the task became a dead letter, in milliseconds since 1970.
-    DIED_AT = "garenne-died-at";
+    DIED_AT = "garenne-died-at", DeadLetter;
     /// The lane that the task came from. A replay, and a retry from the quarantine, publish it to this lane.
-    LANE = "garenne-lane";
+    LANE = "garenne-lane", Quarantine;
     /// When an operator last replayed the dead letter, in milliseconds since 1970. Earlier stop directives no longer
     /// apply to it.
-    REPLAYED_AT = "garenne-replayed-at";
+    REPLAYED_AT = "garenne-replayed-at", Lane;
     /// Number of foreign headers that copies dropped because all together were too large.
-    DROPPED = "garenne-dropped-headers";
+    DROPPED = "garenne-dropped-headers", Lane;
     /// Encoded size of the dropped headers in bytes.
-    DROPPED_BYTES = "garenne-dropped-bytes";
+    DROPPED_BYTES = "garenne-dropped-bytes", Lane;
     /// W3C trace context.
-    TRACEPARENT = "traceparent";
+    TRACEPARENT = "traceparent", Publisher;
     /// W3C trace state.
-    TRACESTATE = "tracestate";
+    TRACESTATE = "tracestate", Publisher;
 }
 
 /// The value as an integer: any AMQP integer type, a timestamp, or decimal text. `None` for other types and

@@ -6,7 +6,7 @@
 
 use amq_protocol::{protocol::BasicProperties, types::FieldTable};
 
-use super::header;
+use super::header::{WRITTEN_INTO, WrittenInto};
 
 /// How a delivery was published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,26 +24,12 @@ const QUARANTINE_LABEL: &str = "garenne-quarantine";
 /// The prefix of the headers that workers write into tasks in the quarantine.
 const QUARANTINE_PREFIX: &str = "garenne-quarantine-";
 
-/// Headers that workers and `garenne dead replay` write into tasks for a lane.
-const IN_LANES: [&str; 10] = [
-    header::ATTEMPT,
-    header::DEPTH,
-    header::DROPPED,
-    header::DROPPED_BYTES,
-    header::EXPIRES_AT,
-    header::FIRST_SEEN,
-    header::NOT_BEFORE,
-    header::PARENT,
-    header::REPLAYED_AT,
-    header::USER_ID,
-];
-/// Headers that workers write into dead letters only.
-const IN_DEAD_LETTERS: [&str; 4] = [header::DIED_AT, header::ERROR, header::REASON, header::WORKER];
-
 impl Origin {
     /// All labels that [`believable`](Self::believable) can return.
     pub fn labels() -> impl Iterator<Item = &'static str> {
-        IN_LANES.into_iter().chain(IN_DEAD_LETTERS).chain([header::LANE, QUARANTINE_LABEL])
+        let is_separate = |name: &&str| !name.starts_with(QUARANTINE_PREFIX);
+        let internal = WRITTEN_INTO.iter().filter(|(_, into)| *into != WrittenInto::Publisher);
+        internal.map(|(name, _)| *name).filter(is_separate).chain([QUARANTINE_LABEL])
     }
 
     /// The properties without the headers that are not trusted from this origin, and the metric labels of the
@@ -63,30 +49,30 @@ impl Origin {
 
     /// The metric label of the header if it is not trusted from this origin, else `None`.
     fn ignored_label(self, name: &str) -> Option<&'static str> {
-        if !name.starts_with("garenne-") {
-            return None;
+        if name.starts_with(QUARANTINE_PREFIX) {
+            return (self != Self::Quarantine).then_some(QUARANTINE_LABEL);
         }
-        let one_of = |names: &[&'static str]| names.iter().find(|one| **one == name).copied();
-        let quarantine = || match name.strip_prefix(QUARANTINE_PREFIX) {
-            Some(_) => Some(QUARANTINE_LABEL),
-            None => one_of(&[header::LANE]),
+        let (label, written_into) = WRITTEN_INTO.iter().find(|(known, _)| *known == name)?;
+        let is_trusted = match written_into {
+            WrittenInto::Publisher => true,
+            WrittenInto::Lane => self != Self::Publisher,
+            WrittenInto::Quarantine => self == Self::Quarantine,
+            WrittenInto::DeadLetter => false,
         };
-        one_of(&IN_DEAD_LETTERS)
-            .or_else(|| if self == Self::Quarantine { None } else { quarantine() })
-            .or_else(|| if self == Self::Publisher { one_of(&IN_LANES) } else { None })
+        (!is_trusted).then_some(label)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task::header;
 
     fn kept(origin: Origin) -> Vec<String> {
         let mut headers = FieldTable::default();
         let public = [header::GROUP, header::KEY, header::DELAY_MS, header::TIMEOUT_MS, header::TRACEPARENT];
-        let quarantine = [header::QUARANTINE_WORKER, header::QUARANTINE_RUNS, header::LANE];
-        let internal = IN_LANES.into_iter().chain(IN_DEAD_LETTERS).chain(quarantine);
-        for name in internal.chain(public).chain(["mine"]) {
+        let internal = WRITTEN_INTO.iter().filter(|(_, into)| *into != WrittenInto::Publisher);
+        for name in internal.map(|(name, _)| *name).chain(public).chain(["mine"]) {
             headers.insert(name.into(), header::long("forged"));
         }
         let (properties, ignored) =
