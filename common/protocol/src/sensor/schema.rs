@@ -13,12 +13,10 @@ pub struct ReadingsSchema;
 
 /// The schema of a plain reading as sent: [`Reading`](super::Reading) with an optional id, and optional fields
 /// absent or null.
-#[derive(Debug, Clone, Copy)]
-pub struct PlainSchema;
+struct PlainSchema;
 
 /// The schema of a SenML record, with the labels of RFC 8428.
-#[derive(Debug, Clone, Copy)]
-pub struct SenmlSchema;
+struct SenmlSchema;
 
 impl JsonSchema for ReadingsSchema {
     fn schema_name() -> Cow<'static, str> {
