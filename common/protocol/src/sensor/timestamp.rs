@@ -85,7 +85,8 @@ impl Timestamp {
     }
 
     /// Parses RFC 3339 with `T`, `t` or a space between date and time. Any number of decimals is accepted and
-    /// rounded to microseconds. A leap second becomes the second after it, as in POSIX time.
+    /// rounded to microseconds. A leap second becomes the start of the second after it. A second 60 at another time
+    /// than the end of a month in UTC is refused.
     ///
     /// # Errors
     /// [`BadTimestamp`] for another format, a date that does not exist, a missing offset, or a time outside the
