@@ -7,7 +7,7 @@
 
 use std::{borrow::Cow, time::SystemTime};
 
-use amq_protocol::{protocol::BasicProperties, types::FieldTable};
+use amq_protocol::protocol::BasicProperties;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use thiserror::Error;
@@ -94,10 +94,8 @@ pub fn write_batch<'a>(tasks: impl IntoIterator<Item = &'a NewTask>) -> Result<V
 /// in a lane with several; without one, no key header is set.
 pub fn batch_properties(kind: &Kind, key: Option<&str>, now: SystemTime) -> BasicProperties {
     let properties = published(&TaskId::random(), kind, ContentType::Batch, now);
-    let Some(key) = key else { return properties };
-    let mut headers = FieldTable::default();
-    headers.insert(header::KEY.into(), header::long(key));
-    properties.with_headers(headers)
+    let headers = key.map(|key| (header::KEY.into(), header::long(key)));
+    header::set(properties, headers.into_iter().collect())
 }
 
 /// Reads the body of a batch.

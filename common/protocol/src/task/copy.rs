@@ -69,13 +69,9 @@ impl Copied {
         self.without(header::TRACEPARENT).without(header::TRACESTATE).traced(record)
     }
 
-    fn traced(self, task: &Envelope) -> Self {
-        let Some(trace) = &task.trace else { return self };
-        let copied = self.with(header::TRACEPARENT, long(trace.parent()));
-        match trace.state() {
-            Some(state) => copied.with(header::TRACESTATE, long(state)),
-            None => copied,
-        }
+    fn traced(mut self, task: &Envelope) -> Self {
+        self.headers.extend(task.trace.iter().flat_map(header::of_trace));
+        self
     }
 
     /// Starts a copy of a message that could not be read as a task. A missing `type` is set to the original's
@@ -246,11 +242,7 @@ impl Copied {
     }
 
     fn finished(self) -> BasicProperties {
-        if self.headers.is_empty() {
-            self.properties
-        } else {
-            self.properties.with_headers(self.headers.into())
-        }
+        header::set(self.properties, self.headers)
     }
 }
 

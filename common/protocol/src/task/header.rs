@@ -1,6 +1,11 @@
 //! Names of the message headers that Garenne reads and writes, and functions that read their values.
 
-use amq_protocol::types::{AMQPValue, FieldTable};
+use std::collections::BTreeMap;
+
+use amq_protocol::{
+    protocol::BasicProperties,
+    types::{AMQPValue, FieldTable, ShortString},
+};
 
 use super::TraceContext;
 
@@ -121,6 +126,17 @@ pub fn get<'a>(headers: &'a Option<FieldTable>, name: &str) -> Option<&'a AMQPVa
 pub fn trace(headers: &Option<FieldTable>) -> Option<TraceContext> {
     let parent = text(get(headers, TRACEPARENT)?)?;
     TraceContext::parse(&parent, get(headers, TRACESTATE).and_then(text).as_deref())
+}
+
+/// The headers of a trace context.
+pub(super) fn of_trace(trace: &TraceContext) -> impl Iterator<Item = (ShortString, AMQPValue)> {
+    let state = trace.state().map(|state| (TRACESTATE, state));
+    [(TRACEPARENT, trace.parent())].into_iter().chain(state).map(|(name, text)| (name.into(), long(text)))
+}
+
+/// The properties with these headers. Without any, there is no table.
+pub(super) fn set(properties: BasicProperties, headers: BTreeMap<ShortString, AMQPValue>) -> BasicProperties {
+    if headers.is_empty() { properties } else { properties.with_headers(headers.into()) }
 }
 
 /// A header value of type long string.

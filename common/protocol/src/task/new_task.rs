@@ -2,10 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use amq_protocol::{
-    protocol::BasicProperties,
-    types::{AMQPValue, FieldTable},
-};
+use amq_protocol::{protocol::BasicProperties, types::AMQPValue};
 
 use super::{
     envelope::{ContentType, Envelope, epoch_ms},
@@ -80,7 +77,7 @@ impl NewTask {
     pub fn properties(&self, now: SystemTime) -> BasicProperties {
         let ms = |span: Duration| i64::try_from(span.as_millis()).unwrap_or(i64::MAX).into();
         let (parent, depth) = self.parent.as_ref().map(|(parent, depth)| (parent, *depth)).unzip();
-        let entries: [(&str, Option<AMQPValue>); 9] = [
+        let entries: [(&str, Option<AMQPValue>); 7] = [
             (header::GROUP, self.group.as_deref().map(long)),
             // A stop directive covers the group's tasks published before it; seconds would be too coarse.
             (header::PUBLISHED_AT, self.group.as_ref().map(|_| epoch_ms(now).into())),
@@ -89,17 +86,10 @@ impl NewTask {
             (header::TIMEOUT_MS, self.timeout.map(ms)),
             (header::PARENT, parent.map(|id| long(id.as_str()))),
             (header::DEPTH, depth.map(AMQPValue::LongUInt)),
-            (header::TRACEPARENT, self.trace.as_ref().map(|trace| long(trace.parent()))),
-            (header::TRACESTATE, self.trace.as_ref().and_then(TraceContext::state).map(long)),
         ];
-        let mut headers = FieldTable::default();
-        for (name, value) in entries {
-            if let Some(value) = value {
-                headers.insert(name.into(), value);
-            }
-        }
-        let properties = published(&self.id, &self.kind, self.content_type, now);
-        if headers.inner().is_empty() { properties } else { properties.with_headers(headers) }
+        let present = entries.into_iter().filter_map(|(name, value)| Some((name.into(), value?)));
+        let headers = present.chain(self.trace.iter().flat_map(header::of_trace)).collect();
+        header::set(published(&self.id, &self.kind, self.content_type, now), headers)
     }
 }
 
