@@ -166,8 +166,7 @@ fn fit(name: &str) -> Arc<str> {
     if clean.len() <= MAX_NAME {
         return clean.into();
     }
-    let hash: String =
-        Sha256::digest(clean.as_bytes())[..4].iter().map(|byte| format!("{byte:02x}")).collect();
+    let hash = hex::encode(&Sha256::digest(clean.as_bytes())[..4]);
     let end = (0..=MAX_NAME - 9).rev().find(|&end| clean.is_char_boundary(end)).unwrap_or(0);
     format!("{}#{hash}", clean[..end].trim_end()).into()
 }

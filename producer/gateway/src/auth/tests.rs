@@ -7,7 +7,7 @@ fn peer(device: Option<&str>) -> Peer {
 }
 
 fn hash(token: &str) -> String {
-    Sha256::digest(token.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(Sha256::digest(token))
 }
 
 fn file(text: &str) -> tempfile::NamedTempFile {

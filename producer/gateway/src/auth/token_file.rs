@@ -25,7 +25,8 @@ fn entry(line: &str, max_request_records: u32) -> Result<(Hash, Caller), String>
     const EXPECTED: &str = "expected NAME SHA256-HEX [RECORDS/S]";
     let words: Vec<&str> = line.split_whitespace().collect();
     // The error does not quote the second word, which may be the token itself by mistake.
-    let hash = words.get(1).and_then(|word| hex(word)).ok_or_else(|| {
+    let mut hash = Hash::default();
+    words.get(1).and_then(|word| hex::decode_to_slice(word, &mut hash).ok()).ok_or_else(|| {
         format!("{EXPECTED}, the hash as 64 hexadecimal digits: printf %s TOKEN | sha256sum")
     })?;
     let limit = match words[2..] {
@@ -39,17 +40,4 @@ fn entry(line: &str, max_request_records: u32) -> Result<(Hash, Caller), String>
         _ => return Err(format!("{EXPECTED} and nothing else")),
     };
     Ok((hash, Caller { name: words[0].into(), device: None, limit, token: Some(hash) }))
-}
-
-fn hex(text: &str) -> Option<Hash> {
-    let text = text.as_bytes();
-    if text.len() != 64 {
-        return None;
-    }
-    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    let mut hash = Hash::default();
-    for (byte, pair) in hash.iter_mut().zip(text.chunks_exact(2)) {
-        *byte = digit(pair[0])? * 16 + digit(pair[1])?;
-    }
-    Some(hash)
 }

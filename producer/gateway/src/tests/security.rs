@@ -27,7 +27,7 @@ pub(super) async fn with_tokens_and(text: &str, limits: Limits) -> (Running, tem
 }
 
 pub(super) fn entry(name: &str, token: &str, rest: &str) -> String {
-    let hash: String = Sha256::digest(token.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+    let hash = hex::encode(Sha256::digest(token));
     format!("{name} {hash} {rest}\n")
 }
 
