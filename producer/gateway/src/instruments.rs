@@ -1,7 +1,9 @@
 //! Metrics of the gateway.
 
 use garenne_common::telemetry::Metrics;
-use prometheus::{IntCounterVec, IntGauge, Opts};
+use prometheus::{
+    IntCounterVec, IntGauge, register_int_counter_vec_with_registry, register_int_gauge_with_registry,
+};
 
 use crate::memory::MemoryBudget;
 
@@ -14,22 +16,31 @@ pub struct Instruments {
 }
 
 impl Instruments {
-    /// Registers the gateway's metrics.
+    /// Registers the gateway's metrics, which include the use of `budget`.
     ///
     /// # Errors
     /// They are registered already.
-    pub fn register(metrics: &Metrics) -> prometheus::Result<Self> {
-        let counter = |name: &str, help: &str, labels: &[&str]| {
-            let counter = IntCounterVec::new(Opts::new(name, help), labels)?;
-            metrics.registry().register(Box::new(counter.clone()))?;
-            prometheus::Result::Ok(counter)
-        };
+    pub fn register(metrics: &Metrics, budget: &MemoryBudget) -> prometheus::Result<Self> {
+        let registry = metrics.registry();
+        let reserved = register_int_gauge_with_registry!(
+            "garenne_gateway_reserved_bytes",
+            "Bytes of gateway.memory_budget in use.",
+            registry
+        )?;
+        let budget = budget.clone();
+        metrics.before_encode(move || reserved.set(i64::try_from(budget.used()).unwrap_or(i64::MAX)));
         Ok(Self {
-            records: counter("garenne_gateway_records_total", "Records confirmed.", &["protocol"])?,
-            refused: counter(
+            records: register_int_counter_vec_with_registry!(
+                "garenne_gateway_records_total",
+                "Records confirmed.",
+                &["protocol"],
+                registry
+            )?,
+            refused: register_int_counter_vec_with_registry!(
                 "garenne_gateway_refused_connections_total",
                 "Connections refused.",
                 &["server", "reason"],
+                registry
             )?,
             metrics: metrics.clone(),
         })
@@ -46,19 +57,6 @@ impl Instruments {
     /// Counts a refused connection.
     pub(super) fn refused(&self, server: &str, reason: &str) {
         self.refused.with_label_values(&[server, reason]).inc();
-    }
-
-    /// Exports the use of `budget`.
-    ///
-    /// # Errors
-    /// It is exported already.
-    pub fn watch_memory(&self, budget: &MemoryBudget) -> prometheus::Result<()> {
-        let help = "Bytes of gateway.memory_budget in use.";
-        let reserved = IntGauge::new("garenne_gateway_reserved_bytes", help)?;
-        self.metrics.registry().register(Box::new(reserved.clone()))?;
-        let budget = budget.clone();
-        self.metrics.before_encode(move || reserved.set(i64::try_from(budget.used()).unwrap_or(i64::MAX)));
-        Ok(())
     }
 
     /// The gauge `garenne_gateway_connections`.

@@ -95,10 +95,9 @@ pub async fn run(
     // The id in heartbeats and traces.
     let id = format!("{}-{}", host_name(), address.port());
     let traces = broker.traces("garenne-gateway", id.clone(), &metrics)?;
-    let refused = |error: prometheus::Error| Failure::new(Exit::Failed, format!("metrics: {error}"));
-    let instruments = Instruments::register(&metrics).map_err(refused)?;
     let budget = MemoryBudget::new(&limits);
-    instruments.watch_memory(&budget).map_err(refused)?;
+    let instruments = Instruments::register(&metrics, &budget)
+        .map_err(|error| Failure::new(Exit::Failed, format!("metrics: {error}")))?;
 
     let direct = BrokerPublisher::with_max_confirm_latency(
         publisher.clone(),

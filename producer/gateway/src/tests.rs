@@ -64,11 +64,11 @@ async fn start_traced(
     traces: Traces,
 ) -> Running {
     let metrics = Metrics::new("gateway");
-    let instruments = Instruments::register(&metrics).unwrap();
+    let budget = MemoryBudget::new(&limits);
+    let instruments = Instruments::register(&metrics, &budget).unwrap();
     let routes = Routes::new(["reading.#".to_owned(), "bench.#".to_owned()]);
     let traced = TracedPublisher::wrap(publisher.clone(), &traces, &Names::new("garenne"));
     let ingest = Ingest::new(traced, routes, &limits, Duration::from_secs(600));
-    let budget = MemoryBudget::new(&limits);
     let server = kind.start(&limits, &instruments).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

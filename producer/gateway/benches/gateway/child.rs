@@ -146,10 +146,10 @@ pub(crate) fn serve(words: &str) -> ExitCode {
             max_waiting: 20_000,
             ..Limits::default()
         };
-        let instruments = Instruments::register(&Metrics::new("bench")).expect("metrics");
+        let budget = MemoryBudget::new(&limits);
+        let instruments = Instruments::register(&Metrics::new("bench"), &budget).expect("metrics");
         let routes = Routes::new(["reading.#".to_owned()]);
         let ingest = Ingest::new(publisher, routes, &limits, Duration::ZERO);
-        let budget = MemoryBudget::new(&limits);
         let server = servers::start(&server, &limits, &instruments);
         let access = Arc::new(Access::open());
         let context = Arc::new(GatewayContext {
