@@ -13,7 +13,7 @@ use garenne_protocol::{
     sensor::BadRecord,
     task::{IdError, KindError},
 };
-use serde::Serialize;
+use serde_json::json;
 use thiserror::Error;
 
 /// Most characters of a sender's text that an answer quotes.
@@ -183,34 +183,21 @@ impl From<IdError> for Refusal {
 #[derive(Clone, Copy)]
 pub(super) struct RefusalCode(pub(super) &'static str);
 
-/// The body of the response to a refused request.
-#[derive(Debug, Serialize)]
-struct Problem<'a> {
-    /// Always `about:blank`: the status and [`Problem::code`] identify the problem.
-    r#type: &'static str,
-    title: &'static str,
-    status: u16,
-    detail: &'a str,
-    code: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    record: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    field: Option<&'a str>,
-}
-
 impl Refusal {
-    /// The problem document.
+    /// The problem document. Its type is always `about:blank`: status and code identify the problem.
     pub(super) fn problem(&self) -> String {
-        let problem = Problem {
-            r#type: "about:blank",
-            title: self.status.canonical_reason().unwrap_or("Error"),
-            status: self.status.as_u16(),
-            detail: &self.message,
-            code: self.code,
-            record: self.record,
-            field: self.field.as_deref(),
-        };
-        serde_json::to_string(&problem).expect("a problem is plain JSON")
+        let Self { status, code, message, record, field, .. } = self;
+        let title = status.canonical_reason().unwrap_or("Error");
+        let mut problem = json!({
+            "type": "about:blank", "title": title, "status": status.as_u16(), "code": code, "detail": message
+        });
+        if let Some(record) = record {
+            problem["record"] = json!(record);
+        }
+        if let Some(field) = field {
+            problem["field"] = json!(field);
+        }
+        problem.to_string()
     }
 
     /// The value of `Retry-After`: whole seconds, and at least 1, because 0 would mean immediately.
@@ -250,7 +237,7 @@ impl IntoResponse for Refusal {
 #[cfg(test)]
 mod tests {
     use garenne_protocol::sensor::Fault;
-    use serde_json::{Value, json};
+    use serde_json::Value;
 
     use super::*;
     use crate::{limits::Limits, memory::MemoryBudget};
