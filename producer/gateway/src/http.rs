@@ -5,7 +5,7 @@ mod influx;
 mod observe;
 mod request;
 
-use std::{future::poll_fn, pin::Pin, sync::Arc, time::Duration};
+use std::{future::poll_fn, pin, sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -68,14 +68,10 @@ where
     });
     let (mut stream, ended) = {
         let mut connection = http.serve_connection(TokioIo::new(stream), service);
-        let before_stop = tokio::select! {
-            ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => Some(ended),
-            () = stop.cancelled() => None,
-        };
-        let ended = match before_stop {
-            Some(ended) => ended,
-            None => {
-                Pin::new(&mut connection).graceful_shutdown();
+        let ended = tokio::select! {
+            ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => ended,
+            () = stop.cancelled() => {
+                pin::Pin::new(&mut connection).graceful_shutdown();
                 poll_fn(|cx| connection.poll_without_shutdown(cx)).await
             }
         };

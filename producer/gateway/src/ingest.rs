@@ -18,7 +18,7 @@ use crate::{
     influx::{self, Precision},
     limits::Limits,
     offload::Offload,
-    payload::{Bounds, CountRecords, Payload, Prepared, Receipts, influx_records, json_records, one_record},
+    payload::{Bounds, CountRecords, Payload, Receipts, influx_records, json_records, one_record},
     reading_id::reading_id,
     refusal::Refusal,
     routes::{READING, Routes},
@@ -162,7 +162,7 @@ impl Ingest {
         count: CountRecords,
         parse: impl FnOnce(Vec<u8>) -> Result<Vec<NewTask>, Refusal> + Send + 'static,
     ) -> Result<Receipts, Refusal> {
-        let Prepared { tasks, memory } = payload.prepare(&self.offload, self.bounds, count, parse).await?;
+        let (tasks, memory) = payload.prepare(&self.offload, self.bounds, count, parse).await?;
         let ids: Vec<_> = tasks.iter().map(|task| task.id.clone()).collect();
         if tasks.is_empty() {
             return Ok(Receipts::new(ids, memory));

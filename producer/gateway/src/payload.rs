@@ -34,12 +34,6 @@ pub(super) struct Payload {
     memory: Reservation,
 }
 
-/// Validated tasks that are not published yet.
-pub(super) struct Prepared {
-    pub(super) tasks: Vec<NewTask>,
-    pub(super) memory: Reservation,
-}
-
 /// Ids of tasks that the broker has confirmed.
 #[derive(Debug)]
 pub(super) struct Receipts {
@@ -97,7 +91,8 @@ impl Payload {
         Ok((self.plain, self.memory))
     }
 
-    /// Converts the body into tasks with `parse`: on this thread if it is small, else on a blocking thread.
+    /// Converts the body into tasks with `parse`: on this thread if it is small, else on a blocking thread. Returns the
+    /// tasks and their reservation.
     ///
     /// # Errors
     /// The error of `parse`, a limit, or no memory for the records.
@@ -107,7 +102,7 @@ impl Payload {
         bounds: Bounds,
         count: CountRecords,
         parse: impl FnOnce(Vec<u8>) -> Result<Vec<NewTask>, Refusal> + Send + 'static,
-    ) -> Result<Prepared, Refusal> {
+    ) -> Result<(Vec<NewTask>, Reservation), Refusal> {
         let compressed = self.compressed.as_ref().map_or(0, |decoder| decoder.get_ref().get_ref().len());
         let small = compressed < LARGE && self.decompress(LARGE, bounds.body)? && self.plain.len() < LARGE;
         if small && count(&self.plain) <= MANY_RECORDS {
@@ -143,7 +138,7 @@ impl Payload {
         bounds: Bounds,
         count: CountRecords,
         parse: impl FnOnce(Vec<u8>) -> Result<Vec<NewTask>, Refusal>,
-    ) -> Result<Prepared, Refusal> {
+    ) -> Result<(Vec<NewTask>, Reservation), Refusal> {
         // Strings with escapes are copied while they are parsed.
         let escaped = if memchr::memchr(b'\\', &self.plain).is_some() { self.plain.len() } else { 0 };
         // The parser refuses the body at the first record above the limit.
@@ -151,7 +146,7 @@ impl Payload {
         self.memory.grow(escaped + records * RECORD)?;
         let tasks = parse(self.plain)?;
         self.memory.set(tasks.iter().map(footprint).sum())?;
-        Ok(Prepared { tasks, memory: self.memory })
+        Ok((tasks, self.memory))
     }
 }
 
@@ -207,7 +202,10 @@ mod tests {
     }
 
     /// Runs the parser and returns whether it ran on another thread.
-    async fn parsed(budget: &MemoryBudget, payload: Payload) -> Result<(bool, Prepared), Refusal> {
+    async fn parsed(
+        budget: &MemoryBudget,
+        payload: Payload,
+    ) -> Result<(bool, (Vec<NewTask>, Reservation)), Refusal> {
         let here = std::thread::current().id();
         let (sender, other_thread) = std::sync::mpsc::channel();
         let held = budget.clone();
@@ -234,7 +232,7 @@ mod tests {
             let plain = if compressed { 2.max(body.len()) } else { body.len() };
             let (was, prepared) = parsed(&budget, payload(&budget, body, compressed)).await.unwrap();
             assert_eq!(was, elsewhere, "{plain} bytes");
-            assert_eq!(budget.used(), footprint(&prepared.tasks[0]), "the memory of the body is released");
+            assert_eq!(budget.used(), footprint(&prepared.0[0]), "the memory of the body is released");
         }
         assert_eq!(budget.used(), 0);
     }

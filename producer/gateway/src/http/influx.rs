@@ -21,10 +21,13 @@ use crate::{
     refusal::{Refusal, quoted},
 };
 
-/// The query parameters of a write in both versions of the API. Others, such as `db` and `bucket`, are ignored.
+/// The query parameters of both versions of the API. Others, such as `db` and `bucket`, are ignored.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct WriteQuery {
+pub(super) struct Parameters {
+    /// The unit of a write's timestamps.
     precision: Option<String>,
+    /// The statement of a query.
+    q: Option<String>,
     /// The password in version 1.
     p: Option<String>,
 }
@@ -32,12 +35,13 @@ pub(super) struct WriteQuery {
 /// Publishes readings in line protocol. 204 after the broker has confirmed all of them.
 pub(super) async fn write(
     State(gateway): State<Arc<GatewayContext>>,
-    Query(query): Query<WriteQuery>,
+    Query(Parameters { precision, p, .. }): Query<Parameters>,
     request: Request,
 ) -> Result<Response<Body>, InfluxRefusal> {
-    let mut request = Authenticated::new(&gateway, request, query.p.as_deref())?;
-    let Some(precision) = Precision::parse(query.precision.as_deref()) else {
-        let given = quoted(query.precision.as_deref().unwrap_or_default());
+    let mut request = Authenticated::new(&gateway, request, p.as_deref())?;
+    let given = precision.as_deref();
+    let Some(precision) = Precision::parse(given) else {
+        let given = quoted(given.unwrap_or_default());
         let problem = format!("{given} is unknown, expected ns, us, ms, s, m or h");
         return Err(Refusal::field("precision", problem).into());
     };
@@ -94,17 +98,10 @@ pub(super) async fn health() -> impl IntoResponse {
 /// Largest statement.
 const MAX_STATEMENT: Size = Size::kib(16);
 
-#[derive(Debug, Default, Deserialize)]
-pub(super) struct Statement {
-    q: Option<String>,
-    /// The password in version 1.
-    p: Option<String>,
-}
-
 /// Answers `CREATE DATABASE` with success, since there is no database to create, and refuses other statements.
 pub(super) async fn query(
     State(gateway): State<Arc<GatewayContext>>,
-    Query(Statement { q, p }): Query<Statement>,
+    Query(Parameters { q, p, .. }): Query<Parameters>,
     request: Request,
 ) -> Result<Response<Body>, InfluxRefusal> {
     let mut request = Authenticated::new(&gateway, request, p.as_deref())?;
@@ -113,7 +110,7 @@ pub(super) async fn query(
         None => {
             let body = request.read_body(&gateway, MAX_STATEMENT).await?;
             let (form, _memory) = body.small(MAX_STATEMENT)?;
-            let form = serde_urlencoded::from_bytes::<Statement>(&form);
+            let form = serde_urlencoded::from_bytes::<Parameters>(&form);
             form.ok().and_then(|form| form.q).unwrap_or_default()
         }
     };
