@@ -9,16 +9,11 @@ use std::{
 use garenne_amqp::PublishError;
 use tokio::time::Instant;
 
-/// The unconfirmed messages and when they were published.
+/// The unconfirmed messages.
 pub(super) struct UnconfirmedMessages {
     limit: Duration,
-    messages: Mutex<Messages>,
-}
-
-#[derive(Default)]
-struct Messages {
-    published_at: BTreeMap<u64, Instant>,
-    next: u64,
+    /// When they were published. Their numbers ascend with time.
+    messages: Mutex<BTreeMap<u64, Instant>>,
 }
 
 /// An unconfirmed message, until this is dropped.
@@ -36,17 +31,15 @@ impl UnconfirmedMessages {
     /// Adds a message that is published now.
     pub(super) fn track(&self) -> UnconfirmedMessage<'_> {
         let mut messages = self.messages();
-        let number = messages.next;
-        messages.next += 1;
-        messages.published_at.insert(number, Instant::now());
+        let number = messages.last_key_value().map_or(0, |(last, _)| last + 1);
+        messages.insert(number, Instant::now());
         UnconfirmedMessage { unconfirmed: self, number }
     }
 
     /// # Errors
     /// [`PublishError::Busy`] while the oldest unconfirmed message is overdue.
     pub(super) fn check_overdue(&self) -> Result<(), PublishError> {
-        // Numbers ascend with time: the first is the oldest.
-        let oldest = self.messages().published_at.first_entry().map(|entry| *entry.get());
+        let oldest = self.messages().first_key_value().map(|(_, published_at)| *published_at);
         match oldest {
             Some(oldest) if oldest.elapsed() > self.limit => {
                 Err(PublishError::Busy { what: "confirm of an earlier message", waited: self.limit })
@@ -55,14 +48,14 @@ impl UnconfirmedMessages {
         }
     }
 
-    fn messages(&self) -> MutexGuard<'_, Messages> {
+    fn messages(&self) -> MutexGuard<'_, BTreeMap<u64, Instant>> {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for UnconfirmedMessage<'_> {
     fn drop(&mut self) {
-        self.unconfirmed.messages().published_at.remove(&self.number);
+        self.unconfirmed.messages().remove(&self.number);
     }
 }
 

@@ -2,12 +2,16 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use futures_util::{
+    StreamExt,
+    future::{BoxFuture, OptionFuture},
+    stream::FuturesUnordered,
+};
 use garenne_amqp::PublishError;
 use garenne_protocol::task::NewTask;
 use tokio::{
     sync::{mpsc, oneshot},
-    time::Instant,
+    time::{Instant, sleep_until},
 };
 
 use super::{super::PUBLISH_SLOT_TIMEOUT, CommitRequest, GroupCommitConfig, GroupPublisher, no_place};
@@ -56,12 +60,7 @@ impl GroupCommitLoop {
             // If no message may be published, the oldest group waits for a confirm, but not forever.
             let wait = if full { PUBLISH_SLOT_TIMEOUT } else { self.config.wait };
             let deadline = self.groups.front().map(|group| group.created_at + wait);
-            let waited = async {
-                match deadline {
-                    Some(deadline) => tokio::time::sleep_until(deadline).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let waited = OptionFuture::from(deadline.map(sleep_until));
             tokio::select! {
                 biased;
                 Some((outcome, outcomes)) = self.in_flight.next(), if !self.in_flight.is_empty() => {
@@ -81,7 +80,7 @@ impl GroupCommitLoop {
                         self.add(request);
                     }
                 }
-                () = waited => if full { self.refuse_oldest() } else { self.publish_oldest() },
+                Some(()) = waited => if full { self.refuse_oldest() } else { self.publish_oldest() },
             }
             self.publish_ready();
         }
