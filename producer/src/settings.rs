@@ -29,7 +29,7 @@ impl Settings for ProducerSettings {
     }
 
     fn read_from(&mut self, setting: &str, file: &Path) {
-        self.broker.read_from(setting, file);
+        self.broker.common.read_from(setting, file);
     }
 }
 

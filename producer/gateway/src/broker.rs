@@ -1,6 +1,6 @@
 //! The broker: settings, topology and a connected publisher.
 
-use std::{path::Path, time::Duration};
+use std::time::Duration;
 
 use garenne_amqp::{Broker, Publisher, PublisherConfig, declare::ensure, retry_while_unavailable};
 use garenne_common::{
@@ -47,11 +47,6 @@ impl BrokerSettings {
         self.common.validate()?;
         self.lanes.validate()?;
         self.retry.ladder().map(drop)
-    }
-
-    /// Records the file that a setting was read from.
-    pub fn read_from(&mut self, setting: &str, file: &Path) {
-        self.common.read_from(setting, file);
     }
 
     /// Names on the broker.

@@ -45,9 +45,6 @@ pub enum ServerKind {
 }
 
 impl ServerKind {
-    /// All servers.
-    pub const ALL: [Self; 2] = [Self::WorkerPool, Self::ConnectionPool];
-
     /// The name in the settings.
     pub fn as_str(self) -> &'static str {
         self.into()

@@ -137,7 +137,7 @@ async fn a_sender_that_reads_no_answers_is_closed() {
 
 #[tokio::test]
 async fn both_servers_serve_and_drain_alike() {
-    for kind in ServerKind::ALL {
+    for kind in [ServerKind::WorkerPool, ServerKind::ConnectionPool] {
         let publisher = MemoryPublisher::gated();
         let gateway = start_on(kind, publisher.clone(), Limits::default()).await;
         let mut lines = gateway.lines().await;
