@@ -4,7 +4,7 @@ mod caller;
 mod peer;
 mod token_file;
 
-use std::{collections::HashMap, path::Path};
+use std::{collections::HashMap, path::Path, sync::Arc};
 
 use garenne_common::config::ConfigError;
 use sha2::{Digest, Sha256};
@@ -14,10 +14,12 @@ pub(crate) use caller::Caller;
 use caller::Hash;
 pub(crate) use peer::Peer;
 
+type Tokens = HashMap<Hash, Caller>;
+
 /// Decides which connections may send.
 pub struct Access {
     /// The callers of the token file, by the hashes of their tokens.
-    tokens: Option<Reloaded<HashMap<Hash, Caller>>>,
+    tokens: Option<Reloaded<Tokens>>,
     /// Whether client certificates are required where there is no token.
     certificates: bool,
 }
@@ -39,18 +41,11 @@ impl Access {
         max_request_records: usize,
     ) -> Result<Self, ConfigError> {
         let max_request_records = u32::try_from(max_request_records).unwrap_or(u32::MAX);
-        let callers = |path: &Path| {
+        let tokens = tokens.map(|path| {
             let path = path.to_owned();
-            Reloaded::new("tokens", vec![path.clone()], move || {
-                token_file::read(&path, max_request_records).map_err(|problem| ConfigError::File {
-                    what: "token file",
-                    path: path.clone(),
-                    origin: "setting tokens".to_owned(),
-                    problem,
-                })
-            })
-        };
-        Ok(Self { tokens: tokens.map(callers).transpose()?, certificates })
+            Reloaded::new("tokens", vec![path.clone()], move || token_file::read(&path, max_request_records))
+        });
+        Ok(Self { tokens: tokens.transpose()?, certificates })
     }
 
     /// Whether senders must authenticate.
@@ -63,24 +58,18 @@ impl Access {
     /// # Errors
     /// The sender is unknown.
     pub(crate) fn caller(&self, peer: &Peer, token: Option<&str>) -> Result<Caller, Refusal> {
-        let caller = self.identify(peer, token)?;
+        let device = peer.device.clone();
+        let caller = match (&self.tokens, token) {
+            (Some(tokens), Some(token)) => {
+                known(tokens, &Sha256::digest(token).into(), device).ok_or("unknown token")
+            }
+            _ if device.is_some() || !self.is_required() => Ok(Caller::without_token(device)),
+            (Some(_), None) => Err("no token"),
+            (None, _) => Err("no client certificate"),
+        };
+        let caller = caller.map_err(Refusal::unauthorized)?;
         peer.set_authenticated();
         Ok(caller)
-    }
-
-    fn identify(&self, peer: &Peer, token: Option<&str>) -> Result<Caller, Refusal> {
-        let device = peer.device.clone();
-        match (&self.tokens, token) {
-            (Some(tokens), Some(token)) => {
-                let known = tokens.get().get(&Hash::from(Sha256::digest(token))).cloned();
-                let known = known.ok_or_else(|| Refusal::unauthorized("unknown token"))?;
-                Ok(Caller { device, ..known })
-            }
-            _ if device.is_some() => Ok(Caller::without_token(device)),
-            (Some(_), None) => Err(Refusal::unauthorized("no token")),
-            (None, _) if self.certificates => Err(Refusal::unauthorized("no client certificate")),
-            (None, _) => Ok(Caller::without_token(None)),
-        }
     }
 
     /// The caller of a long-lived connection as the token file has it now, with its present rate limit.
@@ -89,9 +78,8 @@ impl Access {
     /// Its token is no longer in the token file.
     pub(crate) fn renewed(&self, caller: &Caller) -> Result<Caller, Refusal> {
         let (Some(tokens), Some(hash)) = (&self.tokens, &caller.token) else { return Ok(caller.clone()) };
-        let known = tokens.get().get(hash).cloned();
-        let known = known.ok_or_else(|| Refusal::unauthorized("the token was removed"))?;
-        Ok(Caller { device: caller.device.clone(), ..known })
+        let known = known(tokens, hash, caller.device.clone());
+        known.ok_or_else(|| Refusal::unauthorized("the token was removed"))
     }
 
     /// Reads the token file again if it has changed. If it is invalid, the previous tokens stay valid.
@@ -100,6 +88,11 @@ impl Access {
             tokens.refresh();
         }
     }
+}
+
+/// The caller with this token, as the token file has it now.
+fn known(tokens: &Reloaded<Tokens>, token: &Hash, device: Option<Arc<str>>) -> Option<Caller> {
+    tokens.get().get(token).map(|known| Caller { device, ..known.clone() })
 }
 
 #[cfg(test)]

@@ -168,8 +168,9 @@ impl Port {
             peer.audit("tls", "no-certificate-here", None);
             return Err(io::Error::other("TLS on a port without a certificate (--tls-cert)"));
         };
+        let acceptor = tls.get().clone();
         let stream = tokio::select! {
-            stream = timeout(gateway.limits.header_timeout, tls.acceptor().accept(stream)) => stream?,
+            stream = timeout(gateway.limits.header_timeout, acceptor.accept(stream)) => stream?,
             () = self.stop.cancelled() => return Ok(()),
         };
         let stream = stream.inspect_err(|_| peer.audit("tls", "handshake", None))?;

@@ -59,7 +59,7 @@ pub use routes::{READING, Routes};
 pub use run::run;
 pub use server::{Server, ServerKind};
 pub use settings::GatewaySettings;
-pub use tls::{Tls, TlsFiles};
+pub use tls::Tls;
 
 #[cfg(test)]
 mod tests;

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 type FileStamp = Option<(SystemTime, u64)>;
 
 /// A value that is read from files.
-pub(crate) struct Reloaded<T> {
+pub struct Reloaded<T> {
     /// The content for the log, such as `tokens`.
     what: &'static str,
     files: Vec<PathBuf>,

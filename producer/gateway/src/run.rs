@@ -31,14 +31,14 @@ use crate::{
     listen::{listen, raise_file_limit},
     memory::MemoryBudget,
     routes::READING,
-    runtimes::ConnectionRuntime,
+    runtimes::connection_runtime,
     settings::GatewaySettings,
     status::Status,
     task_publisher::{
         BrokerPublisher, PUBLISH_SLOT_TIMEOUT, TaskPublisher, TracedPublisher,
         group_commit::{GroupCommit, GroupCommitConfig},
     },
-    tls::Tls,
+    tls::{self, Tls},
 };
 
 /// Messages that may wait for their publisher confirms. It bounds the memory that a silent broker makes this process
@@ -70,7 +70,7 @@ pub async fn run(
     let requires_certificates = settings.tls_client_ca.is_some();
     let access =
         Arc::new(Access::new(settings.tokens.as_deref(), requires_certificates, limits.max_records)?);
-    let tls = settings.tls_files().map(Tls::new).transpose()?.map(Arc::new);
+    let tls = settings.tls_files().map(tls::load).transpose()?.map(Arc::new);
     let listener = listen(settings.listen)?;
     let address = listener.local_addr().unwrap_or(settings.listen);
     let admin = admin::bind(&broker.common).await?;
@@ -111,7 +111,7 @@ pub async fn run(
     };
     let outlet = TracedPublisher::wrap(outlet, &traces, &broker.names());
     let ingest = Ingest::new(outlet, broker.routes(), &limits, settings.max_clock_skew);
-    let connections = ConnectionRuntime::start().map_err(|error| {
+    let connections = connection_runtime().map_err(|error| {
         Failure::new(Exit::Failed, format!("cannot start the threads for connections: {error}"))
     })?;
     let server = {

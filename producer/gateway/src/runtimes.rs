@@ -1,40 +1,27 @@
 //! The runtimes: one for the connections of senders, one for everything else.
 
-use std::io;
+use std::{io, ops::Deref};
 
 use garenne_common::supervise;
+use scopeguard::guard;
 use tokio::{
     runtime::{Builder, Handle, Runtime},
     sync::oneshot,
 };
 
-/// A tokio runtime for the connections of senders only.
+/// Starts a tokio runtime for the connections of senders only.
 ///
 /// Publisher confirms, heartbeats and the admin port run on another runtime, so that they do not wait behind the
 /// connections. On one runtime, a busy gateway would see late confirms, take the broker for slow, and refuse readings.
-pub(super) struct ConnectionRuntime(Option<Runtime>);
-
-impl ConnectionRuntime {
-    /// # Errors
-    /// The OS refuses to start the threads.
-    pub(super) fn start() -> io::Result<Self> {
-        let runtime = Builder::new_multi_thread().thread_name("connections").enable_all().build()?;
-        Ok(Self(Some(runtime)))
-    }
-
-    /// Spawns tasks on the runtime.
-    pub(super) fn handle(&self) -> &Handle {
-        self.0.as_ref().expect("taken only when self is dropped").handle()
-    }
-}
-
-impl Drop for ConnectionRuntime {
-    /// In the background: the drop of a `Runtime` blocks, which panics on a thread of another runtime.
-    fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
-            runtime.shutdown_background();
-        }
-    }
+///
+/// The runtime is shut down in the background: the drop of a `Runtime` blocks, which panics on a thread of another
+/// runtime.
+///
+/// # Errors
+/// The OS refuses to start the threads.
+pub(super) fn connection_runtime() -> io::Result<impl Deref<Target = Runtime>> {
+    let runtime = Builder::new_multi_thread().thread_name("connections").enable_all().build()?;
+    Ok(guard(runtime, Runtime::shutdown_background))
 }
 
 /// Runs `publish` on `runtime`, that of the broker's connection, and returns its outcome; `None` if it panics or the
@@ -63,7 +50,7 @@ mod tests {
 
     #[tokio::test]
     async fn publishes_complete_while_all_connection_threads_are_busy() {
-        let connections = ConnectionRuntime::start().unwrap();
+        let connections = connection_runtime().unwrap();
         let (begin, begun) = oneshot::channel();
         let (confirm, confirmed) = oneshot::channel();
         let (end, ended) = oneshot::channel();

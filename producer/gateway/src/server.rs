@@ -8,9 +8,10 @@ use futures_util::{FutureExt, future::BoxFuture};
 use garenne_common::supervise;
 use garenne_pool::ConfigError;
 use prometheus::IntGauge;
+use scopeguard::guard;
 use serde::{Deserialize, Serialize};
 use strum::{Display, EnumString, IntoStaticStr};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 use crate::{connection::Connection, instruments::Instruments, limits::Limits};
 use worker_pool::WorkerPool;
@@ -88,12 +89,6 @@ struct BoundedServer {
     active: IntGauge,
 }
 
-/// An open connection, until this is dropped, also if serving the connection panics.
-struct Active {
-    gauge: IntGauge,
-    _permit: OwnedSemaphorePermit,
-}
-
 impl Server for BoundedServer {
     fn name(&self) -> &'static str {
         self.kind.as_str()
@@ -105,7 +100,8 @@ impl Server for BoundedServer {
         }
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else { return Err(connection) };
         self.active.inc();
-        let active = Active { gauge: self.active.clone(), _permit: permit };
+        // Also if serving the connection panics.
+        let active = guard((self.active.clone(), permit), |(active, _permit)| active.dec());
         let serving = async move {
             connection.serve().await;
             drop(active);
@@ -121,11 +117,5 @@ impl Server for BoundedServer {
 
     fn drain(&self) -> BoxFuture<'_, ()> {
         self.permits.acquire_many(self.max_connections).map(drop).boxed()
-    }
-}
-
-impl Drop for Active {
-    fn drop(&mut self) {
-        self.gauge.dec();
     }
 }

@@ -64,15 +64,14 @@ impl GatewaySettings {
     pub fn validate(&self) -> Result<(), Invalid> {
         self.limits.validate()?;
         self.group_commit.validate()?;
-        if self.tls_cert.is_some() != self.tls_key.is_some() {
-            let (missing, given) =
-                if self.tls_cert.is_some() { ("tls_key", "tls_cert") } else { ("tls_cert", "tls_key") };
-            return Err(Invalid::new(missing, "nothing", format!("{given} is set and needs it")));
+        let missing =
+            |setting, given| Err(Invalid::new(setting, "nothing", format!("{given} is set and needs it")));
+        match (&self.tls_cert, &self.tls_key, &self.tls_client_ca) {
+            (Some(_), None, _) => missing("tls_key", "tls_cert"),
+            (None, Some(_), _) => missing("tls_cert", "tls_key"),
+            (None, None, Some(_)) => missing("tls_cert", "tls_client_ca"),
+            _ => Ok(()),
         }
-        if self.tls_client_ca.is_some() && self.tls_cert.is_none() {
-            return Err(Invalid::new("tls_cert", "nothing", "tls_client_ca is set and needs it"));
-        }
-        Ok(())
     }
 
     /// The files for TLS, if it is on.

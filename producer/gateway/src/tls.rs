@@ -19,36 +19,27 @@ use crate::reloaded::Reloaded;
 
 /// The PEM files.
 #[derive(Clone, Debug)]
-pub struct TlsFiles {
+pub(crate) struct TlsFiles {
     /// The certificate chain.
-    pub certificate: PathBuf,
+    pub(crate) certificate: PathBuf,
     /// The private key.
-    pub key: PathBuf,
+    pub(crate) key: PathBuf,
     /// The certificate authority of client certificates; with it every client needs one.
-    pub client_ca: Option<PathBuf>,
+    pub(crate) client_ca: Option<PathBuf>,
 }
 
 /// TLS with certificates that are reloaded when their files change, so that a renewal needs no restart. Open
 /// connections keep their certificates.
-pub struct Tls(Reloaded<TlsAcceptor>);
+pub type Tls = Reloaded<TlsAcceptor>;
 
-impl Tls {
-    /// # Errors
-    /// A file cannot be read, is invalid, or does not match the others.
-    pub fn new(files: TlsFiles) -> Result<Self, ConfigError> {
-        let paths = [Some(&files.certificate), Some(&files.key), files.client_ca.as_ref()];
-        let paths = paths.into_iter().flatten().cloned().collect();
-        Reloaded::new("certificates", paths, move || acceptor(&files)).map(Self)
-    }
-
-    pub(super) fn acceptor(&self) -> TlsAcceptor {
-        self.0.get().clone()
-    }
-
-    /// Reloads the certificates if a file has changed.
-    pub(super) fn refresh(&self) {
-        self.0.refresh();
-    }
+/// Reads the certificates.
+///
+/// # Errors
+/// A file cannot be read, is invalid, or does not match the others.
+pub(crate) fn load(files: TlsFiles) -> Result<Tls, ConfigError> {
+    let paths = [Some(&files.certificate), Some(&files.key), files.client_ca.as_ref()];
+    let paths = paths.into_iter().flatten().cloned().collect();
+    Reloaded::new("certificates", paths, move || acceptor(&files))
 }
 
 fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, ConfigError> {

@@ -1,8 +1,11 @@
 //! An authenticated sender and its rate limit.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use governor::{DefaultDirectRateLimiter, Quota, RateLimiter, clock::Clock};
+use governor::{
+    DefaultDirectRateLimiter, Quota, RateLimiter,
+    clock::{Clock, DefaultClock},
+};
 
 use crate::refusal::Refusal;
 
@@ -40,14 +43,11 @@ impl RateLimit {
     fn take(&self, records: usize) -> Result<(), Refusal> {
         let records = u32::try_from(records).unwrap_or(u32::MAX).min(self.burst);
         let Ok(records) = records.try_into() else { return Ok(()) };
-        let refused = |wait| Refusal::rate_limited(self.per_second, wait);
-        match self.limiter.check_n(records) {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(not_until)) => {
-                Err(refused(not_until.wait_time_from(governor::clock::DefaultClock::default().now())))
-            }
-            Err(_) => Err(refused(Duration::from_secs(1))),
-        }
+        let checked = self.limiter.check_n(records).expect("not more than the burst");
+        checked.map_err(|not_until| {
+            let wait = not_until.wait_time_from(DefaultClock::default().now());
+            Refusal::rate_limited(self.per_second, wait)
+        })
     }
 }
 

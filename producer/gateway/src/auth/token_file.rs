@@ -2,10 +2,20 @@
 
 use std::{collections::HashMap, path::Path, sync::Arc};
 
+use garenne_common::config::ConfigError;
+
 use super::caller::{Caller, Hash, RateLimit};
 
-pub(super) fn read(path: &Path, max_request_records: u32) -> Result<HashMap<Hash, Caller>, String> {
-    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+pub(super) fn read(path: &Path, max_request_records: u32) -> Result<HashMap<Hash, Caller>, ConfigError> {
+    let text = std::fs::read_to_string(path).map_err(|error| error.to_string());
+    let callers = text.and_then(|text| parse(&text, max_request_records));
+    callers.map_err(|problem| {
+        let (path, origin) = (path.to_owned(), "setting tokens".to_owned());
+        ConfigError::File { what: "token file", path, origin, problem }
+    })
+}
+
+fn parse(text: &str, max_request_records: u32) -> Result<HashMap<Hash, Caller>, String> {
     let mut callers = HashMap::new();
     for (number, line) in text.lines().enumerate() {
         let line = line.split('#').next().unwrap_or_default().trim();

@@ -7,6 +7,7 @@ use std::{
 };
 
 use garenne_amqp::PublishError;
+use scopeguard::guard;
 use tokio::time::Instant;
 
 /// The unconfirmed messages.
@@ -16,24 +17,21 @@ pub(super) struct UnconfirmedMessages {
     messages: Mutex<BTreeMap<u64, Instant>>,
 }
 
-/// An unconfirmed message, until this is dropped.
-pub(super) struct UnconfirmedMessage<'a> {
-    unconfirmed: &'a UnconfirmedMessages,
-    number: u64,
-}
-
 impl UnconfirmedMessages {
     /// A message is overdue after `limit`.
     pub(super) fn new(limit: Duration) -> Self {
         Self { limit, messages: Mutex::default() }
     }
 
-    /// Adds a message that is published now.
-    pub(super) fn track(&self) -> UnconfirmedMessage<'_> {
+    /// Adds a message that is published now. It is unconfirmed until the returned guard is dropped.
+    pub(super) fn track(&self) -> impl Drop {
         let mut messages = self.messages();
         let number = messages.last_key_value().map_or(0, |(last, _)| last + 1);
         messages.insert(number, Instant::now());
-        UnconfirmedMessage { unconfirmed: self, number }
+        drop(messages);
+        guard(number, |number| {
+            self.messages().remove(&number);
+        })
     }
 
     /// # Errors
@@ -50,12 +48,6 @@ impl UnconfirmedMessages {
 
     fn messages(&self) -> MutexGuard<'_, BTreeMap<u64, Instant>> {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for UnconfirmedMessage<'_> {
-    fn drop(&mut self) {
-        self.unconfirmed.messages().remove(&self.number);
     }
 }
 

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::*;
-use crate::{Tls, TlsFiles};
+use crate::tls::{self, Tls, TlsFiles};
 
 async fn with_tokens(text: &str) -> (Running, tempfile::TempDir) {
     with_tokens_and(text, Limits::default()).await
@@ -122,7 +122,7 @@ impl Authority {
     fn tls(&self, client_ca: bool) -> Arc<Tls> {
         let (certificate, key) = self.sign("localhost");
         let client_ca = client_ca.then(|| self.path("ca.pem"));
-        Arc::new(Tls::new(TlsFiles { certificate, key, client_ca }).unwrap())
+        Arc::new(tls::load(TlsFiles { certificate, key, client_ca }).unwrap())
     }
 
     async fn connect(&self, gateway: &Running, device: Option<&str>) -> TlsStream<TcpStream> {
