@@ -3,7 +3,6 @@
 use std::{io, sync::Arc};
 
 use axum::http::StatusCode;
-use bytes::Bytes;
 use futures_util::{
     FutureExt, StreamExt,
     future::{self, BoxFuture},
@@ -117,42 +116,56 @@ where
                     Frame::NoMemory => Err(gateway.budget.exhausted()),
                     Frame::Slow => Err(Refusal::timeout("line", limits.body_timeout)),
                 };
-                let memory = gateway.budget.reserve(LINE_OVERHEAD).ok();
+                let mut memory = gateway.budget.reserve(LINE_OVERHEAD).ok();
                 short_of_memory = memory.is_none();
-                let request = line.and_then(|line| Request::of(line, &mut caller, gateway, peer));
-                in_flight.push_back(match request {
-                    Ok(Request::Readings(line, caller)) => ingest_line(gateway, &line, caller, memory),
-                    Ok(Request::Auth(name)) => {
-                        lines.set_limit(longest);
-                        Answer::ready(Ok(Reply::Welcome(name)), memory)
-                    }
-                    Err(refusal) => {
-                        // Closed after the answer: a slow line cannot be skipped, and guessing a token shall cost a
-                        // connection per guess.
-                        let last = [StatusCode::UNAUTHORIZED, StatusCode::REQUEST_TIMEOUT];
-                        reading = !last.contains(&refusal.status);
-                        Answer::ready(Err(refusal), memory)
-                    }
-                });
+                let answer = line.and_then(|line| answer(&line, &mut caller, gateway, peer, &mut memory));
+                if caller.is_some() {
+                    lines.set_limit(longest);
+                }
+                in_flight.push_back(answer.unwrap_or_else(|refusal| {
+                    // Closed after the answer: a slow line cannot be skipped, and guessing a token shall cost a
+                    // connection per guess.
+                    let last = [StatusCode::UNAUTHORIZED, StatusCode::REQUEST_TIMEOUT];
+                    reading = !last.contains(&refusal.status);
+                    Answer::ready(Err(refusal), memory)
+                }));
             }
         }
     }
     timeout(limits.write_timeout, writer.shutdown()).await.unwrap_or(Ok(()))
 }
 
+const AUTH_FIRST: &str = "the first line must be auth TOKEN";
+
+/// Starts what a line asks for. `auth TOKEN` sets the caller; any other line has readings and needs a caller whose token
+/// is still valid. Takes `memory`, unless the line is refused.
+fn answer(
+    line: &[u8],
+    caller: &mut Option<Caller>,
+    gateway: &Arc<GatewayContext>,
+    peer: &Peer,
+    memory: &mut Option<Reservation>,
+) -> Result<BoxFuture<'static, Answer>, Refusal> {
+    if let Some(token) = line.strip_prefix(b"auth ") {
+        let token = str::from_utf8(token).unwrap_or_default().trim();
+        let known = caller.insert(gateway.access.caller(peer, Some(token))?);
+        return Ok(Answer::ready(Ok(Reply::Welcome(Arc::clone(&known.name))), memory.take()));
+    }
+    let known = caller.as_ref().ok_or_else(|| Refusal::unauthorized(AUTH_FIRST))?;
+    let caller = gateway.access.renewed(known)?;
+    let reserved = gateway.budget.reserve(line.len())?;
+    let memory = memory.take().ok_or_else(|| gateway.budget.exhausted())?;
+    Ok(ingest_line(gateway, Payload::plain(line.to_vec(), reserved), caller, memory))
+}
+
 /// Publishes the readings of a line. The protocol carries no trace context, so each line starts a trace. `memory` is
 /// held until the answer is written.
 fn ingest_line(
     gateway: &Arc<GatewayContext>,
-    line: &[u8],
+    payload: Payload,
     caller: Caller,
-    memory: Option<Reservation>,
+    memory: Reservation,
 ) -> BoxFuture<'static, Answer> {
-    let payload = match (gateway.budget.reserve(line.len()), memory.is_some()) {
-        (Ok(reserved), true) => Payload::plain(line.to_vec(), reserved),
-        (Err(refusal), _) => return Answer::ready(Err(refusal), memory),
-        (Ok(_), false) => return Answer::ready(Err(gateway.budget.exhausted()), memory),
-    };
     let Begun { context, span } = gateway.traces.begin(None, SpanKind::Server, |span| {
         span.name("line");
         span.set("network.transport", "tcp");
@@ -174,37 +187,9 @@ fn ingest_line(
                 }
             }
         }
-        Answer { outcome: outcome.map(Reply::Receipts), trace: context, memory }
+        Answer { outcome: outcome.map(Reply::Receipts), trace: context, memory: Some(memory) }
     }
     .boxed()
-}
-
-const AUTH_FIRST: &str = "the first line must be auth TOKEN";
-
-/// What an authenticated line asks for.
-enum Request {
-    /// To publish its readings.
-    Readings(Bytes, Caller),
-    /// To authenticate the connection as the sender of this name.
-    Auth(Arc<str>),
-}
-
-impl Request {
-    /// `auth TOKEN` sets the caller; any other line needs a caller whose token is still valid.
-    fn of(
-        line: Bytes,
-        caller: &mut Option<Caller>,
-        gateway: &GatewayContext,
-        peer: &Peer,
-    ) -> Result<Self, Refusal> {
-        if let Some(token) = line.strip_prefix(b"auth ") {
-            let token = str::from_utf8(token).unwrap_or_default().trim();
-            let known = caller.insert(gateway.access.caller(peer, Some(token))?);
-            return Ok(Self::Auth(Arc::clone(&known.name)));
-        }
-        let known = caller.as_ref().ok_or_else(|| Refusal::unauthorized(AUTH_FIRST))?;
-        Ok(Self::Readings(line, gateway.access.renewed(known)?))
-    }
 }
 
 /// Answers that are written together, and their memory reservations.
