@@ -91,14 +91,12 @@ fn check_line(line: &str, most: usize) -> Result<(), (Fault, String)> {
     let pairs = memchr::memchr_iter(b'=', line.as_bytes()).count();
     let allowed = most.saturating_add(MAX_SERIES);
     if line.len() > MAX_LINE {
-        let message = format!("it has {} bytes; {MAX_LINE} are allowed", line.len());
-        return Err((Fault::OutOfRange, message));
+        Err((Fault::OutOfRange, format!("it has {} bytes; {MAX_LINE} are allowed", line.len())))
+    } else if pairs > allowed {
+        Err((Fault::TooManyRecords, format!("it has {pairs} tags and fields; {allowed} are allowed")))
+    } else {
+        Ok(())
     }
-    if pairs > allowed {
-        let message = format!("it has {pairs} tags and fields; {allowed} are allowed");
-        return Err((Fault::TooManyRecords, message));
-    }
-    Ok(())
 }
 
 fn check_series(line: &ParsedLine<'_>) -> Result<(), String> {

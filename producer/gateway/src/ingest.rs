@@ -18,7 +18,7 @@ use crate::{
     influx::{self, Precision},
     limits::Limits,
     offload::Offload,
-    payload::{Bounds, CountRecords, Payload, Receipts, influx_records, json_records, one_record},
+    payload::{Bounds, Payload, Receipts, RecordMark},
     reading_id::reading_id,
     refusal::Refusal,
     routes::{READING, Routes},
@@ -78,7 +78,8 @@ impl Ingest {
         sender: Sender,
     ) -> Result<Receipts, Refusal> {
         let parse = move |body: &[u8], limits: &RecordLimits| readings_in(form, body, now(), limits);
-        self.ingest_records(payload, sender, json_records, parse).await
+        // Every record is an object.
+        self.ingest_records(payload, sender, Some(b'{'), parse).await
     }
 
     /// Publishes readings in InfluxDB's line protocol. As in InfluxDB, a body without readings is valid.
@@ -92,14 +93,15 @@ impl Ingest {
         sender: Sender,
     ) -> Result<Receipts, Refusal> {
         let parse = move |body: &[u8], limits: &RecordLimits| influx::records(body, precision, now(), limits);
-        self.ingest_records(payload, sender, influx_records, parse).await
+        // Every reading is a field with a value.
+        self.ingest_records(payload, sender, Some(b'='), parse).await
     }
 
     async fn ingest_records(
         self: &Arc<Self>,
         payload: Payload,
         sender: Sender,
-        count: CountRecords,
+        mark: RecordMark,
         parse: impl FnOnce(&[u8], &RecordLimits) -> Result<Vec<Record>, BadRecord> + Send + 'static,
     ) -> Result<Receipts, Refusal> {
         let ingest = Arc::clone(self);
@@ -108,7 +110,7 @@ impl Ingest {
             drop(body);
             ingest.record_tasks(records, &sender)
         };
-        self.publish_and_confirm(payload, count, parse).await
+        self.publish_and_confirm(payload, mark, parse).await
     }
 
     /// Publishes `task` with this body.
@@ -128,7 +130,7 @@ impl Ingest {
             serde_json::from_slice::<&RawValue>(&body).map_err(Refusal::not_json)?;
             Ok(vec![NewTask { body, ..task }])
         };
-        self.publish_and_confirm(payload, one_record, parse).await
+        self.publish_and_confirm(payload, None, parse).await
     }
 
     /// Makes one task per record, after checking that the caller may send all of them now.
@@ -159,10 +161,10 @@ impl Ingest {
     async fn publish_and_confirm(
         &self,
         payload: Payload,
-        count: CountRecords,
+        mark: RecordMark,
         parse: impl FnOnce(Vec<u8>) -> Result<Vec<NewTask>, Refusal> + Send + 'static,
     ) -> Result<Receipts, Refusal> {
-        let (tasks, memory) = payload.prepare(&self.offload, self.bounds, count, parse).await?;
+        let (tasks, memory) = payload.prepare(&self.offload, self.bounds, mark, parse).await?;
         let ids: Vec<_> = tasks.iter().map(|task| task.id.clone()).collect();
         if tasks.is_empty() {
             return Ok(Receipts::new(ids, memory));

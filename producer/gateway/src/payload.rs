@@ -41,22 +41,12 @@ pub(super) struct Receipts {
     pub(super) memory: Reservation,
 }
 
-/// An upper bound of a body's records, from one pass over its bytes.
-pub(super) type CountRecords = fn(&[u8]) -> usize;
+/// A byte that every record of a body contains, or `None` for a body of one record. One pass over the bytes gives an
+/// upper bound of the records.
+pub(super) type RecordMark = Option<u8>;
 
-/// In JSON, every record is an object.
-pub(super) fn json_records(body: &[u8]) -> usize {
-    memchr::memchr_iter(b'{', body).count()
-}
-
-/// In InfluxDB's line protocol, every reading is a field with a value.
-pub(super) fn influx_records(body: &[u8]) -> usize {
-    memchr::memchr_iter(b'=', body).count()
-}
-
-/// A task's payload is one record.
-pub(super) fn one_record(_: &[u8]) -> usize {
-    1
+fn count_records(body: &[u8], mark: RecordMark) -> usize {
+    mark.map_or(1, |mark| memchr::memchr_iter(mark, body).count())
 }
 
 /// Limits on a body.
@@ -100,18 +90,18 @@ impl Payload {
         mut self,
         offload: &Offload,
         bounds: Bounds,
-        count: CountRecords,
+        mark: RecordMark,
         parse: impl FnOnce(Vec<u8>) -> Result<Vec<NewTask>, Refusal> + Send + 'static,
     ) -> Result<(Vec<NewTask>, Reservation), Refusal> {
         let compressed = self.compressed.as_ref().map_or(0, |decoder| decoder.get_ref().get_ref().len());
         let small = compressed < LARGE && self.decompress(LARGE, bounds.body)? && self.plain.len() < LARGE;
-        if small && count(&self.plain) <= MANY_RECORDS {
-            return self.parse(bounds, count, parse);
+        if small && count_records(&self.plain, mark) <= MANY_RECORDS {
+            return self.parse(bounds, mark, parse);
         }
         offload
             .run(move || {
                 self.decompress(usize::MAX, bounds.body)?;
-                self.parse(bounds, count, parse)
+                self.parse(bounds, mark, parse)
             })
             .await?
     }
@@ -136,13 +126,13 @@ impl Payload {
     fn parse(
         mut self,
         bounds: Bounds,
-        count: CountRecords,
+        mark: RecordMark,
         parse: impl FnOnce(Vec<u8>) -> Result<Vec<NewTask>, Refusal>,
     ) -> Result<(Vec<NewTask>, Reservation), Refusal> {
         // Strings with escapes are copied while they are parsed.
         let escaped = if memchr::memchr(b'\\', &self.plain).is_some() { self.plain.len() } else { 0 };
         // The parser refuses the body at the first record above the limit.
-        let records = count(&self.plain).min(bounds.records.saturating_add(1));
+        let records = count_records(&self.plain, mark).min(bounds.records.saturating_add(1));
         self.memory.grow(escaped + records * RECORD)?;
         let tasks = parse(self.plain)?;
         self.memory.set(tasks.iter().map(footprint).sum())?;
@@ -210,7 +200,7 @@ mod tests {
         let (sender, other_thread) = std::sync::mpsc::channel();
         let held = budget.clone();
         let offload = Offload::new(Duration::from_secs(1));
-        let prepared = payload.prepare(&offload, BOUNDS, json_records, move |body| {
+        let prepared = payload.prepare(&offload, BOUNDS, Some(b'{'), move |body| {
             assert!(held.used() >= body.capacity(), "the parsed body is reserved");
             sender.send(std::thread::current().id() != here).unwrap();
             Ok(vec![task(body)])

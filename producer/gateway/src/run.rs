@@ -2,6 +2,7 @@
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
+use anyhow::Context;
 use futures_util::FutureExt;
 use garenne_amqp::{HeartbeatPublisher, Publisher, PublisherConfig};
 use garenne_common::{
@@ -96,8 +97,7 @@ pub async fn run(
     let id = format!("{}-{}", host_name(), address.port());
     let traces = broker.traces("garenne-gateway", id.clone(), &metrics)?;
     let budget = MemoryBudget::new(&limits);
-    let instruments = Instruments::register(&metrics, &budget)
-        .map_err(|error| Failure::new(Exit::Failed, format!("metrics: {error}")))?;
+    let instruments = Instruments::register(&metrics, &budget).context("metrics")?;
 
     let direct = BrokerPublisher::with_max_confirm_latency(
         publisher.clone(),
@@ -111,13 +111,8 @@ pub async fn run(
     };
     let outlet = TracedPublisher::wrap(outlet, &traces, &broker.names());
     let ingest = Ingest::new(outlet, broker.routes(), &limits, settings.max_clock_skew);
-    let connections = connection_runtime().map_err(|error| {
-        Failure::new(Exit::Failed, format!("cannot start the threads for connections: {error}"))
-    })?;
-    let server = {
-        let _entered = connections.handle().enter();
-        settings.server.start(&limits, &instruments)
-    };
+    let connections = connection_runtime().context("cannot start the threads for connections")?;
+    let server = settings.server.start(&limits, &instruments, connections.handle());
     let server = server.map_err(|error| Failure::new(Exit::Config, format!("gateway: {error}")))?;
     let context = Arc::new(GatewayContext {
         ingest,

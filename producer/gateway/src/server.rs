@@ -11,7 +11,7 @@ use prometheus::IntGauge;
 use scopeguard::guard;
 use serde::{Deserialize, Serialize};
 use strum::{Display, EnumString, IntoStaticStr};
-use tokio::sync::Semaphore;
+use tokio::{runtime::Handle, sync::Semaphore};
 
 use crate::{connection::Connection, instruments::Instruments, limits::Limits};
 use worker_pool::WorkerPool;
@@ -51,16 +51,18 @@ impl ServerKind {
         self.into()
     }
 
-    /// Starts the server on the current runtime.
+    /// Starts the server, which polls connections on `runtime` if it has workers.
     ///
     /// # Errors
     /// The limits contradict each other.
-    ///
-    /// # Panics
-    /// Outside a tokio runtime.
-    pub fn start(self, limits: &Limits, instruments: &Instruments) -> Result<Arc<dyn Server>, ConfigError> {
+    pub fn start(
+        self,
+        limits: &Limits,
+        instruments: &Instruments,
+        runtime: &Handle,
+    ) -> Result<Arc<dyn Server>, ConfigError> {
         let workers = match self {
-            Self::WorkerPool => Some(WorkerPool::start(limits)?),
+            Self::WorkerPool => Some(WorkerPool::start(limits, runtime.clone())?),
             Self::ConnectionPool => None,
         };
         let max_connections = u32::try_from(limits.max_connections).unwrap_or(u32::MAX);

@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},
+    runtime::Handle,
     task::JoinHandle,
 };
 use tokio_util::sync::CancellationToken;
@@ -69,7 +70,7 @@ async fn start_traced(
     let routes = Routes::new(["reading.#".to_owned(), "bench.#".to_owned()]);
     let traced = TracedPublisher::wrap(publisher.clone(), &traces, &Names::new("garenne"));
     let ingest = Ingest::new(traced, routes, &limits, Duration::from_secs(600));
-    let server = kind.start(&limits, &instruments).unwrap();
+    let server = kind.start(&limits, &instruments, &Handle::current()).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let stop = CancellationToken::new();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use garenne_gateway::{Connection, Instruments, Limits, Server, ServerKind};
-use tokio::sync::mpsc;
+use tokio::{runtime::Handle, sync::mpsc};
 use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 
 /// Names of all servers that are compared.
@@ -17,7 +17,7 @@ pub(crate) fn start(name: &str, limits: &Limits, instruments: &Instruments) -> A
         Unbounded::NAME => Arc::new(Unbounded::default()),
         name => {
             let kind: ServerKind = name.parse().expect("a server's name");
-            kind.start(limits, instruments).expect("consistent limits")
+            kind.start(limits, instruments, &Handle::current()).expect("consistent limits")
         }
     }
 }

@@ -14,6 +14,7 @@ use std::{
 
 use async_task::Runnable;
 use garenne_pool::{ConfigError, Pool, PoolConfig, Spec, Task, TaskContext};
+use tokio::runtime::Handle;
 
 use crate::limits::Limits;
 
@@ -30,7 +31,7 @@ pub(super) struct WorkerPool {
 impl WorkerPool {
     /// # Errors
     /// The limits contradict each other.
-    pub(super) fn start(limits: &Limits) -> Result<Self, ConfigError> {
+    pub(super) fn start(limits: &Limits, runtime: Handle) -> Result<Self, ConfigError> {
         let config = PoolConfig {
             name: "gateway".to_owned(),
             // Each connection is queued at most once, so that a wake-up always finds room.
@@ -40,7 +41,7 @@ impl WorkerPool {
             default_deadline: Duration::from_secs(3600),
             grace: Duration::from_secs(1),
         };
-        let pool = Pool::start(config, tokio::runtime::Handle::current())?;
+        let pool = Pool::start(config, runtime)?;
         Ok(Self { pool, waiting: Arc::default(), max_waiting: limits.max_waiting })
     }
 
