@@ -16,7 +16,8 @@ pub(crate) use peer::Peer;
 
 type Tokens = HashMap<Hash, Caller>;
 
-/// Decides which connections may send.
+/// Decides which connections may send. The default requires no authentication.
+#[derive(Default)]
 pub struct Access {
     /// The callers of the token file, by the hashes of their tokens.
     tokens: Option<Reloaded<Tokens>>,
@@ -25,11 +26,6 @@ pub struct Access {
 }
 
 impl Access {
-    /// Requires no authentication.
-    pub fn open() -> Self {
-        Self { tokens: None, certificates: false }
-    }
-
     /// Requires a token of the file `tokens`, if given, or a client certificate if `certificates` is true. Without
     /// either no authentication is required. One request may hold `max_request_records`.
     ///

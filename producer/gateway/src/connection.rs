@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::Router;
 use futures_util::{
-    FutureExt, TryFutureExt,
+    FutureExt,
     future::{self, BoxFuture},
 };
 use tokio::{
@@ -147,16 +147,7 @@ impl Port {
             Some(Protocol::Lines) => tcp::serve(stream, gateway, peer, stop).boxed(),
             Some(Protocol::Http) => {
                 let stream = stream.with_write_timeout(gateway.limits.write_timeout);
-                let serving = http::serve(stream, router.clone(), gateway, peer, stop);
-                serving
-                    .map_err(|error| {
-                        // No request was complete, so no handler has logged it.
-                        if error.is_timeout() {
-                            peer.audit("http", "timeout", None);
-                        }
-                        io::Error::other(error)
-                    })
-                    .boxed()
+                http::serve(stream, router.clone(), gateway, peer, stop).boxed()
             }
             Some(Protocol::Tls) => future::ready(Err(io::Error::other("TLS within TLS"))).boxed(),
         }

@@ -5,12 +5,13 @@ mod influx;
 mod observe;
 mod request;
 
-use std::{future::poll_fn, pin, sync::Arc, time::Duration};
+use std::{future::poll_fn, io, pin, sync::Arc, time::Duration};
 
 use axum::{
     Router,
     body::Bytes,
     extract::Request,
+    http::header,
     middleware::from_fn_with_state,
     routing::{get, post},
 };
@@ -34,10 +35,11 @@ const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 /// The routes of the API.
 pub(super) fn router(gateway: Arc<GatewayContext>) -> Router {
     let description = Bytes::from(openapi::document(&gateway.ingest.routes.bindings).to_string());
+    let description = ([(header::CONTENT_TYPE, "application/json")], description);
     Router::new()
         .route("/v1/readings", post(api::readings))
         .route("/v1/tasks/{kind}", post(api::task))
-        .route("/openapi.json", get(|| async move { api::openapi(description) }))
+        .route("/openapi.json", get(description))
         .route("/api/v2/write", post(influx::write))
         .route("/write", post(influx::write))
         .route("/query", get(influx::query).post(influx::query))
@@ -55,7 +57,7 @@ pub(super) async fn serve<S>(
     gateway: &GatewayContext,
     peer: &Peer,
     stop: &CancellationToken,
-) -> Result<(), hyper::Error>
+) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -80,7 +82,13 @@ where
     if stream.shutdown().await.is_ok() && peer.is_refused() {
         Box::pin(discard_rest(stream)).await;
     }
-    ended
+    ended.map_err(|error| {
+        // No request was complete, so no handler has logged it.
+        if error.is_timeout() {
+            peer.audit("http", "timeout", None);
+        }
+        io::Error::other(error)
+    })
 }
 
 /// Discards the rest of a refused request. A socket that is closed with unread bytes is reset, and the sender may lose

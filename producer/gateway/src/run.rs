@@ -23,13 +23,12 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    accept::serve,
+    accept::{listen, raise_file_limit, serve},
     auth::Access,
     broker::BrokerSettings,
     context::GatewayContext,
     ingest::Ingest,
     instruments::Instruments,
-    listen::{listen, raise_file_limit},
     memory::MemoryBudget,
     routes::READING,
     runtimes::connection_runtime,

@@ -45,7 +45,7 @@ async fn start(publisher: Arc<MemoryPublisher>, limits: Limits) -> Running {
 }
 
 async fn start_on(kind: ServerKind, publisher: Arc<MemoryPublisher>, limits: Limits) -> Running {
-    start_secured(kind, publisher, limits, (Access::open(), None)).await
+    start_secured(kind, publisher, limits, (Access::default(), None)).await
 }
 
 async fn start_secured(

@@ -30,7 +30,7 @@ fn only_known_tokens_are_accepted() {
     assert_eq!(access.caller(&peer(None), Some("s3cret")).unwrap().name, "roof".into());
     assert_eq!(refused(access.caller(&peer(None), Some("guess"))), "not authenticated: unknown token");
     assert_eq!(refused(access.caller(&peer(None), None)), "not authenticated: no token");
-    assert_eq!(Access::open().caller(&peer(None), None).unwrap().name, "anonymous".into());
+    assert_eq!(Access::default().caller(&peer(None), None).unwrap().name, "anonymous".into());
 }
 
 #[test]

@@ -41,11 +41,6 @@ pub(super) async fn task(
     gateway.ingest.ingest_task(task, body, &request.caller).await.map(accepted)
 }
 
-/// `GET /openapi.json`.
-pub(super) fn openapi(description: Bytes) -> Response<Body> {
-    ([(header::CONTENT_TYPE, "application/json")], description).into_response()
-}
-
 /// The body of a 202.
 #[derive(Debug, Serialize)]
 struct Accepted<'a> {

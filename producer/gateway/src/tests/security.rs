@@ -201,7 +201,7 @@ async fn a_device_may_send_its_own_readings_only_and_needs_a_certificate() {
 async fn a_renewed_certificate_is_used_without_a_restart_and_an_inconsistent_one_is_not() {
     let authority = Authority::new();
     let tls = authority.tls(false);
-    let security = (Access::open(), Some(Arc::clone(&tls)));
+    let security = (Access::default(), Some(Arc::clone(&tls)));
     let gateway =
         start_secured(ServerKind::default(), MemoryPublisher::new(), Limits::default(), security).await;
     let shown = async || {

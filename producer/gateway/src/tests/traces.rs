@@ -9,7 +9,7 @@ const READING: &str = r#"{"device":"d","metric":"m","value":1}"#;
 
 async fn traced() -> (Running, Recorder) {
     let (traces, recorder) = Traces::recorded();
-    let security = (Access::open(), None);
+    let security = (Access::default(), None);
     let running =
         start_traced(ServerKind::default(), MemoryPublisher::new(), Limits::default(), security, traces)
             .await;
