@@ -6,6 +6,7 @@ use garenne_common::config::{Concurrency, Invalid, Size};
 use serde::{Deserialize, Serialize};
 
 /// Limits of the gateway; the table `gateway` of the settings.
+#[serde_with::apply(Duration => #[serde(with = "humantime_serde")])]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
@@ -28,32 +29,23 @@ pub struct Limits {
     /// Most lines of one TCP connection whose answers are outstanding.
     pub max_in_flight: usize,
     /// Longest time from accepting a connection to its first bytes.
-    #[serde(with = "humantime_serde")]
     pub first_byte_timeout: Duration,
     /// Longest time from accepting a connection to its first successful authentication, if tokens or certificates are
     /// required.
-    #[serde(with = "humantime_serde")]
     pub auth_timeout: Duration,
     /// Longest time from the first byte of an HTTP request to the end of its headers, and longest TLS handshake.
-    #[serde(with = "humantime_serde")]
     pub header_timeout: Duration,
     /// Longest time from the end of the headers to the end of the body, and from the first byte of a line to its last.
-    #[serde(with = "humantime_serde")]
     pub body_timeout: Duration,
     /// Longest silence between requests or lines.
-    #[serde(with = "humantime_serde")]
     pub idle_timeout: Duration,
     /// Longest time that a write may take because the sender reads no answers.
-    #[serde(with = "humantime_serde")]
     pub write_timeout: Duration,
     /// How long a stop waits for open requests.
-    #[serde(with = "humantime_serde")]
     pub drain_timeout: Duration,
     /// The value of `Retry-After` while the broker or the gateway refuses requests.
-    #[serde(with = "humantime_serde")]
     pub retry_after: Duration,
     /// New readings are refused while a publisher confirm has been outstanding for longer.
-    #[serde(with = "humantime_serde")]
     pub max_confirm_latency: Duration,
 }
 
