@@ -114,6 +114,7 @@ pub struct GroupCommit {
 /// Tasks that are published together, and where to send the outcome.
 struct CommitRequest {
     tasks: Vec<NewTask>,
+    bytes: u64,
     outcome: oneshot::Sender<Result<(), PublishError>>,
     created_at: Instant,
 }
@@ -129,7 +130,8 @@ async fn submit(
     tasks: Vec<NewTask>,
 ) -> Result<(), PublishError> {
     let (outcome, received) = oneshot::channel();
-    let request = CommitRequest { tasks, outcome, created_at: Instant::now() };
+    let bytes = tasks.iter().map(|task| task.body.len() as u64).sum();
+    let request = CommitRequest { tasks, bytes, outcome, created_at: Instant::now() };
     requests.send(request).map_err(|_| shutting_down())?;
     received.await.map_err(|_| shutting_down())?
 }

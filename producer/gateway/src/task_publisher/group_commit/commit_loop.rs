@@ -8,10 +8,9 @@ use futures_util::{
     stream::FuturesUnordered,
 };
 use garenne_amqp::PublishError;
-use garenne_protocol::task::NewTask;
 use tokio::{
     sync::{mpsc, oneshot},
-    time::{Instant, sleep_until},
+    time::sleep_until,
 };
 
 use super::{super::PUBLISH_SLOT_TIMEOUT, CommitRequest, GroupCommitConfig, GroupPublisher, no_place};
@@ -21,15 +20,6 @@ type Outcome = Result<(), PublishError>;
 /// A published message that is not confirmed yet. It resolves to its outcome and the requests that wait for it.
 type InFlightGroup = BoxFuture<'static, (Outcome, Vec<oneshot::Sender<Outcome>>)>;
 
-/// Tasks that will be published in one message.
-struct CommitGroup {
-    tasks: Vec<NewTask>,
-    outcomes: Vec<oneshot::Sender<Outcome>>,
-    bytes: u64,
-    /// When its oldest request was made.
-    created_at: Instant,
-}
-
 /// The background task of one size class.
 pub(super) struct GroupCommitLoop {
     publisher: Arc<dyn GroupPublisher>,
@@ -37,8 +27,10 @@ pub(super) struct GroupCommitLoop {
     requests: mpsc::UnboundedReceiver<CommitRequest>,
     /// False once all senders of requests are dropped.
     open: bool,
-    /// Groups that are not published yet, oldest first.
-    groups: VecDeque<CommitGroup>,
+    /// Requests that are not published yet, oldest first.
+    waiting: VecDeque<CommitRequest>,
+    waiting_records: usize,
+    waiting_bytes: u64,
     in_flight: FuturesUnordered<InFlightGroup>,
 }
 
@@ -48,19 +40,28 @@ impl GroupCommitLoop {
         config: GroupCommitConfig,
         requests: mpsc::UnboundedReceiver<CommitRequest>,
     ) -> Self {
-        let (groups, in_flight) = (VecDeque::new(), FuturesUnordered::new());
-        Self { publisher, config, requests, open: true, groups, in_flight }
+        Self {
+            publisher,
+            config,
+            requests,
+            open: true,
+            waiting: VecDeque::new(),
+            waiting_records: 0,
+            waiting_bytes: 0,
+            in_flight: FuturesUnordered::new(),
+        }
     }
 
     /// Runs until all senders of requests are dropped and all outcomes are sent. May be called again after a panic;
     /// senders whose group was lost with it are told that nothing was confirmed.
     pub(super) async fn run(&mut self) {
-        while self.open || !self.in_flight.is_empty() || !self.groups.is_empty() {
-            let full = self.in_flight.len() >= self.config.messages;
-            // If no message may be published, the oldest group waits for a confirm, but not forever.
-            let wait = if full { PUBLISH_SLOT_TIMEOUT } else { self.config.wait };
-            let deadline = self.groups.front().map(|group| group.created_at + wait);
-            let waited = OptionFuture::from(deadline.map(sleep_until));
+        let GroupCommitConfig { records, bytes, wait, messages } = self.config;
+        while self.open || !self.in_flight.is_empty() || !self.waiting.is_empty() {
+            let full = self.in_flight.len() >= messages;
+            // If no message may be published, the oldest request waits for a confirm, but not forever.
+            let wait = if full { PUBLISH_SLOT_TIMEOUT } else { wait };
+            let oldest = self.waiting.front();
+            let waited = OptionFuture::from(oldest.map(|oldest| sleep_until(oldest.created_at + wait)));
             tokio::select! {
                 biased;
                 Some((outcome, outcomes)) = self.in_flight.next(), if !self.in_flight.is_empty() => {
@@ -69,75 +70,58 @@ impl GroupCommitLoop {
                         let _ = sender.send(outcome.clone());
                     }
                 }
-                request = self.requests.recv(), if self.open && !(full && self.waiting() >= self.config.records) => {
+                request = self.requests.recv(), if self.open && !(full && self.waiting_records >= records) => {
                     match request {
                         Some(request) => self.add(request),
                         None => self.open = false,
                     }
                     // Requests that are already queued join the same group.
-                    while self.waiting() < self.config.records {
-                        let Ok(request) = self.requests.try_recv() else { break };
+                    while self.waiting_records < records && let Ok(request) = self.requests.try_recv() {
                         self.add(request);
                     }
                 }
-                Some(()) = waited => if full { self.refuse_oldest() } else { self.publish_oldest() },
+                Some(()) = waited => if full { self.refuse_oldest() } else { self.publish_group() },
             }
-            self.publish_ready();
-        }
-    }
-
-    /// Records that are not published yet.
-    fn waiting(&self) -> usize {
-        self.groups.iter().map(|group| group.tasks.len()).sum()
-    }
-
-    fn add(&mut self, CommitRequest { tasks, outcome, created_at }: CommitRequest) {
-        let refused = if created_at.elapsed() > PUBLISH_SLOT_TIMEOUT { Some(Err(no_place())) } else { None };
-        if let Some(result) = refused.or_else(|| tasks.is_empty().then_some(Ok(()))) {
-            // The receiver is dropped if the request was cancelled.
-            let _ = outcome.send(result);
-            return;
-        }
-        let bytes = tasks.iter().map(|task| task.body.len() as u64).sum::<u64>();
-        let GroupCommitConfig { records, bytes: max_bytes, .. } = self.config;
-        let fits = |group: &&mut CommitGroup| {
-            group.tasks.len() + tasks.len() <= records && group.bytes + bytes <= max_bytes.0
-        };
-        match self.groups.back_mut().filter(fits) {
-            Some(group) => {
-                group.tasks.extend(tasks);
-                group.outcomes.push(outcome);
-                group.bytes += bytes;
-            }
-            None => {
-                self.groups.push_back(CommitGroup { tasks, outcomes: vec![outcome], bytes, created_at });
+            // Without a message in flight nothing waits. Otherwise only full groups are published.
+            while !self.waiting.is_empty()
+                && (self.in_flight.is_empty()
+                    || self.in_flight.len() < messages
+                        && (self.waiting_records >= records || self.waiting_bytes >= bytes.0 / 4 * 3))
+            {
+                self.publish_group();
             }
         }
     }
 
-    /// Publishes every group that need not wait: one group if nothing is in flight, and all full groups.
-    fn publish_ready(&mut self) {
-        while self.in_flight.is_empty() && !self.groups.is_empty() {
-            self.publish_oldest();
-        }
-        let GroupCommitConfig { records, bytes, .. } = self.config;
-        let full = |group: &CommitGroup| group.tasks.len() >= records || group.bytes >= bytes.0 / 4 * 3;
-        // A group with another one behind it gets no more tasks.
-        while self.in_flight.len() < self.config.messages
-            && self.groups.front().is_some_and(|first| self.groups.len() > 1 || full(first))
-        {
-            self.publish_oldest();
-        }
+    fn add(&mut self, request: CommitRequest) {
+        self.waiting_records += request.tasks.len();
+        self.waiting_bytes += request.bytes;
+        self.waiting.push_back(request);
     }
 
     fn refuse_oldest(&mut self) {
-        for sender in self.groups.pop_front().into_iter().flat_map(|group| group.outcomes) {
-            let _ = sender.send(Err(no_place()));
-        }
+        let Some(oldest) = self.waiting.pop_front() else { return };
+        self.waiting_records -= oldest.tasks.len();
+        self.waiting_bytes -= oldest.bytes;
+        // The receiver is dropped if the request was cancelled.
+        let _ = oldest.outcome.send(Err(no_place()));
     }
 
-    fn publish_oldest(&mut self) {
-        let Some(CommitGroup { tasks, outcomes, .. }) = self.groups.pop_front() else { return };
+    /// Publishes the oldest requests, as many as fit into one message.
+    fn publish_group(&mut self) {
+        let Some(oldest) = self.waiting.pop_front() else { return };
+        let GroupCommitConfig { records, bytes: max_bytes, .. } = self.config;
+        let CommitRequest { mut tasks, mut bytes, outcome, .. } = oldest;
+        let mut outcomes = vec![outcome];
+        while let Some(next) = self.waiting.pop_front_if(|next| {
+            tasks.len() + next.tasks.len() <= records && bytes + next.bytes <= max_bytes.0
+        }) {
+            tasks.extend(next.tasks);
+            bytes += next.bytes;
+            outcomes.push(next.outcome);
+        }
+        self.waiting_records -= tasks.len();
+        self.waiting_bytes -= bytes;
         let publishing = self.publisher.publish_group(tasks);
         self.in_flight.push(Box::pin(async move { (publishing.await, outcomes) }));
     }
