@@ -98,11 +98,7 @@ pub async fn serve(
     let port = Arc::new(Port { gateway: Arc::clone(&context), router, stop: stop.clone() });
     let rejections = Arc::new(Semaphore::new(MAX_REJECTIONS));
     let source_limit = SourceLimit::new(context.limits.max_connections_per_source);
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = stop.cancelled() => break,
-        };
+    while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {

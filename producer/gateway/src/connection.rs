@@ -129,10 +129,8 @@ impl Port {
 
     /// The protocol of a new connection; `None` to end it.
     async fn sniff(&self, stream: &mut ClientStream<impl Transport>) -> io::Result<Option<Protocol>> {
-        tokio::select! {
-            protocol = stream.sniff(self.gateway.limits.first_byte_timeout) => protocol,
-            () = self.stop.cancelled() => Ok(None),
-        }
+        let sniffing = stream.sniff(self.gateway.limits.first_byte_timeout);
+        self.stop.run_until_cancelled(sniffing).await.unwrap_or(Ok(None))
     }
 
     fn serve_plain<'a>(
@@ -160,11 +158,9 @@ impl Port {
             return Err(io::Error::other("TLS on a port without a certificate (--tls-cert)"));
         };
         let acceptor = tls.get().clone();
-        let stream = tokio::select! {
-            stream = timeout(gateway.limits.header_timeout, acceptor.accept(stream)) => stream?,
-            () = self.stop.cancelled() => return Ok(()),
-        };
-        let stream = stream.inspect_err(|_| peer.audit("tls", "handshake", None))?;
+        let handshake = timeout(gateway.limits.header_timeout, acceptor.accept(stream));
+        let Some(stream) = self.stop.run_until_cancelled(handshake).await else { return Ok(()) };
+        let stream = stream?.inspect_err(|_| peer.audit("tls", "handshake", None))?;
         let peer = peer.with_device(tls::subject(stream.get_ref().1));
         if peer.device.is_some() {
             // The handshake has verified the certificate, which authenticates the connection. A token that a request

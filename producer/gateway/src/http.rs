@@ -5,7 +5,7 @@ mod influx;
 mod observe;
 mod request;
 
-use std::{future::poll_fn, io, pin, sync::Arc, time::Duration};
+use std::{future::poll_fn, io, pin::Pin, sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -70,10 +70,11 @@ where
     });
     let (mut stream, ended) = {
         let mut connection = http.serve_connection(TokioIo::new(stream), service);
-        let ended = tokio::select! {
-            ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => ended,
-            () = stop.cancelled() => {
-                pin::Pin::new(&mut connection).graceful_shutdown();
+        let serving = poll_fn(|cx| connection.poll_without_shutdown(cx));
+        let ended = match stop.run_until_cancelled(serving).await {
+            Some(ended) => ended,
+            None => {
+                Pin::new(&mut connection).graceful_shutdown();
                 poll_fn(|cx| connection.poll_without_shutdown(cx)).await
             }
         };

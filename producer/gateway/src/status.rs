@@ -48,7 +48,6 @@ impl Status {
         interval: Duration,
         metrics: Metrics,
     ) -> impl Fn() -> Heartbeat + Send + Sync + 'static {
-        let host = host_name();
         let incarnation = TaskId::random().as_str().to_owned();
         let started = SystemTime::now();
         let status = Arc::clone(self);
@@ -56,7 +55,7 @@ impl Status {
             program: Program::Gateway,
             id: id.clone(),
             incarnation: incarnation.clone(),
-            host: host.clone(),
+            host: host_name(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at: epoch_ms(started),
             at: epoch_ms(SystemTime::now()),
