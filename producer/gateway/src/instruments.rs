@@ -22,28 +22,17 @@ impl Instruments {
     /// They are registered already.
     pub fn register(metrics: &Metrics, budget: &MemoryBudget) -> prometheus::Result<Self> {
         let registry = metrics.registry();
-        let reserved = register_int_gauge_with_registry!(
-            "garenne_gateway_reserved_bytes",
-            "Bytes of gateway.memory_budget in use.",
-            registry
-        )?;
+        let counter = |name: &str, help: &str, labels: &[&str]| {
+            register_int_counter_vec_with_registry!(name, help, labels, registry)
+        };
+        let records = counter("garenne_gateway_records_total", "Records confirmed.", &["protocol"])?;
+        let name = "garenne_gateway_refused_connections_total";
+        let refused = counter(name, "Connections refused.", &["server", "reason"])?;
+        let (name, help) = ("garenne_gateway_reserved_bytes", "Bytes of gateway.memory_budget in use.");
+        let reserved = register_int_gauge_with_registry!(name, help, registry)?;
         let budget = budget.clone();
         metrics.before_encode(move || reserved.set(i64::try_from(budget.used()).unwrap_or(i64::MAX)));
-        Ok(Self {
-            records: register_int_counter_vec_with_registry!(
-                "garenne_gateway_records_total",
-                "Records confirmed.",
-                &["protocol"],
-                registry
-            )?,
-            refused: register_int_counter_vec_with_registry!(
-                "garenne_gateway_refused_connections_total",
-                "Connections refused.",
-                &["server", "reason"],
-                registry
-            )?,
-            metrics: metrics.clone(),
-        })
+        Ok(Self { metrics: metrics.clone(), records, refused })
     }
 
     /// Counts an answer that confirms `records`.

@@ -62,7 +62,7 @@ pub(crate) const CAPACITY: u32 = 2000;
 struct Throttled(Arc<Mutex<()>>);
 
 impl GroupPublisher for Throttled {
-    fn publish_group(&self, tasks: Vec<NewTask>) -> BoxFuture<'static, Result<(), PublishError>> {
+    fn publish_group(self: Arc<Self>, tasks: Vec<NewTask>) -> BoxFuture<'static, Result<(), PublishError>> {
         let turn = Arc::clone(&self.0);
         Box::pin(async move {
             let _turn = turn.lock().await;

@@ -22,13 +22,12 @@ use super::{TaskPublisher, group_commit::GroupPublisher, unconfirmed::Unconfirme
 const MAX_IN_FLIGHT: usize = 512;
 
 /// Publishes each task as a message of its own, or a group of tasks as one batch message.
-#[derive(Clone)]
 pub struct BrokerPublisher {
     publisher: Publisher,
     exchange: String,
     /// Tasks of lanes with several shards need a key.
-    lanes: Arc<Lanes>,
-    unconfirmed: Arc<UnconfirmedMessages>,
+    lanes: Lanes,
+    unconfirmed: UnconfirmedMessages,
 }
 
 impl BrokerPublisher {
@@ -45,8 +44,7 @@ impl BrokerPublisher {
         lanes: &Lanes,
         limit: Duration,
     ) -> Arc<Self> {
-        let (exchange, lanes) = (names.tasks(), Arc::new(lanes.clone()));
-        let unconfirmed = Arc::new(UnconfirmedMessages::new(limit));
+        let (exchange, lanes, unconfirmed) = (names.tasks(), lanes.clone(), UnconfirmedMessages::new(limit));
         Arc::new(Self { publisher, exchange, lanes, unconfirmed })
     }
 
@@ -85,8 +83,7 @@ impl GroupPublisher for BrokerPublisher {
         self.unconfirmed.check_overdue()
     }
 
-    fn publish_group(&self, tasks: Vec<NewTask>) -> BoxFuture<'static, Result<(), PublishError>> {
-        let this = self.clone();
+    fn publish_group(self: Arc<Self>, tasks: Vec<NewTask>) -> BoxFuture<'static, Result<(), PublishError>> {
         Box::pin(async move {
             let batch = match &tasks[..] {
                 [first, _, ..] => write_batch(&tasks).ok().map(|body| (first.kind.clone(), body)),
@@ -94,14 +91,14 @@ impl GroupPublisher for BrokerPublisher {
             };
             match batch {
                 Some((kind, body)) => {
-                    let key = this.lanes.spread(kind.as_str()).then(|| batch_key(&tasks));
+                    let key = self.lanes.spread(kind.as_str()).then(|| batch_key(&tasks));
                     let properties = batch_properties(&kind, key.as_deref(), SystemTime::now());
-                    let target = this.target(&kind);
-                    let _unconfirmed = this.unconfirmed.track();
-                    this.publisher.publish(Message { target, properties, body: body.into() }).await
+                    let target = self.target(&kind);
+                    let _unconfirmed = self.unconfirmed.track();
+                    self.publisher.publish(Message { target, properties, body: body.into() }).await
                 }
                 // A single task, or tasks that do not fit into a batch message.
-                None => this.publish_each(tasks).await,
+                None => self.publish_each(tasks).await,
             }
         })
     }

@@ -13,7 +13,7 @@ use std::{mem, sync::Arc, time::Duration};
 
 use futures_util::{
     FutureExt,
-    future::{BoxFuture, join, join_all, ready},
+    future::{BoxFuture, join, join_all},
 };
 use garenne_amqp::PublishError;
 use garenne_common::{
@@ -94,7 +94,7 @@ pub trait GroupPublisher: Send + Sync + 'static {
     }
 
     /// Resolves when the broker has confirmed the message.
-    fn publish_group(&self, tasks: Vec<NewTask>) -> BoxFuture<'static, Result<(), PublishError>>;
+    fn publish_group(self: Arc<Self>, tasks: Vec<NewTask>) -> BoxFuture<'static, Result<(), PublishError>>;
 }
 
 /// A request is small if at least this many of its size fit into one message.
@@ -184,7 +184,7 @@ impl GroupCommit {
             let rest = grouped.split_off(grouped.len().min(self.config.records));
             parts.push(mem::replace(&mut grouped, rest));
         }
-        let single = single.into_iter().map(|task| self.publisher.publish_group(vec![task]));
+        let single = single.into_iter().map(|task| Arc::clone(&self.publisher).publish_group(vec![task]));
         // Waits for every confirm, also after a failure: no message may be in flight after the caller has answered.
         let (grouped, single) =
             join(join_all(parts.into_iter().map(|part| submit(requests, part))), join_all(single)).await;
@@ -194,16 +194,17 @@ impl GroupCommit {
 
 impl TaskPublisher for GroupCommit {
     fn publish(&self, tasks: Vec<NewTask>) -> BoxFuture<'_, Result<(), PublishError>> {
-        if let Err(error) = self.publisher.check_ready() {
-            return Box::pin(ready(Err(error)));
-        }
-        let fits_one_group =
-            tasks.len() <= self.config.records && !tasks.iter().any(|task| self.needs_own_message(task));
-        if fits_one_group {
-            Box::pin(submit(self.requests(&tasks), tasks))
-        } else {
-            Box::pin(self.publish_parts(tasks))
-        }
+        Box::pin(async move {
+            self.publisher.check_ready()?;
+            let fits_one_group =
+                tasks.len() <= self.config.records && !tasks.iter().any(|task| self.needs_own_message(task));
+            if fits_one_group {
+                submit(self.requests(&tasks), tasks).await
+            } else {
+                // Boxed, because it is rare and every publish holds a future of this function.
+                Box::pin(self.publish_parts(tasks)).await
+            }
+        })
     }
 }
 

@@ -122,7 +122,7 @@ impl GroupCommitLoop {
         }
         self.waiting_records -= tasks.len();
         self.waiting_bytes -= bytes;
-        let publishing = self.publisher.publish_group(tasks);
+        let publishing = Arc::clone(&self.publisher).publish_group(tasks);
         self.in_flight.push(Box::pin(async move { (publishing.await, outcomes) }));
     }
 }

@@ -13,7 +13,7 @@ struct RecordingPublisher {
 }
 
 impl GroupPublisher for RecordingPublisher {
-    fn publish_group(&self, tasks: Vec<NewTask>) -> BoxFuture<'static, Result<(), PublishError>> {
+    fn publish_group(self: Arc<Self>, tasks: Vec<NewTask>) -> BoxFuture<'static, Result<(), PublishError>> {
         self.groups.lock().unwrap().push(tasks.iter().map(|task| task.id.to_string()).collect());
         let (gate, failure) = (Arc::clone(&self.gate), self.failure.clone());
         Box::pin(async move {
