@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use garenne_protocol::{
     sensor::{
-        BadRecord, Reading, Record, Timestamp,
+        Reading, Record, Timestamp,
         parse::{Form, Limits as RecordLimits, readings_in},
     },
     task::{ContentType, Kind, NewTask, TaskId, TraceContext},
@@ -39,6 +39,15 @@ pub struct Ingest {
     retry_after: Duration,
 }
 
+/// The format of a body with readings.
+#[derive(Clone, Copy)]
+pub(super) enum ReadingsFormat {
+    /// JSON, by content type.
+    Json(Form),
+    /// InfluxDB's line protocol, with timestamps of this unit.
+    LineProtocol(Precision),
+}
+
 /// The sender of readings and the properties of its request.
 pub(super) struct Sender {
     pub(super) caller: Caller,
@@ -65,51 +74,34 @@ impl Ingest {
         Arc::new(Self { publisher, routes, reading, records, bounds, offload, publish_runtime, retry_after })
     }
 
-    /// Publishes the readings of a body: one task per record, in the order of the records.
+    /// Publishes the readings of a body: one task per record, in the order of the records. As in InfluxDB, a body in its
+    /// line protocol may hold no readings.
     ///
     /// # Errors
     /// A record is invalid or the caller may not send it, and nothing is published; or as
     /// [`Ingest::publish_and_confirm`].
     pub(super) async fn ingest_readings(
         self: &Arc<Self>,
-        form: Form,
+        format: ReadingsFormat,
         payload: Payload,
         sender: Sender,
     ) -> Result<Receipts, Refusal> {
-        let parse = move |body: &[u8], limits: &RecordLimits| readings_in(form, body, now(), limits);
-        // Every record is an object.
-        self.ingest_records(payload, sender, Some(b'{'), parse).await
-    }
-
-    /// Publishes readings in InfluxDB's line protocol. As in InfluxDB, a body without readings is valid.
-    ///
-    /// # Errors
-    /// As [`Ingest::ingest_readings`].
-    pub(super) async fn ingest_line_protocol(
-        self: &Arc<Self>,
-        precision: Precision,
-        payload: Payload,
-        sender: Sender,
-    ) -> Result<Receipts, Refusal> {
-        let parse = move |body: &[u8], limits: &RecordLimits| influx::records(body, precision, now(), limits);
-        // Every reading is a field with a value.
-        self.ingest_records(payload, sender, Some(b'='), parse).await
-    }
-
-    async fn ingest_records(
-        self: &Arc<Self>,
-        payload: Payload,
-        sender: Sender,
-        mark: RecordMark,
-        parse: impl FnOnce(&[u8], &RecordLimits) -> Result<Vec<Record>, BadRecord> + Send + 'static,
-    ) -> Result<Receipts, Refusal> {
+        let mark = match format {
+            // Every record is an object.
+            ReadingsFormat::Json(_) => b'{',
+            // Every reading is a field with a value.
+            ReadingsFormat::LineProtocol(_) => b'=',
+        };
         let ingest = Arc::clone(self);
         let parse = move |body: Vec<u8>| {
-            let records = parse(&body, &ingest.records)?;
+            let records = match format {
+                ReadingsFormat::Json(form) => readings_in(form, &body, now(), &ingest.records),
+                ReadingsFormat::LineProtocol(unit) => influx::records(&body, unit, now(), &ingest.records),
+            };
             drop(body);
-            ingest.record_tasks(records, &sender)
+            ingest.record_tasks(records?, &sender)
         };
-        self.publish_and_confirm(payload, mark, parse).await
+        self.publish_and_confirm(payload, Some(mark), parse).await
     }
 
     /// Publishes `task` with this body.

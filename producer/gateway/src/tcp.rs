@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     auth::{Caller, Peer},
     context::GatewayContext,
-    ingest::Sender,
+    ingest::{ReadingsFormat, Sender},
     line_reader::{Frame, LineReader},
     memory::Reservation,
     payload::{Payload, Receipts},
@@ -173,7 +173,7 @@ fn ingest_line(
     let (gateway, span) = (Arc::clone(gateway), span.map(Box::new));
     async move {
         let sender = Sender { caller, idempotency_key: None, trace: context.clone() };
-        let outcome = gateway.ingest.ingest_readings(Form::Json, payload, sender).await;
+        let outcome = gateway.ingest.ingest_readings(ReadingsFormat::Json(Form::Json), payload, sender).await;
         if let Some(mut span) = span {
             match &outcome {
                 Ok(receipts) => {

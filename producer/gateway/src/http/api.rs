@@ -15,7 +15,9 @@ use super::{
     observe::ConfirmedRecords,
     request::{Authenticated, text},
 };
-use crate::{context::GatewayContext, memory::Reservation, payload::Receipts, refusal::Refusal};
+use crate::{
+    context::GatewayContext, ingest::ReadingsFormat, memory::Reservation, payload::Receipts, refusal::Refusal,
+};
 
 /// `POST /v1/readings`.
 pub(super) async fn readings(
@@ -23,10 +25,11 @@ pub(super) async fn readings(
     request: Request,
 ) -> Result<Response<Body>, Refusal> {
     let mut request = Authenticated::new(&gateway, request, None)?;
-    let form = Form::of(text(&request.head.headers, "content-type")?.unwrap_or_default())?;
+    let format =
+        ReadingsFormat::Json(Form::of(text(&request.head.headers, "content-type")?.unwrap_or_default())?);
     let idempotency_key = request.idempotency_key()?;
     let body = request.read_body(&gateway, gateway.limits.max_body).await?;
-    gateway.ingest.ingest_readings(form, body, request.into_sender(idempotency_key)).await.map(accepted)
+    gateway.ingest.ingest_readings(format, body, request.into_sender(idempotency_key)).await.map(accepted)
 }
 
 /// `POST /v1/tasks/{kind}`.

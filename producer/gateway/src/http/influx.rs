@@ -18,6 +18,7 @@ use super::{observe::ConfirmedRecords, request::Authenticated};
 use crate::{
     context::GatewayContext,
     influx::Precision,
+    ingest::ReadingsFormat,
     refusal::{Refusal, quoted},
 };
 
@@ -45,8 +46,9 @@ pub(super) async fn write(
         let problem = format!("{given} is unknown, expected ns, us, ms, s, m or h");
         return Err(Refusal::field("precision", problem).into());
     };
+    let format = ReadingsFormat::LineProtocol(precision);
     let body = request.read_body(&gateway, gateway.limits.max_body).await?;
-    let receipts = gateway.ingest.ingest_line_protocol(precision, body, request.into_sender(None)).await?;
+    let receipts = gateway.ingest.ingest_readings(format, body, request.into_sender(None)).await?;
     let mut response = StatusCode::NO_CONTENT.into_response();
     response.extensions_mut().insert(ConfirmedRecords(receipts.ids.len()));
     Ok(response)

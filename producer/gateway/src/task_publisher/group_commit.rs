@@ -62,24 +62,19 @@ impl GroupCommitConfig {
     /// # Errors
     /// The first bound that is out of range.
     pub fn validate(&self) -> Result<(), Invalid> {
-        if !(1..=MOST_RECORDS).contains(&self.records) {
-            let allowed = format!("expected 1 (off) to {MOST_RECORDS}");
-            return Err(Invalid::new("group_commit.records", self.records, allowed));
-        }
         let (least, most) = BYTES;
-        if !(least..=most).contains(&self.bytes) {
-            let allowed = format!("expected {least} to {most}");
-            return Err(Invalid::new("group_commit.bytes", self.bytes, allowed));
-        }
-        if self.wait > MAX_WAIT {
-            let wait = humantime::format_duration(self.wait);
-            return Err(Invalid::new("group_commit.wait", wait, "expected 0s to 1s, such as 5ms"));
-        }
-        if !(2..=MAX_MESSAGES).contains(&self.messages) {
-            let allowed = format!("expected 2 to {MAX_MESSAGES}");
-            return Err(Invalid::new("group_commit.messages", self.messages, allowed));
-        }
-        Ok(())
+        let (name, value, expected) = if !(1..=MOST_RECORDS).contains(&self.records) {
+            ("records", self.records.to_string(), format!("1 (off) to {MOST_RECORDS}"))
+        } else if !(least..=most).contains(&self.bytes) {
+            ("bytes", self.bytes.to_string(), format!("{least} to {most}"))
+        } else if self.wait > MAX_WAIT {
+            ("wait", humantime::format_duration(self.wait).to_string(), "0s to 1s, such as 5ms".to_owned())
+        } else if !(2..=MAX_MESSAGES).contains(&self.messages) {
+            ("messages", self.messages.to_string(), format!("2 to {MAX_MESSAGES}"))
+        } else {
+            return Ok(());
+        };
+        Err(Invalid::new(format!("group_commit.{name}"), value, format!("expected {expected}")))
     }
 }
 
