@@ -13,9 +13,9 @@ pub struct GatewayContext {
     /// Validates bodies and publishes their tasks.
     pub ingest: Arc<Ingest>,
     /// Authentication.
-    pub access: Arc<Access>,
+    pub access: Access,
     /// Certificates; without them the port does not speak TLS.
-    pub tls: Option<Arc<Tls>>,
+    pub tls: Option<Tls>,
     /// Limits per connection and request.
     pub limits: Limits,
     /// Memory budget of requests and lines.

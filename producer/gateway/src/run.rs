@@ -38,7 +38,7 @@ use crate::{
         BrokerPublisher, PUBLISH_SLOT_TIMEOUT, TaskPublisher, TracedPublisher,
         group_commit::{GroupCommit, GroupCommitConfig},
     },
-    tls::{self, Tls},
+    tls,
 };
 
 /// Messages that may wait for their publisher confirms. It bounds the memory that a silent broker makes this process
@@ -67,21 +67,15 @@ pub async fn run(
     let (sender, mut commands) = commands;
     raise_file_limit();
     let limits = settings.limits.clone();
-    let requires_certificates = settings.tls_client_ca.is_some();
     let access =
-        Arc::new(Access::new(settings.tokens.as_deref(), requires_certificates, limits.max_records)?);
-    let tls = settings.tls_files().map(tls::load).transpose()?.map(Arc::new);
+        Access::new(settings.tokens.as_deref(), settings.tls_client_ca.is_some(), limits.max_records)?;
+    let tls = settings.tls_files().map(tls::load).transpose()?;
     let listener = listen(settings.listen)?;
     let address = listener.local_addr().unwrap_or(settings.listen);
     let admin = admin::bind(&broker.common).await?;
     let metrics = Metrics::new("gateway");
-    let admin = AdminPort::open(
-        admin,
-        metrics.clone(),
-        Mode::SoftTimeout,
-        sender,
-        "not begun: connecting to the broker",
-    );
+    let awaited = "not begun: connecting to the broker";
+    let admin = AdminPort::open(admin, metrics.clone(), Mode::SoftTimeout, sender, awaited);
     let config = PublisherConfig {
         in_flight: IN_FLIGHT,
         acquire_timeout: PUBLISH_SLOT_TIMEOUT,
@@ -113,15 +107,7 @@ pub async fn run(
     let connections = connection_runtime().context("cannot start the threads for connections")?;
     let server = settings.server.start(&limits, &instruments, connections.handle());
     let server = server.map_err(|error| Failure::new(Exit::Config, format!("gateway: {error}")))?;
-    let context = Arc::new(GatewayContext {
-        ingest,
-        access: Arc::clone(&access),
-        tls: tls.clone(),
-        limits,
-        budget,
-        instruments,
-        traces: traces.clone(),
-    });
+    let context = Arc::new(GatewayContext { ingest, access, tls, limits, budget, instruments, traces });
 
     let connected = metrics.connection().up(Role::Publish);
     let status = Status::new(connected.clone(), settings.server);
@@ -135,22 +121,18 @@ pub async fn run(
     );
     admin.begin(Arc::clone(&status) as _);
 
-    let watching =
-        supervise::restarting("watch-files", (access, tls), |it| watch_files(&it.0, it.1.as_deref()).boxed())
-            .spawn();
+    let watching = Arc::clone(&context);
+    let watching = supervise::restarting("watch-files", watching, |it| watch_files(it).boxed()).spawn();
     let connecting = (publisher.clone(), connected);
     let connecting =
         supervise::restarting("connect", connecting, |it| stay_connected(&it.0, &it.1).boxed()).spawn();
     let stop = CancellationToken::new();
     tracing::info!(%address, server = settings.server.as_str(), "gateway is listening");
     // A gateway that accepts nothing must not look alive: if accepting fails, the process stops.
-    let accepting = serve(listener, context, server, stop.clone()).map(Ok::<_, Infallible>);
+    let accepting = serve(listener, Arc::clone(&context), server, stop.clone()).map(Ok::<_, Infallible>);
     let gateway = supervise::essential("gateway", stop.clone(), accepting).spawn_on(connections.handle());
 
-    tokio::select! {
-        () = stop_requested(&mut commands) => {}
-        () = stop.cancelled() => {}
-    }
+    stop.run_until_cancelled(stop_requested(&mut commands)).await;
     status.stop();
     stop.cancel();
     tracing::info!("stopping: no new connections, open requests are completed");
@@ -163,7 +145,7 @@ pub async fn run(
     heartbeats.stop().await;
     publisher.close().await;
     let interrupted = matches!(ended, Ok(Exit::Interrupted));
-    traces.close(if interrupted { Duration::ZERO } else { LAST_EXPORT }).await;
+    context.traces.close(if interrupted { Duration::ZERO } else { LAST_EXPORT }).await;
     admin.close().await;
     ended
 }
@@ -186,12 +168,12 @@ fn exit(drained: Result<bool, supervise::Failure>) -> Result<Exit, Failure> {
 }
 
 /// Reads the token file and the certificates again when they change.
-async fn watch_files(access: &Access, tls: Option<&Tls>) {
+async fn watch_files(context: &GatewayContext) {
     let mut tick = tokio::time::interval(FILE_CHECK_INTERVAL);
     loop {
         tick.tick().await;
-        access.refresh();
-        if let Some(tls) = tls {
+        context.access.refresh();
+        if let Some(tls) = &context.tls {
             tls.refresh();
         }
     }

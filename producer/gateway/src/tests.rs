@@ -52,7 +52,7 @@ async fn start_secured(
     kind: ServerKind,
     publisher: Arc<MemoryPublisher>,
     limits: Limits,
-    security: (Access, Option<Arc<Tls>>),
+    security: (Access, Option<Tls>),
 ) -> Running {
     start_traced(kind, publisher, limits, security, Traces::default()).await
 }
@@ -61,7 +61,7 @@ async fn start_traced(
     kind: ServerKind,
     publisher: Arc<MemoryPublisher>,
     limits: Limits,
-    security: (Access, Option<Arc<Tls>>),
+    security: (Access, Option<Tls>),
     traces: Traces,
 ) -> Running {
     let metrics = Metrics::new("gateway");
@@ -75,7 +75,6 @@ async fn start_traced(
     let address = listener.local_addr().unwrap();
     let stop = CancellationToken::new();
     let (access, tls) = security;
-    let access = Arc::new(access);
     let context = Arc::new(GatewayContext { ingest, access, tls, limits, budget, instruments, traces });
     let serving = tokio::spawn(crate::serve(listener, Arc::clone(&context), server, stop.clone()));
     Running { address, publisher, stop, serving, metrics, context }

@@ -151,7 +151,7 @@ pub(crate) fn serve(words: &str) -> ExitCode {
         let routes = Routes::new(["reading.#".to_owned()]);
         let ingest = Ingest::new(publisher, routes, &limits, Duration::ZERO);
         let server = servers::start(&server, &limits, &instruments);
-        let access = Arc::new(Access::default());
+        let access = Access::default();
         let context = Arc::new(GatewayContext {
             ingest,
             access,

@@ -119,10 +119,10 @@ impl Authority {
         paths
     }
 
-    fn tls(&self, client_ca: bool) -> Arc<Tls> {
+    fn tls(&self, client_ca: bool) -> Tls {
         let (certificate, key) = self.sign("localhost");
         let client_ca = client_ca.then(|| self.path("ca.pem"));
-        Arc::new(tls::load(TlsFiles { certificate, key, client_ca }).unwrap())
+        tls::load(TlsFiles { certificate, key, client_ca }).unwrap()
     }
 
     async fn connect(&self, gateway: &Running, device: Option<&str>) -> TlsStream<TcpStream> {
@@ -200,10 +200,8 @@ async fn a_device_may_send_its_own_readings_only_and_needs_a_certificate() {
 #[tokio::test]
 async fn a_renewed_certificate_is_used_without_a_restart_and_an_inconsistent_one_is_not() {
     let authority = Authority::new();
-    let tls = authority.tls(false);
-    let security = (Access::default(), Some(Arc::clone(&tls)));
-    let gateway =
-        start_secured(ServerKind::default(), MemoryPublisher::new(), Limits::default(), security).await;
+    let gateway = secured(&authority, false).await;
+    let tls = gateway.context.tls.as_ref().unwrap();
     let shown = async || {
         let stream = authority.connect(&gateway, None).await;
         stream.get_ref().1.peer_certificates().unwrap()[0].to_vec()
