@@ -33,7 +33,6 @@ pub(super) struct LineReader<R> {
     buffer: BytesMut,
     /// Bytes at the start of the buffer without a line ending.
     searched: usize,
-    limit: usize,
     /// Buffer space for the next read.
     room: usize,
     /// Set while the bytes of a line are discarded: the frame to return at its end.
@@ -56,15 +55,14 @@ const MAX_READ: usize = 16 * 1024;
 const FREE: usize = 2 * MIN_READ;
 
 impl<R: AsyncRead + Unpin> LineReader<R> {
-    /// Lines of at most `limit` bytes. `idle` limits the silence between lines, `slow` the time of one line. The
+    /// `idle` limits the silence between lines, `slow` the time of one line. The
     /// buffer is reserved in `memory`.
-    pub(super) fn new(reader: R, limit: usize, idle: Duration, slow: Duration, memory: Reservation) -> Self {
+    pub(super) fn new(reader: R, idle: Duration, slow: Duration, memory: Reservation) -> Self {
         Self {
             reader,
             buffer: BytesMut::new(),
             searched: 0,
             room: MIN_READ,
-            limit,
             skipping: None,
             memory,
             idle,
@@ -74,10 +72,10 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         }
     }
 
-    /// Returns the next frame, from the buffer or after further reads.
-    pub(super) async fn next(&mut self) -> io::Result<Frame> {
+    /// Returns the next frame, from the buffer or after further reads. A line may have `longest` bytes.
+    pub(super) async fn next(&mut self, longest: usize) -> io::Result<Frame> {
         loop {
-            if let Some(frame) = self.buffered() {
+            if let Some(frame) = self.buffered(longest) {
                 return Ok(frame);
             }
             let (limit, late) =
@@ -93,11 +91,6 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
             }
             self.room = (2 * read).clamp(MIN_READ, MAX_READ);
         }
-    }
-
-    /// Changes the length limit from the next line on.
-    pub(super) fn set_limit(&mut self, limit: usize) {
-        self.limit = limit;
     }
 
     /// Reserves space for the next read: `room` bytes if the budget allows it, else [`MIN_READ`]. If even that exceeds
@@ -137,11 +130,11 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
     }
 
     /// Returns a frame if the buffer contains one.
-    fn buffered(&mut self) -> Option<Frame> {
+    fn buffered(&mut self, longest: usize) -> Option<Frame> {
         loop {
             let Some(end) = memchr::memchr(b'\n', &self.buffer[self.searched..]) else {
                 self.searched = self.buffer.len();
-                if self.searched > self.limit {
+                if self.searched > longest {
                     self.skipping.get_or_insert(Frame::TooLong);
                 }
                 if self.skipping.is_some() {
@@ -166,7 +159,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
             if let Some(skipped) = self.skipping.take() {
                 return Some(skipped);
             }
-            if line.len() > self.limit {
+            if line.len() > longest {
                 return Some(Frame::TooLong);
             }
             // A blank line keeps the connection open and gets no answer.
@@ -193,10 +186,10 @@ mod tests {
     }
 
     async fn frames(input: &[u8]) -> Vec<Frame> {
-        let mut lines = LineReader::new(input, 8, IDLE, SLOW, budget(1 << 20).empty());
+        let mut lines = LineReader::new(input, IDLE, SLOW, budget(1 << 20).empty());
         let mut frames = Vec::new();
         loop {
-            let frame = lines.next().await.unwrap();
+            let frame = lines.next(8).await.unwrap();
             if frame == Frame::End {
                 return frames;
             }
@@ -222,24 +215,24 @@ mod tests {
     async fn a_long_line_is_reserved_and_one_without_memory_is_skipped() {
         let budget = budget(100_000);
         let (mut sender, receiver) = tokio::io::duplex(1 << 20);
-        let mut lines = LineReader::new(receiver, 60_000, IDLE, SLOW, budget.empty());
+        let mut lines = LineReader::new(receiver, IDLE, SLOW, budget.empty());
         let mut send = async |line: &[u8]| {
             tokio::io::AsyncWriteExt::write_all(&mut sender, line).await.unwrap();
         };
         send(&[b'x'; 40_000]).await;
-        assert!(lines.next().now_or_never().is_none());
+        assert!(lines.next(60_000).now_or_never().is_none());
         assert!((40_000 - FREE..75_000).contains(&budget.used()), "{}", budget.used());
         send(b"\nshort\n").await;
-        assert!(matches!(lines.next().await.unwrap(), Frame::Line(line) if line.len() == 40_000));
-        assert_eq!(lines.next().await.unwrap(), Frame::Line(Bytes::from_static(b"short")));
-        assert!(lines.next().now_or_never().is_none());
+        assert!(matches!(lines.next(60_000).await.unwrap(), Frame::Line(line) if line.len() == 40_000));
+        assert_eq!(lines.next(60_000).await.unwrap(), Frame::Line(Bytes::from_static(b"short")));
+        assert!(lines.next(60_000).now_or_never().is_none());
         assert_eq!(budget.used(), 0, "an idle connection reserves nothing");
 
         let others = budget.reserve(70_000).unwrap();
         send(&[b'x'; 40_000]).await;
         send(b"\nshort\n").await;
-        assert_eq!(lines.next().await.unwrap(), Frame::NoMemory);
-        assert_eq!(lines.next().await.unwrap(), Frame::Line(Bytes::from_static(b"short")));
+        assert_eq!(lines.next(60_000).await.unwrap(), Frame::NoMemory);
+        assert_eq!(lines.next(60_000).await.unwrap(), Frame::Line(Bytes::from_static(b"short")));
         drop((others, lines));
         assert_eq!(budget.used(), 0);
     }
@@ -247,14 +240,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn idle_connections_and_slow_lines_have_different_timeouts() {
         let (mut sender, receiver) = tokio::io::duplex(64);
-        let mut lines = LineReader::new(receiver, 64, IDLE, SLOW, budget(1 << 20).empty());
+        let mut lines = LineReader::new(receiver, IDLE, SLOW, budget(1 << 20).empty());
         let start = Instant::now();
-        assert_eq!(lines.next().await.unwrap(), Frame::Idle);
+        assert_eq!(lines.next(64).await.unwrap(), Frame::Idle);
         assert_eq!(start.elapsed(), IDLE);
         lines.answered();
         tokio::io::AsyncWriteExt::write_all(&mut sender, b"{").await.unwrap();
         let start = Instant::now();
-        assert_eq!(lines.next().await.unwrap(), Frame::Slow);
+        assert_eq!(lines.next(64).await.unwrap(), Frame::Slow);
         assert_eq!(start.elapsed(), SLOW);
     }
 }

@@ -69,10 +69,7 @@ where
     let (reader, mut writer) = tokio::io::split(stream);
     // `None` until the sender authenticates, if that is required.
     let mut caller = gateway.access.caller(peer, None).ok();
-    let longest = limits.max_line.bytes();
-    let first = if caller.is_some() { longest } else { longest.min(MAX_AUTH_LINE) };
-    let mut lines =
-        LineReader::new(reader, first, limits.idle_timeout, limits.body_timeout, gateway.budget.empty());
+    let mut lines = LineReader::new(reader, limits.idle_timeout, limits.body_timeout, gateway.budget.empty());
     let mut in_flight: FuturesOrdered<BoxFuture<'static, Answer>> = FuturesOrdered::new();
     let mut buffer = WriteBuffer::default();
     let mut reading = true;
@@ -80,6 +77,8 @@ where
     let mut short_of_memory = false;
     while reading || !in_flight.is_empty() {
         short_of_memory &= !in_flight.is_empty();
+        let longest = limits.max_line.bytes();
+        let longest = if caller.is_some() { longest } else { longest.min(MAX_AUTH_LINE) };
         tokio::select! {
             biased;
             Some(answer) = in_flight.next(), if !in_flight.is_empty() => {
@@ -100,7 +99,7 @@ where
                 lines.answered();
             }
             () = stop.cancelled(), if reading => reading = false,
-            frame = lines.next(), if reading && !short_of_memory && in_flight.len() < limits.max_in_flight => {
+            frame = lines.next(longest), if reading && !short_of_memory && in_flight.len() < limits.max_in_flight => {
                 let line = match frame? {
                     Frame::Idle if !in_flight.is_empty() => {
                         lines.answered();
@@ -119,9 +118,6 @@ where
                 let mut memory = gateway.budget.reserve(LINE_OVERHEAD).ok();
                 short_of_memory = memory.is_none();
                 let answer = line.and_then(|line| answer(&line, &mut caller, gateway, peer, &mut memory));
-                if caller.is_some() {
-                    lines.set_limit(longest);
-                }
                 in_flight.push_back(answer.unwrap_or_else(|refusal| {
                     // Closed after the answer: a slow line cannot be skipped, and guessing a token shall cost a
                     // connection per guess.
