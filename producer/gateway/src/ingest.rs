@@ -18,7 +18,7 @@ use crate::{
     influx::{self, Precision},
     limits::Limits,
     offload::Offload,
-    payload::{Bounds, Payload, Receipts, RecordMark},
+    payload::{Payload, Receipts, RecordMark},
     refusal::Refusal,
     routes::{READING, Routes},
     runtimes::publish_on,
@@ -32,11 +32,10 @@ pub struct Ingest {
     /// The kind of readings, if a lane takes it; parsed once because most tasks are readings.
     reading: Option<Kind>,
     records: RecordLimits,
-    bounds: Bounds,
     offload: Offload,
     /// The runtime of the broker's connection.
     publish_runtime: Handle,
-    retry_after: Duration,
+    limits: Limits,
 }
 
 /// The format of a body with readings.
@@ -68,10 +67,9 @@ impl Ingest {
         let max_ahead = Some(max_clock_skew).filter(|skew| !skew.is_zero());
         let records = RecordLimits { records: limits.max_records, max_ahead };
         let reading = routes.kind(READING).ok();
-        let bounds = Bounds { body: limits.max_body, records: limits.max_records };
-        let (offload, retry_after) = (Offload::new(limits.retry_after), limits.retry_after);
+        let (offload, limits) = (Offload::new(limits.retry_after), limits.clone());
         let publish_runtime = Handle::current();
-        Arc::new(Self { publisher, routes, reading, records, bounds, offload, publish_runtime, retry_after })
+        Arc::new(Self { publisher, routes, reading, records, offload, publish_runtime, limits })
     }
 
     /// Publishes the readings of a body: one task per record, in the order of the records. As in InfluxDB, a body in its
@@ -155,7 +153,7 @@ impl Ingest {
         mark: RecordMark,
         parse: impl FnOnce(Vec<u8>) -> Result<Vec<NewTask>, Refusal> + Send + 'static,
     ) -> Result<Receipts, Refusal> {
-        let (tasks, memory) = payload.prepare(&self.offload, self.bounds, mark, parse).await?;
+        let (tasks, memory) = payload.prepare(&self.offload, &self.limits, mark, parse).await?;
         let ids: Vec<_> = tasks.iter().map(|task| task.id.clone()).collect();
         if tasks.is_empty() {
             return Ok(Receipts::new(ids, memory));
@@ -167,7 +165,7 @@ impl Ingest {
             Some((Err(error), _)) => error,
             None => shutting_down(),
         };
-        Err(Refusal::broker(&error, self.retry_after))
+        Err(Refusal::broker(&error, self.limits.retry_after))
     }
 }
 

@@ -7,6 +7,7 @@ use garenne_common::config::Size;
 use garenne_protocol::task::{NewTask, TaskId};
 
 use crate::{
+    limits::Limits,
     memory::{Reservation, append},
     offload::Offload,
     refusal::Refusal,
@@ -49,13 +50,6 @@ fn count_records(body: &[u8], mark: RecordMark) -> usize {
     mark.map_or(1, |mark| memchr::memchr_iter(mark, body).count())
 }
 
-/// Limits on a body.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
-    pub(super) body: Size,
-    pub(super) records: usize,
-}
-
 impl Payload {
     /// A plain body. `memory` is the reservation of its capacity.
     pub(super) fn plain(plain: Vec<u8>, memory: Reservation) -> Self {
@@ -89,19 +83,20 @@ impl Payload {
     pub(super) async fn prepare(
         mut self,
         offload: &Offload,
-        bounds: Bounds,
+        limits: &Limits,
         mark: RecordMark,
         parse: impl FnOnce(Vec<u8>) -> Result<Vec<NewTask>, Refusal> + Send + 'static,
     ) -> Result<(Vec<NewTask>, Reservation), Refusal> {
+        let Limits { max_body, max_records, .. } = *limits;
         let compressed = self.compressed.as_ref().map_or(0, |decoder| decoder.get_ref().get_ref().len());
-        let small = compressed < LARGE && self.decompress(LARGE, bounds.body)? && self.plain.len() < LARGE;
+        let small = compressed < LARGE && self.decompress(LARGE, max_body)? && self.plain.len() < LARGE;
         if small && count_records(&self.plain, mark) <= MANY_RECORDS {
-            return self.parse(bounds, mark, parse);
+            return self.parse(max_records, mark, parse);
         }
         offload
             .run(move || {
-                self.decompress(usize::MAX, bounds.body)?;
-                self.parse(bounds, mark, parse)
+                self.decompress(usize::MAX, max_body)?;
+                self.parse(max_records, mark, parse)
             })
             .await?
     }
@@ -125,14 +120,14 @@ impl Payload {
 
     fn parse(
         mut self,
-        bounds: Bounds,
+        max_records: usize,
         mark: RecordMark,
         parse: impl FnOnce(Vec<u8>) -> Result<Vec<NewTask>, Refusal>,
     ) -> Result<(Vec<NewTask>, Reservation), Refusal> {
         // Strings with escapes are copied while they are parsed.
         let escaped = if memchr::memchr(b'\\', &self.plain).is_some() { self.plain.len() } else { 0 };
         // The parser refuses the body at the first record above the limit.
-        let records = count_records(&self.plain, mark).min(bounds.records.saturating_add(1));
+        let records = count_records(&self.plain, mark).min(max_records.saturating_add(1));
         self.memory.grow(escaped + records * RECORD)?;
         let tasks = parse(self.plain)?;
         self.memory.set(tasks.iter().map(footprint).sum())?;
@@ -168,9 +163,7 @@ mod tests {
     use garenne_protocol::task::{ContentType, Kind};
 
     use super::*;
-    use crate::{limits::Limits, memory::MemoryBudget};
-
-    const BOUNDS: Bounds = Bounds { body: Size::mib(4), records: 10_000 };
+    use crate::memory::MemoryBudget;
 
     fn budget(mib: u64) -> MemoryBudget {
         MemoryBudget::new(&Limits { memory_budget: Size::mib(mib), ..Limits::default() })
@@ -199,8 +192,8 @@ mod tests {
         let here = std::thread::current().id();
         let (sender, other_thread) = std::sync::mpsc::channel();
         let held = budget.clone();
-        let offload = Offload::new(Duration::from_secs(1));
-        let prepared = payload.prepare(&offload, BOUNDS, Some(b'{'), move |body| {
+        let (offload, limits) = (Offload::new(Duration::from_secs(1)), Limits::default());
+        let prepared = payload.prepare(&offload, &limits, Some(b'{'), move |body| {
             assert!(held.used() >= body.capacity(), "the parsed body is reserved");
             sender.send(std::thread::current().id() != here).unwrap();
             Ok(vec![task(body)])
