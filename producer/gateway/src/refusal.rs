@@ -3,6 +3,7 @@
 use std::{borrow::Cow, fmt::Display, time::Duration};
 
 use axum::{
+    Extension,
     body::Body,
     http::{HeaderValue, Response, StatusCode, header},
     response::IntoResponse,
@@ -212,19 +213,13 @@ impl Refusal {
         media_type: &'static str,
         body: String,
     ) -> Response<Body> {
-        let mut response = (status, [(header::CONTENT_TYPE, media_type)], body).into_response();
-        let headers = response.headers_mut();
-        if let Some(seconds) = self.retry_seconds() {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-        }
-        if self.status == StatusCode::UNAUTHORIZED {
-            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        }
-        if self.status == StatusCode::REQUEST_TIMEOUT {
-            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
-        }
-        response.extensions_mut().insert(RefusalCode(self.code));
-        response
+        let code = Extension(RefusalCode(self.code));
+        let wait = self.retry_seconds().map(|seconds| [(header::RETRY_AFTER, HeaderValue::from(seconds))]);
+        let unauthorized = self.status == StatusCode::UNAUTHORIZED;
+        let authenticate = unauthorized.then_some([(header::WWW_AUTHENTICATE, "Bearer")]);
+        let close = (self.status == StatusCode::REQUEST_TIMEOUT).then_some([(header::CONNECTION, "close")]);
+        let media_type = [(header::CONTENT_TYPE, media_type)];
+        (status, code, wait, authenticate, close, media_type, body).into_response()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::{
+    Extension,
     body::{Body, Bytes},
     extract::{Path, Request, State},
     http::{Response, StatusCode, header},
@@ -69,8 +70,6 @@ fn accepted(Receipts { ids, mut memory }: Receipts) -> Response<Body> {
     let bytes = serde_json::to_vec(&body).expect("ids are plain JSON");
     memory.shrink_to(bytes.capacity());
     let body = Bytes::from_owner(ReservedBytes { bytes, _memory: memory });
-    let mut response =
-        (StatusCode::ACCEPTED, [(header::CONTENT_TYPE, "application/json")], body).into_response();
-    response.extensions_mut().insert(ConfirmedRecords(ids.len()));
-    response
+    let records = Extension(ConfirmedRecords(ids.len()));
+    (StatusCode::ACCEPTED, records, [(header::CONTENT_TYPE, "application/json")], body).into_response()
 }

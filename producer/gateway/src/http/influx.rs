@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use axum::{
-    Json,
+    Extension, Json,
     body::Body,
     extract::{Query, Request, State},
     http::{Response, StatusCode},
@@ -49,9 +49,7 @@ pub(super) async fn write(
     let format = ReadingsFormat::LineProtocol(precision);
     let body = request.read_body(&gateway, gateway.limits.max_body).await?;
     let receipts = gateway.ingest.ingest_readings(format, body, request.into_sender(None)).await?;
-    let mut response = StatusCode::NO_CONTENT.into_response();
-    response.extensions_mut().insert(ConfirmedRecords(receipts.ids.len()));
-    Ok(response)
+    Ok((StatusCode::NO_CONTENT, Extension(ConfirmedRecords(receipts.ids.len()))).into_response())
 }
 
 /// A refusal in the format of both versions: version 2 reads `message`, version 1 reads `error`.
