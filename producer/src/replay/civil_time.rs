@@ -1,7 +1,12 @@
 //! Parses dates and times of day in the formats of recordings.
 
 use garenne_protocol::sensor::Timestamp;
-use time::{Date, Month, OffsetDateTime, PrimitiveDateTime, Time, UtcOffset};
+use jiff::{
+    SignedDuration, Unit,
+    civil::{Date, DateTime, Time},
+    fmt::strtime::{self, BrokenDownTime},
+    tz::Offset,
+};
 
 /// The order of a date that does not start with the year.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -17,10 +22,9 @@ pub(super) enum DateOrder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CivilTime {
     pub(super) date: Option<Date>,
-    pub(super) clock: Option<Time>,
-    pub(super) offset: Option<UtcOffset>,
-    /// Set for `24:00`, which is midnight of the next day.
-    next_day: bool,
+    /// Time since midnight; a day for `24:00`.
+    pub(super) clock: Option<SignedDuration>,
+    offset: Option<Offset>,
 }
 
 impl CivilTime {
@@ -30,169 +34,115 @@ impl CivilTime {
             date: self.date.or(other.date),
             clock: self.clock.or(other.clock),
             offset: self.offset.or(other.offset),
-            next_day: self.next_day || other.next_day,
         }
     }
 
     /// The instant. A date alone is its midnight; `zone` is the offset if none is given.
-    pub(super) fn instant(self, zone: UtcOffset) -> Option<Timestamp> {
-        let mut date = self.date?;
-        if self.next_day {
-            date = date.next_day()?;
-        }
-        let moment = PrimitiveDateTime::new(date, self.clock.unwrap_or(Time::MIDNIGHT));
-        Some(moment.assume_offset(self.offset.unwrap_or(zone)).into())
+    pub(super) fn instant(self, zone: Offset) -> Option<Timestamp> {
+        let midnight = DateTime::from(self.date?);
+        let moment = midnight.checked_add(self.clock.unwrap_or_default()).ok()?;
+        timestamp(self.offset.unwrap_or(zone).to_timestamp(moment).ok()?)
     }
 }
+
+/// Rounds to the microseconds of a [`Timestamp`].
+fn timestamp(instant: jiff::Timestamp) -> Option<Timestamp> {
+    Timestamp::from_micros(instant.round(Unit::Microsecond).ok()?.as_microsecond()).ok()
+}
+
+/// Characters between a date and a time of day.
+const DATE_ENDS: [char; 4] = ['T', 't', ' ', '_'];
+/// Characters between the parts of a date.
+const DATE_SEPARATORS: [char; 3] = ['-', '/', '.'];
 
 /// Parses a date, a time of day, or both.
 pub(super) fn civil(text: &str, order: DateOrder) -> Option<CivilTime> {
     let text = text.trim();
-    let (date_text, clock_text) = match text.split_once(['T', 't', ' ', '_']) {
-        Some((before, after)) if before.starts_with(|c: char| c.is_ascii_digit()) => (before, after.trim()),
-        _ => (text, ""),
+    let (date_text, clock_text) = match text.split_once(DATE_ENDS) {
+        Some((before, after)) if before.starts_with(|c: char| c.is_ascii_digit()) => (before, Some(after)),
+        _ => (text, None),
     };
-    if let Some(date) = date(date_text, order) {
-        if clock_text.is_empty() {
-            return (date_text.len() == text.len()).then_some(CivilTime {
-                date: Some(date),
-                clock: None,
-                offset: None,
-                next_day: false,
-            });
-        }
-        return clock(clock_text).map(|clock| CivilTime { date: Some(date), ..clock });
+    match (date(date_text, order), clock_text) {
+        (Some(date), Some(text)) => Some(CivilTime { date: Some(date), ..clock(text)? }),
+        (date @ Some(_), None) => Some(CivilTime { date, clock: None, offset: None }),
+        (None, _) => clock(text),
     }
-    clock(text)
 }
 
-/// The three numbers of a date in their written order.
-pub(super) fn date_numbers(text: &str) -> Option<[u32; 3]> {
-    let mut parts = text.split(['-', '/', '.']);
-    let mut number = || -> Option<u32> {
-        let part = parts.next()?;
-        match part.parse() {
-            Ok(number) if part.len() <= 4 => Some(number),
-            _ => month_name(part),
-        }
-    };
-    let numbers = [number()?, number()?, number()?];
-    parts.next().is_none().then_some(numbers)
+/// Whether [`civil`] reads the date by its [`DateOrder`]: it has only numbers, and does not start with the year.
+pub(super) fn depends_on_order(text: &str) -> bool {
+    let date = text.trim().split(DATE_ENDS).next().unwrap_or_default();
+    !date.contains(char::is_alphabetic) && date.find(DATE_SEPARATORS).is_some_and(|at| at <= 2)
 }
 
 fn date(text: &str, order: DateOrder) -> Option<Date> {
     if text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        let part = |range: std::ops::Range<usize>| text[range].parse().ok();
-        return calendar(part(0..4)?, part(4..6)?, part(6..8)?);
+        return Date::strptime("%Y%m%d", text).ok();
     }
-    let [first, second, third] = date_numbers(text)?;
-    let first_len = text.find(['-', '/', '.'])?;
-    if first_len == 4 {
-        return calendar(first, second, third);
-    }
-    let named = |index: usize| {
-        text.split(['-', '/', '.']).nth(index).is_some_and(|part| part.starts_with(char::is_alphabetic))
+    let is_name = |part: &str| part.chars().all(char::is_alphabetic);
+    // Of a month's name only the first three letters count.
+    let parts: Vec<&str> = text
+        .split(DATE_SEPARATORS)
+        .map(|part| part.get(..3).filter(|_| is_name(part)).unwrap_or(part))
+        .collect();
+    let [first, second, third] = parts[..] else { return None };
+    let (month, year) = (
+        if is_name(first) || is_name(second) { "%b" } else { "%m" },
+        if third.len() <= 2 { "%y" } else { "%Y" },
+    );
+    let format = match order {
+        _ if first.len() == 4 => format!("%Y-{month}-%d"),
+        DateOrder::Dmy if !is_name(first) => format!("%d-{month}-{year}"),
+        DateOrder::Mdy if is_name(second) => format!("%d-{month}-{year}"),
+        _ => format!("{month}-%d-{year}"),
     };
-    let year = if third >= 100 { third } else { third + if third < 70 { 2000 } else { 1900 } };
-    match order {
-        _ if named(0) => calendar(year, first, second),
-        _ if named(1) => calendar(year, second, first),
-        DateOrder::Dmy => calendar(year, second, first),
-        DateOrder::Mdy => calendar(year, first, second),
-    }
-}
-
-fn calendar(year: u32, month: u32, day: u32) -> Option<Date> {
-    let month = Month::try_from(u8::try_from(month).ok()?).ok()?;
-    Date::from_calendar_date(i32::try_from(year).ok()?, month, u8::try_from(day).ok()?).ok()
-}
-
-fn month_name(text: &str) -> Option<u32> {
-    const MONTHS: [&str; 12] =
-        ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
-    let start = text.get(..3)?.to_ascii_lowercase();
-    let at = MONTHS.iter().position(|month| *month == start)?;
-    text.chars().all(char::is_alphabetic).then_some(at as u32 + 1)
+    Date::strptime(format, parts.join("-")).ok()
 }
 
 /// `HH:MM`, `HH:MM:SS.f`, `HH.MM.SS`, `HHMM`, `HHMMSS`, with `AM`/`PM` and an offset.
 fn clock(text: &str) -> Option<CivilTime> {
-    let (text, offset) = split_offset(text.trim())?;
-    let upper = text.to_ascii_uppercase();
-    let (text, afternoon) = match (upper.strip_suffix("PM"), upper.strip_suffix("AM")) {
-        (Some(rest), _) => (rest.trim_end(), Some(true)),
-        (_, Some(rest)) => (rest.trim_end(), Some(false)),
-        _ => (upper.as_str(), None),
+    let text = text.trim();
+    let (text, offset) = match text.find(['Z', 'z', 'U', 'G', '+', '-']) {
+        Some(at) => (text[..at].trim_end(), Some(offset(&text[at..])?)),
+        None => (text, None),
     };
-    let (hour, minute, second) = clock_numbers(text)?;
-    let hour = match (hour, afternoon) {
-        (12, Some(false)) => 0,
-        (hour @ 1..=11, Some(true)) => hour + 12,
-        (hour @ 0..=12, _) => hour,
-        (_, Some(_)) => return None,
-        (hour, None) => hour,
-    };
-    let next_day = hour == 24 && minute == 0 && second == 0.0;
-    let hour = if next_day { 0 } else { hour };
-    // A leap second becomes the end of its minute.
-    let micros = ((second * 1e6).round() as u32).min(59_999_999);
-    let clock = Time::from_hms_micro(hour, minute, (micros / 1_000_000) as u8, micros % 1_000_000).ok()?;
-    Some(CivilTime { date: None, clock: Some(clock), offset, next_day })
-}
-
-fn clock_numbers(text: &str) -> Option<(u8, u8, f64)> {
-    if matches!(text.len(), 4 | 6) && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        let second = if text.len() == 6 { text[4..].parse().ok()? } else { 0.0 };
-        return Some((text[..2].parse().ok()?, text[2..4].parse().ok()?, second));
+    let mut text = text.replace(',', ".");
+    // `18.30` is a number, not a time of day.
+    if !text.contains(':') && text.matches('.').count() >= 2 {
+        text = text.replacen('.', ":", 2);
     }
-    let mark = if text.contains(':') { ':' } else { '.' };
-    let mut parts = text.splitn(3, mark);
-    let hour = parts.next().filter(|part| (1..=2).contains(&part.len()))?.parse().ok()?;
-    let minute = parts.next().filter(|part| part.len() == 2)?.parse().ok()?;
-    let second = match parts.next() {
-        // `18.30` is a number, not a time of day.
-        None if mark == '.' => return None,
-        None => 0.0,
-        Some(text) => {
-            let text = text.replace(',', ".");
-            let shape = text.starts_with(|c: char| c.is_ascii_digit())
-                && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-            shape.then(|| text.parse::<f64>().ok()).flatten().filter(|second| *second < 61.0)?
-        }
-    };
-    Some((hour, minute, second))
-}
-
-/// Splits `Z`, `UTC`, `+02:00`, `+0200` or `-05` from the end.
-fn split_offset(text: &str) -> Option<(&str, Option<UtcOffset>)> {
-    for zulu in ["Z", "z", "UTC", "GMT"] {
-        if let Some(rest) = text.strip_suffix(zulu) {
-            return Some((rest.trim_end(), Some(UtcOffset::UTC)));
-        }
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let hour: u8 = text.get(..digits.min(2))?.parse().ok()?;
+    let next_day = hour == 24;
+    if next_day {
+        text.replace_range(..2, "00");
     }
-    match text.rfind(['+', '-']) {
-        None => Some((text, None)),
-        Some(at) => Some((text[..at].trim_end(), Some(offset(&text[at..])?))),
-    }
-}
-
-/// `+02:00`, `+0200`, `+02` or `Z`.
-pub(super) fn offset(text: &str) -> Option<UtcOffset> {
-    if matches!(text, "Z" | "z" | "UTC") {
-        return Some(UtcOffset::UTC);
-    }
-    let sign = match text.as_bytes().first()? {
-        b'+' => 1,
-        b'-' => -1,
+    let formats = match digits {
+        _ if hour > 12 && text.ends_with(['m', 'M']) => return None,
+        1 | 2 => ["%H:%M", "%H:%M:%S%.f", "%H:%M %p", "%H:%M:%S%.f %p"].as_slice(),
+        4 => &["%H%M", "%H%M %p"],
+        6 => &["%H%M%S", "%H%M%S %p"],
         _ => return None,
     };
-    let digits: String = text[1..].chars().filter(|c| *c != ':').collect();
-    if !matches!(digits.len(), 2 | 4) || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
+    let time = formats.iter().find_map(|format| Time::strptime(format, &text).ok())?;
+    let clock = match next_day {
+        true if time == Time::midnight() => SignedDuration::from_hours(24),
+        true => return None,
+        false => time.duration_since(Time::midnight()),
+    };
+    Some(CivilTime { date: None, clock: Some(clock), offset })
+}
+
+/// `+02:00`, `+0200`, `+02`, `Z`, `UTC` or `GMT`.
+pub(super) fn offset(text: &str) -> Option<Offset> {
+    if matches!(text, "Z" | "z" | "UTC" | "GMT") {
+        return Some(Offset::UTC);
     }
-    let hours: i8 = digits[..2].parse().ok()?;
-    let minutes: i8 = digits.get(2..).filter(|rest| !rest.is_empty()).map_or(Ok(0), str::parse).ok()?;
-    UtcOffset::from_hms(sign * hours, sign * minutes, 0).ok()
+    let mut text = text.replace(':', "");
+    if text.len() == 3 {
+        text.push_str("00");
+    }
+    strtime::parse("%z", text).ok()?.offset()
 }
 
 /// Converts a Unix time in seconds, milliseconds, microseconds or nanoseconds, by its magnitude.
@@ -206,25 +156,22 @@ pub(super) fn epoch(number: f64) -> Option<Timestamp> {
     Timestamp::from_unix_seconds(seconds).ok()
 }
 
-/// By a format the user gave, in the notation of `strftime`.
-pub(super) struct Format(time::format_description::OwnedFormatItem);
+/// A format that the user gave, in the notation of `strftime`.
+pub(super) struct Format(String);
 
 impl Format {
     pub(super) fn parse(format: &str) -> Result<Self, String> {
-        time::format_description::parse_strftime_owned(format)
-            .map(Self)
+        // A time that was printed in a valid format can be parsed in it.
+        strtime::format(format, jiff::Timestamp::UNIX_EPOCH)
+            .and_then(|text| strtime::parse(format, text))
+            .map(|_| Self(format.to_owned()))
             .map_err(|error| format!("time format {format:?} cannot be used: {error}"))
     }
 
-    pub(super) fn read(&self, text: &str, zone: UtcOffset) -> Option<Timestamp> {
-        let text = text.trim();
-        if let Ok(moment) = OffsetDateTime::parse(text, &self.0) {
-            return Some(moment.into());
-        }
-        let moment = PrimitiveDateTime::parse(text, &self.0)
-            .or_else(|_| Date::parse(text, &self.0).map(Date::midnight))
-            .ok()?;
-        Some(moment.assume_offset(zone).into())
+    pub(super) fn read(&self, text: &str, zone: Offset) -> Option<Timestamp> {
+        let mut parsed = BrokenDownTime::parse(&self.0, text.trim()).ok()?;
+        parsed.set_offset(parsed.offset().or(Some(zone)));
+        timestamp(parsed.to_timestamp().ok()?)
     }
 }
 
@@ -233,7 +180,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str, order: DateOrder) -> String {
-        let instant = civil(text, order).and_then(|civil| civil.instant(UtcOffset::UTC));
+        let instant = civil(text, order).and_then(|civil| civil.instant(Offset::UTC));
         instant.map_or_else(|| "none".to_owned(), |instant| instant.to_string())
     }
 
@@ -254,6 +201,12 @@ mod tests {
             ("20040310T183059", "2004-03-10T18:30:59Z"),
             ("2004-03-10 24:00", "2004-03-11T00:00:00Z"),
             ("2004-03-10 18:30 UTC", "2004-03-10T18:30:00Z"),
+            ("2004-Mar-10 18:30GMT", "2004-03-10T18:30:00Z"),
+            ("Sept/1/2004", "2004-09-01T00:00:00Z"),
+            ("1-january-99 0:05:09,25", "1999-01-01T00:05:09.25Z"),
+            ("2004-03-10 12:59:60 PM +02", "2004-03-10T10:59:59Z"),
+            ("2004-03-10 0630 pm", "2004-03-10T18:30:00Z"),
+            ("2004-03-10 0:30 AM", "2004-03-10T00:30:00Z"),
         ] {
             assert_eq!(read(text, DateOrder::Dmy), instant, "{text}");
         }
@@ -262,9 +215,20 @@ mod tests {
 
     #[test]
     fn text_that_is_not_a_time_is_refused() {
-        for text in
-            ["", "18.5", "21", "2004-13-01", "31/02/2004", "2004-03-10 25:00", "noon", "1.2.3.4", "-5"]
-        {
+        for text in [
+            "",
+            "18.5",
+            "21",
+            "183",
+            "2004-13-01",
+            "31/02/2004",
+            "2004-03-10 25:00",
+            "2004-03-10 24:01",
+            "2004-03-10 18:30 AM",
+            "noon",
+            "1.2.3.4",
+            "-5",
+        ] {
             assert_eq!(read(text, DateOrder::Dmy), "none", "{text}");
         }
     }
@@ -284,9 +248,19 @@ mod tests {
         }
         let format = Format::parse("%d/%m/%Y %H.%M.%S").unwrap();
         assert_eq!(
-            format.read("10/03/2004 18.00.00", UtcOffset::UTC).unwrap().to_string(),
+            format.read("10/03/2004 18.00.00", Offset::UTC).unwrap().to_string(),
             "2004-03-10T18:00:00Z"
         );
-        assert!(format.read("2004-03-10", UtcOffset::UTC).is_none());
+        assert!(format.read("2004-03-10", Offset::UTC).is_none());
+        let date = Format::parse("%d.%m.%y").unwrap();
+        let zone = offset("-0530").unwrap();
+        assert_eq!(date.read("10.03.04", zone).unwrap().to_string(), "2004-03-10T05:30:00Z");
+        let with_offset = Format::parse("%F %H:%M:%S%.f %z").unwrap();
+        let read = with_offset.read("2004-03-10 18:00:00.5 +0100", zone).unwrap();
+        assert_eq!(read.to_string(), "2004-03-10T17:00:00.5Z");
+        assert_eq!(
+            Format::parse("%d %!").err().unwrap().split(':').next(),
+            Some("time format \"%d %!\" cannot be used")
+        );
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use garenne_protocol::sensor::Unit;
-use time::UtcOffset;
+use jiff::tz::Offset;
 
 use super::{
     civil_time::{DateOrder, Format},
@@ -18,7 +18,7 @@ mod dialect;
 mod time_columns;
 
 pub(super) use dialect::skipped;
-pub(super) use time_columns::{TimeColumns, from_epoch};
+pub(super) use time_columns::{Notation, TimeColumns};
 
 /// The layout of a CSV recording.
 pub(super) struct Layout {
@@ -29,7 +29,7 @@ pub(super) struct Layout {
     pub(super) time: TimeColumns,
     pub(super) order: DateOrder,
     pub(super) format: Option<Format>,
-    pub(super) zone: UtcOffset,
+    pub(super) zone: Offset,
     pub(super) device: Device,
     pub(super) shape: Shape,
     /// Assumptions to show to the user.
@@ -161,12 +161,14 @@ impl Layout {
         let device = match (&mapping.device, &mapping.device_column) {
             (Some(name), _) => Device::Fixed(name.as_str().into()),
             (None, Some(column)) => Device::Column(rows.exactly(column)?),
-            (None, None) => match rows.named(DEVICES).filter(|index| !time.uses(*index)) {
+            (None, None) => match rows.named(DEVICES).filter(|index| !time.indexes.contains(index)) {
                 Some(index) => Device::Column(index),
                 None => Device::Fixed(file_device.into()),
             },
         };
-        let used = |index: usize| time.uses(index) || matches!(device, Device::Column(at) if at == index);
+        let used = |index: usize| {
+            time.indexes.contains(&index) || matches!(device, Device::Column(at) if at == index)
+        };
         let shape = shape(&rows, mapping, &numbers, used, &mut notes)?;
         let numbers = match &mapping.missing {
             Some(codes) => numbers.with_missing(codes.iter().map(String::as_str)),

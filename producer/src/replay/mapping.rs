@@ -5,8 +5,8 @@ use std::path::Path;
 
 use garenne_common::config::parse_toml;
 use garenne_common::exit::{Exit, Failure};
+use jiff::tz::Offset;
 use serde::Deserialize;
-use time::UtcOffset;
 
 use super::civil_time;
 
@@ -65,9 +65,9 @@ impl Mapping {
     ///
     /// # Errors
     /// It is not an offset.
-    pub fn zone(&self) -> Result<UtcOffset, String> {
+    pub fn zone(&self) -> Result<Offset, String> {
         match &self.utc_offset {
-            None => Ok(UtcOffset::UTC),
+            None => Ok(Offset::UTC),
             Some(text) => civil_time::offset(text.trim())
                 .ok_or_else(|| format!("utc_offset {text:?} is not an offset such as +01:00 or Z")),
         }

@@ -1,28 +1,34 @@
 //! Detects the columns with the time.
 
+use jiff::civil::Date;
+
 use super::{Mapping, Rows};
 use crate::replay::{
-    civil_time::{CivilTime, DateOrder, civil, date_numbers, epoch},
+    civil_time::{CivilTime, DateOrder, civil, depends_on_order},
     number,
 };
 
 /// The columns with a row's time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::replay) enum TimeColumns {
-    /// Text in these columns, joined by a space.
-    Text(Vec<usize>),
-    /// A Unix time.
-    Epoch(usize),
-    /// Year, month and day, and optionally hour, minute and second.
-    GatewayContext(Vec<usize>),
+pub(in crate::replay) struct TimeColumns {
+    pub(in crate::replay) indexes: Vec<usize>,
+    pub(in crate::replay) notation: Notation,
 }
 
-impl TimeColumns {
-    pub(in crate::replay) fn uses(&self, index: usize) -> bool {
-        match self {
-            Self::Text(indexes) | Self::GatewayContext(indexes) => indexes.contains(&index),
-            Self::Epoch(at) => *at == index,
-        }
+/// How the columns of a time are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::replay) enum Notation {
+    /// Text, joined by a space.
+    Text,
+    /// A Unix time.
+    Epoch,
+    /// Year, month and day, and optionally hour, minute and second.
+    Parts,
+}
+
+impl Notation {
+    fn of(self, indexes: Vec<usize>) -> TimeColumns {
+        TimeColumns { indexes, notation: self }
     }
 }
 
@@ -57,19 +63,13 @@ enum Content {
     Other,
 }
 
-impl Content {
-    const ALL: [Self; 5] = [Self::Full, Self::Date, Self::Clock, Self::Number, Self::Other];
-}
-
 fn content(rows: &Rows, index: usize, decimal_comma: bool) -> Content {
-    let mut counts = [0_usize; Content::ALL.len()];
-    for cell in rows.cells(index).take(500) {
-        counts[content_of(cell, decimal_comma) as usize] += 1;
-    }
-    let all: usize = counts.iter().sum();
+    let contents: Vec<Content> =
+        rows.cells(index).take(500).map(|cell| content_of(cell, decimal_comma)).collect();
+    let count = |content: Content| contents.iter().filter(|other| **other == content).count();
     // Up to a quarter of the cells may be invalid.
-    let usual = Content::ALL.into_iter().find(|kind| counts[*kind as usize] * 4 >= all * 3);
-    if all == 0 { Content::Other } else { usual.unwrap_or(Content::Other) }
+    let usual = contents.iter().copied().find(|content| count(*content) * 4 >= contents.len() * 3);
+    usual.unwrap_or(Content::Other)
 }
 
 fn content_of(cell: &str, decimal_comma: bool) -> Content {
@@ -98,7 +98,7 @@ pub(super) fn find(
         (0..rows.headings.len()).map(|index| content(rows, index, decimal_comma)).collect();
     let columns = columns(rows, mapping, &contents)?;
     let order = match &columns {
-        TimeColumns::Text(indexes) if mapping.time_format.is_none() => {
+        TimeColumns { indexes, notation: Notation::Text } if mapping.time_format.is_none() => {
             order(rows, indexes[0], delimiter, notes)
         }
         _ => DateOrder::default(),
@@ -112,9 +112,9 @@ fn columns(rows: &Rows, mapping: &Mapping, contents: &[Content]) -> Result<TimeC
             mapping.time.iter().map(|heading| rows.exactly(heading)).collect::<Result<_, _>>()?;
         return Ok(match indexes[..] {
             [only] if contents[only] == Content::Number && mapping.time_format.is_none() => {
-                TimeColumns::Epoch(only)
+                Notation::Epoch.of(indexes)
             }
-            _ => TimeColumns::Text(indexes),
+            _ => Notation::Text.of(indexes),
         });
     }
     let all = |content: Content| (0..contents.len()).filter(move |&index| contents[index] == content);
@@ -124,15 +124,15 @@ fn columns(rows: &Rows, mapping: &Mapping, contents: &[Content]) -> Result<TimeC
     };
     let best = |content: Content| all(content).min_by_key(|&index| rank(index));
     if let Some(full) = best(Content::Full) {
-        return Ok(TimeColumns::Text(vec![full]));
+        return Ok(Notation::Text.of(vec![full]));
     }
     if let (Some(date), Some(clock)) = (best(Content::Date), best(Content::Clock)) {
-        return Ok(TimeColumns::Text(vec![date, clock]));
+        return Ok(Notation::Text.of(vec![date, clock]));
     }
     let part = |name: &str| rows.named(&[name]).filter(|&index| contents[index] == Content::Number);
     if let (Some(year), Some(month), Some(day)) = (part("year"), part("month"), part("day")) {
         let clock = ["hour", "minute", "second"].into_iter().map_while(part);
-        return Ok(TimeColumns::GatewayContext([year, month, day].into_iter().chain(clock).collect()));
+        return Ok(Notation::Parts.of([year, month, day].into_iter().chain(clock).collect()));
     }
     let plausible = |index: usize| {
         rows.cells(index).filter_map(|cell| number::parse(cell, false)).take(20).all(|number| number >= 1e8)
@@ -141,10 +141,10 @@ fn columns(rows: &Rows, mapping: &Mapping, contents: &[Content]) -> Result<TimeC
         .filter(|&index| rank(index) < TIME_WORDS.len() && plausible(index))
         .min_by_key(|&i| rank(i))
     {
-        return Ok(TimeColumns::Epoch(epoch));
+        return Ok(Notation::Epoch.of(vec![epoch]));
     }
     if let Some(date) = best(Content::Date) {
-        return Ok(TimeColumns::Text(vec![date]));
+        return Ok(Notation::Text.of(vec![date]));
     }
     Err(format!(
         "no time column was found; the columns are {}; give it with --time-column and its format with --time-format",
@@ -152,32 +152,25 @@ fn columns(rows: &Rows, mapping: &Mapping, contents: &[Content]) -> Result<TimeC
     ))
 }
 
-/// Whether the day or the month comes first: a number above 12 decides, else the order with the smaller steps in time.
+/// Whether the day or the month comes first: the order in which more of the dates exist, else the one with the smaller
+/// steps in time.
 fn order(rows: &Rows, index: usize, delimiter: char, notes: &mut Vec<String>) -> DateOrder {
-    let mut first_over_12 = false;
-    let mut second_over_12 = false;
-    let mut ambiguous = false;
-    for cell in rows.cells(index) {
-        let date = cell.split([' ', 'T', '_']).next().unwrap_or_default();
-        let Some([first, second, _]) = date_numbers(date) else { continue };
-        if first > 31 || date.contains(char::is_alphabetic) {
-            return DateOrder::default();
-        }
-        ambiguous = true;
-        first_over_12 |= first > 12;
-        second_over_12 |= second > 12;
+    if !rows.cells(index).any(depends_on_order) {
+        return DateOrder::default();
     }
-    if !ambiguous || first_over_12 != second_over_12 {
-        return if second_over_12 { DateOrder::Mdy } else { DateOrder::Dmy };
-    }
-    let total_steps = |order: DateOrder| {
-        let dates: Vec<_> =
-            rows.cells(index).filter_map(|cell| civil(cell, order)).filter_map(|civil| civil.date).collect();
-        let steps = dates.windows(2);
-        // The sum of days between consecutive rows; the right order has the smaller one.
-        steps.map(|pair| (pair[1] - pair[0]).whole_days().unsigned_abs()).sum::<u64>()
+    let dates = |order: DateOrder| -> Vec<_> {
+        rows.cells(index).filter_map(|cell| civil(cell, order)?.date).collect()
     };
-    let (dmy, mdy) = (total_steps(DateOrder::Dmy), total_steps(DateOrder::Mdy));
+    let (dmy, mdy) = (dates(DateOrder::Dmy), dates(DateOrder::Mdy));
+    if dmy.len() != mdy.len() {
+        return if dmy.len() > mdy.len() { DateOrder::Dmy } else { DateOrder::Mdy };
+    }
+    // The sum of days between consecutive rows.
+    let total_steps = |dates: &[Date]| -> u64 {
+        let steps = dates.windows(2).map(|pair| pair[1] - pair[0]);
+        steps.map(|step| u64::from(step.get_days().unsigned_abs())).sum()
+    };
+    let (dmy, mdy) = (total_steps(&dmy), total_steps(&mdy));
     let order = match dmy.cmp(&mdy) {
         std::cmp::Ordering::Less => DateOrder::Dmy,
         std::cmp::Ordering::Greater => DateOrder::Mdy,
@@ -187,12 +180,4 @@ fn order(rows: &Rows, index: usize, delimiter: char, notes: &mut Vec<String>) ->
     let words = if order == DateOrder::Dmy { "day first" } else { "month first" };
     notes.push(format!("dates are ambiguous and are read {words} (--time-format decides)"));
     order
-}
-
-/// Converts a cell with a Unix time.
-pub(in crate::replay) fn from_epoch(
-    text: &str,
-    decimal_comma: bool,
-) -> Option<garenne_protocol::sensor::Timestamp> {
-    number::parse(text, decimal_comma).and_then(epoch)
 }
