@@ -1,33 +1,25 @@
 //! Destinations of replayed and simulated readings, and their delivery with retries.
 
 mod broker;
-mod delivery_counts;
-mod delivery_queue;
+mod delivery;
 mod endpoint;
 mod http;
-mod receipt_file;
-mod retrying_sender;
 mod tcp;
 
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use garenne_common::exit::Exit;
+use garenne_common::exit::{Exit, Failure};
 use garenne_protocol::{sensor::Reading, task::TaskId};
 
-pub use broker::BrokerDestination;
-pub(crate) use broker::send_error;
-pub use delivery_counts::DeliveryCounts;
-pub use delivery_queue::{DeliveryConfig, DeliveryQueue};
-pub use endpoint::Endpoint;
-pub use http::HttpDestination;
-pub use receipt_file::ReceiptFile;
-pub use retrying_sender::RetryingSender;
-pub use tcp::TcpDestination;
+pub(crate) use broker::{BrokerConnection, send_error};
+pub(crate) use delivery::{DeliveryCounts, DeliveryQueue, RetryingSender};
+pub(crate) use endpoint::Endpoint;
+pub(crate) use tcp::TcpDestination;
 
 /// Receives readings. The same readings may be sent again: their ids are derived from them, so that a repetition has no
 /// second effect.
-pub trait Destination: Send + Sync + 'static {
+pub(crate) trait Destination: Send + Sync + 'static {
     /// Sends the readings and returns one task id per reading, in order, after all of them are confirmed.
     ///
     /// # Errors
@@ -37,7 +29,7 @@ pub trait Destination: Send + Sync + 'static {
 
 /// Why readings were not confirmed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SendError {
+pub(crate) enum SendError {
     /// Sending the same readings later may succeed.
     Retry {
         /// The reason.
@@ -53,10 +45,12 @@ pub enum SendError {
         reason: String,
     },
     /// No reading will be accepted.
-    Fatal {
-        /// The reason.
-        reason: String,
-        /// The exit code of the process.
-        exit: Exit,
-    },
+    Fatal(Failure),
+}
+
+impl SendError {
+    /// No reading will be accepted; the process fails.
+    fn fatal(reason: String) -> Self {
+        Self::Fatal(Failure::new(Exit::Failed, reason))
+    }
 }

@@ -2,12 +2,12 @@
 //!
 //! A task counts as published only after the broker has confirmed that a queue stores it.
 
+mod args;
 pub mod cli;
-pub mod destination;
+mod destination;
+mod input;
 mod progress;
-pub mod publish;
-pub mod replay;
-mod service;
+mod publish;
+mod replay;
 pub mod settings;
-pub mod simulate;
-pub mod stop;
+mod simulate;

@@ -1,22 +1,20 @@
-//! Progress on stderr: a bar on a terminal, else a line every few seconds.
+//! Progress on stderr: a bar on a terminal, else a line every few seconds. The summary on stdout.
 
 use std::{
     fmt::Display,
-    io::IsTerminal,
-    sync::Mutex,
-    sync::PoisonError,
+    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use garenne_common::text::printable;
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
 
 /// Shows progress on stderr, because stdout is for the result.
 pub(crate) struct Progress {
-    bar: Option<ProgressBar>,
-    what: &'static str,
-    size: Option<u64>,
-    last: Mutex<Instant>,
+    /// Hidden if stderr is not a terminal.
+    bar: ProgressBar,
+    last_line: Mutex<Instant>,
 }
 
 /// Interval of the lines without a terminal.
@@ -25,35 +23,32 @@ const LINE_INTERVAL: Duration = Duration::from_secs(5);
 impl Progress {
     /// Progress through `size` bytes; `None` if the size is unknown.
     pub(crate) fn new(what: &'static str, size: Option<u64>) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| {
-            let (bar, template) = match size {
-                Some(size) => (
-                    ProgressBar::new(size),
-                    "{prefix} {bar:32} {percent:>3}% {binary_bytes}/{binary_total_bytes} eta {eta} {msg}",
-                ),
-                None => (ProgressBar::new_spinner(), "{prefix} {spinner} {elapsed} {msg}"),
-            };
-            bar.set_style(ProgressStyle::with_template(template).expect("the template is well-formed"));
-            bar.set_prefix(what);
+        let template = match size {
+            Some(_) => "{prefix} {bar:32} {percent:>3}% {binary_bytes}/{binary_total_bytes} eta {eta} {msg}",
+            None => "{prefix} {spinner} {elapsed} {msg}",
+        };
+        let style = ProgressStyle::with_template(template).expect("the template is well-formed");
+        let bar = size.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
+        let bar = bar.with_style(style).with_prefix(what);
+        if !bar.is_hidden() {
             bar.enable_steady_tick(Duration::from_millis(200));
-            bar
-        });
-        Self { bar, what, size, last: Mutex::new(Instant::now()) }
+        }
+        Self { bar, last_line: Mutex::new(Instant::now()) }
     }
 
     /// Shows the position and these figures.
     pub(crate) fn update(&self, bytes: u64, figures: impl Display) {
-        if let Some(bar) = &self.bar {
-            bar.set_position(bytes);
-            bar.set_message(figures.to_string());
+        if !self.bar.is_hidden() {
+            self.bar.set_position(bytes);
+            self.bar.set_message(figures.to_string());
             return;
         }
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.elapsed() >= LINE_INTERVAL {
-            *last = Instant::now();
-            match self.size.filter(|size| *size > 0) {
-                Some(size) => eprintln!("{} {}% {figures}", self.what, bytes.min(size) * 100 / size),
-                None => eprintln!("{} {figures}", self.what),
+        let mut last_line = self.last_line.lock().unwrap_or_else(PoisonError::into_inner);
+        if last_line.elapsed() >= LINE_INTERVAL {
+            *last_line = Instant::now();
+            match self.bar.length().filter(|size| *size > 0) {
+                Some(size) => eprintln!("{} {}% {figures}", self.bar.prefix(), bytes.min(size) * 100 / size),
+                None => eprintln!("{} {figures}", self.bar.prefix()),
             }
         }
     }
@@ -61,19 +56,45 @@ impl Progress {
     /// Prints a line above the bar.
     pub(crate) fn print(&self, line: impl Display) {
         // The line may quote untrusted text.
-        let line = line.to_string();
-        let line = printable(&line);
-        match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("{}: {line}", self.what)),
-            None => eprintln!("{}: {line}", self.what),
-        }
+        let line = format!("{}: {}", self.bar.prefix(), printable(&line.to_string()));
+        // The bar is locked while it is suspended.
+        self.bar.suspend(|| eprintln!("{line}"));
     }
 
     /// Shows the final figures.
     pub(crate) fn finish(&self, figures: impl Display) {
-        match &self.bar {
-            Some(bar) => bar.finish_with_message(figures.to_string()),
-            None => eprintln!("{} 100% {figures}", self.what),
+        if self.bar.is_hidden() {
+            eprintln!("{} 100% {figures}", self.bar.prefix());
+        } else {
+            self.bar.finish_with_message(figures.to_string());
+        }
+    }
+}
+
+/// Prints the result of a command as one JSON line.
+pub(crate) fn print_summary(summary: &impl Serialize) {
+    println!("{}", serde_json::to_string(summary).expect("a summary is plain JSON"));
+}
+
+/// Rounds a figure of a summary to thousandths.
+pub(crate) fn thousandths(number: f64) -> f64 {
+    (number * 1000.0).round() / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use indicatif::ProgressDrawTarget;
+
+    use super::*;
+
+    #[test]
+    fn lines_are_printed_while_a_bar_is_shown_and_while_none_is() {
+        for target in [ProgressDrawTarget::hidden(), ProgressDrawTarget::stdout()] {
+            let progress = Progress::new("test", Some(10));
+            progress.bar.set_draw_target(target);
+            progress.print("line 1: not JSON");
+            progress.update(5, "5 confirmed");
+            progress.finish("10 confirmed");
         }
     }
 }

@@ -1,11 +1,18 @@
-//! Publishes readings to the broker, without a gateway.
+//! Publishes to the broker, without a gateway.
 
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use garenne_amqp::PublishError;
-use garenne_common::exit::{Exit, HasExit};
-use garenne_gateway::{reading_id, task_publisher::TaskPublisher};
+use garenne_amqp::{PublishError, Publisher, PublisherConfig};
+use garenne_common::{
+    config::host_name,
+    exit::{Exit, Failure, HasExit},
+    telemetry::{Metrics, Traces, traces::LAST_EXPORT},
+};
+use garenne_gateway::{
+    BrokerSettings, reading_id,
+    task_publisher::{BrokerPublisher, TaskPublisher, TracedPublisher},
+};
 use garenne_protocol::{
     sensor::Reading,
     task::{ContentType, Kind, NewTask, TaskId},
@@ -13,52 +20,69 @@ use garenne_protocol::{
 
 use super::{Destination, SendError};
 
-/// Publishes each reading as a task.
-pub struct BrokerDestination {
-    publisher: Arc<dyn TaskPublisher>,
-    kind: Kind,
-    /// Whether the lane of these tasks has several shards: then each task has its device as its key.
-    sharded: bool,
+/// A connected publisher of tasks, and the export of its spans.
+pub(crate) struct BrokerConnection {
+    /// Publishes the tasks.
+    pub(crate) tasks: Arc<dyn TaskPublisher>,
+    publisher: Publisher,
+    traces: Traces,
 }
 
-impl BrokerDestination {
-    /// Publishes readings as tasks of `kind`. `sharded` says whether their lane has several shards.
-    pub fn new(publisher: Arc<dyn TaskPublisher>, kind: Kind, sharded: bool) -> Self {
-        Self { publisher, kind, sharded }
+impl BrokerConnection {
+    /// Connects to the broker of the settings.
+    ///
+    /// # Errors
+    /// The broker is not available.
+    pub(crate) async fn open(settings: &BrokerSettings, config: PublisherConfig) -> Result<Self, Failure> {
+        let metrics = Metrics::new("producer");
+        let publisher = settings.connect(config, &metrics).await?;
+        let instance = format!("{}-{}", host_name(), std::process::id());
+        let traces = settings.traces("garenne-producer", instance, &metrics)?;
+        let names = settings.names();
+        let tasks = BrokerPublisher::new(publisher.clone(), &names, &settings.lanes);
+        Ok(Self { tasks: TracedPublisher::wrap(tasks, &traces, &names), publisher, traces })
     }
 
-    async fn publish(&self, readings: &[Reading]) -> Result<Vec<TaskId>, SendError> {
-        let tasks: Vec<NewTask> = readings
-            .iter()
-            .map(|reading| {
+    /// Closes the connection and exports the remaining spans.
+    pub(crate) async fn close(self) {
+        self.publisher.close().await;
+        self.traces.close(LAST_EXPORT).await;
+    }
+}
+
+/// Publishes each reading as a task.
+pub(super) struct BrokerDestination {
+    pub(super) publisher: Arc<dyn TaskPublisher>,
+    pub(super) kind: Kind,
+    /// Whether the lane of these tasks has several shards: then each task has its device as its key.
+    pub(super) sharded: bool,
+}
+
+impl Destination for BrokerDestination {
+    fn send<'a>(&'a self, readings: &'a [Reading]) -> BoxFuture<'a, Result<Vec<TaskId>, SendError>> {
+        Box::pin(async {
+            let task = |reading: &Reading| {
                 let body = serde_json::to_vec(reading).expect("a reading is plain JSON");
                 NewTask {
                     id: reading_id(reading),
                     key: self.sharded.then(|| reading.device.to_string()),
                     ..NewTask::new(self.kind.clone(), ContentType::Json, body)
                 }
-            })
-            .collect();
-        let ids = tasks.iter().map(|task| task.id.clone()).collect();
-        self.publisher.publish(tasks).await.map(|()| ids).map_err(|error| send_error(&error))
+            };
+            let tasks: Vec<NewTask> = readings.iter().map(task).collect();
+            let ids = tasks.iter().map(|task| task.id.clone()).collect();
+            self.publisher.publish(tasks).await.map(|()| ids).map_err(|error| send_error(&error))
+        })
     }
 }
 
 /// Classifies an error of the publisher by whether a repetition can succeed.
 pub(crate) fn send_error(error: &PublishError) -> SendError {
-    let reason = error.to_string();
-    match error {
-        PublishError::Unroutable { .. } | PublishError::TooLarge { .. } => {
-            SendError::Fatal { reason, exit: Exit::Failed }
-        }
-        PublishError::Denied(_) => SendError::Fatal { reason, exit: Exit::Denied },
-        PublishError::Connect(cause) if cause.is_final() => SendError::Fatal { reason, exit: cause.exit() },
-        _ => SendError::Retry { reason, retry_after: None },
-    }
-}
-
-impl Destination for BrokerDestination {
-    fn send<'a>(&'a self, readings: &'a [Reading]) -> BoxFuture<'a, Result<Vec<TaskId>, SendError>> {
-        Box::pin(self.publish(readings))
-    }
+    let exit = match error {
+        PublishError::Unroutable { .. } | PublishError::TooLarge { .. } => Exit::Failed,
+        PublishError::Denied(_) => Exit::Denied,
+        PublishError::Connect(cause) if cause.is_final() => cause.exit(),
+        _ => return SendError::Retry { reason: error.to_string(), retry_after: None },
+    };
+    SendError::Fatal(Failure::new(exit, error))
 }

@@ -2,42 +2,36 @@
 
 use std::sync::Arc;
 
-use garenne_amqp::{Publisher, PublisherConfig};
-use garenne_common::{
-    exit::{Exit, Failure},
-    telemetry::{Metrics, Traces, traces::LAST_EXPORT},
-};
+use garenne_amqp::PublisherConfig;
+use garenne_common::exit::{Exit, Failure};
+use garenne_gateway::{BrokerSettings, READING};
 
-use garenne_gateway::{
-    BrokerSettings, READING,
-    task_publisher::{BrokerPublisher, TracedPublisher},
+use super::{
+    Destination,
+    broker::{BrokerConnection, BrokerDestination},
+    http::HttpDestination,
+    tcp::TcpDestination,
 };
-
-use super::{Destination, broker::BrokerDestination, http::HttpDestination, tcp::TcpDestination};
-use crate::service::instance;
+use crate::args::SendingArgs;
 
 /// An open destination and what must be closed with it.
-pub struct Endpoint {
+pub(crate) struct Endpoint {
     /// Receives the readings.
-    pub destination: Arc<dyn Destination>,
+    pub(crate) destination: Arc<dyn Destination>,
     /// The URL for the summary, without a password.
-    pub name: String,
-    publisher: Option<Publisher>,
-    /// Spans of publishes to the broker. A gateway starts the traces of its requests itself.
-    traces: Traces,
+    pub(crate) name: String,
+    /// `None` for a gateway, which starts the traces of its requests itself.
+    broker: Option<BrokerConnection>,
 }
 
 impl Endpoint {
-    /// Opens the gateway `to` (`http://…` or `tcp://host:port`), or the broker of the settings if it is `None`.
+    /// Opens the gateway `--to` (`http://…` or `tcp://host:port`), or the broker of the settings without it.
     ///
     /// # Errors
-    /// The URL is invalid, or the broker is not available.
-    pub async fn open(
-        to: Option<&str>,
-        token: Option<String>,
-        settings: &BrokerSettings,
-    ) -> Result<Self, Failure> {
-        let Some(to) = to else { return Self::broker(settings).await };
+    /// The URL is invalid, the token cannot be read, or the broker is not available.
+    pub(crate) async fn open(args: &SendingArgs, settings: &BrokerSettings) -> Result<Self, Failure> {
+        let token = args.token()?;
+        let Some(to) = &args.to else { return Self::broker(settings).await };
         let destination: Arc<dyn Destination> = match to.split_once("://") {
             Some(("http", _)) => Arc::new(HttpDestination::new(to, token)?),
             Some(("tcp", address)) if address.contains(':') => Arc::new(TcpDestination::new(address)),
@@ -46,33 +40,25 @@ impl Endpoint {
                 return Err(Failure::new(Exit::Usage, problem));
             }
         };
-        Ok(Self { destination, name: to.to_owned(), publisher: None, traces: Traces::default() })
+        Ok(Self { destination, name: to.clone(), broker: None })
     }
 
     async fn broker(settings: &BrokerSettings) -> Result<Self, Failure> {
         let kind = settings.routes().kind(READING).map_err(|refusal| Failure::new(Exit::Config, refusal))?;
-        let metrics = Metrics::new("producer");
-        let publisher = settings.connect(PublisherConfig::default(), &metrics).await?;
-        let traces = settings.traces("garenne-producer", instance(), &metrics)?;
-        let task_publisher = BrokerPublisher::new(publisher.clone(), &settings.names(), &settings.lanes);
-        let task_publisher = TracedPublisher::wrap(task_publisher, &traces, &settings.names());
-        Ok(Self {
-            destination: Arc::new(BrokerDestination::new(
-                task_publisher,
-                kind,
-                settings.lanes.spread(READING),
-            )),
-            name: settings.common.amqp_url.masked().to_owned(),
-            publisher: Some(publisher),
-            traces,
-        })
+        let broker = BrokerConnection::open(settings, PublisherConfig::default()).await?;
+        let destination = BrokerDestination {
+            publisher: Arc::clone(&broker.tasks),
+            kind,
+            sharded: settings.lanes.spread(READING),
+        };
+        let name = settings.common.amqp_url.masked().to_owned();
+        Ok(Self { destination: Arc::new(destination), name, broker: Some(broker) })
     }
 
-    /// Closes the connection to the broker and exports the remaining spans.
-    pub async fn close(self) {
-        if let Some(publisher) = self.publisher {
-            publisher.close().await;
+    /// Closes the connection to the broker.
+    pub(crate) async fn close(self) {
+        if let Some(broker) = self.broker {
+            broker.close().await;
         }
-        self.traces.close(LAST_EXPORT).await;
     }
 }

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::{Destination, SendError};
 
 /// `POST /v1/readings` of one gateway.
-pub struct HttpDestination {
+pub(super) struct HttpDestination {
     client: reqwest::Client,
     url: String,
     token: Option<String>,
@@ -37,7 +37,7 @@ impl HttpDestination {
     ///
     /// # Errors
     /// The URL is invalid.
-    pub fn new(base: &str, token: Option<String>) -> Result<Self, Failure> {
+    pub(super) fn new(base: &str, token: Option<String>) -> Result<Self, Failure> {
         let client = reqwest::Client::builder()
             .timeout(TIMEOUT)
             .connect_timeout(Duration::from_secs(5))
@@ -55,8 +55,11 @@ impl HttpDestination {
         if let Some(token) = &self.token {
             request = request.bearer_auth(token);
         }
-        let again =
-            |error: reqwest::Error| SendError::Retry { reason: with_causes(&error), retry_after: None };
+        // The alternate form contains all causes.
+        let again = |error: reqwest::Error| SendError::Retry {
+            reason: format!("{:#}", anyhow::Error::from(error)),
+            retry_after: None,
+        };
         let response = request.body(body).send().await.map_err(again)?;
         let status = response.status();
         let retry_after = response
@@ -69,7 +72,9 @@ impl HttpDestination {
             let ids =
                 serde_json::from_slice::<Accepted>(&text).ok().filter(|it| it.ids.len() == readings.len());
             let ids = ids.and_then(|it| it.ids.iter().map(|id| TaskId::parse(id).ok()).collect());
-            return ids.ok_or_else(|| fatal(format!("{} answered 202 without one id per reading", self.url)));
+            return ids.ok_or_else(|| {
+                SendError::fatal(format!("{} answered 202 without one id per reading", self.url))
+            });
         }
         let problem: Problem = serde_json::from_slice(&text).unwrap_or_default();
         let reason = format!("{} {}", status.as_u16(), problem.detail);
@@ -81,24 +86,9 @@ impl HttpDestination {
                 Err(SendError::Retry { reason, retry_after })
             }
             _ if status.is_server_error() => Err(SendError::Retry { reason, retry_after }),
-            _ => Err(fatal(format!("{} answered {reason}", self.url))),
+            _ => Err(SendError::fatal(format!("{} answered {reason}", self.url))),
         }
     }
-}
-
-fn fatal(reason: String) -> SendError {
-    SendError::Fatal { reason, exit: Exit::Failed }
-}
-
-/// The error with all its causes.
-fn with_causes(error: &reqwest::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 impl Destination for HttpDestination {

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use garenne_common::exit::Exit;
 use garenne_protocol::{sensor::Reading, task::TaskId};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
@@ -15,7 +14,7 @@ use tokio::{
 use super::{Destination, SendError};
 
 /// A connection to a gateway, opened at the first request and again after an error.
-pub struct TcpDestination {
+pub(crate) struct TcpDestination {
     address: String,
     connection: Mutex<Option<TcpStream>>,
 }
@@ -25,7 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 impl TcpDestination {
     /// A gateway at `address`, host and port.
-    pub fn new(address: &str) -> Self {
+    pub(crate) fn new(address: &str) -> Self {
         Self { address: address.to_owned(), connection: Mutex::new(None) }
     }
 
@@ -78,17 +77,15 @@ impl TcpDestination {
 /// Parses the answer to one reading.
 fn answer(line: &str, index: usize) -> Result<TaskId, SendError> {
     if let Some(id) = line.strip_prefix("ok ") {
-        return TaskId::parse(id).map_err(|error| SendError::Fatal {
-            reason: format!("invalid id from the gateway: {error}"),
-            exit: Exit::Failed,
-        });
+        return TaskId::parse(id)
+            .map_err(|error| SendError::fatal(format!("invalid id from the gateway: {error}")));
     }
     let mut words = line.splitn(3, ' ');
     let (code, message) = (words.nth(1).unwrap_or_default(), words.next().unwrap_or_default());
     let reason = format!("{code} {message}");
     Err(match code {
         "busy" | "unavailable" | "rate-limited" | "timeout" => SendError::Retry { reason, retry_after: None },
-        "unauthorized" => SendError::Fatal { reason, exit: Exit::Failed },
+        "unauthorized" => SendError::fatal(reason),
         _ => SendError::InvalidReading { index, reason },
     })
 }

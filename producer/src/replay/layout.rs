@@ -9,7 +9,6 @@ use super::{
     civil_time::{DateOrder, Format},
     fields,
     heading::metric_and_unit,
-    line_reader::Sample,
     mapping::Mapping,
     number::{self, Cell, NumberFormat},
 };
@@ -133,11 +132,11 @@ impl Layout {
     ///
     /// # Errors
     /// A part of the layout is unknown. The text says how to give it.
-    pub(super) fn detect(sample: &Sample, mapping: &Mapping, file_device: &str) -> Result<Self, String> {
+    pub(super) fn detect(sample: &[String], mapping: &Mapping, file_device: &str) -> Result<Self, String> {
         let zone = mapping.zone()?;
         let format = mapping.time_format.as_deref().map(Format::parse).transpose()?;
         let lines: Vec<&str> =
-            sample.lines.iter().map(String::as_str).filter(|line| !dialect::skipped(line)).collect();
+            sample.iter().map(String::as_str).filter(|line| !dialect::skipped(line)).collect();
         if lines.is_empty() {
             return Err("the file contains no rows".to_owned());
         }

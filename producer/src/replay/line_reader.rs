@@ -2,9 +2,7 @@
 
 use std::{
     borrow::Cow,
-    fs::File,
     io::{self, BufRead, BufReader, Cursor, Read},
-    path::Path,
 };
 
 /// Bytes at the start of a file from which the layout is detected.
@@ -30,24 +28,9 @@ pub(super) struct Line<'a> {
     pub(super) cut: bool,
 }
 
-/// The complete lines at the start of a recording.
-pub(super) struct Sample {
-    pub(super) lines: Vec<String>,
-}
-
-/// Opens `path`, or standard input for `-`. Returns the size of a file as well.
-pub(super) fn open(path: &Path) -> io::Result<(Sample, LineReader, Option<u64>)> {
-    let (reader, size): (Box<dyn Read + Send>, _) = if path.as_os_str() == "-" {
-        (Box::new(io::stdin()), None)
-    } else {
-        let file = File::open(path)?;
-        let size = file.metadata()?.len();
-        (Box::new(file), Some(size))
-    };
-    read(reader).map(|(sample, lines)| (sample, lines, size))
-}
-
-fn read(mut reader: Box<dyn Read + Send>) -> io::Result<(Sample, LineReader)> {
+/// Reads the complete lines at the start of a recording, from which its layout is detected. The returned reader begins
+/// with them.
+pub(super) fn sampled(mut reader: Box<dyn Read + Send>) -> io::Result<(Vec<String>, LineReader)> {
     let mut start = Vec::new();
     reader.by_ref().take(SAMPLE_SIZE as u64).read_to_end(&mut start)?;
     if start.starts_with(&[0xff, 0xfe]) || start.starts_with(&[0xfe, 0xff]) {
@@ -63,7 +46,7 @@ fn read(mut reader: Box<dyn Read + Send>) -> io::Result<(Sample, LineReader)> {
         lines.pop();
     }
     let rest = Cursor::new(start).chain(BufReader::with_capacity(128 * 1024, reader));
-    Ok((Sample { lines }, LineReader::over(Box::new(rest))))
+    Ok((lines, LineReader::over(Box::new(rest))))
 }
 
 impl LineReader {
@@ -123,20 +106,13 @@ fn skip_line(reader: &mut impl BufRead) -> io::Result<u64> {
 }
 
 #[cfg(test)]
-impl Sample {
-    pub(super) fn of(text: &str) -> Self {
-        Self { lines: text.lines().map(str::to_owned).collect() }
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn byte_order_mark_and_latin_1_are_decoded_and_the_sample_is_read_again() {
-        let (sample, mut lines) = read(Box::new(&b"\xef\xbb\xbfa;b\r\n\xb0C\nlast"[..])).unwrap();
-        assert_eq!(sample.lines, ["a;b", "°C", "last"]);
+        let (sample, mut lines) = sampled(Box::new(&b"\xef\xbb\xbfa;b\r\n\xb0C\nlast"[..])).unwrap();
+        assert_eq!(sample, ["a;b", "°C", "last"]);
         assert_eq!(lines.next().unwrap().unwrap().text, "a;b");
         assert_eq!(lines.next().unwrap().unwrap().text, "°C");
         assert_eq!(lines.next().unwrap().unwrap().number, 3);
@@ -148,14 +124,14 @@ mod tests {
     fn a_line_above_the_limit_is_cut_and_the_next_is_read() {
         let mut input = vec![b'x'; 3 * MAX_LINE];
         input.extend(b"\nnext\n");
-        let (_, mut lines) = read(Box::new(Cursor::new(input))).unwrap();
+        let (_, mut lines) = sampled(Box::new(Cursor::new(input))).unwrap();
         assert!(lines.next().unwrap().unwrap().cut);
         assert_eq!(lines.next().unwrap().unwrap().text, "next");
     }
 
     #[test]
     fn utf_16_is_refused_with_the_command_to_convert_it() {
-        let error = read(Box::new(&b"\xff\xfea\0"[..])).err().unwrap().to_string();
+        let error = sampled(Box::new(&b"\xff\xfea\0"[..])).err().unwrap().to_string();
         assert_eq!(error, "the file is UTF-16; convert it with `iconv -f UTF-16 -t UTF-8`");
     }
 }

@@ -1,51 +1,64 @@
 //! The layout of a recording as given by the user, in a TOML file or by flags.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
-use garenne_common::config::parse_toml;
-use garenne_common::exit::{Exit, Failure};
+use clap::Args;
+use garenne_common::{
+    config::parse_toml,
+    exit::{Exit, Failure},
+};
 use jiff::tz::Offset;
 use serde::Deserialize;
 
 use super::civil_time;
 
 /// The layout of a recording. Fields that are not set are detected.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Args, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Mapping {
-    /// The column delimiter.
-    pub delimiter: Option<char>,
-    /// Whether numbers have a decimal comma.
-    pub decimal_comma: Option<bool>,
-    /// Codes of missing values; `None` to detect them.
-    pub missing: Option<Vec<String>>,
-    /// Headings of the columns with the time, in the order of the format.
-    pub time: Vec<String>,
-    /// Format of the time in `strftime` notation; several columns are joined by one space.
-    pub time_format: Option<String>,
-    /// UTC offset of times without one, such as `+01:00`; `None` for UTC.
-    pub utc_offset: Option<String>,
-    /// The device of all rows.
-    pub device: Option<String>,
-    /// Heading of the column with the device.
-    pub device_column: Option<String>,
+pub(super) struct Mapping {
+    /// Column delimiter: one character, or tab
+    #[arg(long, value_name = "CHAR", value_parser = delimiter)]
+    pub(super) delimiter: Option<char>,
+    /// Numbers have a decimal comma: 2,6 is 2.6
+    #[arg(long, num_args = 0, default_missing_value = "true")]
+    pub(super) decimal_comma: Option<bool>,
+    /// Code of a missing value, such as -200; repeatable; none: every number is a value
+    #[arg(long, value_name = "VALUE", allow_hyphen_values = true)]
+    pub(super) missing: Option<Vec<String>>,
+    /// Format of times, in strftime notation such as '%d/%m/%Y %H.%M.%S'
+    // Several columns are joined by one space.
+    #[arg(long, value_name = "FORMAT")]
+    pub(super) time_format: Option<String>,
+    /// Heading of a column with the time or a part of it; repeatable
+    // In the order of the format.
+    #[arg(long = "time-column", value_name = "HEADING")]
+    pub(super) time: Vec<String>,
+    /// UTC offset of times without one, such as +01:00 [default: UTC]
+    #[arg(long, value_name = "OFFSET", allow_hyphen_values = true)]
+    pub(super) utc_offset: Option<String>,
+    /// Device of all rows [default: the column named device, sensor or similar, else the file name]
+    #[arg(long, value_name = "NAME")]
+    pub(super) device: Option<String>,
+    /// Heading of the column with the device
+    #[arg(long, value_name = "HEADING")]
+    pub(super) device_column: Option<String>,
     /// The columns with values, by heading. If it is not empty, other columns are ignored.
-    pub columns: BTreeMap<String, Column>,
+    #[arg(skip)]
+    pub(super) columns: BTreeMap<String, Column>,
 }
 
 /// A column with values.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Column {
+pub(super) struct Column {
     /// The metric; `None` for the heading.
-    pub metric: Option<String>,
+    pub(super) metric: Option<String>,
     /// The unit, a symbol of the SenML registry.
-    pub unit: Option<String>,
+    pub(super) unit: Option<String>,
     /// Factor of the values.
-    pub scale: Option<f64>,
+    pub(super) scale: Option<f64>,
     /// Added to the scaled value.
-    pub offset: Option<f64>,
+    pub(super) offset: Option<f64>,
 }
 
 impl Mapping {
@@ -53,7 +66,7 @@ impl Mapping {
     ///
     /// # Errors
     /// The file cannot be read or is invalid.
-    pub fn read(path: &Path) -> Result<Self, Failure> {
+    pub(super) fn read(path: &Path) -> Result<Self, Failure> {
         let refused = |problem: String| {
             Failure::new(Exit::Usage, format!("map {} is invalid: {problem}", path.display()))
         };
@@ -61,15 +74,38 @@ impl Mapping {
         parse_toml(&text).map_err(refused)
     }
 
+    /// This mapping, with the fields of `other` where it has none.
+    pub(super) fn or(self, other: Self) -> Self {
+        Self {
+            delimiter: self.delimiter.or(other.delimiter),
+            decimal_comma: self.decimal_comma.or(other.decimal_comma),
+            missing: self.missing.or(other.missing),
+            time_format: self.time_format.or(other.time_format),
+            time: if self.time.is_empty() { other.time } else { self.time },
+            utc_offset: self.utc_offset.or(other.utc_offset),
+            device: self.device.or(other.device),
+            device_column: self.device_column.or(other.device_column),
+            columns: if self.columns.is_empty() { other.columns } else { self.columns },
+        }
+    }
+
     /// The UTC offset of times without one.
     ///
     /// # Errors
     /// It is not an offset.
-    pub fn zone(&self) -> Result<Offset, String> {
+    pub(super) fn zone(&self) -> Result<Offset, String> {
         match &self.utc_offset {
             None => Ok(Offset::UTC),
             Some(text) => civil_time::offset(text.trim())
                 .ok_or_else(|| format!("utc_offset {text:?} is not an offset such as +01:00 or Z")),
         }
+    }
+}
+
+fn delimiter(text: &str) -> Result<char, String> {
+    match (text, text.parse()) {
+        ("tab" | "\\t", _) => Ok('\t'),
+        (_, Ok(only)) if char::is_ascii(&only) => Ok(only),
+        _ => Err("expected one ASCII character, or tab".to_owned()),
     }
 }

@@ -1,6 +1,9 @@
 //! Reads a recording, CSV or JSON, as a sequence of rows.
 
-use std::{io, path::Path};
+use std::{
+    io::{self, Read},
+    path::Path,
+};
 
 use garenne_common::exit::{Exit, Failure};
 use garenne_protocol::sensor::{Timestamp, readings_from};
@@ -8,10 +11,11 @@ use time::OffsetDateTime;
 
 use super::{
     layout::Layout,
-    line_reader::{self, LineReader, Sample},
+    line_reader::{self, LineReader},
     mapping::Mapping,
     row::Row,
 };
+use crate::input;
 
 /// An open recording.
 pub(super) struct Recording {
@@ -45,15 +49,19 @@ impl Recording {
     /// It cannot be read, or its layout is unknown.
     pub(super) fn open(path: &Path, mapping: &Mapping) -> Result<(Self, Option<u64>), Failure> {
         let refused = |problem: String| Failure::new(Exit::Failed, format!("{}: {problem}", path.display()));
-        let (sample, lines, size) = line_reader::open(path).map_err(|error| refused(error.to_string()))?;
+        let (reader, size) = input::open(path).map_err(|error| refused(error.to_string()))?;
+        let recording = Self::new(reader, mapping, &device(path)).map_err(refused)?;
+        Ok((recording, size))
+    }
+
+    /// As [`open`](Self::open). `device` is the device of a recording without a column for it.
+    pub(super) fn new(reader: Box<dyn Read + Send>, mapping: &Mapping, device: &str) -> Result<Self, String> {
+        let (sample, lines) = line_reader::sampled(reader).map_err(|error| error.to_string())?;
         let format = match json(&sample) {
             Some(format) => format,
-            None => {
-                let layout = Layout::detect(&sample, mapping, &device(path)).map_err(refused)?;
-                Format::Csv(Box::new(layout))
-            }
+            None => Format::Csv(Box::new(Layout::detect(&sample, mapping, device)?)),
         };
-        Ok((Self { lines, format, header_read: false }, size))
+        Ok(Self { lines, format, header_read: false })
     }
 
     /// Assumptions about the layout.
@@ -128,14 +136,14 @@ fn parse_document(text: &str) -> Row {
     }
 }
 
-fn json(sample: &Sample) -> Option<Format> {
-    let first = sample.lines.iter().map(|line| line.trim()).find(|line| !line.is_empty())?;
+fn json(sample: &[String]) -> Option<Format> {
+    let first = sample.iter().map(|line| line.trim()).find(|line| !line.is_empty())?;
     if !first.starts_with(['{', '[']) {
         return None;
     }
     let complete = serde_json::from_str::<serde::de::IgnoredAny>(first).is_ok();
     // If only the first line is invalid, the file is NDJSON with one invalid row.
-    let second = sample.lines.iter().map(|line| line.trim()).filter(|line| !line.is_empty()).nth(1);
+    let second = sample.iter().map(|line| line.trim()).filter(|line| !line.is_empty()).nth(1);
     let next_complete = second.is_some_and(|line| line.starts_with('{') && line.ends_with('}'));
     Some(if complete || next_complete && first.starts_with('{') { Format::Ndjson } else { Format::Json })
 }
@@ -150,14 +158,11 @@ fn device(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
     use super::*;
 
     fn read(text: &str) -> Vec<(u64, usize, usize)> {
-        let mut file = tempfile::NamedTempFile::new().unwrap();
-        file.write_all(text.as_bytes()).unwrap();
-        let (mut recording, _) = Recording::open(file.path(), &Mapping::default()).unwrap();
+        let mut recording =
+            Recording::new(Box::new(io::Cursor::new(text.to_owned())), &Mapping::default(), "file").unwrap();
         let mut rows = Vec::new();
         while let Some(NumberedRow { line, row }) = recording.next().unwrap() {
             rows.push((line, row.readings.len(), row.faults.len()));

@@ -26,20 +26,17 @@ impl LatencyHistogram {
         self.0[bucket.min(BUCKETS - 1)].fetch_add(1, Relaxed);
     }
 
-    /// The duration that this share of all counted durations did not exceed; zero if none was counted.
-    pub(super) fn percentile(&self, share: f64) -> Duration {
+    /// The milliseconds that this share of all counted durations did not exceed; zero if none was counted.
+    pub(super) fn percentile_ms(&self, share: f64) -> f64 {
         let counts: Vec<u64> = self.0.iter().map(|count| count.load(Relaxed)).collect();
         let all: u64 = counts.iter().sum();
-        let wanted = (all as f64 * share).ceil() as u64;
+        let wanted = ((all as f64 * share).ceil() as u64).max(1);
         let mut seen = 0;
-        for (bucket, count) in counts.iter().enumerate() {
+        let bucket = counts.iter().position(|count| {
             seen += count;
-            if seen >= wanted && all > 0 {
-                let micros = ((bucket as f64 + 1.0) / f64::from(BUCKETS_PER_DOUBLING)).exp2();
-                return Duration::from_secs_f64(micros / 1e6);
-            }
-        }
-        Duration::ZERO
+            seen >= wanted
+        });
+        bucket.map_or(0.0, |bucket| ((bucket as f64 + 1.0) / f64::from(BUCKETS_PER_DOUBLING)).exp2() / 1000.0)
     }
 }
 
@@ -50,10 +47,10 @@ mod tests {
     #[test]
     fn the_error_of_percentiles_is_at_most_an_eighth() {
         let latency = LatencyHistogram::default();
-        assert_eq!(latency.percentile(0.5), Duration::ZERO);
+        assert_eq!(latency.percentile_ms(0.5), 0.0);
         (1..=1000).for_each(|ms| latency.record(Duration::from_millis(ms)));
         for (share, exact) in [(0.5, 0.5), (0.99, 0.99), (1.0, 1.0)] {
-            let got = latency.percentile(share).as_secs_f64();
+            let got = latency.percentile_ms(share) / 1000.0;
             assert!((exact..exact * 1.13).contains(&got), "{share}: {got}");
         }
     }

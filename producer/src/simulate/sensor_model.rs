@@ -2,28 +2,35 @@
 
 use std::sync::Arc;
 
+use clap::Args;
 use garenne_protocol::sensor::{Reading, Timestamp, Unit};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 
-/// Faults of a sensor. Probabilities are per reading, from 0 to 1.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Faults {
-    /// Standard deviation of the noise, in the metric's unit.
-    pub noise: f64,
-    /// Drift of the zero point per day, in the metric's unit.
-    pub drift_per_day: f64,
-    /// Probability that a reading is not sent.
-    pub dropout: f64,
-    /// Probability that the sensor repeats its value for the next 5 to 50 readings.
-    pub stuck: f64,
-    /// Probability of an outlier.
-    pub spike: f64,
+use crate::args::number;
+
+/// Faults of a sensor. Probabilities are per reading.
+#[derive(Clone, Copy, Debug, Args)]
+pub(super) struct Faults {
+    /// Standard deviation of the noise, in the metric's unit
+    #[arg(long, value_name = "SIGMA", default_value = "0.15", value_parser = number(|noise| noise >= 0.0, "a number of at least 0"))]
+    noise: f64,
+    /// Drift per day, in the metric's unit
+    #[arg(long = "drift", value_name = "PER-DAY", default_value_t = 0.5, allow_hyphen_values = true)]
+    drift_per_day: f64,
+    /// Probability that a reading is not sent
+    #[arg(long, value_name = "P", default_value = "0", value_parser = probability)]
+    dropout: f64,
+    /// Probability that a sensor repeats its value for a while
+    // For the next 5 to 50 readings.
+    #[arg(long, value_name = "P", default_value = "0.001", value_parser = probability)]
+    stuck: f64,
+    /// Probability of an outlier
+    #[arg(long, value_name = "P", default_value = "0.001", value_parser = probability)]
+    spike: f64,
 }
 
-impl Default for Faults {
-    fn default() -> Self {
-        Self { noise: 0.15, drift_per_day: 0.5, dropout: 0.0, stuck: 0.001, spike: 0.001 }
-    }
+fn probability(text: &str) -> Result<f64, String> {
+    number(|number| (0.0..=1.0).contains(&number), "a probability from 0 to 1")(text)
 }
 
 /// A metric and its daily curve.
@@ -44,7 +51,7 @@ const QUANTITIES: [Quantity; 4] = [
 ];
 
 /// A virtual sensor. The same seed and number give the same readings.
-pub struct SensorModel {
+pub(super) struct SensorModel {
     device: Arc<str>,
     metric: Arc<str>,
     quantity: &'static Quantity,
@@ -62,7 +69,7 @@ const DAY_SECONDS: f64 = 86_400.0;
 
 impl SensorModel {
     /// The sensor with this number. Four consecutive numbers are one device with four metrics.
-    pub fn new(seed: u64, number: usize, faults: Faults) -> Self {
+    pub(super) fn new(seed: u64, number: usize, faults: Faults) -> Self {
         let mut random = SmallRng::seed_from_u64(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ number as u64);
         let quantity = &QUANTITIES[number % QUANTITIES.len()];
         let bias = random.random_range(-0.15..0.15) * quantity.swing;
@@ -80,7 +87,7 @@ impl SensorModel {
     }
 
     /// The reading at `time`; `None` if it drops out.
-    pub fn measure(&mut self, time: Timestamp) -> Option<Reading> {
+    pub(super) fn measure(&mut self, time: Timestamp) -> Option<Reading> {
         let began = *self.began.get_or_insert(time);
         let value = self.value(time, began);
         if self.chance(self.faults.dropout) {
@@ -143,7 +150,7 @@ mod tests {
 
     #[test]
     fn the_same_seed_gives_the_same_readings() {
-        let faults = Faults::default();
+        let faults = Faults { noise: 0.15, drift_per_day: 0.5, dropout: 0.0, stuck: 0.001, spike: 0.001 };
         assert_eq!(values(7, 3, &faults, 500), values(7, 3, &faults, 500));
         assert_ne!(values(7, 3, &faults, 500), values(8, 3, &faults, 500));
         let reading = SensorModel::new(7, 5, faults).measure(at(0)).unwrap();

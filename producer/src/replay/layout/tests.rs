@@ -1,8 +1,12 @@
 use super::*;
 use crate::replay::row::Row;
 
+fn sample(text: &str) -> Vec<String> {
+    text.lines().map(str::to_owned).collect()
+}
+
 fn layout(text: &str, mapping: &Mapping) -> Layout {
-    Layout::detect(&Sample::of(text), mapping, "file").unwrap()
+    Layout::detect(&sample(text), mapping, "file").unwrap()
 }
 
 fn rows(text: &str, mapping: &Mapping) -> Vec<Row> {
@@ -132,8 +136,7 @@ fn invalid_rows_are_explained() {
 
 #[test]
 fn an_unknown_layout_is_refused_with_the_flags_to_give_it() {
-    let error =
-        |text: &str, mapping: &Mapping| Layout::detect(&Sample::of(text), mapping, "f").err().unwrap();
+    let error = |text: &str, mapping: &Mapping| Layout::detect(&sample(text), mapping, "f").err().unwrap();
     assert_eq!(
         error("a,b\nx,1\n", &Mapping::default()),
         "no time column was found; the columns are a, b; give it with --time-column and its format with --time-format"

@@ -2,9 +2,8 @@ use std::sync::Mutex;
 
 use futures_util::future::BoxFuture;
 use garenne_gateway::reading_id;
-use garenne_protocol::{sensor::Timestamp, task::TaskId};
 
-use super::{super::SendError, *};
+use super::*;
 
 /// Fails with the given errors in order, then accepts everything.
 struct ScriptedDestination {
@@ -36,13 +35,14 @@ async fn run(mut errors: Vec<SendError>, requests: &[&[f64]]) -> (Vec<f64>, [u64
     errors.reverse();
     let destination =
         Arc::new(ScriptedDestination { errors: Mutex::new(errors), accepted: Mutex::default() });
-    let config = DeliveryConfig { in_flight: 1, retry_for: Duration::from_secs(60) };
-    let queue = DeliveryQueue::new(destination.clone(), None, config);
-    let counts = queue.counts();
+    let sender = RetryingSender::new(None, Duration::from_secs(60));
+    let queue = DeliveryQueue::new(Arc::clone(&sender), destination.clone(), 1);
     for values in requests {
         queue.push(readings(values)).await;
     }
-    let failure = queue.finish().await.map(|(reason, _)| reason);
+    queue.finish().await;
+    let failure = sender.failure().map(|failure| failure.line);
+    let counts = &sender.counts;
     let counters = [&counts.delivered, &counts.refused, &counts.undelivered, &counts.retries];
     let accepted = destination.accepted.lock().unwrap().clone();
     (accepted, counters.map(|count| count.load(Relaxed)), failure)
@@ -74,7 +74,7 @@ async fn readings_are_given_up_and_counted_after_the_retry_time() {
 
 #[tokio::test(start_paused = true)]
 async fn a_fatal_error_ends_all_requests_at_once() {
-    let fatal = SendError::Fatal { reason: "401 not authenticated".to_owned(), exit: Exit::Failed };
+    let fatal = SendError::Fatal(Failure::new(Exit::Failed, "401 not authenticated"));
     let (accepted, counts, failure) = run(vec![fatal], &[&[1.0], &[2.0]]).await;
     assert_eq!((accepted.len(), counts), (0, [0, 0, 2, 0]));
     assert_eq!(failure.as_deref(), Some("401 not authenticated"));

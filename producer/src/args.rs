@@ -1,0 +1,58 @@
+//! Flags that several commands share.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, builder::RangedU64ValueParser};
+use garenne_common::config::{ConfigError, read_secret_file};
+use secrecy::ExposeSecret;
+
+/// Flags for sending readings.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SendingArgs {
+    /// Gateway to send to, http://HOST:PORT or tcp://HOST:PORT [default: publish to the broker]
+    #[arg(long, value_name = "URL")]
+    pub(crate) to: Option<String>,
+    /// File with the token for the gateway
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Append a JSON line to this file for every confirmed reading
+    #[arg(long, value_name = "FILE")]
+    pub(crate) receipts: Option<PathBuf>,
+    /// Most readings in one request
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
+    pub(crate) batch: usize,
+    /// Requests in flight at once
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
+    pub(crate) in_flight: usize,
+    /// How long a refused request is sent again
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    pub(crate) retry_for: Duration,
+}
+
+impl SendingArgs {
+    /// The token for the gateway.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(crate) fn token(&self) -> Result<Option<String>, ConfigError> {
+        let secret =
+            self.token_file.as_deref().map(|path| read_secret_file("token_file", path)).transpose()?;
+        Ok(secret.map(|secret| secret.expose_secret().to_owned()))
+    }
+}
+
+/// A parser of the finite numbers that are `valid`.
+pub(crate) fn number(
+    valid: fn(f64) -> bool,
+    expected: &'static str,
+) -> impl Fn(&str) -> Result<f64, String> + Clone {
+    move |text| {
+        let number = text.parse().ok().filter(|number: &f64| number.is_finite() && valid(*number));
+        number.ok_or_else(|| format!("expected {expected}"))
+    }
+}
+
+/// A parser of rates.
+pub(crate) fn positive(text: &str) -> Result<f64, String> {
+    number(|number| number > 0.0, "a number above 0")(text)
+}
