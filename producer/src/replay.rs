@@ -202,8 +202,7 @@ fn read(
     progress: &Progress,
 ) -> io::Result<ReadCounts> {
     let mut count = ReadCounts::default();
-    while let Some(numbered) = recording.next()? {
-        let row = numbered.row;
+    while let Some((line, row)) = recording.next()? {
         if row.blank {
             count.blank += 1;
             continue;
@@ -214,7 +213,7 @@ fn read(
         if !row.faults.is_empty() {
             count.malformed += 1;
             if count.malformed <= MAX_PRINTED {
-                progress.print(format_args!("line {}: {}", numbered.line, row.faults.join("; ")));
+                progress.print(format_args!("line {line}: {}", row.faults.join("; ")));
             } else if count.malformed == MAX_PRINTED + 1 {
                 progress.print("further invalid rows are counted only");
             }

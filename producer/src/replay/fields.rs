@@ -3,31 +3,16 @@
 /// Splits a line at `delimiter`, with quotes as in RFC 4180. `None` if a quote is not closed on the line, so that a
 /// stray quote invalidates one row only.
 pub(super) fn split(line: &str, delimiter: char) -> Option<Vec<String>> {
-    let mut bytes = line.as_bytes();
-    let mut reader = csv_core::ReaderBuilder::new().delimiter(delimiter as u8).build();
-    let mut out = vec![0; line.len() + 1];
-    let mut fields = Vec::new();
     if line.bytes().filter(|&byte| byte == b'"').count() % 2 == 1 {
         return None;
     }
-    let mut written = 0;
-    loop {
-        let (result, read, wrote) = reader.read_field(bytes, &mut out[written..]);
-        bytes = &bytes[read..];
-        match result {
-            // The next call, with empty input, returns the last field.
-            csv_core::ReadFieldResult::InputEmpty => written += wrote,
-            csv_core::ReadFieldResult::OutputFull | csv_core::ReadFieldResult::End => return Some(fields),
-            csv_core::ReadFieldResult::Field { record_end } => {
-                let field = &out[..written + wrote];
-                fields.push(String::from_utf8_lossy(field).into_owned());
-                written = 0;
-                if record_end {
-                    return Some(fields);
-                }
-            }
-        }
-    }
+    let mut reader = csv::ReaderBuilder::new()
+        .delimiter(delimiter as u8)
+        .has_headers(false)
+        .buffer_capacity(line.len())
+        .from_reader(line.as_bytes());
+    let record = reader.records().next()?.ok()?;
+    Some(record.iter().map(str::to_owned).collect())
 }
 
 #[cfg(test)]

@@ -6,32 +6,18 @@ use garenne_protocol::sensor::Unit;
 const SPELLINGS: &[(&str, &str)] = &[
     ("C", "Cel"),
     ("degC", "Cel"),
-    ("deg C", "Cel"),
     ("°C", "Cel"),
-    ("º C", "Cel"),
-    ("ºC", "Cel"),
     ("celsius", "Cel"),
     ("F", "degF"),
-    ("deg F", "degF"),
     ("°F", "degF"),
-    ("ºF", "degF"),
     ("fahrenheit", "degF"),
     ("kelvin", "K"),
     ("lux", "lx"),
-    ("m/s", "m/s"),
     ("mps", "m/s"),
-    ("m_s", "m/s"),
     ("kmh", "km/h"),
     ("kph", "km/h"),
     ("ugm3", "ug/m3"),
-    ("ug_m3", "ug/m3"),
-    ("µg/m3", "ug/m3"),
-    ("µg/m³", "ug/m3"),
-    ("μg/m³", "ug/m3"),
     ("mgm3", "mg/m3"),
-    ("mg_m3", "mg/m3"),
-    ("mg/m³", "mg/m3"),
-    ("g/m³", "g/m3"),
     ("mb", "mbar"),
     ("volt", "V"),
     ("volts", "V"),
@@ -103,11 +89,23 @@ fn unit(symbol: &str, metric: &str) -> Option<Unit> {
             () => "/100",
         });
     }
+    let symbol: String = symbol.replace(' ', "").chars().map(plain).collect();
     let spelled = SPELLINGS.iter().find(|(spelling, _)| *spelling == symbol);
     let spelled = spelled.or_else(|| {
-        SPELLINGS.iter().find(|(spelling, _)| spelling.len() > 2 && spelling.eq_ignore_ascii_case(symbol))
+        SPELLINGS.iter().find(|(spelling, _)| spelling.len() > 2 && spelling.eq_ignore_ascii_case(&symbol))
     });
-    Unit::get(spelled.map_or(symbol, |(_, symbol)| symbol))
+    Unit::get(spelled.map_or(symbol.as_str(), |(_, symbol)| symbol))
+}
+
+/// Replaces characters that are written in several ways: `µg/m³` and `ug_m3` become `ug/m3`.
+fn plain(character: char) -> char {
+    match character {
+        'µ' | 'μ' => 'u',
+        '³' => '3',
+        'º' => '°',
+        '_' => '/',
+        _ => character,
+    }
 }
 
 #[cfg(test)]
@@ -127,6 +125,13 @@ mod tests {
             ("pm25_ug_m3", "pm25", Some("ug/m3")),
             ("wind speed m/s", "wind speed", Some("m/s")),
             ("light_lux", "light", Some("lx")),
+            ("pm10 [µg/m³]", "pm10", Some("ug/m3")),
+            ("pm10 (μg/m³)", "pm10", Some("ug/m3")),
+            ("steam (g/m³)", "steam", Some("g/m3")),
+            ("Tmax (deg C)", "Tmax", Some("Cel")),
+            ("Tmax (º C)", "Tmax", Some("Cel")),
+            ("Tmax [ºF]", "Tmax", Some("degF")),
+            ("wind_m_s", "wind", Some("m/s")),
             ("CO(GT)", "CO(GT)", None),
             ("PT08.S1(CO)", "PT08.S1(CO)", None),
             ("sensor_A", "sensor_A", None),

@@ -70,7 +70,7 @@ impl LineReader {
         self.bytes += read as u64;
         let cut = read == MAX_LINE && self.buffer.last() != Some(&b'\n');
         if cut {
-            self.bytes += skip_line(&mut self.reader)?;
+            self.bytes += self.reader.skip_until(b'\n')? as u64;
         }
         let mut text = self.buffer.as_slice();
         if self.number == 1 {
@@ -83,25 +83,6 @@ impl LineReader {
             Err(_) => Cow::Owned(text.iter().map(|&byte| char::from(byte)).collect()),
         };
         Ok(Some(Line { number: self.number, text, cut }))
-    }
-}
-
-fn skip_line(reader: &mut impl BufRead) -> io::Result<u64> {
-    let mut skipped = 0;
-    loop {
-        let buffer = reader.fill_buf()?;
-        if buffer.is_empty() {
-            return Ok(skipped);
-        }
-        let (length, done) = match memchr::memchr(b'\n', buffer) {
-            Some(end) => (end + 1, true),
-            None => (buffer.len(), false),
-        };
-        reader.consume(length);
-        skipped += length as u64;
-        if done {
-            return Ok(skipped);
-        }
     }
 }
 

@@ -33,12 +33,6 @@ enum Format {
     Json,
 }
 
-/// A row with its line number.
-pub(super) struct NumberedRow {
-    pub(super) line: u64,
-    pub(super) row: Row,
-}
-
 /// Largest document that is read into memory, in bytes.
 const MAX_DOCUMENT: usize = 256 * 1024 * 1024;
 
@@ -77,11 +71,11 @@ impl Recording {
         self.lines.bytes()
     }
 
-    /// Returns the next row.
+    /// Returns the next row and its line number.
     ///
     /// # Errors
     /// Reading the file failed.
-    pub(super) fn next(&mut self) -> io::Result<Option<NumberedRow>> {
+    pub(super) fn next(&mut self) -> io::Result<Option<(u64, Row)>> {
         if let Format::Json = self.format {
             return self.document();
         }
@@ -101,11 +95,11 @@ impl Recording {
                 }
                 Format::Ndjson | Format::Json => parse_document(&line.text),
             };
-            return Ok(Some(NumberedRow { line: number, row }));
+            return Ok(Some((number, row)));
         }
     }
 
-    fn document(&mut self) -> io::Result<Option<NumberedRow>> {
+    fn document(&mut self) -> io::Result<Option<(u64, Row)>> {
         let mut text = String::new();
         while let Some(line) = self.lines.next()? {
             text.push_str(&line.text);
@@ -119,7 +113,7 @@ impl Recording {
         if text.is_empty() {
             return Ok(None);
         }
-        Ok(Some(NumberedRow { line: 1, row: parse_document(&text) }))
+        Ok(Some((1, parse_document(&text))))
     }
 }
 
@@ -164,7 +158,7 @@ mod tests {
         let mut recording =
             Recording::new(Box::new(io::Cursor::new(text.to_owned())), &Mapping::default(), "file").unwrap();
         let mut rows = Vec::new();
-        while let Some(NumberedRow { line, row }) = recording.next().unwrap() {
+        while let Some((line, row)) = recording.next().unwrap() {
             rows.push((line, row.readings.len(), row.faults.len()));
         }
         rows
