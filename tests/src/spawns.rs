@@ -4,12 +4,14 @@
 use std::{fs, path::Path};
 
 /// The crates whose spawns are checked.
-const CRATES: [&str; 10] = [
+const CRATES: [&str; 12] = [
     "common",
     "common/amqp",
+    "common/protocol",
     "console",
     "console/chaos",
     "console/management",
+    "producer",
     "producer/gateway",
     "worker",
     "worker/engine",
