@@ -19,7 +19,10 @@ use garenne_gateway::BrokerSettings;
 use garenne_protocol::sensor::Timestamp;
 use serde::Serialize;
 use time::OffsetDateTime;
-use tokio::{task::JoinSet, time::Instant};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, interval, sleep_until},
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -103,24 +106,14 @@ pub(crate) async fn run(settings: BrokerSettings, args: SimulateArgs) -> Result<
             "{delivered} confirmed, {per_second:.0}/s, latency p50 {p50:.1} ms p99 {p99:.1} ms, {retries} retried"
         )
     };
-    let watching = async {
-        let mut tick = tokio::time::interval(Duration::from_millis(500));
-        loop {
-            tick.tick().await;
-            progress.update(0, figures());
+    let mut tick = interval(Duration::from_millis(500));
+    loop {
+        tokio::select! {
+            _ = tick.tick() => progress.update(0, figures()),
+            () = sleep_until(started + args.duration.unwrap_or_default()), if args.duration.is_some() => break,
+            () = sender.failed.cancelled() => break,
+            () = stop_requested(&mut commands) => break,
         }
-    };
-    let over = async {
-        match args.duration {
-            Some(duration) => tokio::time::sleep_until(started + duration).await,
-            None => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        () = watching => {}
-        () = over => {}
-        () = sender.failed.cancelled() => {}
-        () = stop_requested(&mut commands) => {}
     }
     stop.cancel();
     let measured = started.elapsed();
@@ -208,7 +201,7 @@ impl VirtualSensor {
     async fn run(mut self) {
         loop {
             tokio::select! {
-                () = tokio::time::sleep_until(self.clock.due()) => {}
+                () = sleep_until(self.clock.due()) => {}
                 () = self.stop.cancelled() => return,
             }
             let mut batch = Vec::new();

@@ -130,7 +130,8 @@ impl RetryingSender {
                     self.counts.delivered.fetch_add(readings.len() as u64, Relaxed);
                     if let Some(Err(error)) = self.receipts.as_ref().map(|file| file.append(&readings, &ids))
                     {
-                        self.fail(format!("receipts cannot be written: {error}"));
+                        let problem = format!("receipts cannot be written: {error}");
+                        self.fail(Failure::new(Exit::Failed, problem));
                     }
                     return;
                 }
@@ -140,13 +141,14 @@ impl RetryingSender {
                     tracing::warn!(device = %reading.device, metric = %reading.metric, time = %reading.time, reason, "reading refused");
                 }
                 Err(SendError::Fatal(failure)) => {
-                    self.fail_with(failure);
+                    self.fail(failure);
                     break;
                 }
                 Err(SendError::Retry { reason, retry_after }) => {
                     let wait = backoff.next_wait().max(retry_after.unwrap_or_default());
                     if Instant::now() + wait >= deadline {
-                        self.fail(format!("given up after {:?}: {reason}", self.retry_for));
+                        let problem = format!("given up after {:?}: {reason}", self.retry_for);
+                        self.fail(Failure::new(Exit::Failed, problem));
                         break;
                     }
                     self.counts.retries.fetch_add(1, Relaxed);
@@ -161,11 +163,7 @@ impl RetryingSender {
         self.counts.undelivered.fetch_add(readings.len() as u64, Relaxed);
     }
 
-    fn fail(&self, reason: String) {
-        self.fail_with(Failure::new(Exit::Failed, reason));
-    }
-
-    fn fail_with(&self, failure: Failure) {
+    fn fail(&self, failure: Failure) {
         // Only the first failure is kept; later ones are often its consequences.
         let _ = self.failure.set(failure);
         self.failed.cancel();

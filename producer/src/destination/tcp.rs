@@ -1,8 +1,8 @@
 //! Sends readings to a gateway over the TCP line protocol, pipelined on one connection.
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, try_join};
 use garenne_protocol::{sensor::Reading, task::TaskId};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
@@ -28,49 +28,36 @@ impl TcpDestination {
         Self { address: address.to_owned(), connection: Mutex::new(None) }
     }
 
-    async fn exchange(&self, readings: &[Reading]) -> Result<Vec<TaskId>, SendError> {
+    /// Sends the readings and returns one answer per reading.
+    async fn exchange(&self, readings: &[Reading]) -> io::Result<Vec<String>> {
+        let mut lines = Vec::with_capacity(readings.len() * 128);
+        for reading in readings {
+            serde_json::to_writer(&mut lines, reading)?;
+            lines.push(b'\n');
+        }
         let mut slot = self.connection.lock().await;
-        let again = |error: std::io::Error| SendError::Retry {
-            reason: format!("{}: {error}", self.address),
-            retry_after: None,
-        };
         let mut connection = match slot.take() {
             Some(connection) => connection,
             None => {
-                let stream = TcpStream::connect(&self.address).await.map_err(again)?;
-                stream.set_nodelay(true).map_err(again)?;
+                let stream = TcpStream::connect(&self.address).await?;
+                stream.set_nodelay(true)?;
                 stream
             }
         };
-        let mut lines = Vec::with_capacity(readings.len() * 128);
-        for reading in readings {
-            serde_json::to_writer(&mut lines, reading).expect("a reading is plain JSON");
-            lines.push(b'\n');
-        }
-        // Answers are read while lines are written: otherwise full socket buffers on both sides would be a deadlock.
         let (reader, mut writer) = connection.split();
         // The gateway sends one answer per line, so that dropping this buffer loses no bytes.
-        let mut reader = BufReader::new(reader);
-        let writing = async { writer.write_all(&lines).await };
+        let mut reader = BufReader::new(reader).lines();
         let reading = async {
             let mut answers = Vec::with_capacity(readings.len());
             for _ in readings {
-                let mut line = String::new();
-                if reader.read_line(&mut line).await? == 0 {
-                    return Err(std::io::ErrorKind::UnexpectedEof.into());
-                }
-                answers.push(line);
+                answers.push(reader.next_line().await?.ok_or(io::ErrorKind::UnexpectedEof)?);
             }
             Ok(answers)
         };
-        let answers = match timeout(TIMEOUT, futures_util::future::try_join(writing, reading)).await {
-            Ok(answers) => answers.map_err(again)?.1,
-            Err(_) => return Err(again(std::io::ErrorKind::TimedOut.into())),
-        };
-        let outcome = answers.iter().enumerate().map(|(index, line)| answer(line.trim_end(), index));
-        let outcome: Result<Vec<_>, _> = outcome.collect();
+        // Answers are read while lines are written: otherwise full socket buffers on both sides would be a deadlock.
+        let (_, answers) = timeout(TIMEOUT, try_join(writer.write_all(&lines), reading)).await??;
         *slot = Some(connection);
-        outcome
+        Ok(answers)
     }
 }
 
@@ -92,7 +79,14 @@ fn answer(line: &str, index: usize) -> Result<TaskId, SendError> {
 
 impl Destination for TcpDestination {
     fn send<'a>(&'a self, readings: &'a [Reading]) -> BoxFuture<'a, Result<Vec<TaskId>, SendError>> {
-        Box::pin(self.exchange(readings))
+        Box::pin(async {
+            let again = |error: io::Error| SendError::Retry {
+                reason: format!("{}: {error}", self.address),
+                retry_after: None,
+            };
+            let answers = self.exchange(readings).await.map_err(again)?;
+            answers.iter().enumerate().map(|(index, line)| answer(line.trim_end(), index)).collect()
+        })
     }
 }
 

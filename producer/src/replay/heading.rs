@@ -50,16 +50,11 @@ pub(super) fn metric_and_unit(heading: &str) -> (String, Option<Unit>) {
 }
 
 fn bracketed(heading: &str) -> Option<(&str, Unit)> {
-    for (open, close) in [('(', ')'), ('[', ']')] {
-        let Some(inside) = heading.strip_suffix(close) else { continue };
-        let (metric, symbol) = inside.rsplit_once(open)?;
-        let metric = metric.trim_end_matches(['_', ' ']);
-        if metric.is_empty() {
-            return None;
-        }
-        return unit(symbol.trim(), metric).map(|unit| (metric, unit));
-    }
-    None
+    let split = |open: char, close: char| heading.strip_suffix(close)?.rsplit_once(open);
+    let (metric, symbol) = split('(', ')').or_else(|| split('[', ']'))?;
+    let metric = metric.trim_end_matches(['_', ' ']);
+    let unit = unit(symbol.trim(), metric).filter(|_| !metric.is_empty())?;
+    Some((metric, unit))
 }
 
 fn suffixed(heading: &str) -> Option<(&str, Unit)> {
