@@ -196,19 +196,16 @@ fn shape(
     let mut left_out = Vec::new();
     for (index, heading) in rows.headings.iter().enumerate().filter(|(index, _)| !used(*index)) {
         let numeric = rows.cells(index).any(|cell| matches!(numbers.cell(cell), Cell::Number(_)));
-        if heading.is_empty() || !numeric {
-            // A column without heading and cells comes from a trailing delimiter.
-            if rows.cells(index).next().is_some() {
-                left_out.push(if heading.is_empty() {
-                    format!("number {}", index + 1)
-                } else {
-                    heading.clone()
-                });
+        match heading.as_str() {
+            // Such as a column that comes from a trailing delimiter.
+            _ if rows.cells(index).next().is_none() => {}
+            "" => left_out.push(format!("number {}", index + 1)),
+            _ if numeric => {
+                let (name, unit) = metric_and_unit(heading);
+                metrics.push(Metric { index, name: name.into(), unit, scale: 1.0, offset: 0.0 });
             }
-            continue;
+            _ => left_out.push(heading.clone()),
         }
-        let (name, unit) = metric_and_unit(heading);
-        metrics.push(Metric { index, name: name.into(), unit, scale: 1.0, offset: 0.0 });
     }
     if !left_out.is_empty() {
         notes.push(format!(

@@ -171,13 +171,9 @@ fn order(rows: &Rows, index: usize, delimiter: char, notes: &mut Vec<String>) ->
         steps.map(|step| u64::from(step.get_days().unsigned_abs())).sum()
     };
     let (dmy, mdy) = (total_steps(&dmy), total_steps(&mdy));
-    let order = match dmy.cmp(&mdy) {
-        std::cmp::Ordering::Less => DateOrder::Dmy,
-        std::cmp::Ordering::Greater => DateOrder::Mdy,
-        std::cmp::Ordering::Equal if delimiter == ',' => DateOrder::Mdy,
-        std::cmp::Ordering::Equal => DateOrder::Dmy,
-    };
-    let words = if order == DateOrder::Dmy { "day first" } else { "month first" };
+    let month_first = dmy > mdy || dmy == mdy && delimiter == ',';
+    let (order, words) =
+        if month_first { (DateOrder::Mdy, "month first") } else { (DateOrder::Dmy, "day first") };
     notes.push(format!("dates are ambiguous and are read {words} (--time-format decides)"));
     order
 }
