@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use garenne_common::{
-    config::{CommonArgs, ConfigError, flag, load, print_config},
+    config::{CommonArgs, load, print_config},
     exit::{Exit, Failure},
     shutdown::{Mode, signal},
     telemetry::tracing::init,
 };
+use serde::Serialize;
 
 use crate::{
     publish::{self, PublishArgs},
@@ -73,8 +74,8 @@ const SIMULATE_EXAMPLE: &str = "Examples:
   garenne-producer simulate --sensors 1000 --rate 2 --for 30s --to tcp://127.0.0.1:8080
   garenne-producer simulate --sensors 4 --seed 7 --start 2026-01-01T00:00:00Z --spike 0.01";
 
-/// Flags of `serve`.
-#[derive(Debug, Clone, Default, Args)]
+/// Flags of `serve`. Each has the name of its setting.
+#[derive(Debug, Args, Serialize)]
 struct ServeArgs {
     /// Address that sensors connect to [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR")]
@@ -124,16 +125,13 @@ impl Cli {
     ///
     /// # Errors
     /// The first unknown or invalid setting.
-    fn settings(&self) -> Result<ProducerSettings, ConfigError> {
-        let mut flags = toml::Table::new();
-        if let Command::Serve(serve) = &self.command {
-            flag(&mut flags, "listen", serve.listen.as_ref());
-            flag(&mut flags, "server", serve.server.as_ref());
-            flag(&mut flags, "tokens", serve.tokens.as_ref().map(|path| path.display()));
-            flag(&mut flags, "tls_cert", serve.tls_cert.as_ref().map(|path| path.display()));
-            flag(&mut flags, "tls_key", serve.tls_key.as_ref().map(|path| path.display()));
-            flag(&mut flags, "tls_client_ca", serve.tls_client_ca.as_ref().map(|path| path.display()));
-        }
-        load(self.common.sources(flags))
+    fn settings(&self) -> Result<ProducerSettings, Failure> {
+        let flags = match &self.command {
+            Command::Serve(args) => {
+                toml::Table::try_from(args).map_err(|error| Failure::new(Exit::Usage, error))?
+            }
+            _ => toml::Table::new(),
+        };
+        Ok(load(self.common.sources(flags))?)
     }
 }

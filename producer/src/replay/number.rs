@@ -64,21 +64,18 @@ pub(super) fn parse(text: &str, decimal_comma: bool) -> Option<f64> {
         return None;
     }
     let (whole, _) = digits.split_once([mark, 'e', 'E']).unwrap_or((digits, ""));
-    let plain = if whole.contains(thousands) {
+    let is_grouped = || {
         let mut groups = whole.split(thousands);
         let first = groups.next().unwrap_or_default();
-        if (1..=3).contains(&first.len()) && groups.all(|group| group.len() == 3) {
-            text.replace(thousands, "")
-        } else if decimal_comma && !digits.contains(mark) {
-            // In a file with decimal commas, a point that separates no thousands is a decimal point.
-            return text.parse().ok().filter(|number: &f64| number.is_finite());
-        } else {
-            return None;
-        }
-    } else {
-        text
+        (1..=3).contains(&first.len()) && groups.all(|group| group.len() == 3)
     };
-    let plain = if decimal_comma { plain.replace(',', ".") } else { plain };
+    let plain = match whole.contains(thousands) {
+        false => text.replace(mark, "."),
+        true if is_grouped() => text.replace(thousands, "").replace(mark, "."),
+        // In a file with decimal commas, a point that separates no thousands is a decimal point.
+        true if decimal_comma && !digits.contains(mark) => text,
+        true => return None,
+    };
     plain.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
