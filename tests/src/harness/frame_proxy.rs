@@ -28,6 +28,8 @@ enum Rule {
     Forget(String),
     /// All connections are cut when this method comes after it has come `before` times.
     Cut { at: Method, before: usize },
+    /// This method is dropped.
+    Withhold(Method),
     /// The connection on which this method comes next is paused.
     Pause { at: Method, pause: Duration },
 }
@@ -84,6 +86,16 @@ impl FrameProxy {
     /// new one until [`heal`](Self::heal).
     pub fn cut_at(&self, method: Method, nth: usize) {
         self.state().rule = Rule::Cut { at: method, before: nth.saturating_sub(1) };
+    }
+
+    /// Drops this method of the broker until [`heal`](Self::heal).
+    pub fn withhold(&self, method: Method) {
+        self.state().rule = Rule::Withhold(method);
+    }
+
+    /// Resets all connections, and every new one until [`heal`](Self::heal).
+    pub fn cut(&self) {
+        self.proxy.cut();
     }
 
     /// Forwards nothing of the broker for `pause` on the connection on which this method comes next.
@@ -183,6 +195,7 @@ fn verdict(frame: &Frame<'_>, dropped_contents: &mut DroppedContents, state: &mu
             *before -= 1;
             Verdict::Forward
         }
+        Rule::Withhold(method) if frame.method() == Some(*method) => Verdict::Drop,
         Rule::Pause { at, pause } if frame.method() == Some(*at) => {
             let pause = *pause;
             state.rule = Rule::Forward;
