@@ -20,9 +20,8 @@ const CRATES: [&str; 12] = [
 ];
 
 /// The files that may spawn directly, with the reason.
-const EXCEPTIONS: [(&str, &str); 4] = [
+const EXCEPTIONS: [(&str, &str); 3] = [
     ("common/src/supervise.rs", "the helper itself"),
-    ("common/amqp/src/frames/runtime.rs", "hands lapin's own tasks to tokio"),
     (
         "producer/gateway/src/server/worker_pool.rs",
         "hands connections to the pool, which catches their panics",

@@ -8,11 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use async_rs::{
-    Runtime, Tokio,
-    traits::{Executor, Reactor, RuntimeKit},
-    util::Task,
-};
+use async_rs::{Runtime, Tokio, traits::Reactor, util::RuntimeParts};
 use futures_io::{AsyncRead, AsyncWrite};
 use futures_util::Stream;
 use garenne_protocol::topology::BrokerVersion;
@@ -24,9 +20,9 @@ use lapin::{
 
 use super::{filter::FrameFilter, stream::FrameStream};
 
-/// Tokio with filtered TCP streams.
+/// Tokio's reactor with filtered TCP streams.
 #[derive(Clone, Debug)]
-struct FilteringTokio(Tokio);
+struct FilteringReactor(Tokio);
 
 /// The filter reads what TLS has decrypted.
 type Filtered = FrameStream<AsyncTcpStream<<Tokio as Reactor>::TcpStream>>;
@@ -44,36 +40,16 @@ pub(crate) async fn connect(
 ) -> lapin::Result<Connection> {
     let tokio = Tokio::current();
     let below = Runtime::new(tokio.clone());
-    let open = async move |uri: AMQPUri, _: Runtime<FilteringTokio>| {
+    let open = async move |uri: AMQPUri, _: Runtime<RuntimeParts<Tokio, FilteringReactor>>| {
         let stream = uri.connect_with_config_async(tls.as_ref(), &below).await?;
         let filter = FrameFilter::new(uri.query.frame_max.unwrap_or(0), Arc::clone(&version));
         Ok(AsyncTcpStream::Plain(FrameStream::new(stream, filter)))
     };
-    Connection::connector(uri, Runtime::new(FilteringTokio(tokio)), open, properties).await
+    let filtering = RuntimeParts::new(tokio.clone(), FilteringReactor(tokio));
+    Connection::connector(uri, Runtime::new(filtering), open, properties).await
 }
 
-impl RuntimeKit for FilteringTokio {}
-
-impl Executor for FilteringTokio {
-    type Task<T: Send + 'static> = <Tokio as Executor>::Task<T>;
-
-    fn block_on<T, F: Future<Output = T>>(&self, f: F) -> T {
-        self.0.block_on(f)
-    }
-
-    fn spawn<T: Send + 'static, F: Future<Output = T> + Send + 'static>(&self, f: F) -> Task<Self::Task<T>> {
-        self.0.spawn(f)
-    }
-
-    fn spawn_blocking<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
-        &self,
-        f: F,
-    ) -> Task<Self::Task<T>> {
-        self.0.spawn_blocking(f)
-    }
-}
-
-impl Reactor for FilteringTokio {
+impl Reactor for FilteringReactor {
     type TcpStream = Filtered;
     type Sleep = <Tokio as Reactor>::Sleep;
 
