@@ -14,10 +14,10 @@
 //! anyway.
 
 mod check;
-mod cursor;
 mod filter;
 mod mark;
 mod method;
+mod read;
 mod repair;
 mod runtime;
 mod stream;

@@ -1,8 +1,9 @@
 //! Checks without allocating whether lapin can parse a content header.
 
+use bytes::Buf;
 use lapin::{BasicProperties, types::ShortString};
 
-use super::{MAX_DEPTH, cursor::Cursor};
+use super::{MAX_DEPTH, read};
 
 /// Why lapin cannot parse a content header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,17 +61,17 @@ pub(super) fn present(flags: u16) -> impl Iterator<Item = (&'static str, Encodin
 
 /// Checks a content header frame's payload by the rules of amq-protocol's parser.
 pub(super) fn check(payload: &[u8]) -> Result<(), Problem> {
-    let mut rest = Cursor::new(payload);
+    let mut rest = payload;
     // Class, weight and size of the body.
-    rest.take(12).ok_or(Problem::Length("the content header"))?;
-    let flags = rest.u16().ok_or(Problem::Length("the content header"))?;
+    rest.split_off(..12).ok_or(Problem::Length("the content header"))?;
+    let flags = rest.try_get_u16().map_err(|_| Problem::Length("the content header"))?;
     for (name, encoding) in present(flags) {
         let wrong = Problem::Length(name);
         match encoding {
-            Encoding::Short(_) => utf8(name, rest.short().ok_or(wrong)?)?,
-            Encoding::Table => check_values(rest.long().ok_or(wrong)?, true, 1)?,
-            Encoding::Octet(_) => drop(rest.u8().ok_or(wrong)?),
-            Encoding::Time(_) => drop(rest.u64().ok_or(wrong)?),
+            Encoding::Short(_) => utf8(name, read::short(&mut rest).ok_or(wrong)?)?,
+            Encoding::Table => check_values(read::long(&mut rest).ok_or(wrong)?, true, 1)?,
+            Encoding::Octet(_) => drop(rest.split_off(..1).ok_or(wrong)?),
+            Encoding::Time(_) => drop(rest.split_off(..8).ok_or(wrong)?),
         }
     }
     if rest.is_empty() { Ok(()) } else { Err(Problem::Length("the properties")) }
@@ -81,26 +82,25 @@ fn utf8(what: &'static str, text: &[u8]) -> Result<(), Problem> {
 }
 
 /// Checks the values of a table, which are named, or of an array.
-fn check_values(values: &[u8], named: bool, depth: usize) -> Result<(), Problem> {
+fn check_values(mut values: &[u8], named: bool, depth: usize) -> Result<(), Problem> {
     if depth > MAX_DEPTH {
         return Err(Problem::TooDeep);
     }
-    let mut rest = Cursor::new(values);
-    while !rest.is_empty() {
+    while !values.is_empty() {
         if named {
-            utf8("a header name", rest.short().ok_or(Problem::Length("a header name"))?)?;
+            utf8("a header name", read::short(&mut values).ok_or(Problem::Length("a header name"))?)?;
         }
-        check_value(&mut rest, depth)?;
+        check_value(&mut values, depth)?;
     }
     Ok(())
 }
 
-fn check_value(rest: &mut Cursor<'_>, depth: usize) -> Result<(), Problem> {
+fn check_value(rest: &mut &[u8], depth: usize) -> Result<(), Problem> {
     let wrong = Problem::Length("a header");
-    let octet = rest.u8().ok_or(wrong)?;
+    let octet = rest.try_get_u8().map_err(|_| wrong)?;
     let size = match octet {
-        b'F' | b'A' => return check_values(rest.long().ok_or(wrong)?, octet == b'F', depth + 1),
-        b'S' | b'x' => rest.length().ok_or(wrong)?,
+        b'F' | b'A' => return check_values(read::long(rest).ok_or(wrong)?, octet == b'F', depth + 1),
+        b'S' | b'x' => read::length(rest).ok_or(wrong)?,
         b'V' => 0,
         b't' | b'b' | b'B' => 1,
         b's' | b'U' | b'u' => 2,
@@ -109,5 +109,5 @@ fn check_value(rest: &mut Cursor<'_>, depth: usize) -> Result<(), Problem> {
         b'L' | b'l' | b'd' | b'T' => 8,
         _ => return Err(Problem::UnknownType(octet)),
     };
-    rest.take(size).map(drop).ok_or(wrong)
+    rest.split_off(..size).map(drop).ok_or(wrong)
 }

@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use amq_protocol::protocol::constants::{FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD};
 use bytes::{Buf, Bytes};
 use garenne_protocol::topology::BrokerVersion;
 
@@ -24,11 +25,6 @@ const MAX_KEPT: usize = 256 * 1024;
 /// Smallest frame_max that AMQP allows, in bytes.
 const MIN_FRAME_MAX: usize = 4096;
 
-const FRAME_METHOD: u8 = 1;
-const FRAME_HEADER: u8 = 2;
-const FRAME_BODY: u8 = 3;
-const FRAME_HEARTBEAT: u8 = 8;
-const FRAME_END: u8 = 0xCE;
 /// Type, channel and size before the payload.
 const PREFIX: usize = 7;
 /// The prefix and the end octet.

@@ -3,9 +3,13 @@
 //! Exchange and routing key of a delivery are what a publisher wrote. A reply text may quote a name and is cut
 //! to 255 bytes by the broker, possibly within a character.
 
+use bytes::Buf;
 use garenne_protocol::topology::BrokerVersion;
 
-use super::{cursor::Cursor, repair::lossy};
+use super::{
+    read,
+    repair::{lossy, text},
+};
 
 /// An argument of a method, or several of fixed size in a row.
 enum Field {
@@ -49,9 +53,8 @@ fn layout(id: MethodId) -> &'static [Field] {
     }
 }
 
-pub(super) fn id(payload: &[u8]) -> Option<MethodId> {
-    let mut rest = Cursor::new(payload);
-    Some((rest.u16()?, rest.u16()?))
+pub(super) fn id(mut payload: &[u8]) -> Option<MethodId> {
+    Some((payload.try_get_u16().ok()?, payload.try_get_u16().ok()?))
 }
 
 /// Whether a content header follows.
@@ -60,14 +63,13 @@ pub(super) fn has_content(id: MethodId) -> bool {
 }
 
 /// The first short string that is not UTF-8.
-pub(super) fn not_utf8(id: MethodId, payload: &[u8]) -> Option<&'static str> {
-    let mut rest = Cursor::new(payload);
-    rest.take(4)?;
+pub(super) fn not_utf8(id: MethodId, mut payload: &[u8]) -> Option<&'static str> {
+    payload.split_off(..4)?;
     for field in layout(id) {
         match field {
-            Octets(count) => drop(rest.take(*count)?),
+            Octets(count) => drop(payload.split_off(..*count)?),
             Short(name) => {
-                if std::str::from_utf8(rest.short()?).is_err() {
+                if std::str::from_utf8(read::short(&mut payload)?).is_err() {
                     return Some(name);
                 }
             }
@@ -77,35 +79,32 @@ pub(super) fn not_utf8(id: MethodId, payload: &[u8]) -> Option<&'static str> {
 }
 
 /// The payload with invalid UTF-8 in short strings replaced by U+FFFD; `None` if a length is wrong.
-pub(super) fn rewritten(id: MethodId, payload: &[u8]) -> Option<Vec<u8>> {
-    let mut rest = Cursor::new(payload);
-    let mut written = rest.take(4)?.to_vec();
+pub(super) fn rewritten(id: MethodId, mut payload: &[u8]) -> Option<Vec<u8>> {
+    let mut written = payload.split_off(..4)?.to_vec();
     for field in layout(id) {
         match field {
-            Octets(count) => written.extend_from_slice(rest.take(*count)?),
+            Octets(count) => written.extend_from_slice(payload.split_off(..*count)?),
             Short(_) => {
-                let text = lossy(rest.short()?);
+                let text = lossy(read::short(&mut payload)?);
                 written.push(u8::try_from(text.as_str().len()).ok()?);
                 written.extend_from_slice(text.as_str().as_bytes());
             }
         }
     }
-    written.extend_from_slice(rest.take_up_to(usize::MAX));
+    written.extend_from_slice(payload);
     Some(written)
 }
 
 /// The version in the server properties of `connection.start`.
-pub(super) fn version(payload: &[u8]) -> Option<BrokerVersion> {
-    let mut rest = Cursor::new(payload);
+pub(super) fn version(mut payload: &[u8]) -> Option<BrokerVersion> {
     // Class, method, and the protocol's major and minor version.
-    rest.take(6)?;
-    super::repair::text(rest.long()?, "version")?.parse().ok()
+    payload.split_off(..6)?;
+    text(read::long(&mut payload)?, "version")?.parse().ok()
 }
 
 /// The frame size that `connection.tune` offers; 0 is no limit.
-pub(super) fn frame_max(payload: &[u8]) -> Option<u32> {
-    let mut rest = Cursor::new(payload);
+pub(super) fn frame_max(mut payload: &[u8]) -> Option<u32> {
     // Class, method, and the number of channels.
-    rest.take(6)?;
-    rest.u32()
+    payload.split_off(..6)?;
+    payload.try_get_u32().ok()
 }

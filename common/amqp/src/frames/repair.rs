@@ -1,16 +1,23 @@
 //! Builds a well-formed content header from the readable parts of a bad one.
 
-use amq_protocol::frame::{AMQPContentHeader, AMQPFrame, gen_frame};
+use std::{collections::BTreeMap, iter};
+
+use amq_protocol::{
+    frame::{AMQPContentHeader, AMQPFrame, gen_frame},
+    types::parsing::parse_value,
+};
+use bytes::Buf;
+use garenne_protocol::task::header;
 use lapin::{
     BasicProperties,
-    types::{AMQPValue, DecimalValue, FieldArray, FieldTable, ShortString},
+    types::{AMQPValue, FieldArray, FieldTable, ShortString},
 };
 
 use super::{
     MAX_DEPTH,
     check::{Encoding, present},
-    cursor::Cursor,
     mark::mark,
+    read,
 };
 
 /// Most bytes of headers that are kept: a copy of the message adds headers of its own.
@@ -29,11 +36,11 @@ const OF_BROKER: [&str; 5] = [
 /// Replaces a content header frame by one that lapin can parse, marked with `problem`. `payload` may be
 /// truncated. The new frame is not larger than `frame_max`, which is at least 4,096.
 pub(super) fn repaired(channel: u16, payload: &[u8], problem: &str, frame_max: usize) -> Vec<u8> {
-    let mut rest = Cursor::new(payload);
-    let class_id = rest.u16().unwrap_or_default();
-    let _weight = rest.u16();
-    let body_size = rest.u64().unwrap_or_default();
-    let flags = rest.u16().unwrap_or_default();
+    let mut rest = payload;
+    let class_id = rest.try_get_u16().unwrap_or_default();
+    let _weight = rest.try_get_u16();
+    let body_size = rest.try_get_u64().unwrap_or_default();
+    let flags = rest.try_get_u16().unwrap_or_default();
     let (properties, mut headers) = properties(flags, rest);
     let found = headers.len();
     keep_smallest(&mut headers, MAX_HEADERS.min(frame_max / 2));
@@ -68,11 +75,8 @@ struct Header {
 }
 
 fn table(headers: Vec<Header>) -> FieldTable {
-    let mut table = FieldTable::default();
-    for Header { name, value, .. } in headers {
-        table.insert(name, value);
-    }
-    table
+    let named = headers.into_iter().map(|Header { name, value, .. }| (name, value));
+    named.collect::<BTreeMap<_, _>>().into()
 }
 
 /// Drops the largest headers until the others fit into `room` bytes.
@@ -91,26 +95,26 @@ fn keep_smallest(headers: &mut Vec<Header>, room: usize) {
 }
 
 /// Every property up to the first that cannot be read.
-fn properties(flags: u16, mut rest: Cursor<'_>) -> (BasicProperties, Vec<Header>) {
+fn properties(flags: u16, mut rest: &[u8]) -> (BasicProperties, Vec<Header>) {
     let mut properties = BasicProperties::default();
     let mut headers = Vec::new();
     for (_, encoding) in present(flags) {
         properties = match encoding {
             Encoding::Short(set) => {
-                let Some(length) = rest.u8() else { break };
-                set(properties, lossy(rest.take_up_to(length.into())))
+                let Ok(length) = rest.try_get_u8() else { break };
+                set(properties, lossy(read::take_up_to(&mut rest, length.into())))
             }
             Encoding::Table => {
-                let Some(length) = rest.length() else { break };
-                headers = read_table(rest.take_up_to(length), 1);
+                let Some(length) = read::length(&mut rest) else { break };
+                headers = read_table(read::take_up_to(&mut rest, length), 1);
                 properties
             }
             Encoding::Octet(set) => {
-                let Some(octet) = rest.u8() else { break };
+                let Ok(octet) = rest.try_get_u8() else { break };
                 set(properties, octet)
             }
             Encoding::Time(set) => {
-                let Some(time) = rest.u64() else { break };
+                let Ok(time) = rest.try_get_u64() else { break };
                 set(properties, time)
             }
         };
@@ -125,65 +129,44 @@ pub(super) fn lossy(bytes: &[u8]) -> ShortString {
 }
 
 /// A table's entries up to the first that cannot be read.
-fn read_table(bytes: &[u8], depth: usize) -> Vec<Header> {
-    let mut rest = Cursor::new(bytes);
-    let mut headers = Vec::new();
-    while !rest.is_empty() {
-        let before = rest.len();
-        let Some(name) = rest.short().map(lossy) else { break };
-        let Some(value) = read_value(&mut rest, depth) else { break };
-        headers.push(Header { name, value, size: before - rest.len() });
-    }
-    headers
+fn read_table(mut bytes: &[u8], depth: usize) -> Vec<Header> {
+    let next = || {
+        let before = bytes.len();
+        let name = lossy(read::short(&mut bytes)?);
+        let value = read_value(&mut bytes, depth)?;
+        Some(Header { name, value, size: before - bytes.len() })
+    };
+    iter::from_fn(next).collect()
 }
 
-fn read_array(bytes: &[u8], depth: usize) -> FieldArray {
-    let mut rest = Cursor::new(bytes);
-    let mut values = FieldArray::default();
-    while let Some(value) = read_value(&mut rest, depth) {
-        values.push(value);
-    }
-    values
+fn read_array(mut bytes: &[u8], depth: usize) -> FieldArray {
+    iter::from_fn(|| read_value(&mut bytes, depth)).collect::<Vec<_>>().into()
 }
 
 /// The next value. Of a truncated string, table or array, the part that is there. A value nested deeper than
 /// [`MAX_DEPTH`] becomes void.
-fn read_value(rest: &mut Cursor<'_>, depth: usize) -> Option<AMQPValue> {
-    let octet = rest.u8()?;
-    if matches!(octet, b'F' | b'A' | b'S' | b'x') {
-        let length = rest.length()?;
-        let bytes = rest.take_up_to(length);
-        return Some(match octet {
-            b'S' => AMQPValue::LongString(bytes.into()),
-            b'x' => AMQPValue::ByteArray(bytes.into()),
-            _ if depth >= MAX_DEPTH => AMQPValue::Void,
-            b'F' => AMQPValue::FieldTable(table(read_table(bytes, depth + 1))),
-            _ => AMQPValue::FieldArray(read_array(bytes, depth + 1)),
-        });
+fn read_value(rest: &mut &[u8], depth: usize) -> Option<AMQPValue> {
+    let octet = *rest.first()?;
+    if !matches!(octet, b'F' | b'A' | b'S' | b'x') {
+        // A type of fixed size.
+        let (after, value) = parse_value(*rest).ok()?;
+        *rest = after;
+        return Some(value);
     }
+    rest.advance(1);
+    let length = read::length(rest)?;
+    let bytes = read::take_up_to(rest, length);
     Some(match octet {
-        b'V' => AMQPValue::Void,
-        b't' => AMQPValue::Boolean(rest.u8()? != 0),
-        b'b' => AMQPValue::ShortShortInt(i8::from_be_bytes(rest.array()?)),
-        b'B' => AMQPValue::ShortShortUInt(rest.u8()?),
-        b's' | b'U' => AMQPValue::ShortInt(i16::from_be_bytes(rest.array()?)),
-        b'u' => AMQPValue::ShortUInt(rest.u16()?),
-        b'I' => AMQPValue::LongInt(i32::from_be_bytes(rest.array()?)),
-        b'i' => AMQPValue::LongUInt(rest.u32()?),
-        b'f' => AMQPValue::Float(f32::from_be_bytes(rest.array()?)),
-        b'D' => AMQPValue::DecimalValue(DecimalValue { scale: rest.u8()?, value: rest.u32()? }),
-        b'L' | b'l' => AMQPValue::LongLongInt(i64::from_be_bytes(rest.array()?)),
-        b'd' => AMQPValue::Double(f64::from_be_bytes(rest.array()?)),
-        b'T' => AMQPValue::Timestamp(rest.u64()?),
-        _ => return None,
+        b'S' => AMQPValue::LongString(bytes.into()),
+        b'x' => AMQPValue::ByteArray(bytes.into()),
+        _ if depth >= MAX_DEPTH => AMQPValue::Void,
+        b'F' => AMQPValue::FieldTable(table(read_table(bytes, depth + 1))),
+        _ => AMQPValue::FieldArray(read_array(bytes, depth + 1)),
     })
 }
 
-/// The long string `name` of an encoded table.
+/// The text `name` of an encoded table.
 pub(super) fn text(bytes: &[u8], name: &str) -> Option<String> {
-    let headers = read_table(bytes, 1);
-    match headers.into_iter().find(|header| header.name.as_str() == name)?.value {
-        AMQPValue::LongString(text) => Some(text.to_string()),
-        _ => None,
-    }
+    let mut headers = read_table(bytes, 1).into_iter();
+    header::text(&headers.find(|header| header.name.as_str() == name)?.value)
 }
