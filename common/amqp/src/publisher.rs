@@ -1,8 +1,9 @@
 //! Confirmed, mandatory publishing with many messages in flight.
 //!
-//! Each member of a deadpool is a connection with one confirm channel. A member is held only while the frames of
-//! a round of messages are written. Confirms are awaited without it, so that a thousand messages can be in flight
-//! on one member. A member whose channel closed is replaced when it is next taken from the pool.
+//! A publisher has one connection with one confirm channel, the only member of a deadpool: the pool opens it when it
+//! is first needed, bounds the wait for it, and replaces it when it is next taken and its channel has closed. It is
+//! held only while the frames of a round of messages are written. Confirms are awaited without it, so that a
+//! thousand messages can be in flight.
 
 use std::{
     sync::{
@@ -12,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use deadpool::managed::{Object, Pool, Timeouts};
+use deadpool::managed::{Pool, Timeouts};
 use garenne_common::telemetry::metrics::{ConnectionMetrics, PublishResult};
 use lapin::{Channel, Connection, options::BasicPublishOptions};
 use tokio::{
@@ -43,14 +44,12 @@ use writing::fits;
 /// Limits and timeouts of a [`Publisher`].
 #[derive(Clone, Debug)]
 pub struct PublisherConfig {
-    /// Most connections; 0 counts as 1.
-    pub connections: usize,
-    /// Most unconfirmed messages over all connections; 0 counts as 1.
+    /// Most unconfirmed messages; 0 counts as 1.
     pub in_flight: usize,
-    /// How long to wait for a free connection, and for an in-flight permit.
+    /// How long to wait for the connection, and for an in-flight permit.
     pub acquire_timeout: Duration,
     /// How long to wait for a confirm; after it the message is in doubt. Counts from [`Publisher::send`], the wait
-    /// for a connection included: a message that waited longer than this is in doubt as soon as it is written.
+    /// for the connection included: a message that waited longer than this is in doubt as soon as it is written.
     pub confirm_timeout: Duration,
     /// If true, a confirm is awaited as long as the connection lives, without `confirm_timeout`: a caller that
     /// gives up and sends the message again may store it twice. AMQP heartbeats end the connection to a broker
@@ -61,7 +60,6 @@ pub struct PublisherConfig {
 impl Default for PublisherConfig {
     fn default() -> Self {
         Self {
-            connections: 1,
             in_flight: 1000,
             acquire_timeout: Duration::from_secs(5),
             confirm_timeout: Duration::from_secs(10),
@@ -73,7 +71,6 @@ impl Default for PublisherConfig {
 /// Publishes messages; cheap to clone.
 #[derive(Clone)]
 pub struct Publisher {
-    pool: Pool<Members>,
     queue: Arc<PublishQueue>,
     in_flight: Arc<Semaphore>,
     config: PublisherConfig,
@@ -114,7 +111,7 @@ impl Publisher {
         let blocked = Arc::new(AtomicBool::new(false));
         let members = Members { broker, metrics: metrics.clone(), blocked: Arc::clone(&blocked) };
         let pool = Pool::builder(members)
-            .max_size(config.connections.max(1))
+            .max_size(1)
             .runtime(deadpool::Runtime::Tokio1)
             .timeouts(Timeouts {
                 wait: Some(config.acquire_timeout),
@@ -124,8 +121,8 @@ impl Publisher {
             .build()
             .expect("the only requirement, a runtime for the timeouts, is set");
         let in_flight = Arc::new(Semaphore::new(config.in_flight.max(1)));
-        let queue = PublishQueue::new(pool.clone(), config.connections.max(1));
-        Self { pool, queue, in_flight, config, metrics, blocked, announcing: Arc::default() }
+        let queue = PublishQueue::new(pool);
+        Self { queue, in_flight, config, metrics, blocked, announcing: Arc::default() }
     }
 
     /// Opens a connection now, so that a wrong password is reported before work starts.
@@ -133,7 +130,7 @@ impl Publisher {
     /// # Errors
     /// As [`Publisher::publish`].
     pub async fn connect(&self) -> Result<(), PublishError> {
-        self.member().await.map(drop)
+        self.queue.member().await.map(drop)
     }
 
     /// Publishes a message and waits for the broker to confirm that a queue has stored it.
@@ -202,7 +199,7 @@ impl Publisher {
         let AnnounceChannel { channel, header_limit, .. } = match &*announcing {
             Some(open) => open,
             None => {
-                let connection = Arc::clone(&self.member().await?.connection);
+                let connection = Arc::clone(&self.queue.member().await?.connection);
                 let channel = connection.create_channel().await.map_err(lost)?;
                 let header_limit = header_limit(&connection);
                 let connection = Arc::downgrade(&connection);
@@ -215,12 +212,12 @@ impl Publisher {
         channel.basic_publish(exchange, key, options, &body, properties).await.map(drop).map_err(lost)
     }
 
-    /// Waits for the messages in flight, at most `confirm_timeout`, then closes every connection.
+    /// Waits for the messages in flight, at most `confirm_timeout`, then closes the connection.
     pub async fn close(&self) {
         let all = self.config.in_flight.max(1).try_into().unwrap_or(u32::MAX);
         let _ = timeout(self.config.confirm_timeout, self.in_flight.acquire_many(all)).await;
         *self.announcing.lock().await = None;
-        self.pool.close();
+        self.queue.pool.close();
     }
 
     /// Waits for the in-flight permit of one message.
@@ -234,10 +231,6 @@ impl Publisher {
             .await
             .map_err(|_| PublishError::Busy { what: "in-flight permit", waited })
             .map(|permit| permit.expect("the semaphore is never closed"))
-    }
-
-    async fn member(&self) -> Result<Object<Members>, PublishError> {
-        self.pool.get().await.map_err(|error| PublishError::of_pool(error, Some(self.config.acquire_timeout)))
     }
 }
 

@@ -62,7 +62,6 @@ async fn exhausted_pool_waits_with_a_timeout() -> Result<()> {
     let queue = queue(&env).await?;
     let (proxy, url) = FaultProxy::for_url(&env.vhost().amqp_url()).await?;
     let config = PublisherConfig {
-        connections: 1,
         in_flight: 1,
         acquire_timeout: Duration::from_millis(1500),
         ..PublisherConfig::default()
@@ -96,11 +95,8 @@ async fn exhausted_members_are_waited_for_with_a_timeout() -> Result<()> {
     let env = TestEnv::new().await?;
     let queue = queue(&env).await?;
     let (proxy, url) = FaultProxy::for_url(&env.vhost().amqp_url()).await?;
-    let config = PublisherConfig {
-        connections: 1,
-        acquire_timeout: Duration::from_millis(1500),
-        ..PublisherConfig::default()
-    };
+    let config =
+        PublisherConfig { acquire_timeout: Duration::from_millis(1500), ..PublisherConfig::default() };
     let publisher = publisher(&url, config)?;
     publisher.publish(message(&queue, b"first".to_vec())?).await?;
     proxy.stall();

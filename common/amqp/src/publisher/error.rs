@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use deadpool::managed::PoolError;
 use garenne_common::{
     exit::{Exit, HasExit},
     telemetry::metrics::PublishResult,
@@ -79,26 +78,6 @@ impl PublishError {
             | Self::AnnounceRefused(_) => PublishResult::NotSent,
         }
     }
-}
-
-impl HasExit for PublishError {
-    fn exit(&self) -> Exit {
-        match self {
-            Self::Connect(error) => error.exit(),
-            Self::Busy { .. } | Self::Blocked => Exit::BrokerUnavailable,
-            Self::Denied(_) => Exit::Denied,
-            _ => Exit::Failed,
-        }
-    }
-}
-
-impl PublishError {
-    pub(super) fn of_pool(error: PoolError<BrokerError>, waited: Option<Duration>) -> Self {
-        match error {
-            PoolError::Backend(error) => Self::Connect(error),
-            _ => Self::Busy { what: "connection", waited: waited.unwrap_or_default() },
-        }
-    }
 
     /// The error of a message whose channel ended with `error` after the message was sent.
     pub(super) fn lost(error: &lapin::Error) -> Self {
@@ -122,6 +101,17 @@ impl PublishError {
     /// Whether the broker may have stored the message despite the error.
     pub fn in_doubt(&self) -> bool {
         matches!(self, Self::InDoubt(_) | Self::Denied(_) | Self::Refused { .. })
+    }
+}
+
+impl HasExit for PublishError {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Connect(error) => error.exit(),
+            Self::Busy { .. } | Self::Blocked => Exit::BrokerUnavailable,
+            Self::Denied(_) => Exit::Denied,
+            _ => Exit::Failed,
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use deadpool::managed::Pool;
+use deadpool::managed::{Object, Pool, PoolError};
 use futures_util::FutureExt;
 use garenne_common::supervise;
 
@@ -22,10 +22,9 @@ const MAX_ROUND: usize = 256;
 /// other message waits for it.
 const MAX_ROUND_BYTES: usize = 256 * 1024;
 
-/// The messages that wait for a connection, and the number of running writers.
+/// The messages that wait for the connection, and the pool that opens and checks it.
 pub(super) struct PublishQueue {
-    pool: Pool<Members>,
-    max_writers: usize,
+    pub(super) pool: Pool<Members>,
     state: Mutex<State>,
 }
 
@@ -34,34 +33,44 @@ struct State {
     publishes: VecDeque<PendingPublish>,
     /// The emptied list of a finished writer, reused by the next one: large allocations are slow.
     spare: Vec<PendingPublish>,
-    writers: usize,
+    /// Whether a writer runs.
+    writing: bool,
 }
 
 impl PublishQueue {
-    /// A queue for the connections of a pool.
-    pub(super) fn new(pool: Pool<Members>, connections: usize) -> Arc<Self> {
-        Arc::new(Self { pool, max_writers: connections, state: Mutex::default() })
+    pub(super) fn new(pool: Pool<Members>) -> Arc<Self> {
+        Arc::new(Self { pool, state: Mutex::default() })
     }
 
-    /// Adds a message. Starts another writer if fewer than `max_writers` run.
+    /// Adds a message. Starts a writer if none runs.
     pub(super) fn push(self: &Arc<Self>, publish: PendingPublish) {
         let mut state = self.state();
         state.publishes.push_back(publish);
-        if state.writers < self.max_writers {
-            state.writers += 1;
+        if !mem::replace(&mut state.writing, true) {
             drop(state);
-            let writer = Writer { queue: Arc::clone(self), counted: true };
+            let writer = Writer { queue: Arc::clone(self), active: true };
             let writing = supervise::restarting("publish queue", writer, |writer| writer.run().boxed());
             writing.spawn().detach();
         }
+    }
+
+    /// Waits for the connection, which is opened if there is none.
+    pub(super) async fn member(&self) -> Result<Object<Members>, PublishError> {
+        self.pool.get().await.map_err(|error| match error {
+            PoolError::Backend(error) => PublishError::Connect(error),
+            _ => PublishError::Busy {
+                what: "connection",
+                waited: self.pool.timeouts().wait.unwrap_or_default(),
+            },
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fills `round` with the next publishes. If none waits, `round` stays empty and the writer is no longer counted.
-    fn next(&self, round: &mut Vec<PendingPublish>, counted: &mut bool) {
+    /// Fills `round` with the next publishes. If none waits, `round` stays empty and the writer is no longer active.
+    fn next(&self, round: &mut Vec<PendingPublish>, active: &mut bool) {
         let mut state = self.state();
         if round.capacity() == 0 {
             *round = mem::take(&mut state.spare);
@@ -74,8 +83,8 @@ impl PublishQueue {
             }
             round.extend(state.publishes.pop_front());
         }
-        if round.is_empty() && mem::take(counted) {
-            state.writers -= 1;
+        if round.is_empty() && mem::take(active) {
+            state.writing = false;
             state.spare = mem::take(round);
         }
     }
@@ -84,21 +93,17 @@ impl PublishQueue {
 /// Writes rounds until the queue is empty.
 struct Writer {
     queue: Arc<PublishQueue>,
-    /// Whether it is one of the queue's running writers.
-    counted: bool,
+    /// Whether it is the queue's running writer.
+    active: bool,
 }
 
 impl Writer {
     async fn run(&mut self) {
         let mut round = Vec::new();
-        while self.counted {
-            let pool = &self.queue.pool;
+        while self.active {
             // Gets the connection before the messages: while they are in the queue, their senders can give up.
-            let member = match pool.get().await {
-                Ok(member) => Ok(member),
-                Err(error) => Err(PublishError::of_pool(error, pool.timeouts().wait)),
-            };
-            self.queue.next(&mut round, &mut self.counted);
+            let member = self.queue.member().await;
+            self.queue.next(&mut round, &mut self.active);
             round.retain(PendingPublish::claim);
             match member {
                 _ if round.is_empty() => {}
@@ -111,11 +116,11 @@ impl Writer {
     }
 }
 
-/// Uncounts a writer that is dropped while it runs, as at runtime shutdown, so that another one can start.
+/// Lets another writer start if this one is dropped while it runs, as at runtime shutdown.
 impl Drop for Writer {
     fn drop(&mut self) {
-        if self.counted {
-            self.queue.state().writers -= 1;
+        if self.active {
+            self.queue.state().writing = false;
         }
     }
 }
