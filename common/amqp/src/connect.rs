@@ -33,13 +33,14 @@ pub struct Broker {
     source: Option<SecretUrl>,
     tls: Certificates,
     program: String,
-    attempt_timeout: Duration,
     /// From `connection.start` of the last connection of any clone; `None` after a failed attempt.
     version: Arc<RwLock<Option<BrokerVersion>>>,
 }
 
 /// Largest frame offered to the broker, in bytes: RabbitMQ's own default.
 const FRAME_MAX: u32 = 131_072;
+/// Limit for one connection attempt.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Broker {
     /// A broker at `url`. Its connections are named `<program> <role>`, as the management UI shows them.
@@ -47,14 +48,11 @@ impl Broker {
     /// # Errors
     /// [`BrokerError::Url`].
     pub fn new(url: &str, program: &str) -> Result<Self, BrokerError> {
-        let uri = Arc::new(RwLock::new(parse(url)?));
-        let attempt_timeout = Duration::from_secs(5);
         Ok(Self {
-            uri,
+            uri: Arc::new(RwLock::new(parse(url)?)),
             source: None,
             tls: Certificates::default(),
             program: program.to_owned(),
-            attempt_timeout,
             version: Arc::default(),
         })
     }
@@ -118,12 +116,12 @@ impl Broker {
         let tls = certificates(&self.tls).await?;
         let version = Arc::new(OnceLock::new());
         let attempt = frames::connect(uri.clone(), properties, tls, Arc::clone(&version));
-        let connected = match tokio::time::timeout(self.attempt_timeout, attempt).await {
+        let connected = match tokio::time::timeout(ATTEMPT_TIMEOUT, attempt).await {
             Ok(Ok(connection)) => Ok(connection),
             Ok(Err(error)) => Err(BrokerError::from_lapin(&error, &uri)),
             Err(_) => Err(BrokerError::Unavailable {
                 address: self.address(),
-                detail: format!("no AMQP answer within {} s", self.attempt_timeout.as_secs()),
+                detail: format!("no AMQP answer within {} s", ATTEMPT_TIMEOUT.as_secs()),
             }),
         };
         // A broker that restarted may have another version.

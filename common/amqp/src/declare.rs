@@ -163,13 +163,11 @@ enum Existence {
 }
 
 fn existence(declared: Result<(), lapin::Error>) -> Result<Existence, TopologyError> {
-    match declared {
-        Ok(()) => Ok(Existence::Exists),
-        Err(error) => match reply_code(&error) {
-            Some(404) => Ok(Existence::Missing),
-            Some(403) => Ok(Existence::Denied),
-            _ => Err(error.into()),
-        },
+    let Err(error) = declared else { return Ok(Existence::Exists) };
+    match reply(&error) {
+        Some((404, _)) => Ok(Existence::Missing),
+        Some((403, _)) => Ok(Existence::Denied),
+        _ => Err(error.into()),
     }
 }
 
@@ -215,20 +213,17 @@ fn table<'a>(arguments: impl IntoIterator<Item = (&'a &'static str, &'a Arg)>) -
     table
 }
 
-/// AMQP's reply code, if the broker sent one.
-pub(crate) fn reply_code(error: &lapin::Error) -> Option<u16> {
+/// AMQP's reply code and text, if the broker sent them.
+pub(crate) fn reply(error: &lapin::Error) -> Option<(u16, &str)> {
     match error.kind() {
-        ErrorKind::ProtocolError(error) => Some(error.get_id()),
+        ErrorKind::ProtocolError(error) => Some((error.get_id(), error.get_message().as_str())),
         _ => None,
     }
 }
 
 /// For an unknown exchange type, brokers before 4.0 close the connection (503), later ones the channel (406).
 fn unknown_type(exchange: &Exchange, error: lapin::Error) -> TopologyError {
-    let unknown = match error.kind() {
-        ErrorKind::ProtocolError(broker) => broker.get_message().as_str().contains("unknown exchange type"),
-        _ => false,
-    };
+    let unknown = reply(&error).is_some_and(|(_, text)| text.contains("unknown exchange type"));
     match exchange.name.rsplit('.').next() {
         Some(lane) if unknown && exchange.kind == ExchangeKind::ConsistentHash => {
             TopologyError::NoPlugin { lane: lane.to_owned() }
@@ -238,11 +233,10 @@ fn unknown_type(exchange: &Exchange, error: lapin::Error) -> TopologyError {
 }
 
 fn explain(what: &'static str, name: &str, error: lapin::Error) -> TopologyError {
-    match (reply_code(&error), error.kind()) {
-        (Some(403), _) => TopologyError::Denied { what, name: name.to_owned() },
-        (Some(406), ErrorKind::ProtocolError(broker)) => {
-            TopologyError::Differs { what, name: name.to_owned(), detail: broker.get_message().to_string() }
-        }
+    let name = name.to_owned();
+    match reply(&error) {
+        Some((403, _)) => TopologyError::Denied { what, name },
+        Some((406, text)) => TopologyError::Differs { what, name, detail: text.to_owned() },
         _ => TopologyError::Broker(error),
     }
 }

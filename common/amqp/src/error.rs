@@ -6,7 +6,7 @@ use garenne_common::exit::{Exit, HasExit};
 use lapin::ErrorKind;
 use thiserror::Error;
 
-use crate::declare::reply_code;
+use crate::declare::reply;
 
 /// Why a connection could not be opened, or was lost.
 #[derive(Clone, Debug, Error)]
@@ -77,17 +77,17 @@ impl BrokerError {
 
     pub(crate) fn from_lapin(error: &lapin::Error, uri: &lapin::uri::AMQPUri) -> Self {
         let address = format!("{}:{}", uri.authority.host, uri.authority.port);
-        let denied = |detail: String| Self::Denied {
-            address: address.clone(),
+        let refusal = match (reply(error), error.kind()) {
+            // 403: password or permission; 530: no such virtual host or no right to enter it.
+            (Some((403 | 530, text)), _) => text,
+            (_, ErrorKind::AuthProviderError(detail)) => detail,
+            _ => return Self::Unavailable { address, detail: one_line(&error.to_string()) },
+        };
+        Self::Denied {
+            address,
             user: uri.authority.userinfo.username.clone(),
             vhost: uri.vhost.clone(),
-            detail,
-        };
-        match (reply_code(error), error.kind()) {
-            // 403: password or permission; 530: no such virtual host or no right to enter it.
-            (Some(403 | 530), ErrorKind::ProtocolError(broker)) => denied(broker.get_message().to_string()),
-            (_, ErrorKind::AuthProviderError(detail)) => denied(detail.clone()),
-            _ => Self::Unavailable { address, detail: one_line(&error.to_string()) },
+            detail: refusal.to_owned(),
         }
     }
 }

@@ -4,11 +4,12 @@
 //! that only this process knows, so that a publisher cannot forge it. It must not leave the process: a consumer
 //! removes it ([`take_unreadable`]) before it publishes a copy.
 
-use std::{fmt::Display, sync::LazyLock};
+use std::sync::LazyLock;
 
+use garenne_protocol::task::header;
 use lapin::{
     BasicProperties,
-    types::{AMQPValue, ShortString},
+    types::{AMQPValue, FieldTable},
 };
 
 /// The header that holds the mark.
@@ -17,23 +18,15 @@ pub const UNREADABLE: &str = "garenne-unreadable";
 /// The random prefix of all marks of this process.
 static SECRET: LazyLock<String> = LazyLock::new(|| format!("{:032x} ", rand::random::<u128>()));
 
-pub(super) fn mark(problem: &dyn Display) -> (ShortString, AMQPValue) {
-    (UNREADABLE.into(), AMQPValue::LongString(format!("{}{problem}", *SECRET).into()))
-}
-
-fn problem(value: &AMQPValue) -> Option<&str> {
-    match value {
-        AMQPValue::LongString(text) => {
-            std::str::from_utf8(text.as_bytes()).ok()?.strip_prefix(SECRET.as_str())
-        }
-        _ => None,
-    }
+pub(super) fn mark(headers: &mut FieldTable, problem: &str) {
+    headers.insert(UNREADABLE.into(), header::long(&format!("{}{problem}", *SECRET)));
 }
 
 /// Why the message's content header was replaced; its properties are those that could be recovered. `None` for
 /// any other message, also if a publisher wrote a header of this name.
 pub fn unreadable(properties: &BasicProperties) -> Option<&str> {
-    problem(properties.headers().as_ref()?.inner().get(UNREADABLE)?)
+    let AMQPValue::LongString(text) = header::get(properties.headers(), UNREADABLE)? else { return None };
+    std::str::from_utf8(text.as_bytes()).ok()?.strip_prefix(SECRET.as_str())
 }
 
 /// As [`unreadable`], and removes the mark.

@@ -52,8 +52,7 @@ pub(super) fn repaired(channel: u16, payload: &[u8], problem: &str, frame_max: u
             n => format!("{problem}; {n} headers are left out"),
         };
         let mut table = table(headers);
-        let (name, value) = mark(&problem);
-        table.insert(name, value);
+        mark(&mut table, &problem);
         let properties = properties.clone().with_headers(table);
         encode(&AMQPFrame::Header(channel, AMQPContentHeader { class_id, body_size, properties }))
     };

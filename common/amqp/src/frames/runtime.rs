@@ -10,7 +10,7 @@ use std::{
 
 use async_rs::{Runtime, Tokio, traits::Reactor, util::RuntimeParts};
 use futures_io::{AsyncRead, AsyncWrite};
-use futures_util::Stream;
+use futures_util::{Stream, TryFutureExt};
 use garenne_protocol::topology::BrokerVersion;
 use lapin::{
     AsyncTcpStream, Connection, ConnectionProperties,
@@ -72,10 +72,7 @@ impl Reactor for FilteringReactor {
         &self,
         addr: SocketAddr,
     ) -> impl Future<Output = io::Result<Self::TcpStream>> + Send + 'static {
-        let stream = self.0.tcp_connect_addr(addr);
-        async move {
-            let filter = FrameFilter::new(0, Arc::default());
-            Ok(FrameStream::new(AsyncTcpStream::Plain(stream.await?), filter))
-        }
+        let filter = FrameFilter::new(0, Arc::default());
+        self.0.tcp_connect_addr(addr).map_ok(|stream| FrameStream::new(AsyncTcpStream::Plain(stream), filter))
     }
 }

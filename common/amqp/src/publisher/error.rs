@@ -8,7 +8,7 @@ use garenne_common::{
 };
 use thiserror::Error;
 
-use crate::{declare::reply_code, error::BrokerError};
+use crate::{declare::reply, error::BrokerError};
 
 /// Why a message is not known to be stored.
 #[derive(Clone, Debug, Error)]
@@ -81,8 +81,8 @@ impl PublishError {
 
     /// The error of a message whose channel ended with `error` after the message was sent.
     pub(super) fn lost(error: &lapin::Error) -> Self {
-        match reply_code(error) {
-            Some(403) => Self::Denied(error.to_string()),
+        match reply(error) {
+            Some((403, _)) => Self::Denied(error.to_string()),
             _ => Self::InDoubt(error.to_string()),
         }
     }
@@ -90,12 +90,13 @@ impl PublishError {
     /// As [`Self::lost`], for a message with a body of `bytes`. The broker closes the channel because of a body over
     /// its limit and names the limit. Smaller messages on the same channel are only in doubt.
     pub(super) fn lost_with(error: &lapin::Error, bytes: usize) -> Self {
-        match (reply_code(error), body_limit(&error.to_string())) {
-            (Some(PRECONDITION_FAILED), Some(limit)) if bytes > limit => {
-                Self::TooLarge { what: "body", bytes, limit }
-            }
-            _ => Self::lost(error),
+        if let Some((PRECONDITION_FAILED, text)) = reply(error)
+            && let Some(limit) = body_limit(text)
+            && bytes > limit
+        {
+            return Self::TooLarge { what: "body", bytes, limit };
         }
+        Self::lost(error)
     }
 
     /// Whether the broker may have stored the message despite the error.
