@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use deadpool::managed::{Pool, Timeouts};
+use deadpool::managed::Pool;
 use garenne_common::telemetry::metrics::{ConnectionMetrics, PublishResult};
 use lapin::{Channel, Connection, options::BasicPublishOptions};
 use tokio::{
@@ -113,11 +113,8 @@ impl Publisher {
         let pool = Pool::builder(members)
             .max_size(1)
             .runtime(deadpool::Runtime::Tokio1)
-            .timeouts(Timeouts {
-                wait: Some(config.acquire_timeout),
-                create: Some(config.acquire_timeout),
-                recycle: None,
-            })
+            .wait_timeout(Some(config.acquire_timeout))
+            .create_timeout(Some(config.acquire_timeout))
             .build()
             .expect("the only requirement, a runtime for the timeouts, is set");
         let in_flight = Arc::new(Semaphore::new(config.in_flight.max(1)));
@@ -249,30 +246,29 @@ impl Pending {
     pub async fn confirmed(mut self) -> Result<(), PublishError> {
         let first = self.confirm_timeout.map_or(self.acquire_timeout, |it| it.min(self.acquire_timeout));
         // One timer for the shorter of both timeouts: nearly every confirm arrives before it.
-        match timeout(first, &mut self.answer).await {
-            Ok(answer) => outcome(answer),
-            // Boxed, because it is rare and every message holds a future of this function.
-            Err(_) => Box::pin(self.confirmed_late(first)).await,
+        if let Ok(answer) = timeout(first, &mut self.answer).await {
+            return outcome(answer);
         }
+        // Boxed, because it is rare and every message holds a future of this function.
+        Box::pin(self.confirmed_late(first)).await
     }
 
     /// Continues after the first timeout, `waited`.
     async fn confirmed_late(mut self, waited: Duration) -> Result<(), PublishError> {
         let Self { acquire_timeout, confirm_timeout, .. } = self;
         if !self.is_under_way() {
-            match timeout(acquire_timeout - waited, &mut self.answer).await {
-                Ok(answer) => return outcome(answer),
-                Err(_) if self.claim.take() => {
-                    return Err(PublishError::Busy { what: "connection", waited: acquire_timeout });
-                }
-                Err(_) => {}
+            if let Ok(answer) = timeout(acquire_timeout - waited, &mut self.answer).await {
+                return outcome(answer);
+            }
+            if self.claim.take() {
+                return Err(PublishError::Busy { what: "connection", waited: acquire_timeout });
             }
         }
         let Some(confirm_timeout) = confirm_timeout else { return outcome(self.answer.await) };
-        match timeout(confirm_timeout - waited, &mut self.answer).await {
-            Ok(answer) => outcome(answer),
-            Err(_) => Err(PublishError::InDoubt(format!("no confirm within {confirm_timeout:?}"))),
-        }
+        timeout(confirm_timeout - waited, self.answer)
+            .await
+            .map_err(|_| PublishError::InDoubt(format!("no confirm within {confirm_timeout:?}")))
+            .and_then(outcome)
     }
 }
 
