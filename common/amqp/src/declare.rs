@@ -1,7 +1,7 @@
 //! Declares the topology on a broker, or verifies by passive declares that it exists.
 
 use lapin::{
-    Channel, Connection, ErrorKind,
+    Channel, Connection,
     options::{ExchangeDeclareOptions, QueueDeclareOptions},
     types::{AMQPValue, FieldTable},
 };
@@ -12,6 +12,8 @@ use garenne_protocol::{
     task::header::long,
     topology::{Arg, Binding, Destination, Exchange, ExchangeKind, Queue, Route, Topology},
 };
+
+use crate::error::reply;
 
 /// Why the topology could not be declared or verified.
 #[derive(Debug, Error)]
@@ -211,14 +213,6 @@ fn table<'a>(arguments: impl IntoIterator<Item = (&'a &'static str, &'a Arg)>) -
         table.insert((*name).into(), value);
     }
     table
-}
-
-/// AMQP's reply code and text, if the broker sent them.
-pub(crate) fn reply(error: &lapin::Error) -> Option<(u16, &str)> {
-    match error.kind() {
-        ErrorKind::ProtocolError(error) => Some((error.get_id(), error.get_message().as_str())),
-        _ => None,
-    }
 }
 
 /// For an unknown exchange type, brokers before 4.0 close the connection (503), later ones the channel (406).

@@ -6,8 +6,6 @@ use garenne_common::exit::{Exit, HasExit};
 use lapin::ErrorKind;
 use thiserror::Error;
 
-use crate::declare::reply;
-
 /// Why a connection could not be opened, or was lost.
 #[derive(Clone, Debug, Error)]
 pub enum BrokerError {
@@ -89,6 +87,14 @@ impl BrokerError {
             vhost: uri.vhost.clone(),
             detail: refusal.to_owned(),
         }
+    }
+}
+
+/// AMQP's reply code and text, if the broker sent them.
+pub(crate) fn reply(error: &lapin::Error) -> Option<(u16, &str)> {
+    match error.kind() {
+        ErrorKind::ProtocolError(error) => Some((error.get_id(), error.get_message().as_str())),
+        _ => None,
     }
 }
 

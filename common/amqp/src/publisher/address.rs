@@ -30,6 +30,13 @@ impl Address {
     }
 }
 
+/// Identifies a message that may be returned.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Identity {
+    pub(super) address: Address,
+    pub(super) id: Option<ShortString>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

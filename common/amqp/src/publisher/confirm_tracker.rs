@@ -8,7 +8,7 @@ use std::{collections::HashMap, future::poll_fn, mem, sync::Arc, time::Duration}
 
 use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 use garenne_common::supervise;
-use lapin::{Channel, Confirmation, message::BasicReturnMessage, types::ShortString};
+use lapin::{Channel, Confirmation, message::BasicReturnMessage};
 use tokio::{
     sync::{mpsc, oneshot},
     task::AbortHandle,
@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use super::{
-    address::Address,
+    address::{Address, Identity},
     error::PublishError,
     pending_publish::{Answer, PendingPublish},
     writing::{Round, Sent, Writing, Written},
@@ -66,22 +66,8 @@ struct Settled {
     answer: oneshot::Sender<Answer>,
 }
 
-/// Identifies a returned message.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Identity {
-    address: Address,
-    id: Option<ShortString>,
-}
-
-impl Identity {
-    fn of_return(BasicReturnMessage { delivery, .. }: BasicReturnMessage) -> Self {
-        let address = Address { exchange: delivery.exchange, routing_key: delivery.routing_key };
-        Self { address, id: delivery.properties.message_id().clone() }
-    }
-}
-
 async fn settle(Written { confirm, sent }: Written) -> Settled {
-    let Sent { id, address, bytes, permit, answer } = sent;
+    let Sent { identity, bytes, permit, answer } = sent;
     let confirmation = match confirm {
         Ok(confirm) => confirm.await,
         Err(error) => Err(error),
@@ -96,8 +82,11 @@ async fn settle(Written { confirm, sent }: Written) -> Settled {
         }
         Err(error) => (Err(PublishError::lost_with(&error, bytes)), None),
     };
-    let returned = returned.map(Identity::of_return);
-    Settled { stored, returned, identity: Identity { address, id }, answer }
+    let returned = returned.map(|BasicReturnMessage { delivery, .. }| Identity {
+        id: delivery.properties.message_id().clone(),
+        address: Address { exchange: delivery.exchange, routing_key: delivery.routing_key },
+    });
+    Settled { stored, returned, identity, answer }
 }
 
 async fn run(channel: Arc<Channel>, header_limit: usize, mut rounds: mpsc::UnboundedReceiver<Round>) {

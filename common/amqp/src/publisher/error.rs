@@ -8,7 +8,7 @@ use garenne_common::{
 };
 use thiserror::Error;
 
-use crate::{declare::reply, error::BrokerError};
+use crate::error::{BrokerError, reply};
 
 /// Why a message is not known to be stored.
 #[derive(Clone, Debug, Error)]

@@ -9,12 +9,12 @@ use std::{
 };
 
 use garenne_protocol::task::encoded::header_frame_bytes;
-use lapin::{BasicProperties, Channel, PublisherConfirm, options::BasicPublishOptions, types::ShortString};
+use lapin::{BasicProperties, Channel, PublisherConfirm, options::BasicPublishOptions};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio_util::sync::ReusableBoxFuture;
 
 use super::{
-    address::Address,
+    address::{Address, Identity},
     error::PublishError,
     pending_publish::{Answer, PendingPublish},
 };
@@ -28,8 +28,7 @@ pub(super) struct Round {
 
 /// The state kept of a publish whose frames were handed to lapin.
 pub(super) struct Sent {
-    pub(super) id: Option<ShortString>,
-    pub(super) address: Address,
+    pub(super) identity: Identity,
     /// Size of the body, in bytes.
     pub(super) bytes: usize,
     pub(super) permit: OwnedSemaphorePermit,
@@ -100,12 +99,13 @@ impl Writing {
         publish: PendingPublish,
     ) -> (Sent, impl Future<Output = lapin::Result<PublisherConfirm>> + Send + 'static) {
         let PendingPublish { address, mandatory, properties, body, permit, answer, .. } = publish;
-        let (id, bytes) = (properties.message_id().clone(), body.len());
         let options = BasicPublishOptions { mandatory, immediate: false };
         let Address { exchange, routing_key: key } = address.clone();
+        let identity = Identity { address, id: properties.message_id().clone() };
+        let sent = Sent { identity, bytes: body.len(), permit, answer };
         let channel = Arc::clone(&self.channel);
         let write = async move { channel.basic_publish(exchange, key, options, &body, properties).await };
-        (Sent { id, address, bytes, permit, answer }, write)
+        (sent, write)
     }
 
     /// The next publish that was written or has failed; `None` when the round is done.
