@@ -1,6 +1,6 @@
-//! The queue of messages to publish. Messages that wait for the same connection are written together.
+//! The queue of messages to publish. Messages that wait for the connection are written together.
 //!
-//! A writer holds a connection while the frames of its round are written. Messages that arrive meanwhile form the
+//! A writer holds the connection while the frames of its round are written. Messages that arrive meanwhile form the
 //! next round. So a message is written at once at low load, many share one write at high load, and behind a full
 //! socket messages wait in the queue, where their senders can still withdraw them.
 
