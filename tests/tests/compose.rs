@@ -1,7 +1,7 @@
-//! `docker-compose.yml` as people run it: its images built by `deploy/Dockerfile`, every user with the rights that
-//! it has there, a recording replayed while a worker is killed, and the account at the end.
+//! `docker-compose.yml` as users run it: images built from `deploy/Dockerfile`, each program with its own broker user,
+//! a recording that is replayed while a worker is killed, and the audit at the end.
 //!
-//! A test binary of its own: nothing else is measured or hurried while images are built.
+//! This is a separate test binary, so that building images does not slow other tests down.
 
 use std::{env, time::Duration};
 
@@ -17,26 +17,24 @@ use serde_json::Value;
 const RECORDING: &str = include_str!("../../deploy/demo/recording.csv");
 const RULES: &str = include_str!("../../deploy/prometheus/rules.yml");
 
-/// For a replay of less than a minute, and for stops within their grace period.
+/// Timeout of a replay that takes less than a minute, and of stops within their grace period.
 const LONG: Duration = Duration::from_secs(300);
-/// Readings that are stored when a worker is killed: it is in the middle of it.
+/// Number of stored results after which a worker is killed, in the middle of the replay.
 const UNDER_WAY: usize = 500;
-/// As the services of the file reach it.
+/// The database URL inside the container.
 const DATABASE: &str = "postgres://garenne:garenne@127.0.0.1/garenne";
 const HEALTHY: &str = "health_status: healthy";
-/// What runs with a program of ours.
+/// The services that run a Garenne program.
 const PROGRAMS: [&str; 3] = ["gateway", "worker", "dashboard"];
 
 #[tokio::test]
-async fn compose_runs_the_whole_way_and_a_killed_worker_loses_nothing() -> Result<()> {
+async fn compose_replays_a_recording_and_a_killed_worker_loses_no_reading() -> Result<()> {
     let Some(compose) = env::var("GARENNE_TEST_COMPOSE").ok().filter(|compose| !compose.is_empty()) else {
-        suite::leave_out(
-            "GARENNE_TEST_COMPOSE names no compose; `./dev test` does where a Docker engine runs",
-        );
+        suite::leave_out("GARENNE_TEST_COMPOSE is not set; `./dev test` sets it if a Docker engine runs");
         return Ok(());
     };
     let stack = Stack::build(&compose).await?;
-    // Returns when the replay has ended, for the account waits for that.
+    // Ends with the replay, because the audit service waits for it.
     let up = stack.start(&["up", "-d", "--no-build", "--scale", "worker=3"]).await?;
     let begun = async {
         for (service, count) in [("rabbitmq", 1), ("postgres", 1), ("worker", 3), ("gateway", 1)] {
@@ -44,7 +42,7 @@ async fn compose_runs_the_whole_way_and_a_killed_worker_loses_nothing() -> Resul
         }
         stack.until("replay", "start", 1).await
     };
-    begun.await.with_context(|| format!("up says: {}", up.stderr().tail()))?;
+    begun.await.with_context(|| format!("output of up: {}", up.stderr().tail()))?;
     let database = one(&stack, "postgres").await?;
     eventually("the replay is under way", async || {
         let stored = count(&database, "SELECT count(*) FROM garenne_results").await?;
@@ -66,9 +64,9 @@ async fn compose_runs_the_whole_way_and_a_killed_worker_loses_nothing() -> Resul
     let up = up.ended_within(LONG).await?;
     assert_eq!(up.code, Some(0), "{}", up.stderr.join("\n"));
     assert_eq!(stack.until("replay", "die", 1).await?["exitCode"], "0");
-    let account = stack.until("audit", "die", 1).await?;
-    assert_eq!(account["exitCode"], "0", "{:?}", one(&stack, "audit").await?.log().await?);
-    // A row has readings of several metrics, of which some are missing.
+    let audit = stack.until("audit", "die", 1).await?;
+    assert_eq!(audit["exitCode"], "0", "{:?}", one(&stack, "audit").await?.log().await?);
+    // A row has readings of several metrics; empty fields are no readings.
     let values = RECORDING.lines().skip(1).flat_map(|row| row.split(',').skip(2));
     let recorded = values.filter(|value| !value.is_empty()).count();
     let measured = "SELECT count(*) FROM garenne_readings WHERE raw IS NOT NULL";
@@ -78,7 +76,7 @@ async fn compose_runs_the_whole_way_and_a_killed_worker_loses_nothing() -> Resul
     let status: Value = serde_json::from_str(&status.join("\n"))?;
     assert_eq!(open(&status["workers"]), 2, "{status:#}");
     the_dashboard_shows_the_fleet(&stack).await?;
-    prometheus_scrapes_and_judges(&stack).await?;
+    prometheus_scrapes_and_evaluates_rules(&stack).await?;
 
     stack.finish(&["stop", "worker"], LONG).await?;
     for worker in others {
@@ -103,7 +101,7 @@ async fn count(database: &Container, query: &str) -> Result<usize> {
     answer.first().with_context(|| format!("no answer to {query}"))?.parse().context("no number")
 }
 
-/// What the kernel says of the process, and what the engine says of its root.
+/// Checks the process's ids and capabilities, and that its root file system is read-only.
 async fn has_no_privileges(container: &Container) -> Result<()> {
     let status = container.exec(&["cat", "/proc/1/status"]).await?;
     let field = |name: &str| {
@@ -122,7 +120,7 @@ async fn has_no_privileges(container: &Container) -> Result<()> {
     Ok(())
 }
 
-/// Processes that are at work.
+/// The number of processes in state `open`.
 fn open(members: &Value) -> usize {
     members.as_array().into_iter().flatten().filter(|member| member["state"] == "open").count()
 }
@@ -134,7 +132,7 @@ async fn get(url: &str) -> Result<String> {
 async fn the_dashboard_shows_the_fleet(stack: &Stack) -> Result<()> {
     let page = get(&stack.url("DASHBOARD_PORT", "/")).await?;
     assert!(page.contains("<html"), "{page}");
-    eventually("the dashboard knows of everybody", async || {
+    eventually("the dashboard shows every process", async || {
         let now: Value = serde_json::from_str(&get(&stack.url("DASHBOARD_PORT", "/api/now")).await?)?;
         let seen = (open(&now["workers"]), open(&now["gateways"]));
         Ok(Seen::when(seen == (2, 1), format_args!("{seen:?}")))
@@ -142,12 +140,12 @@ async fn the_dashboard_shows_the_fleet(stack: &Stack) -> Result<()> {
     .await
 }
 
-async fn prometheus_scrapes_and_judges(stack: &Stack) -> Result<()> {
+async fn prometheus_scrapes_and_evaluates_rules(stack: &Stack) -> Result<()> {
     stack.until("prometheus", HEALTHY, 1).await?;
     let ask = async |path: &str| -> Result<Value> {
         Ok(serde_json::from_str(&get(&stack.url("PROMETHEUS_PORT", path)).await?)?)
     };
-    eventually("Prometheus has scraped everybody who is there", async || {
+    eventually("Prometheus has scraped every running process", async || {
         let targets = ask("/api/v1/targets?state=active").await?;
         let targets = targets["data"]["activeTargets"].as_array().cloned().unwrap_or_default();
         let up = |job: &str| {

@@ -1,5 +1,5 @@
-//! Everything at once: workers killed and stopped, the broker restarted, the network cut. Every task takes
-//! effect once all the same. The report stays in `target/tmp`, for whoever wants to look.
+//! All faults in one run: workers are killed and stopped, the broker is restarted, the network is cut. Every task
+//! still takes effect once. The report stays in `target/tmp`.
 
 use std::{
     fs,
@@ -27,21 +27,21 @@ use tokio::{
 /// Nodes of a cluster: a majority survives the loss of one.
 const NODES: usize = 3;
 
-/// How much is done to the fleet.
-struct Storm {
+/// Number of tasks, and of faults of each kind.
+struct FaultLoad {
     tasks: u64,
     kills: usize,
     softs: usize,
     hards: usize,
     restarts: usize,
     cuts: usize,
-    /// How long a cut network is silent.
+    /// How long a cut network forwards nothing.
     silence: &'static str,
-    within: Duration,
+    timeout: Duration,
 }
 
-/// One that a build can wait for.
-const SHORT: Storm = Storm {
+/// For each build.
+const SHORT: FaultLoad = FaultLoad {
     tasks: 20_000,
     kills: 10,
     softs: 5,
@@ -49,12 +49,12 @@ const SHORT: Storm = Storm {
     restarts: 2,
     cuts: 1,
     silence: "2s",
-    within: Duration::from_secs(300),
+    timeout: Duration::from_secs(300),
 };
 
-/// `./dev test --full`: the network is silent for longer than two heartbeats, so that the workers give
-/// their connections up before these are reset.
-const LONG: Storm = Storm {
+/// For `./dev test --full`. The network is silent for longer than two heartbeats, so that the workers close their
+/// connections before the proxy resets them.
+const LONG: FaultLoad = FaultLoad {
     tasks: 200_000,
     kills: 30,
     softs: 10,
@@ -62,25 +62,25 @@ const LONG: Storm = Storm {
     restarts: 5,
     cuts: 3,
     silence: "25s",
-    within: Duration::from_secs(1800),
+    timeout: Duration::from_secs(1800),
 };
 
 #[tokio::test]
-async fn chaos_loses_nothing_and_doubles_nothing() -> Result<()> {
-    let storm = if suite::is_full() { LONG } else { SHORT };
+async fn chaos_loses_and_doubles_no_task() -> Result<()> {
+    let load = if suite::is_full() { LONG } else { SHORT };
     let broker = Broker::start(BrokerOptions::default()).await?;
     let mut env = TestEnv::on(&broker).await?;
     let version = broker.version();
     let urls = [env.operator_url(), env.worker_url()].map(str::to_owned);
     env.garenne(&["topology", "apply"]).await?;
-    blow(&storm, &urls, &format!("chaos-{version}"), Brokers::One(broker)).await?;
+    drill(&load, &urls, &format!("chaos-{version}"), Brokers::Single(broker)).await?;
     env.reconnect().await?;
-    no_copies(&env).await
+    check_no_copies(&env).await
 }
 
-/// Nothing failed, so no copy may be left where only copies of failed tasks go: an effect that is stored once does
-/// not show that its task was copied twice.
-async fn no_copies(env: &TestEnv) -> Result<()> {
+/// Checks that the queues of copies are empty. No task failed, and an effect that is stored once does not show
+/// whether its task was copied.
+async fn check_no_copies(env: &TestEnv) -> Result<()> {
     let queues = env.vhost().view().queues().await?;
     let names: Vec<_> = queues.iter().map(|queue| queue.name.as_str()).collect();
     let of_copies = |name: &&&str| {
@@ -96,9 +96,9 @@ async fn no_copies(env: &TestEnv) -> Result<()> {
 
 /// The nodes of a cluster are killed one after the other; clients reach it through a load balancer.
 #[tokio::test]
-async fn chaos_on_a_cluster_that_loses_nodes() -> Result<()> {
+async fn chaos_on_a_cluster_whose_nodes_are_killed() -> Result<()> {
     if !suite::is_full() || !Cluster::available().await {
-        suite::leave_out("it takes `./dev test --full` and containers");
+        suite::leave_out("it needs `./dev test --full` and containers");
         return Ok(());
     }
     let cluster = Cluster::start(NODES, BrokerOptions::default()).await?;
@@ -108,28 +108,28 @@ async fn chaos_on_a_cluster_that_loses_nodes() -> Result<()> {
     let version = cluster.node(0).version();
     env.garenne(&["topology", "apply"]).await?;
     let urls = [balancer.instead_of(env.operator_url())?, balancer.instead_of(env.worker_url())?];
-    blow(&LONG, &urls, &format!("chaos-cluster-{version}"), Brokers::Many(cluster)).await
+    drill(&LONG, &urls, &format!("chaos-cluster-{version}"), Brokers::Cluster(cluster)).await
 }
 
-/// What the storm can take down.
+/// The broker that the drill restarts.
 enum Brokers {
-    One(Broker),
-    Many(Cluster),
+    Single(Broker),
+    Cluster(Cluster),
 }
 
 impl Brokers {
     async fn take_down(&self, turn: usize) -> Result<()> {
         match self {
-            Self::One(broker) if turn.is_multiple_of(2) => broker.kill().await,
-            Self::One(broker) => broker.stop().await,
-            Self::Many(cluster) => cluster.node(turn % NODES).kill().await,
+            Self::Single(broker) if turn.is_multiple_of(2) => broker.kill().await,
+            Self::Single(broker) => broker.stop().await,
+            Self::Cluster(cluster) => cluster.node(turn % NODES).kill().await,
         }
     }
 
     async fn bring_back(&self, turn: usize) -> Result<()> {
         match self {
-            Self::One(broker) => broker.restart().await,
-            Self::Many(cluster) => {
+            Self::Single(broker) => broker.restart().await,
+            Self::Cluster(cluster) => {
                 let node = cluster.node(turn % NODES);
                 node.restart().await?;
                 node.exec_ctl(&["await_online_nodes", &NODES.to_string()]).await.map(drop)
@@ -138,9 +138,13 @@ impl Brokers {
     }
 }
 
-/// Drills the stock worker and holds the account against the promise. Operator and workers come by URLs of
-/// their own.
-async fn blow(storm: &Storm, [operator, worker]: &[String; 2], name: &str, brokers: Brokers) -> Result<()> {
+/// Drills the stock worker and checks the report against the guarantees. Operator and workers have separate URLs.
+async fn drill(
+    load: &FaultLoad,
+    [operator, worker]: &[String; 2],
+    name: &str,
+    brokers: Brokers,
+) -> Result<()> {
     let files = tempfile::tempdir()?;
     let database = Postgres::shared().await?.database().await?;
     let folder = report_folder(name)?;
@@ -150,53 +154,50 @@ async fn blow(storm: &Storm, [operator, worker]: &[String; 2], name: &str, broke
         .option("--worker-amqp-url", worker)
         .option("--postgres-url", database.url())
         .option("--report", &folder)
-        .option("--tasks", storm.tasks.to_string())
-        .option("--kills", storm.kills.to_string())
-        .option("--softs", storm.softs.to_string())
-        .option("--hards", storm.hards.to_string())
-        .option("--broker-restarts", storm.restarts.to_string())
-        .option("--broker-restart", restarts(brokers, files.path())?)
-        .option("--cuts", storm.cuts.to_string())
-        .option("--pause-for", storm.silence)
+        .option("--tasks", load.tasks.to_string())
+        .option("--kills", load.kills.to_string())
+        .option("--softs", load.softs.to_string())
+        .option("--hards", load.hards.to_string())
+        .option("--broker-restarts", load.restarts.to_string())
+        .option("--broker-restart", restart_command(brokers, files.path())?)
+        .option("--cuts", load.cuts.to_string())
+        .option("--pause-for", load.silence)
         .option("--seed", suite::seed(1)?.to_string())
         .arg("--json")
         .start()
         .await?
-        .ended_within(storm.within)
+        .ended_within(load.timeout)
         .await?;
     let report: Value = serde_json::from_str(&ended.stdout.join("\n"))
         .with_context(|| format!("no report: {}", ended.stderr.join("\n")))?;
     eprintln!("{}\n{:#}", folder.display(), report["totals"]);
     let count = |what: &str| report["totals"][what].as_u64();
     assert_eq!((count("lost"), count("doubled")), (Some(0), Some(0)), "{report:#}");
-    assert_eq!(
-        (count("sent"), count("once"), count("dead")),
-        (Some(storm.tasks), Some(storm.tasks), Some(0))
-    );
+    assert_eq!((count("sent"), count("once"), count("dead")), (Some(load.tasks), Some(load.tasks), Some(0)));
     assert_eq!((ended.code, &report["witness"]), (Some(0), &"postgres".into()));
-    // A storm that did not blow proves nothing.
+    // The run counts only if every fault took place.
     let happenings = report["timeline"]["happenings"].as_array().context("happenings")?;
     let times = |act: &str| happenings.iter().filter(|it| it["act"] == act).count();
     assert_eq!(
         ["kill", "soft", "hard", "broker-restart", "cut"].map(times),
-        [storm.kills, storm.softs, storm.hards, storm.restarts, storm.cuts],
+        [load.kills, load.softs, load.hards, load.restarts, load.cuts],
         "{report:#}"
     );
-    // Who starts while there is no broker gives up in the end with an exit code, and is started again.
+    // A worker that starts without a broker exits with a code in the end and is started again; that is no crash.
     let crashed = |line: &&String| {
         line.contains(" ended by itself (signal") || line.contains(" ended by itself (exit status: 101")
     };
     let crashed: Vec<_> = ended.stderr.iter().filter(crashed).collect();
     assert!(crashed.is_empty(), "{crashed:#?}");
-    // A worker that took another's place may have been the next to go, before it did anything.
+    // Only for these faults: a worker's replacement may itself have been killed before it ran a task.
     for away in happenings.iter().filter(|it| ["broker-restart", "cut"].map(Value::from).contains(&it["act"]))
     {
-        assert!(away["recovered_after"].is_number(), "work did not go on: {away}");
+        assert!(away["recovered_after"].is_number(), "no task was started afterwards: {away}");
     }
     Ok(())
 }
 
-/// An empty folder of this name.
+/// Creates an empty folder of this name for the report.
 fn report_folder(name: &str) -> Result<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     if folder.exists() {
@@ -205,14 +206,14 @@ fn report_folder(name: &str) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// A command that restarts a broker: it asks this test to, and returns when the broker is down.
-fn restarts(brokers: Brokers, folder: &Path) -> Result<String> {
+/// Returns a shell command that makes this test restart the broker. The command ends when the broker is down.
+fn restart_command(brokers: Brokers, folder: &Path) -> Result<String> {
     let [asked, down] = ["asked", "down"].map(|name| folder.join(name));
     for pipe in [&asked, &down] {
         ensure!(Command::new("mkfifo").arg(pipe).status()?.success(), "mkfifo {}", pipe.display());
     }
     let line = format!("echo > '{}' && read -r _ < '{}'", asked.display(), down.display());
-    // Both ends of each are ours too: a pipe without a reader or a writer ends.
+    // This process opens both ends of each pipe: a pipe without a reader or a writer is closed.
     let asked = pipe::OpenOptions::new().read_write(true).open_receiver(asked)?;
     let mut down = pipe::OpenOptions::new().read_write(true).open_sender(down)?;
     tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! `garenne` as an operator uses it: topology, status, the demo.
+//! The command-line tool `garenne`: topology, status and the demo.
 
 use anyhow::Result;
 use garenne_tests::harness::{
@@ -15,7 +15,7 @@ async fn garenne(url: &str, arguments: &[&str]) -> Result<Ended> {
 }
 
 #[tokio::test]
-async fn console_creates_compares_and_names_what_differs() -> Result<()> {
+async fn console_applies_the_topology_and_names_differences() -> Result<()> {
     let env = TestEnv::new().await?;
     let (url, management) = (env.vhost().amqp_url(), env.vhost().management_url());
     let check = ["topology", "check", "--management-url", &management];
@@ -56,10 +56,10 @@ async fn console_creates_compares_and_names_what_differs() -> Result<()> {
 }
 
 #[tokio::test]
-async fn console_says_who_may_not_and_ends_with_77() -> Result<()> {
+async fn console_without_the_permission_ends_with_code_77() -> Result<()> {
     let env = TestEnv::new().await?;
     let rights = Rights { configure: "^$", write: ".*", read: ".*" };
-    let url = env.vhost().user_url("looker", rights).await?;
+    let url = env.vhost().user_url("reader", rights).await?;
     let denied = garenne(&url, &["topology", "apply"]).await?;
     assert_eq!(denied.code, Some(77));
     assert_eq!(
@@ -72,7 +72,7 @@ async fn console_says_who_may_not_and_ends_with_77() -> Result<()> {
 }
 
 #[tokio::test]
-async fn console_exports_what_it_would_create() -> Result<()> {
+async fn console_exports_definitions_of_the_topology() -> Result<()> {
     let export = garenne("amqp://127.0.0.1:1", &["topology", "export", "--broker-version", "4.0"]).await?;
     assert_eq!(export.code, Some(0), "{:?}", export.stderr);
     let definitions: Value = serde_json::from_str(&export.stdout.join("\n"))?;
@@ -90,7 +90,7 @@ async fn console_demo_accounts_for_every_reading() -> Result<()> {
         (0..600).map(|n| format!("2026-05-04T05:{:02}:{:02}Z,d{},{n}.5\n", n / 60, n % 60, n % 7)).collect();
     std::fs::write(&recording, format!("time,device,temperature_C\n{rows}"))?;
     let (dir, recording) = (folder.display().to_string(), recording.display().to_string());
-    // Ten recorded minutes in five seconds, twice. On a busy machine the demo starts its steps late.
+    // Ten recorded minutes in five seconds, twice, because the demo starts its steps late on a busy machine.
     let demo = ["demo", "--recording", &recording, "--speed", "120x", "--for", "10s", "--dir", &dir];
     let ended = garenne(&env.vhost().amqp_url(), &demo).await?;
     assert_eq!(ended.code, Some(0), "{:?} {:?}", ended.stdout, ended.stderr);
@@ -105,8 +105,8 @@ async fn console_demo_accounts_for_every_reading() -> Result<()> {
     assert!(receipts > 1000, "{receipts}");
     assert_eq!(audit.lines().count(), receipts);
     assert!(audit.lines().all(|line| line.contains("\"verdict\":\"once\"")));
-    for told in ["gets SIGTERM", "gets SIGKILL"] {
-        assert!(ended.stderr.iter().any(|line| line.contains(told)), "{told}");
+    for step in ["gets SIGTERM", "gets SIGKILL"] {
+        assert!(ended.stderr.iter().any(|line| line.contains(step)), "{step}");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The dashboard: what it shows is so, what it is told happens, and nobody else can tell it.
+//! The dashboard: its page and figures are right, its commands take effect, and only authorized requests are obeyed.
 
 use anyhow::{Context, Result};
 use garenne_tests::harness::{
@@ -17,7 +17,7 @@ fn worker<'n>(now: &'n Value, id: &str) -> &'n Value {
 }
 
 #[tokio::test]
-async fn dashboard_shows_the_fleet_and_does_what_it_is_told() -> Result<()> {
+async fn dashboard_shows_the_fleet_and_executes_commands() -> Result<()> {
     let env = TestEnv::new().await?;
     let plan = env.worker("w")?.stdout().option("--max-attempts", "1");
     let running = plan.lane("fast:prefetch=4,concurrency=2..2").start().await?;
@@ -31,7 +31,7 @@ async fn dashboard_shows_the_fleet_and_does_what_it_is_told() -> Result<()> {
     assert_eq!(worker(&now, "w")["tasks"][0]["kind"], "bench.sleep");
     assert_eq!((&now["queue_problem"], &now["fleet_problem"]), (&Value::Null, &Value::Null));
 
-    // Nobody who is not logged in changes anything, nor does another site with this browser's cookie.
+    // Refused: requests without a login, and requests with the cookie but without the CSRF token, as another site's.
     let stop = json!({"id": "stuck-0"});
     let (status, _) = dashboard.post("/api/tasks/stop", stop.clone()).await?;
     assert_eq!(status, StatusCode::UNAUTHORIZED);
@@ -70,16 +70,16 @@ async fn dashboard_shows_the_fleet_and_does_what_it_is_told() -> Result<()> {
     let (status, _) = dashboard.post("/api/workers/w/quiet", json!({})).await?;
     assert_eq!(status, StatusCode::OK);
     dashboard.until("a quiet worker", |now| worker(now, "w")["state"] == "quiet").await?;
-    let (status, problem) = dashboard.post("/api/workers/nobody/quiet", json!({})).await?;
+    let (status, problem) = dashboard.post("/api/workers/missing/quiet", json!({})).await?;
     assert_eq!(status, StatusCode::CONFLICT);
     assert!(
-        problem["detail"].as_str().is_some_and(|it| it.contains("no worker is called \"nobody\"")),
+        problem["detail"].as_str().is_some_and(|it| it.contains("no worker is called \"missing\"")),
         "{problem}"
     );
     let (status, _) = dashboard.post("/api/workers/w/drain", json!({})).await?;
     assert_eq!(status, StatusCode::OK);
     running.stopped().await?;
-    dashboard.until("its good-bye", |now| worker(now, "w")["state"] == "stopped").await?;
+    dashboard.until("the stopped worker", |now| worker(now, "w")["state"] == "stopped").await?;
     let ended = dashboard.stop().await?;
     assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
     Ok(())
@@ -89,15 +89,15 @@ async fn dashboard_shows_the_fleet_and_does_what_it_is_told() -> Result<()> {
 async fn dashboard_exports_the_queues_and_says_how_many_workers_a_lane_needs() -> Result<()> {
     let env = TestEnv::new().await?;
     let running = env.worker("w")?.lane("fast:prefetch=4,concurrency=2..2");
-    // The task that no lane takes stays in the queue of unroutable tasks.
+    // Without a catch-all lane, a task of an unbound kind stays in the queue of unroutable tasks.
     let running = running.env("GARENNE_LANES__DEFAULT__CATCH_ALL", "false").start().await?;
     let dashboard = Dashboard::start(&env).await?;
     dashboard.until("the worker", |now| worker(now, "w")["state"] == "open").await?;
     env.publish("bench.sleep", &json!({"ms": 1000}), "task", 60).await?;
-    env.client().publish("garenne.tasks", "no.lane", Default::default(), b"{}").await?;
-    let asked = "/scale/fast?objective=10s&max=9&window=0s";
+    env.client().publish("garenne.tasks", "unbound.kind", Default::default(), b"{}").await?;
+    let path = "/scale/fast?objective=10s&max=9&window=0s";
     let answer = eventually("more workers are needed", async || {
-        let answer = dashboard.json(asked).await?;
+        let answer = dashboard.json(path).await?;
         let known =
             answer["load"]["service_seconds"].is_number() && answer["load"]["backlog"].as_u64() > Some(20);
         Ok(if known { Seen::Wanted(answer) } else { Seen::Other(answer.to_string()) })
@@ -107,7 +107,7 @@ async fn dashboard_exports_the_queues_and_says_how_many_workers_a_lane_needs() -
     let service = load["service_seconds"].as_f64().context("seconds")?;
     assert!((0.9..3.0).contains(&service), "{answer}");
     assert_eq!((&load["slots_per_replica"], &load["replicas"]), (&json!(2.0), &json!(1)));
-    // Over 20 tasks of a second in ten seconds take over two slots more than what arrives.
+    // More than 20 tasks of one second each need more than two slots to be done within ten seconds.
     assert!((2..=9).contains(&answer["replicas"].as_u64().context("replicas")?), "{answer}");
     let metrics = dashboard.get("/metrics").await?.text().await?;
     let value = |series: &str| -> Option<f64> {
@@ -119,7 +119,7 @@ async fn dashboard_exports_the_queues_and_says_how_many_workers_a_lane_needs() -
     );
     assert!(value("garenne_backlog_seconds{lane=\"fast\"}") > Some(5.0), "{metrics}");
     assert_eq!(value("garenne_backlog_seconds{lane=\"slow\"}"), Some(0.0));
-    // The broker's own figures, some seconds old.
+    // The broker updates these figures every few seconds.
     for series in ["garenne_unroutable_total 1", "garenne_queue_consumers{queue=\"garenne.tasks.fast\"} 1"] {
         eventually(series, async || {
             let metrics = dashboard.get("/metrics").await?.text().await?;
@@ -148,7 +148,7 @@ async fn dashboard_exports_the_queues_and_says_how_many_workers_a_lane_needs() -
 }
 
 #[tokio::test]
-async fn dashboard_page_takes_nothing_from_elsewhere() -> Result<()> {
+async fn dashboard_page_loads_no_external_resources() -> Result<()> {
     let env = TestEnv::new().await?;
     let dashboard = Dashboard::start(&env).await?;
     for (path, kind) in [
@@ -180,7 +180,7 @@ async fn dashboard_page_takes_nothing_from_elsewhere() -> Result<()> {
     Ok(())
 }
 
-/// In a real browser, with the keyboard alone: log in, stop the task that hangs, replay it.
+/// In a real browser, with the keyboard only: log in, stop a task that hangs, replay it.
 #[tokio::test]
 async fn dashboard_works_in_a_browser_by_keyboard() -> Result<()> {
     let Some(program) = browser::installed() else {
@@ -196,8 +196,8 @@ async fn dashboard_works_in_a_browser_by_keyboard() -> Result<()> {
     browser.open(dashboard.url(), true).await?;
     browser.until("document.querySelector('.task .id')?.textContent === 'stuck-0'").await?;
     let dark = "getComputedStyle(document.body).backgroundColor";
-    assert_eq!(browser.value(dark).await?, "rgb(17, 18, 24)", "the dark page");
-    // The buttons are for who is logged in.
+    assert_eq!(browser.value(dark).await?, "rgb(17, 18, 24)", "the dark colour scheme");
+    // The buttons are hidden before the login.
     assert_eq!(browser.value("document.querySelector('.task button').hidden").await?, true);
 
     browser.value("document.getElementById('account').focus()").await?;
@@ -210,7 +210,7 @@ async fn dashboard_works_in_a_browser_by_keyboard() -> Result<()> {
     browser.write(TOKEN).await?;
     browser.press("Enter").await?;
     browser.until("document.getElementById('account').textContent === 'Log out'").await?;
-    assert_eq!(browser.value("document.cookie").await?, "", "no script sees the cookie");
+    assert_eq!(browser.value("document.cookie").await?, "", "scripts cannot read the cookie");
 
     browser.value("document.querySelector('.task button').focus()").await?;
     browser.press("Enter").await?;
@@ -221,11 +221,11 @@ async fn dashboard_works_in_a_browser_by_keyboard() -> Result<()> {
     browser.value("document.querySelector('#dead-table button').focus()").await?;
     browser.press("Enter").await?;
     browser.until("document.getElementById('toast').textContent === '1 replayed'").await?;
-    // The replay overrules the stop order, which is still on record.
+    // The replay overrules the earlier stop directive, which is still in the stream.
     running.until_holds("fast", 1, 0).await?;
     browser.press("/").await?;
     browser.until("document.activeElement.id === 'filter'").await?;
-    // What was wrong on purpose is all that went wrong.
+    // The wrong token was intended; nothing else may have failed.
     browser.complaints.retain(|complaint| !complaint.contains("401"));
     assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
     running.stop().await?;

@@ -1,11 +1,11 @@
-//! A drill says so when a worker is wrong, and when it is not.
+//! `garenne drill` passes correct workers and detects faulty ones.
 
 use anyhow::{Context, Result};
 use garenne_tests::harness::{process::Program, test_env::TestEnv};
 use serde_json::Value;
 
-/// Drills `drilled-worker FAULT` and answers the exit code and the report.
-async fn drill(fault: &str, trouble: &[&str]) -> Result<(Option<i32>, Value)> {
+/// Drills `drilled-worker FAULT` and returns the exit code and the report.
+async fn drill(fault: &str, faults: &[&str]) -> Result<(Option<i32>, Value)> {
     let env = TestEnv::new().await?;
     env.garenne(&["topology", "apply"]).await?;
     let folder = env.folder().join("drill");
@@ -23,7 +23,7 @@ async fn drill(fault: &str, trouble: &[&str]) -> Result<(Option<i32>, Value)> {
         .option("--workers", "2")
         .option("--patience", "4s")
         .arg("--json");
-    for argument in trouble {
+    for argument in faults {
         program = program.arg(argument);
     }
     let ended = program.run().await?;
@@ -44,7 +44,7 @@ const KILLS: &[&str] = &["--kills", "4", "--softs", "0", "--hards", "0"];
 const STOPS: &[&str] = &["--kills", "0", "--softs", "4", "--hards", "0"];
 
 #[tokio::test]
-async fn drill_passes_a_worker_that_keeps_the_promise() -> Result<()> {
+async fn drill_passes_a_correct_worker() -> Result<()> {
     let (code, report) =
         drill("none", &["--kills", "3", "--softs", "2", "--hards", "1", "--pauses", "1"]).await?;
     assert_eq!(code, Some(0), "{report:#}");
@@ -55,7 +55,7 @@ async fn drill_passes_a_worker_that_keeps_the_promise() -> Result<()> {
 }
 
 #[tokio::test]
-async fn drill_notices_a_worker_that_acks_before_doing() -> Result<()> {
+async fn drill_detects_a_worker_that_acks_before_execution() -> Result<()> {
     let (code, report) = drill("acks-first", KILLS).await?;
     assert_eq!(code, Some(1), "{report:#}");
     assert!(count(&report, "lost") > 0, "{report:#}");
@@ -63,7 +63,7 @@ async fn drill_notices_a_worker_that_acks_before_doing() -> Result<()> {
 }
 
 #[tokio::test]
-async fn drill_notices_a_worker_that_drops_on_shutdown() -> Result<()> {
+async fn drill_detects_a_worker_that_drops_tasks_on_shutdown() -> Result<()> {
     let (code, report) = drill("drops-on-shutdown", STOPS).await?;
     assert_eq!(code, Some(1), "{report:#}");
     assert!(count(&report, "lost") > 0, "{report:#}");
@@ -71,7 +71,7 @@ async fn drill_notices_a_worker_that_drops_on_shutdown() -> Result<()> {
 }
 
 #[tokio::test]
-async fn drill_notices_a_worker_without_a_unique_key() -> Result<()> {
+async fn drill_detects_a_worker_without_a_unique_key() -> Result<()> {
     let (code, report) = drill("no-unique-key", KILLS).await?;
     assert_eq!(code, Some(1), "{report:#}");
     assert!(count(&report, "doubled") > 0, "{report:#}");
@@ -80,7 +80,7 @@ async fn drill_notices_a_worker_without_a_unique_key() -> Result<()> {
 }
 
 #[tokio::test]
-async fn drill_sees_the_stock_worker_keep_the_promise() -> Result<()> {
+async fn drill_passes_the_stock_worker() -> Result<()> {
     let env = TestEnv::new().await?;
     env.garenne(&["topology", "apply"]).await?;
     let ended = Program::new("garenne")

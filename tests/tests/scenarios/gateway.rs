@@ -1,4 +1,4 @@
-//! Sensors speak to the gateway, and what it receipts is done.
+//! Sensors send readings and tasks to the gateway; the worker runs what has a receipt.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ fn receipt(line: &str) -> Result<String> {
 }
 
 #[tokio::test]
-async fn gateway_every_protocol_reaches_the_worker() -> Result<()> {
+async fn gateway_passes_tasks_of_every_protocol_to_the_worker() -> Result<()> {
     let env = TestEnv::new().await?;
     let gateway = GatewayPlan::new(&env)?.start().await?;
     let worker = env.worker("worker")?.stdout().start().await?;
@@ -44,10 +44,10 @@ async fn gateway_every_protocol_reaches_the_worker() -> Result<()> {
 }
 
 #[tokio::test]
-async fn gateway_refuses_what_nobody_would_work_on() -> Result<()> {
+async fn gateway_refuses_unbound_kinds_and_invalid_readings() -> Result<()> {
     let env = TestEnv::new().await?;
     let gateway = GatewayPlan::new(&env)?.start().await?;
-    let refused = gateway.post("/v1/tasks/nobody.cares", "application/json", "{}").await?;
+    let refused = gateway.post("/v1/tasks/unbound.kind", "application/json", "{}").await?;
     assert_eq!((refused.status, &refused.body["code"]), (422, &json!("no-lane")));
     let refused = gateway.post("/v1/readings", "application/json", r#"[{"device":"a"}]"#).await?;
     assert_eq!((refused.status, &refused.body["field"]), (422, &json!("metric")));
@@ -56,7 +56,7 @@ async fn gateway_refuses_what_nobody_would_work_on() -> Result<()> {
 }
 
 #[tokio::test]
-async fn gateway_a_full_queue_is_pushed_back_to_the_sender() -> Result<()> {
+async fn gateway_refuses_readings_while_the_queue_is_full() -> Result<()> {
     let env = TestEnv::new().await?;
     let gateway = GatewayPlan::new(&env)?.start().await?;
     let policy =
@@ -70,13 +70,13 @@ async fn gateway_a_full_queue_is_pushed_back_to_the_sender() -> Result<()> {
             break answer;
         }
         taken += 1;
-        anyhow::ensure!(taken < 1000, "the queue never fills up");
+        anyhow::ensure!(taken < 1000, "the queue never became full");
     };
     assert_eq!((refused.status, refused.retry_after), (503, Some(1)), "{}", refused.body);
     assert_eq!(refused.body["code"], "busy");
     let line = gateway.lines(&[&reading("b", 1.0)]).await?.remove(0);
     assert!(line.starts_with("error busy the broker refused the message"), "{line}");
-    // Each receipt is a message; what was refused may be stored or not.
+    // Every reading with a receipt is stored. A refused one may be stored or not.
     let worker = env.worker("worker")?.stdout().start().await?;
     worker.until_done(taken as usize).await?;
     let again = gateway.post("/v1/readings", "application/json", reading("c", 1.0)).await?;
@@ -85,7 +85,7 @@ async fn gateway_a_full_queue_is_pushed_back_to_the_sender() -> Result<()> {
 }
 
 #[tokio::test]
-async fn gateway_says_why_it_does_not_start() -> Result<()> {
+async fn gateway_reports_why_it_cannot_start() -> Result<()> {
     let env = TestEnv::new().await?;
     let url = env.vhost().amqp_url();
     let wrong = GatewayPlan::at(&url.replacen("guest:guest@", "guest:wrong@", 1))?;
@@ -111,7 +111,7 @@ async fn gateway_says_why_it_does_not_start() -> Result<()> {
 }
 
 #[tokio::test]
-async fn publish_and_replay_go_straight_to_the_broker() -> Result<()> {
+async fn publish_and_replay_send_to_the_broker_directly() -> Result<()> {
     let env = TestEnv::new().await?;
     let worker = env.worker("worker")?.stdout().start().await?;
     let tasks = env.folder().join("tasks.ndjson");
@@ -121,7 +121,7 @@ async fn publish_and_replay_go_straight_to_the_broker() -> Result<()> {
     };
     let publish = program("publish").option("--kind", "bench.factorial").option("--id-field", "key");
     let ended = publish.option("--file", &tasks).run().await?;
-    assert_eq!(ended.code, Some(1), "a bad line is no success");
+    assert_eq!(ended.code, Some(1), "a malformed line is an error");
     assert!(
         ended.stderr.iter().any(|line| line.starts_with("publish: line 2: not JSON")),
         "{:?}",

@@ -1,5 +1,5 @@
-//! More is offered than the lane's queue takes: what is refused is told so, what is receipted is kept, and
-//! the gateway does not grow.
+//! Senders offer more than the lane's queue accepts. Each refused reading gets an error, each reading with a receipt
+//! is stored, and the gateway's memory stays bounded.
 
 use std::{collections::BTreeSet, fs, time::Duration};
 
@@ -16,15 +16,15 @@ use tokio::{
     time::timeout,
 };
 
-/// Connections that send lines without waiting, and lines of each.
+/// Connections that send lines without waiting for answers, and lines per connection.
 const LINES: (usize, usize) = (8, 2_000);
-/// Connections that post one request after the other, and requests of each.
+/// Connections that post one request after the other, and requests per connection.
 const POSTS: (usize, usize) = (4, 100);
-/// Messages that the queue takes.
-const ROOM: u64 = 5;
-/// What the gateway may grow by, MB; as a debug build, with everything that was offered in its buffers, it
-/// would be several times that.
-const MEMORY: u64 = 64;
+/// Maximum length of the queue.
+const MAX_LENGTH: u64 = 5;
+/// Maximum growth of the gateway's resident memory, MB. A debug build that buffered everything would need several
+/// times that.
+const MAX_GROWTH_MB: u64 = 64;
 
 #[derive(Debug, Default)]
 struct Answers {
@@ -37,8 +37,8 @@ fn reading(sender: usize, n: usize) -> String {
     json!({"device": format!("d{sender}"), "metric": "m", "value": n, "time": time}).to_string()
 }
 
-/// Offers every line as fast as they are taken and reads the answers as they come: one for each.
-async fn offer_lines(gateway: &Gateway, sender: usize) -> Result<Answers> {
+/// Sends lines as fast as the gateway reads them, and reads the answers meanwhile: one per line.
+async fn send_lines(gateway: &Gateway, sender: usize) -> Result<Answers> {
     let (reader, mut writer) = TcpStream::connect(gateway.address()).await?.into_split();
     let sending = async {
         for n in 0..LINES.1 {
@@ -62,11 +62,11 @@ async fn offer_lines(gateway: &Gateway, sender: usize) -> Result<Answers> {
         Ok(answers)
     };
     let ((), answers) = tokio::try_join!(sending, listening)?;
-    ensure!(answers.receipts.len() + answers.refused == LINES.1, "a line without an answer");
+    ensure!(answers.receipts.len() + answers.refused == LINES.1, "a line has no answer");
     Ok(answers)
 }
 
-async fn offer_requests(gateway: &Gateway, sender: usize) -> Result<Answers> {
+async fn send_requests(gateway: &Gateway, sender: usize) -> Result<Answers> {
     let mut answers = Answers::default();
     for n in 0..POSTS.1 {
         let answer = gateway.post("/v1/readings", "application/json", reading(100 + sender, n)).await?;
@@ -81,7 +81,7 @@ async fn offer_requests(gateway: &Gateway, sender: usize) -> Result<Answers> {
     Ok(answers)
 }
 
-/// Takes from the queue, slower than readings are offered, until nobody offers and nothing is left.
+/// Takes messages from the queue, slower than readings are sent, until all senders are done and the queue is empty.
 async fn take_slowly(env: &TestEnv, mut over: watch::Receiver<bool>) -> Result<BTreeSet<String>> {
     let mut kept = BTreeSet::new();
     loop {
@@ -95,7 +95,7 @@ async fn take_slowly(env: &TestEnv, mut over: watch::Receiver<bool>) -> Result<B
             None if last => return Ok(kept),
             None => {}
         }
-        // Nobody is waited for here: this is how fast the consumer is.
+        // This pause sets the consumer's rate; it does not wait for an event.
         let _ = timeout(Duration::from_millis(200), over.wait_for(|over| *over)).await;
     }
 }
@@ -107,25 +107,25 @@ fn resident_mb(pid: u32) -> Result<u64> {
 }
 
 #[tokio::test]
-async fn gateway_overload_is_refused_in_words_and_every_receipt_is_kept() -> Result<()> {
+async fn gateway_overload_is_refused_with_errors_and_every_receipt_is_kept() -> Result<()> {
     let env = TestEnv::new().await?;
     let gateway = GatewayPlan::new(&env)?.start().await?;
     let policy = ["policies", env.vhost().name(), "small"];
     let small = json!({
-        "pattern": "^garenne[.]tasks[.]fast$", "apply-to": "queues", "definition": { "max-length": ROOM },
+        "pattern": "^garenne[.]tasks[.]fast$", "apply-to": "queues", "definition": { "max-length": MAX_LENGTH },
     });
     env.vhost().broker().management().put(&policy, &small).await?;
     let before = resident_mb(gateway.process().id())?;
     let (over, is_over) = watch::channel(false);
-    let offering = async {
-        let lines = futures_util::future::try_join_all((0..LINES.0).map(|n| offer_lines(&gateway, n)));
-        let posts = futures_util::future::try_join_all((0..POSTS.0).map(|n| offer_requests(&gateway, n)));
+    let sending = async {
+        let lines = futures_util::future::try_join_all((0..LINES.0).map(|n| send_lines(&gateway, n)));
+        let posts = futures_util::future::try_join_all((0..POSTS.0).map(|n| send_requests(&gateway, n)));
         let answers = tokio::try_join!(lines, posts);
-        // Also after an error, or nobody would ever be done.
+        // After an error too, otherwise the consumer would never end.
         over.send_replace(true);
         answers
     };
-    let (answers, kept) = tokio::join!(offering, take_slowly(&env, is_over));
+    let (answers, kept) = tokio::join!(sending, take_slowly(&env, is_over));
     let ((lines, posts), kept) = (answers?, kept?);
     let grown = resident_mb(gateway.process().id())?.saturating_sub(before);
     let count = |all: &[Answers]| {
@@ -134,10 +134,14 @@ async fn gateway_overload_is_refused_in_words_and_every_receipt_is_kept() -> Res
     };
     println!("lines {:?}, requests {:?} (receipts, refused); {grown} MB more", count(&lines), count(&posts));
     let receipted: BTreeSet<_> = lines.iter().chain(&posts).flat_map(|it| it.receipts.iter()).collect();
-    ensure!(count(&lines).0 > 0 && count(&lines).1 > 0, "no overload: {:?}", count(&lines));
+    ensure!(
+        count(&lines).0 > 0 && count(&lines).1 > 0,
+        "nothing was refused, or nothing accepted: {:?}",
+        count(&lines)
+    );
     let missing = receipted.iter().filter(|id| !kept.contains(**id)).count();
-    assert_eq!(missing, 0, "receipted and not kept");
-    ensure!(grown < MEMORY, "{grown} MB more than before");
+    assert_eq!(missing, 0, "readings with a receipt are not stored");
+    ensure!(grown < MAX_GROWTH_MB, "{grown} MB more than before");
     gateway.stop().await?;
     Ok(())
 }

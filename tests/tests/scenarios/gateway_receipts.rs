@@ -1,4 +1,4 @@
-//! A receipt means safe, whatever is killed when.
+//! A reading with a receipt is stored, whichever process is killed or stopped at whatever time.
 
 use std::{collections::BTreeSet, path::Path, time::Duration};
 
@@ -23,13 +23,13 @@ const ROWS: usize = 1000;
 /// Rows that are replayed while one worker is killed or stopped.
 const PHASE: usize = 250;
 
-/// What is offered to a gateway whose broker is blocked: senders at a time, posts of each, readings in a post.
+/// Load on a gateway whose broker is blocked: concurrent senders, requests per sender, readings per request.
 const SENDERS: usize = 20;
 const POSTS: usize = 20;
 const READINGS: usize = 1000;
 
-/// How much more memory it may have had for that, bytes: what the senders have on their way at a time.
-const MEMORY: u64 = 20 << 20;
+/// Maximum growth of the gateway's peak memory in bytes: the requests that are in transit at the same time.
+const MAX_GROWTH: u64 = 20 << 20;
 
 fn recording(path: &Path, rows: usize) -> Result<()> {
     let rows = (0..rows).map(|n| format!("{},{},{}\n", 1_767_225_600 + n * 60, n % 40, n % 100));
@@ -46,27 +46,27 @@ async fn until_receipts(path: &Path, count: usize) -> Result<()> {
     .await
 }
 
-/// Sends the recording in small batches, so that the gateway has something to gather.
+/// Sends the recording in small batches, so that the gateway can group readings into messages.
 async fn replay(to: &str, file: &Path, receipts: &Path) -> Result<Process> {
     let replay = Program::new("garenne-producer").arg("replay").arg(file).option("--to", to);
     replay.option("--receipts", receipts).option("--rate", "400").option("--batch", "10").start().await
 }
 
-/// Its summary says that nothing was given up, and its receipts are one for each reading.
-async fn promised(replay: Process, receipts: &Path, rows: usize) -> Result<(Value, BTreeSet<String>)> {
+/// Checks that the replay delivered every reading and has a receipt for each. Returns its summary and the task ids.
+async fn finished_replay(replay: Process, receipts: &Path, rows: usize) -> Result<(Value, BTreeSet<String>)> {
     let ended = replay.ended().await?;
     assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
     let summary: Value = serde_json::from_str(&ended.stdout.join(""))?;
     assert_eq!((&summary["delivered"], &summary["undelivered"]), (&json!(2 * rows), &json!(0)), "{summary}");
-    let promised: BTreeSet<String> = std::fs::read_to_string(receipts)?
+    let ids: BTreeSet<String> = std::fs::read_to_string(receipts)?
         .lines()
         .map(|line| Ok(serde_json::from_str::<Value>(line)?["id"].as_str().unwrap_or_default().to_owned()))
         .collect::<Result<_>>()?;
-    assert_eq!(promised.len(), 2 * rows, "a receipt per reading");
-    Ok((summary, promised))
+    assert_eq!(ids.len(), 2 * rows, "each reading has a receipt");
+    Ok((summary, ids))
 }
 
-/// The tasks of a message: its own, or its records'.
+/// The task ids of a message: its own, or those of its records.
 fn tasks(taken: &Taken) -> Result<Vec<String>> {
     let written = taken.properties.content_type().as_ref().map(|it| it.as_str());
     if written != Some("application/vnd.garenne.batch+json") {
@@ -76,41 +76,41 @@ fn tasks(taken: &Taken) -> Result<Vec<String>> {
     Ok(records.iter().filter_map(|record| record["id"].as_str().map(str::to_owned)).collect())
 }
 
-/// What happens to the way of a reading.
+/// A fault of the gateway or the broker.
 #[derive(Clone, Copy, Debug)]
-enum Trouble {
+enum Fault {
     GatewayKilled,
     GatewayStopped,
     BrokerKilled,
     BrokerStopped,
 }
 
-/// Troubles at random moments, which are numbers of receipts: a slow machine sees the same.
-fn schedule(seed: u64) -> Vec<(usize, Trouble)> {
-    use Trouble::*;
+/// Faults at random times. A time is a number of receipts, so that a slow machine has the same schedule.
+fn schedule(seed: u64) -> Vec<(usize, Fault)> {
+    use Fault::*;
     let mut random = StdRng::seed_from_u64(seed);
-    let mut troubles = [GatewayKilled, GatewayKilled, GatewayStopped, BrokerKilled, BrokerStopped];
-    troubles.shuffle(&mut random);
-    // A queue that was just declared may not outlive a kill: that is the broker's limit.
-    let mut moments = troubles.map(|_| random.random_range(ROWS / 4..ROWS * 9 / 5));
-    moments.sort_unstable();
-    moments.into_iter().zip(troubles).collect()
+    let mut faults = [GatewayKilled, GatewayKilled, GatewayStopped, BrokerKilled, BrokerStopped];
+    faults.shuffle(&mut random);
+    // Not earlier: a broker that is killed just after a queue's declaration can lose the queue.
+    let mut times = faults.map(|_| random.random_range(ROWS / 4..ROWS * 9 / 5));
+    times.sort_unstable();
+    times.into_iter().zip(faults).collect()
 }
 
 #[tokio::test]
-async fn gateway_receipts_survive_deaths_of_gateway_and_broker_at_random() -> Result<()> {
+async fn gateway_receipts_survive_kills_and_stops_of_gateway_and_broker() -> Result<()> {
     let rounds = if suite::is_full() { 5 } else { 1 };
     let first = suite::seed(1)?;
     for seed in (0..rounds).map(|round| first.wrapping_add(round)) {
         let schedule = schedule(seed);
         println!("seed {seed}: {schedule:?}");
-        survives(schedule).await.with_context(|| format!("seed {seed}"))?;
+        check_receipts(schedule).await.with_context(|| format!("seed {seed}"))?;
     }
     Ok(())
 }
 
-/// Over HTTP and over lines, nothing that was receipted is missing in the end.
-async fn survives(schedule: Vec<(usize, Trouble)>) -> Result<()> {
+/// Replays over HTTP and over TCP through these faults and checks that every reading with a receipt is stored.
+async fn check_receipts(schedule: Vec<(usize, Fault)>) -> Result<()> {
     let broker = Broker::start(BrokerOptions::default()).await?;
     let mut env = TestEnv::on(&broker).await?;
     let plan = GatewayPlan::new(&env)?;
@@ -123,22 +123,22 @@ async fn survives(schedule: Vec<(usize, Trouble)>) -> Result<()> {
     let over_tcp = replay(&format!("tcp://{}", plan.address()), &other, &others).await?;
 
     let mut gateway = gateway;
-    for (moment, trouble) in schedule {
-        until_receipts(&receipts, moment).await?;
-        match trouble {
-            Trouble::GatewayKilled => {
+    for (time, fault) in schedule {
+        until_receipts(&receipts, time).await?;
+        match fault {
+            Fault::GatewayKilled => {
                 gateway.kill().await?;
                 gateway = plan.start().await?;
             }
-            Trouble::GatewayStopped => {
+            Fault::GatewayStopped => {
                 gateway.stop().await?;
                 gateway = plan.start().await?;
             }
-            Trouble::BrokerKilled => {
+            Fault::BrokerKilled => {
                 broker.kill().await?;
                 broker.restart().await?;
             }
-            Trouble::BrokerStopped => {
+            Fault::BrokerStopped => {
                 broker.stop().await?;
                 broker.restart().await?;
             }
@@ -146,10 +146,10 @@ async fn survives(schedule: Vec<(usize, Trouble)>) -> Result<()> {
         gateway.until_ready(true).await?;
     }
 
-    let (summary, mut promised_ids) = promised(over_http, &receipts, ROWS).await?;
-    assert!(summary["retries"].as_u64() > Some(0), "nothing was in the way: {summary}");
-    promised_ids.extend(promised(over_tcp, &others, ROWS).await?.1);
-    assert_eq!(promised_ids.len(), 4 * ROWS);
+    let (summary, mut receipted) = finished_replay(over_http, &receipts, ROWS).await?;
+    assert!(summary["retries"].as_u64() > Some(0), "no request was repeated: {summary}");
+    receipted.extend(finished_replay(over_tcp, &others, ROWS).await?.1);
+    assert_eq!(receipted.len(), 4 * ROWS);
     gateway.stop().await?;
 
     env.reconnect().await?;
@@ -159,16 +159,16 @@ async fn survives(schedule: Vec<(usize, Trouble)>) -> Result<()> {
         kept.extend(tasks(&taken)?);
         messages += 1;
     }
-    assert_eq!(promised_ids.difference(&kept).count(), 0, "promised and not kept");
-    // A repetition carries the same ids; there is no other task.
+    assert_eq!(receipted.difference(&kept).count(), 0, "readings with a receipt are not stored");
+    // A repetition has the same ids, so the queue contains no other tasks.
     assert_eq!(kept.len(), 4 * ROWS);
-    assert!(messages < 2 * ROWS, "{messages} messages: nothing was gathered");
+    assert!(messages < 2 * ROWS, "{messages} messages: readings were not grouped");
     Ok(())
 }
 
-/// From the sensor to the row, while workers are killed and stopped: nothing lost, nothing twice.
+/// From the sensor to the database, while workers are killed and stopped: no reading is lost or stored twice.
 #[tokio::test]
-async fn gateway_receipts_are_rows_whatever_happens_to_the_workers() -> Result<()> {
+async fn gateway_receipts_become_rows_while_workers_are_killed_and_stopped() -> Result<()> {
     let env = TestEnv::new().await?;
     let database = Postgres::shared().await?.database().await?;
     let storing = |name: &str| -> Result<WorkerPlan> {
@@ -177,7 +177,7 @@ async fn gateway_receipts_are_rows_whatever_happens_to_the_workers() -> Result<(
     };
     let gateway = GatewayPlan::new(&env)?.start().await?;
     let steady = storing("steady")?.start().await?;
-    let mut promised_ids = BTreeSet::new();
+    let mut receipted = BTreeSet::new();
     for how in ["killed", "soft", "hard", "soft-timeout"] {
         let mut plan = storing(how)?;
         if how != "killed" {
@@ -188,13 +188,13 @@ async fn gateway_receipts_are_rows_whatever_happens_to_the_workers() -> Result<(
         recording(&file, PHASE)?;
         let replay = replay(&gateway.url(), &file, &receipts).await?;
         until_receipts(&receipts, PHASE / 5).await?;
-        // Most is still to come, and it gets its share of that.
+        // Most readings follow later, and this worker receives a part of them.
         env.freeze_holding(&worker, 1).await?;
         if how == "killed" {
             worker.kill().await?;
-            eventually("what it held comes again", async || {
-                let again = steady.metric("garenne_redeliveries_total", &[]).await?;
-                Ok(Seen::when(again > 0.0, again))
+            eventually("its deliveries are redelivered", async || {
+                let redelivered = steady.metric("garenne_redeliveries_total", &[]).await?;
+                Ok(Seen::when(redelivered > 0.0, redelivered))
             })
             .await?;
         } else {
@@ -203,7 +203,7 @@ async fn gateway_receipts_are_rows_whatever_happens_to_the_workers() -> Result<(
             assert_eq!((receipt.mode.as_str(), receipt.abandoned), (how, 0), "{receipt:?}");
             assert!(receipt.delivered > 0, "{receipt:?}");
         }
-        promised_ids.extend(promised(replay, &receipts, PHASE).await?.1);
+        receipted.extend(finished_replay(replay, &receipts, PHASE).await?.1);
     }
     gateway.stop().await?;
     env.until_lane("fast", 0, 0).await?;
@@ -212,7 +212,7 @@ async fn gateway_receipts_are_rows_whatever_happens_to_the_workers() -> Result<(
     let client = database.connect().await?;
     let rows = client.query("SELECT task_id FROM garenne_results", &[]).await?;
     let stored: BTreeSet<String> = rows.iter().map(|row| row.get(0)).collect();
-    assert_eq!((rows.len(), &stored), (4 * 2 * PHASE, &promised_ids));
+    assert_eq!((rows.len(), &stored), (4 * 2 * PHASE, &receipted));
     let readings: i64 =
         client.query_one("SELECT count(*) FROM garenne_readings WHERE raw IS NOT NULL", &[]).await?.get(0);
     assert_eq!(readings, 4 * 2 * PHASE as i64);
@@ -220,7 +220,7 @@ async fn gateway_receipts_are_rows_whatever_happens_to_the_workers() -> Result<(
 }
 
 #[tokio::test]
-async fn gateway_a_blocked_broker_is_pushed_back_and_memory_stays_bounded() -> Result<()> {
+async fn gateway_refuses_readings_while_the_broker_is_blocked_and_bounds_its_memory() -> Result<()> {
     let broker = Broker::start(BrokerOptions::default()).await?;
     let env = TestEnv::on(&broker).await?;
     let gateway = GatewayPlan::new(&env)?.start().await?;
@@ -230,7 +230,7 @@ async fn gateway_a_blocked_broker_is_pushed_back_and_memory_stays_bounded() -> R
     broker.set_memory_alarm(true).await?;
     let refused = gateway.post("/v1/readings", "application/json", reading.as_str()).await?;
     assert_eq!((refused.status, refused.retry_after), (503, Some(1)), "{}", refused.body);
-    // What it cannot pass on it does not keep: far more is offered than it may take.
+    // The senders offer much more than the gateway's memory may grow by; it must not keep refused readings.
     let many: Vec<_> = (0..READINGS)
         .map(|n| json!({"device": format!("device-{n}"), "metric": "temperature", "value": n, "time": n}))
         .collect();
@@ -246,9 +246,9 @@ async fn gateway_a_blocked_broker_is_pushed_back_and_memory_stays_bounded() -> R
     try_join_all(sending).await?;
     let grown = gateway.process().peak_memory()?.saturating_sub(before);
     println!("{} MiB offered, {} MiB more at the peak", offered >> 20, grown >> 20);
-    ensure!(grown < MEMORY && offered as u64 > MEMORY, "{grown} bytes more of {offered} offered");
+    ensure!(grown < MAX_GROWTH && offered as u64 > MAX_GROWTH, "{grown} bytes more of {offered} offered");
     broker.set_memory_alarm(false).await?;
-    eventually("the gateway takes readings again", async || {
+    eventually("the gateway accepts readings again", async || {
         let answer = gateway.post("/v1/readings", "application/json", reading.as_str()).await?;
         Ok(Seen::when(answer.status == 202, answer.status))
     })
@@ -257,8 +257,8 @@ async fn gateway_a_blocked_broker_is_pushed_back_and_memory_stays_bounded() -> R
     Ok(())
 }
 
-/// A broker that takes readings and confirms none: whoever comes is told so at once, and the readings whose
-/// confirms came in the end have their receipts.
+/// A broker that accepts messages and confirms none. New readings are refused at once, and readings that are
+/// confirmed later get their receipts.
 #[tokio::test]
 async fn gateway_refuses_at_once_while_a_confirm_is_overdue() -> Result<()> {
     let broker = Broker::start(BrokerOptions::default()).await?;
@@ -270,8 +270,8 @@ async fn gateway_refuses_at_once_while_a_confirm_is_overdue() -> Result<()> {
     let mut receipted: BTreeSet<String> = post(1).await?.ids()?.into_iter().collect();
     broker.pause().await?;
     let meanwhile = async {
-        eventually("it is overdue", async || {
-            // One that came before it was overdue waits as the first does.
+        eventually("a confirm is overdue", async || {
+            // A reading that arrives before the confirm is overdue waits for its own confirm.
             let answer =
                 timeout(Duration::from_millis(500), post(3)).await.context("no answer at once")??;
             Ok(Seen::when(answer.status == 503, format_args!("{answer:?}")))
@@ -281,14 +281,14 @@ async fn gateway_refuses_at_once_while_a_confirm_is_overdue() -> Result<()> {
         assert_eq!((refused.status, refused.retry_after), (503, Some(1)), "{}", refused.body);
         assert_eq!(refused.body["code"], "busy", "{}", refused.body);
         let line = gateway.lines(&[&reading(5)]).await?.remove(0);
-        let words = "error busy publisher is busy: no confirm of an earlier message within 1s";
-        assert_eq!(line, words);
+        let expected = "error busy publisher is busy: no confirm of an earlier message within 1s";
+        assert_eq!(line, expected);
         broker.unpause().await
     };
     let (waited, refused) = tokio::join!(post(2), meanwhile);
     refused?;
     receipted.extend(waited?.ids()?);
-    eventually("the gateway takes readings again", async || {
+    eventually("the gateway accepts readings again", async || {
         let answer = post(6).await?;
         Ok(Seen::when(answer.status == 202, answer.status))
     })
@@ -301,12 +301,12 @@ async fn gateway_refuses_at_once_while_a_confirm_is_overdue() -> Result<()> {
         kept.extend(tasks(&taken)?);
     }
     assert_eq!(receipted.len(), 3);
-    assert_eq!(receipted.difference(&kept).count(), 0, "promised and not kept");
+    assert_eq!(receipted.difference(&kept).count(), 0, "readings with a receipt are not stored");
     Ok(())
 }
 
 #[tokio::test]
-async fn gateway_finds_its_broker_again_when_nobody_sends() -> Result<()> {
+async fn gateway_reconnects_to_the_broker_without_any_request() -> Result<()> {
     let broker = Broker::start(BrokerOptions::default()).await?;
     let env = TestEnv::on(&broker).await?;
     let mut gateway = GatewayPlan::new(&env)?.start().await?;

@@ -1,4 +1,5 @@
-//! Processes say how they are, and the console shows it: also those who say nothing any more.
+//! Workers and gateways publish heartbeats. The console shows their state, and shows workers without heartbeats as
+//! silent.
 
 use anyhow::{Context, Result};
 use futures_util::StreamExt;
@@ -18,7 +19,7 @@ use lapin::{
 };
 use serde_json::{Value, json};
 
-/// A foreign listener to all heartbeats.
+/// Consumes all heartbeats with a foreign client.
 async fn listen(env: &TestEnv) -> Result<Consumer> {
     let channel = env.client().channel();
     let options = QueueDeclareOptions { exclusive: true, ..Default::default() };
@@ -30,7 +31,7 @@ async fn listen(env: &TestEnv) -> Result<Consumer> {
     Ok(channel.basic_consume(queue, "".into(), options, none()).await?)
 }
 
-/// The first beat that `wanted` takes.
+/// Waits for a heartbeat for which `wanted` is true.
 async fn until_beat(beats: &mut Consumer, wanted: impl Fn(&Heartbeat) -> bool) -> Result<Heartbeat> {
     let mut last = None;
     let found = tokio::time::timeout(WAIT_TIMEOUT, async {
@@ -43,7 +44,7 @@ async fn until_beat(beats: &mut Consumer, wanted: impl Fn(&Heartbeat) -> bool) -
         }
         anyhow::bail!("the queue was deleted")
     });
-    found.await.with_context(|| format!("no such beat, the last was {last:?}"))?
+    found.await.with_context(|| format!("no such heartbeat, the last was {last:?}"))?
 }
 
 async fn topology(env: &TestEnv) -> Result<()> {
@@ -57,7 +58,7 @@ fn often(plan: WorkerPlan) -> WorkerPlan {
 }
 
 #[tokio::test]
-async fn heartbeats_say_what_a_worker_does_and_that_it_stopped() -> Result<()> {
+async fn heartbeats_report_tasks_lanes_and_states_of_a_worker() -> Result<()> {
     let env = TestEnv::new().await?;
     topology(&env).await?;
     let mut beats = listen(&env).await?;
@@ -75,7 +76,7 @@ async fn heartbeats_say_what_a_worker_does_and_that_it_stopped() -> Result<()> {
     assert_eq!((beat.program, beat.id.as_str(), beat.stance), (Program::Worker, "w", Stance::Open));
     let lane = &beat.lanes["fast"];
     assert_eq!((lane.slots, lane.capacity, lane.busy, lane.open), (2, 7, 1, true), "{lane:?}");
-    // 20 and 1, and 5 attempts at the failing one.
+    // 20 done, 1 running, and 5 attempts at the failing one.
     assert_eq!((lane.delivered, lane.removed, lane.held), (26, 25, 1), "{lane:?}");
     let task = &beat.tasks[0];
     assert_eq!(
@@ -93,31 +94,31 @@ async fn heartbeats_say_what_a_worker_does_and_that_it_stopped() -> Result<()> {
     worker.signal(Signal::CONT)?;
     until_beat(&mut beats, |beat| beat.stance == Stance::Open).await?;
     worker.signal(Signal::QUIT)?;
-    let bye = until_beat(&mut beats, |beat| beat.stance == Stance::Stopped).await?;
-    assert_eq!((bye.running, bye.lanes["fast"].removed, bye.lanes["fast"].held), (0, 25, 0), "{bye:?}");
+    let last = until_beat(&mut beats, |beat| beat.stance == Stance::Stopped).await?;
+    assert_eq!((last.running, last.lanes["fast"].removed, last.lanes["fast"].held), (0, 25, 0), "{last:?}");
     worker.stopped().await?;
     Ok(())
 }
 
 #[tokio::test]
-async fn heartbeats_of_a_gateway_that_may_not_tell_disturb_no_sensor() -> Result<()> {
+async fn heartbeats_that_are_refused_do_not_affect_the_gateways_requests() -> Result<()> {
     let env = TestEnv::new().await?;
     topology(&env).await?;
     let mut beats = listen(&env).await?;
     let reading = r#"{"device":"d","metric":"t","value":1.5,"unit":"Cel","time":"2026-05-04T05:06:07Z"}"#;
 
     let rights = Rights { configure: "^$", write: r"^garenne\.tasks$", read: "^$" };
-    let url = env.vhost().user_url("mute", rights).await?;
+    let url = env.vhost().user_url("limited", rights).await?;
     let plan = GatewayPlan::at(&url)?.env("GARENNE_EVENTS__HEARTBEAT", "100ms");
-    let mute = plan.start().await?;
+    let limited = plan.start().await?;
     let refused = |lines: &[String]| {
         lines.iter().any(|line| line.contains("the console does not see this process")).then_some(())
     };
-    mute.process().stderr().until("the refusal", refused).await?;
+    limited.process().stderr().until("the broker's refusal", refused).await?;
     for _ in 0..20 {
-        mute.post("/v1/readings", "application/json", reading).await?.ids()?;
+        limited.post("/v1/readings", "application/json", reading).await?.ids()?;
     }
-    let ended = mute.stop().await?;
+    let ended = limited.stop().await?;
     assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
 
     let gateway = GatewayPlan::new(&env)?.env("GARENNE_EVENTS__HEARTBEAT", "100ms").start().await?;
@@ -132,9 +133,9 @@ async fn heartbeats_of_a_gateway_that_may_not_tell_disturb_no_sensor() -> Result
     Ok(())
 }
 
-/// A gateway cannot be asked: whoever wants to see it listens for its next beat, and is told so.
+/// Gateways do not answer status requests. `--wait` listens for their heartbeats; without it, the status says so.
 #[tokio::test]
-async fn heartbeats_of_a_gateway_are_waited_for_where_that_is_asked() -> Result<()> {
+async fn heartbeats_of_a_gateway_are_awaited_with_the_option_wait() -> Result<()> {
     let env = TestEnv::new().await?;
     topology(&env).await?;
     let worker = env.worker("worker")?.start().await?;
@@ -154,10 +155,10 @@ async fn heartbeats_of_a_gateway_are_waited_for_where_that_is_asked() -> Result<
 #[tokio::test]
 async fn heartbeats_missing_make_a_worker_silent_in_status() -> Result<()> {
     let env = TestEnv::new().await?;
-    // The rungs of the console's own ladder, or it would miss them.
+    // With the retry queues of the console's own settings, which it would report as missing otherwise.
     topology(&env).await?;
-    let [well, frozen, killed] = ["well", "frozen", "killed"].map(|name| env.worker(name));
-    let (well, frozen, killed) = tokio::try_join!(well?.start(), frozen?.start(), killed?.start())?;
+    let [healthy, frozen, killed] = ["healthy", "frozen", "killed"].map(|name| env.worker(name));
+    let (healthy, frozen, killed) = tokio::try_join!(healthy?.start(), frozen?.start(), killed?.start())?;
     env.worker("stopped")?.start().await?.stop().await?;
     env.publish("bench.sleep", &json!({"ms": 600_000}), "long", 1).await?;
     frozen.signal(Signal::STOP)?;
@@ -176,22 +177,22 @@ async fn heartbeats_missing_make_a_worker_silent_in_status() -> Result<()> {
             .map(|it| (text(&it["id"]), text(&it["state"])))
             .collect()
     };
-    let expected = [("frozen", "silent"), ("killed", "silent"), ("well", "open")]
+    let expected = [("frozen", "silent"), ("killed", "silent"), ("healthy", "open")]
         .map(|(id, state)| (id.to_owned(), state.to_owned()));
     let status = fleet(&["--wait", "2s"]).await?;
     assert_eq!(states(&status), expected, "{status:#}");
     frozen.signal(Signal::CONT)?;
-    let told = env.garenne(&["quiet", "well"]).await?;
-    assert_eq!(told.code, Some(0), "{:?}", told.stderr);
-    eventually("the thawed worker answers, the other is quiet", async || {
+    let quiet = env.garenne(&["quiet", "healthy"]).await?;
+    assert_eq!(quiet.code, Some(0), "{:?}", quiet.stderr);
+    eventually("the resumed worker is open, the other is quiet", async || {
         let states = states(&fleet(&[]).await?);
         let is = |id: &str, state: &str| states.iter().any(|it| it.0 == id && it.1 == state);
-        Ok(Seen::when(is("frozen", "open") && is("well", "quiet"), format_args!("{states:?}")))
+        Ok(Seen::when(is("frozen", "open") && is("healthy", "quiet"), format_args!("{states:?}")))
     })
     .await?;
     frozen.signal(Signal::QUIT)?;
-    well.signal(Signal::QUIT)?;
+    healthy.signal(Signal::QUIT)?;
     frozen.stopped().await?;
-    well.stopped().await?;
+    healthy.stopped().await?;
     Ok(())
 }

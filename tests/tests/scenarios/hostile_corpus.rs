@@ -1,7 +1,8 @@
-//! Messages that no program of ours wrote, among good tasks: each ends, and takes nothing else down.
+//! Messages that no Garenne program wrote, among good tasks: each is done or becomes a dead letter, and no good task
+//! or worker is affected.
 //!
-//! The messages are written byte by byte and their dead letters are read as bytes: lapin can do neither. A
-//! failure names the messages without an end, and the seed that makes the same ones again.
+//! The messages are written byte by byte and their dead letters are read as bytes, which lapin cannot do. A failure
+//! names the messages that have no outcome, and the seed that generates the same messages again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,22 +26,22 @@ use messages::{Hostile, hostile};
 const FULL: (usize, usize) = (20_000, 10_000);
 const SHORT: (usize, usize) = (1_400, 700);
 
-/// Messages that wait, from which on the end is near.
+/// With at most this many waiting messages, the workers' outputs are checked.
 const LAST: u64 = 20;
 
-/// Messages that are published at a time.
+/// Messages that are published in one chunk.
 const CHUNK: usize = 200;
 
-/// What the corpus may add to a worker's peak, bytes: a prefetch full of the largest messages, with their copies.
+/// Maximum growth of a worker's peak memory in bytes: a prefetch of the largest messages and their copies.
 const MAX_MEMORY: u64 = 96 << 20;
 
-/// What is published: a good task, or a hostile message by its place in the corpus.
+/// A good task, or a hostile message by its index in the corpus.
 enum Item {
     Good(Box<RawMessage>),
     Hostile(usize),
 }
 
-/// Publishes what the broker may refuse by closing the connection.
+/// Publishes messages that the broker may refuse by closing the connection.
 struct Publisher {
     url: String,
     client: RawClient,
@@ -59,7 +60,8 @@ impl Publisher {
         Ok(())
     }
 
-    /// Whether the broker stored it. What it cannot read ends the connection, with or without a close.
+    /// Publishes one message and returns whether the broker stored it. If the broker cannot parse a message, it ends
+    /// the connection, with or without a close method.
     async fn one(&mut self, message: &RawMessage) -> Result<bool> {
         match self.client.publish(message).await {
             Ok(Outcome::Confirmed) => Ok(true),
@@ -68,7 +70,7 @@ impl Publisher {
         }
     }
 
-    /// The same for many. After a close the rest is published one by one, so a message may be stored twice.
+    /// Publishes many messages. After a close the rest is published one by one, so a message may be stored twice.
     async fn many(&mut self, messages: &[RawMessage]) -> Result<Vec<bool>> {
         let outcomes = self.client.publish_all(messages).await?;
         let mut stored: Vec<_> = outcomes
@@ -85,7 +87,7 @@ impl Publisher {
         Ok(stored)
     }
 
-    /// Publishes all and answers which hostile ones the broker stored. Good ones it must store.
+    /// Publishes all items and returns the hostile ones that the broker stored. It must store every good one.
     async fn all(&mut self, items: &[Item], corpus: &[Hostile]) -> Result<BTreeSet<usize>> {
         let mut stored = BTreeSet::new();
         for chunk in items.chunks(CHUNK) {
@@ -119,17 +121,18 @@ impl Publisher {
     }
 }
 
-/// The message that a text belongs to, by the last mark in it: one before that may be a mutated task id.
+/// The number of the message that a text belongs to. The last mark counts, because an earlier one may be part of a
+/// mutated task id.
 fn number_in(text: &[u8]) -> Option<usize> {
-    const BEFORE: &[u8] = b"corpus-";
-    let after = |at: usize| text.get(at + BEFORE.len()..at + BEFORE.len() + messages::DIGITS);
+    const PREFIX: &[u8] = b"corpus-";
+    let after = |at: usize| text.get(at + PREFIX.len()..at + PREFIX.len() + messages::DIGITS);
     let number = |at: usize| std::str::from_utf8(after(at)?).ok()?.parse().ok();
-    let marks = (0..text.len()).rev().filter(|&at| text[at..].starts_with(BEFORE));
+    let marks = (0..text.len()).rev().filter(|&at| text[at..].starts_with(PREFIX));
     marks.filter_map(number).next()
 }
 
-/// Why a letter is dead: the broker's word where a message's time was up in a queue, else the worker's. Copies of
-/// workers do not have the broker's, and what the broker moved may have a forged one of a worker.
+/// The reason of a dead letter: the broker's if the message expired in a queue, else the worker's. Workers' copies do
+/// not have the broker's header, while a message that the broker moved may have a forged header of a worker.
 fn reason(letter: &Received) -> Option<&str> {
     letter.text("x-first-death-reason").or_else(|| letter.text("garenne-reason"))
 }
@@ -137,28 +140,30 @@ fn reason(letter: &Received) -> Option<&str> {
 async fn take_dead(reader: &mut RawClient, dead: &mut BTreeMap<usize, Received>) -> Result<()> {
     while let Some(letter) = reader.get("garenne.dead").await? {
         let number = number_in(&letter.body);
-        let number = number.with_context(|| format!("a good task is dead: {:?}", reason(&letter)))?;
+        let number =
+            number.with_context(|| format!("a good task is a dead letter: {:?}", reason(&letter)))?;
         dead.insert(number, letter);
     }
     Ok(())
 }
 
-/// Messages that are ready or unacked in any queue in which a task waits for its turn.
+/// The number of ready and unacked messages in the queues of lanes, retries and quarantine.
 async fn waiting(env: &TestEnv) -> Result<u64> {
     let queues = env.vhost().view().queues().await?;
-    let before = ["garenne.tasks.", "garenne.retry.", "garenne.quarantine"];
-    let queues = queues.iter().filter(|queue| before.iter().any(|name| queue.name.starts_with(name)));
+    let prefixes = ["garenne.tasks.", "garenne.retry.", "garenne.quarantine"];
+    let queues = queues.iter().filter(|queue| prefixes.iter().any(|name| queue.name.starts_with(name)));
     Ok(queues.map(|queue| queue.ready + queue.unacked).sum())
 }
 
-fn outcomes(workers: &[Worker]) -> (BTreeSet<String>, BTreeSet<usize>) {
+/// The ids of good tasks and the numbers of hostile messages that the workers executed.
+fn executed(workers: &[Worker]) -> (BTreeSet<String>, BTreeSet<usize>) {
     let (mut good, mut hostile) = (BTreeSet::new(), BTreeSet::new());
     for line in workers.iter().flat_map(|worker| worker.process().stdout().lines()) {
         if let Some(number) = number_in(line.as_bytes()) {
             hostile.insert(number);
         } else if let Some((_, rest)) = line.split_once("\"task_id\":\"") {
             let id = rest.split_once('"').map(|(id, _)| id.to_owned());
-            // A record of a hostile batch may be fine.
+            // Ids of valid records in hostile batches are not counted.
             good.extend(id.filter(|id| id.starts_with("good-")));
         }
     }
@@ -166,7 +171,7 @@ fn outcomes(workers: &[Worker]) -> (BTreeSet<String>, BTreeSet<usize>) {
 }
 
 #[tokio::test]
-async fn hostile_messages_end_and_all_good_tasks_are_done() -> Result<()> {
+async fn hostile_messages_all_have_an_outcome_and_every_good_task_is_done() -> Result<()> {
     let (good, bad) = if suite::is_full() { FULL } else { SHORT };
     let mut random = StdRng::seed_from_u64(suite::seed(15)?);
     let env = TestEnv::new().await?;
@@ -197,7 +202,7 @@ async fn hostile_messages_end_and_all_good_tasks_are_done() -> Result<()> {
 
     let mut reader = RawClient::connect(&env.vhost().amqp_url()).await?;
     let mut dead = BTreeMap::new();
-    eventually("every message has an end", async || {
+    eventually("every message has an outcome", async || {
         for worker in &mut workers {
             if let Err(ended) = worker.check_alive() {
                 return Ok(Seen::Never(ended.to_string()));
@@ -205,16 +210,16 @@ async fn hostile_messages_end_and_all_good_tasks_are_done() -> Result<()> {
         }
         take_dead(&mut reader, &mut dead).await?;
         let left = waiting(&env).await?;
-        // What was done is read from all that the workers wrote: late, and then each time.
+        // Reading the workers' whole output is expensive, so it starts when few messages are left.
         if left > LAST {
-            return Ok(Seen::Other(format!("{left} wait, {} are dead", dead.len())));
+            return Ok(Seen::Other(format!("{left} wait, {} dead letters", dead.len())));
         }
-        let (done, executed) = outcomes(&workers);
+        let (done, executed) = executed(&workers);
         let open = stored.iter().filter(|n| !dead.contains_key(n) && !executed.contains(n));
         let open: Vec<_> = open.map(|&n| format!("{n}: {}", corpus[n])).take(10).collect();
         Ok(Seen::when(
             left == 0 && done.len() == good && open.is_empty(),
-            format_args!("{left} wait, {} of {good} good tasks done, without an end: {open:#?}", done.len()),
+            format_args!("{left} wait, {} of {good} good tasks done, no outcome: {open:#?}", done.len()),
         ))
     })
     .await?;
@@ -225,17 +230,21 @@ async fn hostile_messages_end_and_all_good_tasks_are_done() -> Result<()> {
         let reason =
             reason(letter).with_context(|| format!("{n}, {what}: a dead letter without a reason"))?;
         let known = DeadReason::ALL.iter().any(|known| known.as_str() == reason);
-        ensure!(known, "{n}, {what}: {reason:?} is no reason, {:?}", letter.properties().escape_ascii());
+        ensure!(
+            known,
+            "{n}, {what}: {reason:?} is not a known reason, {:?}",
+            letter.properties().escape_ascii()
+        );
         *reasons.entry(reason).or_default() += 1;
         let intact = letter.body == corpus[*n].message.body;
-        ensure!(intact || corpus[*n].is_batch, "{n}, {what}: {reason}, and its body was changed");
+        ensure!(intact || corpus[*n].is_batch, "{n}, {what}: {reason}, but its body was changed");
     }
     println!("dead letters by reason: {reasons:?}");
     for ((worker, pid), before) in workers.iter().zip(pids).zip(before) {
-        ensure!(worker.id() == pid, "{} is another process", worker.name());
+        ensure!(worker.id() == pid, "{} was restarted", worker.name());
         let added = worker.process().peak_memory()?.saturating_sub(before);
-        println!("{} took {} MiB more than at its start", worker.name(), added >> 20);
-        ensure!(added < MAX_MEMORY, "{} took {added} bytes more", worker.name());
+        println!("{} needed {} MiB more than at its start", worker.name(), added >> 20);
+        ensure!(added < MAX_MEMORY, "{} needed {added} bytes more", worker.name());
     }
     for worker in workers {
         let stopped = worker.stop().await?;

@@ -1,5 +1,5 @@
-//! Strangers take what they can of a gateway: memory, time and places. It stays small, and a healthy sensor is served
-//! throughout.
+//! Unknown senders try to exhaust a gateway's memory, time and connections. Its memory stays bounded, and a healthy
+//! sensor is served throughout.
 
 use std::{
     collections::BTreeMap,
@@ -27,8 +27,8 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// The most that the gateway may ever have had, in MB.
-const MEMORY: u64 = 128;
+/// Maximum of the gateway's peak memory, in MB.
+const MAX_PEAK_MB: u64 = 128;
 /// The healthy sensor's token, and its line in the file.
 const TOKEN: &str = "s3cret";
 const TOKENS: &str = "roof 1ec1c26b50d5d3c58d9583181af8076655fe00756bf7285940ba3670f99fcba0\n";
@@ -42,8 +42,8 @@ fn connections() -> usize {
     if full() { 200 } else { 30 }
 }
 
-/// How long a hostile sender waits before it goes on. All of them together are as fast in the full form: it is about
-/// how many there are, not about who has more cores.
+/// The pause of a hostile sender between two writes. It grows with the number of connections, so that their total rate
+/// is the same in the full form: the test is about the number of connections, not about CPU time.
 fn pause() -> Duration {
     Duration::from_millis(50) * u32::try_from(connections() / 30).unwrap_or(1)
 }
@@ -55,15 +55,15 @@ enum Attack {
     ByteChunks,
     /// The same to a route that needs no body.
     StatementChunks,
-    /// Compressed bytes that become a thousand times as many.
+    /// A compressed body that expands a thousandfold.
     Bomb,
-    /// Compressed bytes that become 10,000 tasks.
+    /// A compressed body with 10,000 tasks.
     ManyTasks,
-    /// A head, a byte at a time.
+    /// A request head, one byte at a time.
     SlowHead,
-    /// A body, a byte at a time.
+    /// A body, one byte at a time.
     SlowBody,
-    /// Large bodies, with or without being known.
+    /// Large bodies, which only known senders may send.
     LargeBody,
     /// Nothing.
     Idle,
@@ -90,8 +90,8 @@ impl Attack {
         Self::Unread,
     ];
 
-    /// What is sent at once, and what is then sent again and again.
-    fn sent(self) -> (Vec<u8>, Vec<u8>) {
+    /// The bytes that are sent first, and those that are then sent repeatedly.
+    fn payload(self) -> (Vec<u8>, Vec<u8>) {
         let chunk = b"1\r\nx\r\n".repeat(200);
         match self {
             Self::ByteChunks => (head("/v1/readings", "transfer-encoding: chunked\r\n"), chunk),
@@ -139,27 +139,27 @@ fn reading(n: usize) -> serde_json::Value {
     json!({"device": "healthy", "metric": "m", "value": n, "time": 1_790_000_000 + n})
 }
 
-/// Hostile connections that come again whenever they are closed, until this is dropped.
-struct Siege {
-    /// Connections that were made, and those that the gateway ended, by what they do.
+/// Hostile connections, which are opened again whenever they are closed, until this is dropped.
+struct AttackLoad {
+    /// Opened connections and ended ones, by attack.
     counts: BTreeMap<Attack, Arc<[AtomicUsize; 2]>>,
     _connections: JoinSet<()>,
 }
 
-impl Siege {
-    fn begin(gateway: &Gateway, attacks: &[Attack]) -> Self {
-        let mut siege = Self { counts: BTreeMap::new(), _connections: JoinSet::new() };
+impl AttackLoad {
+    fn start(gateway: &Gateway, attacks: &[Attack]) -> Self {
+        let mut load = Self { counts: BTreeMap::new(), _connections: JoinSet::new() };
         for &attack in attacks {
-            let sent = Arc::new(attack.sent());
-            let counts = Arc::clone(siege.counts.entry(attack).or_default());
+            let sent = Arc::new(attack.payload());
+            let counts = Arc::clone(load.counts.entry(attack).or_default());
             for _ in 0..connections() {
                 let (address, sent) = (gateway.address().to_owned(), Arc::clone(&sent));
                 let counts = Arc::clone(&counts);
-                siege._connections.spawn(async move {
+                load._connections.spawn(async move {
                     loop {
                         if let Ok(stream) = TcpStream::connect(&address).await {
                             counts[0].fetch_add(1, Ordering::Relaxed);
-                            let _ = assail(stream, attack, &sent).await;
+                            let _ = attack_once(stream, attack, &sent).await;
                             counts[1].fetch_add(1, Ordering::Relaxed);
                         }
                         sleep(pause()).await;
@@ -167,15 +167,15 @@ impl Siege {
                 });
             }
         }
-        siege
+        load
     }
 
     fn count(&self, attack: Attack, which: usize) -> usize {
         self.counts[&attack][which].load(Ordering::Relaxed)
     }
 
-    /// Waits until every hostile connection is there.
-    async fn complete(&self) -> Result<()> {
+    /// Waits until as many connections of each attack were opened as run at the same time.
+    async fn until_connected(&self) -> Result<()> {
         eventually("all hostile connections", async || {
             let counts: Vec<_> = self.counts.keys().map(|attack| (attack, self.count(*attack, 0))).collect();
             let all = counts.iter().all(|(_, count)| *count >= connections());
@@ -184,9 +184,9 @@ impl Siege {
         .await
     }
 
-    /// Waits until the gateway has ended as many connections of this kind as there are at once.
-    async fn ended(&self, attack: Attack) -> Result<()> {
-        eventually(format!("{attack:?} is ended"), async || {
+    /// Waits until the gateway has ended as many connections of this attack as run at the same time.
+    async fn until_ended(&self, attack: Attack) -> Result<()> {
+        eventually(format!("ended connections of {attack:?}"), async || {
             let ended = self.count(attack, 1);
             Ok(Seen::when(ended >= connections(), ended))
         })
@@ -194,8 +194,12 @@ impl Siege {
     }
 }
 
-/// One hostile connection, until the gateway ends it.
-async fn assail(mut stream: TcpStream, attack: Attack, (first, more): &(Vec<u8>, Vec<u8>)) -> Result<()> {
+/// Runs one hostile connection until the gateway ends it.
+async fn attack_once(
+    mut stream: TcpStream,
+    attack: Attack,
+    (first, more): &(Vec<u8>, Vec<u8>),
+) -> Result<()> {
     let (mut reader, mut writer) = stream.split();
     let sending = async {
         writer.write_all(first).await?;
@@ -218,10 +222,10 @@ async fn assail(mut stream: TcpStream, attack: Attack, (first, more): &(Vec<u8>,
     }
 }
 
-/// A sensor that sends one reading after the other, over HTTP and as lines in turns, and gets a receipt for each.
-/// Nothing is repeated. Each HTTP request has a connection of its own: a kept one may be closed between two requests by
-/// the header timeout, which the gateway of this test has short.
-/// It ends after `least` readings and not before `time` is up.
+/// Sends one reading after the other, over HTTP and TCP in turns, and requires a receipt for each without a retry.
+/// Returns how long each took. Each HTTP request has its own connection, because the short header timeout of this
+/// test's gateway may close a kept one between two requests. Ends after `least` readings, but not before `time` has
+/// passed.
 async fn healthy(gateway: &Gateway, least: usize, time: Duration) -> Result<Vec<Duration>> {
     let http = reqwest::Client::builder().pool_max_idle_per_host(0).build()?;
     let mut lines = BufReader::new(TcpStream::connect(gateway.address()).await?);
@@ -235,7 +239,7 @@ async fn healthy(gateway: &Gateway, least: usize, time: Duration) -> Result<Vec<
             let post = http.post(format!("{}/v1/readings", gateway.url())).bearer_auth(TOKEN);
             let sent = post.body(reading(n).to_string()).send().await;
             let answer =
-                sent.with_context(|| format!("reading {n}, {:?} after it was begun", begun.elapsed()))?;
+                sent.with_context(|| format!("reading {n}, {:?} after its start", begun.elapsed()))?;
             let status = answer.status();
             ensure!(status == 202, "reading {n}: {status} {}", answer.text().await?);
         } else {
@@ -254,7 +258,7 @@ fn p99(mut times: Vec<Duration>) -> Duration {
     times[times.len() * 99 / 100]
 }
 
-/// The most memory that the process ever had, in MB.
+/// The peak memory of the process, in MB.
 fn peak_mb(pid: u32) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("a peak")?;
@@ -262,13 +266,13 @@ fn peak_mb(pid: u32) -> Result<u64> {
     Ok(kib >> 10)
 }
 
-/// A gateway, with or without tokens, with deadlines that a test can wait for.
+/// A gateway, with or without tokens, with timeouts that a test can wait for.
 fn plan(env: &TestEnv) -> Result<GatewayPlan> {
     Ok(GatewayPlan::new(env)?
         .env("GARENNE_GATEWAY__AUTH_TIMEOUT", "2s")
         .env("GARENNE_GATEWAY__HEADER_TIMEOUT", "2s")
         .env("GARENNE_GATEWAY__BODY_TIMEOUT", "4s")
-        // All of these senders have one address.
+        // All senders of the test have the same address.
         .env("GARENNE_GATEWAY__MAX_CONNECTIONS_PER_SOURCE", "0"))
 }
 
@@ -281,40 +285,41 @@ async fn start(plan: GatewayPlan, env: &TestEnv, tokens: bool) -> Result<Gateway
     plan.option("--tokens", file).start().await
 }
 
-async fn besieged(tokens: bool) -> Result<()> {
+async fn check_under_attack(tokens: bool) -> Result<()> {
     let env = TestEnv::new().await?;
     let gateway = start(plan(&env)?, &env, tokens).await?;
-    let siege = Siege::begin(&gateway, &Attack::ALL);
-    siege.complete().await?;
+    let load = AttackLoad::start(&gateway, &Attack::ALL);
+    load.until_connected().await?;
     healthy(&gateway, 200, Duration::ZERO).await?;
     let known_by_deadline: &[Attack] = if tokens { &[Attack::Idle, Attack::BlankLines] } else { &[] };
     for attack in [Attack::SlowHead, Attack::SlowBody, Attack::LongLine].iter().chain(known_by_deadline) {
-        siege.ended(*attack).await?;
+        load.until_ended(*attack).await?;
     }
     healthy(&gateway, 200, Duration::ZERO).await?;
     let peak = peak_mb(gateway.process().id())?;
-    println!("tokens {tokens}: {peak} MB at most, {:?} (connections, ended)", siege.counts);
-    ensure!(peak < MEMORY, "{peak} MB, {MEMORY} are allowed");
-    drop(siege);
-    ensure!(gateway.stop().await?.code.is_some(), "it ended by a signal");
+    println!("tokens {tokens}: peak {peak} MB, {:?} (connections, ended)", load.counts);
+    ensure!(peak < MAX_PEAK_MB, "peak {peak} MB, at most {MAX_PEAK_MB} are allowed");
+    drop(load);
+    ensure!(gateway.stop().await?.code.is_some(), "a signal ended the gateway");
     env.is_empty("garenne.dead").await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hostile_gateway_strangers_without_a_token_take_neither_memory_nor_service() -> Result<()> {
-    besieged(true).await
+async fn hostile_gateway_senders_without_a_valid_token_exhaust_neither_memory_nor_connections() -> Result<()>
+{
+    check_under_attack(true).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hostile_gateway_senders_that_need_no_token_take_neither_memory_nor_service() -> Result<()> {
-    besieged(false).await
+async fn hostile_gateway_senders_that_need_no_token_exhaust_neither_memory_nor_connections() -> Result<()> {
+    check_under_attack(false).await
 }
 
-/// How long a healthy sensor is measured, and how many readings it sends at least.
+/// Minimum number of readings of a healthy sensor, and how long it is measured.
 const MEASURED: (usize, Duration) = (20, Duration::from_secs(10));
 
-/// Each kind by itself, and what a healthy sensor waits then. Attackers, gateway and broker share the machine's cores:
-/// what that costs is measured at the same time by a sensor of a second gateway, which is not attacked.
+/// Measures a healthy sensor's latency under each attack. Attackers, gateways and broker share the machine's cores. To
+/// separate that effect, a second gateway, which is not attacked, is measured at the same time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hostile_gateway_healthy_sensors_wait_at_most_twice_as_long() -> Result<()> {
     if !full() {
@@ -323,7 +328,7 @@ async fn hostile_gateway_healthy_sensors_wait_at_most_twice_as_long() -> Result<
     }
     let (least, time) = MEASURED;
     let mut slow = Vec::new();
-    println!("| tokens | kind | p99 alone | besieged | second gateway | readings | MB at most |");
+    println!("| tokens | attack | p99 alone | under attack | second gateway | readings | peak MB |");
     for tokens in [true, false] {
         for attack in Attack::ALL {
             let env = TestEnv::new().await?;
@@ -332,21 +337,21 @@ async fn hostile_gateway_healthy_sensors_wait_at_most_twice_as_long() -> Result<
             let second = start(plan(&env)?.optimized(), &env, tokens).await?;
             healthy(&attacked, 100, Duration::ZERO).await?;
             let alone = p99(healthy(&attacked, least, time).await?);
-            let siege = Siege::begin(&attacked, &[attack]);
-            siege.complete().await?;
-            let (besieged, beside) =
+            let load = AttackLoad::start(&attacked, &[attack]);
+            load.until_connected().await?;
+            let (under_attack, second) =
                 tokio::try_join!(healthy(&attacked, least, time), healthy(&second, least, time))?;
-            let (count, besieged, beside) = (besieged.len(), p99(besieged), p99(beside));
+            let (count, under_attack, second) = (under_attack.len(), p99(under_attack), p99(second));
             let peak = peak_mb(attacked.process().id())?;
             println!(
-                "| {tokens} | {attack:?} | {alone:.1?} | {besieged:.1?} | {beside:.1?} | {count} | {peak} |"
+                "| {tokens} | {attack:?} | {alone:.1?} | {under_attack:.1?} | {second:.1?} | {count} | {peak} |"
             );
-            ensure!(peak < MEMORY, "{attack:?}: {peak} MB, {MEMORY} are allowed");
-            if besieged > alone.max(beside) * 2 {
-                slow.push(format!("tokens {tokens}, {attack:?}: {besieged:.1?}"));
+            ensure!(peak < MAX_PEAK_MB, "{attack:?}: peak {peak} MB, at most {MAX_PEAK_MB} are allowed");
+            if under_attack > alone.max(second) * 2 {
+                slow.push(format!("tokens {tokens}, {attack:?}: {under_attack:.1?}"));
             }
         }
     }
-    ensure!(slow.is_empty(), "more than twice as long as alone and as beside: {slow:#?}");
+    ensure!(slow.is_empty(), "p99 more than twice as long as alone and as on the second gateway: {slow:#?}");
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! The servers come after the programs that need them: those are seen to live and not to be ready, and
-//! begin when the servers are there.
+//! Programs start before the servers that they need. They are live and not ready, and begin to work when the servers
+//! are available.
 
 use anyhow::{Context, Result};
 use garenne_tests::harness::{
@@ -12,7 +12,7 @@ use garenne_tests::harness::{
 use serde_json::json;
 
 #[tokio::test]
-async fn a_worker_lives_while_it_waits_for_the_broker_and_for_postgres() -> Result<()> {
+async fn a_worker_is_live_while_it_waits_for_the_broker_and_for_postgres() -> Result<()> {
     let env = TestEnv::new().await?;
     let database = Postgres::shared().await?.database().await?;
     let (broker, amqp_url) = FaultProxy::for_url(&env.vhost().amqp_url()).await?;
@@ -42,15 +42,15 @@ async fn a_worker_lives_while_it_waits_for_the_broker_and_for_postgres() -> Resu
 }
 
 #[tokio::test]
-async fn a_worker_does_not_wait_for_a_postgres_that_refuses_it() -> Result<()> {
+async fn a_worker_ends_if_postgres_refuses_it() -> Result<()> {
     let env = TestEnv::new().await?;
     let database = Postgres::shared().await?.database().await?;
-    let nobody = database.url().replacen("test_", "missing_", 1);
-    let plan = env.worker("refused")?.option("--sink", "postgres").option("--postgres-url", nobody);
+    let missing = database.url().replacen("test_", "missing_", 1);
+    let plan = env.worker("refused")?.option("--sink", "postgres").option("--postgres-url", missing);
     let ended = plan.launch().await?.ended().await?;
-    let words = ended.stderr.last().context("a last word")?;
-    assert_eq!(ended.code, Some(1), "{words}");
-    assert!(words.contains("cannot use Postgres at") && words.contains("does not exist"), "{words}");
+    let error = ended.stderr.last().context("no error message")?;
+    assert_eq!(ended.code, Some(1), "{error}");
+    assert!(error.contains("cannot use Postgres at") && error.contains("does not exist"), "{error}");
     assert!(
         !ended.stderr.iter().any(|line| line.contains("Postgres unavailable, retrying")),
         "{:?}",
@@ -60,7 +60,7 @@ async fn a_worker_does_not_wait_for_a_postgres_that_refuses_it() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_gateway_lives_while_it_waits_for_the_broker() -> Result<()> {
+async fn a_gateway_is_live_while_it_waits_for_the_broker() -> Result<()> {
     let env = TestEnv::new().await?;
     env.worker("first")?.start().await?.stop().await?;
     let (broker, amqp_url) = FaultProxy::for_url(&env.vhost().amqp_url()).await?;

@@ -1,6 +1,5 @@
-//! The five minutes of `docs/guides/operate.md` in a real browser: find the kind that hangs, stop it, mend
-//! the cause of what died, and send it back to work. `GARENNE_TEST_PICTURES=docs/img` draws the guide's
-//! pictures anew.
+//! The steps of `docs/guides/operate.md` in a real browser: find and stop a task that hangs, fix the cause of failed
+//! tasks, and replay them. `GARENNE_TEST_PICTURES=docs/img` takes the guide's screenshots again.
 
 use anyhow::Result;
 use garenne_tests::harness::{
@@ -20,31 +19,31 @@ fn plan(env: &TestEnv, name: &str) -> Result<WorkerPlan> {
         .env("GARENNE_EVENTS__HEARTBEAT", "500ms"))
 }
 
-/// Clicks what an expression finds, as a person does: not before it is there.
+/// Clicks the element of an expression once it exists and is visible.
 async fn click(browser: &mut Browser, element: &str) -> Result<()> {
     browser.until(&format!("!!({element}) && !({element}).hidden")).await?;
     browser.value(&format!("({element}).click()")).await.map(drop)
 }
 
 #[tokio::test]
-async fn operators_walk_from_a_stuck_kind_to_replayed_letters() -> Result<()> {
+async fn operator_stops_a_stuck_task_and_replays_dead_letters() -> Result<()> {
     let Some(program) = browser::installed() else {
         suite::leave_out("no Chromium is installed (apt-get install chromium)");
         return Ok(());
     };
     let env = TestEnv::new().await?;
-    let hasty = plan(&env, "greenhouse-1")?.option("--max-attempts", "1").start().await?;
+    let first = plan(&env, "greenhouse-1")?.option("--max-attempts", "1").start().await?;
     let dashboard = Dashboard::start(&env).await?;
     env.publish("bench.sleep", &json!({"ms": 600_000}), "import", 1).await?;
-    hasty.until_holds("fast", 1, 0).await?;
+    first.until_holds("fast", 1, 0).await?;
     env.publish("bench.fail", &json!({"times": 1}), "order", 3).await?;
     env.publish("bench.sleep", &json!({"ms": 1}), "reading", 200).await?;
-    hasty.until_done(200).await?;
+    first.until_done(200).await?;
     env.until_ready_in("garenne.dead", 3).await?;
 
     let mut browser = Browser::start(&program).await?;
     browser.open(dashboard.url(), false).await?;
-    // Look: the longest task of the worker is of the kind that hangs.
+    // Look: the task that runs longest is the one that hangs.
     browser.until("document.querySelector('.task .id')?.textContent === 'import-0'").await?;
     click(&mut browser, "document.getElementById('account')").await?;
     browser.until("document.getElementById('login').open").await?;
@@ -59,32 +58,32 @@ async fn operators_walk_from_a_stuck_kind_to_replayed_letters() -> Result<()> {
     browser.until("document.getElementById('confirm').open").await?;
     browser.picture("operate-2-stop").await?;
     browser.press("Enter").await?;
-    hasty.until_holds("fast", 0, 0).await?;
-    // Why did things die? By kind and reason.
+    first.until_holds("fast", 0, 0).await?;
+    // Why did tasks fail? The dead letters are grouped by kind and reason.
     let chip = "[...document.querySelectorAll('#dead-groups .chip')].find((it) => it.textContent.includes('bench.fail, attempts-exhausted'))";
     browser.until(&format!("({chip})?.querySelector('b').textContent === '3'")).await?;
     browser.value("document.getElementById('dead-table').scrollIntoView({block: 'end'})").await?;
     browser.picture("operate-3-why").await?;
-    // Mend the cause: this worker gave up too early, another one takes its place.
+    // Fix the cause: the worker with too few attempts is replaced by another one.
     let drain = "[...document.querySelectorAll('.worker button')].find((it) => it.textContent === 'Drain')";
     click(&mut browser, drain).await?;
     browser.until("document.getElementById('confirm').open").await?;
     browser.press("Enter").await?;
-    assert_eq!(hasty.stopped().await?.receipt.dead, 4);
-    let patient = plan(&env, "greenhouse-2")?.start().await?;
-    // Back to work.
+    assert_eq!(first.stopped().await?.receipt.dead, 4);
+    let second = plan(&env, "greenhouse-2")?.start().await?;
+    // Replay.
     click(&mut browser, &format!("({chip}).querySelector('button')")).await?;
     browser.until("document.getElementById('confirm').open").await?;
     browser.press("Enter").await?;
     browser.until("document.getElementById('toast').textContent === '3 replayed'").await?;
-    let done = patient.until_done(3).await?;
+    let done = second.until_done(3).await?;
     assert!(done.iter().all(|done| done.kind == "bench.fail" && done.attempt == 2), "{done:?}");
-    // Did it help? All that is left is what was stopped on purpose.
+    // Did it help? Only the task that the operator stopped is left.
     browser
         .until(&format!("!({chip}) && document.querySelectorAll('#dead-groups .chip').length === 1"))
         .await?;
     browser.picture("operate-4-done").await?;
     assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
-    patient.stop().await?;
+    second.stop().await?;
     Ok(())
 }

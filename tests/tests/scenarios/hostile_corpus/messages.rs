@@ -1,4 +1,4 @@
-//! The corpus: messages that any client may publish and no sane one would.
+//! The corpus: hostile messages that any client may publish.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -13,7 +13,7 @@ const MAX_SHOWN: usize = 400;
 
 const BATCH: &str = "application/vnd.garenne.batch+json";
 
-/// Headers that programs of ours write or read.
+/// Headers that Garenne programs write or read, among others.
 const HEADERS: [&str; 27] = [
     "garenne-attempt",
     "garenne-timeout-ms",
@@ -44,19 +44,19 @@ const HEADERS: [&str; 27] = [
     "x-first-death-queue",
 ];
 
-/// Times: any value in range is obeyed, so only those out of range come to an end soon.
-const OBEYED: [&str; 2] = ["garenne-delay-ms", "garenne-not-before"];
+/// Delays. A valid value delays the task for up to a month, so the corpus only has values out of range.
+const DELAYS: [&str; 2] = ["garenne-delay-ms", "garenne-not-before"];
 
-/// Properties that the broker checks by itself and refuses the message for.
+/// Properties that the broker itself checks. It refuses messages with bad values.
 const CHECKED: [Property; 2] = [Property::Expiration, Property::UserId];
 
-/// A message, and what was done to it.
+/// A message and a description of its changes.
 pub(super) struct Hostile {
     pub(super) message: RawMessage,
     pub(super) what: String,
-    /// The broker may close the connection for it.
+    /// Whether the broker may close the connection because of it.
     pub(super) may_close: bool,
-    /// It may leave in parts.
+    /// Whether its records may have separate outcomes.
     pub(super) is_batch: bool,
 }
 
@@ -68,7 +68,7 @@ impl Display for Hostile {
     }
 }
 
-/// The message of this number. Its body has the number, whatever else is in it.
+/// Generates the message with this number. Its body always contains the number.
 pub(super) fn hostile(random: &mut StdRng, number: usize, frame_max: usize) -> Hostile {
     let mark = format!("corpus-{number:0DIGITS$}");
     let (exchange, key) = match random.random_range(0..20) {
@@ -95,7 +95,7 @@ pub(super) fn hostile(random: &mut StdRng, number: usize, frame_max: usize) -> H
         made.message = made.message.headers(&headers);
     }
     if random.random_bool(0.03) {
-        // Up to the most that the broker takes.
+        // Up to the largest frame that the broker accepts.
         let size = frame_max + random.random_range(0..=40) - 32;
         if made.message.header().len() + 64 < size {
             made.what += &format!("; a header frame of {size} bytes");
@@ -108,7 +108,7 @@ pub(super) fn hostile(random: &mut StdRng, number: usize, frame_max: usize) -> H
     made
 }
 
-/// Does one thing to a message.
+/// Makes one random change to a message.
 fn change(random: &mut StdRng, made: &mut Hostile, headers: &mut Table, mark: &str) {
     let message = std::mem::take(&mut made.message);
     let what;
@@ -157,7 +157,7 @@ fn change(random: &mut StdRng, made: &mut Hostile, headers: &mut Table, mark: &s
         }
         7..=8 => {
             let name = *HEADERS.choose(random).expect("a header");
-            let (kind, value, shown) = header_value(random, OBEYED.contains(&name));
+            let (kind, value, shown) = header_value(random, DELAYS.contains(&name));
             what = format!("{name} is {shown}");
             *headers = std::mem::take(headers).field(name, kind, &value);
             message
@@ -199,7 +199,7 @@ fn change(random: &mut StdRng, made: &mut Hostile, headers: &mut Table, mark: &s
     made.what += &what;
 }
 
-/// Changes a few bytes of the properties, or their end.
+/// Changes, inserts or removes a few bytes of the encoded properties.
 fn mutate(random: &mut StdRng, made: &mut Hostile) {
     let mut bytes = made.message.encoded_properties();
     for _ in 0..random.random_range(1..=4) {
@@ -222,7 +222,7 @@ fn short_string(random: &mut StdRng) -> Property {
     *all.choose(random).expect("a property")
 }
 
-/// Text that is not UTF-8, or is and misleads.
+/// Text that is not UTF-8, or UTF-8 with control characters.
 fn bad_text(random: &mut StdRng) -> Vec<u8> {
     let known: [&[u8]; 10] = [
         b"\xff",
@@ -252,7 +252,7 @@ fn number(random: &mut StdRng) -> i64 {
     }
 }
 
-/// Type, value and words of a header that something of ours reads.
+/// Type, value and description of a header that Garenne programs read.
 fn header_value(random: &mut StdRng, out_of_range: bool) -> (u8, Vec<u8>, String) {
     let sized = |text: &[u8]| Table(text.to_vec()).sized();
     match random.random_range(if out_of_range { 2..7 } else { 0..7 }) {
@@ -294,7 +294,7 @@ fn header_value(random: &mut StdRng, out_of_range: bool) -> (u8, Vec<u8>, String
     }
 }
 
-/// A field of any type that the broker knows, with any value.
+/// A field of a random type that the broker knows, with a random value.
 fn field(random: &mut StdRng, depth: usize) -> (u8, Vec<u8>) {
     let kind = *b"tbBsuIilfdDTSxAFV".choose(random).expect("a type");
     let size = match kind {
@@ -334,7 +334,7 @@ fn field(random: &mut StdRng, depth: usize) -> (u8, Vec<u8>) {
     (kind, value)
 }
 
-/// The body of a batch that is none, or whose records are no tasks.
+/// The body of an invalid batch, or of one with invalid records.
 fn batch(random: &mut StdRng, mark: &str) -> String {
     let record = |id: &str| format!(r#"{{"id":{id},"payload":{{"mark":"{mark}","times":4294967295}}}}"#);
     match random.random_range(0..8) {
