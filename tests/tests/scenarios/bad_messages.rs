@@ -1,4 +1,4 @@
-//! Whatever comes in, the worker stays, says why it cannot use it, and goes on.
+//! A message that cannot be processed becomes a dead letter with its reason, and the worker continues.
 
 use anyhow::Result;
 use garenne_tests::harness::{
@@ -9,7 +9,7 @@ use garenne_tests::harness::{
 use lapin::{BasicProperties, types::AMQPValue};
 use serde_json::json;
 
-/// A message that cannot be used, and the reason and part of the error that it must get.
+/// A message that cannot be processed, with the reason and a part of the error that its dead letter must have.
 struct Bad {
     id: &'static str,
     kind: &'static str,
@@ -40,7 +40,7 @@ fn bad_messages() -> Vec<Bad> {
         Bad::new(("odd-type", "bench.noop"), "{}", "malformed", "kind \"a kind\" may hold only");
     odd_type.properties = odd_type.properties.with_type("a kind".into());
     let mut expired = Bad::new(("expired", "bench.noop"), "{}", "expired", "expired before it started");
-    // The broker's own clock for it starts when it arrives.
+    // The broker counts the expiration from the message's arrival, so it does not expire there.
     expired.properties = expired.properties.with_timestamp(1_000_000_000).with_expiration("600000".into());
     vec![
         Bad::new(("broken-json", "bench.sleep"), "{\"ms\":", "malformed", "EOF while parsing"),
@@ -85,9 +85,9 @@ fn bad_messages() -> Vec<Bad> {
 }
 
 #[tokio::test]
-async fn bad_messages_are_dead_with_their_reason_and_harm_nobody() -> Result<()> {
+async fn bad_messages_become_dead_letters_and_do_not_affect_other_tasks() -> Result<()> {
     let env = TestEnv::new().await?;
-    let plan = env.worker("sturdy")?.stdout().lane("fast:prefetch=20,concurrency=2..2");
+    let plan = env.worker("w")?.stdout().lane("fast:prefetch=20,concurrency=2..2");
     let worker = plan.start().await?;
     let pid = worker.id();
     let bad = bad_messages();
@@ -96,25 +96,25 @@ async fn bad_messages_are_dead_with_their_reason_and_harm_nobody() -> Result<()>
     }
     let mut dead = env.take_all("garenne.dead", bad.len()).await?;
     for Bad { id, kind, properties, body, reason, error } in &bad {
-        let at = dead.iter().position(|dead| dead.id() == *id).expect("a dead letter for each");
+        let at = dead.iter().position(|dead| dead.id() == *id).expect("each message has a dead letter");
         let dead = dead.swap_remove(at);
         assert_eq!(dead.text("garenne-reason"), *reason, "{id}");
-        let said = dead.text("garenne-error");
-        assert!(said.contains(error) && !said.contains('\n'), "{id}: {said}");
-        assert_eq!(dead.text("garenne-worker"), "sturdy");
+        let actual = dead.text("garenne-error");
+        assert!(actual.contains(error) && !actual.contains('\n'), "{id}: {actual}");
+        assert_eq!(dead.text("garenne-worker"), "w");
         assert_eq!(dead.text("garenne-lane"), "fast");
         assert!(dead.number("garenne-died-at").is_some_and(|at| at > 1_700_000_000_000), "{id}");
         assert!(dead.number("garenne-first-seen").is_some(), "{id}");
-        assert!(dead.body == *body, "{id}: another body of {} bytes", dead.body.len());
+        assert!(dead.body == *body, "{id}: the body differs, it has {} bytes", dead.body.len());
         let expected = properties.kind().as_ref().map_or(*kind, |kind| kind.as_str());
         assert_eq!(dead.properties.kind().as_ref().map(|kind| kind.as_str()), Some(expected), "{id}");
     }
 
-    // The next good ones are done by the same process.
+    // The same process runs the valid tasks that follow.
     env.publish("bench.noop", &json!({}), "good", 100).await?;
     worker.until_done(100).await?;
     assert_eq!(worker.id(), pid);
-    // Its credit is whole again: under backlog the broker has as many outstanding as ever.
+    // No credit is lost: under backlog, as many deliveries are unacked as the prefetch allows.
     env.until_lane("fast", 0, 0).await?;
     env.publish("bench.sleep", &json!({"ms": 600_000}), "backlog", 30).await?;
     env.until_lane("fast", 10, 20).await?;
@@ -125,18 +125,18 @@ async fn bad_messages_are_dead_with_their_reason_and_harm_nobody() -> Result<()>
 }
 
 #[tokio::test]
-async fn queued_expiration_is_checked_before_the_start() -> Result<()> {
+async fn expiration_of_a_waiting_task_is_checked_before_its_start() -> Result<()> {
     let env = TestEnv::new().await?;
     let plan = env.worker("slow")?.stdout().lane("fast:prefetch=10,concurrency=1..1");
     let worker = plan.start().await?;
     env.publish("bench.sleep", &json!({"ms": 2500}), "running", 1).await?;
     worker.until_holds("fast", 1, 0).await?;
-    // Delivered in time, but its turn comes too late.
+    // It is delivered in time and expires while it waits in the worker.
     let soon = with_id("late").with_expiration("500".into());
     env.client().publish("garenne.tasks", "bench.noop", soon, b"{}").await?;
     let dead = env.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("late", "expired"));
-    assert!(dead.properties.expiration().is_none(), "a dead letter that expires is lost");
+    assert!(dead.properties.expiration().is_none(), "a dead letter must not expire");
     assert!(dead.number("garenne-expires-at").is_some());
     let stopped = worker.stop().await?;
     assert_eq!((stopped.receipt.acked, stopped.receipt.dead), (1, 1));

@@ -21,7 +21,7 @@ async fn publish(env: &TestEnv, kind: &str, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Waits until so many workers consume the lane.
+/// Waits until this number of workers consume the lane.
 async fn until_consumers(env: &TestEnv, count: usize) -> Result<()> {
     eventually(format!("{count} consumers of the lane"), async || {
         let consumers = env.client().consumers("garenne.tasks.default").await?;
@@ -39,7 +39,7 @@ async fn a_kind_without_a_binding_runs_on_the_workers_that_have_its_handler() ->
     until_consumers(&env, 2).await?;
     publish(&env, KIND, 200).await?;
     publish(&env, "mail.send", 200).await?;
-    // A worker that has the handler of one kind passes tasks of the other on.
+    // A worker without the handler passes the task on.
     resizer.until_done(200).await?;
     other.until_done(200).await?;
     env.until_lane("default", 0, 0).await?;
@@ -88,7 +88,7 @@ async fn the_stock_worker_takes_the_lane_back_when_the_last_other_worker_stops_o
 async fn a_worker_that_cannot_ask_the_fleet_stops_and_hands_the_tasks_back() -> Result<()> {
     let broker = Broker::start(BrokerOptions::default()).await?;
     let env = TestEnv::on(&broker).await?;
-    let worker = env.worker("alarmed")?.start().await?;
+    let worker = env.worker("blocked")?.start().await?;
     until_consumers(&env, 1).await?;
     worker.signal(Signal::TSTP)?;
     until_consumers(&env, 0).await?;
@@ -104,7 +104,7 @@ async fn a_worker_that_cannot_ask_the_fleet_stops_and_hands_the_tasks_back() -> 
     env.until_lane("default", 3, 0).await
 }
 
-/// Without a catch-all lane, such tasks are kept where an operator finds them.
+/// Without a catch-all lane, unroutable tasks are kept in a queue for the operator.
 #[tokio::test]
 async fn without_a_catch_all_lane_unroutable_tasks_are_kept() -> Result<()> {
     let env = TestEnv::new().await?;

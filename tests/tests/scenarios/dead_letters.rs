@@ -1,4 +1,4 @@
-//! `garenne dead`: looking costs nothing, moving is confirmed.
+//! `garenne dead`: listing changes nothing, and a letter is removed only after its copy is confirmed.
 
 use std::time::{Duration, Instant};
 
@@ -12,12 +12,12 @@ async fn listed(env: &TestEnv, filter: &[&str]) -> Result<Vec<Value>> {
     Ok(ended.stdout.iter().map(|line| serde_json::from_str(line)).collect::<Result<_, _>>()?)
 }
 
-/// A test environment with `count` dead letters, every third of them of a kind that nobody knows.
+/// A test environment with `count` dead letters, every third of an unknown kind.
 async fn with_dead_letters(count: usize) -> Result<TestEnv> {
     let env = TestEnv::new().await?;
     let worker = env.worker("w")?.start().await?;
     for n in 0..count {
-        let kind = if n % 3 == 0 { "bench.unheard-of" } else { "bench.sleep" };
+        let kind = if n % 3 == 0 { "bench.unknown" } else { "bench.sleep" };
         let payload = if n % 3 == 0 { json!({}) } else { json!({"ms": "many"}) };
         env.publish(kind, &payload, &format!("{n}"), 1).await?;
     }
@@ -27,7 +27,7 @@ async fn with_dead_letters(count: usize) -> Result<TestEnv> {
 }
 
 #[tokio::test]
-async fn dead_letters_survive_a_hundred_looks_in_their_order() -> Result<()> {
+async fn dead_letters_keep_their_order_when_listed_a_hundred_times() -> Result<()> {
     let env = with_dead_letters(30).await?;
     let ids = |letters: Vec<Value>| letters.iter().map(|l| l["id"].clone()).collect::<Vec<_>>();
     let first = ids(listed(&env, &[]).await?);
@@ -65,34 +65,33 @@ async fn dead_letters_are_filtered_replayed_and_dropped() -> Result<()> {
     );
     let dropped = env.garenne(&["dead", "drop", "--reason", "unknown-kind", "--yes"]).await?;
     assert_eq!(dropped.stdout, ["dropped 10 of 23 dead letters"]);
-    // More than fit between a channel's last settlement and its end.
-    let dropped = env.garenne(&["dead", "replay", "--all"]).await?;
-    assert_eq!(dropped.stdout, ["replayed 13 of 13 dead letters"]);
+    let replayed = env.garenne(&["dead", "replay", "--all"]).await?;
+    assert_eq!(replayed.stdout, ["replayed 13 of 13 dead letters"]);
     env.until_ready("fast", 20).await?;
     env.is_empty("garenne.dead").await
 }
 
 #[tokio::test]
-async fn dead_letters_replayed_bear_no_marks_of_their_death() -> Result<()> {
+async fn replayed_dead_letters_have_no_headers_of_their_death() -> Result<()> {
     let env = with_dead_letters(2).await?;
     env.garenne(&["dead", "replay", "--kind", "bench.sleep"]).await?;
     env.until_ready("fast", 1).await?;
     let taken = env.client().take("garenne.tasks.fast").await?.context("nothing was replayed")?;
-    // Straight to the lane's queue: what workers write is believed there, and not at the tasks exchange.
+    // Published to the lane's queue, where internal headers are accepted; the tasks exchange ignores them.
     assert_eq!(
         (taken.id(), taken.exchange.as_str(), taken.routing_key.as_str()),
         ("1-0", "", "garenne.tasks.fast")
     );
     assert_eq!(taken.properties.kind().as_ref().map(|kind| kind.as_str()), Some("bench.sleep"));
     assert!(taken.has("garenne-replayed-at"));
-    for mark in ["reason", "error", "worker", "lane", "attempt", "died-at", "first-seen"] {
-        assert!(!taken.has(&format!("garenne-{mark}")), "{mark}");
+    for name in ["reason", "error", "worker", "lane", "attempt", "died-at", "first-seen"] {
+        assert!(!taken.has(&format!("garenne-{name}")), "{name}");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn dead_letters_are_found_by_their_error_and_age() -> Result<()> {
+async fn dead_letters_are_filtered_by_error_and_age() -> Result<()> {
     let env = with_dead_letters(9).await?;
     assert_eq!(listed(&env, &["--error", "NO HANDLER FOR KIND"]).await?.len(), 3);
     assert_eq!(listed(&env, &["--error", "no handler", "--kind", "bench.sleep"]).await?.len(), 0);
@@ -111,12 +110,12 @@ async fn dead_letters_are_replayed_no_faster_than_asked() -> Result<()> {
     let began = Instant::now();
     let replayed = env.garenne(&["dead", "replay", "--all", "--rate", "5", "--limit", "11"]).await?;
     assert!(replayed.stdout[0].starts_with("replayed 11 of "), "{:?} {:?}", replayed.stdout, replayed.stderr);
-    // The first goes at once.
+    // The first is not delayed.
     assert!(began.elapsed() >= Duration::from_secs(2), "{:?}", began.elapsed());
     Ok(())
 }
 
-/// The lane takes one more and then no more: what is refused stays a dead letter, and the operator is told.
+/// The lane's queue becomes full. Letters whose copies it refuses stay, and the command reports them.
 #[tokio::test]
 async fn dead_letters_stay_until_their_copy_is_confirmed() -> Result<()> {
     let env = with_dead_letters(15).await?;
@@ -130,17 +129,17 @@ async fn dead_letters_stay_until_their_copy_is_confirmed() -> Result<()> {
     assert!(refused.stderr.iter().any(|line| line.contains("refused the message")), "{:?}", refused.stderr);
     let left = listed(&env, &["--kind", "bench.sleep"]).await?.len();
     let taken = env.client().ready("garenne.tasks.fast").await?;
-    assert!(taken < 10, "nothing was refused");
-    assert_eq!(left + taken, 10, "{left} stayed, {taken} are back at work");
+    assert!(taken < 10, "no copy was refused");
+    assert_eq!(left + taken, 10, "{left} stayed, {taken} were replayed");
     env.vhost().broker().management().delete(&policy).await?;
     let replayed = env.garenne(&["dead", "replay", "--kind", "bench.sleep"]).await?;
     assert_eq!(replayed.code, Some(0), "{:?}", replayed.stderr);
     env.until_ready("fast", 10).await
 }
 
-/// Who watches sees how far it is; a pipe gets results only.
+/// A terminal shows the progress; a pipe gets only the results.
 #[tokio::test]
-async fn dead_letters_move_with_a_progress_bar_on_a_terminal() -> Result<()> {
+async fn dead_letter_commands_show_a_progress_bar_on_a_terminal() -> Result<()> {
     let env = with_dead_letters(12).await?;
     let replay = ["dead", "replay", "--rate", "20", "--kind", "bench.sleep"];
     let watched = env.garenne_on_terminal(&replay).await?;
@@ -149,13 +148,13 @@ async fn dead_letters_move_with_a_progress_bar_on_a_terminal() -> Result<()> {
     for shown in ["replayed ", "/12 ", "/s eta "] {
         assert!(watched.terminal.contains(shown), "{shown:?} is not in {:?}", watched.terminal);
     }
-    // More than a first and a last picture.
-    let pictures = watched.terminal.matches("eta").count();
-    assert!(pictures > 2, "{pictures} pictures: {:?}", watched.terminal);
+    // More updates than the first and the last one.
+    let updates = watched.terminal.matches("eta").count();
+    assert!(updates > 2, "{updates} updates: {:?}", watched.terminal);
     let drop = ["dead", "drop", "--all", "--rate", "20", "--yes"];
-    let unwatched = env.garenne(&drop).await?;
-    assert_eq!((unwatched.code, unwatched.stderr.as_slice()), (Some(0), [].as_slice()));
-    assert_eq!(unwatched.stdout, ["dropped 4 of 4 dead letters"]);
+    let piped = env.garenne(&drop).await?;
+    assert_eq!((piped.code, piped.stderr.as_slice()), (Some(0), [].as_slice()));
+    assert_eq!(piped.stdout, ["dropped 4 of 4 dead letters"]);
     let env = with_dead_letters(6).await?;
     let watched = env.garenne_on_terminal(&drop).await?;
     assert_eq!(watched.code, Some(0), "{watched:?}");

@@ -1,5 +1,5 @@
-//! `garenne dead replay` and `dead drop` move exactly the letters that were chosen: equal ones are counted, and
-//! what cannot be moved stays and is named.
+//! `garenne dead replay` and `garenne dead drop` move exactly the selected letters. Equal letters are counted, and
+//! letters that cannot be moved stay and are named.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -27,14 +27,14 @@ use tokio_util::sync::CancellationToken;
 const DEAD: &str = "garenne.dead";
 const FAST: &str = "garenne.tasks.fast";
 
-/// A test environment with a topology and no worker.
+/// A test environment with the topology and without workers.
 async fn env() -> Result<TestEnv> {
     let env = TestEnv::new().await?;
     env.worker("declares")?.start().await?.stop().await?;
     Ok(env)
 }
 
-/// Publishes the same message so many times.
+/// Publishes the same message `count` times.
 async fn publish(
     env: &TestEnv,
     exchange: &str,
@@ -49,7 +49,7 @@ async fn publish(
         .await
 }
 
-/// A letter as a worker leaves it.
+/// A dead letter as a worker publishes it.
 fn letter(id: Option<&str>, kind: &str, reason: &str) -> BasicProperties {
     let marks = headers([
         ("garenne-reason", text(reason)),
@@ -64,7 +64,7 @@ fn letter(id: Option<&str>, kind: &str, reason: &str) -> BasicProperties {
     }
 }
 
-/// Letters `prefix-0` to `prefix-<count - 1>`.
+/// Publishes letters `prefix-0` to `prefix-<count - 1>`.
 async fn letters(env: &TestEnv, prefix: &str, kind: &str, reason: &str, count: usize) -> Result<()> {
     for n in 0..count {
         publish(env, "", DEAD, &letter(Some(&format!("{prefix}-{n}")), kind, reason), 1).await?;
@@ -72,13 +72,13 @@ async fn letters(env: &TestEnv, prefix: &str, kind: &str, reason: &str, count: u
     Ok(())
 }
 
-/// Starts the operator's tool, to be met while it works.
+/// Starts the console without waiting for its end.
 async fn start(env: &TestEnv, arguments: &[&str]) -> Result<Process> {
     let program = Program::new("garenne").option("--amqp-url", env.operator_url());
     arguments.iter().fold(program, |program, argument| program.arg(argument)).start().await
 }
 
-/// Waits until at least so many are back at work.
+/// Waits until at least `count` letters are replayed.
 async fn until_replayed(env: &TestEnv, count: usize) -> Result<()> {
     eventually(format!("{count} are replayed"), async || {
         let ready = env.client().ready(FAST).await?;
@@ -87,7 +87,7 @@ async fn until_replayed(env: &TestEnv, count: usize) -> Result<()> {
     .await
 }
 
-/// The ids of all messages in the fast lane's queue, which holds so many.
+/// The ids of all messages in the fast lane's queue, which must be `count`.
 async fn ids(env: &TestEnv, count: usize) -> Result<Vec<String>> {
     let taken = env.take_all(FAST, count).await?;
     Ok(taken.iter().map(|taken| taken.id().to_owned()).collect())
@@ -97,7 +97,7 @@ fn ends_with(ended: &Ended, code: i32, stdout: &str) {
     assert_eq!((ended.code, ended.stdout.join("\n").as_str()), (Some(code), stdout), "{:?}", ended.stderr);
 }
 
-/// Messages without an id that expire within a second are equal in every property.
+/// Messages without an id that expire within the same second are equal in every property.
 #[tokio::test]
 async fn equal_letters_are_replayed_completely_and_once_each() -> Result<()> {
     let env = env().await?;
@@ -107,7 +107,7 @@ async fn equal_letters_are_replayed_completely_and_once_each() -> Result<()> {
     let replayed = env.garenne(&["dead", "replay", "--reason", "expired"]).await?;
     ends_with(&replayed, 0, "replayed 3000 of 3000 dead letters");
     env.is_empty(DEAD).await?;
-    // Each is a task of its own.
+    // Each replayed letter has its own id.
     let ids = ids(&env, 3_000).await?;
     assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), 3_000);
     Ok(())
@@ -130,9 +130,9 @@ async fn letters_that_are_equal_in_pairs_are_replayed_in_pairs() -> Result<()> {
     Ok(())
 }
 
-/// The new ones are equal to the old ones, so only their number tells them apart.
+/// The new letters equal the old ones in every property, so only their number shows that they are new.
 #[tokio::test]
-async fn letters_that_arrive_during_a_replay_are_left_and_told_of() -> Result<()> {
+async fn letters_that_arrive_during_a_replay_stay_and_are_reported() -> Result<()> {
     let env = env().await?;
     let same = letter(None, "bench.noop", "stopped");
     publish(&env, "", DEAD, &same, 40).await?;
@@ -154,7 +154,7 @@ async fn letters_that_cannot_be_published_stay_and_are_named() -> Result<()> {
     let env = env().await?;
     letters(&env, "good", "bench.noop", "stopped", 30).await?;
     letters(&env, "lost", "alert.notify", "stopped", 3).await?;
-    // Its copy leaves out the large header: with an id and a date it would not fit into a frame.
+    // Its copy is published without the large header: with an id and a date, the header frame would be too large.
     let large = headers([("large", text(&"x".repeat(130_990)))]);
     let large = BasicProperties::default().with_delivery_mode(2).with_headers(large);
     publish(&env, DEAD, "bench.large", &large, 1).await?;
@@ -163,15 +163,15 @@ async fn letters_that_cannot_be_published_stay_and_are_named() -> Result<()> {
 
     let replayed = env.garenne(&["dead", "replay", "--kind", "#"]).await?;
     ends_with(&replayed, 1, "replayed 41 of 44 dead letters");
-    let said = replayed.stderr.join("\n");
+    let errors = replayed.stderr.join("\n");
     assert!(
-        said.contains(
+        errors.contains(
             "3 not replayed: no queue is bound to exchange \"\" for routing key \"garenne.tasks.slow\": \
              lost-0, lost-1, lost-2"
         ),
-        "{said}"
+        "{errors}"
     );
-    assert_eq!(replayed.stderr.len(), 1, "{said}");
+    assert_eq!(replayed.stderr.len(), 1, "{errors}");
     assert_eq!(env.client().ready(DEAD).await?, 3);
     let ids = ids(&env, 41).await?;
     assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), 41, "{ids:?}");
@@ -179,7 +179,7 @@ async fn letters_that_cannot_be_published_stay_and_are_named() -> Result<()> {
 }
 
 #[tokio::test]
-async fn letters_are_moved_by_an_explicit_choice_only() -> Result<()> {
+async fn letters_are_moved_only_by_an_explicit_selection() -> Result<()> {
     let env = env().await?;
     letters(&env, "stopped", "bench.noop", "stopped", 20).await?;
     letters(&env, "poison", "bench.noop", "poison", 20).await?;
@@ -214,7 +214,7 @@ async fn letters_are_moved_by_an_explicit_choice_only() -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_interrupted_replay_finishes_what_it_began() -> Result<()> {
+async fn an_interrupted_replay_settles_the_letters_it_has_copied() -> Result<()> {
     let env = env().await?;
     letters(&env, "task", "bench.noop", "stopped", 300).await?;
     let replay = start(&env, &["dead", "replay", "--reason", "stopped", "--rate", "100"]).await?;
@@ -230,7 +230,7 @@ async fn an_interrupted_replay_finishes_what_it_began() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_killed_replay_loses_nothing_and_doubles_have_the_same_id() -> Result<()> {
+async fn a_killed_replay_loses_no_letter_and_duplicates_have_the_same_id() -> Result<()> {
     let env = env().await?;
     letters(&env, "task", "bench.noop", "stopped", 300).await?;
     let replay = start(&env, &["dead", "replay", "--reason", "stopped", "--rate", "200"]).await?;
@@ -238,9 +238,9 @@ async fn a_killed_replay_loses_nothing_and_doubles_have_the_same_id() -> Result<
     replay.kill().await?;
     let copied = env.client().ready(FAST).await?;
     assert!(copied < 300, "all were replayed before it was killed");
-    eventually("the broker has taken the letters back", async || {
-        let back = env.client().ready(DEAD).await? + env.client().ready(FAST).await?;
-        Ok(Seen::when(back >= 300, back))
+    eventually("the broker has requeued the letters", async || {
+        let ready = env.client().ready(DEAD).await? + env.client().ready(FAST).await?;
+        Ok(Seen::when(ready >= 300, ready))
     })
     .await?;
     let replayed = env.garenne(&["dead", "replay", "--reason", "stopped"]).await?;
@@ -252,9 +252,9 @@ async fn a_killed_replay_loses_nothing_and_doubles_have_the_same_id() -> Result<
     Ok(())
 }
 
-/// A replay that takes longer than letters may be held walks over the queue several times.
+/// A replay that takes longer than it may hold letters reads the queue in several passes.
 #[tokio::test]
-async fn a_slow_replay_moves_each_letter_once_over_several_walks() -> Result<()> {
+async fn a_slow_replay_moves_each_letter_once_over_several_passes() -> Result<()> {
     let env = env().await?;
     let same = letter(None, "bench.noop", "stopped");
     publish(&env, "", DEAD, &same, 30).await?;
@@ -276,12 +276,12 @@ async fn a_slow_replay_moves_each_letter_once_over_several_walks() -> Result<()>
         hold: Duration::from_millis(400),
         stop: CancellationToken::new(),
     };
-    let meddle = async {
+    let publishing = async {
         until_replayed(&env, 5).await?;
         publish(&env, "", DEAD, &same, 5).await
     };
-    let (moved, meddled) = tokio::join!(mover.run(), meddle);
-    meddled?;
+    let (moved, published) = tokio::join!(mover.run(), publishing);
+    published?;
     let moved = moved.map_err(|failure| anyhow!("{failure}"))?;
     assert_eq!((moved.moved, moved.missed, moved.arrived), (60, 0, 5), "{moved:?}");
     let kept = &moved.failures["it has neither a kind nor a lane"];
@@ -296,7 +296,7 @@ async fn a_slow_replay_moves_each_letter_once_over_several_walks() -> Result<()>
 #[tokio::test]
 async fn a_letter_of_an_unbound_kind_goes_to_the_catch_all_lane() -> Result<()> {
     let env = env().await?;
-    publish(&env, "", DEAD, &letter(Some("odd"), "nobody.binds", "stopped"), 1).await?;
+    publish(&env, "", DEAD, &letter(Some("odd"), "unbound.kind", "stopped"), 1).await?;
     let replayed = env.garenne(&["dead", "replay", "--id", "odd"]).await?;
     ends_with(&replayed, 0, "replayed 1 of 1 dead letters");
     let taken = env.take_all("garenne.tasks.default", 1).await?;

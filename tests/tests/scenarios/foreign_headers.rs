@@ -1,4 +1,4 @@
-//! Internal headers that a foreign publisher writes, and headers that are too large to copy.
+//! Internal headers that are set by foreign publishers, and headers that are too large to copy.
 
 use std::collections::BTreeSet;
 
@@ -36,7 +36,7 @@ const INTERNAL: [(&str, &str); 17] = [
     ("garenne-worker", "garenne-worker"),
 ];
 
-/// Values that no worker writes into most of them.
+/// Values that workers never set for most of these headers.
 fn hostile_values() -> Vec<AMQPValue> {
     let nested = headers([("a", AMQPValue::FieldArray(FieldArray::from(vec![AMQPValue::Void])))]);
     let long = |bytes| text(&"x".repeat(bytes));
@@ -82,7 +82,7 @@ fn hostile() -> Vec<BasicProperties> {
         ("garenne-quarantine-runs", 1_000_000.into()),
     ]);
     all.push(BasicProperties::default().with_headers(forged));
-    // In milliseconds, microseconds and nanoseconds, and beyond.
+    // Milliseconds, microseconds, nanoseconds and the maximum instead of seconds.
     for timestamp in [1_800_000_000_000, 1_800_000_000_000_000, 1_800_000_000_000_000_000, u64::MAX] {
         let stamped = BasicProperties::default().with_timestamp(timestamp);
         let group = headers([("garenne-group", text("g"))]);
@@ -92,11 +92,11 @@ fn hostile() -> Vec<BasicProperties> {
 }
 
 #[tokio::test]
-async fn internal_headers_of_foreign_publishers_harm_nobody() -> Result<()> {
+async fn internal_headers_of_foreign_publishers_do_not_affect_other_tasks() -> Result<()> {
     let env = TestEnv::new().await?;
-    let plan = env.worker("sturdy")?.stdout().option("--max-attempts", "2");
+    let plan = env.worker("w")?.stdout().option("--max-attempts", "2");
     let mut worker = plan.start().await?;
-    // Orders of which the group's covers nothing here, so that times are compared.
+    // A stop directive for another group, so that the worker compares times of tasks with a group.
     env.garenne(&["stop", "group", "other"]).await?;
     let mut ids = BTreeSet::new();
     let good = env.publish("bench.noop", &json!({}), "good", 150).await?;
@@ -107,9 +107,9 @@ async fn internal_headers_of_foreign_publishers_harm_nobody() -> Result<()> {
     ];
     for (exchange, key, route) in routes {
         for (n, properties) in hostile().into_iter().enumerate() {
-            // One that succeeds, and one that goes through a retry queue, where its copy's headers are believed.
+            // One task succeeds; one goes through a retry queue, and the headers of its copy are accepted.
             for (kind, body) in [("bench.noop", "{}"), ("bench.fail", r#"{"times":99}"#)] {
-                // Tasks run one at a time there.
+                // The quarantine runs tasks one at a time, so it gets only half of them.
                 if route == "quarantine" && kind == "bench.noop" {
                     continue;
                 }
@@ -126,7 +126,7 @@ async fn internal_headers_of_foreign_publishers_harm_nobody() -> Result<()> {
     ids.extend(good);
     ids.extend((0..150).map(|n| format!("late-{n}")));
 
-    eventually("every task done or dead", async || {
+    eventually("every task is done or a dead letter", async || {
         let (done, dead) = (worker.done()?.len(), env.client().ready("garenne.dead").await?);
         Ok(Seen::when(done + dead >= ids.len(), format_args!("{done} done, {dead} dead of {}", ids.len())))
     })
@@ -138,27 +138,31 @@ async fn internal_headers_of_foreign_publishers_harm_nobody() -> Result<()> {
         let (reason, error) = (dead.text("garenne-reason"), dead.text("garenne-error"));
         let id = dead.id();
         let expected: &[&str] = match id.split('-').next() {
-            // Nothing of what they say is believed.
+            // Their internal headers are ignored.
             Some("tasks") => &["attempts-exhausted"],
             _ => &["attempts-exhausted", "malformed", "expired"],
         };
         assert!(expected.contains(&reason.as_str()), "{id}: {reason}: {error}");
         assert!(reason != "malformed" || error.starts_with("header garenne-"), "{id}: {error}");
         assert!(!error.is_empty() && error.len() <= 1000, "{id}: {error}");
-        assert_eq!(dead.text("garenne-worker"), "sturdy", "{id}");
-        assert!(ended.insert(id.to_owned()), "{id} is dead twice");
+        assert_eq!(dead.text("garenne-worker"), "w", "{id}");
+        assert!(ended.insert(id.to_owned()), "{id} has two dead letters");
     }
     for done in done {
-        assert!(ended.insert(done.task_id.clone()), "{} is done twice or dead as well", done.task_id);
+        assert!(
+            ended.insert(done.task_id.clone()),
+            "{} is done twice, or done and a dead letter",
+            done.task_id
+        );
     }
     assert_eq!(ended, ids);
-    let of_good =
+    let must_succeed =
         |id: &&String| id.starts_with("good") || id.starts_with("late") || id.contains("tasks-bench.noop");
     let not_done: Vec<_> =
-        ids.iter().filter(of_good).filter(|id| dead.iter().any(|it| it.id() == **id)).collect();
+        ids.iter().filter(must_succeed).filter(|id| dead.iter().any(|it| it.id() == **id)).collect();
     assert!(not_done.is_empty(), "{not_done:?}");
 
-    // It says that it is ready, and is.
+    // The worker reports that it is ready, and still runs tasks.
     worker.until_ready().await?;
     env.publish("bench.fail", &json!({"times": 1}), "after", 50).await?;
     for n in 0..50 {
@@ -175,15 +179,16 @@ async fn internal_headers_of_foreign_publishers_harm_nobody() -> Result<()> {
     worker.stop().await.map(drop)
 }
 
-/// Marks of the quarantine mean nothing in a lane: a task that is handed back stays there.
+/// Headers of the quarantine have no effect in a lane: a requeued task stays in the lane's queue.
 #[tokio::test]
-async fn forged_marks_of_the_quarantine_divert_no_hand_back() -> Result<()> {
+async fn forged_quarantine_headers_do_not_move_requeued_tasks() -> Result<()> {
     let env = TestEnv::new().await?;
     let worker = env.worker("stopping")?.stdout().lane("fast:prefetch=10,concurrency=1..1").start().await?;
-    let marks =
+    let forged_headers =
         headers([("garenne-quarantine-worker", true.into()), ("garenne-quarantine-runs", 2_i64.into())]);
     for (exchange, key) in [("garenne.tasks", "bench.sleep"), ("", "garenne.tasks.fast")] {
-        let forged = with_id(&format!("to{key}")).with_type("bench.sleep".into()).with_headers(marks.clone());
+        let forged =
+            with_id(&format!("to{key}")).with_type("bench.sleep".into()).with_headers(forged_headers.clone());
         env.client().publish(exchange, key, forged, br#"{"ms":600000}"#).await?;
     }
     worker.until_holds("fast", 1, 1).await?;
@@ -194,7 +199,7 @@ async fn forged_marks_of_the_quarantine_divert_no_hand_back() -> Result<()> {
     env.take_all("garenne.tasks.fast", 2).await.map(drop)
 }
 
-/// Headers that fit a frame once, and whose copy with what is added to it would not.
+/// Headers that fit into a frame as published, but not with the headers that a copy adds.
 #[tokio::test]
 async fn headers_too_large_to_copy_are_left_out_of_copies_with_a_note() -> Result<()> {
     let env = TestEnv::new().await?;
@@ -203,7 +208,7 @@ async fn headers_too_large_to_copy_are_left_out_of_copies_with_a_note() -> Resul
     for n in 0..1150 {
         many.insert(format!("header-{n:04}").as_str().into(), text(&"x".repeat(95)));
     }
-    let fat = [
+    let large = [
         ("one-large", headers([("large", text(&"x".repeat(100_000))), ("small", text("kept"))]), 1, 100_011),
         (
             "at-the-limit",
@@ -212,7 +217,7 @@ async fn headers_too_large_to_copy_are_left_out_of_copies_with_a_note() -> Resul
             130_711,
         ),
     ];
-    for (id, table, _, _) in &fat {
+    for (id, table, _, _) in &large {
         let properties = with_id(id).with_headers(table.clone());
         env.client().publish("garenne.tasks", "bench.fail", properties, br#"{"times":99}"#).await?;
     }
@@ -224,8 +229,8 @@ async fn headers_too_large_to_copy_are_left_out_of_copies_with_a_note() -> Resul
     }
 
     let dead = env.take_all("garenne.dead", 3).await?;
-    let letter = |id: &str| dead.iter().find(|dead| dead.id() == id).expect("a dead letter for each");
-    for (id, _, count, bytes) in fat {
+    let letter = |id: &str| dead.iter().find(|dead| dead.id() == id).expect("each task has a dead letter");
+    for (id, _, count, bytes) in large {
         let letter = letter(id);
         assert_eq!(letter.text("garenne-reason"), "attempts-exhausted", "{id}");
         let note = (letter.number("garenne-dropped-headers"), letter.number("garenne-dropped-bytes"));
@@ -233,7 +238,7 @@ async fn headers_too_large_to_copy_are_left_out_of_copies_with_a_note() -> Resul
         assert_eq!((letter.text("small").as_str(), letter.has("large")), ("kept", false), "{id}");
     }
     let many = letter("many-small");
-    // Each has 12 bytes of name, 5 of type and length, and 95: 292 of them are 32 KiB.
+    // Each takes 12 bytes for the name, 5 for type and length, and 95 for the value: 292 of them fit into 32 KiB.
     assert_eq!(many.number("garenne-dropped-headers"), Some(1150 - 292));
     assert_eq!(many.number("garenne-dropped-bytes"), Some((1150 - 292) * 112));
     assert_eq!(many.text("header-0000").len() + many.text("header-1149").len(), 95);
@@ -242,9 +247,9 @@ async fn headers_too_large_to_copy_are_left_out_of_copies_with_a_note() -> Resul
     worker.stop().await.map(drop)
 }
 
-/// A task that fits the worker's frames, and whose copies do not.
+/// A task that fits into the worker's frames, while its copies do not.
 #[tokio::test]
-async fn a_copy_over_the_limit_of_a_frame_is_a_dead_letter_without_its_headers() -> Result<()> {
+async fn a_copy_above_the_frame_limit_becomes_a_dead_letter_without_foreign_headers() -> Result<()> {
     let env = TestEnv::new().await?;
     let url = format!("{}?frame_max=8192", env.worker_url());
     let worker = env.worker_through("small-frames", &url)?.stdout().start().await?;
@@ -267,10 +272,10 @@ async fn a_copy_over_the_limit_of_a_frame_is_a_dead_letter_without_its_headers()
         ),
         ("unknown", "bench.nothing", "unknown-kind", "no handler for kind "),
     ] {
-        let letter = dead.iter().find(|dead| dead.id() == id).expect("a dead letter for each");
-        let said = letter.text("garenne-error");
-        assert_eq!(letter.text("garenne-reason"), reason, "{id}: {said}");
-        assert!(said.starts_with(error), "{id}: {said}");
+        let letter = dead.iter().find(|dead| dead.id() == id).expect("each task has a dead letter");
+        let actual = letter.text("garenne-error");
+        assert_eq!(letter.text("garenne-reason"), reason, "{id}: {actual}");
+        assert!(actual.starts_with(error), "{id}: {actual}");
         assert_eq!(letter.properties.kind().as_ref().map(|kind| kind.as_str()), Some(kind));
         assert_eq!(letter.body, br#"{"times":99}"#);
         assert!(letter.number("garenne-dropped-bytes").is_some_and(|bytes| bytes >= 8_061), "{id}");

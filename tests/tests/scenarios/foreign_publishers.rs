@@ -1,4 +1,4 @@
-//! Any AMQP client can publish a task: a routing key is enough.
+//! Any AMQP client can publish a task; it only needs a routing key.
 
 use std::{env, process::Command};
 
@@ -7,7 +7,7 @@ use garenne_tests::harness::{suite, test_env::TestEnv};
 use lapin::BasicProperties;
 use serde_json::json;
 
-/// Whether a client that is missing here may be left out: `./dev test` says so where it cannot be had.
+/// Whether tests of this client are skipped: `./dev test` lists in `GARENNE_TEST_WITHOUT` what cannot be installed.
 fn left_out(client: &str) -> bool {
     let left_out =
         env::var("GARENNE_TEST_WITHOUT").is_ok_and(|list| list.split(',').any(|name| name.trim() == client));
@@ -19,7 +19,9 @@ fn left_out(client: &str) -> bool {
 
 fn run(command: &mut Command) -> Result<()> {
     let output = command.output().with_context(|| {
-        format!("{command:?}; `./dev test` installs what the tests need, GARENNE_TEST_WITHOUT leaves it out")
+        format!(
+            "{command:?}; `./dev test` installs what the tests need, GARENNE_TEST_WITHOUT skips its tests"
+        )
     })?;
     if !output.status.success() {
         bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -29,7 +31,7 @@ fn run(command: &mut Command) -> Result<()> {
 
 fn pika(env: &TestEnv, arguments: &[&str]) -> Result<()> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/publish.py");
-    // Debian's pika is Debian's Python's, which need not be the first in the path.
+    // Debian installs pika for its own Python, which is not always the first one in PATH.
     let python = env::var("GARENNE_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     run(Command::new(python).arg(script).arg(env.vhost().amqp_url()).args(arguments))
 }
@@ -47,14 +49,14 @@ async fn pika_needs_only_a_routing_key() -> Result<()> {
         assert_eq!((done.kind.as_str(), done.attempt), ("bench.factorial", 1));
         assert_eq!(done.output, json!({"factorial": 120.0}));
     }
-    // Each got an id of its own.
+    // The worker assigned different ids.
     assert!(done[0].task_id != done[1].task_id && !done[0].task_id.is_empty(), "{done:?}");
     assert_eq!(worker.stop().await?.receipt.acked, 3);
     Ok(())
 }
 
 #[tokio::test]
-async fn pika_can_publish_straight_to_the_queue() -> Result<()> {
+async fn pika_can_publish_to_the_queue_directly() -> Result<()> {
     if left_out("pika") {
         return Ok(());
     }
@@ -86,9 +88,10 @@ async fn amqp_publish_needs_only_a_routing_key() -> Result<()> {
     Ok(())
 }
 
-/// A routing key that is no kind gives way to the lane's; without one, it is a dead letter that says so.
+/// A task whose routing key is no known kind runs as the lane's default kind. Without a default kind it becomes a
+/// dead letter.
 #[tokio::test]
-async fn foreign_routing_keys_take_the_default_kind() -> Result<()> {
+async fn tasks_with_unknown_routing_keys_have_the_default_kind() -> Result<()> {
     let env = TestEnv::new().await?;
     let plan = env.worker("default")?.stdout().env("GARENNE_LANES__FAST__DEFAULT_KIND", "bench.noop");
     let worker = plan.start().await?;

@@ -1,5 +1,5 @@
-//! A consumer that the broker has forgotten: its connection lives, its queue is full, and nothing comes. No
-//! error tells of that.
+//! A consumer that receives nothing, although its connection is open, its queue has messages and it has credit. No
+//! error reports this.
 
 use anyhow::Result;
 use garenne_tests::harness::{
@@ -10,7 +10,7 @@ use garenne_tests::harness::{
 use serde_json::json;
 
 #[tokio::test]
-async fn forgotten_consumer_is_noticed_and_made_anew() -> Result<()> {
+async fn forgotten_consumer_is_detected_and_created_again() -> Result<()> {
     const COUNT: usize = 50;
     let env = TestEnv::new().await?;
     let proxy = FrameProxy::for_url(&env.vhost().amqp_url()).await?;
@@ -21,14 +21,14 @@ async fn forgotten_consumer_is_noticed_and_made_anew() -> Result<()> {
     worker.until_done(10).await?;
     proxy.forget("forgotten.fast");
     env.publish("bench.noop", &json!({}), "during", COUNT).await?;
-    // The broker believes that it delivered what its consumer may hold; the rest waits.
+    // For the broker, a whole prefetch is delivered; the rest waits.
     env.until_lane("fast", COUNT - 20, 20).await?;
     assert_eq!((proxy.dropped(), worker.done()?.len()), (20, 10));
     worker.until_logged("messages are ready, there is credit, but none is delivered").await?;
     worker.until_done(10 + COUNT).await?;
     worker.until_ready().await?;
     assert_eq!(worker.id(), pid);
-    // Nothing was wrong with the connection: another channel on it is enough.
+    // The connection works, so a new channel on it suffices.
     let metrics = worker.get("/metrics").await?;
     let reconnects = metrics.lines().filter(|line| line.starts_with("garenne_reconnects_total{"));
     let counted: Vec<_> = reconnects.filter(|line| !line.ends_with(" 0")).collect();
@@ -44,7 +44,7 @@ async fn forgotten_consumer_is_noticed_and_made_anew() -> Result<()> {
     let mut ids = stopped.ids();
     ids.sort_unstable();
     ids.dedup();
-    assert_eq!((ids.len(), stopped.done.len()), (10 + COUNT, 10 + COUNT), "lost or done twice");
+    assert_eq!((ids.len(), stopped.done.len()), (10 + COUNT, 10 + COUNT), "a task was lost or done twice");
     let receipt = stopped.receipt;
     assert_eq!((receipt.acked, receipt.dead, receipt.lost_settlements), (60, 0, 0), "{receipt:?}");
     Ok(())

@@ -1,5 +1,5 @@
-//! An operator pauses a group: nothing of it starts on any worker, whenever that started, nothing of it
-//! fills a worker, and nothing is lost or charged an attempt.
+//! An operator pauses a group of tasks. No worker starts its tasks, also workers that start later. The tasks do not
+//! occupy the workers' queues, none is lost, and none spends an attempt.
 
 use anyhow::{Result, ensure};
 use garenne_tests::harness::{
@@ -24,14 +24,14 @@ async fn publish_grouped(env: &TestEnv, kind: &str, id: &str, payload: Value) ->
     Ok(())
 }
 
-/// Few places, so that what holds them is soon missed; delays that a test can wait for.
+/// A small prefetch, which held tasks would soon exhaust, and retry delays that a test can wait for.
 fn small(plan: WorkerPlan) -> WorkerPlan {
     plan.stdout().lane("fast:prefetch=4,concurrency=2..2").env("GARENNE_RETRY__DELAYS", "1s")
 }
 
-/// The groups of which a worker says that they are paused.
+/// The paused groups that workers report.
 async fn paused(env: &TestEnv) -> Result<Vec<Value>> {
-    // It ends with 1 where a queue is missing that the console's own settings ask for.
+    // The exit code is 1 because queues of the console's own retry settings are missing.
     let status = env.garenne(&["status", "--json"]).await?.stdout.join("\n");
     let status: Value = serde_json::from_str(&status)?;
     let workers = status["workers"].as_array().into_iter().flatten();
@@ -39,7 +39,7 @@ async fn paused(env: &TestEnv) -> Result<Vec<Value>> {
 }
 
 #[tokio::test]
-async fn a_pause_holds_on_workers_that_start_later_and_fills_none_of_them() -> Result<()> {
+async fn a_pause_applies_to_workers_that_start_later_and_occupies_none_of_them() -> Result<()> {
     let env = TestEnv::new().await?;
     garenne(&env, &["topology", "apply"]).await?;
     garenne(&env, &["group", "pause", GROUP]).await?;
@@ -50,7 +50,7 @@ async fn a_pause_holds_on_workers_that_start_later_and_fills_none_of_them() -> R
     env.publish("bench.noop", &json!({}), "other", 3).await?;
     let done = first.until_done(3).await?;
     assert!(done.iter().all(|done| done.task_id.starts_with("other-")), "{done:?}");
-    eventually("the pause in the status", async || {
+    eventually("the status shows the pause", async || {
         let paused = paused(&env).await?;
         Ok(Seen::when(paused == [GROUP], format_args!("{paused:?}")))
     })
@@ -70,7 +70,7 @@ async fn a_pause_holds_on_workers_that_start_later_and_fills_none_of_them() -> R
 }
 
 #[tokio::test]
-async fn a_pause_puts_off_what_already_waits_in_a_worker() -> Result<()> {
+async fn a_pause_defers_tasks_that_already_wait_in_a_worker() -> Result<()> {
     let env = TestEnv::new().await?;
     let plan = env.worker("w")?.stdout().lane("fast:prefetch=4,concurrency=1..1");
     let worker = plan.env("GARENNE_RETRY__DELAYS", "1s").start().await?;
@@ -79,13 +79,13 @@ async fn a_pause_puts_off_what_already_waits_in_a_worker() -> Result<()> {
     publish_grouped(&env, "bench.noop", "waiting", json!({})).await?;
     worker.until_holds("fast", 1, 1).await?;
     garenne(&env, &["group", "pause", GROUP]).await?;
-    eventually("the pause in the status", async || {
+    eventually("the status shows the pause", async || {
         let paused = paused(&env).await?;
         Ok(Seen::when(paused == [GROUP], format_args!("{paused:?}")))
     })
     .await?;
     worker.until_holds("fast", 1, 1).await?;
-    // The running one frees the place; what waited behind it must not take it.
+    // The running task ends; the paused one that waited behind it must not start.
     garenne(&env, &["task", "stop", "running"]).await?;
     env.publish("bench.noop", &json!({}), "other", 1).await?;
     worker.until_done_with("other-0").await?;

@@ -1,4 +1,4 @@
-//! A copy is lost on its way, or its confirm is: the task is not, and at most it is there twice under its id.
+//! A copy or its confirm is lost in transit. The task is not lost; at most it exists twice under its id.
 
 use std::collections::BTreeSet;
 
@@ -18,16 +18,17 @@ fn plan(env: &TestEnv, name: &str, url: &str) -> Result<WorkerPlan> {
     Ok(plan.option("--max-attempts", "1"))
 }
 
-/// The broker has the copy, and the worker does not hear of it: it keeps the original, which comes again.
+/// The broker has the copy, but its confirm does not reach the worker. The worker does not ack the original, which is
+/// redelivered.
 #[tokio::test]
 async fn lost_confirm_of_a_dead_letter_loses_no_task() -> Result<()> {
     let env = TestEnv::new().await?;
     let proxy = FrameProxy::for_url(env.worker_url()).await?;
-    let worker = plan(&env, "unheard", proxy.url())?.start().await?;
+    let worker = plan(&env, "unconfirmed", proxy.url())?.start().await?;
     proxy.cut_at(Method::CONFIRM, 1);
     env.publish("bench.sleep", &json!({"ms": "many"}), "invalid", 1).await?;
     proxy.until_refused(1).await?;
-    // The copy arrived, and the original is there again.
+    // The copy has arrived, and the original is in the queue again.
     env.until_ready_in("garenne.dead", 1).await?;
     env.until_ready("fast", 1).await?;
     proxy.heal();
@@ -42,13 +43,13 @@ async fn lost_confirm_of_a_dead_letter_loses_no_task() -> Result<()> {
     Ok(())
 }
 
-/// The copy never arrives: only the original is left, and it comes again.
+/// The copy does not arrive. Only the original exists, and it is redelivered.
 #[tokio::test]
-async fn dead_letter_that_never_arrives_is_written_again() -> Result<()> {
+async fn dead_letter_that_never_arrives_is_published_again() -> Result<()> {
     let env = TestEnv::new().await?;
     let (proxy, url) = FaultProxy::for_url(env.worker_url()).await?;
-    let worker = plan(&env, "silenced", &url)?.start().await?;
-    // It has a deadline, at which its copy is due.
+    let worker = plan(&env, "stalled", &url)?.start().await?;
+    // Its dead letter is published when its timeout passes.
     let slow = with_id("slow").with_headers(headers([("garenne-timeout-ms", 1500.into())]));
     env.client().publish("garenne.tasks", "bench.sleep", slow, br#"{"ms":600000}"#).await?;
     worker.until_holds("fast", 1, 0).await?;
@@ -61,19 +62,19 @@ async fn dead_letter_that_never_arrives_is_written_again() -> Result<()> {
     assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("slow", "attempts-exhausted"));
     env.until_lane("fast", 0, 0).await?;
     let receipt = worker.stop().await?.receipt;
-    // The letter is written again by the delivery that comes back, or by the first one where its publisher is
-    // connected again before its consumer is known to be gone.
+    // The letter is published again for the redelivery, or for the first delivery if the publisher reconnects before
+    // the worker knows that its consumer is gone.
     assert_eq!(receipt.dead + receipt.lost_settlements, receipt.delivered, "{receipt:?}");
     Ok(())
 }
 
-/// The same for the copy to quarantine, after two workers died with the task.
+/// The same for the copy to the quarantine, after two workers were killed while they ran the task.
 #[tokio::test]
 async fn lost_confirm_of_a_quarantine_copy_loses_no_task() -> Result<()> {
     let env = TestEnv::new().await?;
     let proxy = FrameProxy::for_url(env.worker_url()).await?;
     let mover = plan(&env, "mover", proxy.url())?.start().await?;
-    // It takes nothing while the others die.
+    // It receives nothing while the others are killed.
     mover.signal(Signal::TSTP)?;
     env.until_no_consumer("fast").await?;
     for name in ["first", "second"] {
@@ -93,10 +94,10 @@ async fn lost_confirm_of_a_quarantine_copy_loses_no_task() -> Result<()> {
     proxy.until_refused(1).await?;
     env.until_ready_in("garenne.quarantine", 1).await?;
     env.until_ready("fast", 1).await?;
-    // The copy arrived, and the original is there again.
+    // The copy has arrived, and the original is in the queue again.
     proxy.heal();
     mover.until_metric("garenne_settlements_total", &["settlement=\"quarantined\""], 1.0).await?;
-    // Alone it runs for as long as it wants; stopped, both copies end.
+    // The task runs in the quarantine until it is stopped, which ends both copies.
     mover.until_holds("quarantine", 1, 0).await?;
     let ended = env.garenne(&["task", "stop", "suspect-0"]).await?;
     ensure!(ended.code == Some(0), "{:?}", ended.stderr);
@@ -106,7 +107,7 @@ async fn lost_confirm_of_a_quarantine_copy_loses_no_task() -> Result<()> {
     env.until_lane("fast", 0, 0).await?;
     env.until_queue("garenne.quarantine", 0, 0).await?;
     let receipt = mover.stop().await?.receipt;
-    // Its mark in quarantine is a copy, too.
+    // Marking its start in the quarantine is a copy too.
     assert!(receipt.quarantined >= 1, "{receipt:?}");
     assert_eq!(receipt.dead, 2, "{receipt:?}");
     assert!(receipt.lost_settlements >= 1, "{receipt:?}");

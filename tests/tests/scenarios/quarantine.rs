@@ -1,5 +1,5 @@
-//! What runs alone in the quarantine is condemned for the crash of its own worker and for nothing else,
-//! and runs where there is a handler for it.
+//! Tasks in the quarantine run one at a time. Only crashes of the worker that runs the task count against it, and it
+//! runs on a worker that has its handler.
 
 use std::{
     collections::BTreeSet,
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 const QUARANTINE: &str = "garenne.quarantine";
 
-/// Puts tasks `prefix-0` and so on into the quarantine, as a worker does.
+/// Publishes tasks `prefix-0` and so on to the quarantine, as a worker does.
 async fn quarantine(
     env: &TestEnv,
     kind: &str,
@@ -53,7 +53,7 @@ async fn start(env: &TestEnv, name: &str) -> Result<Worker> {
     env.worker(name)?.stdout().lane("fast:prefetch=20,concurrency=2..2").start().await
 }
 
-/// The ids of what these workers did.
+/// The ids of the tasks that these workers have done.
 fn done(workers: &[&Worker]) -> Result<BTreeSet<String>> {
     let mut ids = BTreeSet::new();
     for worker in workers {
@@ -62,7 +62,7 @@ fn done(workers: &[&Worker]) -> Result<BTreeSet<String>> {
     Ok(ids)
 }
 
-/// Waits until all of these tasks are done, and nothing else became of any.
+/// Waits until all of these tasks are done and there are no dead letters.
 async fn until_all_done(env: &TestEnv, ids: &[String], workers: &[&Worker]) -> Result<()> {
     eventually("all tasks are done", async || {
         let dead = env.client().ready("garenne.dead").await?;
@@ -77,7 +77,7 @@ async fn until_all_done(env: &TestEnv, ids: &[String], workers: &[&Worker]) -> R
     env.is_empty("garenne.dead").await
 }
 
-/// How many of these workers run a task of the quarantine.
+/// The number of these workers that run a task of the quarantine.
 async fn busy(workers: &[&Worker]) -> Result<usize> {
     let mut busy = 0;
     for worker in workers {
@@ -110,7 +110,7 @@ async fn close_connections(env: &TestEnv, workers: &[&Worker]) -> Result<usize> 
     Ok(closed)
 }
 
-/// How often the messages of a queue came back so far.
+/// The number of redeliveries from the quarantine so far.
 async fn redeliveries(workers: &[&Worker]) -> Result<f64> {
     let mut all = 0.0;
     for worker in workers {
@@ -119,9 +119,9 @@ async fn redeliveries(workers: &[&Worker]) -> Result<f64> {
     Ok(all)
 }
 
-/// Workers crash beside them, and their own connections are closed again and again.
+/// The workers' connections are closed repeatedly while other workers crash.
 #[tokio::test]
-async fn connection_losses_condemn_nothing_even_while_other_workers_crash() -> Result<()> {
+async fn connection_losses_count_as_no_crash_even_while_other_workers_crash() -> Result<()> {
     let env = TestEnv::new().await?;
     let (one, other) = tokio::try_join!(start(&env, "one"), start(&env, "other"))?;
     let workers = [&one, &other];
@@ -129,17 +129,17 @@ async fn connection_losses_condemn_nothing_even_while_other_workers_crash() -> R
     ids.extend(quarantine(&env, "bench.factorial", &json!({"n": 5}), "short", 20).await?);
     for round in 0..3 {
         until_busy(&workers, 1).await?;
-        // A crash that has nothing to do with any of these tasks: it has no handler for them.
+        // Its crash is unrelated to these tasks: it has no handler for them.
         let name = format!("crashing-{round}");
         let crashing = env.worker_of_kinds(&name, &["kind.other"])?.stdout().start().await?;
         crashing.kill().await?;
         let before = redeliveries(&workers).await?;
-        eventually("their connections are closed", async || {
+        eventually("the workers' connections are closed", async || {
             let closed = close_connections(&env, &workers).await?;
             Ok(Seen::when(closed >= 2, closed))
         })
         .await?;
-        eventually("what they ran comes back", async || {
+        eventually("their running tasks are redelivered", async || {
             let now = redeliveries(&workers).await?;
             Ok(Seen::when(now > before, now))
         })
@@ -151,7 +151,7 @@ async fn connection_losses_condemn_nothing_even_while_other_workers_crash() -> R
 }
 
 #[tokio::test]
-async fn broker_restarts_condemn_nothing() -> Result<()> {
+async fn broker_restarts_count_as_no_crash() -> Result<()> {
     let broker = Broker::start(BrokerOptions::default()).await?;
     let mut env = TestEnv::on(&broker).await?;
     let (mut one, mut other) = tokio::try_join!(start(&env, "one"), start(&env, "other"))?;
@@ -164,14 +164,14 @@ async fn broker_restarts_condemn_nothing() -> Result<()> {
         env.reconnect().await?;
         tokio::try_join!(one.until_ready(), other.until_ready())?;
     }
-    ensure!(redeliveries(&[&one, &other]).await? >= 2.0, "nothing came back");
+    ensure!(redeliveries(&[&one, &other]).await? >= 2.0, "no task was redelivered");
     until_all_done(&env, &ids, &[&one, &other]).await?;
     tokio::try_join!(one.stop(), other.stop())?;
     Ok(())
 }
 
 #[tokio::test]
-async fn clean_stops_of_their_workers_condemn_nothing() -> Result<()> {
+async fn clean_stops_count_as_no_crash() -> Result<()> {
     let env = TestEnv::new().await?;
     env.worker("first")?.start().await?.stop().await?;
     let ids = quarantine(&env, "bench.sleep", &json!({"ms": 4000}), "long", 1).await?;
@@ -188,27 +188,27 @@ async fn clean_stops_of_their_workers_condemn_nothing() -> Result<()> {
     Ok(())
 }
 
-/// The fleet that runs side by side: each worker that dies is replaced by another at once.
+/// Three workers run at the same time, and each one that crashes is replaced at once.
 #[tokio::test]
-async fn poison_is_condemned_alone_while_workers_run_side_by_side() -> Result<()> {
+async fn poison_is_the_only_dead_letter_while_workers_run_side_by_side() -> Result<()> {
     const EACH: usize = 100;
     let env = TestEnv::new().await?;
     env.worker("first")?.start().await?.stop().await?;
-    let fine = json!({ "ms": 5 });
-    let mut ids = env.publish("bench.sleep", &fine, "early", EACH).await?;
+    let healthy = json!({ "ms": 5 });
+    let mut ids = env.publish("bench.sleep", &healthy, "early", EACH).await?;
     env.publish("bench.abort", &json!({}), "poison", 1).await?;
-    ids.extend(env.publish("bench.sleep", &fine, "late", EACH).await?);
+    ids.extend(env.publish("bench.sleep", &healthy, "late", EACH).await?);
     let begin = async |n: usize| {
         env.worker(&format!("side-{n}"))?.stdout().lane("fast:prefetch=20,concurrency=2..2").begin().await
     };
-    let (mut workers, mut started, mut deaths) = (Vec::new(), 0, 0);
+    let (mut workers, mut started, mut crashes) = (Vec::new(), 0, 0);
     let mut finished = BTreeSet::new();
-    while deaths < 12 {
+    while crashes < 12 {
         while workers.len() < 3 {
             workers.push(begin(started).await?);
             started += 1;
         }
-        let over = eventually("one dies, or everything is settled", async || {
+        let over = eventually("a crash, or every task settled", async || {
             if workers.iter().any(Worker::has_ended) {
                 return Ok(Seen::Wanted(false));
             }
@@ -227,28 +227,34 @@ async fn poison_is_condemned_alone_while_workers_run_side_by_side() -> Result<()
                 workers.push(worker);
                 continue;
             }
-            let WorkerEnd::Died(done) = worker.ended().await? else { anyhow::bail!("it stopped") };
-            deaths += 1;
+            let WorkerEnd::Died(done) = worker.ended().await? else {
+                anyhow::bail!("a worker stopped instead of crashing")
+            };
+            crashes += 1;
             finished.extend(done.into_iter().map(|done| done.task_id));
         }
     }
-    println!("{deaths} deaths");
-    ensure!((4..=6).contains(&deaths), "{deaths} workers died");
+    println!("{crashes} crashes");
+    ensure!((4..=6).contains(&crashes), "{crashes} workers crashed");
     for worker in workers {
         finished.extend(worker.stop().await?.done.into_iter().map(|done| done.task_id));
     }
     assert_eq!(finished, ids.into_iter().collect());
     let dead = env.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("poison-0", "poison"));
-    assert_eq!(dead.number(header::QUARANTINE_RUNS), Some(1), "the first crash is on record");
+    assert_eq!(
+        dead.number(header::QUARANTINE_RUNS),
+        Some(1),
+        "the first crash in the quarantine is in its headers"
+    );
     ensure!(dead.text(header::QUARANTINE_WORKER).starts_with("side-"), "{dead:?}");
     env.is_empty(QUARANTINE).await
 }
 
-/// A worker that is frozen while its connection is closed looks crashed. When it is back, that counts no
-/// longer.
+/// A worker that is frozen while its connection is closed is taken for a crashed one. When it reconnects, that crash no
+/// longer counts.
 #[tokio::test]
-async fn a_worker_that_comes_back_late_takes_its_crash_back() -> Result<()> {
+async fn the_crash_of_a_worker_that_reconnects_no_longer_counts() -> Result<()> {
     let env = TestEnv::new().await?;
     let frozen = start(&env, "frozen").await?;
     let ids = quarantine(&env, "bench.sleep", &json!({"ms": 20_000}), "long", 1).await?;
@@ -262,7 +268,7 @@ async fn a_worker_that_comes_back_late_takes_its_crash_back() -> Result<()> {
     .await?;
     other.until_logged("crashed its worker").await?;
     frozen.signal(Signal::CONT)?;
-    // The other one's crash is the only one that counts.
+    // Only the other worker's crash counts.
     until_busy(&[&other], 1).await?;
     other.kill().await?;
     let last = start(&env, "last").await?;
@@ -271,22 +277,22 @@ async fn a_worker_that_comes_back_late_takes_its_crash_back() -> Result<()> {
     Ok(())
 }
 
-/// Fleets of different lanes and rolling upgrades: not every worker has every handler.
+/// With different programs or during a rolling upgrade, not every worker has every handler.
 #[tokio::test]
-async fn a_worker_runs_the_kinds_that_it_has_and_hands_on_the_others() -> Result<()> {
+async fn a_worker_runs_kinds_that_it_has_a_handler_for_and_passes_on_others() -> Result<()> {
     let env = TestEnv::new().await?;
     let left = env.worker_of_kinds("left", &["kind.left"])?.stdout().start().await?;
     let right = env.worker_of_kinds("right", &["kind.right"])?.stdout().start().await?;
     let mut lefts = quarantine(&env, "kind.left", &json!({"ms": 1}), "left", 5).await?;
     let mut rights = quarantine(&env, "kind.right", &json!({"ms": 1}), "right", 5).await?;
-    let pack = json!([{"id": "packed", "payload": {"ms": 1}}]).to_string();
+    let batch = json!([{"id": "record", "payload": {"ms": 1}}]).to_string();
     for (kind, ids) in [("kind.left", &mut lefts), ("kind.right", &mut rights)] {
-        let id = format!("pack-of-{kind}");
+        let id = format!("record-of-{kind}");
         let properties = with_id(&id)
             .with_type(kind.into())
             .with_content_type("application/vnd.garenne.batch+json".into())
             .with_headers(headers([(header::LANE, text("fast"))]));
-        env.client().publish("", QUARANTINE, properties, pack.replace("packed", &id).as_bytes()).await?;
+        env.client().publish("", QUARANTINE, properties, batch.replace("record", &id).as_bytes()).await?;
         ids.push(id);
     }
     let all: Vec<_> = lefts.iter().chain(&rights).cloned().collect();
@@ -297,25 +303,25 @@ async fn a_worker_runs_the_kinds_that_it_has_and_hands_on_the_others() -> Result
     env.is_empty("garenne.retry.quarantine.1s").await
 }
 
-/// The poison is judged by whichever worker it comes back to.
+/// Any worker that receives the poison task can count its crashes.
 #[tokio::test]
-async fn poison_is_condemned_also_by_workers_without_its_handler() -> Result<()> {
+async fn poison_becomes_a_dead_letter_on_a_worker_without_its_handler() -> Result<()> {
     let env = TestEnv::new().await?;
-    let judge = env.worker_of_kinds("judge", &["kind.other"])?.stdout().start().await?;
+    let other = env.worker_of_kinds("other", &["kind.other"])?.stdout().start().await?;
     quarantine(&env, "bench.abort", &json!({}), "poison", 1).await?;
     for n in 0..2 {
-        let plan = env.worker(&format!("mortal-{n}"))?.stdout();
+        let plan = env.worker(&format!("crashing-{n}"))?.stdout();
         plan.begin().await?.died().await?;
     }
     let dead = env.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("poison-0", "poison"));
-    assert_eq!(dead.text("garenne-worker"), "judge");
-    judge.stop().await?;
+    assert_eq!(dead.text("garenne-worker"), "other");
+    other.stop().await?;
     Ok(())
 }
 
 #[tokio::test]
-async fn a_kind_that_no_worker_has_is_dead_after_a_while() -> Result<()> {
+async fn a_kind_without_a_handler_becomes_a_dead_letter_after_ten_minutes() -> Result<()> {
     let env = TestEnv::new().await?;
     let worker = start(&env, "worker").await?;
     quarantine(&env, "kind.unknown", &json!({}), "fresh", 1).await?;
@@ -326,7 +332,7 @@ async fn a_kind_that_no_worker_has_is_dead_after_a_while() -> Result<()> {
     let dead = env.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("old-0", "unknown-kind"));
     let waiting = "garenne.retry.quarantine.1s";
-    eventually("the other one waits", async || {
+    eventually("the new task waits", async || {
         let ready = env.client().ready(waiting).await?;
         Ok(Seen::when(ready == 1, ready))
     })
@@ -335,17 +341,17 @@ async fn a_kind_that_no_worker_has_is_dead_after_a_while() -> Result<()> {
     Ok(())
 }
 
-/// A retry and a deferral leave the quarantine without a mark.
+/// Retries and deferrals remove every header of the quarantine.
 #[tokio::test]
-async fn no_mark_of_the_quarantine_outlasts_it() -> Result<()> {
+async fn tasks_leave_the_quarantine_without_its_headers() -> Result<()> {
     let env = TestEnv::new().await?;
     let plan = env.worker("worker")?.stdout().env("GARENNE_RETRY__DELAYS", "15s");
-    // Read before anything is delivered.
+    // Declares the topology; the worker under test reads the pause before it receives a task.
     env.worker("first")?.env("GARENNE_RETRY__DELAYS", "15s").start().await?.stop().await?;
     let paused = env.garenne(&["group", "pause", "paused"]).await?;
     ensure!(paused.code == Some(0), "{:?}", paused.stderr);
     let worker = plan.start().await?;
-    let crashed = "gone/0195f0c2-7a10-7000-8000-00000000002a";
+    let crashed = "crashed/0195f0c2-7a10-7000-8000-00000000002a";
     let marks = |more: &[(&'static str, AMQPValue)]| {
         let mut marks = headers([
             (header::LANE, text("fast")),

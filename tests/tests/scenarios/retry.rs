@@ -1,4 +1,4 @@
-//! A task that fails is tried again through the ladder, its attempts counted, until they are used up.
+//! Failed tasks are retried through the retry queues until their attempts are exhausted.
 
 use std::{
     collections::BTreeSet,
@@ -16,7 +16,7 @@ use garenne_tests::harness::{
 use serde_json::json;
 
 #[tokio::test]
-async fn retry_then_done() -> Result<()> {
+async fn retried_tasks_succeed_at_a_later_attempt() -> Result<()> {
     let env = TestEnv::new().await?;
     let worker = env.worker("retrying")?.stdout().lane("fast:prefetch=10,concurrency=2..2").start().await?;
     env.publish("bench.fail", &json!({"times": 2}), "failing", 3).await?;
@@ -31,7 +31,7 @@ async fn retry_then_done() -> Result<()> {
 }
 
 #[tokio::test]
-async fn attempts_exhausted_after_the_last_failure() -> Result<()> {
+async fn a_task_becomes_a_dead_letter_after_its_last_attempt() -> Result<()> {
     let env = TestEnv::new().await?;
     let worker = env.worker("failing")?.stdout().option("--max-attempts", "3").start().await?;
     env.publish("bench.fail", &json!({"times": 99}), "failing", 1).await?;
@@ -45,7 +45,7 @@ async fn attempts_exhausted_after_the_last_failure() -> Result<()> {
 }
 
 #[tokio::test]
-async fn panic_is_an_attempt_and_harms_nobody_else() -> Result<()> {
+async fn a_panic_is_an_attempt_and_does_not_affect_other_tasks() -> Result<()> {
     let env = TestEnv::new().await?;
     let plan = env.worker("panicking")?.stdout().lane("fast:prefetch=20,concurrency=2..2");
     let worker = plan.option("--max-attempts", "2").start().await?;
@@ -69,9 +69,9 @@ async fn panic_is_an_attempt_and_harms_nobody_else() -> Result<()> {
     Ok(())
 }
 
-/// The message's own deadline counts, where it is shorter than the kind's.
+/// The message's own timeout applies if it is shorter than the kind's.
 #[tokio::test]
-async fn timeout_is_an_attempt() -> Result<()> {
+async fn a_timeout_is_an_attempt() -> Result<()> {
     let env = TestEnv::new().await?;
     let worker = env.worker("late")?.stdout().option("--max-attempts", "2").start().await?;
     let late = with_id("late").with_headers(headers([("garenne-timeout-ms", 200.into())]));
@@ -84,9 +84,9 @@ async fn timeout_is_an_attempt() -> Result<()> {
     Ok(())
 }
 
-/// What never gives the processor back is shown for as long as it does not.
+/// A task that does not yield after its timeout is counted in a metric until it ends.
 #[tokio::test]
-async fn a_stuck_task_is_shown_while_it_is_stuck() -> Result<()> {
+async fn a_stuck_task_is_counted_while_it_is_stuck() -> Result<()> {
     let env = TestEnv::new().await?;
     let worker = env.worker("stuck")?.stdout().option("--hard-grace", "200ms").start().await?;
     worker.until_metric("garenne_tasks_stuck", &[], 0.0).await?;
@@ -96,9 +96,9 @@ async fn a_stuck_task_is_shown_while_it_is_stuck() -> Result<()> {
     worker.until_metric("garenne_tasks_stuck", &[], 0.0).await
 }
 
-/// While one task waits for its next attempt, the lane goes on.
+/// The lane continues while failed tasks wait for their next attempt.
 #[tokio::test]
-async fn retries_hold_up_nobody() -> Result<()> {
+async fn retries_do_not_delay_other_tasks() -> Result<()> {
     let env = TestEnv::new().await?;
     let plan = env.worker("steady")?.stdout().lane("fast:prefetch=4,concurrency=1..1");
     let worker = plan.env("GARENNE_RETRY__DELAYS", "3s").start().await?;
@@ -110,22 +110,22 @@ async fn retries_hold_up_nobody() -> Result<()> {
     Ok(())
 }
 
-/// Each wait has a queue of its own, so a long one holds up no short one; and what waits comes back when it
-/// is due, not before and hardly later.
+/// Each delay has its own queue, so a long delay does not block a short one. Tasks return when they are due, not
+/// earlier and not much later.
 #[tokio::test]
-async fn retries_come_back_when_they_are_due() -> Result<()> {
+async fn delayed_tasks_return_when_they_are_due() -> Result<()> {
     const EACH: usize = 50;
     const WAIT: f64 = 2.0;
     let env = TestEnv::new().await?;
     let plan = env.worker("punctual")?.stdout().lane("fast:prefetch=200,concurrency=4..4");
     let worker = plan.env("GARENNE_RETRY__DELAYS", "2s,1h").start().await?;
-    // An hour ahead of the others, in the same lane.
+    // A delay of an hour, published before the others in the same lane.
     let late = with_id("late").with_headers(headers([("garenne-delay-ms", 3_600_000.into())]));
     env.client().publish("garenne.tasks", "bench.noop", late, b"{}").await?;
     env.until_queue("garenne.retry.fast.1h", 1, 0).await?;
     let mut late = Vec::new();
     for n in 0..EACH {
-        // Snoozed, it takes the longest rung that does not overshoot: no chance is in it.
+        // A deferral uses the longest delay that does not exceed the requested one, without jitter.
         let published = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
         let id = format!("due-{n}");
         let due = with_id(&id).with_headers(headers([("garenne-delay-ms", 2000.into())]));
@@ -142,25 +142,25 @@ async fn retries_come_back_when_they_are_due() -> Result<()> {
     }
     over.sort_by(f64::total_cmp);
     let (earliest, median, p99) = (over[0], over[EACH / 2], over[EACH - 1]);
-    println!("{EACH} waits of {WAIT} s: {earliest:.3} s to {p99:.3} s over, median {median:.3} s");
-    // Two clocks are read to the millisecond.
+    println!("{EACH} delays of {WAIT} s: {earliest:.3} s to {p99:.3} s late, median {median:.3} s");
+    // Tolerance: two clocks with a resolution of a millisecond.
     assert!(earliest >= -0.002, "{earliest} s early");
-    // On a busy machine all takes longer: the bound follows what tasks take that wait for nothing.
+    // On a busy machine everything takes longer, so the bound grows with the latency of a task without a delay.
     let published = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
-    env.publish("bench.noop", &json!({}), "usual", 1).await?;
-    let usual = Timestamp::parse(&worker.until_done_with("usual-0").await?.started_at)?;
+    env.publish("bench.noop", &json!({}), "immediate", 1).await?;
+    let usual = Timestamp::parse(&worker.until_done_with("immediate-0").await?.started_at)?;
     let usual = usual.as_unix_seconds() - published;
-    assert!(p99 < 2.0 + 20.0 * usual, "{p99} s late, usual are {usual} s");
+    assert!(p99 < 2.0 + 20.0 * usual, "{p99} s late, the latency without a delay is {usual} s");
     env.until_queue("garenne.retry.fast.1h", 1, 0).await
 }
 
-/// A copy that the broker has not confirmed leaves the original where it is: its worker dies, and the task
-/// comes back with the attempt unspent.
+/// The original is acked only after its copy is confirmed. If the worker is killed before, the task is redelivered and
+/// no attempt is spent.
 #[tokio::test]
-async fn retry_is_confirmed_before_the_original_goes() -> Result<()> {
+async fn retry_is_confirmed_before_the_original_is_acked() -> Result<()> {
     let broker = Broker::start(BrokerOptions::default()).await?;
     let env = TestEnv::on(&broker).await?;
-    let worker = env.worker("unheard")?.stdout().lane("fast:prefetch=10,concurrency=2..2").start().await?;
+    let worker = env.worker("blocked")?.stdout().lane("fast:prefetch=10,concurrency=2..2").start().await?;
     worker.signal(Signal::TSTP)?;
     env.until_no_consumer("fast").await?;
     env.publish("bench.fail", &json!({"times": 1}), "failing", 5).await?;
@@ -170,16 +170,19 @@ async fn retry_is_confirmed_before_the_original_goes() -> Result<()> {
     env.until_lane("fast", 0, 5).await?;
     worker.kill().await?;
     broker.set_memory_alarm(false).await?;
-    let heir = env.worker("heir")?.stdout().start().await?;
-    heir.until_done(5).await?;
+    let second = env.worker("second")?.stdout().start().await?;
+    second.until_done(5).await?;
     env.until_queue("garenne.retry.fast.200ms", 0, 0).await?;
     env.until_lane("fast", 0, 0).await?;
-    let stopped = heir.stop().await?;
+    let stopped = second.stop().await?;
     assert!(stopped.done.iter().all(|done| done.attempt == 2), "{:?}", stopped.done);
-    // What the dead worker had sent and nobody had read yet may be stored afterwards: the fork bears the same
-    // id and attempt.
+    // The broker may still store copies that the killed worker had sent. Such duplicates have the same id and attempt.
     let ids: BTreeSet<_> = stopped.ids().into_iter().collect();
     assert_eq!(ids.len(), 5, "{:?}", stopped.receipt);
-    assert_eq!(stopped.receipt.retried, 5, "the attempt was spent before: {:?}", stopped.receipt);
+    assert_eq!(
+        stopped.receipt.retried, 5,
+        "an attempt was spent by the killed worker: {:?}",
+        stopped.receipt
+    );
     Ok(())
 }

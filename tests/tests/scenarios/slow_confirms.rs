@@ -1,4 +1,4 @@
-//! A confirm that takes long is waited for: a copy that is published again is a second copy.
+//! A slow confirm does not make the worker publish a copy a second time.
 
 use std::time::Duration;
 
@@ -10,12 +10,13 @@ use garenne_tests::harness::{
 };
 use serde_json::json;
 
-/// Longer than a publisher waits that may give up (10 s), shorter than two heartbeats, which end the connection.
+/// Longer than the confirm timeout of a publisher that has one (10 s), shorter than two heartbeat intervals, after
+/// which the connection ends.
 const STALL: Duration = Duration::from_secs(14);
 const TASKS: usize = 20;
 
-/// Fails tasks behind a proxy that holds confirms; each must leave exactly one copy in the queue.
-async fn copies_in(queue: &str, max_attempts: &str) -> Result<()> {
+/// Runs tasks that fail behind a proxy that delays confirms. Each must leave exactly one copy in the queue.
+async fn check_copies_in(queue: &str, max_attempts: &str) -> Result<()> {
     let env = TestEnv::new().await?;
     let proxy = FrameProxy::for_url(env.worker_url()).await?;
     let plan = env.worker_through("stalled", proxy.url())?.stdout();
@@ -27,23 +28,23 @@ async fn copies_in(queue: &str, max_attempts: &str) -> Result<()> {
 
     proxy.pause_at(Method::CONFIRM, STALL);
     env.publish("bench.fail", &failing, "stalled", TASKS).await?;
-    eventually("confirms that were held", async || Ok(Seen::when(proxy.pauses() == 1, "held"))).await?;
+    eventually("delayed confirms", async || Ok(Seen::when(proxy.pauses() == 1, "none"))).await?;
     env.until_settled(TASKS + 1).await?;
     let reconnects = worker.metric("garenne_reconnects_total", &["role=\"publish\""]).await;
     let receipt = worker.stop().await?.receipt;
     assert_eq!(receipt.dead + receipt.retried, TASKS as u64 + 1, "{receipt:?}");
     env.take_all(queue, TASKS + 1).await?;
     let reconnects = reconnects?;
-    assert!(reconnects.abs() < f64::EPSILON, "the connection lived through the stall: {reconnects}");
+    assert!(reconnects.abs() < f64::EPSILON, "the connection must survive the delay: {reconnects}");
     Ok(())
 }
 
 #[tokio::test]
-async fn a_slow_confirm_makes_no_second_dead_letter() -> Result<()> {
-    copies_in("garenne.dead", "1").await
+async fn a_slow_confirm_causes_no_second_dead_letter() -> Result<()> {
+    check_copies_in("garenne.dead", "1").await
 }
 
 #[tokio::test]
-async fn a_slow_confirm_makes_no_second_retry() -> Result<()> {
-    copies_in("garenne.retry.fast.1h", "2").await
+async fn a_slow_confirm_causes_no_second_retry() -> Result<()> {
+    check_copies_in("garenne.retry.fast.1h", "2").await
 }

@@ -1,5 +1,5 @@
-//! An operator stops a task, and it ends wherever it is: with the broker, held by a worker, running,
-//! waiting for its retry, or before any worker runs at all.
+//! An operator stops a task. It ends in every state: in its queue, waiting in a worker, running, waiting for its retry,
+//! or while no worker runs.
 
 use std::{
     collections::BTreeMap,
@@ -25,17 +25,17 @@ async fn stop(env: &TestEnv, arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Gives orders as the operator's tool does, all of them confirmed.
-async fn order(env: &TestEnv, tasks: impl IntoIterator<Item = String>) -> Result<()> {
+/// Publishes stop directives as the console does, each confirmed.
+async fn publish_directives(env: &TestEnv, tasks: impl IntoIterator<Item = String>) -> Result<()> {
     for task in tasks {
-        let order = StandingOrder::Task { task, at: i64::try_from(now()?.as_millis())? };
-        let (properties, body) = (with_id("order"), serde_json::to_vec(&order)?);
+        let directive = StandingOrder::Task { task, at: i64::try_from(now()?.as_millis())? };
+        let (properties, body) = (with_id("directive"), serde_json::to_vec(&directive)?);
         env.client().publish("garenne.control", StandingOrder::ROUTING_KEY, properties, &body).await?;
     }
     Ok(())
 }
 
-/// Takes the dead letters, which must all be stopped ones, and answers their ids in order.
+/// Takes `count` dead letters, checks that each was stopped, and returns their sorted ids.
 async fn stopped(env: &TestEnv, count: usize) -> Result<Vec<String>> {
     let dead = env.take_all("garenne.dead", count).await?;
     for dead in &dead {
@@ -48,7 +48,7 @@ async fn stopped(env: &TestEnv, count: usize) -> Result<Vec<String>> {
 }
 
 #[tokio::test]
-async fn stop_reaches_a_task_wherever_it_is() -> Result<()> {
+async fn stop_ends_a_task_in_every_state() -> Result<()> {
     let env = TestEnv::new().await?;
     let plan = env.worker("busy")?.stdout().lane("fast:prefetch=2,concurrency=1..1");
     let worker = plan.env("GARENNE_RETRY__DELAYS", "15s").start().await?;
@@ -66,7 +66,7 @@ async fn stop_reaches_a_task_wherever_it_is() -> Result<()> {
     assert_eq!(stopped(&env, all.len()).await?, all);
     assert_eq!(worker.until_done(1).await?[0].task_id, "wanted-0");
     env.until_lane("fast", 0, 0).await?;
-    // None of them ran: what was told to stop while it ran had no success either.
+    // Only the task that was not stopped succeeded.
     let outcome = async |kind: &str, outcome: &str| {
         let labels = [format!("kind=\"{kind}\""), format!("outcome=\"{outcome}\"")];
         let labels: Vec<_> = labels.iter().map(String::as_str).collect();
@@ -81,7 +81,7 @@ async fn stop_reaches_a_task_wherever_it_is() -> Result<()> {
 }
 
 #[tokio::test]
-async fn stop_ends_a_group_but_not_what_is_published_later() -> Result<()> {
+async fn stop_ends_the_tasks_of_a_group_but_not_those_published_later() -> Result<()> {
     let env = TestEnv::new().await?;
     let plan = env.worker("busy")?.stdout().lane("fast:prefetch=3,concurrency=1..1");
     let worker = plan.env("GARENNE_RETRY__DELAYS", "15s").start().await?;
@@ -103,18 +103,18 @@ async fn stop_ends_a_group_but_not_what_is_published_later() -> Result<()> {
     worker.until_holds("fast", 1, 2).await?;
     stop(&env, &["--group", "import-7"]).await?;
     assert_eq!(stopped(&env, 4).await?, ["held", "queued", "retrying", "running"]);
-    // Publishers say the second; the order covers all of the one it was given in, and the tool has waited
-    // for its end.
+    // Foreign publishers date tasks in seconds. The directive covers the whole second in which it was given, and the
+    // console has waited for the end of that second.
     publish("later", "import-7", 1).await?;
     worker.until_done_with("later").await?;
     assert_eq!(worker.stop().await?.ids(), ["other", "later"]);
     env.is_empty("garenne.dead").await
 }
 
-/// Our own publishers say the millisecond: what is published right after an order is not covered by it, also
-/// where the order arrives later than the task.
+/// Garenne's publishers date tasks in milliseconds. A directive does not cover tasks that were published after it, even
+/// if it arrives later than they do.
 #[tokio::test]
-async fn stop_of_a_group_covers_our_own_tasks_by_the_millisecond() -> Result<()> {
+async fn stop_of_a_group_is_exact_to_the_millisecond_for_our_publishers() -> Result<()> {
     let env = TestEnv::new().await?;
     let worker = env.worker("busy")?.stdout().lane("fast:prefetch=8,concurrency=1..1").start().await?;
     env.publish("bench.sleep", &json!({"ms": 600_000}), "first", 1).await?;
@@ -126,13 +126,13 @@ async fn stop_of_a_group_covers_our_own_tasks_by_the_millisecond() -> Result<()>
         let properties = task.properties(UNIX_EPOCH + at);
         env.client().publish("garenne.tasks", "bench.noop", properties, b"{}").await
     };
-    // In the middle of a second, which has passed by the time of the order.
+    // In the middle of a second that has already passed when the directive is published.
     let at = Duration::from_secs(now()?.as_secs() - 2) + Duration::from_millis(500);
     publish("before", at).await?;
     publish("after", at + Duration::from_millis(1)).await?;
     worker.until_holds("fast", 1, 2).await?;
-    let order = StandingOrder::Group { group: "import".into(), at: i64::try_from(at.as_millis())? };
-    let (properties, body) = (with_id("order"), serde_json::to_vec(&order)?);
+    let directive = StandingOrder::Group { group: "import".into(), at: i64::try_from(at.as_millis())? };
+    let (properties, body) = (with_id("directive"), serde_json::to_vec(&directive)?);
     env.client().publish("garenne.control", StandingOrder::ROUTING_KEY, properties, &body).await?;
     assert_eq!(stopped(&env, 1).await?, ["before"]);
     stop(&env, &["first-0"]).await?;
@@ -142,20 +142,20 @@ async fn stop_of_a_group_covers_our_own_tasks_by_the_millisecond() -> Result<()>
     Ok(())
 }
 
-/// The orders are kept: a worker reads all of them before it starts anything.
+/// Directives are kept in a stream. A worker reads all of them before it starts any task.
 #[tokio::test]
-async fn stop_holds_when_no_worker_runs() -> Result<()> {
+async fn stop_applies_if_no_worker_runs() -> Result<()> {
     let env = TestEnv::new().await?;
     env.worker("first")?.start().await?.stop().await?;
     env.publish("bench.noop", &json!({}), "unwanted", 2).await?;
     env.publish("bench.noop", &json!({}), "wanted", 3).await?;
-    order(&env, (0..500).map(|n| format!("long-gone-{n}"))).await?;
+    publish_directives(&env, (0..500).map(|n| format!("unrelated-{n}"))).await?;
     stop(&env, &["unwanted-0", "unwanted-1"]).await?;
     let worker = env.worker("later")?.stdout().start().await?;
     assert_eq!(stopped(&env, 2).await?, ["unwanted-0", "unwanted-1"]);
     worker.until_done(3).await?;
     let stopped = worker.stop().await?;
-    // Begun in this order, by several workers of the pool.
+    // Several threads run them, so their order may differ.
     let mut done = stopped.ids();
     done.sort_unstable();
     assert_eq!(done, ["wanted-0", "wanted-1", "wanted-2"]);
@@ -163,11 +163,11 @@ async fn stop_holds_when_no_worker_runs() -> Result<()> {
     Ok(())
 }
 
-/// An explicit replay is the later word: what was stopped runs, until it is stopped again.
+/// A replay overrules earlier directives: a stopped task runs until it is stopped again.
 #[tokio::test]
-async fn stop_gives_way_to_a_later_replay_and_wins_again_after_it() -> Result<()> {
+async fn stop_does_not_apply_to_a_later_replay_until_it_is_repeated() -> Result<()> {
     let env = TestEnv::new().await?;
-    // Makes the topology. Who starts after the orders has read them before anything is delivered.
+    // Declares the topology. The worker under test starts after the directives and reads them before any delivery.
     env.worker("first")?.start().await?.stop().await?;
     stop(&env, &["single-0", "endless-0"]).await?;
     stop(&env, &["--group", "import-9"]).await?;
@@ -185,7 +185,7 @@ async fn stop_gives_way_to_a_later_replay_and_wins_again_after_it() -> Result<()
     worker.until_done_with("grouped").await?;
     worker.until_holds("fast", 1, 0).await?;
     env.is_empty("garenne.dead").await?;
-    // Who starts later reads the old orders, and must come to the same conclusion.
+    // A worker that starts later reads the old directives and must not apply them either.
     env.until_lane("fast", 0, 1).await?;
     worker.kill().await?;
     let worker = env.worker("later")?.stdout().start().await?;
@@ -197,77 +197,81 @@ async fn stop_gives_way_to_a_later_replay_and_wins_again_after_it() -> Result<()
     Ok(())
 }
 
-/// The stream is deleted and made again: offsets begin anew, and new orders are still heard.
+/// The stream is deleted and declared again, so offsets restart at zero. New directives still apply.
 #[tokio::test]
-async fn stop_is_heard_after_the_stream_was_made_anew() -> Result<()> {
+async fn stop_applies_after_the_stream_was_declared_again() -> Result<()> {
     let env = TestEnv::new().await?;
-    // It may make what is missing.
-    let plan = env.worker_at("hearing", &env.vhost().amqp_url())?.stdout();
+    // With the permission to declare queues.
+    let plan = env.worker_at("declaring", &env.vhost().amqp_url())?.stdout();
     let worker = plan.lane("fast:prefetch=4,concurrency=2..2").start().await?;
-    order(&env, (0..20).map(|n| format!("before-{n}"))).await?;
+    publish_directives(&env, (0..20).map(|n| format!("before-{n}"))).await?;
     env.publish("bench.sleep", &json!({"ms": 600_000}), "running", 2).await?;
     worker.until_holds("fast", 2, 0).await?;
     stop(&env, &["running-0"]).await?;
     assert_eq!(stopped(&env, 1).await?, ["running-0"]);
     let stream = ["queues", env.vhost().name(), "garenne.directives"];
     env.vhost().broker().management().delete(&stream).await?;
-    // Nobody takes the order until the worker has made the stream again, bindings and all.
-    eventually("the order is taken", async || {
+    // The directive is unroutable until the worker has declared the stream and its binding again.
+    eventually("the directive is confirmed", async || {
         let ended = env.garenne(&["task", "stop", "running-1"]).await?;
         Ok(Seen::when(ended.code == Some(0), format_args!("{:?}", ended.stderr)))
     })
     .await?;
     assert_eq!(stopped(&env, 1).await?, ["running-1"]);
-    // What was ordered before the stream went is not forgotten by who saw it.
+    // The worker still applies directives that it read before the stream was deleted.
     env.publish("bench.noop", &json!({}), "before", 2).await?;
     assert_eq!(stopped(&env, 2).await?, ["before-0", "before-1"]);
     assert_eq!(worker.stop().await?.receipt.acked, 0);
     Ok(())
 }
 
-/// How long it takes from publishing a task that is refused to its dead letter: the longest of so many, in ms.
-async fn until_dead(env: &TestEnv, count: usize) -> Result<i64> {
+/// The longest time from publishing an invalid task to its dead letter, of `count` tasks, in ms.
+async fn dead_letter_latency(env: &TestEnv, count: usize) -> Result<i64> {
     let mut published = BTreeMap::new();
     for n in 0..count {
-        let id = format!("refused-{n}");
+        let id = format!("invalid-{n}");
         published.insert(id.clone(), i64::try_from(now()?.as_millis())?);
         env.client().publish("garenne.tasks", "bench.sleep", with_id(&id), b"{}").await?;
     }
     let dead = env.take_all("garenne.dead", count).await?;
     let took = dead.iter().map(|dead| {
         let died = dead.number("garenne-died-at").context("no garenne-died-at")?;
-        anyhow::Ok(died - published.get(dead.id()).context("another's dead letter")?)
+        anyhow::Ok(died - published.get(dead.id()).context("a dead letter of another task")?)
     });
     took.collect::<Result<Vec<_>>>()?.into_iter().max().context("no dead letter")
 }
 
-/// From the order to the death of a running task, by the clocks of who gave the order and of who obeyed.
+/// The time from the directive to the dead letter of a running task, by the clocks of publisher and worker.
 #[tokio::test]
-async fn stop_arrives_within_a_second() -> Result<()> {
+async fn stop_takes_effect_within_a_second() -> Result<()> {
     const EACH: usize = 100;
     let env = TestEnv::new().await?;
     let plan = |name| anyhow::Ok(env.worker(name)?.stdout().lane("fast:prefetch=100,concurrency=100..100"));
     let (one, other) = tokio::try_join!(plan("one")?.start(), plan("other")?.start())?;
-    let usual = until_dead(&env, EACH).await?;
+    let baseline = dead_letter_latency(&env, EACH).await?;
     let ids = env.publish("bench.sleep", &json!({"ms": 600_000}), "endless", 2 * EACH).await?;
     tokio::try_join!(one.until_holds("fast", EACH, 0), other.until_holds("fast", EACH, 0))?;
-    let mut ordered = BTreeMap::new();
+    let mut stopped_at = BTreeMap::new();
     for id in &ids {
-        ordered.insert(id.clone(), i64::try_from(now()?.as_millis())?);
-        order(&env, [id.clone()]).await?;
+        stopped_at.insert(id.clone(), i64::try_from(now()?.as_millis())?);
+        publish_directives(&env, [id.clone()]).await?;
     }
     let dead = env.take_all("garenne.dead", ids.len()).await?;
     let took = |dead: &Taken| {
         let died = dead.number("garenne-died-at").context("no garenne-died-at")?;
-        let ordered = ordered.get(dead.id()).with_context(|| format!("{} was not ordered", dead.id()))?;
-        anyhow::Ok(died - ordered)
+        let stopped = stopped_at.get(dead.id()).with_context(|| format!("{} was not stopped", dead.id()))?;
+        anyhow::Ok(died - stopped)
     };
     let mut took: Vec<_> = dead.iter().map(took).collect::<Result<_>>()?;
     took.sort_unstable();
     let (median, p99) = (took[took.len() / 2], took[took.len() * 99 / 100 - 1]);
-    println!("{} orders: median {median} ms, p99 {p99} ms, longest {} ms", took.len(), took[took.len() - 1]);
-    // On a busy machine all takes longer: the bound follows what a plain dead letter took just before.
-    let bound = 1000 + 5 * usual;
+    println!(
+        "{} directives: median {median} ms, p99 {p99} ms, longest {} ms",
+        took.len(),
+        took[took.len() - 1]
+    );
+    // On a busy machine everything takes longer, so the bound grows with the latency of other dead letters.
+    let bound = 1000 + 5 * baseline;
     assert!(p99 < bound, "p99 {p99} ms of {bound} ms, median {median} ms");
     assert!(dead.iter().all(|dead| dead.text("garenne-reason") == "stopped"));
     tokio::try_join!(one.stop(), other.stop())?;

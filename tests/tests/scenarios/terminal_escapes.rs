@@ -1,4 +1,4 @@
-//! Ids, kinds, headers and payloads that others wrote cannot command the operator's terminal.
+//! Foreign ids, kinds, headers and payloads cannot control the operator's terminal.
 
 use anyhow::{Context, Result};
 use garenne_tests::harness::{
@@ -8,12 +8,13 @@ use garenne_tests::harness::{
 };
 use serde_json::{Value, json};
 
-/// Sets the window's title, clears the screen, does so again in 8-bit controls, and turns text around.
+/// Sets the window's title, clears the screen, clears it with an 8-bit control, and reverses the text direction.
 const HOSTILE: &str = "\x1b]0;owned\x07\x1b[2J\u{9b}2J\u{202e}";
-/// The same as it must be shown.
+/// The same text as it must be displayed.
 const SHOWN: &str = r"\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}2J\u{202e}";
 
-fn is_harmless(lines: &[String]) -> bool {
+/// Whether the lines contain no control or hidden characters.
+fn is_escaped(lines: &[String]) -> bool {
     let bad = |it: char| {
         it.is_control()
             || matches!(it, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -21,9 +22,10 @@ fn is_harmless(lines: &[String]) -> bool {
     !lines.iter().any(|line| line.contains(bad))
 }
 
-async fn harmless(env: &TestEnv, arguments: &[&str]) -> Result<Ended> {
+/// Runs the console and checks that its output is escaped.
+async fn escaped(env: &TestEnv, arguments: &[&str]) -> Result<Ended> {
     let ended = env.garenne(arguments).await?;
-    assert!(is_harmless(&ended.stdout) && is_harmless(&ended.stderr), "{arguments:?}: {ended:?}");
+    assert!(is_escaped(&ended.stdout) && is_escaped(&ended.stderr), "{arguments:?}: {ended:?}");
     Ok(ended)
 }
 
@@ -39,44 +41,44 @@ async fn hostile_ids_kinds_and_headers_are_shown_escaped() -> Result<()> {
     publish(with_id(&id).with_headers(marked.clone()), json!({"ms": HOSTILE})).await?;
     publish(with_id("kind").with_type(format!("bench.{HOSTILE}").into()), json!({"ms": 1})).await?;
     publish(with_id("payload").with_headers(marked), json!({"ms": HOSTILE})).await?;
-    // Only a control character makes an id malformed.
+    // An id with a hidden character that is no control character is valid.
     publish(with_id("turned\u{202e}exe.gnp"), json!({"ms": 600_000})).await?;
     env.until_ready_in("garenne.dead", 3).await?;
     worker.until_holds("fast", 1, 0).await?;
 
-    let listed = harmless(&env, &["dead", "list"]).await?.stdout.join("\n");
+    let listed = escaped(&env, &["dead", "list"]).await?.stdout.join("\n");
     for part in [format!("id{SHOWN}"), format!("bench.{SHOWN}")] {
         assert!(listed.contains(&part), "{part} in {listed}");
     }
-    // As it is, and as it was shown.
+    // The id is accepted as it is and as it is displayed.
     for given in [&id, &format!("id{SHOWN}")] {
-        let shown = harmless(&env, &["dead", "show", given]).await?;
+        let shown = escaped(&env, &["dead", "show", given]).await?;
         assert_eq!(shown.code, Some(0), "{shown:?}");
         let shown = shown.stdout.join("\n");
         assert!(shown.contains(&format!("id           id{SHOWN}\n")), "{shown}");
         assert!(shown.contains(r"x-note\u{9b} = "), "{shown}");
     }
-    assert_eq!(harmless(&env, &["dead", "show", HOSTILE]).await?.code, Some(1));
-    harmless(&env, &["dead", "show", "payload", "kind"]).await?;
-    // Programs get the exact text.
-    let exact = harmless(&env, &["dead", "show", &id, "--json"]).await?;
+    assert_eq!(escaped(&env, &["dead", "show", HOSTILE]).await?.code, Some(1));
+    escaped(&env, &["dead", "show", "payload", "kind"]).await?;
+    // JSON contains the exact text.
+    let exact = escaped(&env, &["dead", "show", &id, "--json"]).await?;
     let exact: Value = serde_json::from_str(&exact.stdout[0])?;
     assert_eq!((&exact["id"], &exact["headers"]["x-note\u{9b}"]), (&json!(id), &json!(HOSTILE)));
     assert_eq!(exact["body"]["ms"], HOSTILE);
-    for line in harmless(&env, &["dead", "list", "--json"]).await?.stdout {
+    for line in escaped(&env, &["dead", "list", "--json"]).await?.stdout {
         serde_json::from_str::<Value>(&line).context(line)?;
     }
 
-    let status = harmless(&env, &["status"]).await?.stdout.join("\n");
+    let status = escaped(&env, &["status"]).await?.stdout.join("\n");
     assert!(status.contains(r"turned\u{202e}exe.gnp"), "{status}");
-    let status = harmless(&env, &["status", "--json"]).await?.stdout.join("\n");
+    let status = escaped(&env, &["status", "--json"]).await?.stdout.join("\n");
     let status: Value = serde_json::from_str(&status)?;
     assert_eq!(status["workers"][0]["tasks"][0]["id"], "turned\u{202e}exe.gnp", "{status:#}");
 
-    let dropped = harmless(&env, &["dead", "drop", "--id", &format!("id{SHOWN}"), "--yes"]).await?;
+    let dropped = escaped(&env, &["dead", "drop", "--id", &format!("id{SHOWN}"), "--yes"]).await?;
     assert_eq!(dropped.stdout, ["dropped 1 of 3 dead letters"]);
     let log = worker.process().stderr().lines();
-    assert!(is_harmless(&log), "{log:?}");
+    assert!(is_escaped(&log), "{log:?}");
     assert!(log.iter().any(|line| line.contains(r"\u{1b}")), "{log:?}");
     worker.kill().await?;
     Ok(())

@@ -1,4 +1,4 @@
-//! Messages that the client library cannot parse end as dead letters, and take nothing else with them.
+//! Messages that the client library cannot parse become dead letters, and no other task is affected.
 
 use std::{
     collections::BTreeSet,
@@ -17,13 +17,13 @@ use garenne_tests::harness::{
 };
 use serde_json::{Value, json};
 
-/// Between the publish and its dead letter.
+/// Maximum time from publishing a message to its dead letter.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Good tasks before and after each bad message.
 const AROUND: usize = 100;
 
-/// A message that lapin cannot parse, and part of the error that it must get.
+/// A message that lapin cannot parse, and a part of the error that its dead letter must have.
 struct Bad {
     name: &'static str,
     message: RawMessage,
@@ -51,14 +51,14 @@ fn bad_messages(frame_max: usize) -> Vec<Bad> {
         bad("tables", named(Table::nested_tables(3_000)), "nested more than 32 levels"),
         bad("arrays", named(Table::nested_arrays(3_000)), "nested more than 32 levels"),
         bad("300 tables", named(Table::nested_tables(300)), "nested more than 32 levels"),
-        // The broker takes eight bytes more than a frame may have.
+        // The broker accepts frames of eight bytes more than `frame_max`.
         bad("frame", task("t").body("12345678901234").padded_to(&aside, frame_max + 8), "frame_max is"),
         bad(
             "routing key",
             RawMessage::to("garenne.tasks", b"bench.no\xf6p").property(Property::DeliveryMode, [2]),
             "the routing key is not UTF-8",
         ),
-        // What the broker adds for dead-lettering is more than the frame has room for.
+        // With the headers that the broker adds when it dead-letters the message, the frame is too large.
         bad(
             "retried",
             RawMessage::to("", "garenne.retry.fast.200ms")
@@ -89,9 +89,9 @@ fn check(letter: &Received, bad: &Bad) -> Result<()> {
     let (name, reason) = (bad.name, letter.text("garenne-reason"));
     let error = letter.text("garenne-error").unwrap_or_default();
     ensure!(reason == Some("malformed") && error.contains(bad.error), "{name}: {reason:?}, {error}");
-    ensure!(letter.body == bad.message.body, "{name}: another body of {} bytes", letter.body.len());
-    // The mark is a secret of the worker's.
-    ensure!(letter.field("garenne-unreadable")?.is_none(), "{name}: the mark was published");
+    ensure!(letter.body == bad.message.body, "{name}: the body differs, it has {} bytes", letter.body.len());
+    // The header that marks the message is internal to the worker.
+    ensure!(letter.field("garenne-unreadable")?.is_none(), "{name}: the internal header was published");
     Ok(())
 }
 
@@ -103,7 +103,7 @@ async fn sum(workers: &[Worker], name: &str, labels: &[&str]) -> Result<f64> {
     Ok(sum)
 }
 
-/// Waits until the workers have done these tasks, and makes sure that none was done twice.
+/// Waits until the workers have done exactly these tasks, each once.
 async fn until_done(workers: &[Worker], ids: &BTreeSet<String>) -> Result<()> {
     eventually(format!("{} tasks done", ids.len()), async || {
         let mut done = Vec::new();
@@ -113,14 +113,14 @@ async fn until_done(workers: &[Worker], ids: &BTreeSet<String>) -> Result<()> {
         let all = done.iter().cloned().collect::<BTreeSet<_>>();
         Ok(Seen::when(
             all == *ids && done.len() == ids.len(),
-            format_args!("{} of {}", all.len(), done.len()),
+            format_args!("{} different tasks in {} executions", all.len(), done.len()),
         ))
     })
     .await
 }
 
-/// No connection of theirs was lost, and all of them stop in order.
-async fn stop_unharmed(workers: Vec<Worker>) -> Result<()> {
+/// Checks that the workers lost no connection, and that each stops cleanly.
+async fn stop_cleanly(workers: Vec<Worker>) -> Result<()> {
     for worker in workers {
         let lost = worker.metric("garenne_reconnects_total", &["role=\"consume\""]).await.unwrap_or(0.0);
         ensure!(lost == 0.0, "{} lost {lost} connections", worker.name());
@@ -131,7 +131,7 @@ async fn stop_unharmed(workers: Vec<Worker>) -> Result<()> {
 }
 
 #[tokio::test]
-async fn unreadable_messages_are_dead_letters_and_all_good_tasks_are_done() -> Result<()> {
+async fn unreadable_messages_become_dead_letters_and_all_good_tasks_are_done() -> Result<()> {
     let env = TestEnv::new().await?;
     let mut workers = Vec::new();
     for name in ["a", "b"] {
@@ -151,23 +151,23 @@ async fn unreadable_messages_are_dead_letters_and_all_good_tasks_are_done() -> R
         check(&letter, bad)?;
         ensure!(began.elapsed() < LIMIT, "{}: dead after {:?}", bad.name, began.elapsed());
         if bad.name == "inner name" {
-            ensure!(letter.text("aside") == Some("kept"), "what can be read is kept: {letter:?}");
+            ensure!(letter.text("aside") == Some("kept"), "a readable header was not kept: {letter:?}");
         }
     }
     until_done(&workers, &good).await?;
     let counted = sum(&workers, "garenne_unreadable_total", &["queue=\"garenne.tasks.fast\""]).await?;
     ensure!(counted == bad.len() as f64, "{counted} of {} counted", bad.len());
     env.is_empty("garenne.dead").await?;
-    stop_unharmed(workers).await
+    stop_cleanly(workers).await
 }
 
 #[tokio::test]
-async fn unreadable_messages_of_a_backlog_condemn_nothing_beside_them() -> Result<()> {
+async fn unreadable_messages_of_a_killed_worker_do_not_affect_other_tasks() -> Result<()> {
     let env = TestEnv::new().await?;
     let plan = |name: &str| -> Result<_> {
         Ok(env.worker(name)?.stdout().lane("fast:prefetch=200,concurrency=2..2"))
     };
-    // Makes the topology, and is killed in the middle of what it holds.
+    // Declares the topology, and is killed while it holds a prefetch.
     let first = plan("first")?.start().await?;
     env.publish("bench.sleep", &json!({"ms": 600_000}), "long", 2).await?;
     first.until_holds("fast", 2, 0).await?;
@@ -178,13 +178,13 @@ async fn unreadable_messages_of_a_backlog_condemn_nothing_beside_them() -> Resul
         ensure!(raw.publish(&bad.message).await? == Outcome::Confirmed, "{}", bad.name);
     }
     first.kill().await?;
-    // What ran comes back as well: out of the way of those that count.
+    // The running tasks are redelivered too; they are stopped so that they do not occupy the workers.
     let stop = env.garenne(&["task", "stop", "long-0", "long-1"]).await?;
     ensure!(stop.code == Some(0), "{:?}", stop.stderr);
     let workers = vec![plan("second")?.start().await?, plan("third")?.start().await?];
     let expected = bad.iter().filter(|bad| bad.message.exchange == b"garenne.tasks").count();
-    // The first worker's ack of a message may be lost with it, after its dead letter was confirmed: then
-    // there is one more letter, of another worker. No worker writes two.
+    // If the first worker is killed between a dead letter's confirm and the ack of the original, another worker
+    // publishes a second letter. No worker publishes two.
     let mut letters = BTreeSet::new();
     let mut bodies = BTreeSet::new();
     while bodies.len() < expected + 2 {
@@ -192,11 +192,11 @@ async fn unreadable_messages_of_a_backlog_condemn_nothing_beside_them() -> Resul
         let reason = letter.text("garenne-reason").context("a reason")?;
         let body = letter.body.clone();
         ensure!(reason == if body.starts_with(b"{\"ms\"") { "stopped" } else { "malformed" }, "{letter:?}");
-        // The two that ran have the same body.
+        // The two running tasks have the same body, so their ids are compared.
         let id = letter.property(Property::MessageId)?.unwrap_or_default().to_vec();
         let key = if reason == "stopped" { id } else { body };
         let by_first = letter.text("garenne-worker") == Some("first");
-        ensure!(letters.insert((key.clone(), by_first)), "the same letter twice: {letter:?}");
+        ensure!(letters.insert((key.clone(), by_first)), "a worker published two letters: {letter:?}");
         bodies.insert(key);
     }
     let good = (0..expected).flat_map(|n| (0..20).map(move |m| format!("good-{n}-{m}"))).collect();
@@ -210,14 +210,17 @@ async fn unreadable_messages_of_a_backlog_condemn_nothing_beside_them() -> Resul
     .await?;
     while let Some(letter) = raw.get("garenne.dead").await? {
         let by_first = letter.text("garenne-worker") == Some("first");
-        ensure!(letters.insert((letter.body.clone(), by_first)), "the same letter twice: {letter:?}");
-        ensure!(bodies.contains(&letter.body), "another letter: {letter:?}");
+        ensure!(
+            letters.insert((letter.body.clone(), by_first)),
+            "a worker published two letters: {letter:?}"
+        );
+        ensure!(bodies.contains(&letter.body), "an unexpected letter: {letter:?}");
     }
-    stop_unharmed(workers).await
+    stop_cleanly(workers).await
 }
 
 #[tokio::test]
-async fn unreadable_records_and_commands_are_skipped_and_counted() -> Result<()> {
+async fn unreadable_stream_records_and_commands_are_skipped_and_counted() -> Result<()> {
     let env = TestEnv::new().await?;
     let worker = env.worker("a")?.stdout().start().await?;
     let mut raw = RawClient::connect(&env.vhost().amqp_url()).await?;
@@ -240,7 +243,7 @@ async fn unreadable_records_and_commands_are_skipped_and_counted() -> Result<()>
     let letter = letter(&mut raw).await?;
     ensure!(letter.text("garenne-reason") == Some("malformed"), "{letter:?}");
     ensure!(letter.text("garenne-error").is_some_and(|it| it.contains("app_id is not UTF-8")), "{letter:?}");
-    // The streams are read on: a directive that comes later is obeyed, also by a worker that begins there.
+    // Reading the streams continues: later directives apply, also on a worker that reads them from the beginning.
     let stop = env.garenne(&["task", "stop", "unwanted-0"]).await?;
     ensure!(stop.code == Some(0), "{:?}", stop.stderr);
     let second = env.worker("b")?.stdout().start().await?;
@@ -252,7 +255,7 @@ async fn unreadable_records_and_commands_are_skipped_and_counted() -> Result<()>
     let good = (0..20).map(|n| format!("good-{n}")).collect();
     let workers = vec![worker, second];
     until_done(&workers, &good).await?;
-    stop_unharmed(workers).await
+    stop_cleanly(workers).await
 }
 
 #[tokio::test]
@@ -260,7 +263,7 @@ async fn unreadable_dead_letters_can_be_listed_replayed_and_dropped() -> Result<
     let env = TestEnv::new().await?;
     let worker = env.worker("a")?.stdout().start().await?;
     let mut raw = RawClient::connect(&env.vhost().amqp_url()).await?;
-    // As the broker itself would put them there.
+    // As if the broker had dead-lettered them.
     let bad = |kind: &str, id: &[u8]| {
         let message = RawMessage::to("", "garenne.dead").property(Property::DeliveryMode, [2]);
         message.property(Property::Type, kind).property(Property::MessageId, id).body("{}")
@@ -307,7 +310,7 @@ async fn unreadable_messages_are_dead_letters_over_tls_too() -> Result<()> {
     let plan = plan.env("GARENNE_AMQP_TLS__CERT", file("cert.pem"));
     let worker = plan.env("GARENNE_AMQP_TLS__KEY", file("key.pem")).start().await?;
 
-    // The version was read over TLS: a limit of -1 is right on 4.x and loses messages on 3.x.
+    // The worker reads the version over TLS: a delivery limit of -1 is right on 4.x and loses messages on 3.x.
     let limit = match broker.version() >= BrokerVersion(4, 0, 0) {
         true => json!(-1),
         false => Value::Null,
@@ -327,5 +330,5 @@ async fn unreadable_messages_are_dead_letters_over_tls_too() -> Result<()> {
     }
     let workers = vec![worker];
     until_done(&workers, &good).await?;
-    stop_unharmed(workers).await
+    stop_cleanly(workers).await
 }
