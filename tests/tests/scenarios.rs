@@ -1,8 +1,9 @@
-//! Scenarios on real servers, all in one binary: it links once, and they share a broker.
+//! Scenarios on real servers. They are one binary, which is linked once and shares a broker.
 
 mod scenarios {
     mod alarms;
     mod bad_messages;
+    mod batches;
     mod catch_all;
     mod changed_password;
     mod chaos;
@@ -36,7 +37,6 @@ mod scenarios {
     mod metrics_truth;
     mod missing_queues;
     mod operators_walk;
-    mod packs;
     mod poison;
     mod postgres_tls;
     mod publisher_pool;

@@ -1,5 +1,5 @@
-//! Readings beyond a rule become alerts: once, whichever workers got which readings in what order, and
-//! whatever breaks between the reading and the one who is told.
+//! Readings that cross a rule's threshold become alerts. Each alert is sent once, in whatever order the readings
+//! arrive, whichever workers process them, and whichever step between reading and webhook fails.
 
 use std::{fs, path::PathBuf};
 
@@ -35,8 +35,8 @@ async fn reading(env: &TestEnv, id: &str, second: i64, value: f64, unit: &str) -
     env.client().publish("garenne.tasks", "reading.process", with_id(id), body.as_bytes()).await
 }
 
-/// State, time of day and value of each alert.
-fn told(alerts: &[Value]) -> Vec<(String, String, f64)> {
+/// State, timestamp and value of each alert.
+fn alert_summaries(alerts: &[Value]) -> Vec<(String, String, f64)> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let one = |alert: &Value| {
         let data = &alert["data"];
@@ -46,15 +46,15 @@ fn told(alerts: &[Value]) -> Vec<(String, String, f64)> {
 }
 
 #[tokio::test]
-async fn a_crossing_is_told_once_by_a_whole_fleet_in_any_order() -> Result<()> {
+async fn two_workers_send_one_alert_per_crossing_in_any_order_of_readings() -> Result<()> {
     let env = TestEnv::new().await?;
     let database = Postgres::shared().await?.database().await?;
-    // Broken, then busy, then well.
+    // Three failures, one "too many requests", then success.
     let hook = Webhook::start([(500, ""), (500, ""), (500, ""), (429, "retry-after: 0\r\n")]).await?;
     rules(&env, "above = 30\nclear = 25")?;
     let first = watching(&env, "first", &database, &hook)?.start().await?;
     let second = watching(&env, "second", &database, &hook)?.start().await?;
-    // 100 °F is 37.8 °C: units convert. Each reading comes three times, and late ones last.
+    // 100 °F is 37.8 °C: units are converted. Each reading is sent three times, and one is out of order.
     for round in 0..3 {
         for (second, value, unit) in [(1, 20.0, "Cel"), (3, 31.0, "Cel"), (2, 100.0, "degF")] {
             reading(&env, &format!("{round}-{second}"), second, value, unit).await?;
@@ -65,10 +65,10 @@ async fn a_crossing_is_told_once_by_a_whole_fleet_in_any_order() -> Result<()> {
         reading(&env, &format!("{round}-cool"), 4, 24.0, "Cel").await?;
     }
     env.until_settled(12).await?;
-    let mut told = told(&hook.until_alerts(2).await?);
-    told.sort_by(|a, b| a.0.cmp(&b.0));
-    let states: Vec<_> = told.iter().map(|(state, ..)| state.as_str()).collect();
-    assert_eq!(states, ["cleared", "raised"], "{told:?}");
+    let mut alerts = alert_summaries(&hook.until_alerts(2).await?);
+    alerts.sort_by(|a, b| a.0.cmp(&b.0));
+    let states: Vec<_> = alerts.iter().map(|(state, ..)| state.as_str()).collect();
+    assert_eq!(states, ["cleared", "raised"], "{alerts:?}");
     env.until_lane("slow", 0, 0).await?;
     assert_eq!(hook.alerts().len(), 2);
     assert!(hook.requests() > 4);
@@ -83,34 +83,35 @@ async fn a_crossing_is_told_once_by_a_whole_fleet_in_any_order() -> Result<()> {
     Ok(())
 }
 
-/// The alarm is stored and nobody can be told: the reading stays unacked, and whoever gets it next tells.
+/// The alarm is stored, but its alert cannot be published. The reading stays unacked, and the worker that receives
+/// it next publishes the alert.
 #[tokio::test]
-async fn an_alarm_is_told_though_its_worker_could_not() -> Result<()> {
+async fn an_alert_that_could_not_be_published_is_sent_by_the_next_worker() -> Result<()> {
     let env = TestEnv::new().await?;
     let database = Postgres::shared().await?.database().await?;
     let hook = Webhook::start([]).await?;
     rules(&env, "above = 30")?;
-    let plan = watching(&env, "mute", &database, &hook)?.option("--shutdown-timeout", "1s");
-    let mute = plan.lane("fast:prefetch=10,concurrency=2..2").start().await?;
-    let gone = QueueDeleteOptions::default();
-    env.client().channel().queue_delete("garenne.tasks.slow".into(), gone).await?;
+    let plan = watching(&env, "first", &database, &hook)?.option("--shutdown-timeout", "1s");
+    let first = plan.lane("fast:prefetch=10,concurrency=2..2").start().await?;
+    let options = QueueDeleteOptions::default();
+    env.client().channel().queue_delete("garenne.tasks.slow".into(), options).await?;
     reading(&env, "hot", 1, 31.0, "Cel").await?;
-    mute.until_logged("not confirmed").await?;
-    let receipt = mute.stop().await?.receipt;
+    first.until_logged("not confirmed").await?;
+    let receipt = first.stop().await?.receipt;
     assert_eq!((receipt.delivered, receipt.acked, receipt.requeued), (1, 0, 1), "{receipt:?}");
 
-    // A worker may not make queues; who may puts the missing one back.
+    // A worker may not declare queues; the operator declares the missing one again.
     assert_eq!(env.garenne(&["topology", "apply"]).await?.code, Some(0));
-    let heir = watching(&env, "heir", &database, &hook)?.start().await?;
-    let told = told(&hook.until_alerts(1).await?);
-    assert_eq!(told, [("raised".to_owned(), "2026-09-21T14:13:21Z".to_owned(), 31.0)]);
-    let receipt = heir.stop().await?.receipt;
+    let second = watching(&env, "second", &database, &hook)?.start().await?;
+    let alerts = alert_summaries(&hook.until_alerts(1).await?);
+    assert_eq!(alerts, [("raised".to_owned(), "2026-09-21T14:13:21Z".to_owned(), 31.0)]);
+    let receipt = second.stop().await?.receipt;
     assert_eq!((receipt.acked, receipt.dead), (2, 0), "{receipt:?}");
     Ok(())
 }
 
 #[tokio::test]
-async fn silence_is_told_and_its_end() -> Result<()> {
+async fn a_silent_device_raises_an_alert_that_its_next_reading_clears() -> Result<()> {
     let env = TestEnv::new().await?;
     let database = Postgres::shared().await?.database().await?;
     let hook = Webhook::start([]).await?;
@@ -118,12 +119,12 @@ async fn silence_is_told_and_its_end() -> Result<()> {
     let worker = watching(&env, "listening", &database, &hook)?.start().await?;
     reading(&env, "last", 1, 20.0, "Cel").await?;
     let raised = hook.until_alerts(1).await?;
-    assert_eq!(told(&raised)[0].0, "raised");
+    assert_eq!(alert_summaries(&raised)[0].0, "raised");
     reading(&env, "again", 2, 20.0, "Cel").await?;
-    let all = told(&hook.until_alerts(2).await?);
+    let all = alert_summaries(&hook.until_alerts(2).await?);
     assert_eq!(all[1].0, "cleared");
-    // It is watched anew: the second reading was the last for now.
-    let all = told(&hook.until_alerts(3).await?);
+    // The silence is measured again from the second reading.
+    let all = alert_summaries(&hook.until_alerts(3).await?);
     assert_eq!(all[2].0, "raised");
     assert_eq!(worker.stop().await?.receipt.dead, 0);
     Ok(())

@@ -1,4 +1,4 @@
-//! Several tasks in one message: each has an end of its own, the message has one.
+//! Batches: several tasks in one message. Each record has its own outcome; the message is settled once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,12 +13,12 @@ use garenne_tests::harness::{
 };
 use serde_json::{Value, json};
 
-const PACK: &str = "application/vnd.garenne.batch+json";
+const BATCH: &str = "application/vnd.garenne.batch+json";
 
-/// Publishes a pack as any client could.
-async fn pack(env: &TestEnv, kind: &str, id: &str, records: &[(String, Value)]) -> Result<()> {
+/// Publishes a batch as any client can.
+async fn publish_batch(env: &TestEnv, kind: &str, id: &str, records: &[(String, Value)]) -> Result<()> {
     let records: Vec<_> = records.iter().map(|(id, payload)| json!({"id": id, "payload": payload})).collect();
-    let properties = with_id(id).with_content_type(PACK.into()).with_type(kind.into());
+    let properties = with_id(id).with_content_type(BATCH.into()).with_type(kind.into());
     let body = serde_json::to_vec(&records)?;
     env.client().publish("garenne.tasks", kind, properties, &body).await
 }
@@ -33,20 +33,20 @@ async fn outcomes(worker: &Worker, kind: &str, outcome: &str) -> Result<f64> {
 }
 
 #[tokio::test]
-async fn packs_are_acked_once_and_only_the_record_that_fails_leaves() -> Result<()> {
+async fn batches_are_acked_once_and_only_a_failed_record_is_retried() -> Result<()> {
     let env = TestEnv::new().await?;
     let worker = env.worker("worker")?.stdout().start().await?;
     let steps = [("fine", 0), ("fails", 2), ("fine-too", 0)].map(|(id, times)| (id, json!({"times": times})));
-    pack(&env, "bench.fail", "pack-1", &records(steps)).await?;
+    publish_batch(&env, "bench.fail", "batch-1", &records(steps)).await?;
     let failed = worker.until_done_with("fails").await?;
     assert_eq!((failed.attempt, failed.output), (3, json!({"attempt": 3})));
     let done = worker.done()?;
     let attempts: BTreeMap<_, _> = done.iter().map(|it| (it.task_id.as_str(), it.attempt)).collect();
     assert_eq!(attempts, BTreeMap::from([("fails", 3), ("fine", 1), ("fine-too", 1)]));
-    assert_eq!(done.len(), 3, "the others did not run again");
+    assert_eq!(done.len(), 3, "a record ran again");
 
     let steps = [("a", json!({"n": 5})), ("bad", json!({"n": "five"})), ("b", json!({"n": 200}))];
-    pack(&env, "bench.factorial", "pack-2", &records(steps)).await?;
+    publish_batch(&env, "bench.factorial", "batch-2", &records(steps)).await?;
     let mut dead = env.take_all("garenne.dead", 2).await?;
     dead.sort_by_key(|letter| letter.id().to_owned());
     for (letter, (id, body)) in dead.iter().zip([("b", json!({"n": 200})), ("bad", json!({"n": "five"}))]) {
@@ -61,18 +61,18 @@ async fn packs_are_acked_once_and_only_the_record_that_fails_leaves() -> Result<
     assert_eq!(outcomes(&worker, "bench.factorial", "rejected").await?, 2.0);
     assert_eq!(outcomes(&worker, "bench.fail", "error").await?, 2.0);
     let receipt = worker.stop().await?.receipt;
-    // Two packs, and the record that failed came by itself twice more.
+    // Two batches, and two retries of the record that failed.
     assert_eq!((receipt.delivered, receipt.acked, receipt.retried), (4, 3, 1), "{receipt:?}");
     Ok(())
 }
 
 #[tokio::test]
-async fn packs_that_cannot_be_read_are_dead_letters_whole() -> Result<()> {
+async fn batches_that_cannot_be_parsed_become_one_dead_letter_each() -> Result<()> {
     let env = TestEnv::new().await?;
     let worker = env.worker("worker")?.stdout().start().await?;
-    let properties = with_id("torn").with_content_type(PACK.into());
+    let properties = with_id("torn").with_content_type(BATCH.into());
     env.client().publish("garenne.tasks", "bench.noop", properties, b"[{\"id\":\"a\",\"payl").await?;
-    pack(&env, "bench.noop", "empty", &[]).await?;
+    publish_batch(&env, "bench.noop", "empty", &[]).await?;
     let mut dead = env.take_all("garenne.dead", 2).await?;
     dead.sort_by_key(|letter| letter.id().to_owned());
     let shown = |n: usize| (dead[n].id(), dead[n].text("garenne-reason"), dead[n].text("garenne-error"));
@@ -87,15 +87,15 @@ async fn packs_that_cannot_be_read_are_dead_letters_whole() -> Result<()> {
 }
 
 #[tokio::test]
-async fn packs_obey_stops_of_their_records() -> Result<()> {
+async fn batches_skip_records_that_an_operator_stopped() -> Result<()> {
     let env = TestEnv::new().await?;
-    // Makes the topology.
+    // Declares the topology.
     env.worker("first")?.start().await?.stop().await?;
     let stop = Program::new("garenne").option("--amqp-url", env.vhost().amqp_url()).arg("task").arg("stop");
     let ended = stop.arg("unwanted").run().await?;
     assert_eq!(ended.code, Some(0), "{:?}", ended.stderr);
     let steps = [("before", json!({})), ("unwanted", json!({})), ("after", json!({}))];
-    pack(&env, "bench.noop", "pack", &records(steps)).await?;
+    publish_batch(&env, "bench.noop", "batch", &records(steps)).await?;
     let worker = env.worker("worker")?.stdout().start().await?;
     let dead = env.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("unwanted", "stopped"));
@@ -107,11 +107,11 @@ async fn packs_obey_stops_of_their_records() -> Result<()> {
 }
 
 #[tokio::test]
-async fn packs_of_long_tasks_are_taken_apart() -> Result<()> {
+async fn batches_of_long_tasks_are_split_into_messages() -> Result<()> {
     let env = TestEnv::new().await?;
     let worker = env.worker("worker")?.stdout().lane("fast:prefetch=4,concurrency=1..2").start().await?;
     let many: Vec<_> = (0..50).map(|n| (format!("long-{n}"), json!({"ms": 1}))).collect();
-    pack(&env, "bench.sleep", "pack", &many).await?;
+    publish_batch(&env, "bench.sleep", "batch", &many).await?;
     let done: BTreeSet<_> = worker.until_done(50).await?.into_iter().map(|done| done.task_id).collect();
     assert_eq!(done, many.into_iter().map(|(id, _)| id).collect());
     env.until_lane("fast", 0, 0).await?;
@@ -120,25 +120,26 @@ async fn packs_of_long_tasks_are_taken_apart() -> Result<()> {
     Ok(())
 }
 
-/// The pack dies twice in its lane and once alone, then its records are tried one by one.
+/// The batch crashes two workers in its lane and one in the quarantine. Then its records are published one by one.
 #[tokio::test]
-async fn packs_that_kill_their_worker_are_taken_apart_and_only_the_guilty_record_is_condemned() -> Result<()>
-{
+async fn batches_that_crash_workers_are_split_and_only_the_crashing_record_becomes_a_dead_letter()
+-> Result<()> {
     let env = TestEnv::new().await?;
     env.worker("first")?.start().await?.stop().await?;
-    let spared = json!({"spare": true});
-    let steps = [("a", spared.clone()), ("b", spared.clone()), ("guilty", json!({})), ("c", spared.clone())];
-    pack(&env, "bench.abort", "guilty-pack", &records(steps)).await?;
-    let innocent: Vec<_> = (0..20).map(|n| (format!("innocent-{n}"), spared.clone())).collect();
-    pack(&env, "bench.abort", "innocent-pack", &innocent).await?;
+    let harmless = json!({"spare": true});
+    let steps =
+        [("a", harmless.clone()), ("b", harmless.clone()), ("crashing", json!({})), ("c", harmless.clone())];
+    publish_batch(&env, "bench.abort", "crashing-batch", &records(steps)).await?;
+    let others: Vec<_> = (0..20).map(|n| (format!("other-{n}"), harmless.clone())).collect();
+    publish_batch(&env, "bench.abort", "harmless-batch", &others).await?;
     let expected: BTreeSet<String> =
-        innocent.into_iter().map(|(id, _)| id).chain(["a", "b", "c"].map(str::to_owned)).collect();
+        others.into_iter().map(|(id, _)| id).chain(["a", "b", "c"].map(str::to_owned)).collect();
     let mut done = BTreeSet::new();
-    let mut deaths = 0;
+    let mut crashes = 0;
     loop {
-        let plan = env.worker(&format!("mortal-{deaths}"))?.stdout().option("--shutdown-mode", "soft");
+        let plan = env.worker(&format!("crashing-{crashes}"))?.stdout().option("--shutdown-mode", "soft");
         let worker = plan.begin().await?;
-        let died = eventually("it dies, or everything is settled", async || {
+        let crashed = eventually("a crash, or every task settled", async || {
             if worker.has_ended() {
                 return Ok(Seen::Wanted(true));
             }
@@ -152,18 +153,18 @@ async fn packs_that_kill_their_worker_are_taken_apart_and_only_the_guilty_record
             })
         })
         .await?;
-        if !died {
+        if !crashed {
             done.extend(worker.stop().await?.done.into_iter().map(|done| done.task_id));
             break;
         }
-        deaths += 1;
-        assert!(deaths < 10, "it goes on killing");
+        crashes += 1;
+        assert!(crashes < 10, "the record still crashes workers");
         done.extend(worker.died().await?.into_iter().map(|done| done.task_id));
     }
     assert_eq!(done, expected);
-    assert!((4..=7).contains(&deaths), "{deaths} workers died");
+    assert!((4..=7).contains(&crashes), "{crashes} workers crashed");
     let dead = env.take_all("garenne.dead", 1).await?.remove(0);
-    assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("guilty", "poison"));
+    assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("crashing", "poison"));
     env.until_lane("fast", 0, 0).await?;
     env.is_empty("garenne.quarantine").await
 }
@@ -186,15 +187,15 @@ async fn until_stored(database: &Database, at_least: usize) -> Result<()> {
     .await
 }
 
-/// What a worker has before it is frozen, and what comes while it is: more than its prefetch.
+/// Batches that are published before a worker is frozen, and while it is: more than its prefetch.
 const ROUND: (usize, usize) = (15, 25);
 const RECORDS: usize = 40;
 const PREFETCH: u64 = 20;
 
-/// Publishes packs of readings. Each has a record that says the same as its first, which is no second row,
-/// and one that contradicts it.
-async fn publish_readings(env: &TestEnv, packs: std::ops::Range<usize>) -> Result<()> {
-    for n in packs {
+/// Publishes batches of readings. Each batch repeats its first reading under another id, which must not be stored as a
+/// second row, and has a record that contradicts it.
+async fn publish_readings(env: &TestEnv, batches: std::ops::Range<usize>) -> Result<()> {
+    for n in batches {
         let reading = |m: usize| {
             let time = 1_790_000_000 + n * RECORDS + m;
             (format!("r-{n}-{m}"), json!({"device": "d", "metric": "t", "value": m, "time": time}))
@@ -205,67 +206,66 @@ async fn publish_readings(env: &TestEnv, packs: std::ops::Range<usize>) -> Resul
         let mut other = first;
         other["value"] = json!(-1);
         readings.push((format!("conflict-{n}"), other));
-        pack(env, "reading.process", &format!("pack-{n}"), &readings).await?;
+        publish_batch(env, "reading.process", &format!("batch-{n}"), &readings).await?;
     }
     Ok(())
 }
 
-/// Publishes a round of packs and freezes the worker in the middle of it, with all that it may hold.
+/// Publishes a round of batches and freezes the worker in the middle of it while it holds its whole prefetch.
 async fn freeze_in_the_middle(
     env: &TestEnv,
     database: &Database,
     worker: &Worker,
-    packs: &mut usize,
+    batches: &mut usize,
 ) -> Result<()> {
     let before = count(database, "SELECT count(*) FROM garenne_results").await?;
-    publish_readings(env, *packs..*packs + ROUND.0).await?;
+    publish_readings(env, *batches..*batches + ROUND.0).await?;
     until_stored(database, usize::try_from(before)? + 1).await?;
     worker.signal(Signal::STOP)?;
-    publish_readings(env, *packs + ROUND.0..*packs + ROUND.0 + ROUND.1).await?;
-    *packs += ROUND.0 + ROUND.1;
+    publish_readings(env, *batches + ROUND.0..*batches + ROUND.0 + ROUND.1).await?;
+    *batches += ROUND.0 + ROUND.1;
     env.freeze_holding(worker, PREFETCH).await
 }
 
-/// Waits until the worker was given again what another one left.
+/// Waits until the worker has received these redeliveries.
 async fn until_redelivered(worker: &Worker, at_least: u64) -> Result<()> {
-    eventually(format!("{at_least} packs come again"), async || {
-        let again = worker.metric("garenne_redeliveries_total", &[]).await?;
-        Ok(Seen::when(again >= at_least as f64, again))
+    eventually(format!("{at_least} redelivered batches"), async || {
+        let redelivered = worker.metric("garenne_redeliveries_total", &[]).await?;
+        Ok(Seen::when(redelivered >= at_least as f64, redelivered))
     })
     .await
 }
 
-/// Packs go through a kill and stops of every mode, each in the middle of the work; each record is stored, and
-/// stored once.
+/// Workers are killed and stopped in every mode in the middle of their work; each record is stored exactly once.
 #[tokio::test]
-async fn packs_outlive_a_kill_and_every_stop_without_a_second_effect() -> Result<()> {
+async fn batches_survive_a_kill_and_every_stop_mode_and_are_stored_once() -> Result<()> {
     let env = TestEnv::new().await?;
     let database = Postgres::shared().await?.database().await?;
-    let mut packs = 0;
+    let mut batches = 0;
     let worker = storing(&env, "victim", &database)?.start().await?;
-    freeze_in_the_middle(&env, &database, &worker, &mut packs).await?;
+    freeze_in_the_middle(&env, &database, &worker, &mut batches).await?;
     worker.kill().await?;
     let mut left = PREFETCH;
     for mode in ["light", "soft", "soft-timeout", "hard"] {
         let plan = storing(&env, mode, &database)?.option("--shutdown-mode", mode);
         let worker = plan.start().await?;
         until_redelivered(&worker, left).await?;
-        freeze_in_the_middle(&env, &database, &worker, &mut packs).await?;
+        freeze_in_the_middle(&env, &database, &worker, &mut batches).await?;
         env.stop_frozen(&worker)?;
         let receipt = worker.stopped().await?.receipt;
         assert_eq!((receipt.mode.as_str(), receipt.abandoned), (mode, 0), "{receipt:?}");
         assert!(receipt.acked > 0, "{receipt:?}");
-        // A light stop finishes what it holds; the others hand back what they had not started.
-        assert!(mode == "light" || receipt.requeued > 0, "nothing was handed back: {receipt:?}");
+        // A light stop finishes all held batches; the other modes requeue those that have not started.
+        assert!(mode == "light" || receipt.requeued > 0, "nothing was requeued: {receipt:?}");
         left = receipt.requeued;
     }
     let worker = storing(&env, "last", &database)?.start().await?;
     until_redelivered(&worker, left).await?;
-    until_stored(&database, packs * (RECORDS + 1)).await?;
+    until_stored(&database, batches * (RECORDS + 1)).await?;
     env.until_lane("fast", 0, 0).await?;
     worker.stop().await?;
-    assert_eq!(count(&database, "SELECT count(*) FROM garenne_readings").await?, (packs * RECORDS) as i64);
-    let results = (packs * (RECORDS + 1)) as i64;
+    assert_eq!(count(&database, "SELECT count(*) FROM garenne_readings").await?, (batches * RECORDS) as i64);
+    let results = (batches * (RECORDS + 1)) as i64;
     assert_eq!(count(&database, "SELECT count(DISTINCT task_id) FROM garenne_results").await?, results);
     assert_eq!(count(&database, "SELECT count(*) FROM garenne_results").await?, results);
     let mut conflicts = BTreeSet::new();
@@ -273,7 +273,7 @@ async fn packs_outlive_a_kill_and_every_stop_without_a_second_effect() -> Result
         assert_eq!(letter.text("garenne-reason"), "conflict");
         conflicts.insert(letter.id().to_owned());
     }
-    assert_eq!(conflicts.len(), packs);
+    assert_eq!(conflicts.len(), batches);
     assert!(conflicts.iter().all(|id| id.starts_with("conflict-")), "{conflicts:?}");
     Ok(())
 }

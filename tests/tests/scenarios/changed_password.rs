@@ -1,5 +1,5 @@
-//! The broker's password is changed under those who are connected. They wait until theirs is right again,
-//! and who was given it in a file only needs the file changed.
+//! A user's password changes at the broker while programs are connected. They retry until their password is right
+//! again. A program that reads its URL from a file only needs the file to be changed.
 
 use std::{collections::BTreeSet, fs};
 
@@ -17,11 +17,11 @@ const PREFETCH: u64 = 20;
 const CONSUMING: &[&str] = &["role=\"consume\""];
 const PUBLISHING: &[&str] = &["role=\"publish\""];
 
-/// A user of the test environment's whose password is changed.
+/// A user whose password the test changes.
 struct User<'a> {
     env: &'a TestEnv,
     name: String,
-    /// With the first password, which is the name.
+    /// With the first password, which equals the name.
     url: String,
 }
 
@@ -37,14 +37,14 @@ impl<'a> User<'a> {
         self.url.replacen(&format!(":{}@", self.name), &format!(":{password}@"), 1)
     }
 
-    /// Changes the password at the broker; connections stay.
+    /// Changes the password at the broker; existing connections stay open.
     async fn change(&self, password: &str) -> Result<()> {
         self.env.vhost().broker().management().create_user(&self.name, password).await
     }
 
-    /// Closes the connections of a program, which must be as many, so that it has to come again.
+    /// Waits until the program has `count` connections and closes them, so that it has to log in again.
     async fn close_connections(&self, program: &str, count: usize) -> Result<()> {
-        let connections = eventually("its connections", async || {
+        let connections = eventually(format!("{count} connections of {program}"), async || {
             let listed = self.env.vhost().view().connections().await?;
             let own = listed
                 .into_iter()
@@ -60,7 +60,7 @@ impl<'a> User<'a> {
     }
 }
 
-async fn until_all(worker: &Worker, ids: &[String]) -> Result<()> {
+async fn until_all_done(worker: &Worker, ids: &[String]) -> Result<()> {
     eventually("every task is done", async || {
         let done = worker.done()?;
         let found: BTreeSet<_> = done.iter().map(|done| done.task_id.as_str()).collect();
@@ -70,7 +70,7 @@ async fn until_all(worker: &Worker, ids: &[String]) -> Result<()> {
     .await
 }
 
-async fn prefetch_is_restored(env: &TestEnv) -> Result<()> {
+async fn until_prefetch_is_restored(env: &TestEnv) -> Result<()> {
     eventually("one consumer with its prefetch", async || {
         let consumers = env.vhost().view().consumers().await?;
         let lane = consumers.iter().filter(|it| it.queue() == "garenne.tasks.fast");
@@ -81,19 +81,24 @@ async fn prefetch_is_restored(env: &TestEnv) -> Result<()> {
     .await
 }
 
-/// It works on both connections again: what fails once needs a copy published.
-async fn works_again(env: &TestEnv, worker: &mut Worker, mut ids: Vec<String>, name: &str) -> Result<()> {
+/// Checks both connections: a task that fails once needs the publishing one for its copy.
+async fn check_both_connections(
+    env: &TestEnv,
+    worker: &mut Worker,
+    mut ids: Vec<String>,
+    name: &str,
+) -> Result<()> {
     worker.until_ready().await?;
     ids.extend(env.publish("bench.fail", &json!({"times": 1}), name, 5).await?);
-    until_all(worker, &ids).await?;
+    until_all_done(worker, &ids).await?;
     worker.until_metric("garenne_connection_up", CONSUMING, 1.0).await?;
     worker.until_metric("garenne_connection_up", PUBLISHING, 1.0).await?;
-    prefetch_is_restored(env).await
+    until_prefetch_is_restored(env).await
 }
 
-/// Whoever rotates it may be half way.
+/// During a rotation, the broker may have the new password before the worker.
 #[tokio::test]
-async fn changed_password_is_waited_out() -> Result<()> {
+async fn changed_password_is_retried_until_it_is_right() -> Result<()> {
     let env = TestEnv::new().await?;
     let user = User::new(&env).await?;
     let plan = env.worker_at("rotated", &user.url)?.stdout();
@@ -106,7 +111,7 @@ async fn changed_password_is_waited_out() -> Result<()> {
     worker.until_metric("garenne_connection_up", PUBLISHING, 0.0).await?;
     let ids = env.publish("bench.noop", &json!({}), "meanwhile", 10).await?;
     user.change(&user.name).await?;
-    works_again(&env, &mut worker, ids, "after").await?;
+    check_both_connections(&env, &mut worker, ids, "after").await?;
     assert_eq!(worker.id(), pid);
     let stopped = worker.stop().await?;
     let receipt = stopped.receipt;
@@ -114,8 +119,8 @@ async fn changed_password_is_waited_out() -> Result<()> {
     Ok(())
 }
 
-/// The file is changed after the broker, as secrets of an orchestrator are, and later the other way round;
-/// a file that is no URL for a moment does no harm.
+/// The file changes after the broker, as it does with an orchestrator's secrets, and later before it. A file that
+/// has no valid URL for a moment does no harm.
 #[tokio::test]
 async fn changed_password_is_read_again_from_its_file() -> Result<()> {
     let env = TestEnv::new().await?;
@@ -133,21 +138,21 @@ async fn changed_password_is_read_again_from_its_file() -> Result<()> {
     fs::write(&file, "")?;
     worker.until_logged("cannot read amqp_url again").await?;
     fs::write(&file, user.url_with("second") + "\n")?;
-    works_again(&env, &mut worker, ids, "after").await?;
+    check_both_connections(&env, &mut worker, ids, "after").await?;
 
     fs::write(&file, user.url_with("third"))?;
     user.change("third").await?;
     user.close_connections("worker rotated", 2).await?;
     let reconnected = async || worker.metric("garenne_reconnects_total", CONSUMING).await;
-    eventually("another connection", async || {
+    eventually("a second reconnect", async || {
         let reconnects = reconnected().await?;
         Ok(Seen::when(reconnects >= 2.0, reconnects))
     })
     .await?;
-    works_again(&env, &mut worker, Vec::new(), "after-all").await?;
+    check_both_connections(&env, &mut worker, Vec::new(), "after-all").await?;
     assert_eq!(worker.id(), pid);
     let log = worker.process().stderr().lines();
-    ensure!(!log.iter().any(|line| line.contains("third")), "a password is in the log: {log:?}");
+    ensure!(!log.iter().any(|line| line.contains("third")), "the log contains a password: {log:?}");
     let stopped = worker.stop().await?;
     let receipt = stopped.receipt;
     assert_eq!((stopped.code, receipt.acked, receipt.retried, receipt.dead), (0, 20, 10, 0), "{receipt:?}");

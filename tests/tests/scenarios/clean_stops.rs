@@ -1,4 +1,4 @@
-//! A clean stop loses nothing, brings nothing back and costs no task anything, however often.
+//! However often workers stop cleanly, no task is lost, no acked task is redelivered, and no attempt is spent.
 
 use std::collections::BTreeSet;
 
@@ -10,15 +10,15 @@ use garenne_tests::harness::{
 };
 use serde_json::json;
 
-/// Stops per mode; `./dev test --full` takes as many as a promise needs.
+/// Stops per mode; `./dev test --full` runs the number that the documentation states.
 fn rounds() -> usize {
     if suite::is_full() { 20 } else { 5 }
 }
 
-/// Acks of a quorum queue are asynchronous: a channel that is closed too early takes some back, and the
-/// next worker would do those tasks again.
+/// A quorum queue applies acks asynchronously. If the channel closes before it has, the broker requeues those
+/// deliveries, and the next worker would run the tasks again.
 #[tokio::test]
-async fn clean_stops_bring_back_nothing_acked() -> Result<()> {
+async fn clean_stops_redeliver_no_acked_task() -> Result<()> {
     let env = TestEnv::new().await?;
     let mut finished: BTreeSet<String> = BTreeSet::new();
     for round in 0..rounds() {
@@ -34,22 +34,22 @@ async fn clean_stops_bring_back_nothing_acked() -> Result<()> {
             for done in stopped.done {
                 assert_eq!(done.attempt, 1);
                 let id = done.task_id.clone();
-                assert!(finished.insert(done.task_id), "{id} was acked and came back, {mode}");
+                assert!(finished.insert(done.task_id), "{id} was acked and redelivered, {mode}");
             }
         }
     }
     let published = rounds() * 4 * 1500;
-    eventually("the rest is still there", async || {
+    eventually("every unfinished task is ready in the queue", async || {
         let ready = env.client().ready("garenne.tasks.fast").await?;
         Ok(Seen::when(ready + finished.len() == published, format_args!("{ready} + {}", finished.len())))
     })
     .await
 }
 
-/// Deployments hand the same messages back again and again. Brokers before 4.3 count that, and must
-/// draw no conclusion from it.
+/// Each restart requeues the same messages. Brokers before 4.3 count these returns as deliveries. They must
+/// neither spend an attempt nor count as crashes.
 #[tokio::test]
-async fn rolling_restarts_cost_no_life() -> Result<()> {
+async fn clean_stops_that_requeue_the_same_tasks_spend_no_attempt() -> Result<()> {
     const RESTARTS: usize = 25;
     let env = TestEnv::new().await?;
     for restart in 0..RESTARTS {

@@ -47,22 +47,22 @@ async fn client_publishes_tasks_that_are_run_under_their_ids() -> Result<()> {
 }
 
 #[tokio::test]
-async fn client_names_why_a_task_is_not_stored() -> Result<()> {
+async fn client_says_why_a_task_is_not_stored() -> Result<()> {
     let env = TestEnv::new().await?;
     let worker = env.worker("any")?.start().await?;
     let client = Client::connect(&env.vhost().amqp_url()).await?;
-    // Before 4.0 the broker allows 128 MiB.
+    // Before 4.0 the broker allows messages of 128 MiB.
     if env.vhost().broker().version().0 >= 4 {
         let large = "x".repeat(17 << 20);
         let error = client.enqueue_kind("bench.noop", &json!({ "text": large })).await.unwrap_err();
         assert!(matches!(error, EnqueueError::TooLarge { what: "body", .. }), "{error}");
     }
-    // The connection is opened again.
+    // The client opens a new connection.
     client.enqueue_kind("bench.noop", &json!({})).await?;
     env.until_lane("fast", 0, 0).await?;
     worker.stop().await?;
     client.close().await;
-    let error = Client::connect("amqp://nobody:wrong@127.0.0.1:1/%2f").await.map(drop).unwrap_err();
+    let error = Client::connect("amqp://guest:wrong@127.0.0.1:1/%2f").await.map(drop).unwrap_err();
     assert!(matches!(error, EnqueueError::Connect(_)), "{error}");
     Ok(())
 }

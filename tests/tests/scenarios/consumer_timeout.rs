@@ -1,5 +1,5 @@
-//! A task that takes longer than the broker waits for its settlement is done once, and what waits in a
-//! worker is handed back before the broker takes it away.
+//! The broker's consumer timeout: a task that runs longer is done once, and tasks that wait in a worker are requeued
+//! before the timeout passes.
 
 use std::time::Duration;
 
@@ -12,25 +12,25 @@ use garenne_tests::harness::{
 };
 use serde_json::json;
 
-/// A broker that loses patience after three seconds, and looks twice a second whether it has.
-async fn impatient() -> Result<Broker> {
+/// A broker with a consumer timeout of three seconds that it checks twice a second.
+async fn broker_with_short_timeout() -> Result<Broker> {
     let conf = vec!["consumer_timeout = 3000".to_owned()];
     let parameters = vec!["{channel_tick_interval, 500}".to_owned()];
     Broker::start(BrokerOptions { conf, parameters, ..BrokerOptions::default() }).await
 }
 
-/// The worker knows nothing of the broker's impatience. The delivery is taken away in the middle of the
-/// run, comes back, and takes the lost one's place; however often.
+/// The worker does not know the timeout. While the task runs, the broker requeues its delivery and delivers the
+/// message again, possibly several times. The new delivery takes the place of the lost one.
 #[tokio::test]
 async fn task_longer_than_the_consumer_timeout_is_done_once() -> Result<()> {
-    let broker = impatient().await?;
+    let broker = broker_with_short_timeout().await?;
     let env = TestEnv::on(&broker).await?;
     let worker = env.worker("slow")?.stdout().lane("fast:prefetch=10,concurrency=4..4").start().await?;
     env.publish("bench.sleep", &json!({"ms": 9000}), "long", 3).await?;
     env.publish("bench.spin", &json!({"ms": 9000}), "busy", 1).await?;
     env.publish("bench.sleep", &json!({"ms": 1}), "short", 20).await?;
     let redelivered = async || worker.metric("garenne_redeliveries_total", &["lane=\"fast\""]).await;
-    eventually("the broker lost patience", async || {
+    eventually("the broker's timeout has passed for four tasks", async || {
         let redelivered = redelivered().await?;
         Ok(Seen::when(redelivered >= 4.0, redelivered))
     })
@@ -42,24 +42,24 @@ async fn task_longer_than_the_consumer_timeout_is_done_once() -> Result<()> {
     let mut ids = stopped.ids();
     ids.sort_unstable();
     ids.dedup();
-    assert_eq!((ids.len(), stopped.done.len()), (24, 24), "a task was done twice");
+    assert_eq!((ids.len(), stopped.done.len()), (24, 24), "a task ran twice");
     assert!(stopped.done.iter().all(|done| done.attempt == 1), "{:?}", stopped.done);
     assert_eq!((stopped.code, stopped.receipt.dead, stopped.receipt.retried), (0, 0, 0));
     env.is_empty("garenne.quarantine").await
 }
 
-/// Where the lane's timeout is known, what waits behind long tasks goes back to others in time: the
-/// broker never has to take anything away.
+/// If the lane's timeout is configured, the worker requeues tasks that wait behind long ones in time, and the
+/// broker's timeout never passes.
 #[tokio::test]
-async fn waiting_tasks_are_handed_back_before_the_consumer_timeout() -> Result<()> {
+async fn waiting_tasks_are_requeued_before_the_consumer_timeout() -> Result<()> {
     let env = TestEnv::new().await?;
-    // One task runs for as long as it takes; the rest of the prefetch waits behind it.
+    // One task runs until the end of the test; the rest of the prefetch waits behind it.
     let plan = env.worker("stuck")?.stdout().lane("fast:prefetch=10,concurrency=1..1");
     let plan = plan
         .env("GARENNE_LANES__FAST__BINDINGS", "reading.#")
         .env("GARENNE_LANES__FAST__CONSUMER_TIMEOUT", "7s");
     let worker = plan.start().await?;
-    // Straight to the queue: the lane is bound to short kinds only, so its budget lets tasks wait.
+    // Published to the queue directly. The lane is bound to short kinds only, so its budget allows tasks to wait.
     let publish = async |id: &str, ms: u64| {
         let properties = with_id(id).with_type("bench.sleep".into());
         let body = json!({ "ms": ms }).to_string();
@@ -74,14 +74,14 @@ async fn waiting_tasks_are_handed_back_before_the_consumer_timeout() -> Result<(
     let held = std::time::Instant::now();
     let line = worker.until_logged("requeued tasks that waited too long").await?;
     let waited = held.elapsed();
-    assert!(waited < Duration::from_secs(7), "the broker was quicker: {waited:?}, {line}");
-    // Somebody else does them, while the first one still runs.
+    assert!(waited < Duration::from_secs(7), "the broker's timeout passed first: {waited:?}, {line}");
+    // Another worker runs them while the first one is still busy.
     let other = env.worker("free")?.stdout().env("GARENNE_LANES__FAST__BINDINGS", "reading.#");
     let other = other.env("GARENNE_LANES__FAST__CONSUMER_TIMEOUT", "7s").start().await?;
     let done = other.until_done(9).await?;
     assert!(done.iter().all(|done| done.attempt == 1 && done.task_id.starts_with("waiting")), "{done:?}");
     drop(other);
     let line = line.contains("\"max_wait\":\"3s\"");
-    assert!(line, "7s less what a sweep and a settlement take");
+    assert!(line, "expected 7s less the time of a sweep and of a settlement");
     Ok(())
 }

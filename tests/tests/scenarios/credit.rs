@@ -1,12 +1,12 @@
-//! Prefetch is the queue's size: per lane, the broker never has more unsettled deliveries outstanding,
-//! and has as many under backlog.
+//! Prefetch limits a worker's queue: per lane, never more deliveries are unacked, and exactly as many are under
+//! backlog.
 
 use anyhow::Result;
 use garenne_tests::harness::{test_env::TestEnv, wait::Seen, wait::eventually};
 use serde_json::json;
 
 #[tokio::test]
-async fn credit_is_the_queue_size_per_lane() -> Result<()> {
+async fn unacked_deliveries_of_a_lane_reach_and_never_exceed_its_prefetch() -> Result<()> {
     let env = TestEnv::new().await?;
     let plan = env.worker("bounded")?.stdout();
     let worker = plan
@@ -40,7 +40,7 @@ async fn credit_is_the_queue_size_per_lane() -> Result<()> {
         Ok(Seen::when(left == 0 && worker.done()?.len() == 1750, format_args!("{left} left, {reached:?}")))
     })
     .await?;
-    assert_eq!(reached, (30, 7), "most unacked that was seen");
+    assert_eq!(reached, (30, 7), "maximum of unacked deliveries");
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.delivered, receipt.acked), (1750, 1750));
     Ok(())

@@ -1,5 +1,5 @@
-//! Temperature and humidity of one message are two tasks, and what they say together is stored all the
-//! same: once, whatever comes again, and never against what was measured.
+//! Values derived from temperature and humidity. The two readings of one message are two tasks; their derived values
+//! are stored once, also after redeliveries, and never replace or contradict measured values.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use garenne_tests::harness::{
 };
 use serde_json::{Value, json};
 
-const PACK: &str = "application/vnd.garenne.batch+json";
+const BATCH: &str = "application/vnd.garenne.batch+json";
 const DERIVED: [&str; 3] = ["absolute_humidity", "dew_point", "heat_index"];
 
 async fn storing(env: &TestEnv, name: &str, database: &Database) -> Result<Worker> {
@@ -27,15 +27,15 @@ fn reading(second: u32, metric: &str, unit: &str, value: f64) -> Value {
     json!({"device": "hall", "metric": metric, "unit": unit, "value": value, "time": 1_790_000_000 + second})
 }
 
-/// Publishes records as a gateway would.
-async fn pack(env: &TestEnv, id: &str, records: &[(&str, Value)]) -> Result<()> {
+/// Publishes records in one batch, as a gateway does.
+async fn publish_batch(env: &TestEnv, id: &str, records: &[(&str, Value)]) -> Result<()> {
     let records: Vec<_> = records.iter().map(|(id, payload)| json!({"id": id, "payload": payload})).collect();
-    let properties = with_id(id).with_content_type(PACK.into()).with_type("reading.process".into());
+    let properties = with_id(id).with_content_type(BATCH.into()).with_type("reading.process".into());
     let body = serde_json::to_vec(&records)?;
     env.client().publish("garenne.tasks", "reading.process", properties, &body).await
 }
 
-/// Metric to value and whether it was measured, of one second.
+/// The stored values of one second by metric, each with whether it was measured.
 async fn stored(database: &Database, second: u32) -> Result<BTreeMap<String, (f64, bool)>> {
     let rows = database
         .connect()
@@ -54,7 +54,7 @@ fn derived(stored: &BTreeMap<String, (f64, bool)>) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn derived_values_of_one_request_are_stored_once_whatever_comes_again() -> Result<()> {
+async fn derived_values_of_repeated_requests_are_stored_once() -> Result<()> {
     let env = TestEnv::new().await?;
     let database = Postgres::shared().await?.database().await?;
     let gateway = GatewayPlan::new(&env)?.start().await?;
@@ -68,12 +68,12 @@ async fn derived_values_of_one_request_are_stored_once_whatever_comes_again() ->
         let answer = gateway.post("/v1/readings", "application/senml+json", senml.as_str()).await?;
         assert_eq!(answer.ids()?.len(), 2, "a receipt for each reading");
     }
-    // In lines too, where one line is one message of the sensor.
+    // Over TCP too, where one line is one message.
     let line = json!([reading(1, "temperature", "Cel", 25.0), reading(1, "humidity", "%RH", 50.0)]);
     let answers = gateway.lines(&[&line.to_string()]).await?;
     assert!(answers[0].starts_with("ok "), "{answers:?}");
     env.until_lane("fast", 0, 0).await?;
-    eventually("both pairs", async || {
+    eventually("the values of both pairs", async || {
         let (first, second) = (stored(&database, 0).await?, stored(&database, 1).await?);
         Ok(Seen::when(first.len() + second.len() == 10, format_args!("{first:?} {second:?}")))
     })
@@ -89,66 +89,67 @@ async fn derived_values_of_one_request_are_stored_once_whatever_comes_again() ->
     env.is_empty("garenne.dead").await
 }
 
-/// A worker dies with the pack: who gets it next derives the same.
+/// A worker is killed while it holds batches; the worker that receives them next derives the same values.
 #[tokio::test]
-async fn derived_values_survive_the_death_of_their_worker() -> Result<()> {
-    const PACKS: u32 = 300;
+async fn derived_values_survive_a_kill_of_their_worker() -> Result<()> {
+    const BATCHES: u32 = 300;
     let env = TestEnv::new().await?;
     let database = Postgres::shared().await?.database().await?;
     let victim = storing(&env, "victim", &database).await?;
-    for n in 0..PACKS {
+    for n in 0..BATCHES {
         let (warm, damp) = (reading(n, "temperature", "Cel", 20.0), reading(n, "humidity", "%RH", 50.0));
         let (t, h) = (format!("t-{n}"), format!("h-{n}"));
-        pack(&env, &format!("pack-{n}"), &[(&t, warm), (&h, damp)]).await?;
-        if n == PACKS / 2 {
+        publish_batch(&env, &format!("batch-{n}"), &[(&t, warm), (&h, damp)]).await?;
+        if n == BATCHES / 2 {
             env.until_settled(10).await?;
-            // The rest waits for it, so that it dies with some of it.
+            // The rest is published while it is stopped, so that it holds unfinished batches when it is killed.
             victim.signal(Signal::STOP)?;
         }
     }
     env.freeze_holding(&victim, 50).await?;
     victim.kill().await?;
-    let heir = storing(&env, "heir", &database).await?;
+    let second = storing(&env, "second", &database).await?;
     let client = database.connect().await?;
-    eventually("every value", async || {
+    eventually("every value is stored", async || {
         let rows: i64 = client.query_one("SELECT count(*) FROM garenne_readings", &[]).await?.get(0);
-        Ok(Seen::when(rows == i64::from(5 * PACKS), rows))
+        Ok(Seen::when(rows == i64::from(5 * BATCHES), rows))
     })
     .await?;
     env.until_lane("fast", 0, 0).await?;
-    let again = heir.metric("garenne_redeliveries_total", &[]).await?;
-    assert!(again >= 50.0, "{again} deliveries came again");
-    heir.stop().await?;
+    let redelivered = second.metric("garenne_redeliveries_total", &[]).await?;
+    assert!(redelivered >= 50.0, "{redelivered} redeliveries");
+    second.stop().await?;
     env.is_empty("garenne.dead").await
 }
 
 #[tokio::test]
-async fn derived_values_contradict_nobody_and_give_way_to_measured_ones() -> Result<()> {
+async fn derived_values_never_conflict_and_are_replaced_by_measured_ones() -> Result<()> {
     let env = TestEnv::new().await?;
     let database = Postgres::shared().await?.database().await?;
     let worker = storing(&env, "storing", &database).await?;
     let settled = async |count| env.until_settled(count).await;
     let (warm, damp) = (reading(0, "temperature", "Cel", 20.0), reading(0, "humidity", "%RH", 50.0));
-    pack(&env, "pair", &[("t", warm.clone()), ("h", damp.clone())]).await?;
+    publish_batch(&env, "pair", &[("t", warm.clone()), ("h", damp.clone())]).await?;
     settled(1).await?;
     assert_eq!(derived(&stored(&database, 0).await?), DERIVED);
 
-    // The device has measured its own dew point and says so later: that stands.
-    pack(&env, "late", &[("own", reading(0, "dew_point", "Cel", 9.5)), ("again", damp)]).await?;
+    // The device sends its own measured dew point later, which replaces the derived one.
+    publish_batch(&env, "late", &[("own", reading(0, "dew_point", "Cel", 9.5)), ("again", damp)]).await?;
     settled(2).await?;
     let now = stored(&database, 0).await?;
     assert_eq!((now["dew_point"], now.len()), ((9.5, true), 5), "{now:?}");
-    // And stays, when the pair comes once more under other ids.
-    pack(&env, "pair-again", &[("t-2", warm), ("h-2", reading(0, "humidity", "%RH", 50.0))]).await?;
+    // It stays when the pair arrives again under other ids.
+    publish_batch(&env, "pair-again", &[("t-2", warm), ("h-2", reading(0, "humidity", "%RH", 50.0))]).await?;
     settled(3).await?;
     assert_eq!(stored(&database, 0).await?, now);
     env.is_empty("garenne.dead").await?;
 
-    // A temperature that contradicts the stored one is dead, and nothing is made of it. Its neighbour is fine.
-    pack(&env, "alone", &[("t-3", reading(1, "temperature", "Cel", 20.0))]).await?;
+    // A temperature that contradicts the stored one becomes a dead letter, and no value is derived from it. The other
+    // reading of its batch is stored.
+    publish_batch(&env, "alone", &[("t-3", reading(1, "temperature", "Cel", 20.0))]).await?;
     settled(4).await?;
     let wrong = reading(1, "temperature", "Cel", 30.0);
-    pack(&env, "wrong", &[("t-4", wrong), ("h-4", reading(1, "humidity", "%RH", 50.0))]).await?;
+    publish_batch(&env, "wrong", &[("t-4", wrong), ("h-4", reading(1, "humidity", "%RH", 50.0))]).await?;
     let dead = env.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("t-4", "conflict"));
     env.until_lane("fast", 0, 0).await?;

@@ -1,4 +1,4 @@
-//! Three workers end in three ways while tasks flow, a fourth takes over: nothing is lost.
+//! Three workers end in three ways while tasks are published, and a fourth takes over: no task is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use serde_json::json;
 const TASKS: usize = 10_000;
 
 #[tokio::test]
-async fn fleet_loses_nothing() -> Result<()> {
+async fn fleet_loses_no_task_when_its_workers_end_in_different_ways() -> Result<()> {
     let env = TestEnv::new().await?;
     let plan = |name: &str| -> Result<_> {
         Ok(env.worker(name)?.stdout().lane("fast:prefetch=100,concurrency=4..4"))
@@ -20,7 +20,7 @@ async fn fleet_loses_nothing() -> Result<()> {
         plan("killed")?.start(),
     )?;
     let payload = json!({"ms": 2});
-    // So many wait already that those who stop have something to hand back, however slowly the rest comes.
+    // Half of the tasks wait before the workers start, so that stopping workers have deliveries to requeue.
     for worker in [&soft, &hard, &killed] {
         worker.signal(Signal::TSTP)?;
     }
@@ -43,7 +43,7 @@ async fn fleet_loses_nothing() -> Result<()> {
     };
     let (late, (soft, hard, killed, fourth)) = tokio::try_join!(published, ends)?;
     ids.extend(late);
-    // Nobody but the fourth holds anything now, and stopping lightly it does all that it holds.
+    // Only the fourth worker holds tasks now, and a light stop finishes all of them.
     env.until_ready("fast", 0).await?;
     let fourth = fourth.stop().await?;
 
@@ -61,11 +61,11 @@ async fn fleet_loses_nothing() -> Result<()> {
     }
     let lost: Vec<_> = ids.iter().filter(|id| !times.contains_key(id.as_str())).collect();
     assert!(lost.is_empty(), "{} lost, such as {:?}", lost.len(), lost[0]);
-    assert_eq!(times.len(), TASKS, "something was done that nobody asked for");
-    // Only the kill may have cost a repetition: of what was written and not yet acked, so of its prefetch.
+    assert_eq!(times.len(), TASKS, "an unknown task was done");
+    // Only the kill may cause repetitions: of tasks that were done and not yet acked, at most one prefetch.
     let clean: Vec<_> = soft.ids().into_iter().chain(hard.ids()).chain(fourth.ids()).collect();
     let once: BTreeSet<_> = clean.iter().collect();
-    assert_eq!(once.len(), clean.len(), "done twice by workers that stopped in order");
+    assert_eq!(once.len(), clean.len(), "workers that stopped cleanly ran a task twice");
     let repeated = times.values().filter(|&&times| times > 1).count();
     assert!(repeated <= 100, "{repeated} tasks were repeated");
     env.until_lane("fast", 0, 0).await?;

@@ -1,4 +1,4 @@
-//! The harness itself: what it starts can be stopped, hurt and looked at, and leaves nothing behind.
+//! The harness itself: its servers and proxies can be stopped, disturbed and inspected, and leave nothing behind.
 
 use std::{process::Command, time::Duration};
 
@@ -26,7 +26,7 @@ use tokio::{
     time::timeout,
 };
 
-/// Longer than anything here takes; reached only by a hang.
+/// Longer than any step takes; only a hang reaches it.
 const LONG: Duration = Duration::from_secs(60);
 
 async fn channel(url: &str) -> Result<Channel> {
@@ -56,7 +56,7 @@ async fn publish(channel: &Channel, queue: &str, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Polls the broker's own numbers, which come twice a second, until they are as wanted.
+/// Polls the broker's statistics, which it updates twice a second, until the queue has these counts.
 async fn until_queue(vhost: &VirtualHost, queue: &str, ready: u64, unacked: u64) -> Result<()> {
     let wanted = async {
         let mut tick = tokio::time::interval(Duration::from_millis(100));
@@ -120,7 +120,7 @@ async fn management_sees_queue_consumer_and_connection() -> Result<()> {
             }
         }
     };
-    timeout(LONG, ended).await.context("the consumer did not notice that its connection was closed")?;
+    timeout(LONG, ended).await.context("the consumer did not end with its connection")?;
     until_queue(&vhost, "work", 10, 0).await
 }
 
@@ -140,12 +140,12 @@ async fn broker_keeps_confirmed_messages_over_kill_and_stop() -> Result<()> {
     let vhost = broker.vhost().await?;
     let before = channel(&vhost.amqp_url()).await?;
     declare_quorum(&before, "work").await?;
-    // Only what the broker reports at its tick has been written: a fresh queue may be lost by a kill.
+    // A kill can lose a new queue; once the statistics show its messages, they are written.
     publish(&before, "work", 5).await?;
     until_queue(&vhost, "work", 5, 0).await?;
 
     broker.kill().await?;
-    assert!(broker.management().version().await.is_err(), "a killed broker answers");
+    assert!(broker.management().version().await.is_err(), "a killed broker answered");
     broker.restart().await?;
     until_queue(&vhost, "work", 5, 0).await?;
 
@@ -157,7 +157,7 @@ async fn broker_keeps_confirmed_messages_over_kill_and_stop() -> Result<()> {
 }
 
 #[tokio::test]
-async fn paused_broker_is_silent_and_comes_back() -> Result<()> {
+async fn paused_broker_confirms_after_it_is_unpaused() -> Result<()> {
     let broker = Broker::start(BrokerOptions::default()).await?;
     let vhost = broker.vhost().await?;
     let channel = channel(&vhost.amqp_url()).await?;
@@ -187,7 +187,7 @@ async fn memory_alarm_blocks_publishers() -> Result<()> {
 }
 
 #[tokio::test]
-async fn broker_takes_configuration_lines() -> Result<()> {
+async fn broker_uses_configuration_lines() -> Result<()> {
     let conf = vec!["channel_max = 7".to_owned()];
     let broker = Broker::start(BrokerOptions { conf, ..BrokerOptions::default() }).await?;
     let set = broker.exec_ctl(&["eval", "application:get_env(rabbit, channel_max)."]).await?;
@@ -201,24 +201,24 @@ async fn dropped_broker_leaves_nothing_behind() -> Result<()> {
     let port = reqwest::Url::parse(&broker.amqp_url())?.port().context("a port")?;
     let script = match broker.mode() {
         Mode::Docker => format!("docker ps --all --quiet --filter publish={port}"),
-        // The broker has its node's name in its arguments; `[g]` keeps grep's own from matching.
+        // The broker's arguments contain its node name; `[g]` keeps grep from matching its own arguments.
         Mode::Process => format!("grep -ls [g]arenne-{port}@localhost /proc/[0-9]*/cmdline || true"),
     };
-    let traces = || -> Result<String> {
+    let remains = || -> Result<String> {
         let output = Command::new("sh").args(["-c", &script]).output()?;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         Ok(String::from_utf8(output.stdout)?)
     };
-    assert_ne!(traces()?, "", "the check itself must see the broker");
+    assert_ne!(remains()?, "", "the check does not find the running broker");
     drop(broker);
     let gone = async {
         let mut tick = tokio::time::interval(Duration::from_millis(50));
-        while !traces()?.is_empty() {
+        while !remains()?.is_empty() {
             tick.tick().await;
         }
         anyhow::Ok(())
     };
-    timeout(Duration::from_secs(5), gone).await.context("something is left of the broker")?
+    timeout(Duration::from_secs(5), gone).await.context("a process or container of the broker is left")?
 }
 
 #[tokio::test]
@@ -239,14 +239,14 @@ async fn postgres_keeps_rows_over_a_kill() -> Result<()> {
     let database = server.database().await?;
     database.connect().await?.batch_execute("CREATE TABLE t (n int); INSERT INTO t VALUES (7)").await?;
     server.kill().await?;
-    assert!(database.connect().await.is_err(), "a killed server answers");
+    assert!(database.connect().await.is_err(), "a killed server answered");
     server.restart().await?;
     let row = database.connect().await?.query_one("SELECT n FROM t", &[]).await?;
     assert_eq!(row.get::<_, i32>(0), 7);
     Ok(())
 }
 
-/// A server that sends back what it gets.
+/// Starts a server that echoes its input.
 async fn echo() -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?.to_string();
@@ -270,7 +270,7 @@ async fn round_trip(stream: &mut TcpStream, text: &[u8; 4]) -> Result<()> {
 }
 
 #[tokio::test]
-async fn proxy_stalls_heals_cuts_and_drops() -> Result<()> {
+async fn proxy_stalls_cuts_resets_and_restores_connections() -> Result<()> {
     let proxy = FaultProxy::start(&echo().await?).await?;
     let mut stream = TcpStream::connect(proxy.address()).await?;
     round_trip(&mut stream, b"one.").await?;
@@ -280,9 +280,11 @@ async fn proxy_stalls_heals_cuts_and_drops() -> Result<()> {
     {
         let held = round_trip(&mut stream, b"two.");
         tokio::pin!(held);
-        timeout(Duration::from_millis(100), &mut held).await.expect_err("a stalled line carried bytes");
+        timeout(Duration::from_millis(100), &mut held)
+            .await
+            .expect_err("a stalled connection forwarded bytes");
         proxy.heal();
-        timeout(LONG, held).await.context("a healed line carries nothing")??;
+        timeout(LONG, held).await.context("a restored connection forwards nothing")??;
     }
 
     proxy.drop_connections();
@@ -295,14 +297,14 @@ async fn proxy_stalls_heals_cuts_and_drops() -> Result<()> {
     let lost = stream.read_u8().await.unwrap_err();
     assert_eq!(lost.kind(), std::io::ErrorKind::ConnectionReset);
     let mut refused = TcpStream::connect(proxy.address()).await?;
-    assert!(refused.read_u8().await.is_err(), "a cut line took a connection");
+    assert!(refused.read_u8().await.is_err(), "a cut proxy accepted a connection");
 
     proxy.heal();
     round_trip(&mut TcpStream::connect(proxy.address()).await?, b"end.").await
 }
 
 #[tokio::test]
-async fn proxy_hands_on_an_orderly_end() -> Result<()> {
+async fn proxy_forwards_a_half_close() -> Result<()> {
     let proxy = FaultProxy::start(&echo().await?).await?;
     let mut stream = TcpStream::connect(proxy.address()).await?;
     let sent = vec![7; 1 << 20];
@@ -326,7 +328,7 @@ async fn amqp_goes_through_the_proxy() -> Result<()> {
     declare_quorum(&channel, "work").await?;
     publish(&channel, "work", 1).await?;
     proxy.cut();
-    assert!(publish(&channel, "work", 1).await.is_err(), "published over a cut line");
+    assert!(publish(&channel, "work", 1).await.is_err(), "published through a cut proxy");
     until_queue(&vhost, "work", 1, 0).await
 }
 
@@ -347,15 +349,15 @@ async fn raw_client_reads_the_bytes_that_it_wrote() -> Result<()> {
         Property::ALL.into_iter().fold(RawMessage::to("", "work"), |message, property| match property {
             Property::Headers => message.headers(&headers),
             Property::DeliveryMode => message.property(property, [2]),
-            // The broker compares this one with who publishes.
+            // The broker requires it to be the connection's user.
             Property::UserId => message.property(property, "guest"),
-            // The broker reads this one, as milliseconds.
+            // The broker reads it as milliseconds.
             Property::Expiration => message.property(property, "60000"),
             Property::Priority => message.property(property, [9]),
             Property::Timestamp => message.property(property, [0xFF; 8]),
             _ => message.property(property, [b'x', 0xFE, 0, 0x80]),
         });
-    // The broker takes eight bytes more than it negotiated.
+    // The broker accepts frames of eight bytes more than negotiated.
     let limit = raw.frame_max();
     let messages = [
         all.body([0, 159, 146, 150]),
@@ -366,17 +368,20 @@ async fn raw_client_reads_the_bytes_that_it_wrote() -> Result<()> {
     ensure!(outcomes == vec![Outcome::Confirmed; 3], "{outcomes:?}");
     for message in &messages {
         let got = raw.get("work").await?.context("a message")?;
-        ensure!(got.routing_key == b"work" && got.body == message.body, "another message came back");
+        ensure!(
+            got.routing_key == b"work" && got.body == message.body,
+            "the message differs from the published one"
+        );
         let (wrote, read) = (message.encoded_properties(), got.properties());
         let at = wrote.iter().zip(read).take_while(|(wrote, read)| wrote == read).count();
         ensure!(
             wrote == read,
-            "from byte {at} on {:x?} became {:x?}",
+            "from byte {at}, {:x?} became {:x?}",
             wrote.get(at..at + 30),
             read.get(at..at + 30)
         );
     }
-    ensure!(raw.get("work").await?.is_none(), "one more message");
+    ensure!(raw.get("work").await?.is_none(), "the queue has one more message");
     let mut unroutable = RawMessage::to("", [0xFF]);
     unroutable.mandatory = true;
     ensure!(raw.publish(&unroutable).await? == Outcome::Confirmed && raw.returned() == 1, "not returned");

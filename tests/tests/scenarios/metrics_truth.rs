@@ -1,4 +1,4 @@
-//! Metrics say what happened: a known mix of tasks over two workers, every figure against the truth.
+//! Metrics are exact: two workers run a known mix of tasks, and every figure is compared with the expected one.
 
 use anyhow::{Result, ensure};
 use garenne_tests::harness::{
@@ -9,8 +9,8 @@ use garenne_tests::harness::{
 };
 use serde_json::json;
 
-/// What each worker's `/metrics` say, added up. A worker that never saw a kind has no series of it, but one
-/// that no worker has is an error, and not zero.
+/// The sum of a metric over the workers. A worker that never received a kind has no series for it. A series that no
+/// worker has is an error, not zero.
 async fn sum(workers: &[Worker; 2], name: &str, labels: &[&str]) -> Result<f64> {
     let mut found = Vec::new();
     for worker in workers {
@@ -21,7 +21,7 @@ async fn sum(workers: &[Worker; 2], name: &str, labels: &[&str]) -> Result<f64> 
 }
 
 #[tokio::test]
-async fn metrics_agree_with_what_happened_under_load() -> Result<()> {
+async fn metrics_equal_the_expected_figures_under_load() -> Result<()> {
     const DONE: usize = 2_000;
     const RETRIED: usize = 40;
     const EXHAUSTED: usize = 20;
@@ -41,8 +41,8 @@ async fn metrics_agree_with_what_happened_under_load() -> Result<()> {
         let properties = with_id(&format!("unknown-{n}"));
         env.client().publish("garenne.tasks", "bench.nothing", properties, b"{}").await?;
     }
-    let died = EXHAUSTED + INVALID + UNKNOWN;
-    env.until_queue("garenne.dead", died, 0).await?;
+    let dead_letters = EXHAUSTED + INVALID + UNKNOWN;
+    env.until_queue("garenne.dead", dead_letters, 0).await?;
     let acked = (DONE + RETRIED) as f64;
     eventually("everything is acked", async || {
         let settled = sum(&workers, "garenne_settlements_total", &["settlement=\"acked\""]).await?;
@@ -61,7 +61,7 @@ async fn metrics_agree_with_what_happened_under_load() -> Result<()> {
         let labels: Vec<_> = labels.iter().map(String::as_str).collect();
         sum(&workers, "garenne_dead_total", &labels).await
     };
-    // Every retried one fails twice, every exhausted one three times, the last of which is its death.
+    // Every retried task fails twice. Every exhausted task fails three times and is retried twice.
     let (errors, retried) = (2 * RETRIED + 3 * EXHAUSTED, 2 * RETRIED + 2 * EXHAUSTED);
     assert_eq!(tasks("bench.noop", "success").await?, DONE as f64);
     assert_eq!(tasks("bench.fail", "success").await?, RETRIED as f64);
@@ -70,7 +70,7 @@ async fn metrics_agree_with_what_happened_under_load() -> Result<()> {
     assert_eq!(dead("bench.fail", "attempts-exhausted").await?, EXHAUSTED as f64);
     assert_eq!(dead("bench.sleep", "invalid-payload").await?, INVALID as f64);
     assert_eq!(dead("unknown", "unknown-kind").await?, UNKNOWN as f64);
-    assert_eq!(sum(&workers, "garenne_dead_total", &[]).await?, died as f64);
+    assert_eq!(sum(&workers, "garenne_dead_total", &[]).await?, dead_letters as f64);
 
     let delivered = DONE + RETRIED + EXHAUSTED + INVALID + UNKNOWN + retried;
     assert_eq!(sum(&workers, "garenne_deliveries_total", &["lane=\"fast\""]).await?, delivered as f64);
@@ -81,7 +81,7 @@ async fn metrics_agree_with_what_happened_under_load() -> Result<()> {
     };
     assert_eq!(settled("acked").await?, acked);
     assert_eq!(settled("retried").await?, retried as f64);
-    assert_eq!(settled("dead").await?, died as f64);
+    assert_eq!(settled("dead").await?, dead_letters as f64);
     assert_eq!(sum(&workers, "garenne_settlements_total", &[]).await?, delivered as f64);
 
     for (kind, count) in [("bench.noop", DONE), ("bench.fail", RETRIED + errors), ("bench.sleep", INVALID)] {
@@ -89,12 +89,12 @@ async fn metrics_agree_with_what_happened_under_load() -> Result<()> {
         let measured = sum(&workers, "garenne_task_duration_seconds_count", &[&labels[0]]).await?;
         assert_eq!(measured, count as f64, "durations of {kind}");
     }
-    // What is unknown never starts.
+    // Tasks of unknown kinds never start.
     let waited = sum(&workers, "garenne_task_wait_seconds_count", &["lane=\"fast\""]).await?;
     assert_eq!(waited, (delivered - UNKNOWN) as f64);
     let [a, b] = workers;
     let (a, b) = tokio::try_join!(a.stop(), b.stop())?;
     let receipts = a.receipt.delivered + b.receipt.delivered;
-    assert_eq!(receipts, delivered as u64, "the receipts agree");
+    assert_eq!(receipts, delivered as u64, "the receipts and the metrics differ");
     Ok(())
 }

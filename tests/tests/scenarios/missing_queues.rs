@@ -1,20 +1,20 @@
-//! A queue that copies of tasks go to is deleted under a running worker: it is declared again by whoever may, and
-//! until it is back the worker says which one it misses.
+//! A queue for copies of tasks is deleted while a worker runs. A worker with the permission declares it again; another
+//! one names the missing queue until it exists again.
 
 use anyhow::{Result, ensure};
 use garenne_tests::harness::{process::Program, test_env::TestEnv, users};
 use serde_json::json;
 
-/// The ladder of the test environment's workers.
+/// The retry delays of the test environment's workers, and their queues.
 const DELAYS: &str = "200ms,400ms";
-const RUNGS: [&str; 2] = ["garenne.retry.fast.200ms", "garenne.retry.fast.400ms"];
+const RETRY_QUEUES: [&str; 2] = ["garenne.retry.fast.200ms", "garenne.retry.fast.400ms"];
 const DEAD: &str = "garenne.dead";
 
 async fn delete(env: &TestEnv, queue: &str) -> Result<()> {
     env.vhost().broker().management().delete(&["queues", env.vhost().name(), queue]).await
 }
 
-/// Makes the topology as the user whose task that is.
+/// Declares the topology as the user `topology`.
 async fn apply(env: &TestEnv) -> Result<()> {
     let url = users::user(env.vhost(), "topology").await?;
     let tool = Program::new("garenne").option("--amqp-url", url).env("GARENNE_RETRY__DELAYS", DELAYS);
@@ -24,10 +24,10 @@ async fn apply(env: &TestEnv) -> Result<()> {
 }
 
 #[tokio::test]
-async fn missing_queues_are_declared_again_by_a_user_who_may() -> Result<()> {
+async fn missing_queues_are_declared_again_by_a_worker_with_the_permission() -> Result<()> {
     let env = TestEnv::new().await?;
     let mut worker = env.worker_at("declaring", &env.vhost().amqp_url())?.stdout().start().await?;
-    for queue in RUNGS.into_iter().chain([DEAD]) {
+    for queue in RETRY_QUEUES.into_iter().chain([DEAD]) {
         delete(&env, queue).await?;
     }
     env.publish("bench.fail", &json!({"times": 1}), "again", 20).await?;
@@ -45,7 +45,7 @@ async fn missing_queues_are_declared_again_by_a_user_who_may() -> Result<()> {
 }
 
 #[tokio::test]
-async fn missing_queues_that_may_not_be_declared_are_named_until_they_are_back() -> Result<()> {
+async fn missing_queues_are_named_by_a_worker_without_the_permission() -> Result<()> {
     for (queue, kind, payload) in
         [(DEAD, "bench.nothing", json!({})), ("garenne.retry.fast.", "bench.fail", json!({"times": 1}))]
     {
@@ -54,8 +54,8 @@ async fn missing_queues_that_may_not_be_declared_are_named_until_they_are_back()
         match queue {
             DEAD => delete(&env, DEAD).await?,
             _ => {
-                for rung in RUNGS {
-                    delete(&env, rung).await?;
+                for queue in RETRY_QUEUES {
+                    delete(&env, queue).await?;
                 }
             }
         }
@@ -64,7 +64,7 @@ async fn missing_queues_that_may_not_be_declared_are_named_until_they_are_back()
         worker.until_not_ready_for("this user may not create it").await?;
         let shown = worker.metric("garenne_queue_missing", &[queue]).await?;
         assert!(shown >= 1.0, "{shown}");
-        // Tasks that need no copy are not concerned.
+        // Tasks that need no copy are not affected.
         env.publish("bench.noop", &json!({}), "good", 10).await?;
         for n in 0..10 {
             worker.until_done_with(&format!("good-{n}")).await?;
@@ -89,11 +89,11 @@ async fn missing_queues_that_may_not_be_declared_are_named_until_they_are_back()
     Ok(())
 }
 
-/// The results' exchange is no queue that a copy goes to, but without it no task is acked either.
+/// The exchange of results is not a queue for copies, but without it no task is acked either.
 #[tokio::test]
-async fn missing_queues_are_not_all_the_exchange_of_results_comes_back_too() -> Result<()> {
+async fn missing_exchange_of_results_is_declared_again() -> Result<()> {
     let env = TestEnv::new().await?;
-    let plan = env.worker_at("announcing", &env.vhost().amqp_url())?.option("--sink", "results");
+    let plan = env.worker_at("declaring", &env.vhost().amqp_url())?.option("--sink", "results");
     let mut worker = plan.start().await?;
     let exchange = ["exchanges", env.vhost().name(), "garenne.results"];
     env.vhost().broker().management().delete(&exchange).await?;

@@ -1,4 +1,4 @@
-//! A database that talks to the worker's user over TLS only, and only when that user shows a certificate.
+//! A database that accepts the worker's user only over TLS and with a client certificate.
 
 use std::fs;
 
@@ -13,29 +13,29 @@ use garenne_tests::harness::{
 use serde_json::json;
 use tokio_postgres::Client;
 
-/// The worker's user there; the test's own is let in without TLS.
+/// The worker's database user. The test's own user connects without TLS.
 const USER: &str = "sensor";
 
-/// Writes a file in the server's own folder, as that user's and nobody else's: a key that others could read is
-/// refused.
-async fn place(server: &Client, name: &str, text: &str) -> Result<()> {
+/// Writes a file into the server's data directory that only its owner can read: Postgres refuses a key that others can
+/// read.
+async fn write_file(server: &Client, name: &str, text: &str) -> Result<()> {
     let lines = format!("SELECT regexp_split_to_table($text${}$text$, '\\n')", text.trim_end());
-    let place = format!("COPY ({lines}) TO PROGRAM 'umask 077; cat > {name}'");
-    Ok(server.batch_execute(&place).await?)
+    let copy = format!("COPY ({lines}) TO PROGRAM 'umask 077; cat > {name}'");
+    Ok(server.batch_execute(&copy).await?)
 }
 
-/// Lets the user in with a password and a certificate.
-async fn demand_tls(database: &Database, authority: &Authority) -> Result<Client> {
+/// Configures the server to accept the user only with a password and a certificate over TLS.
+async fn require_tls(database: &Database, authority: &Authority) -> Result<Client> {
     let server = database.connect().await?;
     let own = authority.sign("127.0.0.1")?;
     for (name, text) in [("ca.pem", authority.pem()), ("cert.pem", own.cert), ("key.pem", own.key)] {
-        place(&server, name, &text).await?;
+        write_file(&server, name, &text).await?;
     }
     let rules: String =
         server.query_one("SELECT pg_read_file(current_setting('hba_file'))", &[]).await?.get(0);
     let first =
         format!("hostssl all {USER} all scram-sha-256 clientcert=verify-ca\nhost all {USER} all reject\n");
-    place(&server, "pg_hba.conf", &(first + &rules)).await?;
+    write_file(&server, "pg_hba.conf", &(first + &rules)).await?;
     for setting in
         ["ssl_ca_file = 'ca.pem'", "ssl_cert_file = 'cert.pem'", "ssl_key_file = 'key.pem'", "ssl = on"]
     {
@@ -44,7 +44,7 @@ async fn demand_tls(database: &Database, authority: &Authority) -> Result<Client
     let user = format!("CREATE ROLE {USER} LOGIN PASSWORD 'first'; GRANT ALL ON SCHEMA public TO {USER}");
     server.batch_execute(&user).await?;
     server.batch_execute("SELECT pg_reload_conf()").await?;
-    eventually("the server has read its settings", async || {
+    eventually("the server has reloaded its settings", async || {
         let on: String = database.connect().await?.query_one("SHOW ssl", &[]).await?.get(0);
         Ok(Seen::when(on == "on", on))
     })
@@ -52,16 +52,17 @@ async fn demand_tls(database: &Database, authority: &Authority) -> Result<Client
     Ok(server)
 }
 
-async fn last_words(plan: WorkerPlan) -> Result<(Option<i32>, String)> {
+/// The exit code and the last line of standard error of a worker that does not start.
+async fn failed_start(plan: WorkerPlan) -> Result<(Option<i32>, String)> {
     let ended = plan.launch().await?.ended().await?;
     Ok((ended.code, ended.stderr.last().cloned().unwrap_or_default()))
 }
 
 #[tokio::test]
-async fn postgres_and_worker_show_each_other_certificates() -> Result<()> {
+async fn postgres_and_worker_verify_each_others_certificates() -> Result<()> {
     let (env, postgres, authority) = (TestEnv::new().await?, Postgres::start().await?, Authority::new()?);
     let database = postgres.database().await?;
-    let server = demand_tls(&database, &authority).await?;
+    let server = require_tls(&database, &authority).await?;
     let file = |name: &str| env.folder().join(name);
     let client = authority.sign("worker")?;
     for (name, text) in [("ca.pem", authority.pem()), ("cert.pem", client.cert), ("key.pem", client.key)] {
@@ -84,25 +85,25 @@ async fn postgres_and_worker_show_each_other_certificates() -> Result<()> {
         Ok(with(with(plan, "CERT", "cert.pem"), "KEY", "key.pem"))
     };
 
-    for (plan, code, said) in [
+    for (plan, code, expected) in [
         (plan("plain", "")?, 1, "pg_hba.conf rejects connection"),
-        (plan("trusting-nobody", "?sslmode=require")?, 1, "certificate"),
-        (with(plan("unknown", "?sslmode=require")?, "CA", "ca.pem"), 1, "certificate"),
+        (plan("without-ca", "?sslmode=require")?, 1, "certificate"),
+        (with(plan("without-certificate", "?sslmode=require")?, "CA", "ca.pem"), 1, "certificate"),
         (with(full("absent", "?sslmode=require")?, "CA", "none.pem"), 1, "postgres_tls.ca: "),
         (plan("other", "?sslmode=verify-ca")?, 78, "unknown sslmode \"verify-ca\""),
         (full("needless", "")?, 78, "is for sslmode=require or verify-full"),
     ] {
-        let (ended, words) = last_words(plan).await?;
-        assert_eq!(ended, Some(code), "{words}");
-        assert!(words.contains(said), "{said}: {words}");
+        let (ended, error) = failed_start(plan).await?;
+        assert_eq!(ended, Some(code), "{error}");
+        assert!(error.contains(expected), "{expected}: {error}");
     }
-    // The certificate is for another name than this.
-    let named =
+    // The server's certificate is for 127.0.0.1, not for localhost.
+    let url_by_name =
         fs::read_to_string(file("plain"))?.replacen("127.0.0.1", "localhost", 1) + "?sslmode=verify-full";
-    let misled = full("misled", "")?;
-    fs::write(file("misled"), named)?;
-    let (code, words) = last_words(misled).await?;
-    assert!(code == Some(1) && words.contains("certificate not valid for name"), "{words}");
+    let by_name = full("by-name", "")?;
+    fs::write(file("by-name"), url_by_name)?;
+    let (code, error) = failed_start(by_name).await?;
+    assert!(code == Some(1) && error.contains("certificate not valid for name"), "{error}");
 
     let worker = full("known", "?sslmode=verify-full")?.start().await?;
     let stored = async |count: i64| {
@@ -117,9 +118,9 @@ async fn postgres_and_worker_show_each_other_certificates() -> Result<()> {
     let query = "SELECT count(*), count(*) FILTER (WHERE ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = $1";
     let row = server.query_one(query, &[&USER]).await?;
     let (all, encrypted): (i64, i64) = (row.get(0), row.get(1));
-    assert!(all > 0 && all == encrypted, "{encrypted} of {all}");
+    assert!(all > 0 && all == encrypted, "{encrypted} of {all} connections are encrypted");
 
-    // A password that is changed under it: who was given it in a file only needs the file changed.
+    // The password changes. The worker reads its URL from a file, so only the file has to be changed.
     let change = format!(
         "ALTER ROLE {USER} PASSWORD 'second'; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{USER}'"
     );
@@ -129,7 +130,7 @@ async fn postgres_and_worker_show_each_other_certificates() -> Result<()> {
     fs::write(file("known"), url("second", "?sslmode=verify-full") + "\n")?;
     stored(40).await?;
     let log = worker.process().stderr().lines();
-    assert!(!log.iter().any(|line| line.contains("second")), "a password is in the log: {log:?}");
+    assert!(!log.iter().any(|line| line.contains("second")), "the log contains a password: {log:?}");
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.acked, receipt.dead), (40, 0), "{receipt:?}");
     Ok(())

@@ -1,4 +1,4 @@
-//! The publisher that gateway and workers share: what it says of a message is so.
+//! The publisher of gateway and workers: what it reports about a message is correct.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -14,11 +14,11 @@ use garenne_tests::harness::{
 use lapin::{options::QueueDeclareOptions, types::FieldTable};
 use tokio::time::{Instant, timeout};
 
-/// A queue of a test environment without workers.
+/// Declares a queue that no worker consumes.
 async fn queue(env: &TestEnv) -> Result<String> {
     let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-    env.client().channel().queue_declare("taken".into(), options, FieldTable::default()).await?;
-    Ok("taken".to_owned())
+    env.client().channel().queue_declare("work".into(), options, FieldTable::default()).await?;
+    Ok("work".to_owned())
 }
 
 fn publisher(url: &str, config: PublisherConfig) -> Result<Publisher> {
@@ -32,7 +32,7 @@ fn message(queue: &str, body: Vec<u8>) -> Result<Message> {
 }
 
 #[tokio::test]
-async fn returns_are_of_the_message_that_came_back() -> Result<()> {
+async fn returned_messages_are_reported_to_their_publishers() -> Result<()> {
     let env = TestEnv::new().await?;
     let queue = queue(&env).await?;
     let publisher = publisher(&env.vhost().amqp_url(), PublisherConfig::default())?;
@@ -57,7 +57,7 @@ async fn returns_are_of_the_message_that_came_back() -> Result<()> {
 }
 
 #[tokio::test]
-async fn exhausted_pool_waits_with_a_timeout() -> Result<()> {
+async fn publishes_beyond_the_in_flight_limit_wait_with_a_timeout() -> Result<()> {
     let env = TestEnv::new().await?;
     let queue = queue(&env).await?;
     let (proxy, url) = FaultProxy::for_url(&env.vhost().amqp_url()).await?;
@@ -78,10 +78,10 @@ async fn exhausted_pool_waits_with_a_timeout() -> Result<()> {
     assert!(!busy.in_doubt(), "nothing was sent");
     assert!(began.elapsed().as_secs_f64() >= 1.5, "{:?}", began.elapsed());
 
-    // One that waits gets the place as soon as it is free.
+    // A waiting publish gets the permit as soon as it is free.
     let fourth = publisher.publish(message(&queue, b"fourth".to_vec())?);
-    let heal = async { proxy.heal() };
-    let (stuck, waiting, ()) = tokio::join!(stuck.confirmed(), fourth, heal);
+    let restore = async { proxy.heal() };
+    let (stuck, waiting, ()) = tokio::join!(stuck.confirmed(), fourth, restore);
     stuck?;
     waiting?;
     let bodies: Vec<_> = env.take_all(&queue, 3).await?.into_iter().map(|taken| taken.body).collect();
@@ -89,9 +89,9 @@ async fn exhausted_pool_waits_with_a_timeout() -> Result<()> {
     Ok(())
 }
 
-/// A member whose socket takes nothing more is in use; whoever wants it waits, and then goes without.
+/// A connection whose socket accepts no more bytes is in use; other publishes wait for it until their timeout.
 #[tokio::test]
-async fn exhausted_members_are_waited_for_with_a_timeout() -> Result<()> {
+async fn publishes_wait_for_a_busy_connection_with_a_timeout() -> Result<()> {
     let env = TestEnv::new().await?;
     let queue = queue(&env).await?;
     let (proxy, url) = FaultProxy::for_url(&env.vhost().amqp_url()).await?;
@@ -122,7 +122,7 @@ async fn exhausted_members_are_waited_for_with_a_timeout() -> Result<()> {
 }
 
 #[tokio::test]
-async fn broken_member_is_dropped() -> Result<()> {
+async fn broken_connection_is_replaced() -> Result<()> {
     let env = TestEnv::new().await?;
     let queue = queue(&env).await?;
     let (proxy, url) = FaultProxy::for_url(&env.vhost().amqp_url()).await?;
@@ -131,7 +131,7 @@ async fn broken_member_is_dropped() -> Result<()> {
 
     proxy.stall();
     let lost = publisher.send(message(&queue, b"lost".to_vec())?).await?;
-    eventually("a message under way", async || Ok(Seen::when(lost.is_under_way(), "waiting"))).await?;
+    eventually("a message in transit", async || Ok(Seen::when(lost.is_under_way(), "waiting"))).await?;
     proxy.cut();
     let error = lost.confirmed().await.unwrap_err();
     assert!(matches!(error, PublishError::InDoubt(_)) && error.in_doubt(), "{error:?}");
@@ -140,15 +140,15 @@ async fn broken_member_is_dropped() -> Result<()> {
 
     proxy.heal();
     publisher.publish(message(&queue, b"after".to_vec())?).await?;
-    assert_eq!(proxy.connections(), 1, "one member, and it is a new one");
+    assert_eq!(proxy.connections(), 1, "one new connection");
     let bodies: Vec<_> = env.take_all(&queue, 2).await?.into_iter().map(|taken| taken.body).collect();
     assert_eq!(bodies, [b"before".to_vec(), b"after".to_vec()]);
     Ok(())
 }
 
-/// A silent broker does not hold a publisher for ever.
+/// A publisher does not wait for ever for a silent broker.
 #[tokio::test]
-async fn missing_confirm_is_in_doubt() -> Result<()> {
+async fn unconfirmed_message_is_in_doubt_after_a_timeout() -> Result<()> {
     let env = TestEnv::new().await?;
     let queue = queue(&env).await?;
     let (proxy, url) = FaultProxy::for_url(&env.vhost().amqp_url()).await?;
@@ -160,6 +160,6 @@ async fn missing_confirm_is_in_doubt() -> Result<()> {
     let error = publisher.publish(message(&queue, b"once".to_vec())?).await.unwrap_err();
     assert_eq!(error.to_string(), "unconfirmed: no confirm within 500ms");
     proxy.heal();
-    // It was stored, which is why it was in doubt.
+    // The broker stored it; without a confirm, the publisher could not know.
     env.take_all(&queue, 1).await.map(drop)
 }

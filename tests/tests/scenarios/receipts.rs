@@ -1,5 +1,5 @@
-//! The receipt adds up, and says what the broker has left, whatever a task was at when the worker was told to
-//! stop: queued, running, settling, waiting for its copy's confirm, or batched in a sink.
+//! The shutdown receipt is complete and agrees with the broker's queues, whatever state tasks were in at the stop:
+//! queued, running, being settled, waiting for their copy's confirm, or buffered for a sink.
 
 use anyhow::{Context, Result};
 use garenne_common::shutdown::Receipt;
@@ -14,15 +14,15 @@ use garenne_tests::harness::{
 };
 use serde_json::json;
 
-/// How many tasks are at what when the worker is told to stop.
-const BATCHED: u64 = 6;
+/// How many tasks are in each state when the worker stops.
+const BUFFERED: u64 = 6;
 const RETRYING: u64 = 4;
 const RUNNING: u64 = 4;
 const QUEUED: u64 = 20;
-const ALL: u64 = BATCHED + RETRYING + RUNNING + QUEUED;
+const ALL: u64 = BUFFERED + RETRYING + RUNNING + QUEUED;
 
-/// The servers, which every mode hurts and heals again, and a worker's way to them.
-struct Stage {
+/// The servers of one test, and the proxy between worker and broker.
+struct Servers {
     broker: Broker,
     env: TestEnv,
     postgres: Postgres,
@@ -30,21 +30,21 @@ struct Stage {
     proxy: FaultProxy,
 }
 
-/// Starts a worker that will stop in this mode and lets it come to hold tasks in every state: Postgres is
-/// frozen, and an alarm keeps copies from being confirmed.
-async fn holding(mode: &str) -> Result<(Stage, Worker)> {
+/// Starts a worker that stops in this mode and waits until it holds tasks in every state. Postgres is frozen, and an
+/// alarm delays the confirms of copies.
+async fn worker_with_tasks_in_every_state(mode: &str) -> Result<(Servers, Worker)> {
     let (broker, postgres) = tokio::try_join!(Broker::start(BrokerOptions::default()), Postgres::start())?;
     let (env, database) = (TestEnv::on(&broker).await?, postgres.database().await?);
     let (proxy, url) = FaultProxy::for_url(env.worker_url()).await?;
     let plan = env.worker_through(mode, &url)?.lane("fast:prefetch=50,concurrency=4..4");
     let plan = plan.option("--sink", "postgres").option("--postgres-url", database.url());
     let plan = plan.option("--shutdown-mode", mode).option("--shutdown-timeout", "30s");
-    // Copies stay where they wait, to be counted.
+    // With this delay, copies stay in the retry queue and can be counted.
     let plan = plan.option("--hard-grace", "500ms").env("GARENNE_RETRY__DELAYS", "1h");
     let worker = plan.start().await?;
     worker.signal(Signal::TSTP)?;
     env.until_no_consumer("fast").await?;
-    env.publish("bench.noop", &json!({}), "batched", BATCHED as usize).await?;
+    env.publish("bench.noop", &json!({}), "buffered", BUFFERED as usize).await?;
     env.publish("bench.fail", &json!({"times": 1}), "retrying", RETRYING as usize).await?;
     env.publish("bench.sleep", &json!({"ms": 8000}), "running", RUNNING as usize).await?;
     env.publish("bench.noop", &json!({}), "queued", QUEUED as usize).await?;
@@ -52,12 +52,12 @@ async fn holding(mode: &str) -> Result<(Stage, Worker)> {
     postgres.pause().await?;
     worker.signal(Signal::CONT)?;
     worker.until_holds("fast", RUNNING as usize, QUEUED as usize).await?;
-    Ok((Stage { broker, env, postgres, database, proxy }, worker))
+    Ok((Servers { broker, env, postgres, database, proxy }, worker))
 }
 
-impl Stage {
-    /// What is left in the lane and waits on the ladder, and what is stored, say the same as the receipt.
-    async fn agrees(&self, receipt: &Receipt) -> Result<()> {
+impl Servers {
+    /// Checks that the queues of the lane and of retries and the stored results agree with the receipt.
+    async fn check_receipt(&self, receipt: &Receipt) -> Result<()> {
         assert_eq!((receipt.delivered, receipt.lost_settlements), (ALL, 0), "{receipt:?}");
         assert_eq!(receipt.dead + receipt.quarantined + receipt.abandoned, 0, "{receipt:?}");
         self.env.until_queue("garenne.retry.fast.1h", receipt.retried as usize, 0).await?;
@@ -69,16 +69,16 @@ impl Stage {
         Ok(())
     }
 
-    /// Everything comes back to life while the worker stops; its settlements are held up on their way.
-    async fn heal(&self, worker: &Worker) -> Result<()> {
+    /// Makes all servers work again while the worker stops; the proxy delays its settlements meanwhile.
+    async fn restore(&self, worker: &Worker) -> Result<()> {
         worker.until_logged("\"message\":\"stopping\"").await?;
         self.proxy.stall();
         self.postgres.unpause().await?;
-        // Told to the broker, who cannot have heard of it yet.
+        // Sent, but the broker has not received them yet.
         let acked = ["lane=\"fast\"", "settlement=\"acked\""];
-        eventually("the batch is stored and settled", async || {
+        eventually("the buffered results are stored and settled", async || {
             let settled = worker.metric("garenne_settlements_total", &acked).await?;
-            Ok(Seen::when(settled >= BATCHED as f64, settled))
+            Ok(Seen::when(settled >= BUFFERED as f64, settled))
         })
         .await?;
         self.broker.set_memory_alarm(false).await?;
@@ -87,40 +87,41 @@ impl Stage {
     }
 }
 
-/// A stop that waits for what runs finds sink and broker well again: nothing is done twice or in vain.
-async fn waits(mode: &str, finishes: u64) -> Result<()> {
-    let (stage, worker) = holding(mode).await?;
+/// Stops in a mode that waits for running tasks, while sink and broker become available again. This number of tasks
+/// must be done, and none twice.
+async fn check_waiting_stop(mode: &str, finishes: u64) -> Result<()> {
+    let (servers, worker) = worker_with_tasks_in_every_state(mode).await?;
     worker.signal(Signal::TERM)?;
-    stage.heal(&worker).await?;
+    servers.restore(&worker).await?;
     let stopped = worker.stopped().await?;
     let receipt = &stopped.receipt;
     let expected = (finishes, RETRYING, ALL - finishes - RETRYING);
     assert_eq!((receipt.acked, receipt.retried, receipt.requeued), expected, "{receipt:?}");
     assert_eq!((stopped.code, receipt.escalated), (0, false), "{receipt:?}");
-    stage.agrees(receipt).await
+    servers.check_receipt(receipt).await
 }
 
 #[tokio::test]
-async fn receipt_of_a_light_stop_amid_everything() -> Result<()> {
-    waits("light", BATCHED + RUNNING + QUEUED).await
+async fn receipt_of_a_light_stop_with_tasks_in_every_state() -> Result<()> {
+    check_waiting_stop("light", BUFFERED + RUNNING + QUEUED).await
 }
 
 #[tokio::test]
-async fn receipt_of_a_soft_stop_amid_everything() -> Result<()> {
-    waits("soft", BATCHED + RUNNING).await
+async fn receipt_of_a_soft_stop_with_tasks_in_every_state() -> Result<()> {
+    check_waiting_stop("soft", BUFFERED + RUNNING).await
 }
 
 #[tokio::test]
-async fn receipt_of_a_soft_timeout_stop_amid_everything() -> Result<()> {
-    waits("soft-timeout", BATCHED + RUNNING).await
+async fn receipt_of_a_soft_timeout_stop_with_tasks_in_every_state() -> Result<()> {
+    check_waiting_stop("soft-timeout", BUFFERED + RUNNING).await
 }
 
-/// The broker's host hangs, and the kernel takes whatever is sent to it: what was handed back nobody has heard of.
+/// The broker's host hangs while its kernel still accepts data, so requeues are sent and never processed.
 #[tokio::test]
-async fn receipt_counts_what_a_silent_broker_never_heard_as_lost() -> Result<()> {
+async fn receipt_counts_settlements_to_a_silent_broker_as_lost() -> Result<()> {
     let broker = Broker::start(BrokerOptions::default()).await?;
     let env = TestEnv::on(&broker).await?;
-    let plan = env.worker("unheard")?.stdout().lane("fast:prefetch=20,concurrency=4..4");
+    let plan = env.worker("w")?.stdout().lane("fast:prefetch=20,concurrency=4..4");
     let worker = plan.option("--shutdown-mode", "hard").start().await?;
     env.publish("bench.sleep", &json!({"ms": 600_000}), "task", 20).await?;
     worker.until_holds("fast", 4, 16).await?;
@@ -132,16 +133,16 @@ async fn receipt_counts_what_a_silent_broker_never_heard_as_lost() -> Result<()>
     env.until_lane("fast", 20, 0).await
 }
 
-/// A hard stop waits for nobody: what was not stored and what was not confirmed goes back.
+/// A hard stop does not wait for servers: tasks whose result is not stored or whose copy is not confirmed are requeued.
 #[tokio::test]
-async fn receipt_of_a_hard_stop_amid_everything() -> Result<()> {
-    let (stage, worker) = holding("hard").await?;
+async fn receipt_of_a_hard_stop_with_tasks_in_every_state() -> Result<()> {
+    let (servers, worker) = worker_with_tasks_in_every_state("hard").await?;
     let stopped = worker.stop().await?;
     let receipt = &stopped.receipt;
     assert_eq!((stopped.code, receipt.acked, receipt.requeued), (0, 0, ALL), "{receipt:?}");
-    assert!(receipt.seconds < 10.0, "it waited for who does not answer: {receipt:?}");
-    stage.postgres.unpause().await?;
-    stage.broker.set_memory_alarm(false).await?;
-    // Whatever copy was on its way when the worker gave up is detectable by its id; here there was none.
-    stage.agrees(receipt).await
+    assert!(receipt.seconds < 10.0, "it waited for a server: {receipt:?}");
+    servers.postgres.unpause().await?;
+    servers.broker.set_memory_alarm(false).await?;
+    // A copy in transit at the stop would be a duplicate with the same id; here there was none.
+    servers.check_receipt(receipt).await
 }

@@ -1,5 +1,5 @@
-//! Each program works with exactly the rights that `deploy/rabbitmq/definitions.json` gives its user, and a
-//! stolen one does not get further than `SECURITY.md` says.
+//! Each program works with the permissions that `deploy/rabbitmq/definitions.json` gives its user, and a stolen user
+//! can do no more than `SECURITY.md` says.
 
 use anyhow::{Result, ensure};
 use garenne_tests::harness::{
@@ -10,10 +10,10 @@ use garenne_tests::harness::{
     users,
 };
 
-/// The ladder of the test environment's workers: everybody who looks for the topology must mean the same.
+/// The retry delays of the test environment's workers. All programs must agree on them, as they are in the topology.
 const DELAYS: &str = "200ms,400ms";
 
-/// As [`users::user`] on the test environment's virtual host.
+/// [`users::user`] on the test environment's virtual host.
 async fn user(env: &TestEnv, role: &str) -> Result<String> {
     users::user(env.vhost(), role).await
 }
@@ -23,16 +23,16 @@ async fn garenne(url: &str, arguments: &[&str]) -> Result<Ended> {
     arguments.iter().fold(program, |program, argument| program.arg(argument)).run().await
 }
 
-async fn done(url: &str, arguments: &[&str]) -> Result<()> {
+async fn succeeds(url: &str, arguments: &[&str]) -> Result<()> {
     let ended = garenne(url, arguments).await?;
     ensure!(ended.code == Some(0), "{arguments:?}: {:?} {:?}", ended.code, ended.stderr);
     Ok(())
 }
 
 #[tokio::test]
-async fn each_program_needs_only_its_users_rights() -> Result<()> {
+async fn each_program_needs_only_its_users_permissions() -> Result<()> {
     let env = TestEnv::new().await?;
-    done(&user(&env, "topology").await?, &["topology", "apply"]).await?;
+    succeeds(&user(&env, "topology").await?, &["topology", "apply"]).await?;
     let (console, worker) = (user(&env, "console").await?, user(&env, "worker").await?);
     let plan = env.worker_at("limited", &worker)?.stdout().option("--sink", "results");
     let worker = plan.start().await?;
@@ -44,13 +44,13 @@ async fn each_program_needs_only_its_users_rights() -> Result<()> {
     }
     worker.until_done(1).await?;
     env.until_queue("garenne.dead", 1, 0).await?;
-    done(&console, &["status"]).await?;
-    done(&console, &["dead", "list"]).await?;
-    done(&console, &["dead", "replay", "--kind", "bench.nothing"]).await?;
+    succeeds(&console, &["status"]).await?;
+    succeeds(&console, &["dead", "list"]).await?;
+    succeeds(&console, &["dead", "replay", "--kind", "bench.nothing"]).await?;
     env.until_queue("garenne.dead", 1, 0).await?;
-    done(&console, &["dead", "drop", "--kind", "bench.nothing", "--yes"]).await?;
-    done(&console, &["task", "stop", "nowhere"]).await?;
-    done(&console, &["drain", "limited"]).await?;
+    succeeds(&console, &["dead", "drop", "--kind", "bench.nothing", "--yes"]).await?;
+    succeeds(&console, &["task", "stop", "missing"]).await?;
+    succeeds(&console, &["drain", "limited"]).await?;
     let receipt = worker.stopped().await?.receipt;
     assert_eq!((receipt.acked, receipt.retried, receipt.dead), (1, 1, 2), "{receipt:?}");
     assert_eq!(gateway.stop().await?.code, Some(0));
@@ -58,9 +58,9 @@ async fn each_program_needs_only_its_users_rights() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_stolen_user_gets_no_further() -> Result<()> {
+async fn a_stolen_user_can_do_no_more_than_its_program() -> Result<()> {
     let env = TestEnv::new().await?;
-    done(&user(&env, "topology").await?, &["topology", "apply"]).await?;
+    succeeds(&user(&env, "topology").await?, &["topology", "apply"]).await?;
     env.client().publish("garenne.dead", "any.kind", with_id("letter"), b"{}").await?;
     for (role, arguments) in [
         ("gateway", &["drain", "--all"][..]),

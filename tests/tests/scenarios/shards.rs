@@ -1,4 +1,4 @@
-//! A lane with several queues: tasks of one key share one, and workers consume all.
+//! A lane with several queues (shards): tasks with the same key share a queue, and workers consume all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,8 +19,8 @@ use lapin::BasicProperties;
 use serde_json::json;
 
 pub(super) const SHARDS: &str = "GARENNE_LANES__FAST__SHARDS";
-/// The ladder of the test environment's workers.
-const LADDER: (&str, &str) = ("GARENNE_RETRY__DELAYS", "200ms,400ms");
+/// The retry delays of the test environment's workers.
+const DELAYS: (&str, &str) = ("GARENNE_RETRY__DELAYS", "200ms,400ms");
 
 pub(super) fn plan(env: &TestEnv, name: &str, shards: usize) -> Result<WorkerPlan> {
     let plan = env.worker(name)?.stdout().env(SHARDS, shards.to_string());
@@ -36,10 +36,10 @@ pub(super) fn keyed(id: &str, key: &str) -> BasicProperties {
     with_id(id).with_headers(headers([("garenne-key", text(key))]))
 }
 
-/// The operator's tool, as the user of that role, with a fast lane of so many shards.
+/// Runs the console as the user of this role, with this number of shards of the fast lane.
 pub(super) async fn garenne(env: &TestEnv, role: &str, shards: usize, arguments: &[&str]) -> Result<Ended> {
     let url = users::user(env.vhost(), role).await?;
-    let program = Program::new("garenne").option("--amqp-url", url).env(LADDER.0, LADDER.1);
+    let program = Program::new("garenne").option("--amqp-url", url).env(DELAYS.0, DELAYS.1);
     let program = program.env(SHARDS, shards.to_string());
     arguments.iter().fold(program, |program, argument| program.arg(argument)).run().await
 }
@@ -50,7 +50,7 @@ pub(super) async fn apply(env: &TestEnv, shards: usize) -> Result<()> {
     Ok(())
 }
 
-/// How many messages are ready in each shard.
+/// The number of ready messages in each shard.
 pub(super) async fn ready(env: &TestEnv, shards: usize) -> Result<Vec<usize>> {
     let mut ready = Vec::new();
     for queue in queues(shards) {
@@ -59,7 +59,7 @@ pub(super) async fn ready(env: &TestEnv, shards: usize) -> Result<Vec<usize>> {
     Ok(ready)
 }
 
-/// Waits until these workers have done so many different tasks, and makes sure that none was done twice.
+/// Waits until these workers have done `count` tasks, and fails if a task was done twice.
 pub(super) async fn until_each_once(workers: &[&Worker], count: usize) -> Result<()> {
     eventually(format!("{count} tasks are done"), async || {
         let mut runs: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -80,7 +80,7 @@ pub(super) async fn until_each_once(workers: &[&Worker], count: usize) -> Result
 }
 
 #[tokio::test]
-async fn tasks_of_a_key_share_a_shard_and_each_is_done_once() -> Result<()> {
+async fn tasks_with_the_same_key_share_a_shard_and_are_done_once() -> Result<()> {
     let env = TestEnv::new().await?;
     apply(&env, 4).await?;
     for n in 0..200 {
@@ -88,23 +88,23 @@ async fn tasks_of_a_key_share_a_shard_and_each_is_done_once() -> Result<()> {
         env.client().publish("garenne.tasks", "bench.noop", task, b"{}").await?;
     }
     let mut shard_of: BTreeMap<String, String> = BTreeMap::new();
-    let mut again = Vec::new();
+    let mut taken_tasks = Vec::new();
     for queue in queues(4) {
         while let Some(taken) = env.client().take(&queue).await? {
             let device = taken.text("garenne-key");
             let shard = shard_of.entry(device.clone()).or_insert_with(|| queue.clone());
-            assert_eq!(*shard, queue, "{device} is on two shards");
-            again.push(taken.properties);
+            assert_eq!(*shard, queue, "{device} has tasks on two shards");
+            taken_tasks.push(taken.properties);
         }
     }
-    assert_eq!((again.len(), shard_of.len()), (200, 40));
-    assert_eq!(shard_of.values().collect::<BTreeSet<_>>().len(), 4, "a shard is not used: {shard_of:?}");
+    assert_eq!((taken_tasks.len(), shard_of.len()), (200, 40));
+    assert_eq!(shard_of.values().collect::<BTreeSet<_>>().len(), 4, "a shard has no tasks: {shard_of:?}");
 
     let worker = plan(&env, "all", 4)?.start().await?;
-    for task in again {
+    for task in taken_tasks {
         env.client().publish("garenne.tasks", "bench.noop", task, b"{}").await?;
     }
-    // Failures come back by the ladder, and a foreign client need not know of keys or ids.
+    // Failed tasks return through the retry queues. Foreign clients may publish without keys and ids.
     for n in 0..20 {
         let task = keyed(&format!("failing-{n}"), &format!("device-{n}"));
         env.client().publish("garenne.tasks", "bench.fail", task, br#"{"times":1}"#).await?;
@@ -122,7 +122,7 @@ async fn tasks_of_a_key_share_a_shard_and_each_is_done_once() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_soft_stop_hands_back_what_every_shard_gave() -> Result<()> {
+async fn a_soft_stop_requeues_waiting_tasks_of_every_shard() -> Result<()> {
     let env = TestEnv::new().await?;
     apply(&env, 4).await?;
     for n in 0..400 {
@@ -132,7 +132,7 @@ async fn a_soft_stop_hands_back_what_every_shard_gave() -> Result<()> {
     assert!(ready(&env, 4).await?.iter().all(|&count| count >= 20), "{:?}", ready(&env, 4).await?);
     let worker = plan(&env, "stopping", 4)?.option("--shutdown-mode", "soft").start().await?;
     worker.until_holds("fast", 2, 38).await?;
-    eventually("the pool's places are shared", async || {
+    eventually("each shard's consumer has a quarter of the prefetch", async || {
         let consumers = env.vhost().view().consumers().await?;
         let lane = consumers.iter().filter(|it| it.queue().starts_with("garenne.tasks.fast"));
         let prefetches: Vec<_> = lane.map(|it| it.prefetch).collect();
@@ -144,7 +144,7 @@ async fn a_soft_stop_hands_back_what_every_shard_gave() -> Result<()> {
     assert_eq!((receipt.delivered, receipt.acked + receipt.requeued), (receipt.delivered, receipt.delivered));
     assert!(receipt.acked >= 2 && receipt.requeued >= 30, "{receipt:?}");
     let left = 400 - receipt.acked as usize;
-    eventually("what was handed back is there again", async || {
+    eventually("the requeued tasks are ready", async || {
         let ready: usize = ready(&env, 4).await?.iter().sum();
         Ok(Seen::when(ready == left, format_args!("{ready} of {left}")))
     })
@@ -152,10 +152,11 @@ async fn a_soft_stop_hands_back_what_every_shard_gave() -> Result<()> {
 }
 
 #[tokio::test]
-async fn dead_letters_of_a_sharded_lane_go_back_to_all_shards() -> Result<()> {
+async fn dead_letters_of_a_sharded_lane_are_replayed_to_all_shards() -> Result<()> {
     let env = TestEnv::new().await?;
     let worker = plan(&env, "failing", 4)?.start().await?;
-    // Without a key they come by one shard; bound to no lane, they go back past the bindings.
+    // Tasks without a key all go to one shard. The kind of the others is bound to no lane, so a replay must not depend
+    // on bindings.
     env.publish("bench.sleep", &json!({"ms": "many"}), "odd", 20).await?;
     for n in 0..20 {
         env.client()
@@ -167,14 +168,14 @@ async fn dead_letters_of_a_sharded_lane_go_back_to_all_shards() -> Result<()> {
     assert_eq!((receipt.delivered, receipt.dead), (40, 40), "{receipt:?}");
     let replayed = garenne(&env, "console", 4, &["dead", "replay", "--all"]).await?;
     assert_eq!(replayed.code, Some(0), "{:?}", replayed.stderr);
-    // One of them is seen again by the second walk, which makes sure that the first's acks arrived.
+    // The second pass, which checks that the acks of the first have arrived, sees one of the letters again.
     assert_eq!(replayed.stdout, ["replayed 40 of 40 dead letters"]);
     let (mut ids, mut used) = (BTreeSet::new(), 0);
     for queue in queues(4) {
         let before = ids.len();
         while let Some(taken) = env.client().take(&queue).await? {
             let id = taken.id().to_owned();
-            assert!(ids.insert(id.clone()), "{id} is there twice: {taken:?}");
+            assert!(ids.insert(id.clone()), "{id} was replayed twice: {taken:?}");
         }
         used += usize::from(ids.len() > before);
     }
@@ -183,9 +184,9 @@ async fn dead_letters_of_a_sharded_lane_go_back_to_all_shards() -> Result<()> {
 }
 
 #[tokio::test]
-async fn programs_give_their_tasks_keys_and_need_no_further_rights() -> Result<()> {
+async fn gateway_and_worker_set_keys_and_need_no_further_permissions() -> Result<()> {
     let env = TestEnv::new().await?;
-    let gateway = GatewayPlan::new(&env)?.env(SHARDS, "4").env(LADDER.0, LADDER.1).start().await?;
+    let gateway = GatewayPlan::new(&env)?.env(SHARDS, "4").env(DELAYS.0, DELAYS.1).start().await?;
     for device in 0..40 {
         for value in 0..2 {
             let time = format!("2026-01-01T00:00:0{value}Z");
@@ -202,7 +203,7 @@ async fn programs_give_their_tasks_keys_and_need_no_further_rights() -> Result<(
         while let Some(taken) = env.client().take(&queue).await? {
             let key = taken.text("garenne-key");
             if taken.properties.kind().as_ref().is_some_and(|kind| kind.as_str() == "bench.noop") {
-                assert_eq!(key, taken.id(), "without a key of its own a task goes by its id");
+                assert_eq!(key, taken.id(), "the key of a task without one is its id");
             } else {
                 assert!(key.starts_with('d'), "{key}");
             }
@@ -212,7 +213,7 @@ async fn programs_give_their_tasks_keys_and_need_no_further_rights() -> Result<(
     assert_eq!(shard_of.len(), 60);
     assert_eq!(shard_of.values().collect::<BTreeSet<_>>().len(), 4);
 
-    // Follow-ups go straight to the shards, past the tasks' exchange, which a worker may not publish to.
+    // Follow-ups are published to the shards directly, because workers may not publish to the tasks exchange.
     let worker = plan(&env, "parent", 4)?.start().await?;
     let parent = json!({"kind": "bench.noop", "payload": {}, "count": 50});
     env.publish("bench.follow", &parent, "parent", 1).await?;
@@ -221,9 +222,10 @@ async fn programs_give_their_tasks_keys_and_need_no_further_rights() -> Result<(
     Ok(())
 }
 
-/// Each of three nodes leads some of six queues; one that neither the worker nor the publisher is at is killed.
+/// Each of three nodes leads some of six queues. The test kills a node to which neither worker nor publisher is
+/// connected.
 #[tokio::test]
-async fn a_node_of_a_cluster_dies_under_a_sharded_lane() -> Result<()> {
+async fn a_node_of_a_cluster_is_killed_under_a_sharded_lane() -> Result<()> {
     if !Cluster::available().await {
         suite::leave_out("a cluster needs containers");
         return Ok(());
@@ -236,7 +238,7 @@ async fn a_node_of_a_cluster_dies_under_a_sharded_lane() -> Result<()> {
     for queue in queues(COUNT) {
         led.entry(cluster.leader(0, env.vhost().name(), &queue).await?).or_default().push(queue);
     }
-    assert_eq!(led.len(), 3, "leaders are not spread: {led:?}");
+    assert_eq!(led.len(), 3, "a node leads no queue: {led:?}");
 
     let worker = plan(&env, "steady", COUNT)?.start().await?;
     let publish = async |ids: std::ops::Range<usize>| -> Result<()> {
@@ -253,7 +255,7 @@ async fn a_node_of_a_cluster_dies_under_a_sharded_lane() -> Result<()> {
         worker.until_done(300).await?;
         cluster.node(2).kill().await
     };
-    // Every one of these is confirmed, or this fails.
+    // Publishing fails unless every task is confirmed.
     let (killed, published) = tokio::join!(killing, publish(600..1500));
     killed?;
     published?;
@@ -266,8 +268,8 @@ async fn a_node_of_a_cluster_dies_under_a_sharded_lane() -> Result<()> {
         assert_ne!(cluster.leader(0, env.vhost().name(), &queue).await?, 2, "{queue}");
     }
     let stopped = worker.stop().await?;
-    let again = stopped.done.len() - 1500;
-    assert!(again <= 40, "{again} again, {:?}", stopped.receipt);
+    let repeated = stopped.done.len() - 1500;
+    assert!(repeated <= 40, "{repeated} repeated, {:?}", stopped.receipt);
     assert_eq!((stopped.code, stopped.receipt.dead), (0, 0), "{:?}", stopped.receipt);
     assert_eq!(ready(&env, COUNT).await?, [0; COUNT]);
     Ok(())

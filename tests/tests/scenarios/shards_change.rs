@@ -1,4 +1,4 @@
-//! A lane's number of shards changes under load: nothing is lost, doubled, or left without a word.
+//! A lane's number of shards changes under load: no task is lost or done twice, and leftover queues are reported.
 
 use anyhow::Result;
 use futures_util::future::try_join_all;
@@ -16,18 +16,18 @@ use tokio_util::sync::CancellationToken;
 
 use super::shards::{SHARDS, apply, garenne, keyed, plan, ready, until_each_once};
 
-/// What `topology check` says beside its summary.
+/// The output of `topology check` without its last line, the summary.
 async fn check(env: &TestEnv, shards: usize) -> Result<Vec<String>> {
-    let mut said = garenne(env, "topology", shards, &["topology", "check"]).await?.stdout;
-    said.pop();
-    Ok(said)
+    let mut lines = garenne(env, "topology", shards, &["topology", "check"]).await?.stdout;
+    lines.pop();
+    Ok(lines)
 }
 
-/// Publishes until it is over, with keys and without; answers how many.
+/// Publishes tasks with and without keys until `over`, and returns their number.
 async fn keep_publishing(env: &TestEnv, over: &CancellationToken) -> Result<usize> {
     let mut count = 0;
     while !over.is_cancelled() {
-        eventually("the fleet works", async || {
+        eventually("a shorter queue", async || {
             let waiting: usize = ready(env, 6).await?.iter().sum();
             Ok(Seen::when(over.is_cancelled() || waiting < 100, waiting))
         })
@@ -44,9 +44,9 @@ async fn keep_publishing(env: &TestEnv, over: &CancellationToken) -> Result<usiz
 }
 
 #[tokio::test]
-async fn a_lane_grows_and_shrinks_under_load_and_nothing_is_lost_or_doubled() -> Result<()> {
+async fn adding_and_removing_shards_under_load_loses_and_repeats_no_task() -> Result<()> {
     let env = TestEnv::new().await?;
-    // So that every queue can be looked at all the time.
+    // Declares all six queues first, so that each can be inspected at any time.
     apply(&env, 6).await?;
     apply(&env, 1).await?;
     let mut fleet = vec![plan(&env, "first", 1)?.start().await?];
@@ -56,15 +56,15 @@ async fn a_lane_grows_and_shrinks_under_load_and_nothing_is_lost_or_doubled() ->
             let done = fleet[0].done()?.len();
             fleet[0].until_done(done + 50).await?;
             let worker = if shards > was {
-                // Whoever has more shards than there are makes them; the others' work goes on.
+                // A worker with more shards declares them; the other workers continue.
                 plan(&env, &format!("after-{was}"), shards)?.start().await?
             } else {
-                // What the queues beyond hold is done by those that know them.
+                // Workers that still consume the removed shards empty them.
                 apply(&env, shards).await?;
                 let worker = plan(&env, &format!("after-{was}"), shards)?.start().await?;
-                eventually("the shards beyond are empty", async || {
-                    let beyond: usize = ready(&env, was).await?[shards..].iter().sum();
-                    Ok(Seen::when(beyond == 0, beyond))
+                eventually("the removed shards are empty", async || {
+                    let left: usize = ready(&env, was).await?[shards..].iter().sum();
+                    Ok(Seen::when(left == 0, left))
                 })
                 .await?;
                 worker
@@ -97,7 +97,7 @@ async fn a_lane_grows_and_shrinks_under_load_and_nothing_is_lost_or_doubled() ->
 }
 
 #[tokio::test]
-async fn a_check_names_what_nobody_consumes_and_what_leads_astray() -> Result<()> {
+async fn topology_check_names_removed_shards_that_still_have_messages() -> Result<()> {
     let env = TestEnv::new().await?;
     apply(&env, 4).await?;
     assert_eq!(check(&env, 4).await?, Vec::<String>::new());
@@ -116,15 +116,15 @@ async fn a_check_names_what_nobody_consumes_and_what_leads_astray() -> Result<()
     };
     assert_eq!(check(&env, 2).await?, [left(2), left(3)]);
     env.publish("bench.noop", &json!({}), "late", 20).await?;
-    assert_eq!(ready(&env, 4).await?[2..], before[2..], "what is beyond gets nothing new");
+    assert_eq!(ready(&env, 4).await?[2..], before[2..], "removed shards receive no new tasks");
 
-    // A worker of the former number empties them.
+    // A worker with the former number of shards empties them.
     let worker = env.worker_at("former", &env.vhost().amqp_url())?.stdout().env(SHARDS, "4").start().await?;
     until_each_once(&[&worker], 120).await?;
     worker.stop().await?;
     assert_eq!(check(&env, 2).await?, Vec::<String>::new());
 
-    // And one of the new number says what it leaves.
+    // A worker with the new number of shards logs the queues that it does not consume.
     apply(&env, 4).await?;
     for n in 0..100 {
         let task = keyed(&format!("again-{n}"), &format!("device-{n}"));
@@ -137,21 +137,21 @@ async fn a_check_names_what_nobody_consumes_and_what_leads_astray() -> Result<()
 }
 
 #[tokio::test]
-async fn a_broker_without_the_plugin_is_told_of_by_setting_and_name() -> Result<()> {
+async fn a_missing_plugin_is_reported_with_its_name_and_the_setting() -> Result<()> {
     let options = BrokerOptions {
         without_plugin: Some("rabbitmq_consistent_hash_exchange"),
         ..BrokerOptions::default()
     };
     let broker = Broker::start(options).await?;
     if broker.mode() != Mode::Docker {
-        suite::leave_out("only containers choose their plugins");
+        suite::leave_out("only a broker in a container can run without the plugin");
         return Ok(());
     }
     let env = TestEnv::on(&broker).await?;
-    let says = "lanes.fast.shards is over 1, which needs the broker's plugin rabbitmq_consistent_hash_exchange: run \
+    let expected = "lanes.fast.shards is over 1, which needs the broker's plugin rabbitmq_consistent_hash_exchange: run \
                 `rabbitmq-plugins enable rabbitmq_consistent_hash_exchange` on every node, or leave lanes.fast.shards at 1";
     let ended = garenne(&env, "topology", 2, &["topology", "apply"]).await?;
-    assert!(ended.code == Some(1) && ended.stderr.iter().any(|line| line.contains(says)), "{ended:?}");
-    // With one shard nothing of it is needed.
+    assert!(ended.code == Some(1) && ended.stderr.iter().any(|line| line.contains(expected)), "{ended:?}");
+    // One shard does not need the plugin.
     apply(&env, 1).await
 }

@@ -1,4 +1,4 @@
-//! A stop can be made harder on the way, by a signal or by the admin port, and only harder.
+//! A signal or the admin port can escalate a running stop to a harder mode, and never to a softer one.
 
 use anyhow::Result;
 use garenne_tests::harness::{
@@ -8,7 +8,7 @@ use garenne_tests::harness::{
 };
 use serde_json::json;
 
-/// A worker that is stopping lightly, with an endless task running and one task waiting.
+/// A worker during a light stop, with one endless task running and one task waiting.
 async fn stopping(env: &TestEnv) -> Result<Worker> {
     let plan = env.worker("stopping")?.stdout().lane("fast:prefetch=10,concurrency=1..1");
     let worker = plan.option("--shutdown-mode", "light").start().await?;
@@ -21,43 +21,43 @@ async fn stopping(env: &TestEnv) -> Result<Worker> {
     Ok(worker)
 }
 
-fn was_hard(stopped: &Stopped) {
+fn check_escalated_to_hard(stopped: &Stopped) {
     assert_eq!(stopped.code, 0);
     assert!(stopped.receipt.escalated, "{:?}", stopped.receipt);
     assert_eq!((stopped.receipt.acked, stopped.receipt.requeued), (0, 2), "{:?}", stopped.receipt);
 }
 
 #[tokio::test]
-async fn second_sigterm_turns_it_hard() -> Result<()> {
+async fn second_sigterm_escalates_to_hard() -> Result<()> {
     let env = TestEnv::new().await?;
     let worker = stopping(&env).await?;
-    was_hard(&worker.stop().await?);
+    check_escalated_to_hard(&worker.stop().await?);
     env.until_lane("fast", 2, 0).await
 }
 
 #[tokio::test]
-async fn sigint_after_sigterm_turns_it_hard() -> Result<()> {
+async fn sigint_after_sigterm_escalates_to_hard() -> Result<()> {
     let env = TestEnv::new().await?;
     let worker = stopping(&env).await?;
     worker.signal(Signal::INT)?;
-    was_hard(&worker.stopped().await?);
+    check_escalated_to_hard(&worker.stopped().await?);
     env.until_lane("fast", 2, 0).await
 }
 
 #[tokio::test]
-async fn admin_port_turns_it_harder_and_never_milder() -> Result<()> {
+async fn admin_port_escalates_and_never_softens_a_stop() -> Result<()> {
     let env = TestEnv::new().await?;
     let worker = stopping(&env).await?;
     worker.post("/shutdown?mode=soft").await?;
     worker.until_holds("fast", 1, 0).await?;
     worker.post("/shutdown?mode=light").await?;
     worker.post("/shutdown?mode=hard").await?;
-    was_hard(&worker.stopped().await?);
+    check_escalated_to_hard(&worker.stopped().await?);
     env.until_lane("fast", 2, 0).await
 }
 
 #[tokio::test]
-async fn sigquit_is_hard_at_once() -> Result<()> {
+async fn sigquit_stops_hard_immediately() -> Result<()> {
     let env = TestEnv::new().await?;
     let worker = env.worker("quit")?.stdout().lane("fast:prefetch=10,concurrency=1..1").start().await?;
     env.publish("bench.sleep", &json!({"ms": 600_000}), "endless", 1).await?;
@@ -69,7 +69,7 @@ async fn sigquit_is_hard_at_once() -> Result<()> {
 }
 
 #[tokio::test]
-async fn admin_port_stops_in_the_mode_it_is_asked_for() -> Result<()> {
+async fn admin_port_stops_in_the_requested_mode() -> Result<()> {
     let env = TestEnv::new().await?;
     let worker = env.worker("asked")?.stdout().lane("fast:prefetch=10,concurrency=1..1").start().await?;
     env.publish("bench.sleep", &json!({"ms": 2000}), "running", 1).await?;
@@ -83,7 +83,7 @@ async fn admin_port_stops_in_the_mode_it_is_asked_for() -> Result<()> {
 }
 
 #[tokio::test]
-async fn admin_port_refuses_strangers() -> Result<()> {
+async fn admin_port_refuses_requests_without_a_valid_token() -> Result<()> {
     let env = TestEnv::new().await?;
     let worker = env.worker("guarded")?.start().await?;
     let url = worker.url("/shutdown?mode=hard");

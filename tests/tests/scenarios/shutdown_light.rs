@@ -1,4 +1,4 @@
-//! Light: what runs and what waits locally finishes, intake stops.
+//! Mode light: intake stops, and running and locally waiting tasks are finished.
 
 use anyhow::Result;
 use garenne_tests::harness::test_env::TestEnv;

@@ -1,11 +1,11 @@
-//! Quiet: intake stops and the process stays; resumed, it goes on where it was.
+//! Quiet: intake stops and the process keeps running; after resuming, it consumes again.
 
 use anyhow::Result;
 use garenne_tests::harness::{process::Signal, test_env::TestEnv};
 use serde_json::json;
 
 #[tokio::test]
-async fn sigtstp_is_quiet_and_sigcont_resumes() -> Result<()> {
+async fn sigtstp_quiets_and_sigcont_resumes() -> Result<()> {
     let env = TestEnv::new().await?;
     let worker = env.worker("quiet")?.stdout().lane("fast:prefetch=10,concurrency=1..1").start().await?;
     let pid = worker.id();
@@ -16,7 +16,7 @@ async fn sigtstp_is_quiet_and_sigcont_resumes() -> Result<()> {
 
     worker.signal(Signal::TSTP)?;
     env.until_no_consumer("fast").await?;
-    // What it holds it does; what comes now it does not take.
+    // It finishes the tasks that it holds and receives no new ones.
     worker.until_done(4).await?;
     env.publish("bench.noop", &json!({}), "later", 5).await?;
     env.until_lane("fast", 5, 0).await?;
@@ -31,7 +31,7 @@ async fn sigtstp_is_quiet_and_sigcont_resumes() -> Result<()> {
 }
 
 #[tokio::test]
-async fn quiet_worker_stops_when_told() -> Result<()> {
+async fn quiet_worker_can_be_stopped() -> Result<()> {
     let env = TestEnv::new().await?;
     let worker = env.worker("quiet")?.stdout().lane("fast:prefetch=10,concurrency=1..1").start().await?;
     env.publish("bench.sleep", &json!({"ms": 2000}), "running", 1).await?;

@@ -1,4 +1,4 @@
-//! Soft: what runs finishes, what waits locally goes back to the broker, without spending an attempt.
+//! Mode soft: running tasks are finished, and locally waiting tasks are requeued without spending an attempt.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use garenne_tests::harness::{process::Signal, test_env::TestEnv};
 use serde_json::json;
 
 #[tokio::test]
-async fn shutdown_soft_hands_back_what_waits() -> Result<()> {
+async fn shutdown_soft_requeues_waiting_tasks() -> Result<()> {
     let env = TestEnv::new().await?;
     let plan = env.worker("soft")?.stdout().lane("fast:prefetch=10,concurrency=2..2");
     let worker = plan.option("--shutdown-mode", "soft").start().await?;
@@ -26,17 +26,17 @@ async fn shutdown_soft_hands_back_what_waits() -> Result<()> {
 
     let other = env.worker("other")?.stdout().start().await?;
     let done = other.until_done(13).await?;
-    assert!(done.iter().all(|done| done.attempt == 1), "a hand-back was counted as an attempt: {done:?}");
+    assert!(done.iter().all(|done| done.attempt == 1), "a requeue was counted as an attempt: {done:?}");
     let ids: BTreeSet<_> = done.iter().map(|done| done.task_id.as_str()).collect();
     assert_eq!(ids.len(), 13);
-    assert!(ids.iter().all(|id| !id.starts_with("running")), "an acked task came back: {ids:?}");
+    assert!(ids.iter().all(|id| !id.starts_with("running")), "an acked task was redelivered: {ids:?}");
     env.until_lane("fast", 0, 0).await?;
     env.is_empty("garenne.dead").await
 }
 
-/// What is handed back is taken elsewhere while the running task still runs.
+/// Another worker runs the requeued tasks while the stopping worker's task still runs.
 #[tokio::test]
-async fn shutdown_soft_hands_back_before_the_running_end() -> Result<()> {
+async fn shutdown_soft_requeues_waiting_tasks_while_one_still_runs() -> Result<()> {
     let env = TestEnv::new().await?;
     let plan = env.worker("soft")?.stdout().lane("fast:prefetch=20,concurrency=1..1");
     let worker = plan.option("--shutdown-mode", "soft").start().await?;
@@ -48,19 +48,19 @@ async fn shutdown_soft_hands_back_before_the_running_end() -> Result<()> {
     worker.signal(Signal::TERM)?;
     other.until_done(19).await?;
     worker.until_holds("fast", 1, 0).await?;
-    // Enough waited for.
+    // The running task is endless; a second signal ends the test.
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.escalated, receipt.acked, receipt.requeued), (true, 0, 20), "{receipt:?}");
     assert_eq!(other.done()?.len(), 19);
     Ok(())
 }
 
-/// What the broker has left says the same as the receipt.
+/// The receipt agrees with the counts of the broker's queues.
 #[tokio::test]
 async fn receipt_agrees_with_the_broker() -> Result<()> {
     let env = TestEnv::new().await?;
     let plan = env.worker("counted")?.stdout().lane("fast:prefetch=50,concurrency=2..2");
-    // Copies stay where they wait.
+    // With this delay, copies stay in the retry queue and can be counted.
     let plan = plan.option("--shutdown-mode", "soft").env("GARENNE_RETRY__DELAYS", "1h");
     let worker = plan.start().await?;
     env.publish("bench.fail", &json!({"times": 9}), "failing", 5).await?;

@@ -1,11 +1,11 @@
-//! Soft-timeout, the default: soft for a while, then hard.
+//! Mode soft-timeout, the default: soft until the timeout, then hard.
 
 use anyhow::Result;
 use garenne_tests::harness::test_env::TestEnv;
 use serde_json::json;
 
 #[tokio::test]
-async fn shutdown_soft_timeout_is_soft_when_the_running_end_in_time() -> Result<()> {
+async fn shutdown_soft_timeout_stays_soft_if_running_tasks_end_in_time() -> Result<()> {
     let env = TestEnv::new().await?;
     let worker = env.worker("patient")?.stdout().lane("fast:prefetch=10,concurrency=1..1").start().await?;
     env.publish("bench.sleep", &json!({"ms": 2500}), "running", 1).await?;
@@ -21,7 +21,7 @@ async fn shutdown_soft_timeout_is_soft_when_the_running_end_in_time() -> Result<
 }
 
 #[tokio::test]
-async fn shutdown_soft_timeout_turns_hard() -> Result<()> {
+async fn shutdown_soft_timeout_escalates_to_hard() -> Result<()> {
     let env = TestEnv::new().await?;
     let plan = env.worker("impatient")?.stdout().lane("fast:prefetch=10,concurrency=2..2");
     let plan = plan.option("--shutdown-mode", "soft-timeout").option("--shutdown-timeout", "1s");
@@ -36,7 +36,7 @@ async fn shutdown_soft_timeout_turns_hard() -> Result<()> {
     assert_eq!(stopped.code, 0);
     assert!(stopped.receipt.escalated, "{:?}", stopped.receipt);
     assert!(stopped.receipt.seconds >= 1.0, "{:?}", stopped.receipt);
-    // The shorter one may have ended before the timeout, in a slow test.
+    // Whether the shorter task ends before the timeout depends on the machine's speed.
     assert_eq!(stopped.receipt.acked as usize, stopped.done.len());
     assert_eq!(stopped.receipt.acked + stopped.receipt.requeued, 5);
     assert!(stopped.receipt.requeued >= 4, "{:?}", stopped.receipt);

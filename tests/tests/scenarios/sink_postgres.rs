@@ -1,4 +1,4 @@
-//! Effects in Postgres happen once, a contradiction is a dead letter, an absence is waited out.
+//! The Postgres sink: effects happen once, a conflicting value becomes a dead letter, an outage only delays results.
 
 use anyhow::Result;
 use garenne_tests::harness::{
@@ -28,13 +28,13 @@ async fn count(database: &Database, table: &str) -> Result<i64> {
 }
 
 #[tokio::test]
-async fn same_reading_is_stored_once_and_another_value_is_a_conflict() -> Result<()> {
+async fn a_repeated_reading_is_stored_once_and_another_value_is_a_conflict() -> Result<()> {
     let env = TestEnv::new().await?;
     let database = Postgres::shared().await?.database().await?;
     let worker = storing(&env, "storing", &database)?.start().await?;
     reading(&env, "first", 1, 20.5).await?;
     env.until_settled(1).await?;
-    // The same task again, and the same reading under another id: both accepted, nothing stored anew.
+    // The same task again, and the same reading under another id: both are accepted, and no reading is added.
     reading(&env, "first", 1, 20.5).await?;
     reading(&env, "again", 1, 20.5).await?;
     reading(&env, "contradiction", 1, 21.0).await?;
@@ -56,7 +56,7 @@ async fn same_reading_is_stored_once_and_another_value_is_a_conflict() -> Result
 }
 
 #[tokio::test]
-async fn conflict_can_replace() -> Result<()> {
+async fn a_conflicting_value_replaces_the_stored_one_if_configured() -> Result<()> {
     let env = TestEnv::new().await?;
     let database = Postgres::shared().await?.database().await?;
     let worker = storing(&env, "replacing", &database)?.env("GARENNE_ON_CONFLICT", "replace").start().await?;
@@ -70,15 +70,15 @@ async fn conflict_can_replace() -> Result<()> {
     Ok(())
 }
 
-/// A value that Postgres cannot hold is the end of one task, not of those it is stored with.
+/// A value that Postgres cannot store makes only its own task a dead letter, not those of the same write.
 #[tokio::test]
-async fn what_cannot_be_stored_is_refused_alone() -> Result<()> {
+async fn a_result_that_cannot_be_stored_is_rejected_alone() -> Result<()> {
     let env = TestEnv::new().await?;
     let database = Postgres::shared().await?.database().await?;
     let (proxy, url) = FaultProxy::for_url(&database.url()).await?;
     let plan = env.worker("storing")?.option("--sink", "postgres").option("--postgres-url", url);
     let worker = plan.start().await?;
-    // What comes meanwhile is one batch afterwards.
+    // Results that accumulate during the stall are written together.
     proxy.stall();
     for n in 0..20 {
         let body = if n == 7 { json!({"text": "\u{0}"}) } else { json!({"n": n}) }.to_string();
@@ -96,9 +96,10 @@ async fn what_cannot_be_stored_is_refused_alone() -> Result<()> {
     Ok(())
 }
 
-/// While Postgres is away, the prefetch fills and the broker keeps the rest; then all is stored once.
+/// During an outage of Postgres, the worker holds one prefetch and the broker keeps the rest. Afterwards every result
+/// is stored once.
 #[tokio::test]
-async fn postgres_away_is_back_pressure() -> Result<()> {
+async fn an_outage_of_postgres_causes_backpressure() -> Result<()> {
     let env = TestEnv::new().await?;
     let server = Postgres::start().await?;
     let database = server.database().await?;
@@ -121,17 +122,17 @@ async fn postgres_away_is_back_pressure() -> Result<()> {
     Ok(())
 }
 
-/// A database that hangs with its connections open: a write is given up after half a minute, with its connection,
-/// and what was not stored then is stored once when the database answers again.
+/// The database hangs while its connections stay open. A write times out after half a minute and its connection is
+/// closed. When the database answers again, the results are stored once.
 #[tokio::test]
-async fn postgres_that_hangs_is_given_up_with_its_connection() -> Result<()> {
+async fn a_write_that_hangs_times_out_and_closes_its_connection() -> Result<()> {
     let env = TestEnv::new().await?;
     let database = Postgres::shared().await?.database().await?;
     let plan = storing(&env, "waiting", &database)?.lane("fast:prefetch=20,concurrency=2..2");
     let worker = plan.start().await?;
     reading(&env, "before", 0, 1.0).await?;
     env.until_settled(1).await?;
-    // Another session's lock: the server takes the statement and never answers.
+    // Another session's lock: the server accepts the statement and does not answer.
     let locking = database.connect().await?;
     locking.batch_execute("BEGIN; LOCK TABLE garenne_results IN ACCESS EXCLUSIVE MODE").await?;
     for n in 1..=50 {
@@ -140,10 +141,10 @@ async fn postgres_that_hangs_is_given_up_with_its_connection() -> Result<()> {
     env.until_lane("fast", 30, 20).await?;
     let hanging =
         "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
-    // Another connection: within a transaction the server shows the same activity for ever.
-    let looking = database.connect().await?;
+    // On another connection, because within a transaction pg_stat_activity does not change.
+    let monitoring = database.connect().await?;
     let pids = async || {
-        let rows = looking.query(hanging, &[]).await?;
+        let rows = monitoring.query(hanging, &[]).await?;
         anyhow::Ok(rows.iter().map(|row| row.get::<_, i32>(0)).collect::<Vec<_>>())
     };
     let first = eventually("a write hangs", async || {
@@ -151,9 +152,9 @@ async fn postgres_that_hangs_is_given_up_with_its_connection() -> Result<()> {
         Ok(if pids.is_empty() { Seen::Other("none".to_owned()) } else { Seen::Wanted(pids) })
     })
     .await?;
-    // A write on another connection shows that the first was given up: nothing else frees the worker of it.
+    // A write on another connection shows that the first one timed out.
     let logged = worker.until_logged("not done within 30s").await?;
-    eventually("it is tried on another connection", async || {
+    eventually("a write on another connection hangs", async || {
         let pids = pids().await?;
         Ok(Seen::when(pids.iter().any(|pid| !first.contains(pid)), format_args!("{pids:?}, {logged}")))
     })
@@ -169,9 +170,9 @@ async fn postgres_that_hangs_is_given_up_with_its_connection() -> Result<()> {
     Ok(())
 }
 
-/// A stop does not wait for ever either: what was not stored goes back.
+/// A stop does not wait for ever for Postgres: tasks whose results are not stored are requeued.
 #[tokio::test]
-async fn shutdown_while_postgres_is_away_hands_back() -> Result<()> {
+async fn shutdown_during_an_outage_of_postgres_requeues_tasks() -> Result<()> {
     let env = TestEnv::new().await?;
     let server = Postgres::start().await?;
     let database = server.database().await?;

@@ -1,4 +1,4 @@
-//! A connection that is lost again and again leaves nothing behind: neither memory nor file descriptors.
+//! Repeated connection losses leak neither memory nor file descriptors.
 
 use std::{collections::BTreeSet, fs, time::Duration};
 
@@ -12,21 +12,21 @@ use garenne_tests::harness::{
 use serde_json::json;
 use tokio::time::interval;
 
-/// Seconds that count, and between two lost connections.
-const LASTS: usize = 300;
+/// Seconds of the measurement, and between two connection losses.
+const DURATION: usize = 300;
 const RECONNECT_EVERY: usize = 10;
-/// Seconds before that. As many connections are lost as later on: a connection has threads of its own, and
-/// the allocator takes a few MB for each thread it has not seen the like of.
+/// Seconds before the measurement, with as many connection losses as during it: each connection has its own threads,
+/// and the allocator reserves a few MB for each new thread.
 const WARM_UP: usize = 60;
 const WARM_RECONNECT_EVERY: usize = 2;
 /// Tasks a second.
 const RATE: usize = 100;
-/// Resident memory may grow by so many MB in ten minutes.
-const MOST_MB: f64 = 1.0;
-/// File descriptors may be so many more or fewer than usual.
-const MOST_FILES: usize = 2;
+/// Maximum growth of resident memory in ten minutes, MB.
+const MAX_GROWTH_MB: f64 = 1.0;
+/// Maximum difference of the number of file descriptors from its median.
+const MAX_FILES_DIFFERENCE: usize = 2;
 
-/// What the system says of the worker at some second.
+/// The worker's resources at one second.
 #[derive(Debug)]
 struct Sample {
     second: f64,
@@ -52,9 +52,9 @@ fn slope(samples: &[Sample]) -> f64 {
 }
 
 #[tokio::test]
-async fn soak_with_a_reconnect_every_ten_seconds() -> Result<()> {
+async fn soak_with_a_connection_loss_every_ten_seconds() -> Result<()> {
     if !suite::is_full() {
-        suite::leave_out("five minutes, for `./dev test --full`");
+        suite::leave_out("it takes five minutes and needs `./dev test --full`");
         return Ok(());
     }
     let env = TestEnv::new().await?;
@@ -65,13 +65,13 @@ async fn soak_with_a_reconnect_every_ten_seconds() -> Result<()> {
     let mut published: BTreeSet<String> = BTreeSet::new();
     let mut samples = Vec::new();
     let mut seconds = interval(Duration::from_secs(1));
-    for second in 1..=WARM_UP + LASTS {
+    for second in 1..=WARM_UP + DURATION {
         seconds.tick().await;
         published.extend(env.publish("bench.noop", &json!({}), &second.to_string(), RATE).await?);
         let warm = second > WARM_UP;
         if second.is_multiple_of(if warm { RECONNECT_EVERY } else { WARM_RECONNECT_EVERY }) {
             if warm {
-                // Just before the next loss: by now the worker has everything open again that it needs.
+                // Just before the next loss, when the worker has reopened all connections.
                 samples.push(sample(second, worker.id())?);
             }
             proxy.drop_connections();
@@ -89,12 +89,15 @@ async fn soak_with_a_reconnect_every_ten_seconds() -> Result<()> {
     let growth = slope(&samples) * 600.0;
     let mut files: Vec<_> = samples.iter().map(|it| it.files).collect();
     files.sort_unstable();
-    let usual = files[files.len() / 2];
+    let median = files[files.len() / 2];
     eprintln!(
         "{growth:.2} MB in ten minutes, {:?} file descriptors; {samples:#?}",
-        (files[0], usual, files.last())
+        (files[0], median, files.last())
     );
-    assert!(growth < MOST_MB, "memory grows by {growth:.2} MB in ten minutes: {samples:#?}");
-    assert!(files.iter().all(|count| count.abs_diff(usual) <= MOST_FILES), "file descriptors: {samples:#?}");
+    assert!(growth < MAX_GROWTH_MB, "memory grows by {growth:.2} MB in ten minutes: {samples:#?}");
+    assert!(
+        files.iter().all(|count| count.abs_diff(median) <= MAX_FILES_DIFFERENCE),
+        "file descriptors: {samples:#?}"
+    );
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! The broker vanishes while a worker or a gateway starts: wherever in the dialogue that happens, the program waits
-//! for the broker and goes on, as it would later. A signal ends the start wherever it is.
+//! The broker becomes unavailable while a worker or a gateway starts. At every step of the start, the program waits for
+//! the broker and continues. A signal ends the start at any step.
 
 use std::{
     net::TcpListener,
@@ -17,8 +17,9 @@ use garenne_tests::harness::{
 };
 use serde_json::json;
 
-/// Starts a worker whose connections end instead of bringing it this method for the nth time.
-async fn goes_on_after(method: Method, nth: usize) -> Result<()> {
+/// Starts a worker behind a proxy that ends the connection instead of forwarding this method for the nth time. Checks
+/// that the worker starts when the broker is available again.
+async fn check_start_after_cut(method: Method, nth: usize) -> Result<()> {
     let env = TestEnv::new().await?;
     env.worker("first")?.start().await?.stop().await?;
     let ids = env.publish("bench.noop", &json!({}), "task", 3).await?;
@@ -38,40 +39,40 @@ async fn goes_on_after(method: Method, nth: usize) -> Result<()> {
 
 /// Every step of a start, in the order in which a worker takes them.
 const STEPS: [(&str, Method, usize); 12] = [
-    ("the first greeting", Method::START, 1),
+    ("the start of the first connection", Method::START, 1),
     ("the first connection", Method::OPEN_OK, 1),
-    ("the question for the version", Method::START, 2),
+    ("the start of the connection that asks for the version", Method::START, 2),
     ("the first exchange", Method::EXCHANGE_OK, 1),
     ("a later exchange", Method::EXCHANGE_OK, 4),
-    ("a queue", Method::QUEUE_OK, 5),
+    ("the declaration of a queue", Method::QUEUE_OK, 5),
     ("the connection that publishes", Method::OPEN_OK, 2),
     ("its confirms", Method::SELECT_OK, 1),
-    ("the first stream", Method::CONSUME_OK, 1),
-    ("the mark in a stream", Method::CONFIRM, 1),
+    ("the first stream's consumer", Method::CONSUME_OK, 1),
+    ("the confirm of the mark in a stream", Method::CONFIRM, 1),
     ("the worker's own queue", Method::BIND_OK, 1),
-    ("the last lane", Method::CONSUME_OK, 6),
+    ("the last lane's consumer", Method::CONSUME_OK, 6),
 ];
 
 #[tokio::test]
-async fn start_interrupted_anywhere_goes_on_when_the_broker_is_back() -> Result<()> {
+async fn start_interrupted_at_any_step_continues_when_the_broker_is_back() -> Result<()> {
     for (step, method, nth) in STEPS {
-        goes_on_after(method, nth).await.with_context(|| format!("cut at {step}"))?;
+        check_start_after_cut(method, nth).await.with_context(|| format!("cut at {step}"))?;
     }
     Ok(())
 }
 
 /// The same for a gateway.
 const GATEWAY_STEPS: [(&str, Method, usize); 6] = [
-    ("the first greeting", Method::START, 1),
+    ("the start of the first connection", Method::START, 1),
     ("the first connection", Method::OPEN_OK, 1),
     ("the first exchange", Method::EXCHANGE_OK, 1),
-    ("a queue", Method::QUEUE_OK, 5),
+    ("the declaration of a queue", Method::QUEUE_OK, 5),
     ("the connection that publishes", Method::OPEN_OK, 2),
     ("its confirms", Method::SELECT_OK, 1),
 ];
 
 #[tokio::test]
-async fn start_interrupted_anywhere_a_gateway_goes_on_when_the_broker_is_back() -> Result<()> {
+async fn start_interrupted_at_any_step_of_a_gateway_continues_when_the_broker_is_back() -> Result<()> {
     let env = TestEnv::new().await?;
     env.worker("first")?.start().await?.stop().await?;
     for (step, method, nth) in GATEWAY_STEPS {
@@ -86,9 +87,9 @@ async fn start_interrupted_anywhere_a_gateway_goes_on_when_the_broker_is_back() 
     Ok(())
 }
 
-/// The budget is one for all of it: a broker that stays away ends the start with the code that says so.
+/// `connect_timeout` covers the whole start. If the broker stays unavailable, the start ends with exit code 69.
 #[tokio::test]
-async fn start_interrupted_for_good_ends_when_the_budget_is_spent() -> Result<()> {
+async fn start_interrupted_for_longer_than_connect_timeout_ends_with_code_69() -> Result<()> {
     let env = TestEnv::new().await?;
     for (method, nth) in [(Method::EXCHANGE_OK, 1), (Method::CONSUME_OK, 1)] {
         let proxy = FrameProxy::for_url(&env.vhost().amqp_url()).await?;
@@ -100,19 +101,19 @@ async fn start_interrupted_for_good_ends_when_the_budget_is_spent() -> Result<()
     Ok(())
 }
 
-/// What a stop may take before the worker has begun; the start itself is given a minute.
-const LEAVING: Duration = Duration::from_secs(3);
+/// Maximum duration of a stop during the start. The start itself may take a minute.
+const STOP_LIMIT: Duration = Duration::from_secs(3);
 
-/// One SIGTERM ends a start wherever it is, in order and with a receipt of nothing.
-async fn leaves_at_once(worker: Worker) -> Result<()> {
-    let asked = Instant::now();
+/// One SIGTERM ends the start with code 0 and an empty receipt.
+async fn stops_at_once(worker: Worker) -> Result<()> {
+    let signalled = Instant::now();
     let stopped = worker.stop().await?;
-    assert!(asked.elapsed() < LEAVING, "it took {:?}", asked.elapsed());
+    assert!(signalled.elapsed() < STOP_LIMIT, "it took {:?}", signalled.elapsed());
     assert_eq!((stopped.code, stopped.receipt.delivered, stopped.receipt.escalated), (0, 0, false));
     Ok(())
 }
 
-/// A worker that is given long enough for its start, to be stopped in it.
+/// Launches a worker with a long `connect_timeout`, so that the test can stop it during the start.
 async fn starting(plan: WorkerPlan) -> Result<Worker> {
     plan.env("GARENNE_CONNECT_TIMEOUT", "60s").begin().await
 }
@@ -124,7 +125,7 @@ async fn start_interrupted_by_a_signal_while_the_broker_is_unreachable() -> Resu
     let url = format!("amqp://guest:guest@127.0.0.1:{port}/%2f");
     let worker = starting(env.worker_at("unreachable", &url)?).await?;
     worker.until_logged("cannot connect to the broker, retrying").await?;
-    leaves_at_once(worker).await
+    stops_at_once(worker).await
 }
 
 #[tokio::test]
@@ -132,9 +133,9 @@ async fn start_interrupted_by_a_signal_while_the_broker_is_silent() -> Result<()
     let env = TestEnv::new().await?;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("amqp://guest:guest@{}/%2f", listener.local_addr()?);
-    let worker = starting(env.worker_at("unheard", &url)?).await?;
+    let worker = starting(env.worker_at("silent", &url)?).await?;
     let _held = listener.accept().await?;
-    leaves_at_once(worker).await
+    stops_at_once(worker).await
 }
 
 #[tokio::test]
@@ -145,23 +146,23 @@ async fn start_interrupted_by_a_signal_while_streams_are_read() -> Result<()> {
     proxy.cut_at(Method::CONSUME_OK, 1);
     let worker = starting(env.worker_at("reading", proxy.url())?).await?;
     proxy.until_refused(2).await?;
-    leaves_at_once(worker).await
+    stops_at_once(worker).await
 }
 
 #[tokio::test]
 async fn start_interrupted_by_a_signal_while_a_database_is_awaited() -> Result<()> {
     let env = TestEnv::new().await?;
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-    let url = format!("postgres://nobody@127.0.0.1:{port}/nothing");
+    let url = format!("postgres://user@127.0.0.1:{port}/database");
     let plan = env.worker("storing")?.option("--sink", "postgres").option("--postgres-url", url);
     let worker = starting(plan).await?;
     worker.until_logged("Postgres unavailable, retrying").await?;
-    leaves_at_once(worker).await
+    stops_at_once(worker).await
 }
 
-/// What is asked of it meanwhile holds once it has begun.
+/// A command during the start applies as soon as the worker has started.
 #[tokio::test]
-async fn start_interrupted_by_quiet_begins_quiet() -> Result<()> {
+async fn start_interrupted_by_quiet_ends_quiet() -> Result<()> {
     let env = TestEnv::new().await?;
     env.worker("first")?.start().await?.stop().await?;
     let (proxy, url) = FaultProxy::for_url(&env.vhost().amqp_url()).await?;

@@ -1,17 +1,19 @@
-//! A worker that cannot start says in one line why, and what to do, and ends with the right code.
+//! A worker that cannot start prints one line with the reason and the remedy, and ends with the documented exit code.
 
 use anyhow::{Context, Result, ensure};
 use garenne_tests::harness::{process::Ended, test_env::TestEnv, vhost::Rights, worker::WorkerPlan};
 
-/// Its last words: one line, after whatever it logged.
-async fn last_words(plan: &WorkerPlan) -> Result<(Option<i32>, String)> {
+/// The exit code and the error message, which must be one line besides the log.
+async fn failed_start(plan: &WorkerPlan) -> Result<(Option<i32>, String)> {
     let Ended { code, stdout, stderr, .. } = plan.launch().await?.ended().await?;
     ensure!(stdout.is_empty(), "standard output is for results only: {stdout:?}");
-    let (log, words): (Vec<_>, Vec<_>) = stderr.iter().partition(|line| line.starts_with('{'));
-    ensure!(words.len() == 1, "one line was expected: {words:?}, log {log:?}");
-    let words = words[0].strip_prefix("garenne-worker: ").context("the program's name comes first")?;
-    ensure!(!words.contains("secret"), "the password was told: {words}");
-    Ok((code, words.to_owned()))
+    let (log, error): (Vec<_>, Vec<_>) = stderr.iter().partition(|line| line.starts_with('{'));
+    ensure!(error.len() == 1, "one line was expected: {error:?}, log {log:?}");
+    let error = error[0]
+        .strip_prefix("garenne-worker: ")
+        .context("the line does not begin with the program's name")?;
+    ensure!(!error.contains("secret"), "the error contains the password: {error}");
+    Ok((code, error.to_owned()))
 }
 
 /// Declares the topology by having a worker start and stop.
@@ -26,7 +28,7 @@ fn address(env: &TestEnv) -> String {
 }
 
 #[tokio::test]
-async fn worker_needs_no_configure_right_where_the_topology_exists() -> Result<()> {
+async fn worker_needs_no_configure_permission_if_the_topology_exists() -> Result<()> {
     let env = TestEnv::new().await?;
     topology(&env).await?;
     let rights = Rights {
@@ -45,13 +47,13 @@ async fn worker_needs_no_configure_right_where_the_topology_exists() -> Result<(
 }
 
 #[tokio::test]
-async fn missing_topology_and_no_configure_right() -> Result<()> {
+async fn missing_topology_without_the_configure_permission() -> Result<()> {
     let env = TestEnv::new().await?;
     let url = env.vhost().user_url("limited", Rights { configure: "^$", write: ".*", read: ".*" }).await?;
-    let (code, words) = last_words(&env.worker_at("limited", &url)?).await?;
-    assert_eq!(code, Some(77), "{words}");
+    let (code, error) = failed_start(&env.worker_at("limited", &url)?).await?;
+    assert_eq!(code, Some(77), "{error}");
     assert_eq!(
-        words,
+        error,
         "exchange \"garenne.unroutable\" is missing and this user may not create it: \
          run `garenne topology apply` as a user with the configure permission"
     );
@@ -59,20 +61,20 @@ async fn missing_topology_and_no_configure_right() -> Result<()> {
 }
 
 #[tokio::test]
-async fn no_read_right() -> Result<()> {
+async fn missing_read_permission() -> Result<()> {
     let env = TestEnv::new().await?;
     topology(&env).await?;
     let url = env
         .vhost()
         .user_url("limited", Rights { configure: "^garenne\\.worker\\..*", write: ".*", read: "^$" })
         .await?;
-    let (code, words) = last_words(&env.worker_at("limited", &url)?).await?;
-    assert_eq!(code, Some(77), "{words}");
-    // It ends at the first thing that it may not read, and waits for nothing.
+    let (code, error) = failed_start(&env.worker_at("limited", &url)?).await?;
+    assert_eq!(code, Some(77), "{error}");
+    // It ends at the first queue that it may not read, without retries.
     let stream = ["directives", "lifecycle"]
         .iter()
-        .any(|it| words.contains(&format!("access to queue 'garenne.{it}'")));
-    assert!(words.contains("ACCESS_REFUSED") && stream, "{words}");
+        .any(|it| error.contains(&format!("access to queue 'garenne.{it}'")));
+    assert!(error.contains("ACCESS_REFUSED") && stream, "{error}");
     Ok(())
 }
 
@@ -80,62 +82,62 @@ async fn no_read_right() -> Result<()> {
 async fn wrong_password() -> Result<()> {
     let env = TestEnv::new().await?;
     let url = env.vhost().amqp_url().replace("guest:guest", "guest:secret");
-    let (code, words) = last_words(&env.worker_at("wrong", &url)?).await?;
-    assert_eq!(code, Some(77), "{words}");
+    let (code, error) = failed_start(&env.worker_at("wrong", &url)?).await?;
+    assert_eq!(code, Some(77), "{error}");
     let expected = format!(
         "the broker at {} refused user \"guest\" on virtual host \"{}\": ",
         address(&env),
         env.vhost().name()
     );
-    assert!(words.starts_with(&expected), "{words}");
+    assert!(error.starts_with(&expected), "{error}");
     let advice = "check the user, password and virtual host of --amqp-url and the user's permissions";
-    assert!(words.ends_with(advice), "{words}");
+    assert!(error.ends_with(advice), "{error}");
     Ok(())
 }
 
 #[tokio::test]
 async fn missing_virtual_host() -> Result<()> {
     let env = TestEnv::new().await?;
-    let url = env.vhost().amqp_url().replace(env.vhost().name(), "nowhere");
-    let (code, words) = last_words(&env.worker_at("wrong", &url)?).await?;
-    assert_eq!(code, Some(77), "{words}");
-    assert!(words.contains("on virtual host \"nowhere\""), "{words}");
+    let url = env.vhost().amqp_url().replace(env.vhost().name(), "missing");
+    let (code, error) = failed_start(&env.worker_at("wrong", &url)?).await?;
+    assert_eq!(code, Some(77), "{error}");
+    assert!(error.contains("on virtual host \"missing\""), "{error}");
     Ok(())
 }
 
 #[tokio::test]
-async fn broker_down() -> Result<()> {
+async fn unavailable_broker() -> Result<()> {
     let env = TestEnv::new().await?;
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-    let plan = env.worker_at("lonely", &format!("amqp://guest:secret@{nobody}/%2f"))?;
-    let (code, words) = last_words(&plan.env("GARENNE_CONNECT_TIMEOUT", "1s")).await?;
-    assert_eq!(code, Some(69), "{words}");
-    assert!(words.starts_with(&format!("no broker at {nobody}: ")), "{words}");
-    assert!(words.ends_with("is RabbitMQ running there? (--amqp-url)"), "{words}");
+    let address = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let plan = env.worker_at("w", &format!("amqp://guest:secret@{address}/%2f"))?;
+    let (code, error) = failed_start(&plan.env("GARENNE_CONNECT_TIMEOUT", "1s")).await?;
+    assert_eq!(code, Some(69), "{error}");
+    assert!(error.starts_with(&format!("no broker at {address}: ")), "{error}");
+    assert!(error.ends_with("is RabbitMQ running there? (--amqp-url)"), "{error}");
     Ok(())
 }
 
 #[tokio::test]
-async fn topology_differs() -> Result<()> {
+async fn queue_with_other_arguments() -> Result<()> {
     let env = TestEnv::new().await?;
     let plain = lapin::options::QueueDeclareOptions { durable: true, ..Default::default() };
     env.client().channel().queue_declare("garenne.dead".into(), plain, Default::default()).await?;
-    let (code, words) = last_words(&env.worker_at("confused", &env.vhost().amqp_url())?).await?;
-    assert_eq!(code, Some(1), "{words}");
-    assert!(words.starts_with("queue \"garenne.dead\" exists with other arguments ("), "{words}");
-    assert!(words.contains("`garenne topology check`"), "{words}");
+    let (code, error) = failed_start(&env.worker_at("w", &env.vhost().amqp_url())?).await?;
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.starts_with("queue \"garenne.dead\" exists with other arguments ("), "{error}");
+    assert!(error.contains("`garenne topology check`"), "{error}");
     Ok(())
 }
 
 #[tokio::test]
 async fn bad_settings_are_refused_before_any_connection() -> Result<()> {
     let env = TestEnv::new().await?;
-    let nobody = "amqp://guest:secret@127.0.0.1:1/%2f";
-    let plan = || env.worker_at("misled", nobody);
+    let url = "amqp://guest:secret@127.0.0.1:1/%2f";
+    let plan = || env.worker_at("w", url);
     let cases = [
         (plan()?.option("--prefetch", "2001"), "prefetch"),
         (plan()?.lane("fast:prefetch=2,concurrency=1..4"), "lanes.fast.prefetch = 2"),
-        (plan()?.lane("swift:prefetch=2"), "swift"),
+        (plan()?.lane("other:prefetch=2"), "other"),
         (plan()?.option("--shutdown-mode", "gently"), "gently"),
         (plan()?.env("GARENNE_PREFETHC", "5"), "prefethc"),
         (plan()?.option("--sink", "postgres"), "postgres_url"),
@@ -143,37 +145,37 @@ async fn bad_settings_are_refused_before_any_connection() -> Result<()> {
         (plan()?.option("--max-attempts", "0"), "max_attempts"),
     ];
     for (plan, named) in cases {
-        let (code, words) = last_words(&plan).await?;
-        assert_eq!(code, Some(78), "{words}");
-        assert!(words.contains(named), "{named} is not named: {words}");
+        let (code, error) = failed_start(&plan).await?;
+        assert_eq!(code, Some(78), "{error}");
+        assert!(error.contains(named), "the error does not contain {named}: {error}");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn taken_admin_port() -> Result<()> {
+async fn admin_port_in_use() -> Result<()> {
     let env = TestEnv::new().await?;
     let taken = std::net::TcpListener::bind("127.0.0.1:0")?;
     let address = taken.local_addr()?.to_string();
-    let (code, words) = last_words(&env.worker("second")?.option("--admin", &address)).await?;
-    assert_eq!(code, Some(78), "{words}");
-    assert!(words.contains(&address) && words.contains("already in use"), "{words}");
+    let (code, error) = failed_start(&env.worker("second")?.option("--admin", &address)).await?;
+    assert_eq!(code, Some(78), "{error}");
+    assert!(error.contains(&address) && error.contains("already in use"), "{error}");
     Ok(())
 }
 
 #[tokio::test]
-async fn postgres_away_at_the_start() -> Result<()> {
+async fn unavailable_postgres() -> Result<()> {
     let env = TestEnv::new().await?;
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let address = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let plan = env.worker("storing")?.option("--sink", "postgres");
-    let plan = plan.option("--postgres-url", format!("postgres://garenne:secret@{nobody}/garenne"));
+    let plan = plan.option("--postgres-url", format!("postgres://garenne:secret@{address}/garenne"));
     let plan = plan.env("GARENNE_CONNECT_TIMEOUT", "1s");
-    let (code, words) = last_words(&plan).await?;
-    assert_eq!(code, Some(1), "{words}");
-    assert!(words.starts_with(&format!("cannot use Postgres at {nobody}: ")), "{words}");
+    let (code, error) = failed_start(&plan).await?;
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.starts_with(&format!("cannot use Postgres at {address}: ")), "{error}");
     assert!(
-        words.ends_with("check that it is running and that the user may create tables (--postgres-url)"),
-        "{words}"
+        error.ends_with("check that it is running and that the user may create tables (--postgres-url)"),
+        "{error}"
     );
     Ok(())
 }

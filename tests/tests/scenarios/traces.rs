@@ -1,4 +1,4 @@
-//! One trace from a sender to the sink, whatever happens to the task and to the collector.
+//! Traces reach from the sender through gateway and worker to the sink, also for retries, batches and follow-ups.
 
 use std::time::{Duration, Instant};
 
@@ -13,21 +13,22 @@ use garenne_tests::harness::{
 };
 use serde_json::{Value, json};
 
-/// The sender's own span, and the trace it is in.
+/// The sender's span and trace.
 const SENDER: &str = "b7ad6b7169203331";
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const FAST: &str = "garenne.tasks.fast";
 
-/// Batches are sent at once, so that a scenario need not wait for them.
-const SOON: (&str, &str) = ("OTEL_BSP_SCHEDULE_DELAY", "100");
+/// Exports spans without much delay.
+const EXPORT_DELAY: (&str, &str) = ("OTEL_BSP_SCHEDULE_DELAY", "100");
 
 async fn gateway(env: &TestEnv, collector: &str) -> Result<Gateway> {
-    GatewayPlan::new(env)?.option("--otlp", collector).env(SOON.0, SOON.1).start().await
+    GatewayPlan::new(env)?.option("--otlp", collector).env(EXPORT_DELAY.0, EXPORT_DELAY.1).start().await
 }
 
-/// A worker that finds its collector by the standard's variable.
+/// A worker that gets its collector from OpenTelemetry's standard variable.
 fn worker(env: &TestEnv, name: &str, collector: &str) -> Result<WorkerPlan> {
-    let plan = env.worker(name)?.env("OTEL_EXPORTER_OTLP_ENDPOINT", collector).env(SOON.0, SOON.1);
+    let plan =
+        env.worker(name)?.env("OTEL_EXPORTER_OTLP_ENDPOINT", collector).env(EXPORT_DELAY.0, EXPORT_DELAY.1);
     Ok(plan.lane("fast:prefetch=50,concurrency=1..2"))
 }
 
@@ -35,7 +36,7 @@ fn storing(plan: WorkerPlan, database: &Database) -> WorkerPlan {
     plan.option("--sink", "postgres").option("--postgres-url", database.url())
 }
 
-/// Posts as a sender that is in a trace, and answers the ids.
+/// Posts with the header `traceparent` and returns the task ids.
 async fn post(gateway: &Gateway, path: &str, trace: &str, body: &Value) -> Result<Vec<String>> {
     let request = reqwest::Client::new().post(format!("{}{path}", gateway.url()));
     let request = request.header("traceparent", format!("00-{trace}-{SENDER}-01")).json(body);
@@ -47,8 +48,8 @@ fn reading(n: usize) -> Value {
     json!({"device": "d", "metric": "t", "value": n, "unit": "Cel", "time": 1_790_000_000 + n})
 }
 
-/// The way of a request into the broker; answers the publish span's id.
-fn published<'a>(trace: &'a Trace, route: &str) -> Result<&'a str> {
+/// Checks the spans from the request to the publish, and returns the id of the publish span.
+fn publish_span<'a>(trace: &'a Trace, route: &str) -> Result<&'a str> {
     let request = trace.under(SENDER, route)?;
     assert_eq!((request.service.as_str(), request.kind), ("garenne-gateway", "SPAN_KIND_SERVER"));
     assert_eq!(request.said("http.response.status_code"), "202");
@@ -66,12 +67,12 @@ async fn traces_a_reading_from_its_sender_through_gateway_and_worker_into_the_si
     let gateway = gateway(&env, collector.url()).await?;
     let id = post(&gateway, "/v1/readings", TRACE, &reading(1)).await?.remove(0);
     let trace = collector.until_trace(TRACE, 4).await?;
-    let publish = published(&trace, "POST /v1/readings")?;
+    let publish = publish_span(&trace, "POST /v1/readings")?;
     let process = trace.under(publish, &format!("process {FAST}"))?;
     assert_eq!((process.service.as_str(), process.kind), ("garenne-worker", "SPAN_KIND_CONSUMER"));
-    let said = ["messaging.message.id", "garenne.kind", "garenne.attempt", "garenne.lane"]
+    let attributes = ["messaging.message.id", "garenne.kind", "garenne.attempt", "garenne.lane"]
         .map(|it| process.said(it));
-    assert_eq!(said, [id.as_str(), "reading.process", "1", "fast"]);
+    assert_eq!(attributes, [id.as_str(), "reading.process", "1", "fast"]);
     assert_eq!(["garenne.outcome", "garenne.settlement"].map(|it| process.said(it)), ["success", "acked"]);
     let write = trace.under(&process.id, "write postgres")?;
     assert_eq!((write.kind, write.said("db.system.name")), ("SPAN_KIND_CLIENT", "postgresql"));
@@ -81,10 +82,10 @@ async fn traces_a_reading_from_its_sender_through_gateway_and_worker_into_the_si
     Ok(())
 }
 
-/// One request with several readings leaves as one message, and so does what several senders' tasks are
-/// gathered into: each record goes on with its own sender's trace.
+/// Several readings of one request, or of several senders, are published as one batch. Each record keeps the trace of
+/// its sender.
 #[tokio::test]
-async fn traces_every_record_of_a_pack_in_its_own_senders_trace() -> Result<()> {
+async fn traces_every_record_of_a_batch_in_its_senders_trace() -> Result<()> {
     let (env, collector) = (TestEnv::new().await?, Collector::start().await?);
     let database = Postgres::shared().await?.database().await?;
     let worker = storing(worker(&env, "worker", collector.url())?, &database).start().await?;
@@ -92,7 +93,7 @@ async fn traces_every_record_of_a_pack_in_its_own_senders_trace() -> Result<()> 
     let readings: Vec<_> = (0..3).map(reading).collect();
     let mut ids = post(&gateway, "/v1/readings", TRACE, &json!(readings)).await?;
     let trace = collector.until_trace(TRACE, 2 + 3 * 2).await?;
-    let publish = published(&trace, "POST /v1/readings")?;
+    let publish = publish_span(&trace, "POST /v1/readings")?;
     let processed = trace.all_under(publish, &format!("process {FAST}"));
     let mut done: Vec<_> =
         processed.iter().map(|span| span.said("messaging.message.id").to_owned()).collect();
@@ -103,16 +104,16 @@ async fn traces_every_record_of_a_pack_in_its_own_senders_trace() -> Result<()> 
         trace.under(&process.id, "write postgres")?;
     }
 
-    // What a gateway makes of two senders' tasks, and one without a trace.
+    // A batch as the gateway publishes it for two senders and a task without a trace.
     let others = ["1bf7651916cd43dd8448eb211c80319c", "2cf7651916cd43dd8448eb211c80319c"];
     let record = |n: usize, trace: &str| {
         let parent = format!("00-{trace}-{SENDER}-01");
         json!({"id": format!("r-{n}"), "traceparent": parent, "payload": reading(n)})
     };
     let untraced = json!({"id": "r-9", "payload": reading(9)});
-    let pack = json!([record(7, others[0]), record(8, others[1]), untraced]);
-    let properties = with_id("pack").with_content_type("application/vnd.garenne.batch+json".into());
-    let body = serde_json::to_vec(&pack)?;
+    let batch = json!([record(7, others[0]), record(8, others[1]), untraced]);
+    let properties = with_id("batch").with_content_type("application/vnd.garenne.batch+json".into());
+    let body = serde_json::to_vec(&batch)?;
     env.client().publish("garenne.tasks", "reading.process", properties, &body).await?;
     for (other, id) in others.iter().zip(["r-7", "r-8"]) {
         let trace = collector.until_trace(other, 2).await?;
@@ -124,39 +125,41 @@ async fn traces_every_record_of_a_pack_in_its_own_senders_trace() -> Result<()> 
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.delivered, receipt.acked), (2, 2), "one message each: {receipt:?}");
     let spans = collector.spans();
-    let received =
-        spans.iter().find(|span| span.name == format!("receive {FAST}")).context("a trace begun")?;
-    let begun = collector.until_trace(&received.trace_id, 3).await?;
-    let process = begun.under(&received.id, &format!("process {FAST}"))?;
+    let received = spans
+        .iter()
+        .find(|span| span.name == format!("receive {FAST}"))
+        .context("the worker started no trace")?;
+    let started = collector.until_trace(&received.trace_id, 3).await?;
+    let process = started.under(&received.id, &format!("process {FAST}"))?;
     assert_eq!(process.said("messaging.message.id"), "r-9");
     Ok(())
 }
 
 #[tokio::test]
-async fn traces_each_attempt_beside_the_others_and_what_follows_below() -> Result<()> {
+async fn traces_attempts_as_siblings_and_follow_ups_as_children() -> Result<()> {
     let (env, collector) = (TestEnv::new().await?, Collector::start().await?);
     let worker = worker(&env, "worker", collector.url())?.stdout().start().await?;
     let gateway = gateway(&env, collector.url()).await?;
     let failing = post(&gateway, "/v1/tasks/bench.fail", TRACE, &json!({"times": 1})).await?.remove(0);
     assert_eq!(worker.until_done_with(&failing).await?.attempt, 2);
     let trace = collector.until_trace(TRACE, 5).await?;
-    let publish = published(&trace, "POST /v1/tasks/{kind}")?;
+    let publish = publish_span(&trace, "POST /v1/tasks/{kind}")?;
     let mut attempts = trace.all_under(publish, &format!("process {FAST}"));
     attempts.sort_by_key(|span| span.said("garenne.attempt"));
-    let said = |name: &str| attempts.iter().map(|span| span.said(name)).collect::<Vec<_>>();
-    assert_eq!(said("garenne.attempt"), ["1", "2"]);
-    assert_eq!(said("garenne.outcome"), ["error", "success"]);
-    assert_eq!(said("garenne.settlement"), ["retried", "acked"]);
+    let values = |name: &str| attempts.iter().map(|span| span.said(name)).collect::<Vec<_>>();
+    assert_eq!(values("garenne.attempt"), ["1", "2"]);
+    assert_eq!(values("garenne.outcome"), ["error", "success"]);
+    assert_eq!(values("garenne.settlement"), ["retried", "acked"]);
     assert!(attempts[0].error.is_some() && attempts[1].error.is_none());
     trace.under(&attempts[1].id, "write stdout")?;
     let line: Value = serde_json::from_str(&worker.until_logged("attempt failed, will be retried").await?)?;
     assert_eq!((line["task"].as_str(), line["trace_id"].as_str()), (Some(failing.as_str()), Some(TRACE)));
 
     let next = "1bf7651916cd43dd8448eb211c80319c";
-    let follow = json!({"kind": "bench.noop", "payload": {}, "count": 1});
-    post(&gateway, "/v1/tasks/bench.follow", next, &follow).await?;
+    let parent_task = json!({"kind": "bench.noop", "payload": {}, "count": 1});
+    post(&gateway, "/v1/tasks/bench.follow", next, &parent_task).await?;
     let trace = collector.until_trace(next, 7).await?;
-    let publish = published(&trace, "POST /v1/tasks/{kind}")?;
+    let publish = publish_span(&trace, "POST /v1/tasks/{kind}")?;
     let parent = trace.under(publish, &format!("process {FAST}"))?;
     let sent = trace.under(&parent.id, &format!("publish {FAST}"))?;
     let child = trace.under(&sent.id, &format!("process {FAST}"))?;
@@ -167,9 +170,9 @@ async fn traces_each_attempt_beside_the_others_and_what_follows_below() -> Resul
     Ok(())
 }
 
-/// Without a collector nobody makes spans, and the trace that a task is in is logged and handed on.
+/// Without a collector there are no spans, but the trace id of a task is logged, and copies keep `traceparent`.
 #[tokio::test]
-async fn traces_are_logged_and_handed_on_where_nobody_keeps_them() -> Result<()> {
+async fn trace_ids_are_logged_and_propagated_without_a_collector() -> Result<()> {
     let env = TestEnv::new().await?;
     let worker = env.worker("worker")?.stdout().start().await?;
     let parent = format!("00-{TRACE}-{SENDER}-01");
@@ -180,10 +183,10 @@ async fn traces_are_logged_and_handed_on_where_nobody_keeps_them() -> Result<()>
     publish("bench.fail", "fails", &json!({"times": 1})).await?;
     publish("bench.factorial", "bad", &json!({"n": "five"})).await?;
     worker.until_done_with("fails").await?;
-    let is_traced = async |words: &str, task: &str| {
-        let line = worker.until_logged(&format!("\"message\":\"{words}\"")).await?;
-        let said: Value = serde_json::from_str(&line)?;
-        assert_eq!((said["task"].as_str(), said["trace_id"].as_str()), (Some(task), Some(TRACE)), "{line}");
+    let is_traced = async |message: &str, task: &str| {
+        let line = worker.until_logged(&format!("\"message\":\"{message}\"")).await?;
+        let log: Value = serde_json::from_str(&line)?;
+        assert_eq!((log["task"].as_str(), log["trace_id"].as_str()), (Some(task), Some(TRACE)), "{line}");
         anyhow::Ok(())
     };
     is_traced("attempt failed, will be retried", "fails").await?;
@@ -198,11 +201,11 @@ async fn traces_are_logged_and_handed_on_where_nobody_keeps_them() -> Result<()>
     Ok(())
 }
 
-/// How long a stop may take that has nothing to wait for but the last spans.
+/// Maximum duration of a stop that only waits for the export of the last spans.
 const STOP: Duration = Duration::from_secs(15);
 
 #[tokio::test]
-async fn traces_nobody_takes_cost_neither_tasks_nor_time() -> Result<()> {
+async fn traces_without_a_working_collector_delay_neither_tasks_nor_stops() -> Result<()> {
     const READINGS: usize = 6000;
     let silent = Collector::silent().await?;
     for collector in [Collector::nowhere()?, silent.url().to_owned()] {
@@ -224,7 +227,7 @@ async fn traces_nobody_takes_cost_neither_tasks_nor_time() -> Result<()> {
         let stored = database.connect().await?;
         let stored: i64 = stored.query_one("SELECT count(*) FROM garenne_readings", &[]).await?.get(0);
         assert_eq!(stored, READINGS as i64);
-        // Two spans a reading are more than may wait for somebody who never answers.
+        // Two spans per reading exceed the queue of spans for a collector that never answers.
         assert!(collector != silent.url() || lost > 0.0, "{lost}");
     }
     Ok(())
