@@ -1,10 +1,9 @@
-//! How long it takes until what a stopping worker held is delivered elsewhere.
+//! How long it takes until the deliveries of a stopping worker are delivered to another consumer.
 //!
 //! `cargo bench -p garenne-tests --bench handback -- [--runs N] [--json FILE]`
 //!
-//! In each run a worker holds 1,000 tasks when SIGTERM comes, and somebody else has credit for as many. The
-//! clock runs from the signal to each delivery there. That nothing of it is counted as an attempt is checked
-//! on every message.
+//! In each run a worker holds 1,000 tasks at SIGTERM, and another consumer has credit for as many. The time is measured
+//! from the signal to each delivery at that consumer. Every message is checked: a requeue must not spend an attempt.
 
 use std::time::Instant;
 
@@ -18,9 +17,9 @@ use lapin::{
 };
 use serde_json::json;
 
-/// Tasks held, and credit elsewhere.
+/// Tasks that the worker holds, and prefetch of the other consumer.
 const HELD: usize = 1000;
-/// Of the goal.
+/// Default number of runs, which the documented goal refers to.
 const RUNS: usize = 20;
 
 #[tokio::main]
@@ -39,9 +38,9 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// One stop; milliseconds from the signal to each delivery elsewhere.
+/// One stop. Returns the milliseconds from the signal to each delivery at the other consumer.
 async fn hand_back(env: &TestEnv, run: usize) -> Result<Vec<f64>> {
-    // The one that runs is interrupted after the default mode's timeout and comes last.
+    // The running task is interrupted after the default mode's timeout, so it is delivered last.
     let stopping = env
         .worker(&format!("stopping-{run}"))?
         .stdout()
@@ -52,28 +51,28 @@ async fn hand_back(env: &TestEnv, run: usize) -> Result<Vec<f64>> {
     env.publish("bench.sleep", &json!({"ms": 600_000}), &format!("run-{run}"), HELD).await?;
     stopping.until_holds("fast", 1, HELD - 1).await?;
 
-    let elsewhere = Client::connect(&env.vhost().amqp_url()).await?;
-    let channel = elsewhere.channel();
+    let other = Client::connect(&env.vhost().amqp_url()).await?;
+    let channel = other.channel();
     channel.basic_qos(u16::try_from(HELD)?, BasicQosOptions::default()).await?;
     let (queue, options) = ("garenne.tasks.fast", BasicConsumeOptions::default());
     let mut deliveries =
-        channel.basic_consume(queue.into(), "elsewhere".into(), options, FieldTable::default()).await?;
+        channel.basic_consume(queue.into(), "other".into(), options, FieldTable::default()).await?;
 
     let signalled = Instant::now();
     stopping.signal(Signal::TERM)?;
     let mut waits = Vec::with_capacity(HELD);
     while waits.len() < HELD {
-        let delivery = deliveries.next().await.context("the broker ended it")??;
+        let delivery = deliveries.next().await.context("the broker cancelled the consumer")??;
         waits.push(signalled.elapsed().as_secs_f64() * 1e3);
         let headers = delivery.properties.headers().as_ref();
         let spent = headers.is_some_and(|headers| headers.inner().contains_key("garenne-attempt"));
-        ensure!(!spent, "a hand-back was counted as an attempt: {:?}", delivery.properties);
+        ensure!(!spent, "a requeue was counted as an attempt: {:?}", delivery.properties);
     }
     let receipt = stopping.stopped().await?.receipt;
     ensure!((receipt.delivered, receipt.requeued) == (HELD as u64, HELD as u64), "{receipt:?}");
-    // Not acknowledged: they come back when this connection is gone, and the next run wants none of them.
+    // The deliveries are not acknowledged, so the broker requeues them; they are purged before the next run.
     channel.close(200, "done".into()).await?;
-    drop(elsewhere);
+    drop(other);
     env.until_ready("fast", HELD).await?;
     env.client().channel().queue_purge(queue.into(), QueuePurgeOptions::default()).await?;
     Ok(waits)

@@ -1,10 +1,9 @@
-//! How long after a broker's restart a worker works again.
+//! How long after a broker's restart a worker starts a task again.
 //!
 //! `cargo bench -p garenne-tests --bench recovery -- [--runs N] [--json FILE]`
 //!
-//! The broker is killed and stopped in turns and started again. The clock runs from the moment at which it
-//! takes connections to the moment at which the worker begins a task, which is published as soon as that is
-//! possible at all.
+//! The broker is killed and stopped in turns and started again. The time is measured from the first accepted connection
+//! to the start of a task on the worker. The task is published as soon as the broker accepts it.
 
 use std::time::SystemTime;
 
@@ -35,8 +34,8 @@ async fn main() -> Result<()> {
         let (how, down) =
             if run % 2 == 0 { ("kill", broker.kill().await) } else { ("stop", broker.stop().await) };
         down?;
-        let greeted = broker.restart_until_it_greets().await?;
-        let greeted = SystemTime::now() - (Instant::now() - greeted);
+        let accepted = broker.restart_until_it_accepts_clients().await?;
+        let accepted = SystemTime::now() - (Instant::now() - accepted);
         eventually("a task is published", async || {
             env.reconnect().await?;
             env.publish("bench.noop", &json!({}), &format!("run-{run}"), 1).await?;
@@ -45,7 +44,7 @@ async fn main() -> Result<()> {
         .await?;
         let done = worker.until_done_with(&format!("run-{run}-0")).await?;
         let begun = OffsetDateTime::parse(&done.started_at, &Rfc3339).context("started_at")?;
-        let wait = epoch_ms(begun.into()) - epoch_ms(greeted);
+        let wait = epoch_ms(begun.into()) - epoch_ms(accepted);
         rows.add(format!("recovery/{how}/ms"), "ms", wait as f64);
     }
     rows.publish()?;

@@ -1,6 +1,6 @@
-"""Publishes tasks with pika, as any Python program could: publish.py URL EXCHANGE ROUTING_KEY BODY [COUNT].
+"""Publishes tasks with pika, as any Python program can: publish.py URL EXCHANGE ROUTING_KEY BODY [COUNT].
 
-With an empty exchange the routing key is a queue's name. No property is set: a task needs none.
+With an empty exchange the routing key is the name of a queue. No properties are set, because a task needs none.
 """
 
 import sys

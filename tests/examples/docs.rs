@@ -1,5 +1,5 @@
-//! Writes what is generated of the documentation: `docs/garenne.example.toml`, the sources of the book,
-//! manual pages and completions.
+//! Writes the generated parts of the documentation: `docs/garenne.example.toml`, the sources of the book, manual pages
+//! and completions.
 //!
 //! ```sh
 //! ./dev docs

@@ -1,4 +1,4 @@
-"""What schemathesis needs to know of newline-delimited JSON."""
+"""A schemathesis serializer for newline-delimited JSON."""
 
 import json
 
@@ -7,7 +7,7 @@ import schemathesis
 
 @schemathesis.serializer("application/x-ndjson")
 def ndjson(context, value):
-    """A generated value that is no text goes out as the one document of a single line."""
+    """Sends a generated value that is not a text as a single line."""
     if isinstance(value, str):
         return value.encode()
     return (json.dumps(value) + "\n").encode()

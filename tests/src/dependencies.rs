@@ -1,4 +1,4 @@
-//! What a worker with handlers of its own compiles.
+//! Checks the dependencies of a worker that uses only the library.
 
 use std::{collections::BTreeSet, env, process::Command};
 

@@ -16,7 +16,7 @@ use std::{
 pub const ROOT_PAGES: [&str; 5] =
     ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"];
 
-/// Directories with a `README.md` that no page of the documentation is.
+/// Directories whose `README.md` files are not part of the documentation.
 const SKIPPED: [&str; 2] = ["target", "node_modules"];
 
 /// The root of the repository.

@@ -1,6 +1,6 @@
-//! Real servers for scenarios, in containers where a Docker engine answers, else as plain processes.
+//! Real servers for scenarios: in containers if a Docker engine answers, else as processes.
 //!
-//! Nothing that a harness starts outlives the test process, however that ends: see `lifeline` and
+//! Everything that the harness starts ends with the test process, even if that is killed: see `cleanup` and
 //! `garenne_chaos::die_with_parent`.
 
 pub mod authority;
@@ -27,8 +27,8 @@ pub mod wait;
 pub mod webhook;
 pub mod worker;
 
+mod cleanup;
 mod in_flight;
-mod lifeline;
 mod node;
 mod port;
 mod runtime;

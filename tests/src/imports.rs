@@ -13,7 +13,7 @@ use std::{
 /// A module as its path from the crate root: `["state", "task_queue"]`.
 type Module = Vec<String>;
 
-/// The crates without an import circle.
+/// The crates whose imports are checked.
 const CRATES: [&str; 13] = [
     "common",
     "common/amqp",
@@ -165,8 +165,8 @@ fn imports(modules: &BTreeMap<Module, String>) -> BTreeSet<(Module, Module)> {
     imports
 }
 
-/// A circle in these edges, if there is one.
-fn circle(edges: &BTreeSet<(Module, Module)>) -> Option<Vec<Module>> {
+/// A cycle in these edges, if there is one.
+fn cycle(edges: &BTreeSet<(Module, Module)>) -> Option<Vec<Module>> {
     fn visit<'a>(
         node: &'a Module,
         edges: &'a BTreeSet<(Module, Module)>,
@@ -199,32 +199,32 @@ fn at_level(level: &[String], imports: &BTreeSet<(Module, Module)>) -> BTreeSet<
 }
 
 #[test]
-fn no_module_imports_a_module_that_imports_it() {
+fn no_modules_import_each_other() {
     for directory in CRATES {
         let modules = sources(directory);
         let imports = imports(&modules);
         assert!(!imports.is_empty(), "{directory}: imports are no longer recognized: {imports:?}");
-        assert_eq!(circle(&imports), None, "{directory}");
+        assert_eq!(cycle(&imports), None, "{directory}");
         let levels: BTreeSet<&[String]> = modules.keys().map(|module| &module[..module.len() - 1]).collect();
         for level in levels {
-            let circle = circle(&at_level(level, &imports));
-            assert_eq!(circle, None, "{directory}: between the children of {level:?}");
+            let cycle = cycle(&at_level(level, &imports));
+            assert_eq!(cycle, None, "{directory}: between the children of {level:?}");
         }
     }
 }
 
 #[test]
-fn a_circle_between_files_or_directories_is_found() {
+fn a_cycle_between_files_or_directories_is_found() {
     let module = |path: &str| path.split('/').map(str::to_owned).collect::<Module>();
     let edges = |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| (module(a), module(b))).collect();
     let none: BTreeSet<_> = edges(&[("a", "b"), ("b", "c"), ("a", "c")]);
-    assert_eq!(circle(&none), None);
+    assert_eq!(cycle(&none), None);
     let direct: BTreeSet<_> = edges(&[("a", "b"), ("b", "c"), ("c", "b")]);
-    assert_eq!(circle(&direct), Some(vec![module("b"), module("c")]));
+    assert_eq!(cycle(&direct), Some(vec![module("b"), module("c")]));
     // No file imports a file that imports it, but the directories import each other.
     let nested: BTreeSet<_> = edges(&[("a/x", "b/x"), ("b/y", "a/y")]);
-    assert_eq!(circle(&nested), None);
-    assert!(circle(&at_level(&[], &nested)).is_some());
+    assert_eq!(cycle(&nested), None);
+    assert!(cycle(&at_level(&[], &nested)).is_some());
     let text = "use crate::{a::{X, b::Y}, c}; pub(crate) fn f() { super::d::g(); }";
     let joined: Vec<_> = paths(text).iter().map(|path| path.join("/")).collect();
     assert_eq!(joined, ["crate/a/X", "crate/a/b/Y", "crate/c", "super/d/g"]);

@@ -1,5 +1,5 @@
-//! Garenne's integration suite. The scenarios are in `tests/scenarios/`; this library is what they
-//! stand on: real brokers and databases, and ways to hurt them.
+//! The library of Garenne's integration tests: real brokers and databases, faults, and checks of documentation and
+//! source files. The scenarios are in `tests/scenarios/`.
 
 #[cfg(test)]
 mod dependencies;

@@ -39,7 +39,7 @@ fn no_program_refuses_a_setting_of_another_program_as_a_typo() {
     ignores_the_settings_of_other_programs::<ConsoleConfig>("console");
 }
 
-/// `deploy/checks/manifests.py` reads the names from there.
+/// `deploy/checks/manifests.py` reads the names from these tables.
 #[test]
 fn every_setting_is_in_a_table_of_settings() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");

@@ -119,12 +119,12 @@ fn every_task_and_thread_is_spawned_with_its_name_and_role() {
     for (file, reason) in EXCEPTIONS {
         let excepted = files.iter().find(|(path, _)| path == file);
         let spawns = excepted.is_some_and(|(_, code)| !direct_spawns(code).is_empty());
-        assert!(spawns, "{file} ({reason}) spawns nothing any more");
+        assert!(spawns, "{file} ({reason}) no longer spawns a task; remove the exception");
     }
 }
 
 #[test]
-fn direct_spawns_are_told_from_those_of_the_helper() {
+fn direct_spawns_are_distinguished_from_those_of_the_helper() {
     for direct in [
         "tokio::spawn(run());",
         "spawn(async move { run().await });",

@@ -1,8 +1,8 @@
-//! Workers as they are run, and others' workers on the same tasks.
+//! Benchmarks of worker processes, Garenne's and those of other libraries, on the same tasks.
 //!
-//! `./dev bench worker|start|memory|growth|shards|end-to-end [--rounds N] [--json FILE] …`; each module says what it
-//! measures. Every contestant is a process of its own, so that its processor time and memory are its own, and
-//! contestants run in turns, so that whatever else the machine does meets each alike.
+//! `./dev bench worker|start|memory|growth|shards|end-to-end [--rounds N] [--json FILE] …`; each module describes its
+//! measurement. Every contestant is a separate process, so that its CPU time and memory can be measured. Contestants
+//! run in turns, so that other load on the machine affects all of them equally.
 
 #[path = "fleet/broker.rs"]
 mod broker;
@@ -31,7 +31,7 @@ use garenne_bench::Rows;
 #[tokio::main]
 async fn main() -> Result<()> {
     let mut rows = Rows::default();
-    // Cargo puts words of its own behind ours.
+    // Cargo adds its own arguments after this one.
     match std::env::args().nth(1).as_deref() {
         Some("worker") => worker::run(&mut rows).await?,
         Some("start") => start::run(&mut rows).await?,
@@ -40,7 +40,7 @@ async fn main() -> Result<()> {
         Some("growth") => growth::run(&mut rows).await?,
         Some("end-to-end") => end_to_end::run(&mut rows).await?,
         other => {
-            bail!("which benchmark? worker, start, memory, growth, shards or end-to-end, not {other:?}")
+            bail!("unknown benchmark {other:?}; expected worker, start, memory, growth, shards or end-to-end")
         }
     }
     rows.publish()?;

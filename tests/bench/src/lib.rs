@@ -1,5 +1,5 @@
-//! What every benchmark shares: the rows they end in, ratios of what ran in turns, the machine, and what a
-//! process costs.
+//! The common parts of all benchmarks: result rows, ratios of paired runs, the machine's description, and the resource
+//! usage of processes.
 
 mod machine;
 mod options;

@@ -1,29 +1,28 @@
-//! The machine that figures were taken on.
+//! The machine on which a benchmark ran.
 
 use std::{collections::BTreeMap, fmt, fs};
 
 use serde::Serialize;
 
-/// Written at the head of every report: figures of two machines are not to be compared.
+/// Part of every report, because figures of different machines are not comparable.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     cpus: usize,
     os: &'static str,
     arch: &'static str,
-    /// The processor's name; empty where the system does not tell.
+    /// The processor's name; empty if the system does not report it.
     model: String,
     kernel: String,
     memory_mb: u64,
-    /// What waited for a processor when the benchmark ended, on average over a minute: its own processes and
-    /// whatever else ran.
+    /// The load average of the last minute at the end of the benchmark, including its own processes.
     load: f64,
-    /// Of whatever took part.
+    /// Versions of the programs that took part.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     versions: BTreeMap<String, String>,
 }
 
 impl Machine {
-    /// This one, now.
+    /// The current state of this machine.
     #[must_use]
     pub fn now() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();

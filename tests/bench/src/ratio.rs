@@ -1,25 +1,24 @@
-//! How two that ran in turns compare.
+//! Ratios of paired runs.
 
 use serde::Serialize;
 
-/// The ratios of pairs that ran right after each other, so that whatever else the machine does meets both
-/// alike.
+/// The ratios of pairs that ran right after each other, so that other load on the machine affects both equally.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ratio {
-    /// The middle one.
+    /// The median.
     pub median: f64,
-    /// The least.
+    /// The minimum.
     pub min: f64,
-    /// The most.
+    /// The maximum.
     pub max: f64,
-    /// Where the true median lies with 95 % confidence; nothing for fewer than six pairs, which cannot tell.
+    /// The 95 % confidence interval of the median; `None` for fewer than six pairs.
     pub interval: Option<(f64, f64)>,
-    /// How many pairs.
+    /// The number of pairs.
     pub runs: usize,
 }
 
 impl Ratio {
-    /// `ours ÷ theirs`, pair by pair; nothing without a pair.
+    /// `ours ÷ theirs` for each pair; `None` without a pair.
     #[must_use]
     pub fn of(ours: &[f64], theirs: &[f64]) -> Option<Self> {
         let mut ratios: Vec<f64> = ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
@@ -30,7 +29,7 @@ impl Ratio {
     }
 }
 
-/// Of sorted values: the middle one, or the mean of the two in the middle. NaN without any.
+/// The median of sorted values; NaN if there are none.
 pub(crate) fn median(sorted: &[f64]) -> f64 {
     match (sorted.len(), sorted.len() / 2) {
         (0, _) => f64::NAN,
@@ -39,8 +38,8 @@ pub(crate) fn median(sorted: &[f64]) -> f64 {
     }
 }
 
-/// Which order statistic, from 0, bounds the median from below with 97.5 % confidence: each value is below the
-/// median with probability one half, so the number of them that are is binomial.
+/// The rank, from 0, of the order statistic that is a lower bound of the median with 97.5 % confidence. Each value is
+/// below the median with probability one half, so the number of values below it has a binomial distribution.
 fn rank(count: usize) -> Option<usize> {
     let mut term = 0.5_f64.powi(i32::try_from(count).ok()?);
     let mut below = 0.0;
@@ -62,7 +61,7 @@ mod tests {
 
     #[test]
     fn the_interval_follows_the_binomial_tables() {
-        // From tables of the sign test's critical values, two-sided 5 %.
+        // From tables of the two-sided critical values of the sign test at 5 %.
         for (count, lower) in
             [(5, None), (6, Some(0)), (8, Some(0)), (9, Some(1)), (20, Some(5)), (100, Some(39))]
         {
@@ -71,8 +70,8 @@ mod tests {
     }
 
     #[test]
-    fn pairs_are_compared_with_each_other_and_not_with_the_crowd() {
-        // Two slow hours in between: the ratio stays.
+    fn ratios_are_formed_of_pairs_and_not_of_medians() {
+        // Two pairs ran while the machine was slow; their ratio is the same.
         let theirs = [1.0, 10.0, 1.0, 10.0, 1.0, 1.0];
         let ours = theirs.map(|it| it * 2.0);
         let ratio = Ratio::of(&ours, &theirs).unwrap();
@@ -81,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_of_an_even_number_lies_between() {
+    fn the_median_of_an_even_number_of_values_is_the_mean_of_the_middle_two() {
         assert!((median(&[1.0, 2.0, 4.0, 8.0]) - 3.0).abs() < f64::EPSILON);
     }
 }

@@ -1,4 +1,4 @@
-//! What a benchmark found, in the form that all benchmarks of the project share.
+//! The results of a benchmark, in the format of all of the project's benchmarks.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::{Machine, Ratio, option, ratio::median};
 
-/// Values of each row, one a run.
+/// The values of each row, one per run.
 #[derive(Debug, Default)]
 pub struct Rows {
     values: BTreeMap<String, (&'static str, Vec<f64>)>,
@@ -27,7 +27,7 @@ struct Row<'a> {
     min: f64,
     max: f64,
     runs: usize,
-    /// Of a ratio: where the true median lies with 95 % confidence.
+    /// For ratios: the 95 % confidence interval of the median.
     #[serde(skip_serializing_if = "Option::is_none")]
     interval95: Option<(f64, f64)>,
 }
@@ -44,12 +44,12 @@ impl Rows {
         self.values.entry(name.into()).or_insert_with(|| (unit, Vec::new())).1.push(value);
     }
 
-    /// Notes the version of something that takes part.
+    /// Records the version of a program that takes part.
     pub fn version(&mut self, name: impl Into<String>, version: impl Into<String>) {
         self.versions.insert(name.into(), version.into());
     }
 
-    /// Compares two rows run by run, as a row of its own. Does nothing where one of them has no run.
+    /// Adds a row with the ratio of two rows, run by run. Does nothing if one of them has no run.
     pub fn compare(&mut self, name: impl Into<String>, ours: &str, theirs: &str) {
         let of = |name: &str| self.values.get(name).map_or(&[][..], |(_, values)| values);
         if let Some(ratio) = Ratio::of(of(ours), of(theirs)) {
@@ -57,18 +57,12 @@ impl Rows {
         }
     }
 
-    /// Prints the rows, and writes them to the file that `--json FILE` on the command line names.
-    ///
-    /// # Errors
-    /// The file cannot be written.
+    /// Prints the rows and, with `--json FILE` on the command line, writes them to that file.
     pub fn publish(self) -> io::Result<()> {
         self.publish_to(option("--json").map(PathBuf::from).as_deref())
     }
 
-    /// Prints the rows, and writes them to a file.
-    ///
-    /// # Errors
-    /// The file cannot be written.
+    /// Prints the rows and writes them to a file.
     pub fn publish_to(mut self, json: Option<&Path>) -> io::Result<()> {
         let machine = Machine::now().with_versions(std::mem::take(&mut self.versions));
         let rows = self.rows();
@@ -114,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_has_the_contracts_fields_and_a_ratio_of_what_ran_in_turns() {
+    fn a_report_has_the_documented_fields_and_a_ratio_of_paired_runs() {
         let mut rows = Rows::default();
         for run in 1..=6 {
             rows.add("worker/ours", "us", f64::from(run) * 3.0);

@@ -1,20 +1,20 @@
-//! What a process has cost so far, with its children, as the system counts it.
+//! The resource usage of a process and its children, from `/proc`.
 
 use std::{fs, time::Duration};
 
-/// Of a process and its descendants that live.
+/// The usage of a process and its running descendants.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
-    /// Processor time, user and system, of all threads.
+    /// CPU time of all threads, user and system.
     pub cpu: Duration,
-    /// Resident memory now, in 10^6 bytes. Pages that processes share count for each.
+    /// Current resident memory in 10^6 bytes. Shared pages count for each process.
     pub rss_mb: f64,
-    /// The same at its highest, of each process at its own time.
+    /// The sum of the processes' peaks of resident memory, which may be at different times.
     pub peak_mb: f64,
 }
 
 impl Usage {
-    /// Reads it; nothing of a process that is gone.
+    /// Reads the usage; zero for a process that has ended.
     #[must_use]
     pub fn of(pid: u32) -> Self {
         children(pid).into_iter().map(Self::of).fold(Self::alone(pid), |sum, child| Self {
@@ -35,18 +35,18 @@ impl Usage {
     }
 }
 
-/// `utime` and `stime`: complete, and as coarse as the clock's tick.
+/// `utime` and `stime`: includes threads that have ended; the resolution is a clock tick.
 fn ticks(pid: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The second field is the name and may hold spaces.
+    // The second field is the name, which may contain spaces.
     let fields = stat.rsplit(')').next().unwrap_or_default();
     let ticks =
         fields.split_whitespace().skip(11).take(2).filter_map(|it| it.parse::<u64>().ok()).sum::<u64>();
     Duration::from_nanos(ticks * 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1))
 }
 
-/// What the scheduler gave to the threads that live: exact, and without those that ended. A system that does
-/// not count it has nothing there.
+/// The scheduler's CPU time of the running threads: exact, without threads that have ended. Zero if the kernel does not
+/// record it.
 fn scheduled(pid: u32) -> Duration {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Duration::ZERO };
     let of = |thread: fs::DirEntry| {
@@ -70,11 +70,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_spent_is_counted() {
+    fn cpu_time_and_memory_are_counted() {
         let before = Usage::of(std::process::id());
         let begun = Instant::now();
         while Usage::of(std::process::id()).cpu < before.cpu + Duration::from_millis(30) {
-            assert!(begun.elapsed() < Duration::from_secs(60), "30 ms of work were never seen");
+            assert!(begun.elapsed() < Duration::from_secs(60), "30 ms of CPU time were not counted");
             (0..100_000).for_each(|n| {
                 black_box(n);
             });
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn children_are_part_of_it_and_the_dead_are_nothing() {
+    fn children_are_included_and_an_ended_process_has_no_usage() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let alone = Usage::of(child.id());
         assert!(children(std::process::id()).contains(&child.id()));

@@ -1,4 +1,4 @@
-"""Celery with its prefork pool, as its documentation has it for a queue that is there already."""
+"""Celery with its prefork pool, as in its documentation for an existing queue."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ def option(name):
 QUEUE = option("--queue")
 app = Celery("rival", broker=option("--amqp-url").replace("amqp://", "pyamqp://"))
 app.conf.update(
-    # Told as an argument, because Celery takes its quorum queues by it; the queue is there already.
+    # Celery recognizes quorum queues by this argument. The queue is not declared, because it exists.
     task_queues=[Queue(QUEUE, queue_arguments={"x-queue-type": option("--type")}, no_declare=True)],
     task_default_queue=QUEUE,
     task_acks_late=True,
@@ -27,13 +27,13 @@ app.conf.update(
 
 @app.task(name="bench.noop")
 def noop(pad):
-    # One write: lines of several processes stay whole.
+    # One write, so that lines of several processes do not mix.
     os.write(1, b"+\n")
 
 
 if __name__ == "__main__":
     processes = 2
-    # Celery multiplies: messages held are processes times this.
+    # Celery's prefetch is this value times the number of processes.
     app.conf.worker_prefetch_multiplier = max(int(option("--prefetch")) // processes, 1)
     app.worker_main(
         [

@@ -1,10 +1,10 @@
-"""Dramatiq as its documentation has it: two processes of eight threads each."""
+"""Dramatiq as in its documentation: two processes with eight threads each."""
 
 import os
 import sys
 
 if __name__ == "__main__":
-    # Only tells Dramatiq's own program what to run; that imports the rest.
+    # Runs Dramatiq's program, which imports this module.
 
     def option(name):
         return sys.argv[sys.argv.index(name) + 1]
@@ -12,7 +12,7 @@ if __name__ == "__main__":
     here = os.path.abspath(__file__)
     os.environ["RIVAL_AMQP_URL"] = option("--amqp-url")
     os.environ["RIVAL_QUEUE"] = option("--queue")
-    # Messages held, of each process.
+    # The prefetch of each process.
     os.environ["dramatiq_prefetch"] = str(max(int(option("--prefetch")) // 2, 1))
     os.environ["PYTHONPATH"] = os.path.dirname(here)
     module = os.path.splitext(os.path.basename(here))[0]
@@ -28,5 +28,5 @@ dramatiq.set_broker(broker)
 
 @dramatiq.actor(queue_name=os.environ["RIVAL_QUEUE"], actor_name="bench.noop")
 def noop(pad):
-    # One write: lines of several processes stay whole.
+    # One write, so that lines of several processes do not mix.
     os.write(1, b"+\n")

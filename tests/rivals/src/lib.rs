@@ -1,4 +1,4 @@
-//! What every rival is told, and what it says when it is done.
+//! The common parts of all rivals: the command line and the output.
 
 use std::{
     io::Write,
@@ -8,23 +8,23 @@ use std::{
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-/// The command line of each: `--amqp-url URL --queue NAME --prefetch N --count N`.
+/// The command line of every rival: `--amqp-url URL --queue NAME --prefetch N --count N`.
 #[derive(Clone, Debug)]
-pub struct Orders {
+pub struct Options {
     pub amqp_url: String,
     pub queue: String,
     pub prefetch: u16,
-    /// Tasks to do. After them it says so and waits to be killed.
+    /// Number of tasks. After them the rival writes `done` and waits to be killed.
     pub count: usize,
-    /// Whether many are acked at once.
+    /// Whether several deliveries are acked at once.
     pub multiple: bool,
 }
 
-/// The task: anything, of which nothing is looked at. The same that Garenne's `bench.noop` decodes.
+/// A task whose payload is ignored, like that of Garenne's `bench.noop`.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct Noop {}
 
-impl Orders {
+impl Options {
     /// Reads the command line.
     pub fn read() -> Result<Self> {
         let option = |name: &str| {
@@ -43,21 +43,21 @@ impl Orders {
     }
 }
 
-/// Says that every task is done.
+/// Reports that every task is done.
 pub fn done() {
     println!("done");
     let _ = std::io::stdout().flush();
 }
 
-/// Tasks still to do; for handlers that are told of one task each.
+/// Tasks that are not done, for libraries that call a handler for each task.
 static LEFT: AtomicUsize = AtomicUsize::new(0);
 
-/// So many are to be counted.
+/// Sets the number of tasks.
 pub fn expect(count: usize) {
     LEFT.store(count, Ordering::Relaxed);
 }
 
-/// Counts one, and says so when it was the last.
+/// Counts a task, and reports the end after the last one.
 pub fn count() {
     if LEFT.fetch_sub(1, Ordering::Relaxed) == 1 {
         done();

@@ -1,13 +1,13 @@
-//! A worker for drills that can be told to be wrong, so that a drill can be seen to notice.
+//! A worker with a selectable fault, to test that a drill detects the fault.
 //!
-//! `drilled-worker FAULT [ADDR…]` consumes the lane `fast`. Each task takes 5 ms, then takes effect (a
-//! line in the file `DRILL_EFFECTS`), then is reported on standard output, then acknowledged; eight at
-//! a time are acknowledged together, as a worker that batches does. `FAULT` is one of
+//! `drilled-worker FAULT [ADDR…]` consumes the lane `fast`. Each task runs for 5 ms, takes effect (a line in the file
+//! `DRILL_EFFECTS`), and is reported on standard output. Every eighth ack acknowledges all tasks before it. `FAULT` is
+//! one of
 //!
-//! - `none`: what came back is looked up before it takes effect again;
-//! - `acks-first`: acknowledges what it has not done yet;
-//! - `drops-on-shutdown`: at SIGTERM it acknowledges what it holds and goes;
-//! - `no-unique-key`: what came back takes effect again.
+//! - `none`: a redelivered task takes effect only if it has not before;
+//! - `acks-first`: acknowledges tasks before they run;
+//! - `drops-on-shutdown`: on SIGTERM acknowledges all held tasks and exits;
+//! - `no-unique-key`: a redelivered task takes effect again.
 
 use std::{env, fs::OpenOptions, io::Write, time::Duration};
 
@@ -24,11 +24,11 @@ use tokio::{
     time::sleep,
 };
 
-/// Delivered and not acknowledged at once.
+/// Maximum number of unacknowledged deliveries.
 const PREFETCH: u16 = 32;
-/// Acknowledged together.
-const BATCH: u64 = 8;
-/// What a task takes.
+/// Deliveries per ack.
+const ACK_EVERY: u64 = 8;
+/// Duration of a task.
 const WORK: Duration = Duration::from_millis(5);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -66,7 +66,7 @@ async fn main() -> Result<()> {
     let mut last = 0;
     loop {
         let delivery = tokio::select! {
-            task = tasks.next() => task.context("the broker ended it")??,
+            task = tasks.next() => task.context("the broker cancelled the consumer")??,
             _ = terminate.recv() => break,
         };
         last = delivery.delivery_tag;
@@ -75,17 +75,17 @@ async fn main() -> Result<()> {
             ack(&channel, 0).await?;
         }
         work(&delivery, fault, &effects).await?;
-        if !at_once && last.is_multiple_of(BATCH) {
+        if !at_once && last.is_multiple_of(ACK_EVERY) {
             ack(&channel, last).await?;
         }
     }
     match fault {
-        // Everything delivered, the tasks that wait here unseen included.
+        // All deliveries, including those that have not started.
         Fault::DropsOnShutdown => ack(&channel, 0).await?,
         Fault::None | Fault::NoUniqueKey if last > 0 => ack(&channel, last).await?,
         _ => {}
     }
-    // Long enough for the broker to have applied it.
+    // Long enough for the broker to apply the acks.
     sleep(Duration::from_millis(200)).await;
     connection.close(200, "done".into()).await?;
     Ok(())
@@ -99,8 +99,8 @@ async fn work(delivery: &Delivery, fault: Fault, effects: &str) -> Result<()> {
     sleep(WORK).await;
     let id = delivery.properties.message_id().as_ref().context("a task without an id")?.as_str();
     let line = format!("{{\"task_id\":\"{id}\"}}\n");
-    let look = delivery.redelivered && fault != Fault::NoUniqueKey;
-    if !look || !std::fs::read_to_string(effects).unwrap_or_default().contains(&line) {
+    let check = delivery.redelivered && fault != Fault::NoUniqueKey;
+    if !check || !std::fs::read_to_string(effects).unwrap_or_default().contains(&line) {
         // One write: a kill leaves the whole line or none.
         OpenOptions::new().create(true).append(true).open(effects)?.write_all(line.as_bytes())?;
     }

@@ -1,5 +1,5 @@
-//! A worker of the library with handlers for the kinds in `TEST_KINDS` and for no other; otherwise the
-//! command line of every worker. Each task takes `ms` milliseconds.
+//! A worker with handlers for only the kinds in `TEST_KINDS`, and with the command line of every worker. Each task
+//! takes `ms` milliseconds.
 
 use std::{env, time::Duration};
 
@@ -19,7 +19,7 @@ async fn wait(_: TaskContext, task: Wait) -> Result<serde_json::Value, TaskError
 
 fn register(mut builder: WorkerBuilder) -> WorkerBuilder {
     for kind in env::var("TEST_KINDS").expect("TEST_KINDS").split(',') {
-        // Kinds live as long as the program.
+        // The builder needs a static string, and the kinds are used until the program ends.
         let kind: &'static str = kind.to_owned().leak();
         builder = builder.handle_kind(kind, wait, TaskOptions::short());
     }

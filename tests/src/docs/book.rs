@@ -16,9 +16,6 @@ use super::markdown::{links, resolve};
 const FILES: &str = "files";
 
 /// Writes the sources of the book into `directory`: `book.toml` and `src/`.
-///
-/// # Errors
-/// A file cannot be read or written.
 pub fn write(repository: &Path, directory: &Path) -> io::Result<()> {
     let source = directory.join("src");
     if source.exists() {

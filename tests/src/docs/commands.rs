@@ -15,18 +15,12 @@ pub fn programs() -> [Command; 3] {
 }
 
 /// Writes a manual page for every program and subcommand into `directory`, such as `garenne-dead-replay.1`.
-///
-/// # Errors
-/// A file cannot be written.
 pub fn write_man_pages(directory: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     programs().into_iter().try_for_each(|program| clap_mangen::generate_to(program, directory))
 }
 
 /// Writes the completions of every program into `directory`, for every shell that clap supports.
-///
-/// # Errors
-/// A file cannot be written.
 pub fn write_completions(directory: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     for mut program in programs() {

@@ -1,15 +1,15 @@
-//! An authority of a test's own, and the certificates that it signs.
+//! A certificate authority for one test.
 
 use anyhow::Result;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 
-/// Whom a test's servers and clients can be told to trust.
+/// A certificate authority that a test's servers and clients are configured to trust.
 #[derive(Debug)]
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
-/// A certificate and its key, PEM.
+/// A certificate and its key, as PEM.
 #[derive(Clone, Debug)]
 pub struct Signed {
     /// The certificate.
@@ -19,10 +19,7 @@ pub struct Signed {
 }
 
 impl Authority {
-    /// One that nobody knows yet.
-    ///
-    /// # Errors
-    /// When no key can be made.
+    /// Creates an authority with a new key.
     pub fn new() -> Result<Self> {
         let mut params = CertificateParams::new(Vec::new())?;
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -30,16 +27,13 @@ impl Authority {
         Ok(Self { issuer: CertifiedIssuer::self_signed(params, KeyPair::generate()?)? })
     }
 
-    /// Its own certificate, PEM.
+    /// Its own certificate, as PEM.
     #[must_use]
     pub fn pem(&self) -> String {
         self.issuer.pem()
     }
 
-    /// Signs a certificate for a host or a client of this name.
-    ///
-    /// # Errors
-    /// When the name is none, or no key can be made.
+    /// Creates a key and signs a certificate for a host or client with this name.
     pub fn sign(&self, name: &str) -> Result<Signed> {
         let mut params = CertificateParams::new(vec![name.to_owned()])?;
         params.distinguished_name.push(DnType::CommonName, name);

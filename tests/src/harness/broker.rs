@@ -1,4 +1,4 @@
-//! A RabbitMQ to test against.
+//! RabbitMQ brokers for tests.
 
 use std::sync::{Arc, LazyLock};
 
@@ -27,7 +27,7 @@ mod version;
 pub use tls::Tls;
 pub use version::BrokerVersion;
 
-use ready::{wait_until_it_greets, wait_until_ready};
+use ready::{wait_until_it_accepts_clients, wait_until_ready};
 use spec::spec;
 use tls::secure;
 
@@ -86,8 +86,8 @@ impl Broker {
         Ok(broker)
     }
 
-    /// Waits for a permit for a broker or cluster of a single scenario. A scenario takes at most one permit: two
-    /// scenarios that wait for a second one would deadlock.
+    /// Waits for a permit for a broker or cluster of a single scenario. A scenario takes at most one permit, because
+    /// two scenarios that wait for a second one would deadlock.
     pub(super) async fn permit() -> Result<OwnedSemaphorePermit> {
         Ok(Arc::clone(&OWN_BROKERS).acquire_owned().await?)
     }
@@ -97,18 +97,19 @@ impl Broker {
         on_harness(Self::launch_at(mode, options, None)).await
     }
 
-    /// The broker that all scenarios of this process share. Each of them uses a virtual host of its own.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
+    /// The broker that all scenarios of this process share. Each scenario has its own virtual host.
     pub async fn shared() -> Result<Self> {
         suite::time_this_test();
         static SHARED: OnceCell<Broker> = OnceCell::const_new();
         SHARED.get_or_try_init(|| Self::start_shared(BrokerOptions::default())).await.cloned()
     }
 
-    /// Starts a broker that other nodes find at its seat.
-    pub(super) async fn launch_at(mode: Mode, options: BrokerOptions, seat: Option<Seat>) -> Result<Self> {
+    /// Starts a broker, as a member of a cluster if `member` is set.
+    pub(super) async fn launch_at(
+        mode: Mode,
+        options: BrokerOptions,
+        member: Option<ClusterMember>,
+    ) -> Result<Self> {
         let (amqp_port, management_port) = (free_port()?, free_port()?);
         let management_url = format!("http://{USER}:{USER}@127.0.0.1:{management_port}");
         let management = Management::new(&management_url)?;
@@ -119,11 +120,11 @@ impl Broker {
             secure(&mut spec, tls, port);
             amqps_port = Some(port);
         }
-        if seat.is_some() {
+        if member.is_some() {
             // Nodes with the same cookie form a cluster.
             spec.environment.push(("RABBITMQ_ERLANG_COOKIE", USER.to_owned()));
         }
-        spec.seat = seat;
+        spec.member = member;
         let node = Node::launch(mode, spec).await?;
         wait_until_ready(&node, amqp_port, &management).await?;
         let text = management.version().await?;
@@ -185,9 +186,6 @@ impl Broker {
     }
 
     /// Creates a virtual host. It is deleted when the value is dropped.
-    ///
-    /// # Errors
-    /// If the management API refuses or does not answer.
     pub async fn vhost(&self) -> Result<VirtualHost> {
         let name = format!("test-{}", Uuid::new_v4().simple());
         self.inner.management.create_vhost(&name, USER).await?;
@@ -196,18 +194,12 @@ impl Broker {
 
     /// SIGKILL. A queue that was declared less than about half a second before can be lost with its confirmed messages:
     /// the broker has not written it to disk yet.
-    ///
-    /// # Errors
-    /// If it is down.
     pub async fn kill(&self) -> Result<()> {
         let node = self.node();
         on_harness(async move { node.kill().await }).await
     }
 
-    /// An orderly stop.
-    ///
-    /// # Errors
-    /// If it is down, or does not stop within a minute.
+    /// Stops the broker cleanly.
     pub async fn stop(&self) -> Result<()> {
         let node = self.node();
         on_harness(async move { node.stop().await }).await
@@ -217,11 +209,11 @@ impl Broker {
     ///
     /// # Errors
     /// If it does not accept connections in time, with the end of its log.
-    pub async fn restart_until_it_greets(&self) -> Result<Instant> {
+    pub async fn restart_until_it_accepts_clients(&self) -> Result<Instant> {
         let (node, amqp_port) = (self.node(), self.inner.amqp_port);
         on_harness(async move {
             node.start().await?;
-            wait_until_it_greets(&node, amqp_port).await
+            wait_until_it_accepts_clients(&node, amqp_port).await
         })
         .await
     }
@@ -241,27 +233,18 @@ impl Broker {
     }
 
     /// Pauses the broker: connections stay open and nothing answers, as when a host hangs.
-    ///
-    /// # Errors
-    /// If it is down.
     pub async fn pause(&self) -> Result<()> {
         let node = self.node();
         on_harness(async move { node.pause().await }).await
     }
 
     /// Ends a [`pause`](Self::pause).
-    ///
-    /// # Errors
-    /// If it is down.
     pub async fn unpause(&self) -> Result<()> {
         let node = self.node();
         on_harness(async move { node.unpause().await }).await
     }
 
     /// Runs `rabbitmqctl` with these arguments and returns what it printed.
-    ///
-    /// # Errors
-    /// If it exits with another code than 0.
     pub async fn exec_ctl(&self, arguments: &[&str]) -> Result<String> {
         let node = self.node();
         let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
@@ -272,22 +255,16 @@ impl Broker {
         .await
     }
 
-    /// Raises or clears the disk alarm, which blocks every publishing connection. It applies to the whole
-    /// broker, so not to the shared one.
-    ///
-    /// # Errors
-    /// If `rabbitmqctl` fails.
+    /// Raises or clears the disk alarm, which blocks every publishing connection of the broker. Not for the shared
+    /// broker.
     pub async fn set_disk_alarm(&self, raised: bool) -> Result<()> {
         // More than the free space of any disk.
         let limit = if raised { "100000GB" } else { "1MB" };
         self.exec_ctl(&["set_disk_free_limit", limit]).await.map(drop)
     }
 
-    /// Raises or clears the memory alarm, which blocks every publishing connection. It applies to the whole
-    /// broker, so not to the shared one.
-    ///
-    /// # Errors
-    /// If `rabbitmqctl` fails.
+    /// Raises or clears the memory alarm, which blocks every publishing connection of the broker. Not for the shared
+    /// broker.
     pub async fn set_memory_alarm(&self, raised: bool) -> Result<()> {
         // Every broker uses more memory than a watermark of 0 allows.
         let watermark = if raised { "0" } else { "0.6" };

@@ -1,4 +1,4 @@
-//! A real browser, steered over its DevTools pipe: Debian's Chromium, where it is installed.
+//! A real browser (Chromium, if it is installed), controlled through its DevTools pipe.
 
 use std::{path::PathBuf, process::Stdio};
 
@@ -14,10 +14,10 @@ use tokio::{
 
 use super::wait::{Seen, WAIT_TIMEOUT, eventually};
 
-/// The programs that it may be.
+/// Names of the browser's program.
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
-/// A browser with one page. Dropped, it is killed.
+/// A browser with one page. It is killed when the value is dropped.
 #[derive(Debug)]
 pub struct Browser {
     _child: Child,
@@ -25,12 +25,12 @@ pub struct Browser {
     to: ChildStdin,
     from: BufReader<ChildStdout>,
     session: Option<String>,
-    asked: u64,
-    /// What the page's scripts failed with.
-    pub complaints: Vec<String>,
+    last_id: u64,
+    /// Errors that the page's scripts and the browser reported.
+    pub errors: Vec<String>,
 }
 
-/// Where a browser is, if one is installed.
+/// The path of the browser, if one is installed.
 #[must_use]
 pub fn installed() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
@@ -39,13 +39,10 @@ pub fn installed() -> Option<PathBuf> {
 }
 
 impl Browser {
-    /// Starts it with an empty page.
-    ///
-    /// # Errors
-    /// When it does not start or does not speak.
+    /// Starts the browser with an empty page.
     pub async fn start(program: &PathBuf) -> Result<Self> {
         let profile = tempfile::tempdir()?;
-        // The pipe's ends are descriptors 3 and 4, which a shell can make of 0 and 1.
+        // The browser expects the pipe at descriptors 3 and 4, so a shell redirects 0 and 1 there.
         let script = r#"exec "$0" --headless=new --no-sandbox --disable-gpu --no-first-run \
                         --user-data-dir="$1" --remote-debugging-pipe about:blank 3<&0 4>&1"#;
         let mut child = Command::new("sh")
@@ -66,23 +63,23 @@ impl Browser {
             to,
             from,
             session: None,
-            asked: 0,
-            complaints: Vec::new(),
+            last_id: 0,
+            errors: Vec::new(),
         };
-        let page = browser.ask("Target.createTarget", json!({"url": "about:blank"})).await?;
+        let page = browser.command("Target.createTarget", json!({"url": "about:blank"})).await?;
         let attach = json!({"targetId": page["targetId"], "flatten": true});
-        let session = browser.ask("Target.attachToTarget", attach).await?;
+        let session = browser.command("Target.attachToTarget", attach).await?;
         browser.session = session["sessionId"].as_str().map(str::to_owned);
-        browser.ask("Page.enable", json!({})).await?;
-        browser.ask("Runtime.enable", json!({})).await?;
-        browser.ask("Log.enable", json!({})).await?;
+        browser.command("Page.enable", json!({})).await?;
+        browser.command("Runtime.enable", json!({})).await?;
+        browser.command("Log.enable", json!({})).await?;
         Ok(browser)
     }
 
-    /// One command and its answer.
-    async fn ask(&mut self, method: &str, parameters: Value) -> Result<Value> {
-        self.asked += 1;
-        let mut message = json!({"id": self.asked, "method": method, "params": parameters});
+    /// Sends a command and waits for its answer.
+    async fn command(&mut self, method: &str, parameters: Value) -> Result<Value> {
+        self.last_id += 1;
+        let mut message = json!({"id": self.last_id, "method": method, "params": parameters});
         if let Some(session) = &self.session {
             message["sessionId"] = json!(session);
         }
@@ -92,51 +89,42 @@ impl Browser {
                 let mut bytes = Vec::new();
                 ensure!(self.from.read_until(0, &mut bytes).await? > 0, "the browser ended");
                 bytes.pop();
-                let said: Value = serde_json::from_slice(&bytes)?;
-                if said["id"] == self.asked {
-                    return anyhow::Ok(said);
+                let message: Value = serde_json::from_slice(&bytes)?;
+                if message["id"] == self.last_id {
+                    return anyhow::Ok(message);
                 }
-                let entry = &said["params"]["entry"];
-                if said["method"] == "Runtime.exceptionThrown" || entry["level"] == "error" {
-                    self.complaints.push(said["params"].to_string());
+                let entry = &message["params"]["entry"];
+                if message["method"] == "Runtime.exceptionThrown" || entry["level"] == "error" {
+                    self.errors.push(message["params"].to_string());
                 }
             }
         };
-        let said =
+        let answer =
             timeout(WAIT_TIMEOUT, answer).await.with_context(|| format!("no answer to {method}"))??;
-        if !said["error"].is_null() {
-            bail!("{method}: {}", said["error"]);
+        if !answer["error"].is_null() {
+            bail!("{method}: {}", answer["error"]);
         }
-        Ok(said["result"].clone())
+        Ok(answer["result"].clone())
     }
 
-    /// Opens a page, in the dark where that is wanted.
-    ///
-    /// # Errors
-    /// When the browser refuses.
+    /// Opens a page, in a dark or light colour scheme.
     pub async fn open(&mut self, url: &str, dark: bool) -> Result<()> {
         let scheme = if dark { "dark" } else { "light" };
         let features = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
-        self.ask("Emulation.setEmulatedMedia", features).await?;
-        self.ask("Page.navigate", json!({ "url": url })).await?;
+        self.command("Emulation.setEmulatedMedia", features).await?;
+        self.command("Page.navigate", json!({ "url": url })).await?;
         Ok(())
     }
 
-    /// What an expression of the page's is.
-    ///
-    /// # Errors
-    /// When it throws.
+    /// Evaluates a JavaScript expression on the page.
     pub async fn value(&mut self, expression: &str) -> Result<Value> {
         let parameters = json!({"expression": expression, "awaitPromise": true, "returnByValue": true});
-        let answer = self.ask("Runtime.evaluate", parameters).await?;
+        let answer = self.command("Runtime.evaluate", parameters).await?;
         ensure!(answer["exceptionDetails"].is_null(), "{expression}: {}", answer["exceptionDetails"]);
         Ok(answer["result"]["value"].clone())
     }
 
-    /// Waits until an expression of the page's is true.
-    ///
-    /// # Errors
-    /// When it never is.
+    /// Waits until a JavaScript expression is true.
     pub async fn until(&mut self, expression: &str) -> Result<()> {
         eventually(expression, async || {
             let value = self.value(expression).await?;
@@ -145,31 +133,22 @@ impl Browser {
         .await
     }
 
-    /// Keeps a picture of the page under this name, where `GARENNE_TEST_PICTURES` names a folder for them.
-    ///
-    /// # Errors
-    /// When it cannot be taken or written.
-    pub async fn picture(&mut self, name: &str) -> Result<()> {
-        let Some(folder) = std::env::var_os("GARENNE_TEST_PICTURES") else { return Ok(()) };
+    /// Saves a screenshot under this name in the folder `GARENNE_TEST_SCREENSHOTS`, if that variable is set.
+    pub async fn screenshot(&mut self, name: &str) -> Result<()> {
+        let Some(folder) = std::env::var_os("GARENNE_TEST_SCREENSHOTS") else { return Ok(()) };
         let size = json!({"width": 1280, "height": 800, "deviceScaleFactor": 1, "mobile": false});
-        self.ask("Emulation.setDeviceMetricsOverride", size).await?;
-        let taken = self.ask("Page.captureScreenshot", json!({"format": "png"})).await?;
-        let bytes = BASE64_STANDARD.decode(taken["data"].as_str().context("a picture")?)?;
+        self.command("Emulation.setDeviceMetricsOverride", size).await?;
+        let taken = self.command("Page.captureScreenshot", json!({"format": "png"})).await?;
+        let bytes = BASE64_STANDARD.decode(taken["data"].as_str().context("no image")?)?;
         Ok(tokio::fs::write(PathBuf::from(folder).join(format!("{name}.png")), bytes).await?)
     }
 
-    /// Types into whatever has the focus.
-    ///
-    /// # Errors
-    /// When the browser refuses.
+    /// Types text into the focused element.
     pub async fn write(&mut self, text: &str) -> Result<()> {
-        self.ask("Input.insertText", json!({ "text": text })).await.map(drop)
+        self.command("Input.insertText", json!({ "text": text })).await.map(drop)
     }
 
     /// Presses a key, such as `Enter` or `Tab`.
-    ///
-    /// # Errors
-    /// When the browser refuses.
     pub async fn press(&mut self, key: &str) -> Result<()> {
         let code = match key {
             "Enter" => 13,
@@ -184,7 +163,7 @@ impl Browser {
         for kind in ["keyDown", "keyUp"] {
             let text = if kind == "keyDown" { text } else { "" };
             let event = json!({"type": kind, "key": key, "windowsVirtualKeyCode": code, "text": text});
-            self.ask("Input.dispatchKeyEvent", event).await?;
+            self.command("Input.dispatchKeyEvent", event).await?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
-//! A foreign AMQP client: publishes as anyone could, and takes messages out to look at them.
+//! A foreign AMQP client that publishes messages and takes them from queues for inspection.
 //!
-//! It shares nothing with the programs under test but the protocol.
+//! It shares no code with the programs under test.
 
 use anyhow::{Context, Result, bail};
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -13,46 +13,46 @@ use lapin::{
 };
 use serde_json::Value;
 
-/// Unconfirmed messages at most.
+/// Maximum number of unconfirmed messages.
 const IN_FLIGHT: usize = 500;
 
-/// A connection and a channel that confirms.
+/// A connection with a channel in confirm mode.
 #[derive(Debug)]
 pub struct Client {
-    // The channel is of no use without it.
+    // The channel works only while the connection exists.
     _connection: Connection,
     channel: Channel,
 }
 
-/// A message that was taken off a queue.
+/// A message that was taken from a queue.
 #[derive(Clone, Debug)]
 pub struct Taken {
-    /// Its properties, headers among them.
+    /// Its properties, including the headers.
     pub properties: BasicProperties,
     /// Its body.
     pub body: Vec<u8>,
-    /// The exchange that it came through.
+    /// The exchange that it was published to.
     pub exchange: String,
     /// Its routing key.
     pub routing_key: String,
-    /// Whether the broker gave it to somebody before, who did not settle it.
+    /// Whether the broker delivered it before.
     pub redelivered: bool,
 }
 
 impl Taken {
-    /// Its id; empty where it has none.
+    /// Its id; empty if it has none.
     #[must_use]
     pub fn id(&self) -> &str {
         self.properties.message_id().as_ref().map_or("", |id| id.as_str())
     }
 
-    /// Whether it has that header.
+    /// Whether it has this header.
     #[must_use]
     pub fn has(&self, header: &str) -> bool {
         self.header(header).is_some()
     }
 
-    /// A text header; empty where it is missing or no text.
+    /// A text header; empty if it is missing or not a text.
     #[must_use]
     pub fn text(&self, header: &str) -> String {
         match self.header(header) {
@@ -62,7 +62,7 @@ impl Taken {
         }
     }
 
-    /// A whole number in a header; none where it is missing or something else.
+    /// An integer header; none if it is missing or not an integer.
     #[must_use]
     pub fn number(&self, header: &str) -> Option<i64> {
         match self.header(header)? {
@@ -78,7 +78,7 @@ impl Taken {
     }
 }
 
-/// Headers from pairs.
+/// A header table of these pairs.
 #[must_use]
 pub fn headers<const N: usize>(pairs: [(&str, AMQPValue); N]) -> FieldTable {
     let mut table = FieldTable::default();
@@ -88,23 +88,20 @@ pub fn headers<const N: usize>(pairs: [(&str, AMQPValue); N]) -> FieldTable {
     table
 }
 
-/// A text header's value.
+/// The value of a text header.
 #[must_use]
 pub fn text(value: &str) -> AMQPValue {
     AMQPValue::LongString(value.into())
 }
 
-/// Properties with an id and nothing else.
+/// Properties of a persistent message with this id.
 #[must_use]
 pub fn with_id(id: &str) -> BasicProperties {
     BasicProperties::default().with_message_id(id.into()).with_delivery_mode(2)
 }
 
 impl Client {
-    /// Connects.
-    ///
-    /// # Errors
-    /// When the broker does not answer or refuses.
+    /// Connects and opens a channel.
     pub async fn connect(url: &str) -> Result<Self> {
         let connection = Connection::connect(url, ConnectionProperties::default()).await?;
         let channel = connection.create_channel().await?;
@@ -112,16 +109,13 @@ impl Client {
         Ok(Self { _connection: connection, channel })
     }
 
-    /// The channel, for anything that is not here.
+    /// The channel, for operations that this type does not have.
     #[must_use]
     pub fn channel(&self) -> &Channel {
         &self.channel
     }
 
     /// Publishes a message and waits for its confirm.
-    ///
-    /// # Errors
-    /// When the broker does not store it.
     pub async fn publish(
         &self,
         exchange: &str,
@@ -137,10 +131,7 @@ impl Client {
         }
     }
 
-    /// Publishes tasks of one kind, with these ids, to an exchange; many at a time.
-    ///
-    /// # Errors
-    /// When the broker does not store all of them.
+    /// Publishes tasks of one kind with these ids to an exchange, several in flight at a time.
     pub async fn publish_all(
         &self,
         exchange: &str,
@@ -156,31 +147,22 @@ impl Client {
             .await
     }
 
-    /// How many messages are ready in a queue, by the broker's answer of this moment.
-    ///
-    /// # Errors
-    /// When there is no such queue.
+    /// The number of ready messages in a queue, by a passive declare, which is exact.
     pub async fn ready(&self, queue: &str) -> Result<usize> {
-        usize::try_from(self.look(queue).await?.message_count()).context("a count")
+        usize::try_from(self.passive_declare(queue).await?.message_count()).context("a count")
     }
 
-    /// How many consumers a queue has, by the broker's answer of this moment.
-    ///
-    /// # Errors
-    /// When there is no such queue.
+    /// The number of consumers of a queue, by a passive declare, which is exact.
     pub async fn consumers(&self, queue: &str) -> Result<usize> {
-        usize::try_from(self.look(queue).await?.consumer_count()).context("a count")
+        usize::try_from(self.passive_declare(queue).await?.consumer_count()).context("a count")
     }
 
-    async fn look(&self, queue: &str) -> Result<lapin::Queue> {
+    async fn passive_declare(&self, queue: &str) -> Result<lapin::Queue> {
         let options = QueueDeclareOptions { passive: true, durable: true, ..QueueDeclareOptions::default() };
         Ok(self.channel.queue_declare(queue.into(), options, FieldTable::default()).await?)
     }
 
-    /// Takes a message off a queue, if one is ready.
-    ///
-    /// # Errors
-    /// When there is no such queue.
+    /// Takes a message from a queue, if one is ready.
     pub async fn take(&self, queue: &str) -> Result<Option<Taken>> {
         let Some(got) = self.channel.basic_get(queue.into(), BasicGetOptions::default()).await? else {
             return Ok(None);

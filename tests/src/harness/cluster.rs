@@ -1,6 +1,6 @@
-//! A cluster of brokers, for what only several can show: a queue whose leader goes.
+//! A cluster of brokers, for tests in which a queue loses its leader.
 //!
-//! Its nodes find each other by name on a network of their own, which only containers have.
+//! Its nodes find each other by name on their own network, so they must be containers.
 
 use anyhow::{Context, Result, ensure};
 use futures_util::future::try_join_all;
@@ -11,32 +11,29 @@ use uuid::Uuid;
 use super::{
     broker::{Broker, BrokerOptions},
     engine::{self, Mode},
-    node::Seat,
+    node::ClusterMember,
     runtime::on_harness,
     suite,
     wait::{Seen, eventually},
 };
 
-/// Running nodes that have found each other. Each is a [`Broker`] to connect to, to kill and to restart;
-/// virtual hosts, users and queues belong to all of them.
+/// The running nodes of a cluster. Each is a [`Broker`], which can be killed and restarted. Virtual hosts, users and
+/// queues belong to the whole cluster.
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Broker>,
     hosts: Vec<String>,
-    /// Given back when the nodes are gone.
+    /// Released after the nodes have stopped.
     _permit: OwnedSemaphorePermit,
 }
 
 impl Cluster {
-    /// Whether clusters can be had in this test run.
+    /// Whether this test run can start clusters.
     pub async fn available() -> bool {
         engine::mode().await == Mode::Docker
     }
 
-    /// Starts so many nodes at once and waits until each knows all.
-    ///
-    /// # Errors
-    /// When a node does not start or they do not find each other.
+    /// Starts `size` nodes at once and waits until each sees all of them.
     pub async fn start(size: usize, options: BrokerOptions) -> Result<Self> {
         suite::time_this_test();
         ensure!(Self::available().await, "a cluster needs containers");
@@ -51,9 +48,9 @@ impl Cluster {
             .map(|(host, n)| format!("cluster_formation.classic_config.nodes.{n} = rabbit@{host}"));
         options.conf.extend(known);
         let nodes = hosts.iter().map(|host| {
-            let seat = Seat { network: format!("garenne-test-{id}"), host: host.clone() };
+            let member = ClusterMember { network: format!("garenne-test-{id}"), host: host.clone() };
             let options = options.clone();
-            on_harness(async move { Broker::launch_at(Mode::Docker, options, Some(seat)).await })
+            on_harness(async move { Broker::launch_at(Mode::Docker, options, Some(member)).await })
         });
         let cluster = Self { nodes: try_join_all(nodes).await?, hosts, _permit: permit };
         for node in 0..size {
@@ -68,10 +65,7 @@ impl Cluster {
         &self.nodes[index]
     }
 
-    /// Waits until a node sees so many nodes running, itself among them.
-    ///
-    /// # Errors
-    /// When it never does.
+    /// Waits until a node sees this number of running nodes, including itself.
     pub async fn until_running(&self, node: usize, count: usize) -> Result<()> {
         eventually(format!("node {node} sees {count} nodes running"), async || {
             let seen: Vec<Value> = self.nodes[node].management().get(&["nodes"]).await?;
@@ -81,14 +75,14 @@ impl Cluster {
         .await
     }
 
-    /// The node that leads a queue, as `asked` knows it.
-    ///
-    /// # Errors
-    /// When there is no such queue, or nobody leads it at the moment.
+    /// The node that leads a queue, according to the node `asked`.
     pub async fn leader(&self, asked: usize, vhost: &str, queue: &str) -> Result<usize> {
         let status: Value = self.nodes[asked].management().get(&["queues", vhost, queue]).await?;
-        let leader = status["leader"].as_str().with_context(|| format!("nobody leads {queue}: {status}"))?;
+        let leader = status["leader"].as_str().with_context(|| format!("{queue} has no leader: {status}"))?;
         let host = leader.trim_start_matches("rabbit@");
-        self.hosts.iter().position(|it| it == host).with_context(|| format!("{leader} is no node of ours"))
+        self.hosts
+            .iter()
+            .position(|it| it == host)
+            .with_context(|| format!("{leader} is not a node of this cluster"))
     }
 }

@@ -1,4 +1,4 @@
-//! An OpenTelemetry collector that keeps the spans it is sent, or one that never answers.
+//! An OpenTelemetry collector that keeps the received spans, or one that never answers.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +22,7 @@ use super::{
     wait::{Seen, eventually},
 };
 
-/// A collector on the loopback interface. Dropped, it is gone.
+/// A collector on the loopback interface. It stops when the value is dropped.
 #[derive(Debug)]
 pub struct Collector {
     url: String,
@@ -30,10 +30,10 @@ pub struct Collector {
     serving: JoinHandle<()>,
 }
 
-/// A span as it was sent.
+/// A received span.
 #[derive(Clone, PartialEq)]
 pub struct Span {
-    /// The program that made it.
+    /// The program that created it.
     pub service: String,
     /// Its name.
     pub name: String,
@@ -43,15 +43,15 @@ pub struct Span {
     pub trace_id: String,
     /// Its id, hexadecimal.
     pub id: String,
-    /// Its parent's id; empty where it has none.
+    /// Its parent's id; empty if it has none.
     pub parent: String,
-    /// What was said of it, as text.
+    /// Its attributes, as text.
     pub attributes: BTreeMap<String, String>,
-    /// Why it failed, where it did.
+    /// The error message, if it failed.
     pub error: Option<String>,
 }
 
-/// As short as a failure can be read: who, what, and under what.
+/// A short form for failure messages: program, name and parent.
 impl fmt::Debug for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { service, name, id, parent, trace_id, .. } = self;
@@ -60,21 +60,20 @@ impl fmt::Debug for Span {
 }
 
 impl Span {
-    /// An attribute's text.
+    /// The text of an attribute.
     ///
     /// # Panics
-    /// When it has none of this name.
+    /// If the span does not have the attribute.
     #[must_use]
-    pub fn said(&self, name: &str) -> &str {
-        self.attributes.get(name).unwrap_or_else(|| panic!("{self:?} says no {name}: {:?}", self.attributes))
+    pub fn attribute(&self, name: &str) -> &str {
+        self.attributes
+            .get(name)
+            .unwrap_or_else(|| panic!("{self:?} has no attribute {name}: {:?}", self.attributes))
     }
 }
 
 impl Collector {
-    /// Starts one that takes everything.
-    ///
-    /// # Errors
-    /// When no port can be had.
+    /// Starts a collector that accepts every request.
     pub async fn start() -> Result<Self> {
         let spans: Arc<Mutex<Vec<Span>>> = Arc::default();
         let kept = Arc::clone(&spans);
@@ -88,20 +87,14 @@ impl Collector {
         Self::serving(Router::new().route("/v1/traces", post(take)), spans).await
     }
 
-    /// Starts one that takes requests and never answers.
-    ///
-    /// # Errors
-    /// When no port can be had.
+    /// Starts a collector that accepts connections and never answers.
     pub async fn silent() -> Result<Self> {
         let stall = async || pending::<StatusCode>().await;
         Self::serving(Router::new().route("/v1/traces", post(stall)), Arc::default()).await
     }
 
-    /// Where none is.
-    ///
-    /// # Errors
-    /// When no port can be had.
-    pub fn nowhere() -> Result<String> {
+    /// A URL at which nothing listens.
+    pub fn unused_url() -> Result<String> {
         Ok(format!("http://127.0.0.1:{}", port::free_port()?))
     }
 
@@ -109,7 +102,7 @@ impl Collector {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let url = format!("http://{}", listener.local_addr()?);
         let serving = tokio::spawn(async move {
-            axum::serve(listener, router).await.expect("it only ends with the test");
+            axum::serve(listener, router).await.expect("the server ends with the test");
         });
         Ok(Self { url, spans, serving })
     }
@@ -120,16 +113,16 @@ impl Collector {
         &self.url
     }
 
-    /// Every span so far.
+    /// The spans received so far.
     #[must_use]
     pub fn spans(&self) -> Vec<Span> {
         self.spans.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until a trace has so many spans, which are then all there are.
+    /// Waits until a trace has `count` spans.
     ///
     /// # Errors
-    /// When they do not come, or more do.
+    /// If they are not received in time, or there are more.
     pub async fn until_trace(&self, trace_id: &str, count: usize) -> Result<Trace> {
         let mine = || self.spans().into_iter().filter(|span| span.trace_id == trace_id).collect::<Vec<_>>();
         eventually(format!("{count} spans of {trace_id}"), async || {
@@ -153,17 +146,17 @@ impl Drop for Collector {
 pub struct Trace(Vec<Span>);
 
 impl Trace {
-    /// The only span of this name under this parent.
+    /// The only span with this name and parent.
     ///
     /// # Errors
-    /// When there is none, or several.
+    /// If there is none, or there are several.
     pub fn under(&self, parent: &str, name: &str) -> Result<&Span> {
         let found = self.all_under(parent, name);
-        ensure!(found.len() == 1, "not one {name:?} under {parent}: {self:#?}");
+        ensure!(found.len() == 1, "expected one {name:?} under {parent}: {self:#?}");
         found.first().copied().context("just counted")
     }
 
-    /// Every span of this name under this parent, the earliest sent first.
+    /// All spans with this name and parent, in the order in which they were received.
     #[must_use]
     pub fn all_under(&self, parent: &str, name: &str) -> Vec<&Span> {
         self.0.iter().filter(|span| span.parent == parent && span.name == name).collect()

@@ -1,4 +1,4 @@
-//! `garenne dashboard` as a process, and somebody who uses it as a browser does.
+//! `garenne dashboard` as a process, and a client that sends the requests of its page.
 
 use anyhow::{Context, Result, ensure};
 use reqwest::{Method, Response, StatusCode};
@@ -14,7 +14,7 @@ use super::{
 /// The admin token of every test dashboard.
 pub const TOKEN: &str = "test-token";
 
-/// A running dashboard. Dropped, it is killed.
+/// A running dashboard. It is killed when the value is dropped.
 #[derive(Debug)]
 pub struct Dashboard {
     process: Process,
@@ -25,10 +25,7 @@ pub struct Dashboard {
 }
 
 impl Dashboard {
-    /// Starts one on the test environment's virtual host, on a free port, and waits until it is open.
-    ///
-    /// # Errors
-    /// When it ends before.
+    /// Starts a dashboard for the test environment's virtual host on a free port and waits until it listens.
     pub async fn start(env: &TestEnv) -> Result<Self> {
         let token = env.folder().join("dashboard-token");
         std::fs::write(&token, TOKEN)?;
@@ -50,16 +47,13 @@ impl Dashboard {
         Ok(Self { process, url, http, cookie: None, csrf: None })
     }
 
-    /// Where a browser finds it.
+    /// The URL of its page.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// `GET`, whatever the answer.
-    ///
-    /// # Errors
-    /// When nothing is answered.
+    /// `GET` with any status.
     pub async fn get(&self, path: &str) -> Result<Response> {
         let mut request = self.http.request(Method::GET, format!("{}{path}", self.url));
         if let Some(cookie) = &self.cookie {
@@ -68,26 +62,17 @@ impl Dashboard {
         Ok(request.send().await?)
     }
 
-    /// `GET` of JSON.
-    ///
-    /// # Errors
-    /// When it is refused, or no JSON.
+    /// `GET` of JSON; any status but success is an error.
     pub async fn json(&self, path: &str) -> Result<Value> {
         Ok(self.get(path).await?.error_for_status()?.json().await?)
     }
 
-    /// `POST` as the page does it, once logged in with cookie and second secret; the status and the answer.
-    ///
-    /// # Errors
-    /// When nothing is answered.
+    /// `POST` as the page does, after a login with the cookie and the CSRF token. Returns status and answer.
     pub async fn post(&self, path: &str, body: Value) -> Result<(StatusCode, Value)> {
         self.post_with(path, body, self.csrf.as_deref()).await
     }
 
-    /// The same, with another second secret or none.
-    ///
-    /// # Errors
-    /// When nothing is answered.
+    /// The same, with another CSRF token or none.
     pub async fn post_with(
         &self,
         path: &str,
@@ -107,9 +92,6 @@ impl Dashboard {
     }
 
     /// Logs in.
-    ///
-    /// # Errors
-    /// When the token is refused.
     pub async fn login(&mut self, token: &str) -> Result<()> {
         let body = serde_json::json!({ "token": token });
         let answer = self.http.post(format!("{}/api/login", self.url)).json(&body).send().await?;
@@ -122,10 +104,10 @@ impl Dashboard {
         Ok(())
     }
 
-    /// Watches the live updates until one is as `wanted`.
+    /// Reads the live updates until `wanted` is true for one.
     ///
     /// # Errors
-    /// When none ever is, with the last one.
+    /// If there is none in time, with the last update.
     pub async fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
         let mut last = Value::Null;
         let watching = async {
@@ -133,7 +115,7 @@ impl Dashboard {
                 let mut events = self.get("/api/events").await?.error_for_status()?;
                 let mut text = String::new();
                 while let Some(chunk) = events.chunk().await? {
-                    text += std::str::from_utf8(&chunk).context("a cut character")?;
+                    text += std::str::from_utf8(&chunk).context("a chunk ends within a character")?;
                     while let Some((event, rest)) = text.split_once("\n\n") {
                         let data = event.lines().find_map(|line| line.strip_prefix("data: "));
                         if let Some(data) = data {
@@ -153,10 +135,7 @@ impl Dashboard {
         }
     }
 
-    /// SIGTERM, and its end.
-    ///
-    /// # Errors
-    /// When it does not end.
+    /// Sends SIGTERM and waits for the end.
     pub async fn stop(self) -> Result<Ended> {
         self.process.signal(Signal::TERM)?;
         self.process.ended().await

@@ -1,4 +1,4 @@
-//! Whether servers run in containers or as processes, and from which images.
+//! Decides whether servers run in containers or as processes, and selects the images.
 
 use std::env;
 
@@ -7,7 +7,7 @@ use tokio::sync::OnceCell;
 
 use super::runtime::on_harness;
 
-/// The RabbitMQ series that runs where none is asked for; `./dev` has the same.
+/// The default RabbitMQ series, the same as in `./dev`.
 const DEFAULT_RABBITMQ: &str = "4.0";
 const DEFAULT_POSTGRES: &str = "17";
 
@@ -16,14 +16,14 @@ const DEFAULT_POSTGRES: &str = "17";
 pub enum Mode {
     /// In containers.
     Docker,
-    /// As processes of this machine, from Debian's packages.
+    /// As processes, from Debian's packages.
     Process,
 }
 
 /// The mode of this test run.
 ///
-/// `GARENNE_TEST_MODE` (`docker` or `process`) decides, then `GARENNE_NO_DOCKER`, then whether a Docker
-/// engine answers.
+/// `GARENNE_TEST_MODE` (`docker` or `process`) takes precedence, then `GARENNE_NO_DOCKER`. Without both, it depends on
+/// whether a Docker engine answers.
 pub async fn mode() -> Mode {
     static MODE: OnceCell<Mode> = OnceCell::const_new();
     *MODE.get_or_init(find_mode).await
@@ -34,7 +34,7 @@ async fn find_mode() -> Mode {
         Ok("docker") => return Mode::Docker,
         Ok("process") => return Mode::Process,
         Ok(other) if !other.is_empty() => {
-            panic!("GARENNE_TEST_MODE is `{other}`: allowed are `docker` and `process`")
+            panic!("GARENNE_TEST_MODE is `{other}`; expected `docker` or `process`")
         }
         _ => {}
     }

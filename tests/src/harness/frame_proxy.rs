@@ -23,10 +23,10 @@ use self::frames::{DroppedContents, Frame};
 enum Rule {
     #[default]
     Forward,
-    /// Deliveries to the consumer of this tag are dropped until a consumer of that tag is started again, as if the
-    /// broker had forgotten the consumer. All other frames, including heartbeats, pass.
+    /// Deliveries to the consumer with this tag are dropped until a consumer with the tag is started again, as if the
+    /// broker had forgotten it. All other frames, including heartbeats, pass.
     Forget(String),
-    /// All connections are cut when this method comes after it has come `before` times.
+    /// All connections are cut when this method arrives after it has arrived `before` times.
     Cut { at: Method, before: usize },
     /// This method is dropped.
     Withhold(Method),
@@ -50,9 +50,6 @@ pub struct FrameProxy {
 
 impl FrameProxy {
     /// Starts a proxy in front of the broker of a URL.
-    ///
-    /// # Errors
-    /// If the URL is invalid or has no host, or no port is free.
     pub async fn for_url(url: &str) -> Result<Self> {
         let state: Arc<Mutex<State>> = Arc::default();
         let filters = Arc::clone(&state);
@@ -71,7 +68,7 @@ impl FrameProxy {
         &self.url
     }
 
-    /// Drops the deliveries to the consumer of this tag until it is started again.
+    /// Drops the deliveries to the consumer with this tag until it is started again.
     pub fn forget(&self, consumer_tag: &str) {
         self.state().rule = Rule::Forget(consumer_tag.to_owned());
     }
@@ -109,10 +106,7 @@ impl FrameProxy {
         self.proxy.pauses()
     }
 
-    /// Waits until the connections were cut and so many new ones refused.
-    ///
-    /// # Errors
-    /// If that does not happen in time.
+    /// Waits until the connections were cut and this number of new ones refused.
     pub async fn until_refused(&self, times: usize) -> Result<()> {
         eventually(format!("{times} refused connections"), async || {
             let (cut, refused) = (self.proxy.is_cut(), self.proxy.refused());

@@ -1,4 +1,4 @@
-//! `garenne-producer serve` as a process, and senders to it.
+//! `garenne-producer serve` as a process, and requests to it.
 
 use std::sync::Arc;
 
@@ -17,44 +17,35 @@ use super::{
     wait::{Seen, eventually},
 };
 
-/// A gateway to start. Cloned and started again it is the same gateway: it keeps its port.
+/// A gateway to start. It can be started repeatedly and keeps its port.
 #[derive(Clone, Debug)]
 pub struct GatewayPlan {
     program: Program,
     address: String,
-    /// What makes the topology that it finds.
+    /// Declares its topology before it starts. Without it the gateway does that itself.
     topology: Option<Arc<Topology>>,
 }
 
 impl GatewayPlan {
-    /// A gateway on the test environment's virtual host, with no right that it does not need, on a free port.
-    ///
-    /// # Errors
-    /// When there is no free port.
+    /// A gateway for the test environment's virtual host on a free port, with only the permissions that it needs.
     pub fn new(env: &TestEnv) -> Result<Self> {
         let users = env.users();
         Ok(Self { topology: Some(Arc::clone(&users.topology)), ..Self::at(&users.gateway)? })
     }
 
-    /// A gateway that reaches the broker by this URL. What it needs there it makes itself.
-    ///
-    /// # Errors
-    /// When there is no free port.
+    /// A gateway with this broker URL. It declares its topology itself.
     pub fn at(amqp_url: &str) -> Result<Self> {
-        let mut plan = Self::nowhere()?;
+        let mut plan = Self::without_broker()?;
         plan.program = plan.program.option("--amqp-url", amqp_url);
         Ok(plan)
     }
 
     /// A gateway that reads the broker's URL from a file.
-    ///
-    /// # Errors
-    /// When there is no free port.
     pub fn reading(file: &std::path::Path) -> Result<Self> {
-        Ok(Self::nowhere()?.env("GARENNE_AMQP_URL_FILE", file.display().to_string()))
+        Ok(Self::without_broker()?.env("GARENNE_AMQP_URL_FILE", file.display().to_string()))
     }
 
-    fn nowhere() -> Result<Self> {
+    fn without_broker() -> Result<Self> {
         let address = format!("127.0.0.1:{}", port::free_port()?);
         let program = Program::new("garenne-producer")
             .arg("serve")
@@ -70,7 +61,7 @@ impl GatewayPlan {
         self
     }
 
-    /// Sets a variable.
+    /// Sets an environment variable.
     #[must_use]
     pub fn env(mut self, name: &str, value: impl Into<String>) -> Self {
         self.program = self.program.env(name, value);
@@ -90,21 +81,15 @@ impl GatewayPlan {
         &self.address
     }
 
-    /// Starts it without waiting for anything.
-    ///
-    /// # Errors
-    /// When it cannot be run.
+    /// Starts it without waiting until it is ready.
     pub async fn launch(&self) -> Result<Process> {
         if let Some(topology) = &self.topology {
-            topology.suit(&self.program).await?;
+            topology.apply_for(&self.program).await?;
         }
         self.program.start().await
     }
 
-    /// Starts it and waits until sensors may come.
-    ///
-    /// # Errors
-    /// When it ends before.
+    /// Starts it and waits until it listens for sensors.
     pub async fn start(&self) -> Result<Gateway> {
         let gateway = self.begin().await?;
         let open =
@@ -113,10 +98,7 @@ impl GatewayPlan {
         Ok(gateway)
     }
 
-    /// Starts it and waits until its admin port is open, which is before sensors may come.
-    ///
-    /// # Errors
-    /// When it ends before.
+    /// Starts it and waits until its admin port is open, which is before it listens for sensors.
     pub async fn begin(&self) -> Result<Gateway> {
         let process = self.launch().await?;
         let admin = process.stderr().until("the admin port's address", |lines| {
@@ -128,7 +110,7 @@ impl GatewayPlan {
     }
 }
 
-/// A running gateway. Dropped, it is killed.
+/// A running gateway. It is killed when the value is dropped.
 #[derive(Debug)]
 pub struct Gateway {
     process: Process,
@@ -137,22 +119,19 @@ pub struct Gateway {
     http: reqwest::Client,
 }
 
-/// What a request was answered with.
+/// The answer to a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
     /// The HTTP status.
     pub status: u16,
     /// `Retry-After`, in seconds.
     pub retry_after: Option<u64>,
-    /// The body; null where it is no JSON.
+    /// The body; null if it is not JSON.
     pub body: Value,
 }
 
 impl Answer {
-    /// The ids of a 202.
-    ///
-    /// # Errors
-    /// When it is none.
+    /// The task ids of an answer with status 202; any other status is an error.
     pub fn ids(&self) -> Result<Vec<String>> {
         ensure!(self.status == 202, "{} {}", self.status, self.body);
         serde_json::from_value(self.body["ids"].clone()).context("a 202 without ids")
@@ -160,23 +139,20 @@ impl Answer {
 }
 
 impl Gateway {
-    /// Its URL.
+    /// Its URL for sensors.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Host and port of its sensors' side.
+    /// Host and port for sensors.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Whether it says that it lives.
-    ///
-    /// # Errors
-    /// When it does not answer.
-    pub async fn lives(&self) -> Result<bool> {
+    /// Whether `/livez` answers with success.
+    pub async fn is_live(&self) -> Result<bool> {
         Ok(self.http.get(format!("{}/livez", self.admin)).send().await?.status().is_success())
     }
 
@@ -186,10 +162,7 @@ impl Gateway {
         &self.process
     }
 
-    /// Waits until it says that it is ready, or that it is not.
-    ///
-    /// # Errors
-    /// When it goes on saying the other thing, or ends.
+    /// Waits until `/readyz` answers that it is ready, or that it is not.
     pub async fn until_ready(&mut self, ready: bool) -> Result<()> {
         let (http, url) = (self.http.clone(), format!("{}/readyz", self.admin));
         eventually(format!("the gateway is ready: {ready}"), async || {
@@ -203,9 +176,6 @@ impl Gateway {
     }
 
     /// `POST`s a body.
-    ///
-    /// # Errors
-    /// When nothing is answered.
     pub async fn post(&self, path: &str, content_type: &str, body: impl Into<String>) -> Result<Answer> {
         let request = self.http.post(format!("{}{path}", self.url()));
         let response = request.header("content-type", content_type).body(body.into()).send().await?;
@@ -215,10 +185,7 @@ impl Gateway {
         Ok(Answer { status, retry_after, body: serde_json::from_slice(&body).unwrap_or_default() })
     }
 
-    /// Sends lines on one connection, all at once, and takes an answer for each.
-    ///
-    /// # Errors
-    /// When one is missing.
+    /// Sends all lines on one connection and then reads an answer for each.
     pub async fn lines(&self, lines: &[&str]) -> Result<Vec<String>> {
         let mut stream = BufReader::new(TcpStream::connect(&self.address).await?);
         stream.write_all(format!("{}\n", lines.join("\n")).as_bytes()).await?;
@@ -231,19 +198,13 @@ impl Gateway {
         Ok(answers)
     }
 
-    /// SIGTERM, and its end.
-    ///
-    /// # Errors
-    /// When it does not end.
+    /// Sends SIGTERM and waits for the end.
     pub async fn stop(self) -> Result<Ended> {
         self.process.signal(Signal::TERM)?;
         self.process.ended().await
     }
 
-    /// SIGKILL.
-    ///
-    /// # Errors
-    /// When it does not end.
+    /// Sends SIGKILL and waits for the end.
     pub async fn kill(self) -> Result<Ended> {
         self.process.kill().await
     }

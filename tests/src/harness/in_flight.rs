@@ -1,4 +1,4 @@
-//! Stops workers while they hold deliveries: stopping an idle worker proves nothing.
+//! Stops workers while they hold deliveries; a test that stops an idle worker shows nothing.
 
 use anyhow::Result;
 use serde_json::Value;
@@ -12,9 +12,6 @@ use super::{
 
 impl TestEnv {
     /// The number of unacked deliveries on a worker's connection, by the broker's statistics. Up to half a second old.
-    ///
-    /// # Errors
-    /// If the management API does not answer.
     pub async fn unacked_of(&self, worker: &Worker) -> Result<u64> {
         let named = format!("garenne-worker {} consume", worker.name());
         let connections = self.vhost().view().connections().await?;
@@ -28,11 +25,8 @@ impl TestEnv {
         Ok(of_own.filter_map(|channel| channel["messages_unacknowledged"].as_u64()).sum())
     }
 
-    /// Pauses a worker (SIGSTOP) and waits until it holds at least so many deliveries, which it cannot settle.
+    /// Pauses a worker (SIGSTOP) and waits until it holds at least this number of deliveries, which it cannot settle.
     /// Deliveries that the broker sends after the pause count too.
-    ///
-    /// # Errors
-    /// If it never holds as many.
     pub async fn freeze_holding(&self, worker: &Worker, at_least: u64) -> Result<()> {
         worker.signal(Signal::STOP)?;
         eventually(format!("{} holds {at_least} deliveries", worker.name()), async || {
@@ -43,9 +37,6 @@ impl TestEnv {
     }
 
     /// Stops a paused worker: it gets SIGTERM before it continues.
-    ///
-    /// # Errors
-    /// If it has ended.
     pub fn stop_frozen(&self, worker: &Worker) -> Result<()> {
         worker.signal(Signal::TERM)?;
         worker.signal(Signal::CONT)

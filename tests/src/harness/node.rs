@@ -1,4 +1,4 @@
-//! One server, whichever way it runs: started, stopped, killed and frozen by the same words.
+//! One server as a container or a process, with the same operations: start, stop, kill, pause.
 
 mod container;
 mod process;
@@ -8,47 +8,47 @@ use anyhow::{Result, bail};
 use self::{container::ContainerNode, process::ProcessNode};
 use super::engine::{ImageName, Mode};
 
-/// What is to be run.
+/// The configuration of a server.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeSpec {
-    /// The image folder's and the process script's name.
+    /// The name of the image's folder and of the process's script.
     pub(crate) service: &'static str,
     /// Image for a container.
     pub(crate) image: ImageName,
-    /// The log line that says that a container is ready.
+    /// The log line after which a container is ready.
     pub(crate) ready: &'static str,
-    /// Environment of the server.
+    /// Environment variables of the server.
     pub(crate) environment: Vec<(&'static str, String)>,
-    /// Files put in place before the first start.
+    /// Files that are written before the first start.
     pub(crate) files: Vec<NodeFile>,
-    /// Ports on the loopback interface: (ours, the container's). The script is given ours, in order.
+    /// Ports on the loopback interface: (the host's, the container's). The script gets the host's ports, in order.
     pub(crate) ports: Vec<(u16, u16)>,
-    /// Where others of its kind find it; only containers have that.
-    pub(crate) seat: Option<Seat>,
+    /// Its network and host name, if it is a member of a cluster. Only for containers.
+    pub(crate) member: Option<ClusterMember>,
 }
 
-/// A container's place on a network of its own.
+/// A container's network and name in a cluster.
 #[derive(Clone, Debug)]
-pub(crate) struct Seat {
-    /// The network, which goes with the last container on it.
+pub(crate) struct ClusterMember {
+    /// The network, which is removed with its last container.
     pub(crate) network: String,
-    /// The container's name on it, and its host name.
+    /// The container's name in the network, and its host name.
     pub(crate) host: String,
 }
 
-/// A configuration file, with its place in either mode.
+/// A configuration file and its path in each mode.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeFile {
     /// Absolute path in a container.
     pub(crate) in_container: &'static str,
-    /// Name in a process's folder; `None` where the process script writes it by itself.
+    /// Name in a process's folder; `None` if the process's script writes the file itself.
     pub(crate) in_folder: Option<&'static str>,
     /// The file's text.
     pub(crate) content: String,
 }
 
-/// A server that was started once, and may be down now. Dropped, it is removed with all its data; that
-/// has to be on the harness's runtime.
+/// A server that was started and may have been stopped since. When the value is dropped, the server is removed with its
+/// data; the drop must run on the harness's runtime.
 #[derive(Debug)]
 pub(crate) enum Node {
     Container(Box<ContainerNode>),
@@ -56,7 +56,7 @@ pub(crate) enum Node {
 }
 
 impl Node {
-    /// Starts a server. A container has logged that it is ready; a process may still be starting.
+    /// Starts a server. A container has logged that it is ready at the return; a process may still be starting.
     pub(crate) async fn launch(mode: Mode, spec: NodeSpec) -> Result<Self> {
         Ok(match mode {
             Mode::Docker => Self::Container(Box::new(ContainerNode::launch(spec).await?)),
@@ -64,7 +64,7 @@ impl Node {
         })
     }
 
-    /// SIGKILL; returns when the process is gone.
+    /// Sends SIGKILL; returns when the process has ended.
     pub(crate) async fn kill(&self) -> Result<()> {
         match self {
             Self::Container(node) => node.kill().await,
@@ -72,7 +72,7 @@ impl Node {
         }
     }
 
-    /// An orderly stop; returns when the process is gone.
+    /// Stops it cleanly; returns when the process has ended.
     pub(crate) async fn stop(&self) -> Result<()> {
         match self {
             Self::Container(node) => node.stop().await,
@@ -80,7 +80,7 @@ impl Node {
         }
     }
 
-    /// Starts it again, on the same data and ports. It may not answer yet.
+    /// Starts it again with the same data and ports. It may not answer yet at the return.
     pub(crate) async fn start(&self) -> Result<()> {
         match self {
             Self::Container(node) => node.start().await,
@@ -88,7 +88,7 @@ impl Node {
         }
     }
 
-    /// Freezes it: connections stay open, nothing answers.
+    /// Freezes it: connections stay open and nothing answers.
     pub(crate) async fn pause(&self) -> Result<()> {
         match self {
             Self::Container(node) => node.pause().await,
@@ -112,7 +112,7 @@ impl Node {
         }
     }
 
-    /// Fails when the server has ended by itself, with the end of its log.
+    /// Fails if the server has ended by itself, with the end of its log.
     pub(crate) fn check_alive(&self) -> Result<()> {
         match self {
             Self::Container(_) => Ok(()),
@@ -135,7 +135,7 @@ fn tail(log: &str) -> String {
     lines[lines.len().saturating_sub(15)..].join("\n")
 }
 
-/// Turns a control command's end into its output or an error that shows it.
+/// Returns the output of a control command, or an error with the output if it failed.
 fn checked(arguments: &[&str], success: bool, output: String) -> Result<String> {
     if !success {
         bail!("`{}` failed: {}", arguments.join(" "), output.trim());

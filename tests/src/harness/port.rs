@@ -1,4 +1,4 @@
-//! Ports that stay a server's own while it is down.
+//! Ports that stay reserved for a server while it is stopped.
 
 use std::{
     net::{Ipv4Addr, TcpListener},
@@ -7,17 +7,14 @@ use std::{
 
 use anyhow::{Context, Result};
 
-/// Ports below the range that the kernel hands out for outgoing connections, so that nobody is given a
-/// broker's port between its stop and its start.
+/// Ports below the kernel's ephemeral range, so that no outgoing connection takes a broker's port between its stop and
+/// its start.
 const RANGE: std::ops::Range<u16> = 20_000..32_000;
 
-/// A loopback port that nothing listens on. No two calls in one process return the same port: its server may start
-/// later.
-///
-/// # Errors
-/// When all ports of the range are taken.
+/// A loopback port that nothing listens on. Two calls in one process never return the same port, because its server may
+/// start later.
 pub(crate) fn free_port() -> Result<u16> {
-    /// From a random one on, because another test process may run beside this one.
+    /// Starts at a random port, because other test processes may run at the same time.
     static PORTS: LazyLock<Mutex<Box<dyn Iterator<Item = u16> + Send>>> = LazyLock::new(|| {
         let first = rand::random_range(RANGE);
         Mutex::new(Box::new((first..RANGE.end).chain(RANGE.start..first)))

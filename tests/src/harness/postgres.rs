@@ -1,4 +1,4 @@
-//! A PostgreSQL to test against.
+//! PostgreSQL servers for tests.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,10 +20,10 @@ use super::{
 /// User, password and first database of every test server.
 const USER: &str = "garenne";
 
-/// How long a server may take to answer after a start.
+/// Timeout of a server's start.
 const READY: Duration = Duration::from_secs(60);
 
-/// A running PostgreSQL. Clones are the same server; the last one to go takes it down.
+/// A running PostgreSQL. Clones share one server, which stops when the last of them is dropped.
 #[derive(Clone, Debug)]
 pub struct Postgres {
     inner: Arc<Inner>,
@@ -31,25 +31,22 @@ pub struct Postgres {
 
 #[derive(Debug)]
 struct Inner {
-    /// Always there until `drop` takes it.
+    /// `Some` until `drop` takes it.
     node: Option<Arc<Node>>,
     port: u16,
 }
 
 impl Postgres {
-    /// Starts a server of its own for one scenario: for those that stop or kill it.
+    /// Starts a server for a single scenario, which may stop or kill it.
     ///
     /// # Errors
-    /// When it cannot be had or does not answer, with the end of its log.
+    /// If it cannot be started or does not answer, with the end of its log.
     pub async fn start() -> Result<Self> {
         let mode = engine::mode().await;
         on_harness(Self::launch(mode)).await
     }
 
-    /// The server that all scenarios of this process share; each takes a database of its own.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
+    /// The server that all scenarios of this process share. Each scenario has its own database.
     pub async fn shared() -> Result<Self> {
         static SHARED: OnceCell<Postgres> = OnceCell::const_new();
         SHARED.get_or_try_init(Self::start).await.cloned()
@@ -62,10 +59,7 @@ impl Postgres {
         Ok(Self { inner: Arc::new(Inner { node: Some(Arc::new(node)), port }) })
     }
 
-    /// Makes a fresh database. It is deleted when the value is dropped.
-    ///
-    /// # Errors
-    /// When the server does not answer.
+    /// Creates a database. It is deleted when the value is dropped.
     pub async fn database(&self) -> Result<Database> {
         let name = format!("test_{}", Uuid::new_v4().simple());
         let client = connect(&url(self.inner.port, USER)).await?;
@@ -73,19 +67,16 @@ impl Postgres {
         Ok(Database { name, server: self.clone() })
     }
 
-    /// SIGKILL.
-    ///
-    /// # Errors
-    /// When it is down already.
+    /// Sends SIGKILL.
     pub async fn kill(&self) -> Result<()> {
         let node = self.node();
         on_harness(async move { node.kill().await }).await
     }
 
-    /// Starts a server that was killed, on the same port and data, and waits for it.
+    /// Starts a server that was killed, with the same port and data, and waits until it answers.
     ///
     /// # Errors
-    /// When it does not answer in time, with the end of its log.
+    /// If it does not answer in time, with the end of its log.
     pub async fn restart(&self) -> Result<()> {
         let (node, port) = (self.node(), self.inner.port);
         on_harness(async move {
@@ -96,18 +87,12 @@ impl Postgres {
     }
 
     /// Freezes the server: connections stay open and nothing answers.
-    ///
-    /// # Errors
-    /// When it is down.
     pub async fn pause(&self) -> Result<()> {
         let node = self.node();
         on_harness(async move { node.pause().await }).await
     }
 
     /// Ends a [`pause`](Self::pause).
-    ///
-    /// # Errors
-    /// When it is down.
     pub async fn unpause(&self) -> Result<()> {
         let node = self.node();
         on_harness(async move { node.unpause().await }).await
@@ -120,14 +105,14 @@ impl Postgres {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // A container's removal needs the runtime that its client lives on.
+        // The removal of a container needs the runtime of its client.
         if let Some(node) = self.node.take() {
             block_on_harness(async move { drop(node) });
         }
     }
 }
 
-/// A database of one scenario, deleted when this is dropped.
+/// The database of one scenario. It is deleted when the value is dropped.
 #[derive(Debug)]
 pub struct Database {
     name: String,
@@ -135,7 +120,7 @@ pub struct Database {
 }
 
 impl Database {
-    /// Where clients connect, user and password included.
+    /// Its URL with user and password.
     #[must_use]
     pub fn url(&self) -> String {
         url(self.server.inner.port, &self.name)
@@ -147,10 +132,7 @@ impl Database {
         &self.server
     }
 
-    /// Connects to it, for queries of the test itself.
-    ///
-    /// # Errors
-    /// When the server does not answer.
+    /// Connects a client for the test's own queries.
     pub async fn connect(&self) -> Result<Client> {
         connect(&self.url()).await
     }
@@ -159,7 +141,7 @@ impl Database {
 impl Drop for Database {
     fn drop(&mut self) {
         let (port, name) = (self.server.inner.port, self.name.clone());
-        // Nobody waits: what is left when the server goes, goes with it.
+        // Not awaited: databases that are left are removed with the server.
         spawn_on_harness(async move {
             if let Ok(client) = connect(&url(port, USER)).await {
                 let _ = client.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await;
@@ -189,11 +171,12 @@ async fn spec(port: u16) -> NodeSpec {
         environment: environment.to_vec(),
         files: Vec::new(),
         ports: vec![(port, 5432)],
-        seat: None,
+        member: None,
     }
 }
 
-/// Waits until a query is answered: the official image logs that it is ready once before it restarts.
+/// Waits until a query is answered. The log is not sufficient: the official image logs that it is ready and then
+/// restarts once.
 async fn wait_until_ready(node: &Node, port: u16) -> Result<()> {
     let deadline = Instant::now() + READY;
     loop {

@@ -1,4 +1,4 @@
-//! Garenne's own programs as processes: their output, their end, and signals to them.
+//! Garenne's programs as processes: their output, their exit codes, and signals to them.
 
 mod build;
 mod log;
@@ -24,7 +24,7 @@ pub use rustix::process::Signal;
 
 use super::wait::WAIT_TIMEOUT;
 
-/// The operator's tool, which also starts processes that die with this one.
+/// The console, which also starts processes that end with this one.
 const CONSOLE: &str = "garenne";
 
 /// Where a program comes from.
@@ -84,7 +84,7 @@ impl Program {
         self.arg(name).arg(value)
     }
 
-    /// Sets a variable. The process does not get the `GARENNE_` variables of the test.
+    /// Sets an environment variable. The process does not inherit the test's `GARENNE_` variables.
     #[must_use]
     pub fn env(mut self, name: &str, value: impl Into<String>) -> Self {
         self.environment.push((name.to_owned(), value.into()));
@@ -96,9 +96,6 @@ impl Program {
     }
 
     /// Starts it.
-    ///
-    /// # Errors
-    /// If it does not build or cannot be started.
     pub async fn start(&self) -> Result<Process> {
         let mut command = self.prepared().await?;
         let started = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
@@ -128,9 +125,6 @@ impl Program {
     }
 
     /// Starts it and waits for its end.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start) and [`Process::ended`].
     pub async fn run(&self) -> Result<Ended> {
         self.start().await?.ended().await
     }
@@ -179,9 +173,6 @@ impl Process {
     }
 
     /// The peak of its resident memory, in bytes.
-    ///
-    /// # Errors
-    /// If it has ended.
     pub fn peak_memory(&self) -> Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.id()))?;
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
@@ -190,9 +181,6 @@ impl Process {
     }
 
     /// Sends a signal.
-    ///
-    /// # Errors
-    /// If the process has ended.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         // A process that was waited for has no id: the number may belong to another process.
         let pid = self.child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
@@ -214,9 +202,6 @@ impl Process {
     }
 
     /// SIGKILL.
-    ///
-    /// # Errors
-    /// As [`ended`](Self::ended).
     pub async fn kill(self) -> Result<Ended> {
         // An error means that it has ended.
         let _ = self.signal(Signal::KILL);
@@ -232,9 +217,6 @@ impl Process {
     }
 
     /// Waits at most `limit` for its end.
-    ///
-    /// # Errors
-    /// As [`ended`](Self::ended).
     pub async fn ended_within(mut self, limit: Duration) -> Result<Ended> {
         let ended = async {
             let status = self.child.wait().await?;

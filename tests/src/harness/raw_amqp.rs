@@ -1,8 +1,8 @@
-//! An AMQP 0-9-1 client that builds its frames by hand, so that it can write what no library writes: short
-//! strings that are not UTF-8, unknown field types, tables of any depth, frames of an exact size. What it
-//! reads it returns as bytes, so that it can also read messages that lapin cannot parse.
+//! An AMQP 0-9-1 client that encodes its frames itself. It can send what libraries refuse: short strings that are not
+//! UTF-8, unknown field types, tables of any depth, frames of an exact size. It returns received messages as bytes,
+//! also those that lapin cannot parse.
 //!
-//! Every answer has a deadline: no call hangs, whatever the broker or the message does.
+//! Every answer has a timeout, so no call hangs.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -20,13 +20,13 @@ pub use message::{Property, RawMessage, Table, short};
 use received::Reader;
 pub use received::Received;
 
-/// How long the broker may take for one answer.
+/// Timeout of one answer of the broker.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Messages of [`RawClient::publish_all`] that wait for a confirm at a time.
+/// Maximum number of unconfirmed messages of [`RawClient::publish_all`].
 const MAX_IN_FLIGHT: usize = 200;
 
-/// Bytes of a frame around its payload: type, channel and size before it, one octet after it.
+/// Bytes of a frame besides its payload: type, channel and size before it, one octet after it.
 pub const FRAME_OVERHEAD: usize = 8;
 
 const METHOD: u8 = 1;
@@ -58,15 +58,15 @@ const BASIC_NACK: MethodId = (60, 120);
 const CONFIRM_SELECT: MethodId = (85, 10);
 const CONFIRM_SELECT_OK: MethodId = (85, 11);
 
-/// What the broker answered to one publish.
+/// The broker's answer to one publish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It stored the message, or routed it to no queue.
+    /// The broker stored the message, or no queue was bound for it.
     Confirmed,
-    /// It refused to store the message.
+    /// The broker refused to store the message.
     Refused,
-    /// It closed the connection or the channel before it confirmed this message, with this code and text.
-    /// It handles messages in order: the one that it closed for is the first with this outcome or a later one.
+    /// The broker closed the connection or the channel, with this code and text, before it confirmed this message.
+    /// The message that caused the close is the first one with this outcome or a later one.
     Closed(u16, String),
 }
 
@@ -90,16 +90,16 @@ impl Frame {
     }
 }
 
-/// One connection with one channel in confirm mode. After a close by the broker make a new one.
+/// One connection with one channel in confirm mode. It cannot be used after the broker closed it.
 #[derive(Debug)]
 pub struct RawClient {
     stream: TcpStream,
-    /// Bytes that were read and belong to no complete frame yet.
+    /// Received bytes that are not a complete frame yet.
     unread: Vec<u8>,
     frame_max: usize,
     /// The delivery tag of the last publish.
     last_tag: u64,
-    /// Publishes without an answer, and whether they were confirmed once they have one.
+    /// The answers by delivery tag; `None` while there is none.
     answers: BTreeMap<u64, Option<Outcome>>,
     returned: usize,
     closed: Option<(u16, String)>,
@@ -107,9 +107,6 @@ pub struct RawClient {
 
 impl RawClient {
     /// Connects as the user of a URL and opens a channel in confirm mode.
-    ///
-    /// # Errors
-    /// When the broker does not answer in time or refuses.
     pub async fn connect(url: &str) -> Result<Self> {
         let url = reqwest::Url::parse(url).context("the broker's URL")?;
         let address = (url.host_str().context("a host")?.to_owned(), url.port().unwrap_or(5672));
@@ -132,7 +129,7 @@ impl RawClient {
     async fn open(&mut self, user: &str, password: &str, vhost: &str) -> Result<()> {
         self.write(b"AMQP\x00\x00\x09\x01").await?;
         self.expect(CONNECTION_START).await?;
-        // Without this capability the broker does not say why it refuses a password.
+        // With this capability the broker says why it refuses a password.
         let capabilities = Table::new().field("authentication_failure_close", b't', &[1]);
         let mut arguments = Table::new().table("capabilities", &capabilities).sized();
         arguments.extend(short("PLAIN"));
@@ -146,7 +143,7 @@ impl RawClient {
         let channel_max = tune.u16()?;
         let frame_max = tune.u32()?;
         self.frame_max = frame_max as usize;
-        // No heartbeats: a paused test must not lose its connection.
+        // No heartbeats, so that a test that is paused does not lose its connection.
         let tuned = [&channel_max.to_be_bytes()[..], &frame_max.to_be_bytes(), &[0, 0]].concat();
         self.send_method(0, CONNECTION_TUNE_OK, &tuned).await?;
         self.send_method(0, CONNECTION_OPEN, &[short(vhost), vec![0, 0]].concat()).await?;
@@ -158,19 +155,19 @@ impl RawClient {
         Ok(())
     }
 
-    /// The largest frame as negotiated, [`FRAME_OVERHEAD`] included. The broker takes eight bytes more.
+    /// The negotiated maximum size of a frame, including [`FRAME_OVERHEAD`]. The broker accepts eight bytes more.
     #[must_use]
     pub fn frame_max(&self) -> usize {
         self.frame_max
     }
 
-    /// Why the broker closed the connection or the channel, if it did.
+    /// Code and text with which the broker closed the connection or the channel, if it did.
     #[must_use]
     pub fn closed(&self) -> Option<&(u16, String)> {
         self.closed.as_ref()
     }
 
-    /// Messages that the broker returned as unroutable so far. Only mandatory ones are.
+    /// The number of mandatory messages that the broker has returned as unroutable.
     #[must_use]
     pub fn returned(&self) -> usize {
         self.returned
@@ -179,17 +176,14 @@ impl RawClient {
     /// Publishes a message and waits for the broker's answer.
     ///
     /// # Errors
-    /// When there is no answer in time, or the connection broke without a close.
+    /// If there is no answer in time, or the connection ended without a close.
     pub async fn publish(&mut self, message: &RawMessage) -> Result<Outcome> {
         let tag = self.send(message).await?;
         self.answer(tag).await
     }
 
-    /// Publishes many messages, several in flight at a time, and returns the answers in their order. After a
-    /// close the rest is not sent and counts as [`Outcome::Closed`].
-    ///
-    /// # Errors
-    /// As [`publish`](Self::publish).
+    /// Publishes many messages, several in flight at a time, and returns the answers in the same order. After a close,
+    /// the rest is not sent and has the outcome [`Outcome::Closed`].
     pub async fn publish_all(&mut self, messages: &[RawMessage]) -> Result<Vec<Outcome>> {
         let (mut tags, mut outcomes) =
             (Vec::with_capacity(messages.len()), Vec::with_capacity(messages.len()));
@@ -205,16 +199,13 @@ impl RawClient {
         Ok(outcomes)
     }
 
-    /// Sends a message without waiting; answers the tag that [`answer`](Self::answer) takes.
-    ///
-    /// # Errors
-    /// When the broker does not read for too long.
+    /// Sends a message without waiting, and returns the tag for [`answer`](Self::answer).
     pub async fn send(&mut self, message: &RawMessage) -> Result<u64> {
         self.last_tag += 1;
         self.answers.insert(self.last_tag, None);
         if self.closed.is_none() {
             let bytes = message.frames(self.frame_max);
-            // A broker that closes the connection still sends why; `answer` reads it.
+            // A broker that closes the connection still sends the reason, which is read here.
             if let Err(error) = self.write(&bytes).await {
                 while self.closed.is_none() {
                     self.advance().await.with_context(|| format!("after: {error:#}"))?;
@@ -227,13 +218,14 @@ impl RawClient {
     /// Waits for the answer to one publish.
     ///
     /// # Errors
-    /// When there is none in time, the tag was not sent or was asked for before, or the connection broke
-    /// without a close.
+    /// If there is none in time, the tag is unknown or was already answered, or the connection ended without a close.
     pub async fn answer(&mut self, tag: u64) -> Result<Outcome> {
         loop {
             match self.answers.get(&tag) {
-                None => bail!("publish {tag} is not open"),
-                Some(Some(_)) => return Ok(self.answers.remove(&tag).flatten().expect("it was just there")),
+                None => bail!("tag {tag} is unknown or was already answered"),
+                Some(Some(_)) => {
+                    return Ok(self.answers.remove(&tag).flatten().expect("the entry was just found"));
+                }
                 Some(None) => {}
             }
             if let Some((code, text)) = self.closed.clone() {
@@ -244,18 +236,12 @@ impl RawClient {
         }
     }
 
-    /// Takes a message off a queue, if one is ready. It is acknowledged by being sent.
-    ///
-    /// # Errors
-    /// When there is no such queue, no answer in time, or the connection is closed.
+    /// Takes a message from a queue, if one is ready. It is acknowledged automatically.
     pub async fn get(&mut self, queue: &str) -> Result<Option<Received>> {
         self.get_with(queue, true).await
     }
 
-    /// Looks at a message of a queue, which goes back when this client is dropped.
-    ///
-    /// # Errors
-    /// As [`get`](Self::get).
+    /// Reads a message of a queue without acknowledging it. It is requeued when this client is dropped.
     pub async fn peek(&mut self, queue: &str) -> Result<Option<Received>> {
         self.get_with(queue, false).await
     }
@@ -269,7 +255,7 @@ impl RawClient {
             match frame.method() {
                 Some(BASIC_GET_OK) => break frame,
                 Some(BASIC_GET_EMPTY) => return Ok(None),
-                _ => self.note(&frame).await?,
+                _ => self.process(&frame).await?,
             }
         };
         let mut arguments = frame.arguments();
@@ -285,7 +271,7 @@ impl RawClient {
         Ok(Some(Received { redelivered, exchange, routing_key, header, body }))
     }
 
-    /// A frame of a content, whose frames nothing else of this channel interrupts.
+    /// Reads a header or body frame of a content; only heartbeats may come between its frames.
     async fn content(&mut self, kind: u8) -> Result<Vec<u8>> {
         loop {
             let frame = self.read_frame().await?;
@@ -302,18 +288,18 @@ impl RawClient {
             if frame.method() == Some(method) {
                 return Ok(frame);
             }
-            self.note(&frame).await?;
+            self.process(&frame).await?;
             ensure!(self.closed.is_none(), "{method:?} was not answered: {:?}", self.closed);
         }
     }
 
-    /// Reads one frame and notes what it says.
+    /// Reads and processes one frame.
     async fn advance(&mut self) -> Result<()> {
         let frame = self.read_frame().await?;
-        self.note(&frame).await
+        self.process(&frame).await
     }
 
-    async fn note(&mut self, frame: &Frame) -> Result<()> {
+    async fn process(&mut self, frame: &Frame) -> Result<()> {
         let mut arguments = frame.arguments();
         match frame.method() {
             Some(method @ (BASIC_ACK | BASIC_NACK)) => {
@@ -352,7 +338,7 @@ impl RawClient {
                 if self.unread.len() > end {
                     ensure!(
                         self.unread[end] == FRAME_END,
-                        "a frame without an end: {:x?}",
+                        "a frame without its end octet: {:x?}",
                         &self.unread[..7]
                     );
                     let kind = self.unread[0];
@@ -374,9 +360,6 @@ impl RawClient {
     }
 
     /// Writes any bytes to the connection.
-    ///
-    /// # Errors
-    /// When the broker does not read for too long, or the connection broke.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<()> {
         timeout(ANSWER_TIMEOUT, self.stream.write_all(bytes))
             .await
@@ -392,7 +375,7 @@ fn method_payload((class, method): MethodId, arguments: &[u8]) -> Vec<u8> {
 /// A frame of this type and channel.
 ///
 /// # Panics
-/// When the payload is larger than a frame can say.
+/// If the payload has 4 GiB or more.
 #[must_use]
 pub fn frame(kind: u8, channel: u16, payload: &[u8]) -> Vec<u8> {
     let size = u32::try_from(payload.len()).expect("a payload below 4 GiB");

@@ -1,15 +1,15 @@
-//! The runtime that servers of the harness live on.
+//! The runtime of the harness's servers.
 //!
-//! Every `#[tokio::test]` ends its own runtime. A broker that several tests share must not have its
-//! Docker client on the first one's.
+//! Every `#[tokio::test]` has its own runtime, which ends with the test. The Docker client of a shared broker must
+//! outlive it.
 
 use std::sync::OnceLock;
 
 use tokio::runtime::{Builder, Runtime};
 
-/// Runs a future on the harness's own runtime and waits for it from any other.
+/// Runs a future on the harness's runtime and waits for it from any other runtime.
 ///
-/// A panic in it is the caller's panic.
+/// A panic of the future is propagated to the caller.
 pub(crate) async fn on_harness<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
     match runtime().spawn(work).await {
         Ok(value) => value,
@@ -28,7 +28,7 @@ pub(crate) fn block_on_harness<T: Send + 'static>(
     receiver.recv().ok()
 }
 
-/// Starts a future on the harness's runtime that nobody waits for.
+/// Starts a future on the harness's runtime without waiting for it.
 pub(crate) fn spawn_on_harness(work: impl Future<Output = ()> + Send + 'static) {
     runtime().spawn(work);
 }

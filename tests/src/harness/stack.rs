@@ -1,4 +1,4 @@
-//! `docker-compose.yml` as it is, under a name and on ports of its own, from images built here.
+//! Runs `docker-compose.yml` unchanged, with its own project name and ports, and with images that it builds.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -7,34 +7,31 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::{
-    lifeline::Lifeline,
+    cleanup::CleanupShell,
     port::free_port,
     process::{Ended, Process, Program},
     suite,
 };
 
-/// What is built: the images of every program.
+/// The images of the programs.
 const IMAGES: [&str; 3] = ["garenne-console", "garenne-producer", "garenne-worker"];
 
-/// Compiling all programs on two busy cores.
+/// Timeout of a build: all programs are compiled, perhaps on two busy cores.
 const BUILD: Duration = Duration::from_secs(1200);
 
-/// A compose project. All of it goes with this value: containers, volumes, networks and images.
+/// A compose project. Its containers, volumes, networks and images are removed when the value is dropped.
 #[derive(Debug)]
 pub struct Stack {
     compose: Vec<String>,
     project: String,
     environment: Vec<(String, String)>,
     events: Process,
-    // Last, so that nothing follows the clean-up.
-    _lifeline: Lifeline,
+    // The last field, so that the clean-up runs after all other drops.
+    _cleanup: CleanupShell,
 }
 
 impl Stack {
-    /// Builds the images with this compose, such as `docker compose`. Nothing runs yet.
-    ///
-    /// # Errors
-    /// When there is no engine or the images do not build.
+    /// Builds the images with this compose command, such as `docker compose`. Starts no service.
     pub async fn build(compose: &str) -> Result<Self> {
         suite::time_this_test();
         let project = format!("garenne-test-{}", Uuid::new_v4().simple());
@@ -47,28 +44,26 @@ impl Stack {
             vec![("IMAGE_TAG".to_owned(), project.clone()), ("BUILD_PROFILE".to_owned(), "quick".to_owned())];
         let images = IMAGES.map(|name| format!("{name}:{project}"));
         let clean_up = format!(r#""$@" down -v --remove-orphans -t 1; docker rmi {}"#, images.join(" "));
-        let lifeline = Lifeline::start(&clean_up, &compose.iter().map(String::as_str).collect::<Vec<_>>())?;
+        let cleanup =
+            CleanupShell::start(&clean_up, &compose.iter().map(String::as_str).collect::<Vec<_>>())?;
         let label = format!("label=com.docker.compose.project={project}");
-        // Each look of a health check is an event, too.
+        // Without filters, each run of a health check would be an event too.
         let which = ["event=start", "event=die", "event=health_status", &label];
         let listen = which.iter().fold(docker(&["events", "--format", "{{json .}}"]), |program, filter| {
             program.option("--filter", filter)
         });
         let events = listen.start().await?;
-        let mut stack = Self { compose, project, environment, events, _lifeline: lifeline };
-        // A service for each image: others have the same.
+        let mut stack = Self { compose, project, environment, events, _cleanup: cleanup };
+        // One service per image; other services use the same images.
         stack.finish(&["build", "topology", "gateway", "worker"], BUILD).await?;
-        // Chosen late: a port that is free now may be somebody's when minutes have passed.
+        // Chosen after the build, because a free port may be in use minutes later.
         for port in ["RABBITMQ_UI_PORT", "GATEWAY_PORT", "DASHBOARD_PORT", "PROMETHEUS_PORT"] {
             stack.environment.push((port.to_owned(), free_port()?.to_string()));
         }
         Ok(stack)
     }
 
-    /// Starts a command of compose and does not wait for it.
-    ///
-    /// # Errors
-    /// When it cannot be run.
+    /// Starts a compose command without waiting for its end.
     pub async fn start(&self, arguments: &[&str]) -> Result<Process> {
         let (program, first) = self.compose.split_first().context("no compose")?;
         let program = Program::foreign(program);
@@ -77,27 +72,24 @@ impl Stack {
         self.environment.iter().fold(program, |program, (name, value)| program.env(name, value)).start().await
     }
 
-    /// Runs a command of compose to its end.
+    /// Runs a compose command to its end.
     ///
     /// # Errors
-    /// When it fails or takes longer than `patience`, with what it wrote.
-    pub async fn finish(&self, arguments: &[&str], patience: Duration) -> Result<Ended> {
-        let ended = self.start(arguments).await?.ended_within(patience).await?;
+    /// If it fails or takes longer than `limit`, with its output.
+    pub async fn finish(&self, arguments: &[&str], limit: Duration) -> Result<Ended> {
+        let ended = self.start(arguments).await?.ended_within(limit).await?;
         ensure!(ended.code == Some(0), "{arguments:?}: {}", ended.stderr.join("\n"));
         Ok(ended)
     }
 
-    /// Where a published port is, by the variable that names it in the file.
+    /// The URL of a path on the published port that this variable of the compose file sets.
     #[must_use]
     pub fn url(&self, port: &str, path: &str) -> String {
         let port = self.environment.iter().find(|(name, _)| name == port).map_or("", |(_, port)| port);
         format!("http://127.0.0.1:{port}{path}")
     }
 
-    /// The containers of a service, running ones and others.
-    ///
-    /// # Errors
-    /// When the engine does not answer.
+    /// The containers of a service, running and stopped ones.
     pub async fn containers(&self, service: &str) -> Result<Vec<Container>> {
         let labels = [("project", self.project.as_str()), ("service", service), ("oneoff", "False")].map(
             |(what, value)| {
@@ -111,11 +103,8 @@ impl Stack {
         Ok(ended.stdout.into_iter().map(|id| Container { id }).collect())
     }
 
-    /// Waits until `count` containers of a service came into a state, such as `health_status: healthy`, and
-    /// answers the last event's attributes.
-    ///
-    /// # Errors
-    /// When they do not.
+    /// Waits until `count` containers of a service have had an event, such as `health_status: healthy`, and returns the
+    /// last event's attributes.
     pub async fn until(&self, service: &str, action: &str, count: usize) -> Result<Value> {
         let found = |lines: &[String]| {
             let mut seen = BTreeSet::new();
@@ -132,11 +121,11 @@ impl Stack {
         match self.events.stdout().until(&what, found).await {
             Ok(attributes) => Ok(attributes),
             Err(error) => {
-                let mut said = Vec::new();
+                let mut states = Vec::new();
                 for container in self.containers(service).await? {
-                    said.push((container.inspect().await?["State"].clone(), container.log().await?));
+                    states.push((container.inspect().await?["State"].clone(), container.log().await?));
                 }
-                Err(error.context(format!("{what}: {said:#?}")))
+                Err(error.context(format!("{what}: {states:#?}")))
             }
         }
     }
@@ -149,36 +138,27 @@ pub struct Container {
 }
 
 impl Container {
-    /// SIGKILL for its first process.
-    ///
-    /// # Errors
-    /// When it does not run.
+    /// Sends SIGKILL to its main process.
     pub async fn kill(&self) -> Result<()> {
         run(&["kill", "-s", "KILL", &self.id]).await.map(drop)
     }
 
-    /// What the engine knows of it.
-    ///
-    /// # Errors
-    /// When it is gone.
+    /// The engine's description of it (`docker inspect`).
     pub async fn inspect(&self) -> Result<Value> {
         let all: Value = serde_json::from_str(&run(&["inspect", &self.id]).await?.stdout.join("\n"))?;
         Ok(all[0].clone())
     }
 
-    /// Runs a command in it and answers its output.
+    /// Runs a command in it and returns its standard output.
     ///
     /// # Errors
-    /// When it fails, with what it wrote.
+    /// If it fails, with its standard error.
     pub async fn exec(&self, command: &[&str]) -> Result<Vec<String>> {
         let arguments: Vec<_> = ["exec", &self.id].iter().chain(command).copied().collect();
         Ok(run(&arguments).await?.stdout)
     }
 
-    /// What it wrote.
-    ///
-    /// # Errors
-    /// When it is gone.
+    /// Its output (`docker logs`).
     pub async fn log(&self) -> Result<Ended> {
         run(&["logs", &self.id]).await
     }

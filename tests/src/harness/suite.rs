@@ -1,7 +1,7 @@
-//! What the whole suite keeps about its tests: how long each took, which were left out and why, and that none
-//! hangs for ever.
+//! Records of the whole suite: how long each test took, and which tests were left out for which reason. A watchdog ends
+//! tests that hang.
 //!
-//! `./dev test` names a file for each record in the environment and sums them up at its end.
+//! `./dev test` sets the files of both records in environment variables and prints a summary at its end.
 
 use std::{
     collections::HashMap,
@@ -18,23 +18,23 @@ use std::{
 
 use anyhow::{Context, Result};
 
-/// Names the file to which each left-out test appends its name and the reason.
+/// The variable with the file to which each left-out test appends its name and the reason.
 const LEFT_OUT_FILE: &str = "GARENNE_TEST_LEFT_OUT";
 
-/// Names the file to which each test appends its seconds and its name.
+/// The variable with the file to which each test appends its duration in seconds and its name.
 const TIMES_FILE: &str = "GARENNE_TEST_TIMES";
 
-/// The longest that one test may take, unless the full suite runs.
+/// Maximum duration of one test, unless the full suite runs.
 const MAX_TEST_TIME: Duration = Duration::from_secs(20 * 60);
 
-/// Between two looks of the watchdog.
+/// Interval between two checks of the watchdog.
 const WATCHDOG_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The tests that run, by their threads.
+/// The running tests by their threads.
 static RUNNING: Mutex<Option<HashMap<ThreadId, (String, Instant)>>> = Mutex::new(None);
 
 thread_local! {
-    /// Lives as long as the thread that the test runner made for a test.
+    /// Dropped at the end of the thread that the test runner started for a test.
     static TIMED: TimedTest = TimedTest::start();
 }
 
@@ -44,11 +44,8 @@ pub fn is_full() -> bool {
     env::var_os("GARENNE_TEST_FULL").is_some()
 }
 
-/// The seed of a randomized test: `GARENNE_TEST_SEED`, else a random one in the full suite and `fixed` otherwise.
-/// It is printed, so that a failure can be repeated.
-///
-/// # Errors
-/// When the variable is no number.
+/// The seed of a randomized test: `GARENNE_TEST_SEED` if it is set, else a random seed in the full suite and `fixed`
+/// otherwise. It is printed, so that a failure can be repeated.
 pub fn seed(fixed: u64) -> Result<u64> {
     let seed = match env::var("GARENNE_TEST_SEED") {
         Ok(given) => given.parse().with_context(|| format!("GARENNE_TEST_SEED={given}"))?,
@@ -59,8 +56,8 @@ pub fn seed(fixed: u64) -> Result<u64> {
     Ok(seed)
 }
 
-/// Records that the running test does not test anything here. It passes for the test runner, which knows no
-/// other way; the summary of `./dev test` counts it as left out.
+/// Records that the running test is left out on this machine. For the test runner it passes, because the runner cannot
+/// skip a test at run time; the summary of `./dev test` lists it.
 #[track_caller]
 pub fn leave_out(reason: impl Display) {
     let test = test_name().unwrap_or_else(|| Location::caller().to_string());
@@ -68,7 +65,7 @@ pub fn leave_out(reason: impl Display) {
     append(LEFT_OUT_FILE, &format!("{test}: {reason}"));
 }
 
-/// Starts the clock of the test on this thread, if it does not run yet. Whatever starts a server calls it.
+/// Starts the clock of the test on this thread, unless it runs already. Every function that starts a server calls it.
 pub fn time_this_test() {
     TIMED.with(|_| ());
 }
@@ -84,7 +81,7 @@ fn append(variable: &str, line: &str) {
         .create(true)
         .append(true)
         .open(&file)
-        // One write, so that lines of several processes stay whole.
+        // One write, so that lines of several processes do not mix.
         .and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
     if let Err(error) = written {
         eprintln!("cannot write to {}: {error}", file.display());
@@ -121,8 +118,8 @@ impl Drop for TimedTest {
     }
 }
 
-/// Ends the process when a test takes too long. A hang would otherwise be seen only when the whole run is
-/// cut off, without the name of the test.
+/// Ends the process when a test takes too long. Otherwise, a hang would be noticed only at the timeout of the whole
+/// run, without the name of the test.
 fn start_watchdog() {
     static STARTED: Once = Once::new();
     if is_full() {
@@ -134,7 +131,7 @@ fn start_watchdog() {
                 thread::sleep(WATCHDOG_INTERVAL);
                 if let Some(name) = with_running(|running| overdue(running, Instant::now())) {
                     eprintln!("test {name} did not end within {MAX_TEST_TIME:?}");
-                    // The servers' lifelines clear up.
+                    // The cleanup shells remove the servers.
                     process::exit(1);
                 }
             }

@@ -1,4 +1,4 @@
-//! The environment of a scenario: a virtual host of its own, a client, users, and workers on it.
+//! The environment of a scenario: its own virtual host, a client, users, and workers.
 
 use anyhow::{Context, Result, ensure};
 use garenne_common::shutdown::Receipt;
@@ -15,7 +15,7 @@ use super::{
     worker::WorkerPlan,
 };
 
-/// The retry ladder of test workers: a scenario should not wait for seconds.
+/// The retry delays of test workers, short so that scenarios do not wait for seconds.
 const DELAYS: &str = "200ms,400ms";
 
 /// A virtual host, a client that is connected to it, users for the programs, and a folder. All of it is removed when
@@ -31,17 +31,11 @@ pub struct TestEnv {
 
 impl TestEnv {
     /// A test environment on the broker that all scenarios share.
-    ///
-    /// # Errors
-    /// If no broker can be started.
     pub async fn new() -> Result<Self> {
         Self::on(&Broker::shared().await?).await
     }
 
-    /// A test environment on a broker of the scenario's own, which the scenario may stop or throttle.
-    ///
-    /// # Errors
-    /// If the broker does not answer.
+    /// A test environment on the scenario's own broker, which it may stop or throttle.
     pub async fn on(broker: &Broker) -> Result<Self> {
         let vhost = broker.vhost().await?;
         let client = Client::connect(&vhost.amqp_url()).await?;
@@ -56,9 +50,6 @@ impl TestEnv {
     }
 
     /// Connects the client again after its connection was lost.
-    ///
-    /// # Errors
-    /// If the broker does not answer.
     pub async fn reconnect(&mut self) -> Result<()> {
         self.client = Client::connect(&self.vhost.amqp_url()).await?;
         Ok(())
@@ -81,19 +72,13 @@ impl TestEnv {
         &self.users
     }
 
-    /// A worker on this virtual host. It has only the permissions that it needs, the bench kinds, a short retry ladder,
+    /// A worker on this virtual host. It has only the permissions that it needs, the bench kinds, short retry delays,
     /// and no sink yet.
-    ///
-    /// # Errors
-    /// If its files cannot be written.
     pub fn worker(&self, name: &str) -> Result<WorkerPlan> {
         self.worker_through(name, &self.users.worker)
     }
 
     /// A worker with handlers for these kinds only.
-    ///
-    /// # Errors
-    /// As [`worker`](Self::worker).
     pub fn worker_of_kinds(&self, name: &str, kinds: &[&str]) -> Result<WorkerPlan> {
         let program = Program::new("kind-worker").option("--amqp-url", &self.users.worker);
         let program = program.env("TEST_KINDS", kinds.join(","));
@@ -101,18 +86,12 @@ impl TestEnv {
     }
 
     /// A worker with another broker URL: through a proxy, or as another user. It declares its topology itself.
-    ///
-    /// # Errors
-    /// As [`worker`](Self::worker).
     pub fn worker_at(&self, name: &str, amqp_url: &str) -> Result<WorkerPlan> {
         let program = Program::new("garenne-worker").option("--amqp-url", amqp_url);
         self.worker_as(name, program)
     }
 
     /// As [`worker`](Self::worker), with a URL that leads to the broker through a proxy.
-    ///
-    /// # Errors
-    /// As [`worker`](Self::worker).
     pub fn worker_through(&self, name: &str, amqp_url: &str) -> Result<WorkerPlan> {
         Ok(self.worker_at(name, amqp_url)?.on(&self.users.topology))
     }
@@ -130,9 +109,6 @@ impl TestEnv {
     }
 
     /// A worker that reads the broker's URL from a file.
-    ///
-    /// # Errors
-    /// As [`worker`](Self::worker).
     pub fn worker_reading(&self, name: &str, file: &std::path::Path) -> Result<WorkerPlan> {
         let program = Program::new("garenne-worker").env("GARENNE_AMQP_URL_FILE", file.display().to_string());
         self.worker_as(name, program)
@@ -144,17 +120,11 @@ impl TestEnv {
     }
 
     /// Runs the console on this virtual host, as the user with the permissions for that.
-    ///
-    /// # Errors
-    /// If it does not build or does not end.
     pub async fn garenne(&self, arguments: &[&str]) -> Result<Ended> {
         self.operator(arguments).run().await
     }
 
     /// Runs the console with a terminal as its standard error.
-    ///
-    /// # Errors
-    /// As [`garenne`](Self::garenne).
     pub async fn garenne_on_terminal(&self, arguments: &[&str]) -> Result<Screen> {
         self.operator(arguments).run_on_terminal().await
     }
@@ -170,9 +140,6 @@ impl TestEnv {
     }
 
     /// Publishes tasks `prefix-0` to `prefix-<count - 1>` to the tasks exchange and returns their ids.
-    ///
-    /// # Errors
-    /// If the broker does not store all of them.
     pub async fn publish(
         &self,
         kind: &str,
@@ -186,18 +153,12 @@ impl TestEnv {
     }
 
     /// Waits until the broker counts exactly this many messages of a lane as ready and as unacked. The counts are up to
-    /// a second old: the awaited state must last and must be new.
-    ///
-    /// # Errors
-    /// If it never does.
+    /// a second old, so the awaited state must differ from the previous one and must last.
     pub async fn until_lane(&self, lane: &str, ready: usize, unacked: usize) -> Result<()> {
         self.until_queue(&format!("garenne.tasks.{lane}"), ready, unacked).await
     }
 
     /// The same for any queue.
-    ///
-    /// # Errors
-    /// If it never does.
     pub async fn until_queue(&self, queue: &str, ready: usize, unacked: usize) -> Result<()> {
         eventually(format!("{queue} has {ready} ready and {unacked} unacked"), async || {
             let status = self.vhost.view().queue(queue).await?;
@@ -207,18 +168,12 @@ impl TestEnv {
         .await
     }
 
-    /// Waits until this many messages of a lane are ready, by passive declares: without the delay of the statistics.
-    ///
-    /// # Errors
-    /// If there never are.
+    /// Waits until this many messages of a lane are ready, by passive declares, which have no delay.
     pub async fn until_ready(&self, lane: &str, count: usize) -> Result<()> {
         self.until_ready_in(&format!("garenne.tasks.{lane}"), count).await
     }
 
     /// The same for any queue.
-    ///
-    /// # Errors
-    /// If there never are.
     pub async fn until_ready_in(&self, queue: &str, count: usize) -> Result<()> {
         eventually(format!("{count} ready in {queue}"), async || {
             let ready = self.client.ready(queue).await?;
@@ -228,9 +183,6 @@ impl TestEnv {
     }
 
     /// Waits until the broker counts this many acks of the fast lane's deliveries.
-    ///
-    /// # Errors
-    /// If there are never as many.
     pub async fn until_settled(&self, count: usize) -> Result<()> {
         eventually(format!("{count} deliveries settled"), async || {
             let path = ["queues", self.vhost.name(), "garenne.tasks.fast"];
@@ -242,9 +194,6 @@ impl TestEnv {
     }
 
     /// Waits until a lane has no consumer.
-    ///
-    /// # Errors
-    /// If a consumer stays.
     pub async fn until_no_consumer(&self, lane: &str) -> Result<()> {
         let queue = format!("garenne.tasks.{lane}");
         eventually(format!("{queue} has no consumer"), async || {
@@ -273,18 +222,20 @@ impl TestEnv {
     }
 
     /// Checks a worker's receipt against the fast lane, to which `published` tasks were published and whose only worker
-    /// has stopped. It takes the tasks that are left: settled tasks are gone, and requeued ones are marked as
+    /// has stopped. It takes the remaining tasks: settled tasks are not in the queue, and requeued ones are marked as
     /// redelivered. So are deliveries that were in transit when the consumer was cancelled, which the worker never saw.
-    /// The broker's statistics are not used: they may miss a channel that lived shorter than their interval.
-    ///
-    /// # Errors
-    /// If the receipt does not match.
-    pub async fn agrees_with(&self, receipt: &Receipt, published: u64) -> Result<()> {
+    /// The broker's statistics are not used, because they may miss a channel that was open for less than their
+    /// interval.
+    pub async fn check_receipt(&self, receipt: &Receipt, published: u64) -> Result<()> {
         let gone = receipt.acked + receipt.dead + receipt.retried;
         let left = published.checked_sub(gone).with_context(|| format!("{published}, {receipt:?}"))?;
         let left = self.take_all("garenne.tasks.fast", usize::try_from(left)?).await?;
-        let back = left.iter().filter(|taken| taken.redelivered).count() as u64;
-        ensure!(back >= receipt.requeued, "{back} of {} came back, {receipt:?}", left.len());
+        let redelivered = left.iter().filter(|taken| taken.redelivered).count() as u64;
+        ensure!(
+            redelivered >= receipt.requeued,
+            "{redelivered} of {} are marked as redelivered, {receipt:?}",
+            left.len()
+        );
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! The broker's users, one a program, with exactly the rights that `deploy/rabbitmq/definitions.json` gives.
+//! The broker's users, one per program, with exactly the permissions that `deploy/rabbitmq/definitions.json` gives.
 
 use std::{
     collections::BTreeSet,
@@ -16,10 +16,7 @@ use super::{
 
 const DEFINITIONS: &str = include_str!("../../../deploy/rabbitmq/definitions.json");
 
-/// Makes the user `garenne-<role>` of the definitions on a virtual host; answers its URL.
-///
-/// # Errors
-/// When the definitions do not have it, or the broker refuses.
+/// Creates the user `garenne-<role>` of the definitions on a virtual host and returns its URL.
 pub async fn user(vhost: &VirtualHost, role: &str) -> Result<String> {
     let definitions: Value = serde_json::from_str(DEFINITIONS)?;
     let of = |list: &str| {
@@ -34,7 +31,7 @@ pub async fn user(vhost: &VirtualHost, role: &str) -> Result<String> {
         let rights = json!({"exchange": topic["exchange"], "write": topic["write"], "read": topic["read"]});
         let user = format!("{role}-{}", vhost.name());
         if vhost.broker().version() >= BrokerVersion(4, 3, 0) {
-            // There it grants rights on exchanges that exist only.
+            // From 4.3 on, permissions can be given only for exchanges that exist.
             let exchange = topic["exchange"].as_str().context("a topic permission without an exchange")?;
             let events = json!({"type": "topic", "durable": true});
             vhost.broker().management().put(&["exchanges", vhost.name(), exchange], &events).await?;
@@ -44,7 +41,7 @@ pub async fn user(vhost: &VirtualHost, role: &str) -> Result<String> {
     Ok(url)
 }
 
-/// The users of one test environment, by their URLs.
+/// The users of one test environment, as URLs.
 #[derive(Debug)]
 pub(super) struct Users {
     pub(super) worker: String,
@@ -66,20 +63,20 @@ impl Users {
     }
 }
 
-/// Makes the topology, which programs with the least rights find there.
+/// Declares the topology for programs that may not do so.
 #[derive(Debug)]
 pub(super) struct Topology {
     pub(super) url: String,
-    /// The settings for which that was done.
+    /// The settings for which the topology was declared.
     applied: Mutex<BTreeSet<Vec<(String, String)>>>,
 }
 
 impl Topology {
-    /// Makes what a program with these settings needs, once.
-    pub(super) async fn suit(&self, program: &Program) -> Result<()> {
-        let shapes = |name: &str| name.starts_with("GARENNE_RETRY") || name.starts_with("GARENNE_LANES");
+    /// Declares the topology of a program's settings, once for the same settings.
+    pub(super) async fn apply_for(&self, program: &Program) -> Result<()> {
+        let is_relevant = |name: &str| name.starts_with("GARENNE_RETRY") || name.starts_with("GARENNE_LANES");
         let settings: Vec<_> =
-            program.environment().iter().filter(|(name, _)| shapes(name)).cloned().collect();
+            program.environment().iter().filter(|(name, _)| is_relevant(name)).cloned().collect();
         if self.applied.lock().unwrap_or_else(PoisonError::into_inner).contains(&settings) {
             return Ok(());
         }

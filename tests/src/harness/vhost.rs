@@ -9,7 +9,7 @@ use super::{
     runtime::spawn_on_harness,
 };
 
-/// A virtual host of one scenario. It is deleted, with all that is in it, when this is dropped.
+/// The virtual host of one scenario. It is deleted with its contents when the value is dropped.
 #[derive(Debug)]
 pub struct VirtualHost {
     name: String,
@@ -21,31 +21,31 @@ impl VirtualHost {
         Self { name, broker }
     }
 
-    /// Its name; needs no escaping in a URL.
+    /// Its name, which needs no escaping in a URL.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where AMQP clients connect.
+    /// The URL for AMQP clients.
     #[must_use]
     pub fn amqp_url(&self) -> String {
         format!("{}/{}", self.broker.amqp_authority(USER), self.name)
     }
 
-    /// Where AMQP clients connect to another node of the same cluster.
+    /// The URL for AMQP clients at another node of the same cluster.
     #[must_use]
     pub fn amqp_url_at(&self, node: &Broker) -> String {
         format!("{}/{}", node.amqp_authority(USER), self.name)
     }
 
-    /// Where the management API is, with user and password; the same for all virtual hosts.
+    /// The URL of the management API with user and password. It is the same for all virtual hosts.
     #[must_use]
     pub fn management_url(&self) -> String {
         self.broker.management_url()
     }
 
-    /// The broker that it is on.
+    /// Its broker.
     #[must_use]
     pub fn broker(&self) -> &Broker {
         &self.broker
@@ -57,11 +57,8 @@ impl VirtualHost {
         self.broker.management().vhost(&self.name)
     }
 
-    /// Makes a user who has only these rights here (regular expressions), and returns the URL with which
-    /// that user connects. The password is the name.
-    ///
-    /// # Errors
-    /// When the management API refuses.
+    /// Creates a user with only these permissions on this virtual host, and returns the user's URL. The password equals
+    /// the name.
     pub async fn user_url(&self, name: &str, rights: Rights<'_>) -> Result<String> {
         let user = format!("{name}-{}", self.name);
         let management = self.broker.management();
@@ -76,20 +73,20 @@ impl VirtualHost {
 impl Drop for VirtualHost {
     fn drop(&mut self) {
         let (management, name) = (self.broker.management().clone(), self.name.clone());
-        // Nobody waits: what is left when the broker goes, goes with it.
+        // Not awaited: virtual hosts that are left are removed with the broker.
         spawn_on_harness(async move {
             let _ = management.delete(&["vhosts", &name]).await;
         });
     }
 }
 
-/// A user's rights on a virtual host, each a regular expression over names.
+/// A user's permissions on a virtual host, each a regular expression for names.
 #[derive(Clone, Copy, Debug)]
 pub struct Rights<'a> {
-    /// What the user may declare and delete.
+    /// Names that the user may declare and delete.
     pub configure: &'a str,
-    /// Where the user may publish.
+    /// Exchanges to which the user may publish.
     pub write: &'a str,
-    /// From where the user may consume.
+    /// Queues from which the user may consume.
     pub read: &'a str,
 }

@@ -1,27 +1,27 @@
-//! Waits for a condition with a deadline. The error contains the last value seen.
+//! Waits for a condition with a timeout. The error contains the last observed value.
 
 use std::{fmt::Display, time::Duration};
 
 use anyhow::{Result, anyhow};
 use tokio::time::{Instant, sleep};
 
-/// Limit without any progress, for a busy machine. Only a failure takes that long.
+/// Timeout without progress, long enough for a busy machine. Only a failure takes that long.
 pub const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Limit for a wait with progress, such as a queue that is being emptied.
+/// Timeout of a wait with progress, such as for a queue that is being emptied.
 const MAX_WAIT: Duration = Duration::from_secs(300);
 
-/// Interval between two looks. A broker's statistics are up to half a second old themselves.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// Interval between two polls. A broker's statistics are up to half a second old anyway.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The result of a look.
+/// The result of a poll.
 #[derive(Debug)]
 pub enum Seen<T> {
     /// The awaited value.
     Wanted(T),
     /// Another value, for the error.
     Other(String),
-    /// The awaited value cannot come any more.
+    /// The awaited value is impossible, so waiting ends with an error.
     Never(String),
 }
 
@@ -32,20 +32,19 @@ impl Seen<()> {
     }
 }
 
-/// Looks until it sees the wanted value. An error of a look counts as another value.
+/// Polls until it gets the wanted value. An error of a poll counts as another value.
 ///
 /// # Errors
-/// After [`WAIT_TIMEOUT`] in which every look saw the same, and after five times that in any case, with `what` and the
-/// last value.
-pub async fn eventually<T>(what: impl Display, mut look: impl AsyncFnMut() -> Result<Seen<T>>) -> Result<T> {
+/// After [`WAIT_TIMEOUT`] without a change, and after five times that in any case, with `what` and the last value.
+pub async fn eventually<T>(what: impl Display, mut poll: impl AsyncFnMut() -> Result<Seen<T>>) -> Result<T> {
     let end = Instant::now() + MAX_WAIT;
     let mut deadline = Instant::now() + WAIT_TIMEOUT;
     let mut last = String::new();
     loop {
-        let other = match look().await {
+        let other = match poll().await {
             Ok(Seen::Wanted(value)) => return Ok(value),
             Ok(Seen::Other(other)) => other,
-            Ok(Seen::Never(why)) => return Err(anyhow!("will never be: {what}; seen: {why}")),
+            Ok(Seen::Never(why)) => return Err(anyhow!("{what} is impossible: {why}")),
             Err(error) => format!("{error:#}"),
         };
         let now = Instant::now();
@@ -54,8 +53,8 @@ pub async fn eventually<T>(what: impl Display, mut look: impl AsyncFnMut() -> Re
         } else if now > deadline {
             return Err(anyhow!("not within {WAIT_TIMEOUT:?}: {what}; last seen: {last}"));
         }
-        // Also after a look that took long: the value may come from a task of the same runtime.
-        sleep(LOOK_INTERVAL).await;
+        // After a slow poll too: the value may depend on a task of the same runtime.
+        sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -64,29 +63,30 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_failed_look_is_repeated_and_the_last_value_is_in_the_error() {
-        let mut looks = 0;
-        let third = eventually("the third look", async || {
-            looks += 1;
-            if looks == 1 {
-                anyhow::bail!("not even that");
+    async fn a_failed_poll_is_repeated_and_the_last_value_is_in_the_error() {
+        let mut polls = 0;
+        let third = eventually("the third poll", async || {
+            polls += 1;
+            if polls == 1 {
+                anyhow::bail!("first poll");
             }
-            Ok(if looks == 3 { Seen::Wanted(looks) } else { Seen::Other(format!("look {looks}")) })
+            Ok(if polls == 3 { Seen::Wanted(polls) } else { Seen::Other(format!("poll {polls}")) })
         });
         assert_eq!(third.await.unwrap(), 3);
-        let hopeless = eventually("life", async || Ok(Seen::<()>::Never("death".into()))).await.unwrap_err();
-        assert_eq!(hopeless.to_string(), "will never be: life; seen: death");
+        let impossible =
+            eventually("a start", async || Ok(Seen::<()>::Never("ended".into()))).await.unwrap_err();
+        assert_eq!(impossible.to_string(), "a start is impossible: ended");
         let mut left = 4;
-        let slowly = eventually("all of it", async || {
+        let slowly = eventually("an empty queue", async || {
             sleep(WAIT_TIMEOUT * 2 / 3).await;
             left -= 1;
             Ok(Seen::when(left == 0, left))
         });
         slowly.await.unwrap();
-        let mut looks = 0;
+        let mut polls = 0;
         let endless = eventually("an end", async || {
-            looks += 1;
-            Ok(Seen::when(false, looks))
+            polls += 1;
+            Ok(Seen::when(false, polls))
         });
         let began = Instant::now();
         endless.await.unwrap_err();

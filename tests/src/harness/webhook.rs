@@ -1,4 +1,4 @@
-//! A receiver of webhooks that answers what its script says, then 200.
+//! A receiver of webhooks that sends the given answers and then 200.
 
 use std::{
     collections::VecDeque,
@@ -18,7 +18,7 @@ use super::wait::{Seen, eventually};
 /// Status and further header lines of an answer.
 pub type Answer = (u16, &'static str);
 
-/// A receiver on the loopback interface. Dropped, it is gone.
+/// A receiver on the loopback interface. It stops when the value is dropped.
 #[derive(Debug)]
 pub struct Webhook {
     url: String,
@@ -28,20 +28,17 @@ pub struct Webhook {
 }
 
 impl Webhook {
-    /// Starts it.
-    ///
-    /// # Errors
-    /// When no port can be had.
-    pub async fn start(script: impl IntoIterator<Item = Answer>) -> Result<Self> {
+    /// Starts a receiver with its first answers.
+    pub async fn start(answers: impl IntoIterator<Item = Answer>) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let url = format!("http://{}/hook", listener.local_addr()?);
         let (accepted, requests): (Arc<Mutex<Vec<Value>>>, Arc<Mutex<usize>>) = Default::default();
-        let mut script: VecDeque<_> = script.into_iter().collect();
+        let mut answers: VecDeque<_> = answers.into_iter().collect();
         let (kept, counted) = (Arc::clone(&accepted), Arc::clone(&requests));
         let serving = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 *counted.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-                let answer = script.pop_front().unwrap_or((200, ""));
+                let answer = answers.pop_front().unwrap_or((200, ""));
                 if let Ok(alerts) = serve(stream, answer).await
                     && answer.0 < 300
                 {
@@ -52,28 +49,25 @@ impl Webhook {
         Ok(Self { url, accepted, requests, serving })
     }
 
-    /// Where to post.
+    /// Its URL.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The alerts that were answered with success, in order.
+    /// The accepted alerts in order: those of requests that were answered with success.
     #[must_use]
     pub fn alerts(&self) -> Vec<Value> {
         self.accepted.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How many requests came.
+    /// The number of received requests.
     #[must_use]
     pub fn requests(&self) -> usize {
         *self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until this many alerts were accepted.
-    ///
-    /// # Errors
-    /// When they do not come.
     pub async fn until_alerts(&self, count: usize) -> Result<Vec<Value>> {
         eventually(format!("{count} alerts"), async || {
             let alerts = self.alerts();
@@ -90,11 +84,11 @@ impl Drop for Webhook {
     }
 }
 
-/// Reads one request, answers it, and gives the alerts in it.
+/// Reads one request, answers it, and returns its alerts.
 async fn serve(mut stream: TcpStream, (status, headers): Answer) -> Result<Vec<Value>> {
     let mut bytes = Vec::new();
     let body = loop {
-        anyhow::ensure!(stream.read_buf(&mut bytes).await? > 0, "the request breaks off");
+        anyhow::ensure!(stream.read_buf(&mut bytes).await? > 0, "the request is truncated");
         let text = String::from_utf8_lossy(&bytes);
         let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
         let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap_or("0");

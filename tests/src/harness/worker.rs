@@ -50,7 +50,7 @@ pub struct Done {
     pub output: Value,
 }
 
-/// The result of an orderly shutdown.
+/// The result of a clean shutdown.
 #[derive(Debug)]
 pub struct Stopped {
     /// The exit code.
@@ -64,10 +64,10 @@ pub struct Stopped {
 /// How a worker ended.
 #[derive(Debug)]
 pub enum WorkerEnd {
-    /// By an orderly shutdown.
+    /// By a clean shutdown.
     Stopped(Stopped),
     /// By a signal, after these results.
-    Died(Vec<Done>),
+    Crashed(Vec<Done>),
 }
 
 impl Stopped {
@@ -112,18 +112,12 @@ impl Worker {
     }
 
     /// Sends a signal.
-    ///
-    /// # Errors
-    /// If it has ended.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         self.process.signal(signal)
     }
 
     /// Limits its address space to the present size plus `more` bytes. A worker that needs more crashes, without an
     /// effect on the machine.
-    ///
-    /// # Errors
-    /// If it has ended.
     pub fn limit_memory(&self, more: u64) -> Result<()> {
         let pid = Pid::from_raw(self.id().try_into()?).context("a process id")?;
         let pages = fs::read_to_string(format!("/proc/{}/statm", self.id()))?;
@@ -157,40 +151,28 @@ impl Worker {
     }
 
     /// Whether `/livez` answers with success.
-    ///
-    /// # Errors
-    /// If it does not answer.
-    pub async fn lives(&self) -> Result<bool> {
+    pub async fn is_live(&self) -> Result<bool> {
         Ok(self.http.get(format!("{}/livez", self.admin)).send().await?.status() == StatusCode::OK)
     }
 
     /// Waits until `/readyz` answers that it is not ready.
-    ///
-    /// # Errors
-    /// If that does not happen in time.
     pub async fn until_not_ready(&self) -> Result<()> {
         self.until_not_ready_for("").await
     }
 
-    /// Waits until `/readyz` answers that it is not ready, with a reason that contains `words`.
-    ///
-    /// # Errors
-    /// If that does not happen in time.
-    pub async fn until_not_ready_for(&self, words: &str) -> Result<()> {
+    /// Waits until `/readyz` answers that it is not ready, with a reason that contains `reason`.
+    pub async fn until_not_ready_for(&self, reason: &str) -> Result<()> {
         let url = format!("{}/readyz", self.admin);
-        eventually(format!("{} is not ready: {words}", self.name), async || {
+        eventually(format!("{} is not ready: {reason}", self.name), async || {
             let answer = self.http.get(&url).send().await?;
             let (status, text) = (answer.status(), answer.text().await?);
-            let wanted = status == StatusCode::SERVICE_UNAVAILABLE && text.contains(words);
+            let wanted = status == StatusCode::SERVICE_UNAVAILABLE && text.contains(reason);
             Ok(Seen::when(wanted, format_args!("{status}: {text}")))
         })
         .await
     }
 
     /// Waits until a metric, summed as by [`metric`](Self::metric), has this value.
-    ///
-    /// # Errors
-    /// If that does not happen in time.
     pub async fn until_metric(&self, name: &str, labels: &[&str], wanted: f64) -> Result<()> {
         eventually(format!("{name}{labels:?} of {} is {wanted}", self.name), async || {
             let value = self.metric(name, labels).await?;
@@ -224,18 +206,12 @@ impl Worker {
     }
 
     /// The sum of a metric over all series whose line has each of `labels`, such as `lane="fast"`.
-    ///
-    /// # Errors
-    /// If it does not answer or has no such series.
     pub async fn metric(&self, name: &str, labels: &[&str]) -> Result<f64> {
         let found = self.find_metric(name, labels).await?;
         found.with_context(|| format!("no metric {name} with {labels:?}"))
     }
 
-    /// As [`metric`](Self::metric); nothing if there is no such series.
-    ///
-    /// # Errors
-    /// If it does not answer.
+    /// As [`metric`](Self::metric), or `None` if there is no such series.
     pub async fn find_metric(&self, name: &str, labels: &[&str]) -> Result<Option<f64>> {
         let text = self.get("/metrics").await?;
         let series = text.lines().filter(|line| {
@@ -248,9 +224,6 @@ impl Worker {
     }
 
     /// Waits until a lane's pool runs and queues exactly this many tasks.
-    ///
-    /// # Errors
-    /// If that does not happen in time.
     pub async fn until_holds(&self, lane: &str, running: usize, queued: usize) -> Result<()> {
         let what = format!("{} runs {running} and queues {queued} in {lane}", self.name);
         eventually(what, async || {
@@ -263,17 +236,11 @@ impl Worker {
     }
 
     /// The results so far.
-    ///
-    /// # Errors
-    /// If a line is not a result.
     pub fn done(&self) -> Result<Vec<Done>> {
         parse(&self.process.stdout().lines())
     }
 
     /// Waits for at least this many results.
-    ///
-    /// # Errors
-    /// If they do not come in time.
     pub async fn until_done(&self, count: usize) -> Result<Vec<Done>> {
         let enough = |lines: &[String]| (lines.len() >= count).then_some(());
         self.process.stdout().until(&format!("{count} results"), enough).await?;
@@ -281,9 +248,6 @@ impl Worker {
     }
 
     /// Waits for the result of a task.
-    ///
-    /// # Errors
-    /// If it does not come in time.
     pub async fn until_done_with(&self, id: &str) -> Result<Done> {
         let what = format!("the result of {id}");
         let quoted = format!("\"task_id\":\"{id}\"");
@@ -292,18 +256,12 @@ impl Worker {
     }
 
     /// Waits for a line of its log that contains `text`.
-    ///
-    /// # Errors
-    /// If it does not come in time.
     pub async fn until_logged(&self, text: &str) -> Result<String> {
         let find = |lines: &[String]| lines.iter().find(|line| line.contains(text)).cloned();
         self.process.stderr().until(text, find).await
     }
 
     /// SIGTERM, then [`stopped`](Self::stopped).
-    ///
-    /// # Errors
-    /// As [`stopped`](Self::stopped).
     pub async fn stop(self) -> Result<Stopped> {
         self.signal(Signal::TERM)?;
         self.stopped().await
@@ -317,18 +275,15 @@ impl Worker {
     pub async fn stopped(self) -> Result<Stopped> {
         match self.ended().await? {
             WorkerEnd::Stopped(stopped) => Ok(stopped),
-            WorkerEnd::Died(done) => bail!("a signal ended it, after {} results", done.len()),
+            WorkerEnd::Crashed(done) => bail!("a signal ended it, after {} results", done.len()),
         }
     }
 
     /// Waits for its end, by a shutdown or a signal.
-    ///
-    /// # Errors
-    /// As [`stopped`](Self::stopped), except for a signal.
     pub async fn ended(self) -> Result<WorkerEnd> {
         let ended = self.process.ended().await?;
         let log = ended.stderr.join("\n");
-        let Some(code) = ended.code else { return Ok(WorkerEnd::Died(parse(&ended.stdout)?)) };
+        let Some(code) = ended.code else { return Ok(WorkerEnd::Crashed(parse(&ended.stdout)?)) };
         let file = fs::read_to_string(&self.receipt).with_context(|| format!("no receipt file: {log}"))?;
         let last = ended.stderr.last().context("nothing on standard error")?;
         ensure!(file.trim_end() == last, "the receipt file says {file}, the last line {last}");
@@ -339,20 +294,14 @@ impl Worker {
     }
 
     /// Waits until a signal ends it, such as that of an abort, and returns the results that it wrote.
-    ///
-    /// # Errors
-    /// If it does not end in time or ends in another way.
-    pub async fn died(self) -> Result<Vec<Done>> {
+    pub async fn crashed(self) -> Result<Vec<Done>> {
         match self.ended().await? {
-            WorkerEnd::Died(done) => Ok(done),
+            WorkerEnd::Crashed(done) => Ok(done),
             WorkerEnd::Stopped(stopped) => bail!("it exited with {}", stopped.code),
         }
     }
 
     /// SIGKILL: no receipt, only the results that it wrote.
-    ///
-    /// # Errors
-    /// If it does not end in time.
     pub async fn kill(self) -> Result<Vec<Done>> {
         parse(&self.process.kill().await?.stdout)
     }

@@ -159,7 +159,7 @@ async fn batches_that_crash_workers_are_split_and_only_the_crashing_record_becom
         }
         crashes += 1;
         assert!(crashes < 10, "the record still crashes workers");
-        done.extend(worker.died().await?.into_iter().map(|done| done.task_id));
+        done.extend(worker.crashed().await?.into_iter().map(|done| done.task_id));
     }
     assert_eq!(done, expected);
     assert!((4..=7).contains(&crashes), "{crashes} workers crashed");

@@ -40,7 +40,7 @@ async fn tasks_of_a_worker_that_a_task_aborts_are_requeued() -> Result<()> {
     victim.until_holds("fast", 1, 0).await?;
     env.publish("bench.abort", &json!({}), "aborting", 1).await?;
     let waiting = env.publish("bench.noop", &json!({}), "waiting", 5).await?;
-    let done = victim.died().await?;
+    let done = victim.crashed().await?;
     assert_eq!(done.iter().map(|done| done.task_id.as_str()).collect::<Vec<_>>(), ["first-0"]);
 
     // The test takes all of them from the queue, so that the aborting task does not run again.

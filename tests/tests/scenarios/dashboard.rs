@@ -226,8 +226,8 @@ async fn dashboard_works_in_a_browser_by_keyboard() -> Result<()> {
     browser.press("/").await?;
     browser.until("document.activeElement.id === 'filter'").await?;
     // The wrong token was intended; nothing else may have failed.
-    browser.complaints.retain(|complaint| !complaint.contains("401"));
-    assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
+    browser.errors.retain(|error| !error.contains("401"));
+    assert!(browser.errors.is_empty(), "{:?}", browser.errors);
     running.stop().await?;
     Ok(())
 }

@@ -22,12 +22,12 @@ async fn a_worker_is_live_while_it_waits_for_the_broker_and_for_postgres() -> Re
     let plan = env.worker_at("early", &amqp_url)?.option("--sink", "postgres");
     let mut worker = plan.option("--postgres-url", postgres_url).begin().await?;
     worker.until_not_ready_for("not begun").await?;
-    assert!(worker.lives().await?);
+    assert!(worker.is_live().await?);
     broker.heal();
     worker.until_logged("connected to RabbitMQ").await?;
     worker.until_logged("Postgres unavailable, retrying").await?;
     worker.until_not_ready_for("not begun").await?;
-    assert!(worker.lives().await?);
+    assert!(worker.is_live().await?);
     postgres.heal();
     worker.until_ready().await?;
     env.publish("bench.noop", &json!({}), "task", 3).await?;
@@ -67,7 +67,7 @@ async fn a_gateway_is_live_while_it_waits_for_the_broker() -> Result<()> {
     broker.cut();
     let mut gateway = GatewayPlan::at(&amqp_url)?.begin().await?;
     gateway.until_ready(false).await?;
-    assert!(gateway.lives().await?);
+    assert!(gateway.is_live().await?);
     broker.heal();
     gateway.until_ready(true).await?;
     let reading = r#"{"device":"d","metric":"m","value":1.5,"time":"2026-01-01T00:00:00Z"}"#;

@@ -1,5 +1,5 @@
 //! The steps of `docs/guides/operate.md` in a real browser: find and stop a task that hangs, fix the cause of failed
-//! tasks, and replay them. `GARENNE_TEST_PICTURES=docs/img` takes the guide's screenshots again.
+//! tasks, and replay them. `GARENNE_TEST_SCREENSHOTS=docs/img` takes the guide's screenshots again.
 
 use anyhow::Result;
 use garenne_tests::harness::{
@@ -52,18 +52,18 @@ async fn operator_stops_a_stuck_task_and_replays_dead_letters() -> Result<()> {
     browser.until("document.getElementById('account').textContent === 'Log out'").await?;
 
     browser.value("document.querySelector('.worker').scrollIntoView()").await?;
-    browser.picture("operate-1-look").await?;
+    browser.screenshot("operate-1-look").await?;
     // Stop it.
     click(&mut browser, "document.querySelector('.task button')").await?;
     browser.until("document.getElementById('confirm').open").await?;
-    browser.picture("operate-2-stop").await?;
+    browser.screenshot("operate-2-stop").await?;
     browser.press("Enter").await?;
     first.until_holds("fast", 0, 0).await?;
     // Why did tasks fail? The dead letters are grouped by kind and reason.
     let chip = "[...document.querySelectorAll('#dead-groups .chip')].find((it) => it.textContent.includes('bench.fail, attempts-exhausted'))";
     browser.until(&format!("({chip})?.querySelector('b').textContent === '3'")).await?;
     browser.value("document.getElementById('dead-table').scrollIntoView({block: 'end'})").await?;
-    browser.picture("operate-3-why").await?;
+    browser.screenshot("operate-3-why").await?;
     // Fix the cause: the worker with too few attempts is replaced by another one.
     let drain = "[...document.querySelectorAll('.worker button')].find((it) => it.textContent === 'Drain')";
     click(&mut browser, drain).await?;
@@ -82,8 +82,8 @@ async fn operator_stops_a_stuck_task_and_replays_dead_letters() -> Result<()> {
     browser
         .until(&format!("!({chip}) && document.querySelectorAll('#dead-groups .chip').length === 1"))
         .await?;
-    browser.picture("operate-4-done").await?;
-    assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
+    browser.screenshot("operate-4-done").await?;
+    assert!(browser.errors.is_empty(), "{:?}", browser.errors);
     second.stop().await?;
     Ok(())
 }

@@ -34,7 +34,7 @@ struct Fleet {
 impl Fleet {
     fn count(&mut self, end: WorkerEnd) {
         let done = match end {
-            WorkerEnd::Died(done) => {
+            WorkerEnd::Crashed(done) => {
                 self.crashes += 1;
                 done
             }

@@ -227,7 +227,7 @@ async fn poison_is_the_only_dead_letter_while_workers_run_side_by_side() -> Resu
                 workers.push(worker);
                 continue;
             }
-            let WorkerEnd::Died(done) = worker.ended().await? else {
+            let WorkerEnd::Crashed(done) = worker.ended().await? else {
                 anyhow::bail!("a worker stopped instead of crashing")
             };
             crashes += 1;
@@ -311,7 +311,7 @@ async fn poison_becomes_a_dead_letter_on_a_worker_without_its_handler() -> Resul
     quarantine(&env, "bench.abort", &json!({}), "poison", 1).await?;
     for n in 0..2 {
         let plan = env.worker(&format!("crashing-{n}"))?.stdout();
-        plan.begin().await?.died().await?;
+        plan.begin().await?.crashed().await?;
     }
     let dead = env.take_all("garenne.dead", 1).await?.remove(0);
     assert_eq!((dead.id(), dead.text("garenne-reason").as_str()), ("poison-0", "poison"));

@@ -61,7 +61,7 @@ impl Servers {
         assert_eq!((receipt.delivered, receipt.lost_settlements), (ALL, 0), "{receipt:?}");
         assert_eq!(receipt.dead + receipt.quarantined + receipt.abandoned, 0, "{receipt:?}");
         self.env.until_queue("garenne.retry.fast.1h", receipt.retried as usize, 0).await?;
-        self.env.agrees_with(receipt, ALL).await?;
+        self.env.check_receipt(receipt, ALL).await?;
         let client = self.database.connect().await?;
         let row = client.query_one("SELECT count(*) FROM garenne_results", &[]).await?;
         let stored = u64::try_from(row.get::<_, i64>(0)).context("a count")?;

@@ -70,5 +70,5 @@ async fn receipt_agrees_with_the_broker() -> Result<()> {
     let receipt = worker.stop().await?.receipt;
     assert_eq!((receipt.retried, receipt.dead), (5, 5), "{receipt:?}");
     assert_eq!(receipt.lost_settlements + receipt.abandoned + receipt.quarantined, 0, "{receipt:?}");
-    env.agrees_with(&receipt, 310).await
+    env.check_receipt(&receipt, 310).await
 }

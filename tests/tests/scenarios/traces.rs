@@ -52,10 +52,10 @@ fn reading(n: usize) -> Value {
 fn publish_span<'a>(trace: &'a Trace, route: &str) -> Result<&'a str> {
     let request = trace.under(SENDER, route)?;
     assert_eq!((request.service.as_str(), request.kind), ("garenne-gateway", "SPAN_KIND_SERVER"));
-    assert_eq!(request.said("http.response.status_code"), "202");
+    assert_eq!(request.attribute("http.response.status_code"), "202");
     let publish = trace.under(&request.id, "publish garenne.tasks")?;
     assert_eq!((publish.service.as_str(), publish.kind), ("garenne-gateway", "SPAN_KIND_PRODUCER"));
-    assert_eq!(publish.said("messaging.system"), "rabbitmq");
+    assert_eq!(publish.attribute("messaging.system"), "rabbitmq");
     Ok(&publish.id)
 }
 
@@ -71,11 +71,14 @@ async fn traces_a_reading_from_its_sender_through_gateway_and_worker_into_the_si
     let process = trace.under(publish, &format!("process {FAST}"))?;
     assert_eq!((process.service.as_str(), process.kind), ("garenne-worker", "SPAN_KIND_CONSUMER"));
     let attributes = ["messaging.message.id", "garenne.kind", "garenne.attempt", "garenne.lane"]
-        .map(|it| process.said(it));
+        .map(|it| process.attribute(it));
     assert_eq!(attributes, [id.as_str(), "reading.process", "1", "fast"]);
-    assert_eq!(["garenne.outcome", "garenne.settlement"].map(|it| process.said(it)), ["success", "acked"]);
+    assert_eq!(
+        ["garenne.outcome", "garenne.settlement"].map(|it| process.attribute(it)),
+        ["success", "acked"]
+    );
     let write = trace.under(&process.id, "write postgres")?;
-    assert_eq!((write.kind, write.said("db.system.name")), ("SPAN_KIND_CLIENT", "postgresql"));
+    assert_eq!((write.kind, write.attribute("db.system.name")), ("SPAN_KIND_CLIENT", "postgresql"));
     assert_eq!(worker.metric("garenne_spans_total", &["result=\"exported\""]).await?, 2.0);
     assert_eq!(gateway.stop().await?.code, Some(0));
     assert_eq!(worker.stop().await?.receipt.acked, 1);
@@ -96,7 +99,7 @@ async fn traces_every_record_of_a_batch_in_its_senders_trace() -> Result<()> {
     let publish = publish_span(&trace, "POST /v1/readings")?;
     let processed = trace.all_under(publish, &format!("process {FAST}"));
     let mut done: Vec<_> =
-        processed.iter().map(|span| span.said("messaging.message.id").to_owned()).collect();
+        processed.iter().map(|span| span.attribute("messaging.message.id").to_owned()).collect();
     done.sort_unstable();
     ids.sort_unstable();
     assert_eq!(done, ids);
@@ -118,7 +121,7 @@ async fn traces_every_record_of_a_batch_in_its_senders_trace() -> Result<()> {
     for (other, id) in others.iter().zip(["r-7", "r-8"]) {
         let trace = collector.until_trace(other, 2).await?;
         let process = trace.under(SENDER, &format!("process {FAST}"))?;
-        assert_eq!(process.said("messaging.message.id"), id);
+        assert_eq!(process.attribute("messaging.message.id"), id);
         trace.under(&process.id, "write postgres")?;
     }
     assert_eq!(gateway.stop().await?.code, Some(0));
@@ -131,7 +134,7 @@ async fn traces_every_record_of_a_batch_in_its_senders_trace() -> Result<()> {
         .context("the worker started no trace")?;
     let started = collector.until_trace(&received.trace_id, 3).await?;
     let process = started.under(&received.id, &format!("process {FAST}"))?;
-    assert_eq!(process.said("messaging.message.id"), "r-9");
+    assert_eq!(process.attribute("messaging.message.id"), "r-9");
     Ok(())
 }
 
@@ -145,8 +148,8 @@ async fn traces_attempts_as_siblings_and_follow_ups_as_children() -> Result<()> 
     let trace = collector.until_trace(TRACE, 5).await?;
     let publish = publish_span(&trace, "POST /v1/tasks/{kind}")?;
     let mut attempts = trace.all_under(publish, &format!("process {FAST}"));
-    attempts.sort_by_key(|span| span.said("garenne.attempt"));
-    let values = |name: &str| attempts.iter().map(|span| span.said(name)).collect::<Vec<_>>();
+    attempts.sort_by_key(|span| span.attribute("garenne.attempt"));
+    let values = |name: &str| attempts.iter().map(|span| span.attribute(name)).collect::<Vec<_>>();
     assert_eq!(values("garenne.attempt"), ["1", "2"]);
     assert_eq!(values("garenne.outcome"), ["error", "success"]);
     assert_eq!(values("garenne.settlement"), ["retried", "acked"]);
@@ -163,7 +166,7 @@ async fn traces_attempts_as_siblings_and_follow_ups_as_children() -> Result<()> 
     let parent = trace.under(publish, &format!("process {FAST}"))?;
     let sent = trace.under(&parent.id, &format!("publish {FAST}"))?;
     let child = trace.under(&sent.id, &format!("process {FAST}"))?;
-    assert_eq!((sent.kind, child.said("garenne.kind")), ("SPAN_KIND_PRODUCER", "bench.noop"));
+    assert_eq!((sent.kind, child.attribute("garenne.kind")), ("SPAN_KIND_PRODUCER", "bench.noop"));
     trace.under(&child.id, "write stdout")?;
     worker.stop().await?;
     gateway.stop().await?;
@@ -208,7 +211,7 @@ const STOP: Duration = Duration::from_secs(15);
 async fn traces_without_a_working_collector_delay_neither_tasks_nor_stops() -> Result<()> {
     const READINGS: usize = 6000;
     let silent = Collector::silent().await?;
-    for collector in [Collector::nowhere()?, silent.url().to_owned()] {
+    for collector in [Collector::unused_url()?, silent.url().to_owned()] {
         let env = TestEnv::new().await?;
         let database = Postgres::shared().await?.database().await?;
         let worker = storing(worker(&env, "worker", &collector)?, &database).start().await?;

@@ -1,4 +1,4 @@
-//! The broker: a virtual host for the benchmark, filled queues, and what is left in them.
+//! The broker: a virtual host for the benchmark, publishing to its queues, and their counts.
 
 use std::{fmt, time::Duration};
 
@@ -15,16 +15,16 @@ use lapin::{
 use reqwest::{Client, StatusCode};
 use serde_json::{Value, json};
 
-/// Unconfirmed messages at most.
+/// Maximum number of unconfirmed messages.
 const IN_FLIGHT: usize = 2000;
 
-/// The queue that Garenne's fast lane has.
+/// The queue of Garenne's fast lane.
 pub(crate) const LANE: &str = "garenne.tasks.fast";
 
-/// What divides that lane's tasks where it has several queues.
-pub(crate) const DIVIDER: &str = "garenne.shards.fast";
+/// The exchange that distributes the lane's tasks among its shards.
+pub(crate) const SHARDS_EXCHANGE: &str = "garenne.shards.fast";
 
-/// The two kinds of queue that tasks wait in.
+/// The measured types of queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueType {
     Quorum,
@@ -40,24 +40,24 @@ impl fmt::Display for QueueType {
     }
 }
 
-/// A virtual host of the benchmark's own, made anew, whose queues are of one type unless they say otherwise.
+/// A new virtual host for the benchmark, with a default queue type.
 pub(crate) struct Broker {
     kind: QueueType,
     amqp_url: String,
     management: Management,
     name: String,
-    // The channel is of no use without it.
+    // The channel works only while the connection exists.
     _connection: Connection,
     channel: Channel,
 }
 
 impl Broker {
-    /// The one that `--amqp-url` and `--management-url` name.
+    /// Creates the virtual host on the broker of `--amqp-url` and `--management-url`.
     pub(crate) async fn fresh(kind: QueueType) -> Result<Self> {
         Self::fresh_at(kind, &format!("garenne-bench-{kind}")).await
     }
 
-    /// The same on a virtual host of this name.
+    /// The same with this name of the virtual host.
     pub(crate) async fn fresh_at(kind: QueueType, name: &str) -> Result<Self> {
         let server = option("--amqp-url").context("--amqp-url is missing; ./dev bench gives it")?;
         let management = option("--management-url").context("--management-url is missing")?;
@@ -73,7 +73,7 @@ impl Broker {
         Ok(Self { kind, amqp_url, management, name, _connection: connection, channel })
     }
 
-    /// What its queues are.
+    /// The default type of its queues.
     pub(crate) fn kind(&self) -> QueueType {
         self.kind
     }
@@ -86,18 +86,17 @@ impl Broker {
         self.management.version().await
     }
 
-    /// Deletes the virtual host and all that is in it.
+    /// Deletes the virtual host with its contents.
     pub(crate) async fn clear(self) -> Result<()> {
         self.management.delete_vhost(&self.name).await
     }
 
-    /// Declares a queue of the virtual host's type with no arguments at all, as most clients do, in the place
-    /// of whatever had its name.
+    /// Declares a queue of the default type without arguments, as most clients do. Replaces an existing queue.
     pub(crate) async fn declare(&self, queue: &str) -> Result<()> {
         self.declare_with(queue, &[]).await
     }
 
-    /// The same with arguments of text.
+    /// The same with text arguments.
     pub(crate) async fn declare_with(&self, queue: &str, arguments: &[(&str, &str)]) -> Result<()> {
         self.channel.queue_delete(queue.into(), QueueDeleteOptions::default()).await?;
         let options = QueueDeclareOptions { durable: true, ..Default::default() };
@@ -109,7 +108,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Publishes straight to a queue and waits for every confirm.
+    /// Publishes to a queue directly and waits for every confirm.
     pub(crate) async fn fill(
         &self,
         queue: &str,
@@ -140,13 +139,13 @@ impl Broker {
         Ok(())
     }
 
-    /// Messages that wait for a consumer, by the queue's own word of this moment.
+    /// The number of ready messages of a queue, by a passive declare, which is exact.
     pub(crate) async fn ready(&self, queue: &str) -> Result<u32> {
         let options = QueueDeclareOptions { passive: true, ..Default::default() };
         Ok(self.channel.queue_declare(queue.into(), options, FieldTable::default()).await?.message_count())
     }
 
-    /// The same in all of these.
+    /// The number of ready messages of all these queues.
     pub(crate) async fn ready_in(&self, queues: &[String]) -> Result<u32> {
         let mut ready = 0;
         for queue in queues {
@@ -155,7 +154,7 @@ impl Broker {
         Ok(ready)
     }
 
-    /// Waits until these queues have so many, looking every so often.
+    /// Polls these queues until `wanted` is true for the number of their ready messages.
     pub(crate) async fn until(
         &self,
         queues: &[String],
@@ -170,7 +169,7 @@ impl Broker {
             }
             ensure!(
                 tokio::time::Instant::now() < until,
-                "{queues:?} have {ready} messages and nothing moves"
+                "{queues:?} still have {ready} messages after a minute"
             );
             tokio::time::sleep(every).await;
         }
@@ -229,13 +228,13 @@ pub(crate) fn body(bytes: usize) -> Vec<u8> {
     json!({ "pad": "x".repeat(bytes.saturating_sub(frame)) }).to_string().into_bytes()
 }
 
-/// The queues of Garenne's fast lane with so many shards.
+/// The queues of Garenne's fast lane with this number of shards.
 pub(crate) fn lane_queues(shards: u16) -> Vec<String> {
     let rest = (1..shards).map(|shard| format!("{LANE}.{shard}"));
     std::iter::once(LANE.to_owned()).chain(rest).collect()
 }
 
-/// A task as Garenne's own producer writes it for a lane with several shards.
+/// A task as Garenne's producer publishes it for a lane with several shards.
 pub(crate) fn keyed_task(kind: &str, body: Vec<u8>) -> (BasicProperties, Vec<u8>) {
     let (properties, body) = task(kind, body);
     let mut headers = FieldTable::default();
@@ -244,7 +243,7 @@ pub(crate) fn keyed_task(kind: &str, body: Vec<u8>) -> (BasicProperties, Vec<u8>
     (properties.with_headers(headers), body)
 }
 
-/// A task as Garenne's own producer writes it.
+/// A task as Garenne's producer publishes it.
 pub(crate) fn task(kind: &str, body: Vec<u8>) -> (BasicProperties, Vec<u8>) {
     let properties = BasicProperties::default()
         .with_message_id(uuid::Uuid::now_v7().to_string().into())
@@ -255,7 +254,7 @@ pub(crate) fn task(kind: &str, body: Vec<u8>) -> (BasicProperties, Vec<u8>) {
     (properties, body)
 }
 
-/// A task as Celery writes it, for its clients in any language.
+/// A task as Celery publishes it, in its format for all languages.
 pub(crate) fn celery_task(bytes: usize) -> (BasicProperties, Vec<u8>) {
     let of = |pad: &str| json!([[], { "pad": pad }, { "callbacks": null, "errbacks": null, "chain": null, "chord": null }]);
     let frame = of("").to_string().len();
@@ -275,7 +274,7 @@ pub(crate) fn celery_task(bytes: usize) -> (BasicProperties, Vec<u8>) {
     (properties, body)
 }
 
-/// A task as Dramatiq writes it.
+/// A task as Dramatiq publishes it.
 pub(crate) fn dramatiq_task(bytes: usize, queue: &str) -> (BasicProperties, Vec<u8>) {
     let id = uuid::Uuid::new_v4().to_string();
     let of = |pad: &str| {

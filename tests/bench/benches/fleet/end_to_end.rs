@@ -1,5 +1,5 @@
-//! From a sensor's request to a row in Postgres: how many rows a second of processor time gives, with the
-//! gateway gathering readings into packs and with a message for each.
+//! From a sensor's request to a row in Postgres: the number of rows per second of CPU time, with a gateway that groups
+//! readings into batches, and with one message per reading.
 //!
 //! `./dev bench end-to-end [--rounds N] [--seconds N] [--json FILE]`
 
@@ -24,21 +24,21 @@ use crate::{
     garenne::{Build, Garenne},
 };
 
-/// Lines that a sensor has under way on TCP.
+/// Lines that a TCP sensor sends before it reads the answers.
 const WINDOW: usize = 64;
-/// Limit for the start of the gateway, and for acknowledged readings to become rows.
+/// Timeout of the gateway's start, and for readings with a receipt to become rows.
 const ROWS_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Protocol {
     Http,
     Tcp,
 }
 
-/// By name: how readings come, and from how many sensors, each on a connection of its own. The more requests are
-/// under way, the more there is to gather.
-const LOADS: [(&str, Way, usize); 3] =
-    [("http", Way::Http, 64), ("http-1000", Way::Http, 1000), ("tcp", Way::Tcp, 64)];
+/// Name, protocol, and number of sensors, each with its own connection. The more requests are in flight, the more
+/// readings can be grouped.
+const LOADS: [(&str, Protocol, usize); 3] =
+    [("http", Protocol::Http, 64), ("http-1000", Protocol::Http, 1000), ("tcp", Protocol::Tcp, 64)];
 
 pub(crate) async fn run(rows: &mut Rows) -> Result<()> {
     let rounds = number("--rounds", 3).map_err(anyhow::Error::msg)?;
@@ -52,10 +52,10 @@ pub(crate) async fn run(rows: &mut Rows) -> Result<()> {
     rows.version("postgres", version);
     Garenne::declare_topology(&broker, 1).await?;
     for round in 0..rounds {
-        for (named, way, sensors) in LOADS {
+        for (named, protocol, sensors) in LOADS {
             for (records, gathered) in [("500", "gathered"), ("1", "single")] {
                 let name = format!("end-to-end/{named}/{gathered}");
-                let seen = one(&broker, &database, &url, (way, sensors), records, seconds)
+                let seen = run_once(&broker, &database, &url, (protocol, sensors), records, seconds)
                     .await
                     .context(name.clone())?;
                 eprintln!("{name} {round}: {seen:?}");
@@ -88,20 +88,20 @@ async fn connect(url: &str) -> Result<Client> {
     Ok(client)
 }
 
-/// What a run gave, in rows and seconds.
+/// The measured values of one run, in rows and seconds.
 #[derive(Debug)]
-struct Seen {
+struct Measured {
     rows: f64,
     took: f64,
     spent: Spent,
 }
 
-/// Processor time, in seconds.
+/// CPU time in seconds.
 #[derive(Debug)]
 struct Spent {
     gateway: f64,
     worker: f64,
-    /// Of broker and database, where those are processes that can be looked at; else 0.
+    /// CPU time of broker and database if `--servers` names their processes, else 0.
     servers: f64,
 }
 
@@ -130,14 +130,14 @@ impl Spent {
     }
 }
 
-async fn one(
+async fn run_once(
     broker: &Broker,
     database: &Client,
     url: &str,
-    (way, sensors): (Way, usize),
+    (protocol, sensors): (Protocol, usize),
     records: &str,
     seconds: Duration,
-) -> Result<Seen> {
+) -> Result<Measured> {
     let sink =
         ["--sink", "postgres", "--postgres-url", url, "--lane", "fast:prefetch=1000"].map(str::to_owned);
     let worker = Garenne::start(Build::Now, broker.amqp_url(), &sink).await?;
@@ -146,7 +146,7 @@ async fn one(
     let (gateway, address) = gateway(broker, records).await?;
     let pid = gateway.id().context("the gateway runs")?;
     let (begun, before) = (Instant::now(), Spent::until_now(pid, &worker));
-    let receipts = load(way, sensors, address, seconds).await?;
+    let receipts = load(protocol, sensors, address, seconds).await?;
     ensure!(receipts > 0, "no receipt");
     let until = Instant::now() + ROWS_TIMEOUT;
     loop {
@@ -162,7 +162,7 @@ async fn one(
     let (took, spent) = (begun.elapsed().as_secs_f64(), Spent::until_now(pid, &worker).since(&before));
     drop(gateway);
     worker.stop().await?;
-    Ok(Seen { rows: receipts as f64, took, spent })
+    Ok(Measured { rows: receipts as f64, took, spent })
 }
 
 async fn gateway(broker: &Broker, records: &str) -> Result<(Child, SocketAddr)> {
@@ -186,15 +186,15 @@ async fn gateway(broker: &Broker, records: &str) -> Result<(Child, SocketAddr)> 
     Ok((gateway, address))
 }
 
-/// Readings of which no two are the same; answers how many were receipted.
-async fn load(way: Way, sensors: usize, address: SocketAddr, seconds: Duration) -> Result<i64> {
+/// Sends different readings and returns the number of receipts.
+async fn load(protocol: Protocol, sensors: usize, address: SocketAddr, seconds: Duration) -> Result<i64> {
     let until = Instant::now() + seconds;
     let mut senders = JoinSet::new();
     for sensor in 0..sensors {
         senders.spawn(async move {
-            match way {
-                Way::Http => http(address, sensor, until).await,
-                Way::Tcp => tcp(address, sensor, until).await,
+            match protocol {
+                Protocol::Http => http(address, sensor, until).await,
+                Protocol::Tcp => tcp(address, sensor, until).await,
             }
         });
     }
@@ -212,7 +212,7 @@ fn reading(sensor: usize, number: i64) -> String {
     )
 }
 
-/// One request after the other on a kept connection.
+/// Sends one request after the other on a persistent connection.
 async fn http(address: SocketAddr, sensor: usize, until: Instant) -> Result<i64> {
     let mut stream = BufReader::new(TcpStream::connect(address).await?);
     stream.get_ref().set_nodelay(true)?;
@@ -225,7 +225,7 @@ async fn http(address: SocketAddr, sensor: usize, until: Instant) -> Result<i64>
         let (mut accepted, mut length) = (false, 0);
         while line != "\r\n" {
             line.clear();
-            ensure!(stream.read_line(&mut line).await? > 0, "the gateway hung up");
+            ensure!(stream.read_line(&mut line).await? > 0, "the gateway closed the connection");
             accepted |= line.starts_with("HTTP/1.1 202");
             if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
                 length = value.trim().parse()?;
@@ -240,7 +240,7 @@ async fn http(address: SocketAddr, sensor: usize, until: Instant) -> Result<i64>
     Ok(sent)
 }
 
-/// Many lines under way.
+/// Sends many lines at a time and then reads their answers.
 async fn tcp(address: SocketAddr, sensor: usize, until: Instant) -> Result<i64> {
     let mut stream = BufReader::new(TcpStream::connect(address).await?);
     stream.get_ref().set_nodelay(true)?;
@@ -255,7 +255,7 @@ async fn tcp(address: SocketAddr, sensor: usize, until: Instant) -> Result<i64> 
         stream.write_all(lines.as_bytes()).await?;
         for _ in 0..WINDOW {
             answer.clear();
-            ensure!(stream.read_line(&mut answer).await? > 0, "the gateway hung up");
+            ensure!(stream.read_line(&mut answer).await? > 0, "the gateway closed the connection");
             ensure!(answer.starts_with("ok "), "refused: {answer}");
         }
     }

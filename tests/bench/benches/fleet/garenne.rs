@@ -1,4 +1,4 @@
-//! `garenne-worker` as a user runs it.
+//! `garenne-worker` processes.
 
 use std::{
     process::Stdio,
@@ -20,14 +20,14 @@ use crate::broker::Broker;
 /// Limit for a worker to become ready or to stop.
 const WORKER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Which program.
+/// The worker's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Build {
-    /// The one that `--worker` names.
+    /// The program of `--worker`.
     Now,
-    /// An older one to compare it with, that `--before` names.
+    /// An older program to compare with, of `--before`.
     Before,
-    /// The example with so many kinds, which `--many-kinds` names.
+    /// The example with this number of kinds, of `--many-kinds`.
     ManyKinds(u32),
 }
 
@@ -51,14 +51,14 @@ impl Build {
     }
 }
 
-/// A running worker; killed when dropped.
+/// A running worker. It is killed when the value is dropped.
 pub(crate) struct Garenne {
     process: Child,
     pid: u32,
     admin: String,
     http: reqwest::Client,
     results: Lines<BufReader<ChildStdout>>,
-    // Its log is taken to the end: a full pipe would stop it.
+    // Reads its log to the end, because a full pipe would block the worker.
     _log: JoinHandle<()>,
 }
 
@@ -69,7 +69,7 @@ impl Garenne {
         Ok(String::from_utf8_lossy(&output.stdout).trim().replace("garenne-worker ", ""))
     }
 
-    /// Starts one and waits for its admin port, which it has before it consumes.
+    /// Starts a worker and waits for its admin port, which is open before it consumes.
     pub(crate) async fn start(build: Build, amqp_url: &str, arguments: &[String]) -> Result<Self> {
         let mut process = Command::new(build.program())
             .args([
@@ -93,37 +93,37 @@ impl Garenne {
         let mut log = BufReader::new(process.stderr.take().context("it is piped")?).lines();
         let mut said = String::new();
         let admin = loop {
-            let Some(line) = log.next_line().await? else { bail!("garenne-worker ended: {said}") };
+            let Some(line) = log.next_line().await? else { bail!("garenne-worker ended: {last}") };
             if let Some(address) = address(&line) {
                 break format!("http://{address}");
             }
-            said = line;
+            last = line;
         };
         let results = BufReader::new(process.stdout.take().context("it is piped")?).lines();
         let log = tokio::spawn(async move { while let Ok(Some(_)) = log.next_line().await {} });
         Ok(Self { process, pid, admin, http: reqwest::Client::new(), results, _log: log })
     }
 
-    /// Starts one that consumes nothing until it is told to [`resume`](Self::resume).
+    /// Starts a worker that consumes nothing until [`resume`](Self::resume).
     pub(crate) async fn start_quiet(amqp_url: &str, arguments: &[String]) -> Result<Self> {
         let worker = Self::start(Build::Now, amqp_url, arguments).await?;
         worker.signal(Signal::TSTP)?;
         Ok(worker)
     }
 
-    /// Has it consume again.
+    /// Makes a quiet worker consume.
     pub(crate) fn resume(&self) -> Result<()> {
         self.signal(Signal::CONT)
     }
 
-    /// Has a worker make everything that workers need on this broker.
+    /// Declares the topology by starting and stopping a worker.
     pub(crate) async fn declare_topology(broker: &Broker, shards: u16) -> Result<()> {
         let worker = Self::start(Build::Now, broker.amqp_url(), &with_shards(shards)?).await?;
         worker.ready().await?;
         worker.stop().await
     }
 
-    /// The next result on its standard output, for a worker with that sink.
+    /// The next result on standard output, for a worker with that sink.
     pub(crate) async fn result(&mut self) -> Result<String> {
         let line = tokio::time::timeout(WORKER_TIMEOUT, self.results.next_line()).await??;
         line.context("it ended without a result")
@@ -133,7 +133,7 @@ impl Garenne {
     pub(crate) async fn ready(&self) -> Result<()> {
         let until = Instant::now() + WORKER_TIMEOUT;
         while !self.get("readyz").await.is_ok_and(|answer| answer.status().is_success()) {
-            ensure!(Instant::now() < until, "garenne-worker does not get ready");
+            ensure!(Instant::now() < until, "garenne-worker did not become ready");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         Ok(())
@@ -143,12 +143,12 @@ impl Garenne {
         Usage::of(self.pid)
     }
 
-    /// Deliveries settled, in whatever way.
+    /// The number of settled deliveries, whatever their settlement.
     pub(crate) async fn settled(&self) -> Result<u64> {
         self.metric("garenne_settlements_total{lane=\"fast\"").await
     }
 
-    /// Waits until so many are, looking every so often; each look costs the worker a fraction of a millisecond.
+    /// Waits until `count` deliveries are settled. Each poll costs the worker a fraction of a millisecond.
     pub(crate) async fn until_settled(&self, count: u64, every: Duration) -> Result<()> {
         let until = Instant::now() + WORKER_TIMEOUT;
         loop {
@@ -161,7 +161,7 @@ impl Garenne {
         }
     }
 
-    /// Waits until its fast lane holds so many.
+    /// Waits until its fast lane holds `count` tasks.
     pub(crate) async fn until_holds(&self, count: u64) -> Result<()> {
         let until = Instant::now() + WORKER_TIMEOUT;
         loop {
@@ -174,7 +174,7 @@ impl Garenne {
         }
     }
 
-    /// Stops it in order.
+    /// Stops it cleanly.
     pub(crate) async fn stop(mut self) -> Result<()> {
         self.signal(Signal::TERM)?;
         let ended = tokio::time::timeout(WORKER_TIMEOUT, self.process.wait()).await??;
@@ -193,10 +193,10 @@ impl Garenne {
         Ok(kill_process(pid, signal)?)
     }
 
-    /// The sum of the metrics whose lines begin so.
-    async fn metric(&self, begins: &str) -> Result<u64> {
+    /// The sum of the metrics whose lines begin with `prefix`.
+    async fn metric(&self, prefix: &str) -> Result<u64> {
         let metrics = self.get("metrics").await?.text().await?;
-        let lines = metrics.lines().filter(|line| line.starts_with(begins));
+        let lines = metrics.lines().filter(|line| line.starts_with(prefix));
         Ok(lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum())
     }
 
@@ -205,7 +205,7 @@ impl Garenne {
     }
 }
 
-/// The arguments of a worker whose fast lane has so many queues; none for one.
+/// The arguments of a worker whose fast lane has this number of queues.
 pub(crate) fn with_shards(shards: u16) -> Result<Vec<String>> {
     if shards == 1 {
         return Ok(Vec::new());
@@ -215,7 +215,7 @@ pub(crate) fn with_shards(shards: u16) -> Result<Vec<String>> {
     Ok(vec!["--config".to_owned(), file.display().to_string()])
 }
 
-/// The address of the admin port, where a line of the log tells it.
+/// The address of the admin port, if this line of the log has it.
 fn address(line: &str) -> Option<String> {
     let line: Value = serde_json::from_str(line).ok()?;
     let field = line.get("address").or_else(|| line.get("fields")?.get("address"))?;

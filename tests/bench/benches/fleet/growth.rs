@@ -1,5 +1,5 @@
-//! How the cost of a task grows with the number of workers, what they may hold, the size of a task, the number
-//! of kinds, and the share of tasks that fail.
+//! How the cost of a task grows with the number of workers, the prefetch, the size of a task, the number of kinds, and
+//! the share of tasks that fail.
 //!
 //! `./dev bench growth [--rounds N] [--only PART] [--json FILE]`
 
@@ -19,10 +19,10 @@ const PREFETCHES: [u16; 6] = [1, 10, 50, 200, 1000, 2000];
 /// Bytes of a body.
 const SIZES: [usize; 5] = [100, 1_000, 10_000, 100_000, 1_000_000];
 const KINDS: [u32; 4] = [1, 10, 100, 1_000];
-/// Of a hundred tasks, those that fail once, and those that nobody handles.
+/// Percentages of tasks that fail once, or that have no handler.
 const SHARES: [u32; 4] = [0, 1, 10, 50];
 const PREFETCH: u16 = 200;
-/// A few times less than there are tasks of the largest size.
+/// Several times smaller than the number of tasks of the largest size.
 const PREFETCH_BY_SIZE: u16 = 50;
 const OURS: Who = Who::Garenne { build: Build::Now, sink: None, shards: 1 };
 
@@ -38,7 +38,7 @@ pub(crate) async fn run(rows: &mut Rows) -> Result<()> {
             together(&broker, processes, rows).await?;
         }
         for prefetch in PREFETCHES.into_iter().filter(|_| wanted("prefetch")) {
-            // As many as take a second or two.
+            // A number of tasks that takes a second or two.
             let tasks = (u32::from(prefetch) * 400).clamp(2_000, 60_000);
             let bodies = (0..tasks).map(|_| task("bench.noop", body(200)));
             let seen = race(&broker, OURS, prefetch, bodies).await?;
@@ -57,10 +57,9 @@ pub(crate) async fn run(rows: &mut Rows) -> Result<()> {
             seen.add_to(rows, &format!("growth/kinds/{kinds}"));
         }
         for share in SHARES.into_iter().filter(|_| wanted("failures")) {
-            for (way, kind, payload) in [
-                ("retried", "bench.fail", br#"{"times":1}"#.to_vec()),
-                ("dead", "bench.nobody-handles", body(200)),
-            ] {
+            for (way, kind, payload) in
+                [("retried", "bench.fail", br#"{"times":1}"#.to_vec()), ("dead", "bench.unknown", body(200))]
+            {
                 failing(&broker, way, (kind, &payload), share, rows).await?;
             }
         }
@@ -68,14 +67,14 @@ pub(crate) async fn run(rows: &mut Rows) -> Result<()> {
     broker.clear().await
 }
 
-/// Several workers on one queue.
+/// Measures several workers on one queue.
 async fn together(broker: &Broker, processes: usize, rows: &mut Rows) -> Result<()> {
     const TASKS: u32 = 60_000;
     broker.fill(LANE, (0..TASKS).map(|_| task("bench.noop", body(200)))).await?;
     let mut workers = Vec::new();
     for _ in 0..processes {
         let lane = ["--lane".to_owned(), format!("fast:prefetch={PREFETCH}")];
-        // Each is let in by the same broker; the clock begins when all of them are.
+        // The measurement begins when all workers are connected.
         workers.push(Garenne::start_quiet(broker.amqp_url(), &lane).await?);
     }
     let usage = || workers.iter().map(|worker| worker.usage().cpu).sum::<Duration>();
@@ -103,7 +102,7 @@ async fn together(broker: &Broker, processes: usize, rows: &mut Rows) -> Result<
     Ok(())
 }
 
-/// A share of tasks that fail among those that do not. A task that is tried again is settled twice.
+/// Measures a share of failing tasks among others. A task that is retried is settled twice.
 async fn failing(
     broker: &Broker,
     way: &str,
@@ -124,7 +123,7 @@ async fn failing(
     let worker = Garenne::start(Build::Now, broker.amqp_url(), &lane).await?;
     broker.until(&lane_queues(1), Duration::from_millis(1), |ready| ready < TASKS).await?;
     let before: Usage = worker.usage();
-    // What is tried again comes back after seconds; the looks must not be what is measured.
+    // Retried tasks return after seconds. The poll interval is long, so that polling does not affect the measurement.
     worker.until_settled(settlements, Duration::from_millis(250)).await?;
     let cpu = worker.usage().cpu.saturating_sub(before.cpu).as_secs_f64();
     rows.add(format!("growth/{way}/{share}-percent/cpu_us"), "us/task", cpu * 1e6 / f64::from(TASKS));

@@ -1,4 +1,4 @@
-//! What a worker occupies: idle, and for each thousand messages that it holds.
+//! The memory of a worker: idle, and for each thousand messages that it holds.
 //!
 //! `./dev bench memory [--rounds N] [--json FILE]`
 
@@ -12,9 +12,9 @@ use crate::{
     garenne::{Build, Garenne},
 };
 
-/// Messages held.
+/// Numbers of held messages.
 const HELD: [u32; 2] = [1000, 2000];
-/// How long an idle worker is left alone before it is looked at.
+/// How long a worker is idle before it is measured.
 const SETTLED: Duration = Duration::from_secs(2);
 
 pub(crate) async fn run(rows: &mut Rows) -> Result<()> {
@@ -34,13 +34,13 @@ pub(crate) async fn run(rows: &mut Rows) -> Result<()> {
             occupied.push(holding(&broker, held).await?);
             rows.add(format!("memory/holding-{held}_mb"), "MB", occupied[occupied.len() - 1]);
         }
-        // The difference of two workers that hold something: what the first message brings along is in both.
+        // The difference of two workers that hold messages, so that the cost of the first message does not count.
         rows.add("memory/per-1000-prefetched_mb", "MB", occupied[1] - occupied[0]);
     }
     broker.clear().await
 }
 
-/// Resident memory of a worker whose one place is taken and that holds so many tasks of 200 B.
+/// The resident memory of a worker that holds this number of tasks of 200 B, one of which runs.
 async fn holding(broker: &Broker, held: u32) -> Result<f64> {
     let waiting = (1..held).map(|_| task("bench.noop", body(200)));
     let first = std::iter::once(task("bench.sleep", br#"{"ms":600000}"#.to_vec()));
@@ -51,7 +51,7 @@ async fn holding(broker: &Broker, held: u32) -> Result<f64> {
     tokio::time::sleep(SETTLED).await;
     let occupied = worker.usage().rss_mb;
     worker.kill().await?;
-    // They come back when its connection is gone.
+    // The broker requeues them when the connection is closed.
     broker.until(&lane_queues(1), Duration::from_millis(20), |ready| ready == held).await?;
     broker.purge(LANE).await?;
     Ok(occupied)

@@ -1,4 +1,4 @@
-//! One contestant and a full queue.
+//! Measures one contestant that empties a full queue.
 
 use std::time::{Duration, Instant};
 
@@ -7,36 +7,38 @@ use garenne_bench::{Rows, Usage};
 use lapin::BasicProperties;
 
 use crate::{
-    broker::{Broker, DIVIDER, LANE, body, celery_task, dramatiq_task, keyed_task, lane_queues, task},
+    broker::{
+        Broker, LANE, SHARDS_EXCHANGE, body, celery_task, dramatiq_task, keyed_task, lane_queues, task,
+    },
     garenne::{Build, Garenne, with_shards},
     rival::Rival,
 };
 
-/// How often the queue is looked at for the first delivery, and for the last.
+/// Poll intervals of the queue until the first delivery, and until the last one.
 const FIRST: Duration = Duration::from_millis(1);
 const LAST: Duration = Duration::from_millis(5);
-/// How long the broker gets to apply the last acks.
+/// Time for the broker to apply the last acks.
 pub(crate) const APPLIED: Duration = Duration::from_millis(300);
 
-/// Whose worker it is.
+/// The program of a contestant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
-    /// Ours, with this sink.
+    /// Garenne's worker, with this sink.
     Garenne { build: Build, sink: Option<&'static str>, shards: u16 },
-    /// Another one, in its own words.
+    /// The worker of another library, with its own task format.
     Rival { program: &'static str, arguments: &'static [&'static str], tasks: Tasks },
 }
 
-/// How a worker's tasks are written, and in which queue they wait.
+/// The format and the queue of a worker's tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tasks {
-    /// As Garenne's, in Garenne's queue.
+    /// Garenne's format and queue.
     Garenne,
-    /// As Garenne's, through the exchange that divides them among its queues.
+    /// Garenne's format, through the exchange that distributes tasks among shards.
     Sharded,
-    /// As Celery's.
+    /// Celery's format.
     Celery,
-    /// As Dramatiq's.
+    /// Dramatiq's format.
     Dramatiq,
 }
 
@@ -49,7 +51,7 @@ impl Tasks {
         }
     }
 
-    /// One of 200 B.
+    /// A task with a body of 200 B.
     pub(crate) fn one(self) -> (BasicProperties, Vec<u8>) {
         match self {
             Self::Garenne => task("bench.noop", body(200)),
@@ -70,22 +72,22 @@ impl Who {
     }
 }
 
-/// A contestant by its name in the rows.
+/// A contestant and its name in the rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Contestant {
     pub(crate) name: &'static str,
     pub(crate) who: Who,
 }
 
-/// What a race took.
+/// The measured values of one run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct Measured {
     tasks_per_s: f64,
     cpu_us: f64,
     rss_mb: f64,
 }
 
-impl Seen {
+impl Measured {
     pub(crate) fn add_to(self, rows: &mut Rows, name: &str) {
         rows.add(format!("{name}/tasks_per_s"), "tasks/s", self.tasks_per_s);
         rows.add(format!("{name}/cpu_us"), "us/task", self.cpu_us);
@@ -93,14 +95,14 @@ impl Seen {
     }
 }
 
-/// The stretch between the first delivery and the last ack.
-struct Stretch {
+/// A measurement between the first delivery and the last ack.
+struct Measurement {
     begun: Instant,
     before: Usage,
     tasks: u32,
 }
 
-impl Stretch {
+impl Measurement {
     /// Waits for the first delivery.
     async fn begin(
         broker: &Broker,
@@ -112,29 +114,29 @@ impl Stretch {
         Ok(Self { begun: Instant::now(), before: usage(), tasks: ready })
     }
 
-    fn end(self, usage: Usage) -> Seen {
+    fn end(self, usage: Usage) -> Measured {
         let (took, tasks) = (self.begun.elapsed().as_secs_f64(), f64::from(self.tasks));
         let cpu = usage.cpu.saturating_sub(self.before.cpu).as_secs_f64();
-        Seen { tasks_per_s: tasks / took, cpu_us: cpu * 1e6 / tasks, rss_mb: usage.rss_mb }
+        Measured { tasks_per_s: tasks / took, cpu_us: cpu * 1e6 / tasks, rss_mb: usage.rss_mb }
     }
 }
 
-/// Fills the queue and has a contestant empty it. The clock runs from its first delivery to its last ack;
-/// tasks that were delivered before the clock began are not counted. That nothing was left unacked is
-/// asked of the broker after the process is gone.
+/// Fills the queue and lets a contestant empty it. The time is measured from its first delivery to its last ack; tasks
+/// that were delivered before the measurement began are not counted. After the process has ended, the broker's queue
+/// must be empty: every task was acked.
 pub(crate) async fn race(
     broker: &Broker,
     who: Who,
     prefetch: u16,
     messages: impl ExactSizeIterator<Item = (BasicProperties, Vec<u8>)>,
-) -> Result<Seen> {
+) -> Result<Measured> {
     let (queue, count) = (who.tasks().queue(), u32::try_from(messages.len())?);
     let queues = match who {
         Who::Garenne { shards, .. } => lane_queues(shards),
         Who::Rival { .. } => vec![queue.to_owned()],
     };
     match who.tasks() {
-        Tasks::Sharded => broker.publish(DIVIDER, queue, messages).await?,
+        Tasks::Sharded => broker.publish(SHARDS_EXCHANGE, queue, messages).await?,
         _ => broker.fill(queue, messages).await?,
     }
     broker.until(&queues, LAST, |ready| ready == count).await?;
@@ -147,10 +149,10 @@ pub(crate) async fn race(
             arguments.extend(with_shards(shards)?);
             arguments.extend(sink.into_iter().flat_map(|sink| ["--sink".to_owned(), sink.to_owned()]));
             let worker = Garenne::start(build, broker.amqp_url(), &arguments).await?;
-            let stretch = Stretch::begin(broker, &queues, count, || worker.usage()).await?;
+            let measurement = Measurement::begin(broker, &queues, count, || worker.usage()).await?;
             broker.until(&queues, LAST, |ready| ready == 0).await?;
             worker.until_settled(count.into(), FIRST).await?;
-            let seen = stretch.end(worker.usage());
+            let seen = measurement.end(worker.usage());
             worker.stop().await?;
             seen
         }
@@ -169,12 +171,12 @@ pub(crate) async fn race(
             }
             let mut rival = Rival::start(program, &words)?;
             let pid = rival.pid();
-            let stretch = tokio::select! {
-                stretch = Stretch::begin(broker, &queues, count, || Usage::of(pid)) => stretch?,
-                ended = rival.ended() => bail!("it ended at its start: {}", ended?),
+            let measurement = tokio::select! {
+                measurement = Measurement::begin(broker, &queues, count, || Usage::of(pid)) => measurement?,
+                ended = rival.ended() => bail!("the rival ended at its start: {}", ended?),
             };
             rival.done(count).await?;
-            let seen = stretch.end(rival.usage());
+            let seen = measurement.end(rival.usage());
             tokio::time::sleep(APPLIED).await;
             rival.kill().await?;
             seen
@@ -182,6 +184,6 @@ pub(crate) async fn race(
     };
     tokio::time::sleep(APPLIED).await;
     let left = broker.ready_in(&queues).await?;
-    ensure!(left == 0, "{left} tasks came back");
+    ensure!(left == 0, "{left} tasks were not acked");
     Ok(seen)
 }

@@ -1,4 +1,4 @@
-//! Somebody else's worker: a program that does so many tasks, tells of it, and waits to be killed.
+//! The worker of another library: a program that runs a number of tasks, reports the end, and waits to be killed.
 
 use std::{
     path::PathBuf,
@@ -15,10 +15,10 @@ use tokio::{
     time::timeout,
 };
 
-/// Limit for the slowest rival.
+/// Timeout of the slowest rival.
 const RIVAL_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// With `--python`: the interpreter of an environment that has the rivals in it.
+/// With `--python`, the interpreter of an environment in which the rivals are installed.
 pub(crate) fn python() -> Option<PathBuf> {
     flag("--python").then(|| option("--interpreter").unwrap_or_else(|| "python3".to_owned()).into())
 }
@@ -27,7 +27,7 @@ fn scripts() -> String {
     concat!(env!("CARGO_MANIFEST_DIR"), "/../rivals/python").to_owned()
 }
 
-/// A running rival; killed when dropped.
+/// A running rival. It is killed when the value is dropped.
 pub(crate) struct Rival {
     process: Child,
     pid: u32,
@@ -35,7 +35,7 @@ pub(crate) struct Rival {
 }
 
 impl Rival {
-    /// Where they are built: `--rivals`.
+    /// The folder of their binaries, which `--rivals` sets.
     pub(crate) fn folder() -> PathBuf {
         option("--rivals").map_or_else(|| "tests/rivals/target/release".into(), PathBuf::from)
     }
@@ -65,7 +65,7 @@ impl Rival {
         self.pid
     }
 
-    /// Completes when it has ended by itself.
+    /// Waits until it has ended by itself.
     pub(crate) async fn ended(&mut self) -> Result<ExitStatus> {
         Ok(self.process.wait().await?)
     }
@@ -74,21 +74,21 @@ impl Rival {
         Usage::of(self.pid())
     }
 
-    /// Waits until it has done so many: it says `done` then, or has said `+` as often.
+    /// Waits until it has done `count` tasks: it writes `done` at the end, or `+` for each task.
     pub(crate) async fn done(&mut self, count: u32) -> Result<()> {
         let mut done = 0;
         while done < count {
-            let word = timeout(RIVAL_TIMEOUT, self.words.next_line()).await;
-            match word.context("it never says that it is done")?? {
-                Some(word) if word == "done" => break,
-                Some(word) => done += u32::from(word == "+"),
-                None => bail!("it ended before it was done: {:?}", self.process.wait().await?),
+            let line = timeout(RIVAL_TIMEOUT, self.output.next_line()).await;
+            match line.context("the rival did not report the end in time")?? {
+                Some(line) if line == "done" => break,
+                Some(line) => done += u32::from(line == "+"),
+                None => bail!("the rival ended before it was done: {:?}", self.process.wait().await?),
             }
         }
         Ok(())
     }
 
-    /// Kills it and the processes that it forked: it leads a group of its own.
+    /// Kills it and the processes that it forked, which are in its process group.
     pub(crate) async fn kill(mut self) -> Result<()> {
         let group = Pid::from_raw(self.pid.try_into()?).context("a process id")?;
         kill_process_group(group, Signal::KILL)?;

@@ -1,8 +1,7 @@
-//! What a lane with several queues costs a worker, and what it brings: no-op tasks with a key through one queue
-//! and through four, in turns, each on a virtual host of its own; and without a key through one, which tells
-//! what reading the key costs.
+//! Cost and benefit of a lane with several queues: no-op tasks with a key through one queue and through four, in turns,
+//! each on its own virtual host. Tasks without a key through one queue show the cost of reading the key.
 //!
-//! `./dev bench shards [--rounds N] [--tasks N] [--before PROGRAM] [--json FILE]`; the program is an older
+//! `./dev bench shards [--rounds N] [--tasks N] [--before PROGRAM] [--json FILE]`; `--before` is an older
 //! `garenne-worker` to compare with.
 
 use anyhow::Result;
@@ -14,14 +13,14 @@ use crate::{
     race::{Tasks, Who, race},
 };
 
-/// By name: queues, how the tasks are written, and which worker.
+/// Name, number of queues, format of the tasks, and worker.
 const CONTESTANTS: [(&str, u16, Tasks, Build); 4] = [
     ("1-unkeyed", 1, Tasks::Garenne, Build::Now),
     ("1", 1, Tasks::Sharded, Build::Now),
     ("4", 4, Tasks::Sharded, Build::Now),
     ("4-before", 4, Tasks::Sharded, Build::Before),
 ];
-/// What is compared, by name.
+/// The compared contestants, with the name of the ratio.
 const PAIRS: [(&str, &str, &str); 3] =
     [("4-to-1", "4", "1"), ("key-to-no-key", "1", "1-unkeyed"), ("4-to-before", "4", "4-before")];
 const PREFETCH: u16 = 1000;

@@ -1,5 +1,5 @@
-//! How soon a worker works: from its process's start, and from the moment at which the broker has let it in,
-//! until the result of a task that waits is out.
+//! How long a worker's start takes: from the start of the process, and from the end of the AMQP handshake, until the
+//! result of a waiting task is written.
 //!
 //! `./dev bench start [--rounds N] [--json FILE]`
 
@@ -28,7 +28,7 @@ pub(crate) async fn run(rows: &mut Rows) -> Result<()> {
     rows.version("garenne", Garenne::version().await?);
     rows.version("rabbitmq", broker.version().await?);
     Garenne::declare_topology(&broker, 1).await?;
-    let (url, mut opened) = gate(broker.amqp_url()).await?;
+    let (url, mut opened) = handshake_proxy(broker.amqp_url()).await?;
     for _ in 0..rounds {
         broker.fill(LANE, std::iter::once(task("bench.noop", body(200)))).await?;
         let begun = Instant::now();
@@ -36,8 +36,8 @@ pub(crate) async fn run(rows: &mut Rows) -> Result<()> {
         let mut worker = Garenne::start(Build::Now, &url, &arguments).await?;
         worker.result().await?;
         let done = Instant::now();
-        // Of several connections the first that was let in.
-        let open = opened.recv().await.context("nobody was let in")?;
+        // The first of several connections.
+        let open = opened.recv().await.context("no handshake was seen")?;
         let ms = |from: Instant| (done - from).as_secs_f64() * 1e3;
         rows.add("start/first-result/after-spawn_ms", "ms", ms(begun));
         rows.add("start/first-result/after-handshake_ms", "ms", ms(open));
@@ -48,23 +48,23 @@ pub(crate) async fn run(rows: &mut Rows) -> Result<()> {
     broker.clear().await
 }
 
-/// A way to the broker on which it is seen when a client has been let in.
-async fn gate(amqp_url: &str) -> Result<(String, mpsc::UnboundedReceiver<Instant>)> {
+/// Starts a proxy in front of the broker that reports the end of each connection's handshake.
+async fn handshake_proxy(amqp_url: &str) -> Result<(String, mpsc::UnboundedReceiver<Instant>)> {
     let host =
         amqp_url.split('@').nth(1).and_then(|rest| rest.split('/').next()).context("a host")?.to_owned();
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = amqp_url.replace(&host, &listener.local_addr()?.to_string());
-    let (tell, told) = mpsc::unbounded_channel();
+    let (sender, receiver) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         while let Ok((client, _)) = listener.accept().await {
-            let (host, tell) = (host.clone(), tell.clone());
-            tokio::spawn(async move { pass(client, &host, tell).await });
+            let (host, sender) = (host.clone(), sender.clone());
+            tokio::spawn(async move { forward(client, &host, sender).await });
         }
     });
-    Ok((url, told))
+    Ok((url, receiver))
 }
 
-async fn pass(client: TcpStream, host: &str, tell: mpsc::UnboundedSender<Instant>) -> Result<()> {
+async fn forward(client: TcpStream, host: &str, sender: mpsc::UnboundedSender<Instant>) -> Result<()> {
     let broker = TcpStream::connect(host).await?;
     client.set_nodelay(true)?;
     broker.set_nodelay(true)?;
@@ -83,7 +83,7 @@ async fn pass(client: TcpStream, host: &str, tell: mpsc::UnboundedSender<Instant
             }
             if !seen && buffer[..read].windows(OPEN_OK.len()).any(|window| window == OPEN_OK) {
                 seen = true;
-                let _ = tell.send(Instant::now());
+                let _ = sender.send(Instant::now());
             }
             to_client.write_all(&buffer[..read]).await?;
         }

@@ -1,8 +1,8 @@
-//! A no-op task of 200 B through Garenne and through others' workers.
+//! No-op tasks of 200 B on Garenne's worker and on workers of other libraries.
 //!
 //! `./dev bench worker [--rounds N] [--only QUEUE/PREFETCH] [--among NAME,…] [--tasks N] [--before PROGRAM]
-//! [--python] [--json FILE]`; the program is an older `garenne-worker` to compare with, and with `--python`
-//! Celery and Dramatiq take part.
+//! [--python] [--json FILE]`; `--before` is an older `garenne-worker` to compare with, and `--python` adds Celery and
+//! Dramatiq.
 
 use anyhow::Result;
 use garenne_bench::{Rows, number, option};
@@ -14,7 +14,7 @@ use crate::{
     rival::python,
 };
 
-/// The reference first, then us, so that both stand as close as can be.
+/// The reference and Garenne run right after each other, so that their pairs are comparable.
 const CONTESTANTS: [Contestant; 9] = [
     rival("raw-lapin", "raw-lapin", &[], Tasks::Garenne),
     ours("garenne", Build::Now, None),
@@ -40,10 +40,10 @@ const fn rival(
     Contestant { name, who: Who::Rival { program, arguments, tasks } }
 }
 
-/// How much less those get that are so much slower.
+/// Rivals in Python get fewer tasks by this factor, because they are much slower.
 const FEWER_IN_PYTHON: usize = 10;
 
-/// Prefetch, and as many tasks as take a second or two.
+/// Prefetch, and a number of tasks that takes a second or two.
 const LOADS: [(u16, usize); 3] = [(10, 8_000), (100, 40_000), (1000, 100_000)];
 
 pub(crate) async fn run(rows: &mut Rows) -> Result<()> {
@@ -66,13 +66,13 @@ pub(crate) async fn run(rows: &mut Rows) -> Result<()> {
     Ok(())
 }
 
-/// Whether `--only` names it; everything where that is not given.
+/// Whether `--only` selects it; without the option, everything is selected.
 fn wanted(kind: QueueType, prefetch: u16) -> bool {
     option("--only").is_none_or(|only| format!("{kind}/{prefetch}/").starts_with(&format!("{only}/")))
 }
 
-/// Whether `--among` names it; everyone where that is not given; without an older build and the rivals in
-/// Python where nobody said where they are.
+/// Whether a contestant takes part: `--among` selects it or is not given, and its program is available. An older build
+/// needs `--before`, rivals in Python need `--python`.
 fn takes_part(contestant: &Contestant) -> bool {
     let there = match contestant.who {
         Who::Garenne { build: Build::Before, .. } => option("--before").is_some(),
@@ -82,7 +82,7 @@ fn takes_part(contestant: &Contestant) -> bool {
     there && option("--among").is_none_or(|among| among.split(',').any(|name| name == contestant.name))
 }
 
-/// Has a worker make the topology, and puts a classic queue in the place of the lane's where one is asked for.
+/// Declares the topology, and replaces the lane's queue by a classic queue if that type is measured.
 async fn prepare(broker: &Broker, kind: QueueType) -> Result<()> {
     Garenne::declare_topology(broker, 1).await?;
     broker.declare(Tasks::Celery.queue()).await?;
@@ -105,10 +105,10 @@ async fn contest(
 ) -> Result<()> {
     let under = format!("worker/{kind}/{prefetch}");
     let contestants: Vec<_> = CONTESTANTS.into_iter().filter(takes_part).collect();
-    let mut out: Vec<&str> = Vec::new();
+    let mut excluded: Vec<&str> = Vec::new();
     for round in 0..rounds {
         for &Contestant { name, who } in &contestants {
-            if out.contains(&name) {
+            if excluded.contains(&name) {
                 continue;
             }
             let slow = matches!(who, Who::Rival { program, .. } if program.ends_with(".py"));
@@ -118,11 +118,11 @@ async fn contest(
                     eprintln!("{under}/{name} {round}: {seen:?}");
                     seen.add_to(rows, &format!("{under}/{name}"));
                 }
-                // Somebody else's worker that cannot do this queue is told of and left out; ours must.
+                // A rival that does not work with this type of queue is reported and left out.
                 Err(error) if matches!(who, Who::Rival { .. }) && name != "raw-lapin" => {
                     eprintln!("{under}/{name} does not work here: {error:#}");
                     broker.purge(who.tasks().queue()).await?;
-                    out.push(name);
+                    excluded.push(name);
                 }
                 Err(error) => return Err(error),
             }

@@ -1,13 +1,13 @@
-//! apalis with its AMQP backend, as its README has it but for one thing: 1.0.0 takes from a consumer that it has not
-//! made yet and panics, and its acks go to a clone of the backend that never gets a channel. Both are made before the
-//! worker gets the backend.
+//! apalis with its AMQP backend, as in its README, with one difference. Version 1.0.0 panics because it polls a
+//! consumer before it exists, and it acks on a clone of the backend that has no channel. Therefore, channel and
+//! consumer are created before the worker gets the backend.
 
 use std::future::poll_fn;
 
 use anyhow::Result;
 use apalis::prelude::*;
 use apalis_amqp::{AmqpBackend, Config};
-use garenne_rivals::{Noop, Orders, count, expect};
+use garenne_rivals::{Noop, Options, count, expect};
 use lapin::options::QueueDeclareOptions;
 
 async fn noop(task: Noop) -> Result<(), BoxDynError> {
@@ -18,13 +18,13 @@ async fn noop(task: Noop) -> Result<(), BoxDynError> {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let orders = Orders::read()?;
-    expect(orders.count);
-    let mut config = Config::default().queue(orders.queue.as_str()).prefetch_count(orders.prefetch);
-    // The queue is there, with arguments of its own.
+    let options = Options::read()?;
+    expect(options.count);
+    let mut config = Config::default().queue(options.queue.as_str()).prefetch_count(options.prefetch);
+    // The queue exists, with other arguments.
     config.declare_options = QueueDeclareOptions { passive: true, ..Default::default() };
-    let mut backend = AmqpBackend::<Noop>::new_from_addr(&orders.amqp_url)?.with_config(config);
-    // Ready once for its channel, once for its consumer.
+    let mut backend = AmqpBackend::<Noop>::new_from_addr(&options.amqp_url)?.with_config(config);
+    // The first call opens the channel, the second one starts the consumer.
     let context = WorkerContext::new("apalis");
     for _ in 0..2 {
         poll_fn(|cx| backend.poll_ready(cx, &context)).await?;

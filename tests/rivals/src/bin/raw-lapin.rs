@@ -1,8 +1,8 @@
-//! The least that a worker can be with this client library: deliver, decode, ack.
+//! The smallest possible worker with lapin: receive, decode, ack.
 
 use anyhow::{Context, Result};
 use futures_util::{FutureExt, StreamExt};
-use garenne_rivals::{Noop, Orders, done};
+use garenne_rivals::{Noop, Options, done};
 use lapin::{
     Connection, ConnectionProperties,
     options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions},
@@ -11,23 +11,24 @@ use lapin::{
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
-    let orders = Orders::read()?;
-    let connection = Connection::connect(&orders.amqp_url, ConnectionProperties::default()).await?;
+    let options = Options::read()?;
+    let connection = Connection::connect(&options.amqp_url, ConnectionProperties::default()).await?;
     let channel = connection.create_channel().await?;
-    channel.basic_qos(orders.prefetch, BasicQosOptions::default()).await?;
-    let (queue, options) = (orders.queue.as_str().into(), BasicConsumeOptions::default());
-    let mut deliveries = channel.basic_consume(queue, "raw".into(), options, FieldTable::default()).await?;
-    // A tenth of what may be under way, as somebody who knows the broker would have it.
-    let batch = if orders.multiple { usize::from(orders.prefetch / 10).max(1) } else { 1 };
-    for count in 1..=orders.count {
-        let delivery = deliveries.next().await.context("the broker ended it")??;
+    channel.basic_qos(options.prefetch, BasicQosOptions::default()).await?;
+    let (queue, defaults) = (options.queue.as_str().into(), BasicConsumeOptions::default());
+    let mut deliveries = channel.basic_consume(queue, "raw".into(), defaults, FieldTable::default()).await?;
+    // A tenth of the prefetch, as an experienced user would configure it.
+    let batch = if options.multiple { usize::from(options.prefetch / 10).max(1) } else { 1 };
+    for count in 1..=options.count {
+        let delivery = deliveries.next().await.context("the broker cancelled the consumer")??;
         std::hint::black_box(serde_json::from_slice::<Noop>(&delivery.data)?);
-        if count % batch == 0 || count == orders.count {
-            let ack = channel.basic_ack(delivery.delivery_tag, BasicAckOptions { multiple: orders.multiple });
-            if count == orders.count {
+        if count % batch == 0 || count == options.count {
+            let ack =
+                channel.basic_ack(delivery.delivery_tag, BasicAckOptions { multiple: options.multiple });
+            if count == options.count {
                 ack.await?;
             } else {
-                // Polled once, which hands the frame over; its way to the socket is not awaited.
+                // One poll passes the frame to the connection; the write to the socket is not awaited.
                 ack.now_or_never();
             }
         }

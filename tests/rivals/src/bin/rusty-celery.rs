@@ -1,8 +1,8 @@
-//! rusty-celery, as its README has it.
+//! rusty-celery, as in its README.
 
 use anyhow::Result;
 use celery::prelude::*;
-use garenne_rivals::{Orders, count, expect};
+use garenne_rivals::{Options, count, expect};
 
 #[celery::task(name = "bench.noop")]
 fn noop(pad: String) -> TaskResult<()> {
@@ -13,14 +13,14 @@ fn noop(pad: String) -> TaskResult<()> {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let orders = Orders::read()?;
-    expect(orders.count);
-    let queue: &'static str = orders.queue.leak();
+    let options = Options::read()?;
+    expect(options.count);
+    let queue: &'static str = options.queue.leak();
     let app = celery::app!(
-        broker = AMQPBroker { orders.amqp_url },
+        broker = AMQPBroker { options.amqp_url },
         tasks = [noop],
         task_routes = ["*" => queue],
-        prefetch_count = orders.prefetch,
+        prefetch_count = options.prefetch,
         heartbeat = Some(60),
     )
     .await?;

@@ -11,7 +11,7 @@ use tokio::{
 
 use crate::harness::{management::Management, node::Node};
 
-/// Limit for a broker's answer after its start.
+/// Timeout of a broker's start.
 const READY_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Waits until the broker answers AMQP clients and the management API answers. Connections are accepted before that:
@@ -20,7 +20,7 @@ pub(super) async fn wait_until_ready(node: &Node, amqp_port: u16, management: &M
     let deadline = Instant::now() + READY_TIMEOUT;
     loop {
         node.check_alive()?;
-        if greets(amqp_port).await && management.version().await.is_ok() {
+        if accepts_clients(amqp_port).await && management.version().await.is_ok() {
             return Ok(());
         }
         if Instant::now() > deadline {
@@ -30,15 +30,15 @@ pub(super) async fn wait_until_ready(node: &Node, amqp_port: u16, management: &M
     }
 }
 
-/// Waits until the broker answers AMQP clients, and returns when it did.
-pub(super) async fn wait_until_it_greets(node: &Node, amqp_port: u16) -> Result<Instant> {
+/// Waits until the broker answers AMQP clients, and returns the time of the first successful attempt.
+pub(super) async fn wait_until_it_accepts_clients(node: &Node, amqp_port: u16) -> Result<Instant> {
     let deadline = Instant::now() + READY_TIMEOUT;
     loop {
-        let look = Instant::now();
-        if greets(amqp_port).await {
-            return Ok(look);
+        let attempt = Instant::now();
+        if accepts_clients(amqp_port).await {
+            return Ok(attempt);
         }
-        if look > deadline {
+        if attempt > deadline {
             bail!("the broker did not answer within {READY_TIMEOUT:?}: {}", node.log().await);
         }
         sleep(Duration::from_millis(5)).await;
@@ -46,11 +46,11 @@ pub(super) async fn wait_until_it_greets(node: &Node, amqp_port: u16) -> Result<
 }
 
 /// Whether the broker answers an AMQP 0-9-1 header with a method frame (type 1): `connection.start`.
-async fn greets(port: u16) -> bool {
-    let greeting = async {
+async fn accepts_clients(port: u16) -> bool {
+    let handshake = async {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
         stream.write_all(b"AMQP\x00\x00\x09\x01").await?;
         stream.read_u8().await
     };
-    matches!(timeout(Duration::from_secs(1), greeting).await, Ok(Ok(1)))
+    matches!(timeout(Duration::from_secs(1), handshake).await, Ok(Ok(1)))
 }

@@ -1,4 +1,4 @@
-//! How a broker's node is configured.
+//! The configuration of a broker's node.
 
 use super::{BrokerOptions, USER};
 use crate::harness::{
@@ -6,17 +6,17 @@ use crate::harness::{
     node::{NodeFile, NodeSpec},
 };
 
-/// The plugins that a fleet may use.
+/// The plugins that Garenne can use.
 const PLUGINS: &str = include_str!("../../../../deploy/rabbitmq/enabled_plugins");
 
 /// The node of a broker with these options, on these ports.
 pub(super) async fn spec(options: &BrokerOptions, amqp_port: u16, management_port: u16) -> NodeSpec {
     let mut conf = vec![
-        // The management API's statistics are at most half a second old, instead of five.
+        // The management API's statistics are at most half a second old; the default is five seconds.
         "collect_statistics_interval = 500".to_owned(),
     ];
     conf.extend(options.conf.iter().cloned());
-    // Quorum queues publish their statistics at an interval of their own.
+    // Quorum queues have a separate interval for their statistics.
     let mut parameters = vec!["{quorum_tick_interval, 500}".to_owned()];
     parameters.extend(options.parameters.iter().cloned());
     NodeSpec {
@@ -48,6 +48,6 @@ pub(super) async fn spec(options: &BrokerOptions, amqp_port: u16, management_por
             },
         ],
         ports: vec![(amqp_port, 5672), (management_port, 15672)],
-        seat: None,
+        member: None,
     }
 }

@@ -1,11 +1,11 @@
-//! A second listener, which speaks TLS.
+//! An additional listener with TLS.
 
 use crate::harness::node::{NodeFile, NodeSpec};
 
-/// What a broker speaks TLS with, as PEM; clients must show a certificate that the authority signed.
+/// A broker's certificates, as PEM. The listener requires client certificates that the authority signed.
 #[derive(Clone, Debug)]
 pub struct Tls {
-    /// The authority, of both sides.
+    /// The certificate of the authority of both sides.
     pub ca: String,
     /// The broker's certificate, for 127.0.0.1.
     pub cert: String,

@@ -17,42 +17,41 @@ use testcontainers::{
 use uuid::Uuid;
 
 use super::{NodeSpec, checked, tail};
-use crate::harness::lifeline::Lifeline;
+use crate::harness::cleanup::CleanupShell;
 
-/// A busy machine with two cores needs a few seconds; a pull from a registry comes before this clock.
+/// Timeout of a start. It takes a few seconds on a busy machine with two cores; the pull of an image does not count.
 const STARTUP: Duration = Duration::from_secs(120);
 
 #[derive(Debug)]
 pub(crate) struct ContainerNode {
     container: ContainerAsync<GenericImage>,
-    // After the container, which removes itself when it can: then there is nothing left to do here.
-    _lifeline: Lifeline,
+    // Dropped after the container, which normally removes itself.
+    _cleanup: CleanupShell,
 }
 
 impl ContainerNode {
     pub(crate) async fn launch(spec: NodeSpec) -> Result<Self> {
-        let name = match &spec.seat {
-            Some(seat) => seat.host.clone(),
+        let name = match &spec.member {
+            Some(member) => member.host.clone(),
             None => format!("garenne-test-{}-{}", spec.service, Uuid::new_v4().simple()),
         };
-        // Before the container: there must be no moment in which nobody would remove it.
-        let lifeline = Lifeline::start(r#"docker rm --force --volumes "$1""#, &[&name])?;
+        // Started before the container, so that the container is removed in every case.
+        let cleanup = CleanupShell::start(r#"docker rm --force --volumes "$1""#, &[&name])?;
         let image = format!("{}:{}", spec.image.name, spec.image.tag);
         let container = request(spec, &name).start().await.with_context(|| {
             format!(
-                "container image {image} does not start; where no registry answers, \
-                 `./dev images` builds one"
+                "container image {image} does not start; if no registry is reachable, \
+                 build the image with `./dev images`"
             )
         })?;
-        Ok(Self { container, _lifeline: lifeline })
+        Ok(Self { container, _cleanup: cleanup })
     }
 
     pub(crate) async fn kill(&self) -> Result<()> {
         let docker = docker_client_instance().await?;
         let options = KillContainerOptionsBuilder::new().signal("SIGKILL").build();
         docker.kill_container(self.container.id(), Some(options)).await?;
-        // The engine answers when the signal is sent. A stop of a container that runs no longer is
-        // nothing; of one that still does, it waits.
+        // The engine answers when it has sent the signal. A stop waits for the container's end.
         self.container.stop_with_timeout(Some(0)).await?;
         Ok(())
     }
@@ -106,8 +105,8 @@ fn request(spec: NodeSpec, name: &str) -> ContainerRequest<GenericImage> {
         image = image.with_exposed_port(inside.tcp());
     }
     let mut request = image.with_container_name(name).with_startup_timeout(STARTUP);
-    if let Some(seat) = spec.seat {
-        request = request.with_network(seat.network).with_hostname(seat.host);
+    if let Some(member) = spec.member {
+        request = request.with_network(member.network).with_hostname(member.host);
     }
     for (variable, value) in spec.environment {
         request = request.with_env_var(variable, value);
@@ -115,8 +114,7 @@ fn request(spec: NodeSpec, name: &str) -> ContainerRequest<GenericImage> {
     for file in spec.files {
         request = request.with_copy_to(file.in_container, file.content.into_bytes());
     }
-    // Ports that we choose stay the same over a stop and a start, those that the engine chooses do not;
-    // and nobody but this machine has any business with them.
+    // The engine would choose other ports after each start. The ports are reachable only from this machine.
     let bindings: HashMap<_, _> = spec
         .ports
         .iter()

@@ -1,4 +1,4 @@
-//! A server as a process group of its own, run by the script of its name in `deploy/process`.
+//! A server as a process group, started by its script in `deploy/process`.
 
 use std::{
     fs,
@@ -18,9 +18,9 @@ use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
 use super::{NodeSpec, checked, tail};
-use crate::harness::lifeline::Lifeline;
+use crate::harness::cleanup::CleanupShell;
 
-/// An orderly stop of a busy broker; far more than it needs, so that only a hang reaches it.
+/// Timeout of a clean stop, much longer than a busy broker needs.
 const STOP: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -32,18 +32,18 @@ pub(crate) struct ProcessNode {
     folder: TempDir,
 }
 
-/// The server's process group and the shell that ends it when nobody else can.
+/// The server's process group, and the shell that ends it after the test process.
 #[derive(Debug)]
 struct Group {
     /// Its leader; `None` while the server is down.
     leader: Option<Child>,
-    lifeline: Lifeline,
+    cleanup: CleanupShell,
 }
 
 impl ProcessNode {
     pub(crate) fn launch(spec: &NodeSpec) -> Result<Self> {
         let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy/process").join(spec.service);
-        // Not in the checkout: a server that gives up root must be able to reach it.
+        // Not in the repository: a server that drops root privileges must be able to access it.
         let folder = tempfile::Builder::new().prefix("garenne-test-").tempdir()?;
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
         for file in &spec.files {
@@ -52,12 +52,12 @@ impl ProcessNode {
             }
         }
         let path = folder.path().to_str().context("the temporary folder's name is not UTF-8")?.to_owned();
-        let lifeline =
-            Lifeline::start(r#"[ -z "$last" ] || kill -s KILL -- "-$last"; rm -rf "$1""#, &[&path])?;
+        let cleanup =
+            CleanupShell::start(r#"[ -z "$last" ] || kill -s KILL -- "-$last"; rm -rf "$1""#, &[&path])?;
         let mut arguments = vec!["start".to_owned(), path];
         arguments.extend(spec.ports.iter().map(|(ours, _)| ours.to_string()));
         let environment = spec.environment.clone();
-        let group = Mutex::new(Group { leader: None, lifeline });
+        let group = Mutex::new(Group { leader: None, cleanup });
         let node = Self { script, arguments, environment, group, folder };
         node.start()?;
         Ok(node)
@@ -75,7 +75,7 @@ impl ProcessNode {
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot run {}", self.script.display()))?;
-        group.lifeline.tell(&leader.id().to_string())?;
+        group.cleanup.set_last(&leader.id().to_string())?;
         group.leader = Some(leader);
         Ok(())
     }
@@ -93,7 +93,7 @@ impl ProcessNode {
             }
             sleep(Duration::from_millis(20)).await;
         }
-        // Helpers of its group, such as the broker's epmd, have no one to serve any more.
+        // Ends the other processes of its group, such as the broker's epmd.
         self.kill()
     }
 
@@ -140,7 +140,7 @@ impl ProcessNode {
 
 impl Drop for ProcessNode {
     fn drop(&mut self) {
-        // Before its folder goes. A server that is down already is fine.
+        // Before its folder is removed. The server may have been stopped already.
         let _ = self.kill();
     }
 }
@@ -164,14 +164,14 @@ impl Group {
 
     fn kill(&mut self) -> Result<()> {
         match self.signal(Signal::KILL) {
-            // Nobody left in it.
+            // The group has no processes.
             Err(error) if error.downcast_ref() == Some(&Errno::SRCH) => {}
             other => other?,
         }
         self.leader()?.wait()?;
         self.leader = None;
-        // The number may be another's from now on.
-        self.lifeline.tell("")
+        // The process id may be reused from now on.
+        self.cleanup.set_last("")
     }
 }
 

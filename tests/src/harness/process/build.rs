@@ -1,4 +1,4 @@
-//! Builds the workspace's binaries, so that no test runs an old one.
+//! Builds the workspace's binaries, so that no test runs an outdated one.
 
 use std::{
     env,
@@ -8,11 +8,11 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use tokio::{process::Command, sync::OnceCell};
 
-/// The path of a binary. The first call builds all of the workspace's.
+/// The path of a binary. The first call builds all binaries of the workspace.
 pub(super) async fn binary(name: &str) -> Result<PathBuf> {
     static FOLDER: OnceCell<PathBuf> = OnceCell::const_new();
     let path = FOLDER.get_or_try_init(build).await?.join(name);
-    ensure!(path.exists(), "there is no {}", path.display());
+    ensure!(path.exists(), "{} does not exist", path.display());
     Ok(path)
 }
 
@@ -48,10 +48,10 @@ fn test_folder() -> Result<PathBuf> {
 
 async fn cargo_build(selection: &[&str], target: &Path) -> Result<()> {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // Variables that cargo sets for this test: they would make some build scripts run again.
+    // Variables that cargo sets for this test would make some build scripts run again.
     for (name, _) in env::vars_os() {
-        let told = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_", "CARGO_PRIMARY_"];
-        if told.iter().any(|told| name.to_string_lossy().starts_with(told)) {
+        let prefixes = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_", "CARGO_PRIMARY_"];
+        if prefixes.iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
             cargo.env_remove(name);
         }
     }

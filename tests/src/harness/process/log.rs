@@ -9,7 +9,7 @@ use tokio::{
 
 use crate::harness::wait::WAIT_TIMEOUT;
 
-/// The lines so far. A task reads them as they come, so that a full pipe never blocks the process.
+/// The lines so far. A task reads them continuously, so that a full pipe never blocks the process.
 #[derive(Clone, Debug)]
 pub struct Log {
     lines: watch::Receiver<Vec<String>>,
@@ -41,7 +41,7 @@ impl Log {
         self.lines.borrow().clone()
     }
 
-    /// How many lines there are so far.
+    /// The number of lines so far.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lines.borrow().len()

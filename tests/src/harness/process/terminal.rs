@@ -29,15 +29,12 @@ pub struct Screen {
 
 impl Program {
     /// Runs it with a terminal of 100 columns as its standard error.
-    ///
-    /// # Errors
-    /// If it cannot be started or does not end in time.
     pub async fn run_on_terminal(&self) -> Result<Screen> {
-        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
-        grantpt(&ours)?;
-        unlockpt(&ours)?;
-        tcsetwinsize(&ours, Winsize { ws_row: 24, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 })?;
-        let name = std::ffi::OsString::from_vec(ptsname(&ours, Vec::new())?.into_bytes());
+        let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+        grantpt(&controller)?;
+        unlockpt(&controller)?;
+        tcsetwinsize(&controller, Winsize { ws_row: 24, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 })?;
+        let name = std::ffi::OsString::from_vec(ptsname(&controller, Vec::new())?.into_bytes());
         let no_controlling = i32::try_from(OpenptFlags::NOCTTY.bits())?;
         let theirs = File::options().read(true).write(true).custom_flags(no_controlling).open(name)?;
         let mut command = self.prepared().await?;
@@ -46,9 +43,9 @@ impl Program {
         // The command holds the terminal, whose reader would never see its end.
         drop(command);
         let terminal = spawn_blocking(move || {
-            let (mut ours, mut seen, mut piece) = (File::from(ours), Vec::new(), [0; 4096]);
+            let (mut controller, mut seen, mut piece) = (File::from(controller), Vec::new(), [0; 4096]);
             // An error means that the other side is closed.
-            while let Ok(count @ 1..) = ours.read(&mut piece) {
+            while let Ok(count @ 1..) = controller.read(&mut piece) {
                 seen.extend_from_slice(&piece[..count]);
             }
             String::from_utf8_lossy(&seen).into_owned()

@@ -2,7 +2,7 @@
 
 use super::{BASIC_PUBLISH, BODY, FRAME_OVERHEAD, HEADER, METHOD, frame, method_payload};
 
-/// A property of a message, by its place in the flags: the first is bit 15.
+/// A property of a message, in the order of its flag: the first is bit 15.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 #[expect(missing_docs, reason = "the names of AMQP 0-9-1")]
@@ -24,7 +24,7 @@ pub enum Property {
 }
 
 impl Property {
-    /// All of them, in the order in which they are written.
+    /// All properties, in the order of their encoding.
     pub const ALL: [Self; 14] = [
         Self::ContentType,
         Self::ContentEncoding,
@@ -42,7 +42,7 @@ impl Property {
         Self::ClusterId,
     ];
 
-    /// Whether it is a string with one byte of length.
+    /// Whether it is a short string.
     #[must_use]
     pub fn is_short_string(self) -> bool {
         !matches!(self, Self::Headers | Self::DeliveryMode | Self::Priority | Self::Timestamp)
@@ -56,7 +56,7 @@ impl Property {
 /// A short string: one byte of length, then any bytes.
 ///
 /// # Panics
-/// When there are more than 255.
+/// If there are more than 255 bytes.
 #[must_use]
 pub fn short(text: impl AsRef<[u8]>) -> Vec<u8> {
     let text = text.as_ref();
@@ -69,13 +69,13 @@ pub fn short(text: impl AsRef<[u8]>) -> Vec<u8> {
 pub struct Table(pub Vec<u8>);
 
 impl Table {
-    /// An empty one.
+    /// An empty table.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a field of any type with any bytes, which need not fit the type.
+    /// Adds a field with any type and any bytes, which need not be valid for the type.
     #[must_use]
     pub fn field(mut self, name: impl AsRef<[u8]>, kind: u8, value: &[u8]) -> Self {
         self.0.extend(short(name));
@@ -84,7 +84,7 @@ impl Table {
         self
     }
 
-    /// Adds a value without a name, as arrays have them.
+    /// Adds a value without a name, for arrays.
     #[must_use]
     pub fn value(mut self, kind: u8, value: &[u8]) -> Self {
         self.0.push(kind);
@@ -129,10 +129,10 @@ impl Table {
         Self::new().array("n", &inner)
     }
 
-    /// Its bytes after their length in four bytes, as properties and fields have it.
+    /// Its bytes with their length in four bytes before them, as in properties and fields.
     ///
     /// # Panics
-    /// When it is larger than a table can say.
+    /// If it has 4 GiB or more.
     #[must_use]
     pub fn sized(&self) -> Vec<u8> {
         let size = u32::try_from(self.0.len()).expect("a table below 4 GiB");
@@ -140,8 +140,8 @@ impl Table {
     }
 }
 
-/// `levels` containers within each other, written from the outside in linear time: `per_level` bytes each,
-/// which start with `head`, around `core`.
+/// `levels` nested containers around `core`, encoded in linear time. Each takes `per_level` bytes and starts with
+/// `head`.
 fn nested(levels: usize, per_level: usize, head: &[u8], core: &[u8]) -> Table {
     let inner = levels.saturating_sub(1);
     let mut bytes = Vec::with_capacity(inner * per_level + core.len());
@@ -154,17 +154,17 @@ fn nested(levels: usize, per_level: usize, head: &[u8], core: &[u8]) -> Table {
     Table(bytes)
 }
 
-/// A message whose every byte can be chosen.
+/// A message of which every byte can be set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RawMessage {
     /// At most 255 bytes.
     pub exchange: Vec<u8>,
     /// At most 255 bytes.
     pub routing_key: Vec<u8>,
-    /// Whether the broker returns it when no queue takes it.
+    /// Whether the broker returns it if no queue is bound for it.
     pub mandatory: bool,
     properties: [Option<Vec<u8>>; 14],
-    /// Flags and properties that replace all above.
+    /// Encoded flags and properties, which replace `properties`.
     raw_properties: Option<Vec<u8>>,
     /// The body.
     pub body: Vec<u8>,
@@ -190,8 +190,8 @@ impl RawMessage {
             .body(body)
     }
 
-    /// Sets a property. Short strings get their length, the headers theirs; the others are what the wire has
-    /// (one byte of delivery mode and priority, eight of a timestamp) and may be of a wrong size.
+    /// Sets a property. Short strings and headers get their length. Other properties are encoded as they are (a
+    /// delivery mode and a priority have one byte, a timestamp eight) and may have a wrong size.
     #[must_use]
     pub fn property(self, property: Property, value: impl AsRef<[u8]>) -> Self {
         let value = value.as_ref();
@@ -211,7 +211,7 @@ impl RawMessage {
         self.property(Property::Headers, &headers.0)
     }
 
-    /// Sets the bytes of a property with its length, which may be wrong.
+    /// Sets the encoded bytes of a property, including its length, which may be wrong.
     #[must_use]
     pub fn encoded(mut self, property: Property, bytes: Vec<u8>) -> Self {
         self.properties[property as usize] = Some(bytes);
@@ -232,7 +232,7 @@ impl RawMessage {
         self
     }
 
-    /// The flags and the properties as they are written.
+    /// The encoded flags and properties.
     #[must_use]
     pub fn encoded_properties(&self) -> Vec<u8> {
         if let Some(raw) = &self.raw_properties {
@@ -254,11 +254,10 @@ impl RawMessage {
         [&60_u16.to_be_bytes(), &[0, 0], &size[..], &self.encoded_properties()].concat()
     }
 
-    /// Pads the headers with a text field so that the header frame has exactly this many bytes, its overhead
-    /// of [`FRAME_OVERHEAD`] included.
+    /// Pads the headers with a text field so that the header frame has exactly this size, including [`FRAME_OVERHEAD`].
     ///
     /// # Panics
-    /// When it has more already, or too few are left for a field.
+    /// If it is larger already, or a field does not fit.
     #[must_use]
     pub fn padded_to(self, headers: &Table, frame_size: usize) -> Self {
         let padded = self.headers(&headers.clone().text("padding", ""));
@@ -267,7 +266,7 @@ impl RawMessage {
         padded.headers(&headers.clone().text("padding", vec![b'x'; missing]))
     }
 
-    /// All its frames on channel 1, the body cut at `frame_max` as a client must.
+    /// All its frames on channel 1, with the body split at `frame_max`.
     #[must_use]
     pub fn frames(&self, frame_max: usize) -> Vec<u8> {
         let mut arguments = vec![0, 0];

@@ -1,15 +1,15 @@
-//! A message as it came, and a reader that takes no byte for granted.
+//! Received messages as bytes, and a reader that checks every length.
 
 use anyhow::{Context, Result};
 
 use super::message::Property;
 
-/// A message that was taken off a queue, as bytes.
+/// A message that was taken from a queue, as bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
     /// Whether the broker had delivered it before.
     pub redelivered: bool,
-    /// The exchange that it came by.
+    /// The exchange that it was published to.
     pub exchange: Vec<u8>,
     /// Its routing key.
     pub routing_key: Vec<u8>,
@@ -29,7 +29,7 @@ impl Received {
     /// A property's bytes without the length of a short string or of the headers, if it is set.
     ///
     /// # Errors
-    /// When a property before it ends too early.
+    /// If a property before it is truncated.
     pub fn property(&self, wanted: Property) -> Result<Option<&[u8]>> {
         let mut reader = Reader(self.properties());
         let flags = reader.u16()?;
@@ -50,10 +50,10 @@ impl Received {
         Ok(None)
     }
 
-    /// A header of the outermost table: its type and its value, without the length where the type has one.
+    /// A header of the outermost table: its type and its value, without a length.
     ///
     /// # Errors
-    /// When the table ends too early, or has a field of an unknown type before it.
+    /// If the table is truncated, or has a field of an unknown type before it.
     pub fn field(&self, name: &str) -> Result<Option<(u8, &[u8])>> {
         let mut reader = Reader(self.property(Property::Headers)?.unwrap_or_default());
         while !reader.0.is_empty() {
@@ -76,7 +76,7 @@ impl Received {
         Ok(None)
     }
 
-    /// A header's text, if it is there and is a long string of UTF-8.
+    /// A header's text, if it exists and is valid UTF-8.
     #[must_use]
     pub fn text(&self, name: &str) -> Option<&str> {
         let (_, value) = self.field(name).ok()??;
@@ -84,12 +84,12 @@ impl Received {
     }
 }
 
-/// What is left to read.
+/// The bytes that were not read yet.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl<'a> Reader<'a> {
     fn take(&mut self, count: usize) -> Result<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(count).context("an end within a value")?;
+        let (taken, rest) = self.0.split_at_checked(count).context("a value is truncated")?;
         self.0 = rest;
         Ok(taken)
     }

@@ -1,4 +1,4 @@
-//! A worker that was not started yet.
+//! A worker that has not been started.
 
 use std::{fs, path::PathBuf, sync::Arc};
 
@@ -22,7 +22,7 @@ pub struct WorkerPlan {
 }
 
 impl WorkerPlan {
-    /// A worker of this name with the bench kinds and what `program` has; its files are in `folder`.
+    /// A worker with this name, the bench kinds, and the arguments of `program`; its files are in `folder`.
     pub(in crate::harness) fn new(program: Program, name: &str, folder: &std::path::Path) -> Result<Self> {
         let receipt = folder.join(format!("{name}.receipt.json"));
         let token = folder.join("admin-token");
@@ -49,50 +49,41 @@ impl WorkerPlan {
         self
     }
 
-    /// Sets a variable.
+    /// Sets an environment variable.
     #[must_use]
     pub fn env(mut self, name: &str, value: impl Into<String>) -> Self {
         self.program = self.program.env(name, value);
         self
     }
 
-    /// Results to standard output.
+    /// Writes results to standard output.
     #[must_use]
     pub fn stdout(self) -> Self {
         self.option("--sink", "stdout")
     }
 
-    /// One lane, such as `fast:prefetch=50,concurrency=2..4`; repeatable.
+    /// Configures a lane, such as `fast:prefetch=50,concurrency=2..4`. Can be repeated.
     #[must_use]
     pub fn lane(self, lane: &str) -> Self {
         self.option("--lane", lane)
     }
 
-    /// Starts it without waiting for anything: for workers that are expected to fail at their start.
-    ///
-    /// # Errors
-    /// If it cannot be started.
+    /// Starts it without waiting until it is ready, for workers that are expected to fail.
     pub async fn launch(&self) -> Result<Process> {
         if let Some(topology) = &self.topology {
-            topology.suit(&self.program).await?;
+            topology.apply_for(&self.program).await?;
         }
         self.program.start().await
     }
 
     /// Starts it and waits until it consumes.
-    ///
-    /// # Errors
-    /// If it ends before that, or does not consume in time.
     pub async fn start(self) -> Result<Worker> {
         let mut worker = self.begin().await?;
         worker.until_ready().await?;
         Ok(worker)
     }
 
-    /// Starts it and waits until its admin port is open: for workers that may end soon.
-    ///
-    /// # Errors
-    /// If it ends before that, or does not open the port in time.
+    /// Starts it and waits until its admin port is open, for workers that may end soon.
     pub async fn begin(self) -> Result<Worker> {
         let process = self.launch().await?;
         let address = process.stderr().until("the admin port's address", |lines| {
