@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::{
     engine::{self, Mode},
     management::Management,
-    node::{Node, Seat},
+    node::{ClusterMember, Node},
     port::free_port,
     runtime::{block_on_harness, on_harness},
     suite,
