@@ -1,5 +1,5 @@
-"""Every expression of rules and dashboards: names and labels against the programs' source, and a rules file of the
-dashboards' expressions for promtool to parse.
+"""Checks the metric names and labels in all expressions of rules and dashboards against the programs' source code, and
+writes the dashboards' expressions as a rules file for promtool.
 
 usage: expressions.py OUT.yml      (from the repository's root; exit 1 with a line per fault)
 """
@@ -16,14 +16,14 @@ DASHBOARDS = sorted(pathlib.Path("deploy/grafana/dashboards").glob("*.json"))
 GIVEN = {"job", "instance", "namespace", "le"}
 
 def exported():
-    """Metric name to its labels, as the programs' sources have them."""
+    """The labels of each metric, from the programs' source code."""
     found = {}
-    # The test that holds names, types and labels of what workers and gateway share.
+    # A test lists names, types and labels of the metrics that workers and gateways share.
     table = pathlib.Path("common/src/telemetry/metrics/tests.rs").read_text()
     for name, kind, labels in re.findall(r'\("(garenne_\w+)", "(\w+)", "([\w ]*)"\)', table):
         suffixes = ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)
         found |= {name + suffix: set(labels.split()) for suffix in suffixes}
-    # What only the console counts.
+    # Metrics that only the console has.
     fleet = pathlib.Path("console/src/dashboard/metrics.rs").read_text()
     for variable, name in re.findall(r'let (\w+) = Opts::new\(\s*"(garenne_\w+)"', fleet):
         labels = re.search(rf"Vec::new\({variable}, &\[([^\]]*)\]", fleet)[1]
@@ -43,7 +43,7 @@ def of_dashboards(faults):
     for path in DASHBOARDS:
         board = json.loads(path.read_text())
         if uids.setdefault(board["uid"], path) != path:
-            faults.append(f"{path}: uid {board['uid']} is {uids[board['uid']]}'s already")
+            faults.append(f"{path}: uid {board['uid']} is already used by {uids[board['uid']]}")
         ids = [panel["id"] for panel in board["panels"]]
         if len(ids) != len(set(ids)):
             faults.append(f"{path}: panels share an id")
@@ -52,7 +52,7 @@ def of_dashboards(faults):
         for panel in board["panels"]:
             texts += [(f"{path}: {panel['title']}", target["expr"]) for target in panel.get("targets", [])]
             if panel["type"] != "row" and not panel.get("targets"):
-                faults.append(f"{path}: panel {panel['title']} asks nothing")
+                faults.append(f"{path}: panel {panel['title']} has no query")
         texts += [(f"{path}: annotation {note['name']}", note["expr"]) for note in board["annotations"]["list"]]
         for variable in board["templating"]["list"]:
             if variable["type"] == "query":
@@ -65,7 +65,7 @@ def of_dashboards(faults):
             plain = text.replace("$__rate_interval", "5m")
             for variable in re.findall(r"\$\{?(\w+)", plain):
                 if variable not in known:
-                    faults.append(f"{where}: ${variable} is no variable of this dashboard")
+                    faults.append(f"{where}: ${variable} is not a variable of this dashboard")
             yield where, re.sub(r"\$\{?\w+\}?", "x", plain)
 
 
@@ -88,7 +88,7 @@ def main():
     for where, text in of_dashboards(faults):
         check_names(where, text, metrics, faults)
         records.append({"record": f"dashboards:expression:{len(records)}", "expr": text})
-    # Rules are YAML, which the standard library cannot read; comments aside, names are found without.
+    # Rules are YAML, which the standard library cannot parse; a regular expression is sufficient here.
     rules = "\n".join(line for line in RULES.read_text().splitlines() if not line.lstrip().startswith(("#", "- record:")))
     expressions = re.findall(r"expr: (?:\|\n((?:[ ]{10,}.*\n)+)|(.*))", rules)
     for block, line in expressions:
@@ -96,7 +96,7 @@ def main():
     for fault in faults:
         print(fault, file=sys.stderr)
     pathlib.Path(sys.argv[1]).write_text(json.dumps({"groups": [{"name": "dashboards", "rules": records}]}))
-    print(f"{len(expressions)} expressions of rules and {len(records)} of dashboards name what is exported")
+    print(f"{len(expressions)} expressions of rules and {len(records)} of dashboards use only exported metrics")
     return 1 if faults else 0
 
 

@@ -1,6 +1,6 @@
-"""Rendered manifests against Kubernetes' schemas, against each other, and against what the programs really have.
+"""Checks rendered manifests against Kubernetes' schemas, against each other, and against the programs' source code.
 
-usage: manifests.py FILE.yaml…   (from the repository's root; each file is all objects of one installation;
+usage: manifests.py FILE.yaml…   (from the repository's root; each file has all objects of one installation;
                                   exit 1 with a line per fault)
 """
 
@@ -12,7 +12,7 @@ import jsonschema
 import kubernetes_validate
 import yaml
 
-# The oldest that Chart.yaml allows, and the newest whose schemas the package has.
+# The oldest version that Chart.yaml allows, and the newest one whose schemas the package has.
 VERSIONS = ["1.27", kubernetes_validate.latest_version()]
 CUSTOM = yaml.safe_load(pathlib.Path("deploy/checks/custom_resources.yaml").read_text())
 PROGRAMS = {"gateway", "worker", "console"}
@@ -26,7 +26,7 @@ ROUTES = set(re.findall(r'\.route\("(/\w+)"', source("common/src/telemetry/admin
 SETTLING = int(re.search(r"SETTLE_TIME: Duration = Duration::from_secs\((\d+)\)", source("worker/engine/src/budget.rs"))[1])
 LAST_SPANS = int(re.search(r"LAST_EXPORT: Duration = Duration::from_secs\((\d+)\)", source("common/src/telemetry/traces.rs"))[1])
 SETTINGS = {"config", "log"}
-# The first cells of the tables of settings; a test holds that no setting is missing there.
+# The first cells of the tables of settings; a test checks that these list every setting.
 PAGES = source("docs/settings.md").split("\n## Exit codes")[0] + source("docs/guides/ingest.md")
 SETTINGS |= set(re.findall(r"`([a-z_]+)\.\*`", PAGES))
 for row in re.findall(r"^\| (`.*?) \|", PAGES, re.M):
@@ -54,7 +54,7 @@ class Installation:
         for item in self.objects:
             key = (item["kind"], item["metadata"]["name"])
             if key in seen:
-                self.fault(item, "there twice")
+                self.fault(item, "is defined twice")
             seen.add(key)
             self.schema(item)
             getattr(self, item["kind"].lower(), lambda item: None)(item)
@@ -82,7 +82,7 @@ class Installation:
         except kubernetes_validate.SchemaNotFoundError as error:
             self.fault(item, str(error))
 
-    # What must be found by its labels or its name.
+    # References by labels or by name.
 
     def selects(self, item, labels):
         pods = self.matching(labels)
@@ -106,7 +106,7 @@ class Installation:
     def networkpolicy(self, item):
         pods = self.selects(item, item["spec"]["podSelector"]["matchLabels"])
         if sorted(item["spec"]["policyTypes"]) != ["Egress", "Ingress"]:
-            self.fault(item, "policyTypes: expected both, or what is not named is open")
+            self.fault(item, "policyTypes: expected both, because a direction that is not named is open")
         self.ports(item, pods, [port["port"] for rule in item["spec"]["ingress"] for port in rule.get("ports", [])])
 
     def podmonitor(self, item):
@@ -136,7 +136,7 @@ class Installation:
         if not target:
             self.fault(item, f"no Deployment {name}")
         elif "replicas" in target[0]["spec"]:
-            self.fault(item, f"Deployment {name} sets replicas itself: each apply would undo the scaling")
+            self.fault(item, f"Deployment {name} sets replicas: each apply would undo the scaling")
 
     def rolebinding(self, item):
         if not self.named("Role", item["roleRef"]["name"]):
@@ -188,7 +188,7 @@ class Installation:
                 continue
             setting = name.removeprefix("GARENNE_").lower().split("__")[0]
             if setting not in SETTINGS and setting.removesuffix("_file") not in SETTINGS:
-                self.fault(item, f"container {container['name']}: {name}: no program has such a setting")
+                self.fault(item, f"container {container['name']}: {name}: no program has this setting")
             if str(value).startswith(("/run/", "/etc/")) and not any(str(value).startswith(path + "/") for path in paths):
                 self.fault(item, f"container {container['name']}: {name}: nothing is mounted at {value}")
 
@@ -196,7 +196,7 @@ class Installation:
         where = f"container {container['name']}"
         for probe, path in (("livenessProbe", "/livez"), ("readinessProbe", "/readyz")):
             asked = container.get(probe, {}).get("httpGet", {})
-            # Liveness must not depend on the broker: its restart would only add to an outage.
+            # Liveness must not depend on the broker: restarts would make an outage worse.
             if asked.get("path") != path or path not in ROUTES:
                 self.fault(item, f"{where}: {probe}: path is {asked.get('path')}, expected {path}")
             if not any(asked.get("port") == port["name"] == "admin" for port in container["ports"]):
@@ -217,14 +217,14 @@ class Installation:
             needed = timeout + seconds(env["GARENNE_HARD_GRACE"]) + SETTLING
             needed += LAST_SPANS if env.get("GARENNE_OTLP__ENDPOINT") else 0
             if seconds(env.get("GARENNE_TERMINATION_GRACE", "0s")) != granted:
-                self.fault(item, f"GARENNE_TERMINATION_GRACE is not terminationGracePeriodSeconds {granted}: the worker cannot check it")
+                self.fault(item, f"GARENNE_TERMINATION_GRACE differs from terminationGracePeriodSeconds {granted}, so the worker cannot check it")
         elif main["name"] == "gateway":
             slept = int(main["lifecycle"]["preStop"]["exec"]["command"][1])
             needed = slept + seconds(env.get("GARENNE_GATEWAY__DRAIN_TIMEOUT", "20s"))
         else:
             return
         if granted <= needed:
-            self.fault(item, f"terminationGracePeriodSeconds is {granted}, a stop takes up to {needed} and some margin")
+            self.fault(item, f"terminationGracePeriodSeconds is {granted}, a stop takes up to {needed} plus a margin")
 
 
 def exposed(pod):

@@ -1,5 +1,5 @@
-"""What `kustomize build` would give, for machines without kustomize: only the fields that this repository's overlays
-use, and a fault at any other. Where kustomize is at hand its result is compared with this one.
+"""A replacement of `kustomize build` for machines without kustomize. It supports only the fields that this repository's
+overlays use and refuses all others. If kustomize is installed, its result is compared with this one.
 
 usage: overlay.py FOLDER OUT.yaml [REAL.yaml]
 """
@@ -35,7 +35,7 @@ def targets(objects, target):
         and ("labelSelector" not in target or selected(item["metadata"]["labels"], target["labelSelector"]))
     ]
     if not found:
-        sys.exit(f"a patch's target is not there: {target}")
+        sys.exit(f"the target of a patch does not exist: {target}")
     return found
 
 
@@ -57,7 +57,7 @@ def operate(item, operation):
         step(place, last)
         place[int(last) if isinstance(place, list) else last] = operation["value"]
     else:
-        sys.exit(f"operation {operation['op']} is not known here")
+        sys.exit(f"operation {operation['op']} is not supported")
 
 
 def merge(into, patch):
@@ -65,7 +65,7 @@ def merge(into, patch):
         if isinstance(value, dict) and isinstance(into.get(key), dict):
             merge(into[key], value)
         elif isinstance(value, list):
-            sys.exit(f"{key}: lists are not merged here")
+            sys.exit(f"{key}: merging lists is not supported")
         else:
             into[key] = value
 
@@ -90,7 +90,7 @@ def apply(objects, folder, patch):
 def build(folder, objects=()):
     wanted = yaml.safe_load((folder / "kustomization.yaml").read_text())
     if unknown := wanted.keys() - KNOWN:
-        sys.exit(f"{folder}: {', '.join(sorted(unknown))}: not known here")
+        sys.exit(f"{folder}: {', '.join(sorted(unknown))}: not supported")
     objects = list(objects)
     for name in wanted.get("resources", []):
         path = folder / name
@@ -110,7 +110,7 @@ def build(folder, objects=()):
                     used = True
                     container["image"] = f"{image.get('newName', name)}:{image.get('newTag', tag)}"
         if not used:
-            sys.exit(f"{folder}: image {image['name']} is nobody's")
+            sys.exit(f"{folder}: image {image['name']} is not used by any container")
     for item in objects:
         if "namespace" in wanted:
             item["metadata"]["namespace"] = wanted["namespace"]
@@ -126,7 +126,7 @@ def main():
         mine, theirs = sorted(built, key=key), sorted(load(real[0]), key=key)
         if mine != theirs:
             differing = [key(one) for one, other in zip(mine, theirs) if one != other]
-            sys.exit(f"{folder}: kustomize and overlay.py disagree on {differing or 'what there is'}")
+            sys.exit(f"{folder}: kustomize and overlay.py disagree on {differing or 'the set of objects'}")
 
 
 main()

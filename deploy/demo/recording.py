@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Makes recording.csv: half a day in a small greenhouse, invented but plausible.
+"""Generates recording.csv: half a day in a small greenhouse, with plausible values.
 
     python3 deploy/demo/recording.py
 
 Six devices measure temperature and relative humidity once a minute from five in the morning. The
 sun warms the house, a vent opens at noon, and each device has its own place, noise and clock. Some
-rows are missing, as radio links lose some. One thing goes wrong, so that there is something to
-find: the window above greenhouse-5 is left open from half past ten to ten to twelve.
+rows are missing, as with lossy radio links. There is one fault to be found: the window above
+greenhouse-5 is left open from 10:30 to 11:50.
 
-Seeded, standard library only: the same file every time.
+The random generator has a fixed seed, so the file is always the same. Only the standard library is used.
 """
 
 import math
@@ -19,7 +19,7 @@ from pathlib import Path
 SEED = 20260504
 START = datetime(2026, 5, 4, 5, 0, 0, tzinfo=timezone.utc)
 MINUTES = 500
-# Offset in degrees, share of the sun, seconds past the minute.
+# Temperature offset in degrees, share of the sun, seconds past the minute.
 DEVICES = {
     "greenhouse-1": (0.0, 1.00, 3),
     "greenhouse-2": (0.4, 0.95, 11),
@@ -33,7 +33,7 @@ WINDOW_OPEN = (330, 410)
 
 
 def draught(device, minute):
-    """Degrees lost at greenhouse-5 while the window is open: quickly down, slowly back."""
+    """The temperature drop at greenhouse-5, in degrees: fast while the window is open, slow recovery afterwards."""
     begin, end = WINDOW_OPEN
     if device != "greenhouse-5" or minute < begin:
         return 0.0
@@ -52,7 +52,7 @@ def main():
         for device, (offset, share, second) in DEVICES.items():
             drift[device] = 0.97 * drift[device] + rng.gauss(0, 0.05)
             air = 16.5 + 13.0 * sun * share - vent + offset + drift[device] - draught(device, minute)
-            # Nearly constant vapour, somewhat more as the plants wake.
+            # Nearly constant vapour pressure, somewhat higher in daylight.
             vapour = 14.0 + 4.5 * sun - 0.8 * vent
             saturation = 6.112 * math.exp(17.62 * air / (243.12 + air))
             humidity = min(99.5, 100 * vapour / saturation + rng.gauss(0, 0.4))

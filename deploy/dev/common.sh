@@ -1,15 +1,15 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154,SC2034  # variables are shared between the parts that ./dev sources
-# What every part of ./dev uses: messages, state, waiting. Sourced, never run.
+# Common functions of all parts of ./dev: messages, state, waiting. This file is only sourced.
 
-# Where ./dev remembers what it started, and its logs. Beside the build, so that `cargo clean` forgets
-# nothing that is still running without taking the containers' names (they follow from the path).
+# State of the servers that ./dev started, and logs. They are below the build directory. After `cargo clean`, running
+# containers can still be found, because their names are derived from the path of the checkout.
 dev_dir=${CARGO_TARGET_DIR:-$root/target}/dev
 state_dir=$dev_dir/state
 log_dir=$dev_dir/log
 mkdir -p "$state_dir" "$log_dir"
 
-# Names of containers and labels: unique per checkout, the same at each run in it.
+# Part of container names and labels: unique per checkout and constant within it.
 checkout_id=$(printf %s "$root" | cksum | cut -d' ' -f1)
 
 say() { printf '\033[2m[dev %4ds]\033[0m %s\n' "$SECONDS" "$*" >&2; }
@@ -23,8 +23,8 @@ die() {
 is_root() { [ "$(id -u)" = 0 ]; }
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# A TCP port of the loopback interface that nothing listens on, at or after $1. Below the range the
-# kernel hands out for outgoing connections, so that a stopped server finds its port free again.
+# A TCP port of the loopback interface that nothing listens on, from $1 upwards. It is below the kernel's ephemeral
+# range, so that no outgoing connection takes the port of a stopped server.
 free_port() {
     local port=$1
     while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done

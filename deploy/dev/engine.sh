@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154,SC2034  # variables are shared between the parts that ./dev sources
-# Whether containers can be had here, and why not. Sourced.
+# Decides whether servers run in containers. This file is only sourced.
 
-# Sets `mode` to docker or process. Tries to get an engine once: installs Debian's docker.io when we are
-# root and there is none, and starts its daemon when it does not run.
+# Sets `mode` to docker or process. As root, it tries once to get an engine: it installs Debian's docker.io if there is
+# none, and starts its daemon if it does not run.
 choose_mode() {
     [ -z "${mode:-}" ] || return 0
     if [ -n "${GARENNE_NO_DOCKER:-}" ]; then
@@ -34,18 +34,18 @@ get_engine() {
     fi
     mode_reason="docker.io could not be installed"
     have dockerd || require "containers" docker.io || return 1
-    # Since trixie the client is a package of its own.
+    # Since trixie the client is a separate package.
     have docker || require "containers" docker-cli || return 1
     say "starting dockerd"
-    # In a session of its own, so that Ctrl-C here does not stop everyone's containers.
+    # In a new session, so that Ctrl-C does not stop all containers of the machine.
     setsid nohup dockerd >"$log_dir/dockerd.log" 2>&1 </dev/null &
     if alive=$! wait_until 30 dockerd engine_answers; then return 0; fi
     mode_reason="dockerd does not start here, see $log_dir/dockerd.log"
     return 1
 }
 
-# Puts a docker client first in PATH that can build with BuildKit: newer ones need a plugin for it, older
-# ones have it built in, and a machine may have both.
+# Puts a docker client that can build with BuildKit first in PATH. Newer clients need a plugin for it, older ones have it
+# built in, and a machine may have both.
 need_buildkit() {
     export DOCKER_BUILDKIT=1 COMPOSE_DOCKER_CLI_BUILD=1
     local client probe

@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154,SC2034  # variables are shared between the parts that ./dev sources
-# Container images with or without a registry. Sourced; needs an engine.
+# Container images, with or without a registry. This file is only sourced; it needs an engine.
 
-# The newest RabbitMQ that Debian's stable release carries, and the one most readers will meet next:
-# 3.10 is out of support and 4.3 comes from Debian's moving testing suite.
+# The RabbitMQ series of Debian's stable release. 3.10 is out of support, and 4.3 is in Debian's testing suite, which
+# changes.
 default_rabbitmq=4.0
 
 # RabbitMQ series → the Debian suite that packages it.
@@ -83,8 +83,8 @@ base_image() {
     debian_image trixie
 }
 
-# official_image NAME: sets `image` when the official one is here or can be pulled. A registry that does
-# not begin to answer within ten seconds is taken as absent, and not asked again in this run.
+# official_image NAME: sets `image` if the official image exists locally or can be pulled. A registry that does not
+# answer within ten seconds is considered unavailable for the rest of this run.
 official_image() {
     image=$1
     have_image "$image" && return
@@ -109,20 +109,20 @@ official_image() {
 build_image() {
     debian_image "$3"
     say "building $2 on Debian $3"
-    # The host's network: a mirror that is reached through a local proxy or name is reached here too.
+    # With the host's network, so that a mirror behind a local proxy or host name can be reached.
     docker build --network host --build-arg "BASE=garenne/debian:$3-slim" -t "$2" "$root/deploy/images/$1" \
         >"$log_dir/build-$1.log" 2>&1 ||
         die "building $2 failed: $(grep -E '^(E:|ERROR|failed)|returned a non-zero' "$log_dir/build-$1.log" | tail -1); see $log_dir/build-$1.log"
 }
 
-# debian_image SUITE: a minimal base image, from the mirror and through the proxy that apt uses here,
-# with this machine's CA certificates. It carries the mirror's address: never publish it.
+# debian_image SUITE: builds a minimal base image from apt's mirror and proxy on this machine, with this machine's CA
+# certificates. The image contains the mirror's address, so it must not be published.
 debian_image() {
     local suite=$1 name=garenne/debian:$1-slim log=$log_dir/debian-$1.log mirror proxy bundle options=()
     have_image "$name" && return
     demand "building images without a registry" mmdebstrap
     # shellcheck disable=SC2016  # apt's own placeholders
-    # Labels are known only where package lists were fetched; the address tells enough elsewhere.
+    # Labels are only known after package lists were downloaded; otherwise the address is sufficient.
     mirror=$(apt-get indextargets --format '$(REPO_URI) $(LABEL)' 'Created-By: Packages' 2>/dev/null |
         awk '$2 == "Debian" || (NF == 1 && $1 ~ "/debian/?$") { print $1; exit }')
     mirror=${mirror:-http://deb.debian.org/debian}
@@ -134,17 +134,17 @@ debian_image() {
     bundle=/etc/ssl/certs/ca-certificates.crt
     [ ! -s "$bundle" ] || options+=("--customize-hook=upload $bundle $bundle")
     is_root || options+=(--mode=unshare)
-    # A mirror that is updated seldom outlives the week that testing's index is valid for: three months
-    # will do for a test image. Signatures are checked all the same.
+    # The index of testing is valid for a week, and some mirrors are updated less often. Three months are acceptable for
+    # a test image; signatures are still checked.
     options+=('--aptopt=Acquire::Min-ValidTime "7776000"')
     say "making a Debian $suite base image from $mirror"
     mmdebstrap --variant=minbase --include=ca-certificates "${options[@]}" \
         --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
         "$suite" - "$mirror" 2>"$log" | docker import -c 'CMD ["bash"]' - "$name.new" >>"$log" 2>&1 || {
         docker rmi "$name.new" >/dev/null 2>&1 || true
-        die "Debian $suite could not be had from $mirror: $(grep -E '^E:' "$log" | head -1); see $log"
+        die "cannot bootstrap Debian $suite from $mirror: $(grep -E '^E:' "$log" | head -1); see $log"
     }
-    # Named only when whole: an interrupted run must not leave a broken base behind.
+    # Tagged only when complete, so that an interrupted run leaves no broken base image.
     docker tag "$name.new" "$name"
     docker rmi "$name.new" >/dev/null
 }

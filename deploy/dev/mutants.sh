@@ -1,11 +1,11 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154  # variables are shared between the parts that ./dev sources
-# Mutation tests: does a test fail when the code is wrong? .cargo/mutants.toml says which files. Sourced, never run.
+# Mutation tests: does a test fail if the code is wrong? .cargo/mutants.toml lists the files. This file is only sourced.
 
 mutants_version=27.1.0
-# The least share of viable mutants that the tests must catch, in percent.
+# The minimum share of viable mutants that the tests must catch, in percent.
 mutants_least=90
-# One mutant in so many is tested: the same ones every time, spread over all files. The pool has three times as many.
+# Every nth mutant is tested, always the same ones, distributed over all files. The pool has three times as many mutants.
 mutants_settlement_every=2
 mutants_pool_every=8
 
@@ -18,7 +18,7 @@ mutants() {
     cargo mutants --version >/dev/null 2>&1 ||
         cargo install --quiet --locked --debug --target-dir target/tools "cargo-mutants@$mutants_version"
     mutants_copy
-    # Tests of other modules cost time and say nothing about these.
+    # Only the tests of these modules, because others do not test the mutated code.
     local modules=(consumer:: settlement:: redelivery:: budget:: fleet:: pipeline:: handler:: execute:: batch::)
     rm -rf "$log_dir/mutants"
     mutate settlement garenne "${settlement[@]}" --cargo-arg=--lib "$@" -- -- "${modules[@]}"
@@ -29,8 +29,8 @@ mutants() {
     return $rc
 }
 
-# The sources in a folder of their own with a build of its own: each mutant is built there in seconds, and the
-# checkout stays as it is. Files keep their times, so that the next run compiles only what changed.
+# Copies the sources to a separate folder with its own build directory. Each mutant is built there in seconds, and the
+# checkout is not changed. Files keep their times, so that the next run compiles only changed files.
 mutants_copy() {
     tree=${CARGO_TARGET_DIR:-$root/target}/mutants
     mkdir -p "$tree"
@@ -46,13 +46,13 @@ mutate() {
     local out=$log_dir/mutants/$group-$package
     mkdir -p "$out"
     say "mutants of $package; see $out"
-    # No debug information: linking is most of what a mutant costs.
+    # Without debug information, because linking takes most of the time.
     (
         cd "$tree"
         env -u CARGO_TARGET_DIR CARGO_INCREMENTAL=1 CARGO_PROFILE_DEV_DEBUG=none \
             cargo mutants --in-place --package "$package" --output "$out" --minimum-test-timeout 30 "$@"
     ) || rc=$?
-    # 2: some were missed. 3: some ran out of time, which counts as caught. The share decides.
+    # 2: some mutants were missed. 3: some timed out, which counts as caught. The share is checked later.
     case $rc in
         0 | 2 | 3) ;;
         *) die "cargo-mutants of $package: exit code $rc" ;;
@@ -65,7 +65,7 @@ mutants_caught() {
     caught=$(mutants_count caught "$group") missed=$(mutants_count missed "$group")
     unviable=$(mutants_count unviable "$group")
     caught=$((caught + $(mutants_count timeout "$group")))
-    # A selection may have none of the group.
+    # A selection may contain no mutant of the group.
     [ $((caught + missed)) -gt 0 ] || return 0
     local share=$((caught * 100 / (caught + missed)))
     echo "[dev] mutants of $group: $caught of $((caught + missed)) caught ($share %), $unviable did not compile" >&2

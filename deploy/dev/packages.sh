@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154,SC2034  # variables are shared between the parts that ./dev sources
-# Debian packages that a step needs: installed when we are root, else named for the reader. Sourced.
+# Installs the Debian packages that a step needs, as root, or names them. This file is only sourced.
 
-# require WHY PACKAGE…: makes sure that the packages are installed. `demand` does not go on without them.
+# require WHY PACKAGE…: makes sure that the packages are installed. `demand` exits if they are not.
 demand() { severity=error require "$@" || exit 1; }
 require() {
     local why=$1 missing=() package
@@ -25,13 +25,13 @@ installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = i
 
 apt_install() {
     local log=$log_dir/apt.log policy=/usr/sbin/policy-rc.d own_policy="" rc=0
-    # Packages must not start services: ours run on ports and in folders of their own.
+    # Packages must not start services, because ./dev runs the servers with its own ports and folders.
     if [ ! -e "$policy" ]; then
         printf '#!/bin/sh\nexit 101\n' > "$policy"
         chmod +x "$policy"
         own_policy=1
     fi
-    # Another repository of this machine may be down without ours being so: an update may fail.
+    # An update may fail because of another repository of this machine that is not needed here.
     {
         apt_get install "$@" || { apt_get update || true; apt_get install "$@"; }
     } >"$log" 2>&1 || rc=$?
@@ -40,7 +40,7 @@ apt_install() {
         warn "apt could not install $*: $(grep -E '^E:' "$log" | head -1); the whole output is in $log"
         return 1
     fi
-    # Neither may they start at the next boot.
+    # The services must not start at the next boot either.
     if have systemctl; then
         local service
         for service in rabbitmq-server postgresql docker containerd; do

@@ -1,12 +1,12 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154,SC2034  # variables are shared between the parts that ./dev sources
-# The broker and the database that ./dev starts, reuses and stops. Sourced; needs `mode`.
+# The broker and the database that ./dev starts, reuses and stops. This file is only sourced; it needs `mode`.
 #
-# Each is remembered in a state file: MODE, and NAME (container) or GROUP and DIR (process group and its
-# folder), and its URLs. Only what a state file names is ever stopped.
+# Each server has a state file with MODE, with NAME (of a container) or GROUP and DIR (of a process group), and with its
+# URLs. Only servers with a state file are stopped.
 
-# `broker_start` and `postgres_start` return while the server may still be starting, so that both do at
-# once; `…_ready` waits.
+# `broker_start` and `postgres_start` return while the server may still be starting, so that both start at the same time;
+# `…_ready` waits.
 broker_start() {
     local amqp management
     if service_runs rabbitmq; then
@@ -34,8 +34,8 @@ broker_ready() {
     wait_for_log rabbitmq "Server startup complete" 90
 }
 
-# The same broker and database at their containers' own addresses, where this machine reaches them: a published
-# port is served by a process that copies every byte, which takes its part of a small machine.
+# Uses the containers' own addresses for broker and database if they can be reached. A published port is served by a
+# process that copies every byte, which would use CPU time during benchmarks.
 without_proxy() {
     local address
     [ "$mode" = docker ] || return 0
@@ -52,7 +52,7 @@ container_address() {
 }
 reaches() { timeout 1 bash -c "exec 3<>/dev/tcp/$1/$2" 2>/dev/null; }
 
-# The first processes of broker and database, where this machine sees them, joined by commas.
+# The process ids of broker and database, separated by commas, if this machine can see the processes.
 server_processes() {
     local service pid pids=()
     for service in rabbitmq postgres; do
@@ -67,20 +67,20 @@ server_processes() {
     (IFS=, && echo "${pids[*]}")
 }
 
-# Without a database where none can be had: `postgres_url` is empty then, and the caller goes on.
+# If Postgres is not available, `postgres_url` is empty and the caller continues without it.
 postgres_start() {
     local port
     if service_runs postgres; then return; fi
     service_down postgres
     if [ "$mode" = docker ]; then
-        (postgres_image) || { warn "going on without Postgres" && return; }
+        (postgres_image) || { warn "continuing without Postgres" && return; }
         postgres_image
         port=$(free_port 5432)
         start_container postgres "$image" -p "127.0.0.1:$port:5432" -e POSTGRES_USER=garenne \
             -e POSTGRES_PASSWORD=garenne -e POSTGRES_DB=garenne -- \
             "URL=postgres://garenne:garenne@127.0.0.1:$port/garenne"
     else
-        have_postgres || require "the database" postgresql || { warn "going on without Postgres" && return; }
+        have_postgres || require "the database" postgresql || { warn "continuing without Postgres" && return; }
         port=$(free_port 5432)
         start_process postgres "$port" -- "URL=postgres://garenne:garenne@127.0.0.1:$port/garenne"
     fi
@@ -112,7 +112,7 @@ start_process() {
     shift
     while [ "$1" != -- ]; do args+=("$1") && shift; done
     shift
-    # Outside of the checkout: the service's own user must be able to reach it.
+    # Outside of the checkout, because the service's user must be able to access it.
     dir=$(mktemp -d "${TMPDIR:-/tmp}/garenne-dev-$service-XXXXXX")
     chmod 755 "$dir"
     say "starting $service as a process in $dir"
@@ -131,8 +131,8 @@ service_runs() {
     fi
 }
 
-# Whether the remembered process group is still ours: numbers are used again after a reboot. The leader
-# has the folder's name in its arguments.
+# Whether the recorded process group is still the server's; ids may be reused after a reboot. The arguments of the
+# server's leader contain the folder.
 our_group() {
     local group
     group=$(recall "$1" GROUP)
@@ -154,7 +154,7 @@ service_down() {
 service_log() {
     if [ "$(recall "$1" MODE)" = docker ]; then docker logs "$(recall "$1" NAME)" 2>&1; else cat "$log_dir/$1.log"; fi
 }
-# grep -c reads to the end: with -q it would leave early, and the pipe would count as failed.
+# grep -c reads to the end. With -q it would exit early, and the pipe would count as failed.
 log_has() { service_log "$1" | grep -c "$2" >/dev/null; }
 
 wait_for_log() {

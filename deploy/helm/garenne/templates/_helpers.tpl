@@ -2,7 +2,7 @@
 {{- if contains "garenne" .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{ else }}{{ printf "%s-garenne" .Release.Name | trunc 40 | trimSuffix "-" }}{{ end -}}
 {{- end -}}
 
-{{- /* Called with (list root component). Which pods: never changes in the life of a Deployment. */ -}}
+{{- /* Called with (list root component). The selector of pods, which is immutable in a Deployment. */ -}}
 {{- define "garenne.selector" -}}
 {{- $root := index . 0 -}}
 app.kubernetes.io/name: garenne
@@ -24,10 +24,10 @@ app.kubernetes.io/version: {{ (index . 0).Chart.AppVersion | quote }}
 {{- with $root.Values.image.registry }}{{ trimSuffix "/" . }}/{{ end }}garenne-{{ index . 1 }}:{{ $root.Values.image.tag | default $root.Chart.AppVersion }}
 {{- end -}}
 
-{{- /* The restricted Pod Security Standard, and more. */ -}}
+{{- /* The restricted Pod Security Standard, with further restrictions. */ -}}
 {{- define "garenne.podSecurity" -}}
 automountServiceAccountToken: false
-# The variables that service links make would be read as settings.
+# The variables of service links would be read as settings.
 enableServiceLinks: false
 securityContext:
   runAsNonRoot: true
@@ -47,7 +47,7 @@ securityContext:
     drop: [ALL]
 {{- end -}}
 
-{{- /* The admin port answers from the process's first moment on: no start needs a grace of its own. */ -}}
+{{- /* The admin port answers as soon as the process has started, so no startup probe is needed. */ -}}
 {{- define "garenne.probes" -}}
 livenessProbe:
   httpGet: {path: /livez, port: admin}
@@ -100,12 +100,12 @@ readinessProbe:
 {{- end }}
 {{- end -}}
 
-{{- /* Called with (list root secret (dict file key…)): the user's Secret and the admin token as files of one folder. */ -}}
+{{- /* Called with (list root secret (dict file key…)): the user's Secret and the admin token as files in one folder. */ -}}
 {{- define "garenne.volumes" -}}
 {{- $root := index . 0 -}}
 - name: secrets
   projected:
-    # 0440: the group is the pod's own.
+    # 0440: readable by the pod's group.
     defaultMode: 288
     sources:
       - secret:
@@ -133,7 +133,7 @@ readinessProbe:
 {{- end }}
 {{- end -}}
 
-{{- /* Called with (list root values): where pods may run, and what a change of settings rolls. */ -}}
+{{- /* Called with (list root values): the scheduling of pods, and the checksum by which changed settings cause a rollout. */ -}}
 {{- define "garenne.placing" -}}
 {{- $values := index . 1 -}}
 {{- with (index . 0).Values.image.pullSecrets }}
@@ -162,8 +162,8 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
-{{- /* A worker set with the defaults filled in: (list root name set). Bounds across values are checked here, where the
-      schema cannot. */ -}}
+{{- /* Called with (list root name set): a worker set with its defaults. Limits that depend on several values are checked
+      here, because the schema cannot express them. */ -}}
 {{- define "garenne.workers" -}}
 {{- $root := index . 0 -}}{{- $name := index . 1 -}}
 {{- $set := mergeOverwrite (deepCopy $root.Values.workerDefaults) (index . 2) -}}
@@ -190,8 +190,9 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- toYaml $set -}}
 {{- end -}}
 
-{{- /* What a stopping worker is granted, from its own sum (worker/src/budget.rs): timeout + hard grace + 3 s to settle
-      + 2 s for the last spans where they are exported, plus the margin. GARENNE_TERMINATION_GRACE is the same number, so that the worker checks it again. */ -}}
+{{- /* A worker's termination grace period, by the worker's own sum (worker/engine/src/budget.rs): timeout + hard grace + 3 s to
+      settle, + 2 s for the last spans if they are exported, + the margin. GARENNE_TERMINATION_GRACE has the same value, so
+      that the worker checks it. */ -}}
 {{- define "garenne.workerGrace" -}}
 {{- $stop := (index . 0).shutdown -}}
 {{- $spans := ternary 0 2 (empty (index . 1)) -}}
