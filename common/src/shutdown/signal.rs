@@ -1,6 +1,6 @@
 //! Converts OS signals into commands. For `main` only: a library that catches signals takes them from its host.
 
-use std::io;
+use std::{io, mem};
 
 use futures_util::{
     FutureExt, StreamExt,
@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use super::Mode;
-use crate::supervise::{self, TaskHandle};
+use crate::supervise;
 
 /// An operator's command to a running process, by signal or through the admin port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,41 +30,6 @@ pub enum Command {
 /// Capacity of the command channel: more than an operator sends at once, and signals coalesce.
 const COMMAND_CAPACITY: usize = 16;
 
-/// The signals that are caught.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Caught {
-    Terminate,
-    Interrupt,
-    Quit,
-    Stop,
-    Continue,
-}
-
-/// Maps signals to commands. The second stop signal escalates.
-#[derive(Debug)]
-struct Interpreter {
-    mode: Mode,
-    stopping: bool,
-}
-
-impl Interpreter {
-    fn command(&mut self, caught: Caught) -> Command {
-        match caught {
-            Caught::Stop => Command::Quiet,
-            Caught::Continue => Command::Resume,
-            Caught::Terminate | Caught::Interrupt | Caught::Quit if self.stopping => Command::Escalate,
-            Caught::Terminate | Caught::Interrupt => {
-                self.stopping = true;
-                Command::Shutdown(self.mode)
-            }
-            Caught::Quit => {
-                self.stopping = true;
-                Command::Shutdown(Mode::Hard)
-            }
-        }
-    }
-}
-
 /// Catches SIGTERM, SIGINT, SIGQUIT, SIGTSTP and SIGCONT from now on, and returns the channel that receives their
 /// commands. Give clones of the sender to the admin port.
 ///
@@ -79,43 +44,39 @@ impl Interpreter {
 /// Outside a tokio runtime with I/O enabled.
 pub fn commands(mode: Mode) -> io::Result<(mpsc::Sender<Command>, mpsc::Receiver<Command>)> {
     let (sender, receiver) = mpsc::channel(COMMAND_CAPACITY);
-    forward(mode, sender.clone())?.detach();
-    Ok((sender, receiver))
-}
-
-/// As [`commands`], into an existing channel. The task ends at the first signal after the receiver was dropped. If it
-/// is aborted, the signals stay caught and are ignored.
-///
-/// # Errors
-/// The OS refuses a handler.
-///
-/// # Panics
-/// Outside a tokio runtime with I/O enabled.
-pub fn forward(mode: Mode, commands: mpsc::Sender<Command>) -> io::Result<TaskHandle<()>> {
-    let catch = |kind, caught| {
+    let catch = |kind, command| {
         let mut signal = signal(kind)?;
-        Ok::<_, io::Error>(poll_fn(move |cx| signal.poll_recv(cx)).map(move |()| caught))
+        Ok::<_, io::Error>(poll_fn(move |cx| signal.poll_recv(cx)).map(move |()| command))
     };
     // Handlers are installed before the task runs, so that a signal right after this call is not missed.
     let signals = select_all([
-        catch(SignalKind::terminate(), Caught::Terminate)?,
-        catch(SignalKind::interrupt(), Caught::Interrupt)?,
-        catch(SignalKind::quit(), Caught::Quit)?,
-        catch(SignalKind::from_raw(libc::SIGTSTP), Caught::Stop)?,
-        catch(SignalKind::from_raw(libc::SIGCONT), Caught::Continue)?,
+        catch(SignalKind::terminate(), Command::Shutdown(mode))?,
+        catch(SignalKind::interrupt(), Command::Shutdown(mode))?,
+        catch(SignalKind::quit(), Command::Shutdown(Mode::Hard))?,
+        catch(SignalKind::from_raw(libc::SIGTSTP), Command::Quiet)?,
+        catch(SignalKind::from_raw(libc::SIGCONT), Command::Resume)?,
     ]);
-    let state = (signals, Interpreter { mode, stopping: false }, commands);
-    let forwarding = supervise::restarting("signals", state, |(signals, interpreter, commands)| {
+    let state = (signals, false, sender.clone());
+    let forwarding = supervise::restarting("signals", state, |(signals, stopping, commands)| {
         async move {
-            while let Some(caught) = signals.next().await {
-                if commands.send(interpreter.command(caught)).await.is_err() {
+            while let Some(command) = signals.next().await {
+                if commands.send(escalated(command, stopping)).await.is_err() {
                     return;
                 }
             }
         }
         .boxed()
     });
-    Ok(forwarding.spawn())
+    forwarding.spawn().detach();
+    Ok((sender, receiver))
+}
+
+/// The command of a signal. Every stop signal after the first escalates; `stopping` records the first.
+fn escalated(command: Command, stopping: &mut bool) -> Command {
+    match command {
+        Command::Shutdown(_) if mem::replace(stopping, true) => Command::Escalate,
+        command => command,
+    }
 }
 
 /// Resolves at the next stop command, for programs that do not pause: the commands to do so are ignored.
@@ -132,42 +93,34 @@ pub async fn stop_requested(commands: &mut mpsc::Receiver<Command>) {
 mod tests {
     use super::*;
 
-    fn read(mode: Mode, caught: &[Caught]) -> Vec<Command> {
-        let mut interpreter = Interpreter { mode, stopping: false };
-        caught.iter().map(|&one| interpreter.command(one)).collect()
+    fn read(caught: &[Command]) -> Vec<Command> {
+        let mut stopping = false;
+        caught.iter().map(|&one| escalated(one, &mut stopping)).collect()
     }
+
+    const SOFT: Command = Command::Shutdown(Mode::Soft);
+    const HARD: Command = Command::Shutdown(Mode::Hard);
 
     #[test]
     fn any_second_stop_signal_escalates() {
-        assert_eq!(
-            read(Mode::Light, &[Caught::Terminate, Caught::Interrupt, Caught::Interrupt]),
-            [Command::Shutdown(Mode::Light), Command::Escalate, Command::Escalate]
-        );
-        assert_eq!(
-            read(Mode::Soft, &[Caught::Interrupt, Caught::Quit]),
-            [Command::Shutdown(Mode::Soft), Command::Escalate]
-        );
-    }
-
-    #[test]
-    fn quit_stops_hard_at_once() {
-        assert_eq!(
-            read(Mode::Light, &[Caught::Quit, Caught::Terminate]),
-            [Command::Shutdown(Mode::Hard), Command::Escalate]
-        );
+        assert_eq!(read(&[SOFT, SOFT, SOFT]), [SOFT, Command::Escalate, Command::Escalate]);
+        assert_eq!(read(&[SOFT, HARD]), [SOFT, Command::Escalate]);
+        assert_eq!(read(&[HARD, SOFT]), [HARD, Command::Escalate]);
     }
 
     #[test]
     fn quiet_and_resume_do_not_count_as_stop_signals() {
-        assert_eq!(
-            read(Mode::Soft, &[Caught::Stop, Caught::Continue, Caught::Terminate]),
-            [Command::Quiet, Command::Resume, Command::Shutdown(Mode::Soft)]
-        );
+        let caught = [Command::Quiet, Command::Resume, SOFT];
+        assert_eq!(read(&caught), caught);
     }
 
     /// One test for all real signals: they go to the whole process, so two such tests would disturb each other.
     #[tokio::test]
     async fn the_signals_of_the_os_arrive_as_commands() {
+        let kill = |name| {
+            let pid = std::process::id().to_string();
+            std::process::Command::new("kill").args(["-s", name, &pid]).status().unwrap().success()
+        };
         let (_sender, mut receiver) = commands(Mode::Soft).unwrap();
         for (name, command) in [
             ("TSTP", Command::Quiet),
@@ -176,9 +129,11 @@ mod tests {
             ("INT", Command::Escalate),
             ("QUIT", Command::Escalate),
         ] {
-            let pid = std::process::id().to_string();
-            assert!(std::process::Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+            assert!(kill(name));
             assert_eq!(receiver.recv().await, Some(command), "{name}");
         }
+        let (_sender, mut receiver) = commands(Mode::Soft).unwrap();
+        assert!(kill("QUIT"));
+        assert_eq!(receiver.recv().await, Some(HARD));
     }
 }
