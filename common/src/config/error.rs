@@ -79,4 +79,10 @@ impl Invalid {
     ) -> Self {
         Self { setting: setting.into(), value: value.to_string(), problem: problem.into() }
     }
+
+    /// The error for a value that came from `origin`: flag, environment, file or default.
+    pub fn given_by(self, origin: impl Into<String>) -> ConfigError {
+        let Self { setting, value, problem } = self;
+        ConfigError::Invalid { setting, value, origin: origin.into(), problem }
+    }
 }

@@ -8,7 +8,9 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::{ConfigError, IgnoredSettings, known::Known, secret, standard::Given, toml_text::parse_toml};
+use super::{
+    ConfigError, IgnoredSettings, Invalid, known::Known, secret, standard::Given, toml_text::parse_toml,
+};
 
 /// Variables with the prefix that are not settings: the log filter, the configuration file's path, and a variable of
 /// the `dev` script.
@@ -78,11 +80,8 @@ impl Layer {
             }
             let mut path: Vec<String> = rest.split("__").map(str::to_owned).collect();
             let mut origin = format!("environment {name}");
-            let mut text = value.to_str().map(str::to_owned).ok_or_else(|| ConfigError::Invalid {
-                setting: path.join("."),
-                value: format!("{value:?}"),
-                origin: origin.clone(),
-                problem: "expected UTF-8".to_owned(),
+            let mut text = value.to_str().map(str::to_owned).ok_or_else(|| {
+                Invalid::new(path.join("."), format_args!("{value:?}"), "expected UTF-8").given_by(&origin)
             })?;
             let mut file = None;
             if let Some(setting) = setting_read_from_file(&path, known) {

@@ -81,7 +81,10 @@ pub fn load_with<T: Settings>(
     }
 
     let mut settings = T::deserialize(resolved.to_tables()).map_err(|error| blame::<T>(&resolved, &error))?;
-    settings.validate().map_err(|invalid| with_origin(invalid, &resolved))?;
+    settings.validate().map_err(|invalid| {
+        let origin = resolved.origin(&invalid.setting).unwrap_or("the default");
+        invalid.given_by(origin)
+    })?;
     settings.common_mut().ignored = ignored;
     for (path, Sourced { file, .. }) in resolved.0 {
         if let Some(file) = file {
@@ -100,7 +103,7 @@ fn blame<T: Settings>(resolved: &Layer, error: &serde_json::Error) -> ConfigErro
         let (setting, origin) = (path.join("."), given.origin.clone());
         return match explain(&error) {
             Explained::Problem(problem) => {
-                ConfigError::Invalid { value: shown(&setting, &given.value), setting, origin, problem }
+                Invalid::new(&setting, shown(&setting, &given.value), problem).given_by(origin)
             }
             Explained::UnknownField { field, advice } => {
                 let parents = path.iter().take_while(|part| **part != field).cloned();
@@ -125,11 +128,6 @@ fn shown(setting: &str, value: &Value) -> String {
         Value::Object(_) => "a table".to_owned(),
         _ => secret::mask(setting, &value.to_string()),
     }
-}
-
-fn with_origin(Invalid { setting, value, problem }: Invalid, resolved: &Layer) -> ConfigError {
-    let origin = resolved.origin(&setting).unwrap_or("the default").to_owned();
-    ConfigError::Invalid { setting, value, origin, problem }
 }
 
 #[cfg(test)]

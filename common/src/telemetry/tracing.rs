@@ -10,7 +10,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
 use self::printable::{PrintableFields, PrintableLines};
-use crate::config::{Common, ConfigError, IgnoredSettings, LogFormat};
+use crate::config::{Common, ConfigError, IgnoredSettings, Invalid, LogFormat};
 
 /// Variables for the filter; the first that is set wins.
 const FILTERS: [&str; 2] = ["GARENNE_LOG", "RUST_LOG"];
@@ -47,13 +47,10 @@ pub fn quiet() -> DefaultGuard {
 }
 
 fn filter(name: &str, value: &str) -> Result<EnvFilter, ConfigError> {
-    EnvFilter::try_new(value).map_err(|_| ConfigError::Invalid {
-        setting: "log filter".to_owned(),
-        value: format!("{value:?}"),
-        origin: format!("environment {name}"),
-        problem: "expected directives such as info or garenne=debug,lapin=warn, \
-                  with levels off, error, warn, info, debug or trace"
-            .to_owned(),
+    EnvFilter::try_new(value).map_err(|_| {
+        let problem = "expected directives such as info or garenne=debug,lapin=warn, \
+                       with levels off, error, warn, info, debug or trace";
+        Invalid::new("log filter", format_args!("{value:?}"), problem).given_by(format!("environment {name}"))
     })
 }
 

@@ -3,7 +3,7 @@
 use toml::{Table, Value};
 
 use super::ONLY;
-use crate::config::{ConfigError, flag};
+use crate::config::{ConfigError, Invalid, flag};
 
 /// The settings that `--lane` accepts after the name.
 const FIELDS: [&str; 4] = ["prefetch", "concurrency", "default_kind", "consumer_timeout"];
@@ -74,10 +74,5 @@ fn parse(text: &str) -> Result<(String, Table), ConfigError> {
 }
 
 fn refused(text: &str, problem: String) -> ConfigError {
-    ConfigError::Invalid {
-        setting: "lanes".to_owned(),
-        value: format!("{text:?}"),
-        origin: "flag --lane".to_owned(),
-        problem,
-    }
+    Invalid::new("lanes", format_args!("{text:?}"), problem).given_by("flag --lane")
 }

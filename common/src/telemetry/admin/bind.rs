@@ -7,7 +7,7 @@ use std::time::Duration;
 use secrecy::SecretString;
 use tokio::net::TcpListener;
 
-use crate::config::{Common, ConfigError, DEFAULT_ADMIN, read_secret_file};
+use crate::config::{Common, ConfigError, DEFAULT_ADMIN, Invalid, read_secret_file};
 
 /// Time limit for a client to send a request's head, and for an idle connection.
 pub(super) const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -27,11 +27,8 @@ pub struct AdminConfig {
 /// # Errors
 /// The address cannot be bound, or the token file cannot be used.
 pub async fn bind(common: &Common) -> Result<AdminConfig, ConfigError> {
-    let token = common
-        .admin_token_file
-        .as_deref()
-        .map(|path| read_secret_file("admin_token_file", path))
-        .transpose()?;
+    let token_file = common.admin_token_file.as_deref();
+    let token = token_file.map(|path| read_secret_file("admin_token_file", path)).transpose()?;
     let listener = listen(common.admin, DEFAULT_ADMIN).await?;
     let address = listener.local_addr().map_err(|error| refused(DEFAULT_ADMIN, &error))?;
     ::tracing::info!(%address, "admin port is open");
@@ -64,10 +61,5 @@ fn refused(addr: SocketAddr, error: &std::io::Error) -> ConfigError {
         ErrorKind::PermissionDenied => "needs a privilege that this user lacks: choose a port from 1024 on",
         _ => &format!("cannot be bound ({error})"),
     };
-    ConfigError::Invalid {
-        setting: "admin".to_owned(),
-        value: addr.to_string(),
-        origin: "--admin or GARENNE_ADMIN".to_owned(),
-        problem: format!("the address {problem}"),
-    }
+    Invalid::new("admin", addr, format!("the address {problem}")).given_by("--admin or GARENNE_ADMIN")
 }

@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 
 use super::Process;
 use crate::{
-    config::{Common, ConfigError},
+    config::{Common, ConfigError, Invalid},
     shutdown::{Command, Mode},
     telemetry::Metrics,
 };
@@ -19,15 +19,9 @@ pub struct AdminConfig(());
 pub async fn bind(common: &Common) -> Result<AdminConfig, ConfigError> {
     let address = common.admin.map(|address| ("admin", address.to_string()));
     let token = common.admin_token_file.as_ref().map(|path| ("admin_token_file", format!("{path:?}")));
-    match address.or(token) {
-        None => Ok(AdminConfig(())),
-        Some((setting, value)) => Err(ConfigError::Invalid {
-            setting: setting.to_owned(),
-            value,
-            origin: "file, environment or code".to_owned(),
-            problem: "this program is built without the feature `admin` of the crate garenne".to_owned(),
-        }),
-    }
+    let Some((setting, value)) = address.or(token) else { return Ok(AdminConfig(())) };
+    let problem = "this program is built without the feature `admin` of the crate garenne";
+    Err(Invalid::new(setting, value, problem).given_by("file, environment or code"))
 }
 
 /// An admin port that does not exist.
