@@ -43,14 +43,10 @@ pub fn with_causes(error: &(dyn Error + 'static)) -> String {
 }
 
 /// A writer that escapes text as [`printable`] does.
-pub struct PrintableWriter<'w>(&'w mut dyn Write);
-
-impl<'w> PrintableWriter<'w> {
-    /// Writes to `inner`.
-    pub fn new(inner: &'w mut dyn Write) -> Self {
-        Self(inner)
-    }
-}
+pub struct PrintableWriter<'w>(
+    /// Receives the escaped text.
+    pub &'w mut dyn Write,
+);
 
 impl Write for PrintableWriter<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
@@ -162,7 +158,7 @@ mod tests {
         fn the_writer_escapes_text_in_pieces_like_whole_text(text in foreign(), cut in 0_usize..40) {
             let cut = text.char_indices().nth(cut).map_or(text.len(), |(at, _)| at);
             let mut out = String::new();
-            let mut writer = PrintableWriter::new(&mut out);
+            let mut writer = PrintableWriter(&mut out);
             writer.write_str(&text[..cut]).unwrap();
             writer.write_str(&text[cut..]).unwrap();
             prop_assert_eq!(printable(&text), out);

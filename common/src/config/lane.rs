@@ -9,7 +9,7 @@ use garenne_protocol::{
     task::matches_binding,
     topology::{LaneSpec, MOST_SHARDS},
 };
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error, ser::SerializeMap};
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use serde_json::{Map, Value};
 
 use super::{Concurrency, Invalid, list, text_or_number::text_or_number};
@@ -26,7 +26,7 @@ pub const LONGEST_NAME: usize = 32;
 /// The quarantine's name in lists of lanes.
 const RESERVED: &str = "quarantine";
 
-/// The key beside the lanes' names that selects the lanes this process works on.
+/// The key beside the lanes' names that selects the lanes this process works on: the field [`Lanes::only`].
 const ONLY: &str = "only";
 
 /// One lane's settings.
@@ -81,11 +81,14 @@ impl Lane {
 ///
 /// Setting one field of a lane keeps its other fields. `only` (the flag `--lane`) selects the lanes that this process
 /// works on; the others stay defined, because the topology contains all lanes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Lanes {
+    #[serde(flatten)]
     defined: BTreeMap<String, Lane>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     only: Option<Vec<String>>,
     /// New lanes without a `bindings` setting, most likely typos of existing lanes.
+    #[serde(skip)]
     unbound: Vec<String>,
 }
 
@@ -301,19 +304,6 @@ fn validate_lane(name: &str, lane: &Lane) -> Result<(), Invalid> {
         return refused("prefetch", prefetch, problem);
     }
     Ok(())
-}
-
-impl Serialize for Lanes {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        if let Some(only) = &self.only {
-            map.serialize_entry(ONLY, only)?;
-        }
-        for (name, lane) in &self.defined {
-            map.serialize_entry(name, lane)?;
-        }
-        map.end()
-    }
 }
 
 /// A whole number, or text that is one. Numbers that do not fit the type get the same error as those over `MOST`.

@@ -48,7 +48,7 @@ impl FieldVisitor<'_> {
                 }
             }
         }
-        write!(PrintableWriter::new(&mut self.writer), "{value:?}")
+        write!(PrintableWriter(&mut self.writer), "{value:?}")
     }
 }
 
