@@ -1,8 +1,9 @@
 //! How a process ends: one line on stderr, and an exit code that scripts can distinguish.
 
-use std::fmt;
 use std::io::Write;
 use std::process::{ExitCode, Termination};
+
+use derive_more::Display;
 
 use crate::text::printable;
 
@@ -54,7 +55,8 @@ pub trait HasExit: std::error::Error {
 /// Why `main` fails: the line for the user and the exit code for the caller.
 ///
 /// `?` converts every [`HasExit`] error, and [`anyhow::Error`] with [`Exit::Failed`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Display, Clone, PartialEq, Eq)]
+#[display("{line}")]
 pub struct Failure {
     /// The exit code.
     pub exit: Exit,
@@ -64,15 +66,9 @@ pub struct Failure {
 
 impl Failure {
     /// A failure with `message` on one line: line breaks become spaces, hidden characters are escaped.
-    pub fn new(exit: Exit, message: impl fmt::Display) -> Self {
+    pub fn new(exit: Exit, message: impl std::fmt::Display) -> Self {
         let line = printable(&one_line(&message.to_string())).into_owned();
         Self { exit, line }
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.line)
     }
 }
 

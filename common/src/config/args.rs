@@ -1,15 +1,20 @@
 //! The flags of all Garenne programs.
 
-use std::fmt::{self, Display};
+use std::fmt::Display;
 use std::path::PathBuf;
+
+use clap::ValueHint;
+use derive_more::Debug;
+use serde::Serialize;
+use toml::Table;
 
 use super::{Sources, secret};
 
 /// Flags of all programs. Flatten them with `#[command(flatten)]`, then call [`CommonArgs::sources`].
 ///
 /// [`super::load`] checks the values, not clap, so that an invalid value has the same error and exit code from every
-/// source.
-#[derive(Clone, Default, clap::Args)]
+/// source. URLs may contain passwords and need not be valid [`super::SecretUrl`]s: debug output masks them.
+#[derive(Clone, Debug, Default, clap::Args, Serialize)]
 #[command(next_help_heading = "Common options")]
 pub struct CommonArgs {
     /// Broker with user, password and virtual host.
@@ -20,9 +25,11 @@ pub struct CommonArgs {
         global = true,
         help = "Broker with user, password and virtual host [default: amqp://guest:guest@127.0.0.1:5672/%2f]"
     )]
+    #[debug("{:?}", amqp_url.as_deref().map(|url| secret::mask("url", url)))]
     pub amqp_url: Option<String>,
     /// Broker's management API, such as http://guest:guest@127.0.0.1:15672
     #[arg(long, value_name = "URL", global = true)]
+    #[debug("{:?}", management_url.as_deref().map(|url| secret::mask("url", url)))]
     pub management_url: Option<String>,
     /// First part of every exchange's and queue's name [default: garenne]
     #[arg(long, value_name = "NAME", global = true)]
@@ -34,56 +41,37 @@ pub struct CommonArgs {
     #[arg(long, value_name = "ADDR", global = true)]
     pub admin: Option<String>,
     /// File with the token that the admin port's commands need; without one they are refused
-    #[arg(long, value_name = "FILE", global = true)]
-    pub admin_token_file: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::AnyPath, global = true)]
+    pub admin_token_file: Option<String>,
     /// Collector that spans are posted to, such as http://127.0.0.1:4318 [default: none, no spans]
     #[arg(long, value_name = "URL", global = true)]
+    #[debug("{:?}", otlp.as_deref().map(|url| secret::mask("url", url)))]
+    #[serde(skip)]
     pub otlp: Option<String>,
     /// Settings in TOML; every setting is also an environment variable, such as GARENNE_AMQP_URL
     #[arg(long, value_name = "FILE", global = true)]
+    #[serde(skip)]
     pub config: Option<PathBuf>,
     /// Show the settings as they resolve, secrets masked, and exit
     #[arg(long, global = true)]
+    #[serde(skip)]
     pub print_config: bool,
 }
 
 impl CommonArgs {
     /// These flags and the program's `own` flags, as sources for [`super::load`].
-    pub fn sources(&self, mut own: toml::Table) -> Sources {
-        flag(&mut own, "amqp_url", self.amqp_url.as_ref());
-        flag(&mut own, "management_url", self.management_url.as_ref());
-        flag(&mut own, "prefix", self.prefix.as_ref());
-        flag(&mut own, "log_format", self.log_format.as_ref());
-        flag(&mut own, "admin", self.admin.as_ref());
-        flag(&mut own, "admin_token_file", self.admin_token_file.as_ref().map(|path| path.display()));
+    pub fn sources(&self, mut own: Table) -> Sources {
+        own.extend(Table::try_from(self).expect("flags are texts"));
         if let Some(endpoint) = &self.otlp {
-            let otlp = toml::Table::from_iter([("endpoint".to_owned(), endpoint.as_str().into())]);
+            let otlp = Table::from_iter([("endpoint".to_owned(), endpoint.as_str().into())]);
             own.insert("otlp".into(), otlp.into());
         }
-        Sources { file: self.config.clone(), flags: own, ..Sources::default() }
-    }
-}
-
-/// Masks URLs, which may contain passwords and need not be valid [`super::SecretUrl`]s.
-impl fmt::Debug for CommonArgs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let masked = |url: &Option<String>| url.as_deref().map(|url| secret::mask("url", url));
-        f.debug_struct("CommonArgs")
-            .field("amqp_url", &masked(&self.amqp_url))
-            .field("management_url", &masked(&self.management_url))
-            .field("prefix", &self.prefix)
-            .field("log_format", &self.log_format)
-            .field("admin", &self.admin)
-            .field("admin_token_file", &self.admin_token_file)
-            .field("otlp", &masked(&self.otlp))
-            .field("config", &self.config)
-            .field("print_config", &self.print_config)
-            .finish()
+        Sources { file: self.config.clone(), flags: own }
     }
 }
 
 /// Inserts a flag's value, if it was given, under the name of its setting.
-pub fn flag(flags: &mut toml::Table, setting: &str, value: Option<impl Display>) {
+pub fn flag(flags: &mut Table, setting: &str, value: Option<impl Display>) {
     if let Some(value) = value {
         flags.insert(setting.to_owned(), toml::Value::String(value.to_string()));
     }
@@ -173,7 +161,7 @@ mod tests {
         let args = format!("{:?}", cli.common);
         assert!(args.contains(r#"amqp_url: Some("amqp://u:***@broker")"#), "{args}");
         let sources = format!("{:?}", cli.common.sources(toml::Table::new()));
-        assert_eq!(sources, r#"Sources { file: None, flags: ["amqp_url"], .. }"#);
+        assert_eq!(sources, r#"Sources { file: None, flags: ["amqp_url"] }"#);
     }
 
     #[test]

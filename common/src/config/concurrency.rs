@@ -1,14 +1,16 @@
 //! How many tasks of a lane run concurrently.
 
-use std::{fmt, str::FromStr};
+use std::str::FromStr;
 
+use derive_more::Display;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::text_or_number::text_or_number;
 
 /// The size range of a pool: `min` workers always run, up to `max` under load.
 /// Written `MIN..MAX`, or `N` for `N..N`; `1 <= min <= max`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Display, Clone, Copy, PartialEq, Eq, Hash)]
+#[display("{min}..{max}")]
 pub struct Concurrency {
     /// Workers that stay when the lane is idle.
     pub min: usize,
@@ -19,12 +21,6 @@ pub struct Concurrency {
 impl Default for Concurrency {
     fn default() -> Self {
         Self { min: 1, max: 4 }
-    }
-}
-
-impl fmt::Display for Concurrency {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}..{}", self.min, self.max)
     }
 }
 

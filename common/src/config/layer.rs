@@ -12,7 +12,7 @@ use super::{
     ConfigError, IgnoredSettings, Invalid, known::Known, secret, standard::Given, toml_text::parse_toml,
 };
 
-/// Variables with the prefix that are not settings: the log filter, the configuration file's path, and a variable of
+/// Variables with the prefix `GARENNE_` that are not settings: the log filter, the configuration file's path, and a variable of
 /// the `dev` script.
 const RESERVED: [&str; 3] = ["log", "config", "no_docker"];
 
@@ -192,13 +192,13 @@ impl Layer {
     }
 }
 
-/// Environment variables with a common prefix: name and value, by the name's rest in lower case.
+/// Environment variables that start with `GARENNE_`: name and value, by the name's rest in lower case.
 pub(super) type Variables = BTreeMap<String, (String, OsString)>;
 
-pub(super) fn with_prefix(prefix: &str, environment: &[(OsString, OsString)]) -> Variables {
+pub(super) fn own_variables(environment: &[(OsString, OsString)]) -> Variables {
     let by_rest = environment.iter().filter_map(|(name, value)| {
         let name = name.to_str()?;
-        let rest = name.strip_prefix(prefix)?.strip_prefix('_')?.to_lowercase();
+        let rest = name.strip_prefix("GARENNE_")?.to_lowercase();
         Some((rest, (name.to_owned(), value.clone())))
     });
     by_rest.collect()

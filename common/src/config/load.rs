@@ -8,33 +8,21 @@ use super::{
     ConfigError, Invalid, Settings,
     explain::{Explained, explain},
     known::Known,
-    layer::{Layer, Sourced, with_prefix},
+    layer::{Layer, Sourced, own_variables},
     secret, standard,
 };
 
 /// The sources of a program's settings, weakest first: file, environment, flags.
-#[derive(Clone)]
+///
+/// Environment variables that start with `GARENNE_` are settings; `__` separates the levels of nested tables.
+#[derive(Clone, derive_more::Debug, Default)]
 pub struct Sources {
-    /// A TOML file; `None` uses the file named by the variable `<env_prefix>_CONFIG`, if any.
+    /// A TOML file; `None` uses the file named by the variable `GARENNE_CONFIG`, if any.
     pub file: Option<PathBuf>,
-    /// Environment variables that start with this and `_` are settings; `__` separates the levels of nested tables.
-    pub env_prefix: &'static str,
     /// Values of flags, by setting name.
+    // The values may contain passwords.
+    #[debug("{:?}", flags.keys().collect::<Vec<_>>())]
     pub flags: toml::Table,
-}
-
-/// Shows only the names of flags: their values may contain passwords.
-impl std::fmt::Debug for Sources {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let flags: Vec<&String> = self.flags.keys().collect();
-        f.debug_struct("Sources").field("file", &self.file).field("flags", &flags).finish_non_exhaustive()
-    }
-}
-
-impl Default for Sources {
-    fn default() -> Self {
-        Self { file: None, env_prefix: "GARENNE", flags: toml::Table::new() }
-    }
 }
 
 /// Resolves the settings from `sources` and this process's environment.
@@ -58,7 +46,7 @@ pub fn load_with<T: Settings>(
 ) -> Result<T, ConfigError> {
     let known = Known::of::<T>();
     let environment: Vec<_> = environment.into_iter().collect();
-    let variables = with_prefix(sources.env_prefix, &environment);
+    let variables = own_variables(&environment);
     let mut layers = Vec::with_capacity(3);
     match (sources.file, variables.get("config")) {
         (Some(path), _) => layers.push(Layer::file(&path, "flag --config")?),

@@ -1,9 +1,9 @@
 //! Secrets, which logs, errors and the printed configuration must not show.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use derive_more::{Debug, Display};
 use secrecy::{ExposeSecret, SecretString};
 use serde::de::{Deserialize, Deserializer, Error as _};
 use serde::{Serialize, Serializer};
@@ -15,7 +15,9 @@ use super::ConfigError;
 const MASK: &str = "***";
 
 /// A URL that may contain a password. Its text, debug and serialized forms show `***` instead.
-#[derive(Clone)]
+#[derive(Clone, Debug, Display)]
+#[debug("SecretUrl({masked})")]
+#[display("{masked}")]
 pub struct SecretUrl {
     whole: SecretString,
     masked: String,
@@ -50,7 +52,7 @@ impl SecretUrl {
     pub async fn read_again(&self) -> Result<Self, String> {
         let Some(file) = &self.file else { return Ok(self.clone()) };
         let text = tokio::fs::read_to_string(file).await.map_err(|error| error.to_string())?;
-        let mut again: Self = text.parse().map_err(|error: NotAUrl| error.to_string())?;
+        let mut again: Self = text.parse()?;
         again.read_from(file);
         Ok(again)
     }
@@ -61,44 +63,24 @@ impl SecretUrl {
     }
 }
 
-/// Text that is not a URL. It is not repeated, because it may be a secret.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("not a URL, expected a URL such as scheme://user:password@host:port/path ({0})")]
-pub struct NotAUrl(String);
+impl FromStr for SecretUrl {
+    type Err = String;
 
-impl NotAUrl {
-    fn new(text: &str, why: impl fmt::Display) -> Self {
+    /// The error does not repeat the text, because it may be a secret.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let problem = match Url::parse(text.trim()) {
+            Ok(url) if !url.cannot_be_a_base() => {
+                return Ok(Self { masked: mask_url(url), whole: text.trim().to_owned().into(), file: None });
+            }
+            Ok(_) | Err(url::ParseError::RelativeUrlWithoutBase) => "the scheme is missing".to_owned(),
+            Err(error) => error.to_string(),
+        };
         // An unencoded password is the usual cause of errors such as `invalid port number`.
         let hint =
             if text.contains('@') { "; in a password, # / ? @ : and % are percent-encoded" } else { "" };
-        Self(format!("{why}{hint}"))
-    }
-}
-
-impl FromStr for SecretUrl {
-    type Err = NotAUrl;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let url = match Url::parse(text.trim()) {
-            Ok(url) if url.cannot_be_a_base() => return Err(NotAUrl::new(text, "the scheme is missing")),
-            Err(url::ParseError::RelativeUrlWithoutBase) => {
-                return Err(NotAUrl::new(text, "the scheme is missing"));
-            }
-            parsed => parsed.map_err(|error| NotAUrl::new(text, error))?,
-        };
-        Ok(Self { masked: mask_url(url), whole: text.trim().to_owned().into(), file: None })
-    }
-}
-
-impl fmt::Display for SecretUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.masked)
-    }
-}
-
-impl fmt::Debug for SecretUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SecretUrl({})", self.masked)
+        Err(format!(
+            "not a URL, expected a URL such as scheme://user:password@host:port/path ({problem}{hint})"
+        ))
     }
 }
 
@@ -236,7 +218,7 @@ mod tests {
 
     #[test]
     fn the_error_for_text_that_is_not_a_url_does_not_repeat_it() {
-        let refusal = |text: &str| text.parse::<SecretUrl>().unwrap_err().to_string();
+        let refusal = |text: &str| text.parse::<SecretUrl>().unwrap_err();
         let expected = "not a URL, expected a URL such as scheme://user:password@host:port/path";
         assert_eq!(refusal("localhost:5672"), format!("{expected} (the scheme is missing)"));
         assert_eq!(refusal("localhost"), format!("{expected} (the scheme is missing)"));

@@ -32,7 +32,8 @@ use lane::Lanes;
 use register::NewMetrics;
 
 /// All metrics of one process. Clones share them.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Metrics")]
 pub struct Metrics {
     inner: Arc<Inner>,
 }
@@ -165,12 +166,6 @@ impl Metrics {
         let families = self.inner.registry.gather();
         TextEncoder::new().encode_utf8(&families, &mut text).expect("text goes into a string");
         text
-    }
-}
-
-impl std::fmt::Debug for Metrics {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Metrics").finish_non_exhaustive()
     }
 }
 

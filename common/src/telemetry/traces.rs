@@ -48,7 +48,8 @@ pub use span::Span;
 pub const LAST_EXPORT: Duration = Duration::from_secs(2);
 
 /// Starts spans. Clones share the exporter. The default is off.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, derive_more::Debug)]
+#[debug("Traces({})", if self.is_on() { "on" } else { "off" })]
 pub struct Traces(Option<Arc<Inner>>);
 
 struct Inner {
@@ -181,12 +182,6 @@ impl Traces {
         if !matches!(closing.await, Ok(Ok(()))) {
             tracing::warn!(?limit, "last spans lost: the collector did not accept them in time");
         }
-    }
-}
-
-impl std::fmt::Debug for Traces {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.is_on() { "Traces(on)" } else { "Traces(off)" })
     }
 }
 
