@@ -1,6 +1,6 @@
 //! Errors of settings, each on one line.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::exit::{Exit, HasExit};
 
@@ -49,6 +49,18 @@ pub enum ConfigError {
 impl HasExit for ConfigError {
     fn exit(&self) -> Exit {
         Exit::Config
+    }
+}
+
+impl ConfigError {
+    /// The file `path`, which `origin` refers to, cannot be used because of `problem`.
+    pub fn file(
+        what: &'static str,
+        path: &Path,
+        origin: impl Into<String>,
+        problem: impl std::fmt::Display,
+    ) -> Self {
+        Self::File { what, path: path.to_owned(), origin: origin.into(), problem: problem.to_string() }
     }
 }
 

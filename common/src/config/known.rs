@@ -35,10 +35,6 @@ impl Known {
         lanes.filter(|(_, lane)| lane.is_object()).map(|(name, _)| name.clone())
     }
 
-    pub(super) fn advice(&self, unknown: &str) -> String {
-        nearest(unknown, self.names())
-    }
-
     /// The name of this program's that `unknown` is probably a typo of. It is not the setting of another program: no
     /// two programs have names this similar.
     pub(super) fn typo_of(&self, unknown: &str) -> Option<String> {
@@ -47,7 +43,7 @@ impl Known {
         (distance <= MAX_TYPO && distance * 3 <= name.len()).then_some(name)
     }
 
-    fn names(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.defaults.keys().map(String::as_str).chain(self.per_lane.iter().copied())
     }
 }

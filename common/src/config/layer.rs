@@ -9,7 +9,11 @@ use std::{
 use serde_json::{Map, Value};
 
 use super::{
-    ConfigError, IgnoredSettings, Invalid, known::Known, secret, standard::Given, toml_text::parse_toml,
+    ConfigError, IgnoredSettings, Invalid,
+    known::{Known, nearest},
+    secret,
+    standard::Given,
+    toml_text::parse_toml,
 };
 
 /// Variables with the prefix `GARENNE_` that are not settings: the log filter, the configuration file's path, and a variable of
@@ -51,12 +55,7 @@ impl Layer {
     /// # Errors
     /// The file cannot be read or is not TOML. `named_by` is the flag or variable that names it.
     pub(super) fn file(path: &Path, named_by: &str) -> Result<Self, ConfigError> {
-        let refused = |problem: String| ConfigError::File {
-            what: "configuration file",
-            path: path.to_owned(),
-            origin: named_by.to_owned(),
-            problem,
-        };
+        let refused = |problem| ConfigError::file("configuration file", path, named_by, problem);
         let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
         let table: Map<String, Value> = parse_toml(&text).map_err(refused)?;
         let origin = format!("file {}", path.display());
@@ -86,12 +85,7 @@ impl Layer {
             let mut file = None;
             if let Some(setting) = setting_read_from_file(&path, known) {
                 let named = PathBuf::from(&text);
-                text = secret::read_trimmed(&named).map_err(|problem| ConfigError::File {
-                    what: "file",
-                    path: named.clone(),
-                    origin: origin.clone(),
-                    problem,
-                })?;
+                text = secret::read_trimmed("file", &named, &origin)?;
                 origin = format!("file {} of {origin}", named.display());
                 path = setting;
                 file = Some(named);
@@ -135,7 +129,7 @@ impl Layer {
             let name = &path[0];
             let typo = known.typo_of(name).map(|meant| format!("did you mean {meant}?"));
             let is_flag = origin.starts_with("flag ");
-            if let Some(advice) = typo.or_else(|| is_flag.then(|| known.advice(name))) {
+            if let Some(advice) = typo.or_else(|| is_flag.then(|| nearest(name, known.names()))) {
                 return Err(ConfigError::Unknown { setting: name.clone(), origin, advice });
             }
             names.extend(path.into_iter().next());
@@ -225,14 +219,12 @@ fn setting_read_from_file(path: &[String], known: &Known) -> Option<Vec<String>>
 /// Whether it is a Kubernetes service link. Every pod has such variables for each service of its namespace, and those
 /// of a service named `garenne-…` look like settings.
 fn is_service_link(rest: &str, value: &OsString) -> bool {
-    let address = value.to_str().is_some_and(|text| text.contains("://"));
+    let is_address = value.to_str().is_some_and(|text| text.contains("://"));
+    let rest = format!("_{rest}");
     rest.ends_with("_service_host")
         || rest.contains("_service_port")
         || rest.contains("_port_")
-        || rest == "service_host"
-        || rest.starts_with("service_port")
-        || ((rest == "port" || rest.ends_with("_port")) && address)
-        || rest.starts_with("port_")
+        || (rest.ends_with("_port") && is_address)
 }
 
 /// Converts text to the type of the default: serde does not convert the values of a flattened struct.

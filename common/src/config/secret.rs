@@ -109,22 +109,17 @@ impl<'de> Deserialize<'de> for SecretUrl {
 /// # Errors
 /// The file cannot be read, is empty, or is not UTF-8.
 pub fn read_secret_file(setting: &str, path: &Path) -> Result<SecretString, ConfigError> {
-    let refused = |problem| ConfigError::File {
-        what: "secret file",
-        path: path.to_owned(),
-        origin: format!("setting {setting}"),
-        problem,
-    };
-    let text = read_trimmed(path).map_err(refused)?;
+    let (what, origin) = ("secret file", format!("setting {setting}"));
+    let text = read_trimmed(what, path, &origin)?;
     if text.is_empty() {
-        return Err(refused("it is empty, expected the secret on one line".to_owned()));
+        return Err(ConfigError::file(what, path, origin, "it is empty, expected the secret on one line"));
     }
     Ok(text.into())
 }
 
-/// Reads a file without the line break at its end, which editors and `echo` add.
-pub(super) fn read_trimmed(path: &Path) -> Result<String, String> {
-    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+/// Reads a file without the line break at its end, which editors and `echo` add. `origin` refers to it.
+pub(super) fn read_trimmed(what: &'static str, path: &Path, origin: &str) -> Result<String, ConfigError> {
+    let text = std::fs::read_to_string(path).map_err(|error| ConfigError::file(what, path, origin, error))?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::Mode;
-use crate::exit::{Exit, HasExit};
+use crate::exit::Exit;
 use crate::text::printable_json;
 
 /// A worker's report after it has stopped. Counts are messages since its start.
@@ -42,20 +42,16 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// Sum of all settlements; equals `delivered` on a complete receipt.
-    pub fn accounted(&self) -> u64 {
-        self.acked
+    /// Whether every delivery was settled exactly once.
+    pub fn balances(&self) -> bool {
+        let settled = self.acked
             + self.requeued
             + self.retried
             + self.dead
             + self.quarantined
             + self.lost_settlements
-            + self.abandoned
-    }
-
-    /// Whether every delivery was settled exactly once.
-    pub fn balances(&self) -> bool {
-        self.delivered == self.accounted()
+            + self.abandoned;
+        self.delivered == settled
     }
 
     /// The exit code: abandoned tasks are a failure.
@@ -114,12 +110,6 @@ pub struct ReceiptError {
     pub path: PathBuf,
     /// The cause.
     pub source: io::Error,
-}
-
-impl HasExit for ReceiptError {
-    fn exit(&self) -> Exit {
-        Exit::Failed
-    }
 }
 
 #[cfg(test)]

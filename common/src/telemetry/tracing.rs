@@ -7,9 +7,8 @@ use std::io::{self, IsTerminal};
 use ::tracing::Subscriber;
 use ::tracing::subscriber::{DefaultGuard, NoSubscriber};
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::MakeWriter;
 
-use self::printable::{PrintableFields, PrintableLines};
+use self::printable::{PrintableFields, PrintableLine};
 use crate::config::{Common, ConfigError, IgnoredSettings, Invalid, LogFormat};
 
 /// Variables for the filter; the first that is set wins.
@@ -54,15 +53,12 @@ fn filter(name: &str, value: &str) -> Result<EnvFilter, ConfigError> {
     })
 }
 
-fn subscriber<W>(
+fn subscriber<W: io::Write + 'static>(
     format: LogFormat,
     filter: EnvFilter,
     colours: bool,
-    writer: W,
-) -> Box<dyn Subscriber + Send + Sync>
-where
-    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
-{
+    writer: impl Fn() -> W + Send + Sync + 'static,
+) -> Box<dyn Subscriber + Send + Sync> {
     // With a closed stderr, the default is to report each failed write to stderr, which panics.
     let builder =
         tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).log_internal_errors(false);
@@ -70,7 +66,7 @@ where
         LogFormat::Human => Box::new(builder.fmt_fields(PrintableFields).with_writer(writer).finish()),
         LogFormat::Json => {
             let json = builder.json().flatten_event(true).with_current_span(true);
-            Box::new(json.with_writer(PrintableLines(writer)).finish())
+            Box::new(json.with_writer(move || PrintableLine(writer())).finish())
         }
     }
 }

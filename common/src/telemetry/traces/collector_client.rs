@@ -33,7 +33,7 @@ pub(super) struct CollectorClient {
     timeout: Duration,
     runtime: Handle,
     /// The cause of the last failure, which the exporter does not report.
-    problem: LastProblem,
+    pub(super) problem: LastProblem,
 }
 
 /// Why the last request failed; `None` after a success. Clones share it.
@@ -70,10 +70,6 @@ impl CollectorClient {
         let connector = connector.https_or_http().enable_http1().build();
         let client = Client::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(connector);
         Ok(Self { client, timeout, runtime, problem: LastProblem::default() })
-    }
-
-    pub(super) fn problem(&self) -> LastProblem {
-        self.problem.clone()
     }
 }
 

@@ -36,7 +36,7 @@ pub(super) fn start(
 ) -> Result<impl SpanProcessor + 'static, String> {
     let client = CollectorClient::new(url.starts_with("https:"), timeout, runtime)?;
     let state = Arc::new(ExportState::new(metrics));
-    let problem = client.problem();
+    let problem = client.problem.clone();
     let otlp = Otlp::builder()
         .with_http()
         .with_http_client(client)

@@ -9,7 +9,7 @@ use std::{
 use ::tracing::field::{Field, Visit};
 use tracing_subscriber::{
     field::RecordFields,
-    fmt::{FormatFields, MakeWriter, format::Writer},
+    fmt::{FormatFields, format::Writer},
 };
 
 use crate::text::{PrintableWriter, printable_json, with_causes};
@@ -72,19 +72,8 @@ impl Visit for FieldVisitor<'_> {
     }
 }
 
-/// Makes writers that escape hidden characters in JSON lines.
-pub(super) struct PrintableLines<M>(pub(super) M);
-
-impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for PrintableLines<M> {
-    type Writer = PrintableLine<M::Writer>;
-
-    fn make_writer(&'a self) -> Self::Writer {
-        PrintableLine(self.0.make_writer())
-    }
-}
-
-/// Relies on the subscriber writing each event with a single call.
-pub(super) struct PrintableLine<W>(W);
+/// Escapes hidden characters in JSON lines. Relies on the subscriber writing each event with a single call.
+pub(super) struct PrintableLine<W>(pub(super) W);
 
 impl<W: io::Write> io::Write for PrintableLine<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

@@ -158,7 +158,7 @@ fn the_problem_names_the_cause() {
         let request = hyper::Request::post(format!("http://{gone}/v1/traces")).body(Bytes::new()).unwrap();
         let answer = opentelemetry_http::HttpClient::send_bytes(&client, request).await;
         assert!(answer.is_err());
-        client.problem().take().unwrap()
+        client.problem.take().unwrap()
     });
     assert!(refused.contains("Connection refused"), "{refused}");
 }
