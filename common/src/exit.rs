@@ -27,22 +27,9 @@ pub enum Exit {
     Interrupted = 130,
 }
 
-impl Exit {
-    /// The number the shell sees.
-    pub const fn code(self) -> u8 {
-        self as u8
-    }
-}
-
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
-        ExitCode::from(exit.code())
-    }
-}
-
 impl Termination for Exit {
     fn report(self) -> ExitCode {
-        self.into()
+        ExitCode::from(self as u8)
     }
 }
 
@@ -127,7 +114,7 @@ mod tests {
             Exit::Config,
             Exit::Interrupted,
         ];
-        assert_eq!(all.map(Exit::code), [0, 1, 2, 69, 77, 78, 130]);
+        assert_eq!(all.map(|exit| exit as u8), [0, 1, 2, 69, 77, 78, 130]);
     }
 
     #[derive(Debug, thiserror::Error)]

@@ -221,7 +221,7 @@ async fn counted<F: Future>(name: &'static str, task: F) -> Result<F::Output, Fa
 fn caught_blocking<T>(name: &'static str, work: impl FnOnce() -> T) -> Result<T, Failure> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload| {
         count_panic(name);
-        let failure = Failure::of_panic(payload);
+        let failure = Failure::Panicked(panic_message(payload));
         tracing::error!(task = name, error = %failure, "background thread failed");
         failure
     })

@@ -96,9 +96,7 @@ impl Common {
         }
         Ok(())
     }
-}
 
-impl Common {
     /// Records the file that a setting was read from; see [`Settings::read_from`](super::Settings::read_from).
     pub fn read_from(&mut self, setting: &str, file: &Path) {
         if setting == "amqp_url" {

@@ -113,10 +113,7 @@ impl FromIterator<(String, Lane)> for Lanes {
 impl Lanes {
     /// The lanes this process works on.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Lane)> {
-        self.defined
-            .iter()
-            .map(|(name, lane)| (name.as_str(), lane))
-            .filter(|(name, _)| self.is_selected(name))
+        self.defined().filter(|(name, _)| self.is_selected(name))
     }
 
     /// All lanes, selected or not.
@@ -146,16 +143,6 @@ impl Lanes {
     /// A lane this process works on.
     pub fn get(&self, name: &str) -> Option<&Lane> {
         self.defined.get(name).filter(|_| self.is_selected(name))
-    }
-
-    /// How many lanes this process works on.
-    pub fn len(&self) -> usize {
-        self.iter().count()
-    }
-
-    /// Whether this process works on no lane at all; [`Lanes::validate`] refuses that.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// The lane, selected or not, that receives a kind: the first whose bindings match it, or else the catch-all

@@ -51,19 +51,9 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// A tally with all counts at zero.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Counts one delivery.
     pub fn delivered(&self) {
         self.delivered.fetch_add(1, Relaxed);
-    }
-
-    /// Counts one settled delivery.
-    pub fn settled(&self, settlement: Settlement) {
-        self.settled_many(settlement, 1);
     }
 
     /// Counts `count` deliveries with the same settlement.
@@ -119,7 +109,7 @@ mod tests {
 
     #[test]
     fn each_settlement_is_counted_in_the_field_of_its_name() {
-        let tally = Tally::new();
+        let tally = Tally::default();
         for (index, settlement) in Settlement::ALL.into_iter().enumerate() {
             let count = 1 << index;
             tally.settled_many(settlement, count);
@@ -137,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_correction_moves_deliveries_between_settlements() {
-        let tally = Tally::new();
+        let tally = Tally::default();
         (0..5).for_each(|_| tally.delivered());
         tally.settled_many(Settlement::Requeued, 5);
         tally.correct(Settlement::Requeued, Settlement::LostSettlement, 3);
@@ -147,10 +137,10 @@ mod tests {
 
     #[test]
     fn outstanding_deliveries_are_those_not_settled() {
-        let tally = Tally::new();
+        let tally = Tally::default();
         tally.delivered();
         tally.delivered();
-        tally.settled(Settlement::Acked);
+        tally.settled_many(Settlement::Acked, 1);
         assert_eq!(tally.outstanding(), 1);
         assert!(!tally.receipt("w", Mode::Soft, false, Duration::ZERO).balances());
     }

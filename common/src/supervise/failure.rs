@@ -27,13 +27,8 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// The failure with the message of a panic, from the payload that `catch_unwind` returns.
-    pub(super) fn of_panic(payload: Box<dyn Any + Send>) -> Self {
-        Self::Panicked(panic_message(payload))
-    }
-
     pub(super) fn of_join(error: JoinError) -> Self {
-        error.try_into_panic().map_or(Self::Aborted, Self::of_panic)
+        error.try_into_panic().map_or(Self::Aborted, |payload| Self::Panicked(panic_message(payload)))
     }
 }
 
@@ -65,6 +60,7 @@ impl<T, E: fmt::Display> TaskResult for Result<T, E> {
     }
 }
 
+/// The message of a panic, from the payload that `catch_unwind` returns.
 pub(super) fn panic_message(payload: Box<dyn Any + Send>) -> String {
     let payload = match payload.downcast::<String>() {
         Ok(text) => return *text,

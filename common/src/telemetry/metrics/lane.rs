@@ -109,12 +109,7 @@ impl LaneMetrics {
         }
     }
 
-    /// Counts one delivery in `garenne_settlements_total`.
-    pub fn settled(&self, settlement: Settlement) {
-        self.settlements[settlement as usize].inc();
-    }
-
-    /// Counts `count` deliveries with the same settlement.
+    /// Counts `count` deliveries with the same settlement in `garenne_settlements_total`.
     pub fn settled_many(&self, settlement: Settlement, count: u64) {
         self.settlements[settlement as usize].inc_by(count);
     }

@@ -83,7 +83,7 @@ fn handles_count_in_their_series() {
     let lane = metrics.lane("fast");
     lane.delivered(false);
     lane.delivered(true);
-    lane.settled(Settlement::Acked);
+    lane.settled_many(Settlement::Acked, 1);
     lane.settled_many(Settlement::LostSettlement, 3);
     lane.waited(Duration::from_millis(20));
     metrics.register_kinds(["reading.process"]);

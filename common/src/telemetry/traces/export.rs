@@ -156,10 +156,6 @@ impl<E: SpanExporter> SpanExporter for CountingExporter<E> {
         self.next.shutdown_with_timeout(timeout)
     }
 
-    fn force_flush(&self) -> OTelSdkResult {
-        self.next.force_flush()
-    }
-
     fn set_resource(&mut self, resource: &Resource) {
         self.next.set_resource(resource);
     }
