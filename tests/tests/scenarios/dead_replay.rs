@@ -262,7 +262,8 @@ async fn a_slow_replay_moves_each_letter_once_over_several_passes() -> Result<()
     letters(&env, "task", "bench.noop", "stopped", 30).await?;
     letters(&env, "other", "bench.noop", "poison", 10).await?;
 
-    let common = Common { amqp_url: env.operator_url().parse()?, ..Common::default() };
+    let common =
+        Common { amqp_url: env.operator_url().parse().map_err(anyhow::Error::msg)?, ..Common::default() };
     let operator = Operator::new(ConsoleConfig { common, ..ConsoleConfig::default() });
     let operator = operator.map_err(|failure| anyhow!("{failure}"))?;
     let filter = FilterArgs { reason: vec!["stopped".to_owned()], ..FilterArgs::default() }.filter();
