@@ -26,9 +26,6 @@ pub const LONGEST_NAME: usize = 32;
 /// The quarantine's name in lists of lanes.
 const RESERVED: &str = "quarantine";
 
-/// The key beside the lanes' names that selects the lanes this process works on: the field [`Lanes::only`].
-const ONLY: &str = "only";
-
 /// One lane's settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -58,6 +58,8 @@ impl Metrics {
         let registry = Registry::new();
         let new = NewMetrics(&registry);
         new.build_info(role);
+        // Only the admin port shows them.
+        #[cfg(all(target_os = "linux", feature = "admin"))]
         new.process();
         supervise::export_panics(&registry);
         let inner = Inner {

@@ -2,8 +2,10 @@
 
 use toml::{Table, Value};
 
-use super::ONLY;
 use crate::config::{ConfigError, Invalid, flag};
+
+/// The key beside the lanes' names that selects the lanes this process works on: the field [`Lanes::only`].
+const ONLY: &str = "only";
 
 /// The settings that `--lane` accepts after the name.
 const FIELDS: [&str; 4] = ["prefetch", "concurrency", "default_kind", "consumer_timeout"];

@@ -66,9 +66,9 @@ impl NewMetrics<'_> {
         info.with_label_values(&[env!("CARGO_PKG_VERSION"), role]).set(1);
     }
 
-    /// The `process_…` metrics, on Linux and with an admin port only.
+    /// The `process_…` metrics.
+    #[cfg(all(target_os = "linux", feature = "admin"))]
     pub(super) fn process(&self) {
-        #[cfg(all(target_os = "linux", feature = "admin"))]
         self.0
             .register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))
             .expect("the process collector is registered once");

@@ -91,7 +91,7 @@ impl Garenne {
             .context("cannot start garenne-worker")?;
         let pid = process.id().context("it runs")?;
         let mut log = BufReader::new(process.stderr.take().context("it is piped")?).lines();
-        let mut said = String::new();
+        let mut last = String::new();
         let admin = loop {
             let Some(line) = log.next_line().await? else { bail!("garenne-worker ended: {last}") };
             if let Some(address) = address(&line) {

@@ -31,7 +31,7 @@ fn scripts() -> String {
 pub(crate) struct Rival {
     process: Child,
     pid: u32,
-    words: Lines<BufReader<ChildStdout>>,
+    output: Lines<BufReader<ChildStdout>>,
 }
 
 impl Rival {
@@ -57,8 +57,8 @@ impl Rival {
             .spawn()
             .with_context(|| format!("cannot start {program}"))?;
         let pid = process.id().context("it runs")?;
-        let words = BufReader::new(process.stdout.take().context("it is piped")?).lines();
-        Ok(Self { process, pid, words })
+        let output = BufReader::new(process.stdout.take().context("it is piped")?).lines();
+        Ok(Self { process, pid, output })
     }
 
     pub(crate) fn pid(&self) -> u32 {
