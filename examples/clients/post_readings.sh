@@ -1,6 +1,6 @@
 #!/bin/sh
-# Readings over HTTP with curl. `--retry` repeats after 429 and 503 and heeds Retry-After; the key makes
-# that harmless, because these readings bring no time of their own.
+# Sends readings over HTTP with curl. `--retry` repeats the request after 429 and 503 and respects Retry-After. Because
+# these readings have no time, the idempotency key makes sure that a repetition has no second effect.
 set -eu
 gateway=${1:-http://127.0.0.1:8080}
 curl --fail-with-body --silent --show-error --retry 5 "$gateway/v1/readings" \

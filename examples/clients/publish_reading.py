@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""A reading as a task, from Python with pika: nothing of Garenne is needed on this side.
+"""Publishes a reading as a task, from Python with pika and without a Garenne library.
 
     pip install pika            # or: apt install python3-pika
     python3 publish_reading.py amqp://guest:guest@127.0.0.1:5672/%2f
 
-A body and a routing key are enough. The rest is worth having: an id makes a repetition harmless, the
-persistent mode survives a broker's restart, and a confirm says that a queue has the message.
+A body and a routing key are sufficient. The rest is recommended: with an id, a repetition has no second effect; a
+persistent message survives a restart of the broker; and a confirm means that a queue has the message.
 """
 
 import json
@@ -23,7 +23,7 @@ def main() -> int:
     url = sys.argv[1] if len(sys.argv) > 1 else "amqp://guest:guest@127.0.0.1:5672/%2f"
     connection = pika.BlockingConnection(pika.URLParameters(url))
     channel = connection.channel()
-    channel.confirm_delivery()  # basic_publish raises from now on where the broker does not take it
+    channel.confirm_delivery()  # from now on, basic_publish raises if the broker does not store the message
     reading = {
         "device": "python-1",
         "metric": "temperature",

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Readings over the gateway's TCP line protocol, with nothing but Python's standard library.
+"""Sends readings over the gateway's TCP line protocol, with only Python's standard library.
 
     python3 send_lines.py 127.0.0.1 8080
 
-Lines are sent on without waiting for answers; answers come in their order. What is answered `busy`,
-`unavailable` or not at all is sent again: a reading with a time keeps its id, so that a repetition
-has no second effect.
+Lines are sent without waiting for answers, which have the order of the lines. A line that is answered with `busy` or
+`unavailable`, or not at all, is sent again. A reading with a time keeps its id, so a repetition has no second effect.
 """
 
 import json
@@ -29,7 +28,7 @@ def send(host: str, port: int, readings: list[dict]) -> list[dict]:
             word, _, rest = lines.readline().rstrip("\n").partition(" ")
             code = rest.partition(" ")[0]
             if word == "ok":
-                print("safe", rest)
+                print("stored", rest)
             elif word == "error" and code not in RETRY:
                 print("refused", rest, file=sys.stderr)
             else:

@@ -1,4 +1,4 @@
-//! What the stock handlers cost on one core, without broker and sinks.
+//! The cost of the stock handlers on one core, without broker and sinks.
 //!
 //! `./dev bench handlers [--json FILE] [--rounds N]`
 //!
@@ -36,7 +36,7 @@ fn readings(calibrated: bool) -> Contestant {
             15 + device % 20,
             40 + device % 50,
         )
-        .expect("text grows");
+        .expect("writing to a string");
     }
     pack.push(']');
     let rules = r#"

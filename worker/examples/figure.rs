@@ -1,5 +1,5 @@
-//! Draws a recording with what the stock worker makes of it: the readings, those that calibration flags,
-//! the alarms that rules raise, and the anomalies that `window.analyze` finds with nothing to look ahead.
+//! Draws a recording with the results of the stock worker: the readings, those that calibration flags, the alarms that
+//! rules raise, and the anomalies that `window.analyze` finds without looking ahead.
 //!
 //! ```sh
 //! cargo run -p garenne-worker --example figure -- examples/office docs/guides/sensors.svg
@@ -25,7 +25,7 @@ const LEFT: f64 = 50.0;
 const TOP: f64 = 40.0;
 const WIDTH: f64 = 770.0;
 const HEIGHT: f64 = 300.0;
-/// When the system is known to have failed, as the recording's publishers say.
+/// The known failures of the system, from the recording's publishers.
 const FAILURES: [(&str, &str); 2] =
     [("2013-12-15T07:00:00Z", "2013-12-30T09:00:00Z"), ("2014-03-29T15:00:00Z", "2014-04-20T22:00:00Z")];
 
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Each row as the sensor would have sent it, through the worker's own parser and processing.
+/// Parses and processes each row with the worker's code, as if the sensor had sent it.
 fn read(text: &str, calibration: &Calibration) -> Result<Vec<StoredReading>, Box<dyn Error>> {
     let now = Timestamp::parse("2026-01-01T00:00:00Z")?;
     let mut readings = Vec::new();
@@ -102,7 +102,7 @@ fn draw(readings: &[StoredReading], rules: &Rules) -> Result<String, Box<dyn Err
     let mut line = String::new();
     let mut before = f64::NEG_INFINITY;
     for stored in readings {
-        // A gap is no straight line.
+        // A gap interrupts the line.
         let command = if stored.time.as_unix_seconds() - before > 7_200.0 { 'M' } else { 'L' };
         write!(line, "{command}{:.1} {:.1}", x(stored.time), y(stored.value))?;
         before = stored.time.as_unix_seconds();

@@ -68,8 +68,8 @@ fn per_task(rounds: usize, only: &str, rows: &mut Rows) {
     compete(contestants, rounds, only, rows);
 }
 
-/// The same tasks on pools that differ in one size only; and groups as large as the queue, which fill it
-/// each time: the smaller they are, the more of their cost is the waiting for their end.
+/// The same tasks on pools that differ in one size only, and groups that fill the queue. The smaller the groups, the more
+/// of their cost is waiting for their end.
 fn scale(rounds: usize, only: &str, rows: &mut Rows) {
     let runtime = runtime();
     let mut contestants = Vec::new();

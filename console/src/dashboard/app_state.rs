@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use garenne_common::telemetry::Metrics;
-use tokio::sync::Mutex;
+use serde_json::Value;
+use tokio::{sync::Mutex, time::Instant};
 
-use super::{dead_letters::LastList, session::Sessions};
+use super::session::Sessions;
 use crate::{monitor::FleetMonitor, operator::Operator};
 
 /// The state, as a parameter of a handler.
@@ -17,9 +18,11 @@ pub(super) struct AppState {
     pub(super) monitor: Arc<FleetMonitor>,
     pub(super) metrics: Metrics,
     pub(super) sessions: Sessions,
+    /// The last list of dead letters, and when it was read.
+    ///
     /// The lock allows one walk over the dead letters at a time. Two walks at once would each see only the
     /// letters that the other one does not hold.
-    pub(super) dead_letters: Mutex<LastList>,
+    pub(super) dead_letters: Mutex<Option<(Instant, Value)>>,
 }
 
 impl AppState {

@@ -25,9 +25,6 @@ const MAX_LISTED: usize = 200;
 /// How long a result is served again.
 const MAX_AGE: Duration = Duration::from_secs(5);
 
-/// The last list and when it was read.
-pub(super) type LastList = Option<(Instant, Value)>;
-
 /// The letters by kind and reason, and the newest ones without their payloads.
 pub(super) async fn list(State(app): App) -> Result<Json<Value>, Problem> {
     let mut last = app.dead_letters.lock().await;

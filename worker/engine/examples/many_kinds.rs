@@ -1,5 +1,5 @@
-//! A worker whose kinds are known only when it runs: `MANY_KINDS=N` of them, `many.0` to `many.<N-1>`,
-//! which do nothing. The benchmark of what a number of kinds costs runs it.
+//! A worker with kinds that are known only at run time: `MANY_KINDS=N` no-op kinds, `many.0` to `many.<N-1>`. The
+//! benchmark `growth` uses it to measure the cost of many kinds.
 
 use garenne::{Exit, TaskContext, TaskError, TaskOptions, cli, json_payload};
 
@@ -14,7 +14,7 @@ async fn nothing(_: TaskContext, _: Nothing) -> Result<serde_json::Value, TaskEr
 fn main() -> Exit {
     let kinds: u32 = std::env::var("MANY_KINDS").ok().and_then(|kinds| kinds.parse().ok()).unwrap_or(1);
     cli::run("many-kinds", |worker| {
-        // A kind lives as long as the program.
+        // The builder needs a static string, and kinds are used until the program ends.
         let names = (0..kinds).map(|kind| &*format!("many.{kind}").leak());
         Ok(names.fold(worker, |worker, kind| worker.handle_kind(kind, nothing, TaskOptions::short())))
     })

@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 enum Job {
     /// Waits, as for a slow service.
     Slow,
-    /// Notes how long it waited.
+    /// Records how long it waited.
     Quick(Instant, Arc<Mutex<Vec<Duration>>>),
 }
 

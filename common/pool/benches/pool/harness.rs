@@ -34,7 +34,7 @@ impl Watch {
     }
 }
 
-/// Something to measure: does the work for this many tasks and answers what it took.
+/// A measurement: runs this number of tasks and returns the result.
 pub(crate) struct Contestant {
     pub(crate) name: String,
     pub(crate) tasks: u64,
@@ -47,12 +47,12 @@ impl Contestant {
     }
 }
 
-/// Runs all contestants with `only` in their names in turns, so that whatever else the machine does meets
-/// each alike.
+/// Runs all contestants with `only` in their names in turns, so that other load on the machine affects all of them
+/// equally.
 pub(crate) fn compete(mut contestants: Vec<Contestant>, rounds: usize, only: &str, rows: &mut Rows) {
     contestants.retain(|contestant| contestant.name.contains(only));
     for contestant in &mut contestants {
-        // Pages, queues and caches are warm before anything counts.
+        // A warm-up run, which is not counted.
         (contestant.run)();
         (contestant.run)();
     }

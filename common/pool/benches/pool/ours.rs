@@ -19,7 +19,7 @@ use tokio::{runtime::Runtime, sync::Notify};
 
 use super::harness::{Measured, Watch};
 
-/// What the measured task does.
+/// The work of the measured task.
 #[derive(Clone, Copy)]
 pub(crate) enum Load {
     Empty,

@@ -17,8 +17,8 @@ fn measured<F: Future<Output = Measured> + Send + 'static>(runtime: &Runtime, ru
     runtime.block_on(runtime.spawn(run)).expect("nothing panics here")
 }
 
-/// Two tasks, a bounded channel each, filled in turns. With `many`, they receive in batches; with groups of one it is a round
-/// trip.
+/// Two tasks with a bounded channel each, filled in turns. With `many`, they receive in batches; with groups of one, each
+/// message is a round trip.
 pub(crate) fn tokio_mpsc(
     runtime: &Arc<Runtime>,
     (groups, group): (u64, u64),
@@ -56,7 +56,7 @@ pub(crate) fn tokio_mpsc(
                 countdown.start(group as usize);
                 for number in 0..group {
                     let sender = &senders[number as usize % 2];
-                    sender.send((number, countdown)).await.expect("the receiver lives");
+                    sender.send((number, countdown)).await.expect("the receiver exists");
                 }
                 countdown.wait().await;
             }
@@ -74,7 +74,7 @@ pub(crate) fn crossbeam(runtime: &Arc<Runtime>, groups: u64) -> impl FnMut() -> 
             while let Ok((number, countdown)) = receiver.recv() {
                 black_box(number);
                 countdown.one();
-                // The batch: what is there already is taken without going to sleep in between.
+                // The batch: available messages are received without blocking.
                 for (number, countdown) in receiver.try_iter() {
                     black_box(number);
                     countdown.one();
@@ -91,7 +91,7 @@ pub(crate) fn crossbeam(runtime: &Arc<Runtime>, groups: u64) -> impl FnMut() -> 
             for _ in 0..groups {
                 countdown.start(GROUP as usize);
                 for number in 0..GROUP {
-                    sender.send((number, countdown)).expect("the receivers live");
+                    sender.send((number, countdown)).expect("the receivers exist");
                 }
                 countdown.wait().await;
             }

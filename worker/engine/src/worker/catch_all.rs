@@ -1,6 +1,6 @@
 //! Consuming the catch-all lane.
 //!
-//! Every worker that works on the catch-all lane consumes it, so that a task of a kind that nobody has becomes a dead
+//! Every worker that works on the catch-all lane consumes it, so that a task of a kind without a handler becomes a dead
 //! letter. But a worker without a handler for any of its tasks could only pass them on. It leaves the lane to workers
 //! that have such handlers as long as one of them runs.
 
