@@ -8,7 +8,7 @@ use garenne_common::{
     config::Lanes,
     exit::{Exit, Failure},
 };
-use garenne_postgres::{PostgresReadingStore, PostgresSink, watch};
+use garenne_postgres::{PostgresReadingStore, PostgresSink, silence, watch};
 use garenne_sensors::{alarm::Rules, alert, reading, spectrum, window};
 use serde::Serialize;
 use toml::Table;
@@ -73,7 +73,7 @@ pub fn stock(config: StockConfig) -> Result<WorkerBuilder, Failure> {
     builder = alert::register(builder, config.alert.clone());
     if let Some(database) = database {
         if let Some(rules) = &rules {
-            builder = watch::register(builder, database.clone(), &prefix, Arc::clone(rules));
+            builder = silence::register(builder, database.clone(), &prefix, Arc::clone(rules));
         }
         let (rules, on_conflict) = (rules.unwrap_or_default(), config.on_conflict);
         let timeout = config.worker.connect_timeout;

@@ -13,6 +13,7 @@ mod notice;
 mod outbox;
 mod pool;
 mod reading_store;
+pub mod silence;
 mod tables;
 pub mod watch;
 
