@@ -26,8 +26,11 @@ impl Instruments {
             register_int_counter_vec_with_registry!(name, help, labels, registry)
         };
         let records = counter("garenne_gateway_records_total", "Records confirmed.", &["protocol"])?;
-        let name = "garenne_gateway_refused_connections_total";
-        let refused = counter(name, "Connections refused.", &["server", "reason"])?;
+        let refused = counter(
+            "garenne_gateway_refused_connections_total",
+            "Connections refused.",
+            &["server", "reason"],
+        )?;
         let (name, help) = ("garenne_gateway_reserved_bytes", "Bytes of gateway.memory_budget in use.");
         let reserved = register_int_gauge_with_registry!(name, help, registry)?;
         let budget = budget.clone();
