@@ -38,9 +38,8 @@ pub async fn run(operator: &Operator, args: &StatusArgs) -> Result<Exit, Failure
         let mut all = serde_json::to_value(&snapshot).map_err(anyhow::Error::from)?;
         match &poll {
             Ok((roster, at)) => {
-                let members = |program| roster.members(program, *at).collect::<Vec<_>>();
-                all["workers"] = json!(members(Program::Worker));
-                all["gateways"] = json!(members(Program::Gateway));
+                all["workers"] = json!(roster.members(Program::Worker, *at));
+                all["gateways"] = json!(roster.members(Program::Gateway, *at));
             }
             Err(failure) => all["fleet_problem"] = json!(failure.to_string()),
         }

@@ -142,14 +142,18 @@ impl Roster {
         });
     }
 
-    /// The processes of a program, by id.
-    pub fn members(&self, program: Program, now: i64) -> impl Iterator<Item = MemberView> {
-        let of_program = self.members.iter().filter(move |((one, _), _)| *one == program);
-        of_program.map(move |(_, member)| MemberView {
-            state: state(member, now),
-            heard_ms_ago: member.process.heartbeat().map(|_| (now - member.heard).max(0).unsigned_abs()),
-            process: member.process.clone(),
-        })
+    /// The processes of a program, by state and then by id.
+    pub fn members(&self, program: Program, now: i64) -> Vec<MemberView> {
+        let of_program = self.members.iter().filter(|((one, _), _)| *one == program);
+        let mut members: Vec<_> = of_program
+            .map(|(_, member)| MemberView {
+                state: state(member, now),
+                heard_ms_ago: member.process.heartbeat().map(|_| (now - member.heard).max(0).unsigned_abs()),
+                process: member.process.clone(),
+            })
+            .collect();
+        members.sort_by_key(|member| member.state);
+        members
     }
 
     /// Counters of the whole fleet since the roster was created.

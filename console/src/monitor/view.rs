@@ -100,12 +100,9 @@ fn point(history: &SampleHistory, sample: &Sample) -> Point {
 impl Now {
     pub(super) fn of(operator: &Operator, state: &MonitorState, at: i64) -> Self {
         let members = |program| {
-            let members = state.roster.members(program, at);
-            members.map(|member| MemberView { process: shortened(member.process), ..member })
+            let members = state.roster.members(program, at).into_iter();
+            members.map(|member| MemberView { process: shortened(member.process), ..member }).collect()
         };
-        let mut workers: Vec<_> = members(Program::Worker).collect();
-        // Within a state, they are sorted by id.
-        workers.sort_by_key(|member| member.state);
         Self {
             at,
             broker: operator.broker.address(),
@@ -114,8 +111,8 @@ impl Now {
             fleet_problem: state.fleet_problem.clone(),
             queues: state.snapshot.clone(),
             point: state.history.newest().map(|sample| point(&state.history, sample)),
-            workers,
-            gateways: members(Program::Gateway).collect(),
+            workers: members(Program::Worker),
+            gateways: members(Program::Gateway),
         }
     }
 }

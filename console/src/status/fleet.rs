@@ -29,9 +29,7 @@ fn row(member: &MemberView) -> [String; 6] {
 
 /// Both tables; an empty one is replaced by a line.
 pub(super) fn tables(roster: &Roster, now: i64) -> String {
-    let mut workers: Vec<_> = roster.members(Program::Worker, now).collect();
-    // Silent ones first, then by id.
-    workers.sort_by_key(|member| member.state);
+    let workers = roster.members(Program::Worker, now);
     let mut text = if workers.is_empty() {
         "no worker answered and none is on record\n".to_owned()
     } else {
@@ -39,6 +37,7 @@ pub(super) fn tables(roster: &Roster, now: i64) -> String {
     };
     let gateways: Vec<_> = roster
         .members(Program::Gateway, now)
+        .into_iter()
         .map(|member| {
             let gateway =
                 member.process.heartbeat().and_then(|beat| beat.gateway.clone()).unwrap_or_default();
